@@ -1,0 +1,115 @@
+"""Every setting, from the environment and from chordage.toml. The only place that reads either.
+
+The environment wins over the file, the file over the defaults. Secrets are masked wherever settings are shown.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+FILE = "chordage.toml"
+
+
+class SettingsFault(Exception):
+    """A setting is wrong; the text names it and says what to do."""
+
+
+class Budgets(BaseSettings):
+    chat: int = Field(default=64, ge=0)
+    task: int = Field(default=8, ge=0)
+    chore: int = Field(default=2, ge=0)
+    will: int = Field(default=1, ge=0)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="CHORDAGE_", env_nested_delimiter="__", toml_file=FILE, extra="forbid", frozen=True
+    )
+
+    room: Path = Path()
+    state: Path | None = None  # default: .chordage in the room
+    database_url: SecretStr | None = None  # default: execution.db in the room
+    redis_url: SecretStr | None = None  # default: the bundled server of `chordage dev`
+    prefix: str = "chordage:"  # of our own keys
+    broker_prefix: str = ""  # of Celery's keys; whoever enqueues by name must use the same
+    intake_queues: tuple[str, ...] = ()  # further queues in which others leave `turns.submit`, such as "celery"
+    pool_size: int = Field(default=4, ge=1)
+    budgets: Budgets = Budgets()
+
+    lease: float = Field(default=30.0, gt=0)
+    beat: float = Field(default=10.0, gt=0)
+    sweep: float = Field(default=5.0, gt=0)
+    poison_after: int = Field(default=3, ge=1)
+    visibility_timeout: int = Field(default=3600, ge=1)
+
+    max_text_bytes: int = Field(default=256 * 1024, ge=1)
+    max_meta_bytes: int = Field(default=64 * 1024, ge=1)
+
+    tool_time_limit: float = Field(default=900.0, gt=0)
+    soft_shutdown: float = Field(default=25.0, ge=0)
+    host: str = "127.0.0.1"
+    port: int = 8630
+    log_level: str = "INFO"
+    log_format: str = "auto"  # auto, text or json
+
+    @field_validator("prefix")
+    @classmethod
+    def _prefix_ends_with_colon(cls, value: str) -> str:
+        return value if value.endswith(":") else f"{value}:"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def room_path(self) -> Path:
+        return self.room.resolve()
+
+    @property
+    def state_path(self) -> Path:
+        return (self.state or self.room / ".chordage").resolve()
+
+    @property
+    def database(self) -> str:
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite:///{self.room_path / 'execution.db'}"
+
+    @property
+    def redis(self) -> str | None:
+        return self.redis_url.get_secret_value() if self.redis_url else None
+
+
+def load(**given: Any) -> Settings:
+    """Settings for this process. What is passed in wins over everything."""
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise SettingsFault(_in_words(error)) from error
+    except ValueError as error:  # the file is not TOML
+        raise SettingsFault(f"{FILE}: {error}") from error
+
+
+def _in_words(error: ValidationError) -> str:
+    first = error.errors()[0]
+    name = "__".join(str(part) for part in first["loc"])
+    told = "" if first["type"] == "missing" else f", not {first['input']!r}"
+    return f"setting {name} (CHORDAGE_{name.upper()} or {FILE}): {first['msg'].lower()}{told}"
+
+
+def environment() -> Mapping[str, str]:
+    """What keys named `_env` are looked up in."""
+    return os.environ

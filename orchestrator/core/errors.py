@@ -1,0 +1,98 @@
+"""Everything that can go wrong, as one tree.
+
+ChordageError
+├── UserError                what somebody outside can put right; its text says what, where and what to do
+│   ├── InvalidMessage       a message or turn request breaks a rule
+│   ├── UnknownAgent         no such agent in the room
+│   ├── NotFound             no such turn, run, thread or call
+│   ├── Conflict             the thing is not in a state that allows this
+│   ├── RoomError            agent.toml or a tool import is broken
+│   ├── ConfigError          a setting is missing or wrong
+│   └── Unavailable          a service we need does not answer
+│       └── WrongSchema      the database is older or newer than this code
+├── ModelFailed              all attempts at a model call failed; carries the attempts
+├── HandedOver               this process is stopping: somebody else shall do this work
+├── Aborted                  the work was cancelled while it ran
+├── LostRace                 somebody else moved the row first: undo, and walk away
+└── IllegalTransition        a bug of ours: a state was to move where no table allows it
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chordage.orchestrator.core.model import Attempt, Fault
+
+
+class ChordageError(Exception):
+    """Something went wrong in chordage."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+class UserError(ChordageError):
+    """The request cannot be carried out as it is."""
+
+
+class InvalidMessage(UserError):
+    """The message breaks a rule."""
+
+    def __init__(self, message: str, *, field: str, too_large: bool = False) -> None:
+        super().__init__(message)
+        self.field = field
+        self.too_large = too_large
+
+
+class UnknownAgent(UserError):
+    """No agent of that name is in the room."""
+
+
+class NotFound(UserError):
+    """There is no such row."""
+
+
+class Conflict(UserError):
+    """The state of the thing does not allow this."""
+
+
+class RoomError(UserError):
+    """A file of the room is broken."""
+
+
+class ConfigError(UserError):
+    """A setting is missing or wrong."""
+
+
+class Unavailable(UserError):
+    """A service that is needed does not answer."""
+
+
+class WrongSchema(Unavailable):
+    """The database is not at the schema version this code needs: run `chordage migrate`."""
+
+
+class ModelFailed(ChordageError):
+    """Every attempt at a model call failed."""
+
+    def __init__(self, message: str, *, fault: Fault, attempts: tuple[Attempt, ...]) -> None:
+        super().__init__(message)
+        self.fault = fault
+        self.attempts = attempts
+
+
+class HandedOver(ChordageError):
+    """This process is stopping; the work goes to another."""
+
+
+class Aborted(ChordageError):
+    """The work was cancelled while it ran."""
+
+
+class LostRace(ChordageError):
+    """Somebody else was first; the transaction is undone and nothing is wrong."""
+
+
+class IllegalTransition(ChordageError):
+    """A bug of ours: no table allows this move."""

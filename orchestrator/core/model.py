@@ -1,0 +1,124 @@
+"""What is said to a model and what comes back, independent of any provider's wire format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class StopReason(StrEnum):
+    END = "end"
+    TOOL_USE = "tool_use"
+    PAUSE_TURN = "pause_turn"
+    MAX_TOKENS = "max_tokens"
+    REFUSAL = "refusal"
+    UNKNOWN = "unknown"
+
+
+class Fault(StrEnum):
+    """Why a model call failed. The first block may pass if tried again, the second will not."""
+
+    RATE_LIMIT = "rate_limit"
+    OVERLOADED = "overloaded"
+    SERVER = "server"
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    TRUNCATED = "truncated"
+    MALFORMED = "malformed"
+
+    QUOTA = "quota"
+    AUTH = "auth"
+    CONTEXT = "context"
+    REJECTED = "rejected"
+
+    @property
+    def retryable(self) -> bool:
+        return self not in {Fault.QUOTA, Fault.AUTH, Fault.CONTEXT, Fault.REJECTED}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolAsk:
+    """One tool call as the model asked for it. `arguments` is None when what it sent was no JSON object: see `raw`."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] | None
+    raw: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UserSays:
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AssistantSays:
+    text: str
+    asks: tuple[ToolAsk, ...] = ()
+    # What the provider wants to see again unchanged (pause_turn blocks, reasoning signatures); opaque to us.
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolSays:
+    """The one answer to one ask; directly behind the assistant message that asked."""
+
+    ask_id: str
+    name: str
+    content: str
+    is_error: bool = False
+
+
+Said = UserSays | AssistantSays | ToolSays
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolOffer:
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    system: str
+    said: tuple[Said, ...]
+    offers: tuple[ToolOffer, ...] = ()
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One request to one model, whatever came of it. Recorded with the reply, or with the failure."""
+
+    model: str
+    seconds: float
+    fault: Fault | None = None
+    detail: str = ""
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    text: str
+    asks: tuple[ToolAsk, ...]
+    stop: StopReason
+    model: str
+    usage: Usage = Usage()
+    extra: dict[str, Any] = field(default_factory=dict)
+    attempts: tuple[Attempt, ...] = ()

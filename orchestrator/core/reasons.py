@@ -1,0 +1,51 @@
+"""Why a run is done or waiting: a reason, and for some a code and a detail in fields of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from chordage.orchestrator.core.status import Disposition
+
+
+class Reason(StrEnum):
+    NATURAL_END = "natural_end"
+    BEHAVIOR_REQUESTED = "behavior_requested"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+    SUSPENDED = "suspended"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    reason: Reason
+    code: str | None = None
+    detail: str | None = None
+
+    @property
+    def disposition(self) -> Disposition:
+        return DISPOSITION_OF[self.reason]
+
+
+DISPOSITION_OF = {
+    Reason.NATURAL_END: Disposition.ANSWERED,
+    Reason.BEHAVIOR_REQUESTED: Disposition.ANSWERED,
+    Reason.STOPPED: Disposition.ANSWERED,
+    Reason.CANCELLED: Disposition.CANCELLED,
+    Reason.ERROR: Disposition.FAILED,
+}
+
+NATURAL_END = Ending(reason=Reason.NATURAL_END)
+
+
+def stopped(code: str, detail: str | None = None) -> Ending:
+    return Ending(reason=Reason.STOPPED, code=code, detail=detail)
+
+
+def failed(code: str, detail: str) -> Ending:
+    return Ending(reason=Reason.ERROR, code=code, detail=detail)
+
+
+def cancelled(detail: str | None = None) -> Ending:
+    return Ending(reason=Reason.CANCELLED, detail=detail)

@@ -1,0 +1,156 @@
+"""Rows as frozen values: what the stages read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
+
+
+class Phase(StrEnum):
+    """What the open step of a run is."""
+
+    INFERENCE = "inference"
+    TOOL_ROUND = "tool_round"
+
+
+class Checkpoint(StrEnum):
+    """What a journal row commits. The first three are the history of the thread."""
+
+    USER_MESSAGE = "UserMessage"
+    ASSISTANT_TURN = "AssistantTurnCommitted"
+    TOOL_RESULTS = "ToolResultsCommitted"
+    RUN_FINISHED = "RunFinished"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    id: str
+    thread_id: str
+    arrival: int
+    agent: str
+    group: Group
+    tenant: str
+    status: TurnStatus
+    disposition: Disposition | None
+    run_id: str | None
+    origin: str
+    channel: str | None
+    sender: str
+    text: str
+    meta: dict[str, Any]
+    strategy: str
+    deadline: datetime | None
+    queued_at: datetime
+    started_at: datetime | None
+    done_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    id: str
+    thread_id: str
+    turn_id: str
+    agent: str
+    group: Group
+    strategy: str
+    status: RunStatus
+    reason: Reason | None
+    code: str | None
+    detail: str | None
+    epoch: int
+    step: int
+    phase: Phase
+    rounds: int
+    resends: int
+    expiries: int
+    claim_token: str | None
+    claim_worker: str | None
+    lease_until: datetime | None
+    usage: Usage
+    started_at: datetime
+    ended_at: datetime | None
+    in_flight: int  # calls of the open round that are not settled
+
+    @property
+    def next_inference(self) -> int | None:
+        """The step at which the model may be asked now; none while the round is still out."""
+        match self.phase:
+            case Phase.INFERENCE:
+                return self.step
+            case Phase.TOOL_ROUND:
+                return None if self.in_flight else self.step + 1
+
+    def work_key(self, step: int) -> str:
+        """Under which Redis knows that somebody has this model call in hand."""
+        return f"{self.id}:{self.epoch}:{step}"
+
+    @property
+    def owner(self) -> str:
+        """The name under which the run holds its thread."""
+        return f"{self.id}:{self.epoch}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    id: str
+    run_id: str
+    thread_id: str
+    step: int
+    place: int  # its place in the round, in the model's order
+    ask_id: str  # the provider's id
+    generation: int
+    tool: str
+    arguments: dict[str, Any]
+    effect: Effect
+    status: CallStatus
+    code: str | None
+    content: str | None
+    claim_token: str | None
+    worker: str | None
+    lease_until: datetime | None
+    resends: int
+    expiries: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    progress: str | None = None
+
+    @property
+    def idempotency_key(self) -> str:
+        return f"{self.run_id}:{self.ask_id}:{self.generation}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewCall:
+    """A call as the gate leaves it: runnable, or already settled with a result for the model."""
+
+    id: str
+    place: int
+    ask_id: str
+    generation: int
+    tool: str
+    arguments: dict[str, Any]
+    effect: Effect
+    status: CallStatus
+    code: str | None = None
+    content: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One journal row."""
+
+    id: int
+    thread_id: str
+    run_id: str
+    step: int
+    kind: Checkpoint
+    body: dict[str, Any] = field(default_factory=dict)
+    at: datetime | None = None

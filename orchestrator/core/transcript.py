@@ -1,0 +1,81 @@
+"""From rows to prompt: every ask of an assistant message has exactly one answer, directly behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from chordage.orchestrator.core.model import AssistantSays, Reply, Said, StopReason, ToolAsk, ToolSays, UserSays
+from chordage.orchestrator.core.records import Call, Checkpoint, Entry
+from chordage.orchestrator.core.status import CallStatus
+
+NOT_RUN = "This call did not run and has no result."
+AWAITING = "This call has not been executed: it awaits a decision."
+
+Calls = dict[tuple[str, int], list[Call]]
+
+
+def build(entries: Sequence[Entry], calls: Iterable[Call]) -> tuple[Said, ...]:
+    """The history of a thread as the model is to see it. Results stand where they were asked for, in the order asked."""
+    by_step: Calls = {}
+    for call in calls:
+        by_step.setdefault((call.run_id, call.step), []).append(call)
+    said: list[Said] = []
+    for entry in entries:
+        match entry.kind:
+            case Checkpoint.USER_MESSAGE:
+                said.append(UserSays(text=entry.body["text"]))
+            case Checkpoint.ASSISTANT_TURN:
+                said.extend(_exchange(entry, by_step.get((entry.run_id, entry.step + 1), [])))
+            case Checkpoint.TOOL_RESULTS | Checkpoint.RUN_FINISHED:
+                pass  # the results are told from the calls themselves, behind the message that asked
+    return tuple(said)
+
+
+def _exchange(entry: Entry, calls: Sequence[Call]) -> list[Said]:
+    asks = tuple(ask_from(body) for body in entry.body.get("asks", ()))
+    says = AssistantSays(text=entry.body["text"], asks=asks, extra=entry.body.get("extra") or {})
+    by_place = {call.place: call for call in calls}
+    return [says, *(_answer(ask, by_place.get(place)) for place, ask in enumerate(asks))]
+
+
+def _answer(ask: ToolAsk, call: Call | None) -> ToolSays:
+    match call.status if call else None:
+        case CallStatus.SUCCEEDED:
+            assert call is not None
+            return ToolSays(ask_id=ask.id, name=ask.name, content=call.content or "")
+        case CallStatus.FAILED | CallStatus.CANCELLED:
+            assert call is not None
+            return ToolSays(ask_id=ask.id, name=ask.name, content=call.content or NOT_RUN, is_error=True)
+        case CallStatus.SUSPENDED | CallStatus.RESUMING:
+            return ToolSays(ask_id=ask.id, name=ask.name, content=AWAITING, is_error=True)
+        case _:
+            return ToolSays(ask_id=ask.id, name=ask.name, content=NOT_RUN, is_error=True)
+
+
+def body_of(reply: Reply) -> dict[str, Any]:
+    """A reply as the journal keeps it."""
+    return {
+        "text": reply.text,
+        "asks": [{"id": a.id, "name": a.name, "arguments": a.arguments, "raw": a.raw} for a in reply.asks],
+        "stop": reply.stop.value,
+        "model": reply.model,
+        "extra": reply.extra,
+        "usage": {
+            "input_tokens": reply.usage.input_tokens,
+            "output_tokens": reply.usage.output_tokens,
+            "cached_tokens": reply.usage.cached_tokens,
+        },
+        "attempts": [
+            {"model": a.model, "seconds": round(a.seconds, 3), "fault": a.fault, "detail": a.detail}
+            for a in reply.attempts
+        ],
+    }
+
+
+def ask_from(body: dict[str, Any]) -> ToolAsk:
+    return ToolAsk(id=body["id"], name=body["name"], arguments=body["arguments"], raw=body.get("raw", ""))
+
+
+def stop_of(entry: Entry) -> StopReason:
+    return StopReason(entry.body["stop"])

@@ -1,0 +1,217 @@
+"""The one place that decides what a run does next, and opens it.
+
+Used by every stage at whose end a run stands at a crossing: `advance` when nothing or a settled round lies before it,
+`inference` in the very transaction that records the reply. A crossing is so passed and recorded at once; there is no
+moment at which a reply is known and what follows from it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolSpec
+from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Dispatch, Intent
+from chordage.orchestrator.core.model import Reply, ToolAsk, Usage
+from chordage.orchestrator.core.moves import Finish, Infer, Move, RunTools, View
+from chordage.orchestrator.core.reasons import Ending
+from chordage.orchestrator.core.records import Call, Checkpoint, NewCall, Phase, Run
+from chordage.orchestrator.core.rounds import distinct, generations, spread
+from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.transcript import NOT_RUN, body_of
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import calls, claims, journal, outbox
+from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.strategies import STRATEGIES
+
+NO_USAGE = Usage()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """What an inference knew when it asked the model; the reply is judged against the same."""
+
+    agent: AgentSpec
+    specs: dict[str, ToolSpec]
+    known: Sequence[Call]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crossing:
+    """What came of a crossing: whether it was ours to pass, whether the run ended there, and what follows."""
+
+    intents: list[Intent] = field(default_factory=list)
+    ours: bool = True
+    ended: bool = False
+
+
+NOT_OURS = Crossing(ours=False)
+
+
+def next_move(run: Run, agent: AgentSpec, reply: Reply | None) -> Move:
+    return STRATEGIES[run.strategy](View(rounds=run.rounds, reply=reply, max_rounds=agent.limits.max_rounds))
+
+
+def after_rest(rt: Runtime, run: Run, agent: AgentSpec) -> list[Intent]:
+    """The run has no reply before it: it has just started, or its round is settled."""
+    step = run.next_inference
+    if step is None:
+        return []
+    match next_move(run, agent, None):
+        case Infer():
+            return [CallModel(run_id=run.id, step=step, group=run.group)]
+        case Finish(ending=ending):
+            return end_here(rt, Position(run=run, step=step, token=run.claim_token), ending)
+        case RunTools():
+            raise AssertionError(f"strategy {run.strategy!r} runs tools before the model asked for any")
+
+
+def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
+    """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
+    reply = replace(reply, asks=distinct(reply.asks, at.step))
+    match next_move(at.run, scene.agent, reply):
+        case Infer():
+            return _ask_again(tx, rt, at, scene, reply)
+        case RunTools():
+            return _open_round(tx, rt, at, scene, reply)
+        case Finish(ending=ending):
+            return _finish(tx, rt, at, scene, reply, ending)
+        case other:
+            assert_never(other)
+
+
+def _ask_again(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
+    to = (at.step + 1, Phase.INFERENCE)
+    if not claims.go_on(tx, at, to=to, rounds=0, usage=reply.usage, lease_until=rt.leases.until(rt.now())):
+        return NOT_OURS
+    journal.append(tx, [*_round_rows(rt, at, scene), _reply_row(rt, at, reply)])
+    return Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group)])
+
+
+def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
+    run, step, now = at.run, at.step + 1, rt.now()
+    until = rt.leases.until(now)
+    if not claims.go_on(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=reply.usage, lease_until=until):
+        return NOT_OURS
+    journal.append(tx, [*_round_rows(rt, at, scene), _reply_row(rt, at, reply)])
+    asked = _through_the_gate(rt, run, scene, reply.asks)
+    calls.open_round(tx, run, step, asked, now=now, lease_until=until)
+    runnable = [call.id for call in asked if call.status is CallStatus.NEW]
+    if not runnable:
+        return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
+    batches = spread(runnable, scene.agent.concurrency)
+    fan_out = CallTools(run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group)
+    return Crossing(intents=[fan_out])
+
+
+def _through_the_gate(rt: Runtime, run: Run, scene: Scene, asks: Sequence[ToolAsk]) -> list[NewCall]:
+    """Each call in the model's order: runnable, or settled at once with a result that tells the model why it is not."""
+    lives = generations(run.id, scene.known)
+    asked = []
+    for place, ask in enumerate(asks):
+        lives[ask.id] += 1
+        code, content = _refusal(rt, scene, ask) or (None, None)
+        spec = scene.specs.get(ask.name)
+        call = NewCall(
+            id=rt.new_id(), place=place, ask_id=ask.id, generation=lives[ask.id], tool=ask.name,
+            arguments=ask.arguments or {}, code=code, content=content,
+            status=CallStatus.FAILED if code else CallStatus.NEW,
+            effect=spec.effect if spec else Effect.PURE,  # one that is unknown never runs
+        )  # fmt: skip
+        asked.append(call)
+    return asked
+
+
+def _refusal(rt: Runtime, scene: Scene, ask: ToolAsk) -> tuple[str, str] | None:
+    """Why a call cannot run, in words for the model. The order is the contract: unknown tool, then arguments."""
+    if ask.name not in scene.specs:
+        offered = ", ".join(sorted(scene.specs)) or "none"
+        return "unknown_tool", f"There is no tool {ask.name!r}. Tools you may use: {offered}."
+    if ask.arguments is None:
+        return "invalid_arguments", f"The arguments are not a JSON object: {ask.raw[:200]}"
+    wrong = rt.tools.invalid(scene.agent, ask.name, ask.arguments)
+    return ("invalid_arguments", wrong) if wrong else None
+
+
+def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply, ending: Ending) -> Crossing:
+    if not claims.finish(tx, at, ending, usage=reply.usage, now=rt.now()):
+        return NOT_OURS
+    if reply.asks:
+        _close_unrun(tx, rt, at, scene, reply)
+    rows = [*_round_rows(rt, at, scene), _reply_row(rt, at, reply)]
+    return Crossing(intents=close_turn(tx, rt, at.run, at.step, ending, rows, text=reply.text), ended=True)
+
+
+def _close_unrun(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> None:
+    """A reply that was cut, refused or came too late may hold half a call: closed as not run, never carried out."""
+    asked = [
+        replace(call, status=CallStatus.CANCELLED, code="not_run", content=NOT_RUN)
+        for call in _through_the_gate(rt, at.run, scene, reply.asks)
+    ]
+    now = rt.now()
+    calls.open_round(tx, at.run, at.step + 1, asked, now=now, lease_until=now)
+
+
+def end_here(rt: Runtime, at: Position, ending: Ending) -> list[Intent]:
+    """The run ends without another reply, in a transaction of its own."""
+
+    def work(tx: Tx) -> Crossing:
+        if not claims.finish(tx, at, ending, usage=NO_USAGE, now=rt.now()):
+            return NOT_OURS
+        claims.close_calls(tx, at.run.id, code="run_ended", content=NOT_RUN, now=rt.now())
+        return Crossing(intents=close_turn(tx, rt, at.run, at.step, ending, [], text=None), ended=True)
+
+    crossing = rt.store.insist(work)
+    if crossing.ended:
+        tell_the_end(rt, at.run)
+    return crossing.intents
+
+
+def end_run(tx: Tx, rt: Runtime, run: Run, ending: Ending, *, content: str) -> list[Intent] | None:
+    """End a run from outside: its calls are closed, each with a row that says so. None: it was done already."""
+    now = rt.now()
+    if not claims.end_run(tx, run, ending, now):
+        return None
+    claims.close_calls(tx, run.id, code=ending.reason.value, content=content, now=now)
+    return close_turn(tx, rt, run, run.step, ending, [], text=None)
+
+
+def tell_the_end(rt: Runtime, run: Run) -> None:
+    """After the commit: the thread is free, and whoever waits for the turn may look."""
+    rt.locks.release(run.thread_id, run.owner)
+    rt.events.emit(run.id, "run.finished", turn=run.turn_id)
+    rt.events.turn_done(run.turn_id)
+
+
+def close_turn(
+    tx: Tx, rt: Runtime, run: Run, step: int, ending: Ending, rows: list[journal.Row], *, text: str | None
+) -> list[Intent]:
+    """The last checkpoint of a run, the end of its turn, and the start of whoever waited for it."""
+    now = rt.now()
+    body = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail, "text": text}
+    finished = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, body, now)
+    journal.append(tx, [*rows, finished])
+    ended = claims.end_turn(tx, run.turn_id, run.thread_id, run.group, ending.disposition, now)
+    if ended.reply_target is not None:
+        outbox.leave(tx, run.thread_id, run.turn_id, target=ended.reply_target, body=body, now=now)
+    return [Dispatch(group=group) for group in sorted(ended.to_dispatch)]
+
+
+def _reply_row(rt: Runtime, at: Position, reply: Reply) -> journal.Row:
+    run = at.run
+    return journal.entry(run.thread_id, run.id, at.step, Checkpoint.ASSISTANT_TURN, body_of(reply), rt.now())
+
+
+def _round_rows(rt: Runtime, at: Position, scene: Scene) -> list[journal.Row]:
+    """The checkpoint of the round before, if it has none yet: it rides in the next commit of the run."""
+    run = at.run
+    if run.phase is not Phase.TOOL_ROUND:
+        return []
+    return [round_row(rt, run, [call for call in scene.known if call.run_id == run.id and call.step == run.step])]
+
+
+def round_row(rt: Runtime, run: Run, settled: Sequence[Call]) -> journal.Row:
+    body = {"calls": [{"id": call.id, "status": call.status.value, "code": call.code} for call in settled]}
+    return journal.entry(run.thread_id, run.id, run.step, Checkpoint.TOOL_RESULTS, body, rt.now())

@@ -1,0 +1,123 @@
+"""All models by name, and the call that survives their faults: retries, then fallbacks, each attempt on record.
+
+While streaming, `on_delta` gets the text of every attempt as it comes. After an attempt that broke off, the next one
+begins anew: a watcher who must show only what counts takes the text of the reply. Whatever `on_delta` raises ends the
+call at once and leaves `complete` as it is.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.errors import ConfigError, ModelFailed, RoomError
+from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Usage
+from chordage.orchestrator.gateways.models.attempt import AttemptFailed, Model, Order
+from chordage.orchestrator.gateways.models.backoff import delay
+from chordage.orchestrator.gateways.models.providers import BUILTIN, SCRIPTED, ProviderConfig
+from chordage.orchestrator.gateways.models.remote import RemoteModel
+from chordage.orchestrator.gateways.models.script_files import ScriptShelf
+from chordage.orchestrator.gateways.models.scripted import ScriptedModel
+from chordage.orchestrator.gateways.models.transport import Transport
+from chordage.orchestrator.gateways.ports import Abort
+
+
+class ModelCatalog:
+    """Models are named `provider:model`; `scripted:path` is a script, seen from the folder `scripts`."""
+
+    def __init__(
+        self,
+        providers: Mapping[str, ProviderConfig] | None = None,
+        *,
+        environ: Mapping[str, str],
+        scripts: Path = Path(),
+        transport: Transport | None = None,
+        jitter: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._providers = {**BUILTIN, **(providers or {})}
+        self._environ = environ
+        self._scripts = ScriptShelf(scripts)
+        self._transport = transport or Transport(environ=environ)
+        self._jitter = jitter
+        self._clock = clock
+
+    def check(self, agent: AgentSpec) -> None:
+        """Whether every model of the agent could be called. Raises ConfigError or RoomError; calls nobody."""
+        for name in (agent.model, *agent.fallbacks):
+            self._model(name, agent)
+
+    def complete(
+        self, agent: AgentSpec, prompt: Prompt, *, abort: Abort, on_delta: Callable[[str], None] | None = None
+    ) -> Reply:
+        attempts: list[Attempt] = []
+        for name in (agent.model, *agent.fallbacks):
+            for order in _orders(agent, abort, on_delta):
+                reply, again = self._attempt(name, agent, prompt, order, attempts)
+                if reply is not None:
+                    return replace(reply, attempts=tuple(attempts))
+                if again is None or order.number > agent.model_retries:
+                    break
+                abort.wait(again)
+        raise _given_up(agent, tuple(attempts))
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _attempt(
+        self, name: str, agent: AgentSpec, prompt: Prompt, order: Order, attempts: list[Attempt]
+    ) -> tuple[Reply | None, float | None]:
+        """The reply, or how long to wait before this model is asked again: None when that is of no use."""
+        order.abort.check()
+        started = self._clock()
+
+        def record(fault: Fault | None, detail: str = "", usage: Usage | None = None) -> None:
+            seconds = self._clock() - started
+            spent = usage or Usage()
+            attempts.append(Attempt(model=name, seconds=seconds, fault=fault, detail=detail, usage=spent))
+
+        try:
+            reply = self._model(name, agent).attempt(prompt, order)
+        except AttemptFailed as failure:
+            record(failure.fault, failure.detail)
+            again = delay(order.number, failure.retry_after, self._jitter)
+            return None, again if failure.fault.retryable else None
+        except (ConfigError, RoomError) as error:
+            # Was there at start-up or `check` would have said so; somebody changed it under a running worker.
+            record(Fault.AUTH if isinstance(error, ConfigError) else Fault.REJECTED, str(error))
+            return None, None
+        record(None, usage=reply.usage)
+        return reply, None
+
+    def _model(self, name: str, agent: AgentSpec) -> Model:
+        provider, _, model = name.partition(":")
+        if not model:
+            raise ConfigError(
+                f"agent {agent.name!r}: model {name!r} must be written provider:model, as in openai:gpt-4o-mini"
+            )
+        if provider == SCRIPTED:
+            return ScriptedModel(self._scripts.script(model), name)
+        if provider not in self._providers:
+            raise ConfigError(
+                f"agent {agent.name!r}: model {name!r}: there is no provider {provider!r}; choose from"
+                f" {', '.join([*self._providers, SCRIPTED])}, or add [models.{provider}] to the room's agent.toml"
+            )
+        return RemoteModel(self._providers[provider], model, transport=self._transport, environ=self._environ)
+
+
+def _orders(agent: AgentSpec, abort: Abort, on_delta: Callable[[str], None] | None) -> Iterator[Order]:
+    """An order for every attempt one model gets."""
+    first = Order(abort=abort, timeout=agent.model_timeout, stream=agent.stream, on_delta=on_delta)
+    return (replace(first, number=number) for number in range(1, agent.model_retries + 2))
+
+
+def _given_up(agent: AgentSpec, attempts: tuple[Attempt, ...]) -> ModelFailed:
+    last = {attempt.model: attempt for attempt in attempts}
+    causes = "; ".join(f"{model}: {attempt.fault} ({attempt.detail})" for model, attempt in last.items())
+    tries = f"{len(attempts)} attempt{'s' if len(attempts) != 1 else ''}"
+    fault = attempts[-1].fault or Fault.SERVER
+    return ModelFailed(f"agent {agent.name!r}: no model answered in {tries}: {causes}", fault=fault, attempts=attempts)

@@ -1,0 +1,105 @@
+"""Who serves models, and how each is reached: the two we know, and what the room adds in its [models.<name>] tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from chordage.orchestrator.core.errors import ConfigError, RoomError
+
+WIRES = ("openai", "anthropic")
+SCRIPTED = "scripted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProviderConfig:
+    """`api_key_env` names the variable, never the key; None for a server that wants none.
+
+    `silence` is how long a stream may say nothing before it counts as stalled. `max_tokens_key` is what the provider
+    calls the parameter max_tokens.
+    """
+
+    name: str
+    wire: str
+    base_url: str
+    api_key_env: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    silence: float = 60.0
+    max_tokens_key: str = "max_tokens"
+
+    def key(self, environ: Mapping[str, str]) -> str | None:
+        """The API key. Raises ConfigError when it is missing or cannot be sent."""
+        if self.api_key_env is None:
+            return None
+        key = environ.get(self.api_key_env, "").strip()
+        if not key:
+            raise ConfigError(
+                f"model provider {self.name!r} needs an API key: set {self.api_key_env} in the environment"
+            )
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigError(
+                f"the API key of model provider {self.name!r} holds characters no key has: set {self.api_key_env} anew"
+            )
+        return key
+
+
+BUILTIN: Mapping[str, ProviderConfig] = {
+    "openai": ProviderConfig(
+        name="openai",
+        wire="openai",
+        base_url="https://api.openai.com/v1",
+        api_key_env="OPENAI_API_KEY",
+        max_tokens_key="max_completion_tokens",
+    ),
+    "anthropic": ProviderConfig(
+        name="anthropic",
+        wire="anthropic",
+        base_url="https://api.anthropic.com",
+        api_key_env="ANTHROPIC_API_KEY",
+    ),
+}
+
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "wire": str,
+    "base_url": str,
+    "api_key_env": str,
+    "headers": dict,
+    "silence": (int, float),
+    "max_tokens_key": str,
+}
+
+
+def providers_from_tables(tables: Mapping[str, Any], path: Path) -> dict[str, ProviderConfig]:
+    """The [models.<name>] tables of a room's file. One named as a builtin provider changes it in part."""
+    return {name: _from_table(name, table, path) for name, table in tables.items()}
+
+
+def _from_table(name: str, table: Any, path: Path) -> ProviderConfig:
+    where = f"{path}: [models.{name}]"
+    if name == SCRIPTED or ":" in name:
+        raise RoomError(f"{where}: the name is taken or holds a colon: choose another")
+    if not isinstance(table, dict):
+        raise RoomError(f"{where}: must be a table with wire, base_url and api_key_env")
+    _check(table, where)
+    start = BUILTIN.get(name) or ProviderConfig(name=name, wire="openai", base_url="")
+    config = replace(start, **table)
+    if not config.base_url.startswith(("http://", "https://")):
+        raise RoomError(f"{where}: base_url must be an address that starts with http:// or https://")
+    if config.wire not in WIRES:
+        raise RoomError(f"{where}: wire {config.wire!r} is unknown: choose one of {', '.join(WIRES)}")
+    return config
+
+
+def _check(table: dict[str, Any], where: str) -> None:
+    known = [one.name for one in fields(ProviderConfig) if one.name != "name"]
+    for key, value in table.items():
+        if key not in known:
+            raise RoomError(f"{where}: {key!r} is unknown: choose from {', '.join(known)}")
+        if not isinstance(value, _TYPES[key]) or isinstance(value, bool):
+            raise RoomError(f"{where}: {key} has the wrong type, {type(value).__name__}")
+    if any(not isinstance(value, str) for value in table.get("headers", {}).values()):
+        raise RoomError(f"{where}: every one of headers must be a text")
+    if table.get("silence", 1) <= 0:
+        raise RoomError(f"{where}: silence must be more than 0 seconds")

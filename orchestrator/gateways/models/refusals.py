@@ -1,0 +1,126 @@
+"""What a provider's error means. Status first, then the words, for some providers say everything with 400 or 429."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.gateways.models.attempt import AttemptFailed
+
+# Not "exceeded your current quota": some providers say that of a rate limit too.
+_QUOTA = ("insufficient_quota", "billing_hard_limit", "billing_error", "credit balance is too low")
+_CONTEXT = (
+    "context_length",
+    "context length",
+    "context window",
+    "maximum context",
+    "prompt is too long",
+    "input is too long",
+    "request_too_large",
+)
+# An error inside a stream comes with a type and no status.
+_STATUS_OF_TYPE = {
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "timeout_error": 408,
+    "request_too_large": 413,
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "invalid_api_key": 401,
+    "insufficient_quota": 429,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "overloaded_error": 529,
+}
+
+
+def refused(status: int, headers: Mapping[str, str], body: str) -> AttemptFailed:
+    """The failure that a response other than 200 stands for."""
+    message = _message(body) or headers.get("location", "") or "no text"
+    return AttemptFailed(_fault(status, body.lower()), f"{status}: {message}", retry_after=retry_after(headers))
+
+
+def error_event(error: object) -> AttemptFailed:
+    """The failure that an error object stands for which came with 200, alone or in the middle of a stream."""
+    words = json.dumps(error).lower()
+    return AttemptFailed(_fault(_status_in(error), words), f"error in the answer: {_message(words) or words}")
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait as the provider asks, given in milliseconds, seconds or as a date."""
+    milliseconds = _seconds(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    asked = headers.get("retry-after")
+    return _seconds(asked) if _seconds(asked) is not None else _until(asked, headers.get("date"))
+
+
+def _fault(status: int, words: str) -> Fault:
+    if status == 402 or (400 <= status < 500 and any(sign in words for sign in _QUOTA)):
+        return Fault.QUOTA
+    if status == 413 or (status in {400, 422} and any(sign in words for sign in _CONTEXT)):
+        return Fault.CONTEXT
+    match status:
+        case 429:
+            return Fault.RATE_LIMIT
+        case 401 | 403:
+            return Fault.AUTH
+        case 408:
+            return Fault.TIMEOUT
+        case 503 | 529:
+            return Fault.OVERLOADED
+        case _:
+            return Fault.SERVER if status >= 500 else Fault.REJECTED
+
+
+def _status_in(error: object) -> int:
+    if not isinstance(error, dict):
+        return 500
+    for said in (error.get("code"), error.get("type")):
+        if isinstance(said, int) and 400 <= said < 600:
+            return said
+        if isinstance(said, str) and said in _STATUS_OF_TYPE:
+            return _STATUS_OF_TYPE[said]
+    return 500
+
+
+def _message(body: str) -> str:
+    """The sentence in an error body, whatever the provider wraps around it."""
+    try:
+        found: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    for key in ("error", "message"):
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def _seconds(said: str | None) -> float | None:
+    try:
+        seconds = float(said or "")
+    except ValueError:
+        return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _until(said: str | None, date: str | None) -> float | None:
+    until = _moment(said)
+    # Against the provider's own clock where it tells it: ours may be minutes off.
+    now = _moment(date) or datetime.now(UTC)
+    return None if until is None else max(0.0, (until - now).total_seconds())
+
+
+def _moment(said: str | None) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(said or "")
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,26 @@
+"""The ports that Redis serves, for a process that runs without it: SQL decides everything, and nobody watches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class NoLocks:
+    def take(self, thread_id: str, owner: str) -> str | None:  # noqa: ARG002
+        return None
+
+    def extend(self, thread_id: str, owner: str) -> None: ...
+    def release(self, thread_id: str, owner: str) -> None: ...
+    def once(self, key: str) -> bool:  # noqa: ARG002
+        return True
+
+    def forget(self, key: str) -> None: ...
+    def alive(self, keys: list[str]) -> set[str]:  # noqa: ARG002
+        return set()
+
+    def renew(self, keys: list[str]) -> None: ...
+
+
+class NoEvents:
+    def emit(self, run_id: str, kind: str, **data: Any) -> None: ...
+    def turn_done(self, turn_id: str) -> None: ...

@@ -1,0 +1,109 @@
+"""The outside world as the engine sees it. Everything behind a port can be replaced by a fake without patching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
+from chordage.orchestrator.core.model import Prompt, Reply
+
+
+class Abort(Protocol):
+    """Whether the work in hand shall end early. `check` raises `Aborted` or `HandedOver`; `wait` sleeps, then checks."""
+
+    def check(self) -> None: ...
+    def wait(self, seconds: float) -> None: ...
+
+
+class Models(Protocol):
+    def complete(
+        self, agent: AgentSpec, prompt: Prompt, *, abort: Abort, on_delta: Callable[[str], None] | None = None
+    ) -> Reply:
+        """One model call with its retries and fallbacks. Raises ModelFailed, Aborted, HandedOver."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallOrder:
+    """What a tool is told of the call it carries out."""
+
+    call_id: str
+    run_id: str
+    thread_id: str
+    tool: str
+    arguments: dict[str, Any]
+    idempotency_key: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolOutcome:
+    """What became of one call. `code` is None for a success; `content` is what the model will read."""
+
+    content: str
+    code: str | None = None
+    full: str | None = None  # the whole result, where `content` is only a preview
+    tries: int = 1
+
+    @property
+    def ok(self) -> bool:
+        return self.code is None
+
+
+class Tools(Protocol):
+    def specs(self, agent: AgentSpec) -> dict[str, ToolSpec]: ...
+    def invalid(self, agent: AgentSpec, tool: str, arguments: dict[str, Any]) -> str | None:
+        """Why these arguments do not fit the tool, in words for the model; None when they do."""
+        ...
+
+    def run(
+        self, agent: AgentSpec, order: CallOrder, *, abort: Abort, on_progress: Callable[[str], None]
+    ) -> ToolOutcome:
+        """Carry the call out. Whatever the tool raises is an outcome; only Aborted and HandedOver leave here."""
+        ...
+
+    def reconcile(self, agent: AgentSpec, order: CallOrder) -> ToolOutcome | None:
+        """What became of a call whose worker died: its outcome, or None when it is known not to have happened."""
+        ...
+
+
+class Agents(Protocol):
+    def get(self, name: str | None) -> AgentSpec:
+        """The agent of that name (None: the room's default). Raises UnknownAgent, RoomError."""
+        ...
+
+    def names(self) -> list[str]: ...
+
+
+class Locks(Protocol):
+    """One lock per thread, owned by a run. It spares SQL the question; SQL is what makes it true."""
+
+    def take(self, thread_id: str, owner: str) -> str | None:
+        """None when it is ours now (or nobody can say); otherwise the present owner."""
+        ...
+
+    def extend(self, thread_id: str, owner: str) -> None: ...
+    def release(self, thread_id: str, owner: str) -> None: ...
+    def once(self, key: str) -> bool:
+        """True for the first who asks for this piece of work within a lease, and for everybody while Redis is away."""
+        ...
+
+    def forget(self, key: str) -> None: ...
+    def alive(self, keys: list[str]) -> set[str]:
+        """Which of these pieces of work somebody has in hand."""
+        ...
+
+    def renew(self, keys: list[str]) -> None: ...
+
+
+class Events(Protocol):
+    """Live news for watchers. Never the truth: it may be lost, and the journal has all of it."""
+
+    def emit(self, run_id: str, kind: str, **data: Any) -> None: ...
+    def turn_done(self, turn_id: str) -> None: ...
+
+
+Clock = Callable[[], datetime]

@@ -1,0 +1,92 @@
+"""Locks in Redis: one per thread, owned by its run, and one per piece of work in hand.
+
+They spare SQL the question and the fleet a doubled model call. They are no truth: Redis may be empty, paused or wrong, and
+then every answer here is "go on", because the database decides at the commit. A lock is never waited for.
+"""
+
+from __future__ import annotations
+
+import structlog
+from redis import Redis
+from redis.exceptions import LockError, RedisError
+from redis.lock import Lock
+
+log = structlog.get_logger()
+
+
+class RedisLocks:
+    def __init__(self, client: Redis, *, prefix: str, lease: float) -> None:
+        self._redis = client
+        self._prefix = prefix
+        self._lease = lease
+
+    def _lock(self, thread_id: str, owner: str) -> Lock:
+        """The library's lock, held in the run's name rather than a process's: any worker that advances the run may extend it."""
+        lock = self._redis.lock(
+            f"{self._prefix}thread:{thread_id}", timeout=2 * self._lease, blocking=False, thread_local=False
+        )
+        lock.local.token = owner.encode()
+        return lock
+
+    def take(self, thread_id: str, owner: str) -> str | None:
+        lock = self._lock(thread_id, owner)
+        try:
+            if lock.acquire(token=owner):
+                return None
+            holder = self._redis.get(lock.name)
+        except RedisError as error:
+            log.warning("redis does not answer; the index decides", thread=thread_id, error=str(error))
+            return None
+        # A reply that got lost makes the library ask again and find its own token there.
+        held_by = holder.decode() if isinstance(holder, bytes) else holder
+        return None if held_by == owner else held_by or ""
+
+    def extend(self, thread_id: str, owner: str) -> None:
+        """A lock that is gone is taken again: the run still owns its thread, whatever Redis has forgotten."""
+        lock = self._lock(thread_id, owner)
+        try:
+            lock.extend(2 * self._lease, replace_ttl=True)
+        except LockError:
+            self.take(thread_id, owner)
+        except RedisError as error:
+            log.warning("redis does not answer; lock not extended", thread=thread_id, error=str(error))
+
+    def release(self, thread_id: str, owner: str) -> None:
+        try:
+            self._lock(thread_id, owner).release()
+        except LockError:
+            log.debug("lock was gone before it was released", thread=thread_id)
+        except RedisError as error:
+            log.warning("redis does not answer; lock will expire", thread=thread_id, error=str(error))
+
+    def once(self, key: str) -> bool:
+        try:
+            return bool(self._redis.set(self._work(key), 1, nx=True, px=int(self._lease * 1000)))
+        except RedisError as error:
+            log.warning("redis does not answer; work goes on", work=key, error=str(error))
+            return True
+
+    def forget(self, key: str) -> None:
+        try:
+            self._redis.delete(self._work(key))
+        except RedisError as error:
+            log.warning("redis does not answer; mark will expire", work=key, error=str(error))
+
+    def alive(self, keys: list[str]) -> set[str]:
+        if not keys:
+            return set()
+        found = self._redis.mget([self._work(key) for key in keys])
+        return {key for key, value in zip(keys, found, strict=True) if value is not None}
+
+    def renew(self, keys: list[str]) -> None:
+        """The heartbeat of work in hand. A mark that Redis forgot is set again."""
+        try:
+            with self._redis.pipeline(transaction=False) as pipe:
+                for key in keys:
+                    pipe.set(self._work(key), 1, px=int(self._lease * 1000))
+                pipe.execute()
+        except RedisError as error:
+            log.warning("redis does not answer; marks not renewed", error=str(error))
+
+    def _work(self, key: str) -> str:
+        return f"{self._prefix}work:{key}"

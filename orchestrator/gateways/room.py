@@ -1,0 +1,119 @@
+"""The room: a folder with agent.toml, agents/*.toml and the Python files with their tools.
+
+Definitions are read again when a file changes; one broken file is a fault of its own and stops no other agent. The
+room's Python is imported when an agent's tools are first asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.errors import RoomError, UnknownAgent
+from chordage.orchestrator.gateways import room_lines, room_tools
+from chordage.orchestrator.gateways.room_file import Providers
+from chordage.orchestrator.gateways.room_reading import RoomReading, read_room
+from chordage.orchestrator.gateways.tools.declare import Tool
+from chordage.orchestrator.gateways.tools.toolbox import ToolBox
+
+LOOK_AGAIN = 1.0  # seconds between two looks at the files
+
+
+class Room:
+    """Implements `ports.Agents`; `toolbox` implements `ports.Tools` for its agents. Safe to share between threads."""
+
+    def __init__(
+        self, path: Path, *, strategies: Collection[str] = ("direct", "react"), look_again: float = LOOK_AGAIN
+    ) -> None:
+        if not path.is_dir():
+            raise RoomError(f"{path}: there is no such folder; a room is a folder with an agent.toml in it")
+        self.path = path.resolve()  # model scripts and instruction files are relative to this
+        self.toolbox = ToolBox(self.tools_of)
+        self._strategies = strategies
+        self._look_again = look_again
+        self._lock = threading.Lock()
+        self._tools: dict[tuple[str, ...], Mapping[str, Tool]] = {}
+        self._now = read_room(self.path, strategies)
+        self._looked_at = time.monotonic()
+        room_tools.make_importable(self.path)
+
+    def get(self, name: str | None) -> AgentSpec:
+        room = self._present()
+        file = room.default() if name is None else room.named(name)
+        if file is None:
+            raise UnknownAgent(self._unknown(name, room))
+        if file.spec is None:
+            raise file.fault or RoomError(f"{file.source.name}: cannot be used")
+        return file.spec
+
+    def names(self) -> list[str]:
+        """Of the agents that can be used; the default comes first."""
+        return [file.name for file in self._present().files if file.spec]
+
+    @property
+    def faults(self) -> list[RoomError]:
+        """One for each file that is broken."""
+        return [file.fault for file in self._present().files if file.fault]
+
+    def providers(self) -> Providers:
+        """What the [models.<name>] tables say, by name: `wire`, `base_url`, `api_key_env`, as far as given."""
+        return {name: table for file in self._present().files for name, table in file.providers.items()}
+
+    def check(self) -> list[RoomError]:
+        """All faults, those of the tools' Python among them. Imports everything."""
+        found = self.faults
+        for name in self.names():
+            try:
+                self.toolbox.specs(self.get(name))
+            except RoomError as error:
+                found.append(error)
+        return found
+
+    def tools_of(self, agent: AgentSpec) -> Mapping[str, Tool]:
+        if agent.tools not in self._tools:
+            self._tools[agent.tools] = self._found(agent)
+        return self._tools[agent.tools]
+
+    def _found(self, agent: AgentSpec) -> dict[str, Tool]:
+        found: dict[str, tuple[str, Tool]] = {}
+        for path in agent.tools:
+            for tool in self._at(path, agent):
+                if tool.name in found and found[tool.name][1] is not tool:
+                    other = found[tool.name]
+                    why = f"is called {tool.name} like {other[0]!r}; give one of them another name with @tool(name=...)"
+                    raise RoomError(f"{self._place(agent, path)}: {path!r} {why}")
+                found[tool.name] = (path, tool)
+        return {name: tool for name, (_path, tool) in found.items()}
+
+    def _at(self, path: str, agent: AgentSpec) -> list[Tool]:
+        try:
+            return room_tools.find(path, self.path)
+        except room_tools.NoTool as error:
+            raise RoomError(f"{self._place(agent, path)}: {path!r}: {error}") from error
+
+    def _place(self, agent: AgentSpec, path: str) -> str:
+        file = self._present().named(agent.name)
+        if file is None:
+            return f"agent {agent.name}: tools"
+        return f"{file.source.name}:{room_lines.line_of_item(file.source.text, ('tools',), path)}: tools"
+
+    def _present(self) -> RoomReading:
+        """The definitions as the files have them, give or take a second."""
+        with self._lock:
+            if time.monotonic() - self._looked_at >= self._look_again:
+                self._looked_at = time.monotonic()
+                if self._now.is_outdated(self.path):
+                    self._now = read_room(self.path, self._strategies)
+            return self._now
+
+    def _unknown(self, name: str | None, room: RoomReading) -> str:
+        known = ", ".join(file.name for file in room.files if file.spec) or "none"
+        broken = "".join(f"\n{file.fault}" for file in room.files if file.fault)
+        if name is None and not room.files:
+            return f"{self.path}: there is no agent; write an agent.toml with at least `model = ...`"
+        if name is None:
+            return f"{self.path}: no agent is the default; name one of {known}, or write an agent.toml"
+        return f"{self.path}: there is no agent {name!r}; there are: {known}{broken}"

@@ -1,0 +1,163 @@
+"""One agent file of the room, from text to definition. Whatever is wrong with it is one RoomError, line by line."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chordage.orchestrator.core.agent import AgentSpec, Limits
+from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.gateways import room_lines
+from chordage.orchestrator.gateways.room_table import COUNT, FLAG, SECONDS, SOME, TEXT, TEXTS, Source, Table
+from chordage.orchestrator.gateways.room_trace import Traces, trace_of
+
+Providers = dict[str, dict[str, Any]]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_SYNTAX_PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentFile:
+    """A file that was read. `spec` is None where `fault` says why there is none."""
+
+    source: Source
+    name: str
+    spec: AgentSpec | None = None
+    fault: RoomError | None = None
+    providers: Providers
+    reads: Traces = field(default_factory=dict)  # further files that the definition is made of
+
+
+def read(path: Path, room: Path, strategies: Collection[str]) -> AgentFile:
+    name = path.relative_to(room).as_posix()
+    try:
+        source = Source(name=name, text=path.read_text(encoding="utf-8-sig"))
+        values = tomllib.loads(source.text)
+    except (OSError, UnicodeDecodeError) as error:
+        return _unreadable(path, Source(name=name, text=""), f"{name}: cannot be read: {error}")
+    except tomllib.TOMLDecodeError as error:
+        return _unreadable(path, source, _syntax_fault(source, error))
+    return _Reading(path, room, Table(source, values), strategies).done()
+
+
+class _Reading:
+    def __init__(self, path: Path, room: Path, table: Table, strategies: Collection[str]) -> None:
+        self._path = path
+        self._room = room
+        self._table = table
+        self._strategies = strategies
+        self._reads: Traces = {}
+
+    def done(self) -> AgentFile:
+        spec, providers = self._spec(), self._providers()
+        self._table.refuse_the_rest()
+        problems = self._table.source.problems
+        return AgentFile(
+            source=self._table.source,
+            name=spec.name,
+            spec=None if problems else spec,
+            fault=RoomError("\n".join(problems)) if problems else None,
+            providers={} if problems else providers,
+            reads=self._reads,
+        )
+
+    def _spec(self) -> AgentSpec:
+        table = self._table
+        usual = AgentSpec(name="", model="")
+        return AgentSpec(
+            name=self._name(),
+            model=table.take("model", TEXT, "", required=True),
+            fallbacks=tuple(table.take("fallbacks", TEXTS, [])),
+            instructions=self._instructions(),
+            tools=self._tools(),
+            strategy=self._strategy(usual.strategy),
+            limits=self._limits(),
+            params=self._params(),
+            concurrency=table.take("concurrency", SOME, None),
+            model_timeout=float(table.take("model_timeout", SECONDS, usual.model_timeout)),
+            model_retries=table.take("model_retries", COUNT, usual.model_retries),
+            stream=table.take("stream", FLAG, usual.stream),
+            tenant=table.take("tenant", TEXT, None),
+        )
+
+    def _name(self) -> str:
+        name = self._table.take("name", TEXT, self._path.stem)
+        if not _NAME.fullmatch(name):
+            self._table.complain("name", f"must be 1 to 64 letters, digits, _ . or -; got {name!r}")
+        return name
+
+    def _instructions(self) -> str:
+        text = self._table.take("instructions", TEXT, "")
+        file = self._table.take("instructions_file", TEXT, "")
+        if text and file:
+            self._table.complain("instructions_file", "there are instructions too; keep one of the two")
+        return self._text_of(file) if file else text
+
+    def _text_of(self, file: str) -> str:
+        path = self._room / file
+        self._reads[path] = trace_of(path)  # before it is read: what changes meanwhile is then seen
+        try:
+            return path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            self._table.complain(
+                "instructions_file", f"{path} cannot be read ({error}); a path is relative to the room"
+            )
+            return ""
+
+    def _tools(self) -> tuple[str, ...]:
+        tools: list[str] = self._table.take("tools", TEXTS, [])
+        for twice in sorted({path for path in tools if tools.count(path) > 1}):
+            line = room_lines.line_of_item(self._table.source.text, ("tools",), twice)
+            self._table.complain("tools", f"{twice!r} stands here twice; keep one", line=line)
+        return tuple(tools)
+
+    def _strategy(self, usual: str) -> str:
+        strategy = self._table.take("strategy", TEXT, usual)
+        if strategy not in self._strategies:
+            self._table.complain("strategy", f"must be one of {', '.join(sorted(self._strategies))}; got {strategy!r}")
+        return strategy
+
+    def _limits(self) -> Limits:
+        table = self._table.inner("limits")
+        timeout: float | None = table.take("timeout", SECONDS, None)
+        limits = Limits(max_rounds=table.take("max_rounds", SOME, Limits().max_rounds), timeout=timeout)
+        table.refuse_the_rest()
+        return limits
+
+    def _params(self) -> dict[str, Any]:
+        params = self._table.inner("params")
+        for key, value in params.values.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError):
+                params.complain(key, f"must be something JSON has: no date, no inf, no nan; got {value!r}")
+        return params.values
+
+    def _providers(self) -> Providers:
+        models = self._table.inner("models")
+        return {name: self._provider(models.inner(name)) for name in models.values}
+
+    def _provider(self, table: Table) -> dict[str, Any]:
+        given = {key: table.take(key, TEXT, None) for key in ("wire", "base_url", "api_key_env")}
+        if given["base_url"] and not given["base_url"].startswith(("http://", "https://")):
+            table.complain("base_url", f"must start with http:// or https://; got {given['base_url']!r}")
+        table.refuse_the_rest()
+        return {key: value for key, value in given.items() if value is not None}
+
+
+def _unreadable(path: Path, source: Source, why: str) -> AgentFile:
+    return AgentFile(source=source, name=path.stem, fault=RoomError(why), providers={})
+
+
+def _syntax_fault(source: Source, error: tomllib.TOMLDecodeError) -> str:
+    """The parser says the place in words; a file that ends too early is at fault in its last line."""
+    place = _SYNTAX_PLACE.search(str(error))
+    line = (place and place["line"]) or max(1, len(source.text.splitlines()))
+    column = f", column {place['column']}" if place and place["column"] else ""
+    return f"{source.name}:{line}: this is not TOML: {_SYNTAX_PLACE.sub('', str(error))}{column}"

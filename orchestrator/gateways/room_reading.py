@@ -1,0 +1,70 @@
+"""All agent files of a room as they were at one moment, and how to see that they have changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.gateways import room_file
+from chordage.orchestrator.gateways.room_file import AgentFile
+from chordage.orchestrator.gateways.room_trace import Traces, trace_of
+
+DEFAULT = "agent.toml"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoomReading:
+    files: tuple[AgentFile, ...]
+    traces: Traces
+
+    def default(self) -> AgentFile | None:
+        """agent.toml, or the only one there is."""
+        first = next((file for file in self.files if file.source.name == DEFAULT), None)
+        return self.files[0] if first is None and len(self.files) == 1 else first
+
+    def named(self, name: str) -> AgentFile | None:
+        """A file that can be used comes before a broken one of the same name."""
+        found = [file for file in self.files if file.name == name]
+        return min(found, key=lambda file: file.spec is None, default=None)
+
+    def is_outdated(self, room: Path) -> bool:
+        reads = [path for file in self.files for path in file.reads]
+        return self.traces != {path: trace_of(path) for path in [*agent_files(room), *reads]}
+
+
+def agent_files(room: Path) -> list[Path]:
+    first = room / DEFAULT
+    return [*([first] if first.exists() else []), *sorted((room / "agents").glob("*.toml"))]
+
+
+def read_room(room: Path, strategies: Collection[str]) -> RoomReading:
+    traces = {path: trace_of(path) for path in agent_files(room)}  # first: what changes while we read is then seen
+    files: list[AgentFile] = []
+    for path in traces:
+        files.append(_without_clash(room_file.read(path, room, strategies), files))
+    for file in files:
+        traces = file.reads | traces
+    return RoomReading(files=tuple(files), traces=traces)
+
+
+def _without_clash(file: AgentFile, earlier: list[AgentFile]) -> AgentFile:
+    """The same, or a fault, when it takes a name that an earlier file has."""
+    if file.spec is None:
+        return file
+    for other in earlier:
+        if other.spec and other.name == file.name:
+            return _faulty(
+                file, ("name",), f"{file.name!r} is the name of the agent in {other.source.name} already; rename one"
+            )
+        for provider in file.providers.keys() & other.providers.keys():
+            if file.providers[provider] != other.providers[provider]:
+                path = ("models", provider)
+                return _faulty(file, path, f"is described differently in {other.source.name}; keep one of the two")
+    return file
+
+
+def _faulty(file: AgentFile, path: tuple[str, ...], why: str) -> AgentFile:
+    file.source.complain(path, why)
+    return replace(file, spec=None, providers={}, fault=RoomError("\n".join(file.source.problems)))

@@ -1,0 +1,99 @@
+"""One TOML table read key by key: each key at most once, with its type and rule, and every problem with its line.
+
+All problems of a file are collected, so that they can be put right in one go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from chordage.orchestrator.gateways import room_lines
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """What a value has to be, in words and as a test."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+TEXT = Kind(words="a text that is not blank", fits=_is_text)
+TEXTS = Kind(words='a list of texts, like ["one", "two"]', fits=_are_texts)
+FLAG = Kind(words="true or false", fits=lambda value: isinstance(value, bool))
+TABLE = Kind(words="a table", fits=lambda value: isinstance(value, dict))
+COUNT = Kind(words="a whole number, 0 or more", fits=lambda value: _is_whole(value) and value >= 0)
+SOME = Kind(words="1 or more", fits=lambda value: _is_whole(value) and value >= 1)
+SECONDS = Kind(words="a number of seconds, more than 0", fits=lambda value: _is_number(value) and value > 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A file of the room as it was read; `name` is what messages call it."""
+
+    name: str
+    text: str
+    problems: list[str] = field(default_factory=list)
+
+    def complain(self, path: room_lines.Path, why: str, *, line: int | None = None) -> None:
+        self.problems.append(f"{self.name}:{line or room_lines.line_of(self.text, path)}: {'.'.join(path)}: {why}")
+
+
+class Table:
+    def __init__(self, source: Source, values: dict[str, Any], path: room_lines.Path = ()) -> None:
+        self.source = source
+        self.path = path
+        self.values = values
+        self._known: list[str] = []
+
+    def take(self, key: str, kind: Kind, default: T, *, required: bool = False) -> T:
+        """The value, or the default where it is not there or wrong; what is wrong is noted."""
+        self._known.append(key)
+        if key not in self.values:
+            if required:
+                self.complain(key, f"is missing; write `{key} = ...`, {kind.words}")
+            return default
+        value = self.values[key]
+        if kind.fits(value):
+            found: T = value
+            return found
+        remedy = "" if required else ", or leave it out"
+        self.complain(key, f"must be {kind.words}{remedy}; got {value!r}")
+        return default
+
+    def inner(self, key: str) -> Table:
+        values: dict[str, Any] = self.take(key, TABLE, {})
+        return Table(self.source, values, (*self.path, key))
+
+    def complain(self, key: str, why: str, *, line: int | None = None) -> None:
+        self.source.complain((*self.path, key), why, line=line)
+
+    def refuse_the_rest(self) -> None:
+        """Whatever was not taken is a typo, or a setting of another version."""
+        for key in self.values:
+            if key not in self._known:
+                close = get_close_matches(key, self._known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(self._known))}"
+                self.complain(key, f"there is no such key; {hint}")

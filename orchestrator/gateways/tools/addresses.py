@@ -1,0 +1,62 @@
+"""Which internet addresses a tool may talk to: public ones, and those of networks that were allowed by name.
+
+A model chooses the URL, so whoever writes to the agent chooses it too. Names are looked up once and the connection goes
+to the very address that was checked; a name that answers with something else the second time gains nothing by it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+Address = IPv4Address | IPv6Address
+Resolve = Callable[[str, int], list[str]]
+
+_NAT64 = ip_network("64:ff9b::/96")  # carries an IPv4 address in its last four bytes
+
+
+class Refused(Exception):  # noqa: N818 - says what was done
+    """The address is not one to talk to."""
+
+
+class Guard:
+    def __init__(self, allow: Iterable[str] = (), resolve: Resolve | None = None) -> None:
+        """`allow`: networks such as "10.1.2.0/24" that may be reached although they are private."""
+        self._allowed = [ip_network(network) for network in allow]
+        self._resolve = resolve or look_up
+
+    def address_of(self, host: str, port: int) -> str:
+        """An address to connect to. Raises Refused if any address of that name is one to stay away from."""
+        found = [ip_address(text) for text in self._resolve(host, port)]
+        if not found:
+            raise Refused(f"{host} has no address")
+        for address in found:
+            if not self._is_allowed(address):
+                raise Refused(f"{host} is at {address}, which is not a public address")
+        return str(found[0])
+
+    def _is_allowed(self, address: Address) -> bool:
+        inner = _unwrapped(address)
+        return _is_public(inner) or any(inner in network for network in self._allowed)
+
+
+def look_up(host: str, port: int) -> list[str]:
+    try:
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise Refused(f"{host} cannot be found: {error}") from error
+    return [str(answer[4][0]) for answer in answers]
+
+
+def _is_public(address: Address) -> bool:
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def _unwrapped(address: Address) -> Address:
+    """The IPv4 address inside an IPv6 one, where a network would deliver to that."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(address.packed[-4:])
+    return address.ipv4_mapped or address.sixtofour or address

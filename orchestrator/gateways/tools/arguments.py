@@ -1,0 +1,115 @@
+"""A tool's arguments as a JSON Schema for the model, and what a model sent checked against it.
+
+The fields of the pydantic model are numbered and carry the parameters' names as aliases: any name a Python function may
+have (`schema`, `_hidden`, `model_dump`) is then a fine parameter.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import ErrorDetails
+
+from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.gateways.tools.signature import MISSING, Parameter
+
+COMPLAINTS = 20  # a model that sends a list of a thousand wrong items needs to read twenty of them
+GOT_LIMIT = 80
+
+
+class Unfit(Exception):  # noqa: N818 - says what the arguments are
+    """The arguments do not fit; the text lists why, one line each."""
+
+
+class _Schema(GenerateJsonSchema):
+    """Without a title for each field, and silent about defaults that JSON cannot show."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as in the base class
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False
+
+
+class Arguments:
+    def __init__(self, parameters: tuple[Parameter, ...], described: dict[str, str], place: str) -> None:
+        self._names = {f"arg_{number}": p.name for number, p in enumerate(parameters)}
+        try:
+            self._model = _model(self._names, parameters)
+            self.schema = _schema(self._model, described)
+        except NameError:
+            raise
+        except Exception as error:
+            raise RoomError(f"{place}: {_culprit(parameters)}") from error
+
+    def fit(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as the function wants them. Raises Unfit."""
+        try:
+            # As JSON, not as Python: what a model sends is JSON, and a strict date is then a string and not a date.
+            filled = self._model.model_validate_json(json.dumps(given))
+        except ValidationError as error:
+            raise Unfit(self._complaints(error)) from error
+        except Exception as error:  # a user's validator may raise anything
+            raise Unfit(f"- they cannot be checked: {type(error).__name__}: {error}") from error
+        return {name: getattr(filled, field) for field, name in self._names.items()}
+
+    def _complaints(self, error: ValidationError) -> str:
+        details = error.errors(include_url=False, include_context=False)
+        lines = [f"- {self._complaint(detail)}" for detail in details[:COMPLAINTS]]
+        if len(details) > COMPLAINTS:
+            lines.append(f"- and {len(details) - COMPLAINTS} more")
+        return "\n".join(lines)
+
+    def _complaint(self, detail: ErrorDetails) -> str:
+        where = ".".join(str(part) for part in detail["loc"]) or "arguments"
+        match detail["type"]:
+            case "missing":
+                return f"{where}: is missing"
+            case "extra_forbidden" if len(detail["loc"]) == 1:
+                return f"{where}: there is no such parameter; there are: {', '.join(self.known) or 'none'}"
+            case "extra_forbidden":
+                return f"{where}: is not allowed here"
+        return f"{where}: {detail['msg']}; got {_shortened(repr(detail['input']))}"
+
+    @property
+    def known(self) -> list[str]:
+        return list(self.schema.get("properties", {}))
+
+
+def _model(names: dict[str, str], parameters: tuple[Parameter, ...]) -> type[BaseModel]:
+    fields: dict[str, Any] = {
+        field: (p.annotation, ... if p.default is MISSING else p.default)
+        for field, p in zip(names, parameters, strict=True)
+    }
+    config = ConfigDict(extra="forbid", alias_generator=names.__getitem__)
+    return create_model("Arguments", __config__=config, **fields)
+
+
+def _schema(model: type[BaseModel], described: dict[str, str]) -> dict[str, Any]:
+    try:
+        schema = model.model_json_schema(schema_generator=_Schema)
+    except PydanticUserError as error:
+        if error.code == "class-not-fully-defined":  # a model of the user's names a class further down
+            raise NameError(error.message) from error
+        raise
+    schema.pop("title", None)
+    for name, text in described.items():
+        schema["properties"].get(name, {}).setdefault("description", text)
+    return schema
+
+
+def _culprit(parameters: tuple[Parameter, ...]) -> str:
+    """Which parameter no schema can be made for: the first that fails alone."""
+    for parameter in parameters:
+        try:
+            _schema(_model({"arg_0": parameter.name}, (parameter,)), {})
+        except Exception as error:
+            why = str(error).splitlines()[0]
+            return f"parameter {parameter.name} cannot be described in JSON Schema; use a type that JSON has: {why}"
+    return "the parameters cannot be described in JSON Schema together; two of them have the same alias"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= GOT_LIMIT else f"{text[:GOT_LIMIT]}..."

@@ -1,0 +1,144 @@
+"""One web page fetched for a model: only from allowed addresses, only so long, only so much of it.
+
+Each redirect is a new request and goes through the same check. Proxies from the environment are not used: behind one,
+the address that is checked would not be the address that is reached.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
+
+from chordage.orchestrator.gateways.tools import checked_connections
+from chordage.orchestrator.gateways.tools.addresses import Guard, Refused
+
+REDIRECTS = {301, 302, 303, 307, 308}
+_CHUNK = 16_384
+_HEADERS = {"User-Agent": "chordage", "Accept-Encoding": "identity", "Connection": "close"}
+_TEXTUAL = ("text/", "application/json", "application/xml", "application/javascript", "application/x-ndjson")
+_SAFE = "/%:@!$&'()*+,;=~-._?"  # what stays as it is in a path and a query
+
+
+def _nobody_left() -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WebPage:
+    url: str
+    status: int
+    content_type: str
+    text: str
+    truncated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WebGetter:
+    guard: Guard = field(default_factory=Guard)
+    size_limit: int = 1_000_000  # bytes
+    timeout: float = 25.0  # seconds, for everything
+    stall: float = 10.0  # seconds without a byte
+    most_redirects: int = 5
+
+    def get(self, url: str, *, gone: Callable[[], bool] = _nobody_left) -> WebPage:
+        """Raises Refused for what is not to be fetched, TimeoutError, and OSError when no good answer comes."""
+        deadline = time.monotonic() + self.timeout
+        for _ in range(self.most_redirects + 1):
+            found = self._one(url, deadline, gone)
+            if isinstance(found, WebPage):
+                return found
+            url = urljoin(url, found)
+        raise Refused(f"more than {self.most_redirects} redirects; the last one leads to {url}")
+
+    def _one(self, url: str, deadline: float, gone: Callable[[], bool]) -> WebPage | str:
+        """The page, or where a redirect leads."""
+        parts = checked_url(url)
+        connection = self._connection(parts)
+        with _closed_at(deadline, connection):
+            connection.request("GET", _target(parts), headers=_HEADERS)
+            response = connection.getresponse()
+            onward = response.getheader("Location")
+            if response.status in REDIRECTS and onward:
+                return onward
+            return self._page(url, response, deadline, gone)
+
+    def _connection(self, parts: SplitResult) -> http.client.HTTPConnection:
+        secure = parts.scheme == "https"
+        host, port = parts.hostname or "", parts.port or (443 if secure else 80)
+        address = self.guard.address_of(host, port)
+        return checked_connections.to(address, host, port, secure=secure, timeout=self.stall)
+
+    def _page(self, url: str, response: http.client.HTTPResponse, deadline: float, gone: Callable[[], bool]) -> WebPage:
+        kind = response.headers.get_content_type() if "Content-Type" in response.headers else "text/plain"
+        if not kind.startswith(_TEXTUAL) and not kind.endswith(("+json", "+xml")):
+            raise Refused(f"{url} is {kind}, and only text can be read")
+        body = self._body(response, deadline, gone)
+        return WebPage(
+            url=url,
+            status=response.status,
+            content_type=kind,
+            text=_decoded(body[: self.size_limit], response.headers.get_content_charset()),
+            truncated=len(body) > self.size_limit or bool(response.length),
+        )
+
+    def _body(self, response: http.client.HTTPResponse, deadline: float, gone: Callable[[], bool]) -> bytes:
+        body = bytearray()
+        while len(body) <= self.size_limit and (chunk := response.read1(_CHUNK)):
+            body += chunk
+            if gone() or time.monotonic() > deadline:
+                raise TimeoutError("the answer did not end in time")
+        return bytes(body)
+
+
+@contextmanager
+def _closed_at(deadline: float, connection: http.client.HTTPConnection) -> Iterator[None]:
+    """Cut the line at the deadline: a server that sends a byte now and then never runs into a socket's own timeout."""
+    watch = threading.Timer(max(0.0, deadline - time.monotonic()), checked_connections.cut, [connection])
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+        _check_time(deadline)  # a line that was cut looks like a page that ended
+    except (http.client.HTTPException, OSError) as error:
+        _check_time(deadline)
+        if isinstance(error, http.client.HTTPException):
+            raise ConnectionError(f"{connection.host} did not answer in good HTTP: {error!r}") from error
+        raise
+    finally:
+        watch.cancel()
+        connection.close()
+
+
+def _check_time(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise TimeoutError("the answer did not end in time")
+
+
+def checked_url(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url.strip())
+        host, _port = parts.hostname, parts.port
+    except ValueError as error:
+        raise Refused(f"{url!r} is not a URL: {error}") from error
+    if parts.scheme not in {"http", "https"} or not host:
+        raise Refused(f"{url!r} is not a web address; write http://host/path or https://host/path")
+    if parts.username is not None:
+        raise Refused("a URL with a user name or password in it is not fetched")
+    return parts
+
+
+def _target(parts: SplitResult) -> str:
+    path = quote(parts.path or "/", safe=_SAFE)
+    return f"{path}?{quote(parts.query, safe=_SAFE)}" if parts.query else path
+
+
+def _decoded(body: bytes, charset: str | None) -> str:
+    try:
+        return body.decode(charset or "utf-8", "replace")
+    except LookupError:  # the server names a charset that nobody knows
+        return body.decode("utf-8", "replace")

@@ -1,0 +1,34 @@
+"""What a stage may use: built once per process, never changed, and all there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.leases import LeaseRules
+from chordage.orchestrator.core.message import Bounds
+from chordage.orchestrator.gateways.holding import Held
+from chordage.orchestrator.gateways.ports import Agents, Clock, Events, Locks, Models, Tools
+from chordage.orchestrator.store.tx import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runtime:
+    store: Store
+    agents: Agents
+    models: Models
+    tools: Tools
+    locks: Locks
+    events: Events
+    clock: Clock
+    new_id: Callable[[], str]
+    worker: str
+    budgets: dict[Group, int]
+    leases: LeaseRules = LeaseRules()
+    bounds: Bounds = Bounds()
+    held: Held = field(default_factory=Held)
+
+    def now(self) -> datetime:
+        return self.clock()

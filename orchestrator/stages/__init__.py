@@ -1,0 +1,25 @@
+"""The stages, in the order a turn meets them. None calls another: they meet only through intents."""
+
+from chordage.orchestrator.stages.admission import Admitted, admit
+from chordage.orchestrator.stages.dispatch import dispatch
+from chordage.orchestrator.stages.advance import advance  # isort: skip
+from chordage.orchestrator.stages.inference import call_model  # isort: skip
+from chordage.orchestrator.stages.tool_call import after_lone_call, run_call  # isort: skip
+from chordage.orchestrator.stages.commit import commit_round  # isort: skip
+from chordage.orchestrator.stages.cancel import cancel_turn  # isort: skip
+from chordage.orchestrator.stages.heartbeat import beat  # isort: skip
+from chordage.orchestrator.stages.rescue import rescue  # isort: skip
+
+__all__ = [
+    "Admitted",
+    "admit",
+    "advance",
+    "after_lone_call",
+    "call_model",
+    "cancel_turn",
+    "commit_round",
+    "dispatch",
+    "beat",
+    "rescue",
+    "run_call",
+]

@@ -1,0 +1,103 @@
+"""1. A message becomes a queued turn.
+
+It is stored whole or refused with an error; nothing in between. The same dedupe key finds the turn that is there already,
+so a message handed in twice, by a retrying caller or a redelivered Celery message, is one turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace
+from chordage.orchestrator.core.intents import Dispatch, Intent
+from chordage.orchestrator.core.message import TurnRequest, WhenBusy, check, group_of
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import runs, threads, turns
+from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.strategies import STRATEGIES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Admitted:
+    turn_id: str
+    thread_id: str
+    duplicate: bool = False
+
+
+def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
+    now = rt.now()
+    check(request, rt.bounds, now)
+    agent = rt.agents.get(request.agent)
+    _check_strategy(request)
+    if (seen := _already_there(rt, agent, request)) is not None:
+        return seen, []
+    try:
+        admitted = _store(rt, agent, request, now)
+    except LostRace:  # the same dedupe key came in beside us and was first
+        seen = _already_there(rt, agent, request)
+        assert seen is not None
+        return seen, []
+    return admitted, [Dispatch(group=group_of(request))]
+
+
+def _check_strategy(request: TurnRequest) -> None:
+    if request.strategy is not None and request.strategy not in STRATEGIES:
+        known = ", ".join(sorted(STRATEGIES))
+        raise InvalidMessage(f"strategy {request.strategy!r} is not known; use one of: {known}", field="strategy")
+
+
+def _already_there(rt: Runtime, agent: AgentSpec, request: TurnRequest) -> Admitted | None:
+    if request.dedupe_key is None:
+        return None
+    with rt.store.read() as tx:
+        turn_id = turns.by_dedupe_key(tx, agent.name, request.source, request.dedupe_key)
+        turn = turns.load(tx, turn_id) if turn_id else None
+    return Admitted(turn_id=turn.id, thread_id=turn.thread_id, duplicate=True) if turn else None
+
+
+def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, now: datetime) -> Admitted:
+    turn_id = rt.new_id()
+    thread_id = request.message.thread_id or f"{request.message.origin.value}:{turn_id}"
+    with rt.store.write() as tx:
+        if request.when_busy is WhenBusy.REJECT:
+            _refuse_if_busy(tx, thread_id)
+        arrival = threads.arrive(tx, thread_id, agent.name, now)
+        turns.admit(tx, _fields(turn_id, thread_id, arrival, agent, request, now))
+    return Admitted(turn_id=turn_id, thread_id=thread_id)
+
+
+def _refuse_if_busy(tx: Tx, thread_id: str) -> None:
+    run = runs.open_on(tx, thread_id)
+    if run is not None:
+        raise Conflict(f"thread {thread_id!r} is busy with run {run.id}; send it later, or with when_busy 'enqueue'")
+
+
+def _fields(
+    turn_id: str, thread_id: str, arrival: int, agent: AgentSpec, request: TurnRequest, now: datetime
+) -> dict[str, Any]:
+    message, group = request.message, group_of(request)
+    return {
+        "id": turn_id,
+        "thread_id": thread_id,
+        "arrival": arrival,
+        "agent": agent.name,
+        "grp": group.value,
+        "rank": group.rank,
+        "tenant": request.tenant or agent.tenant or agent.name,
+        "origin": message.origin.value,
+        "channel": message.channel,
+        "sender": message.sender.value,
+        "text": message.text,
+        "meta": message.meta,
+        "strategy": request.strategy or agent.strategy,
+        "source": request.source,
+        "dedupe_key": request.dedupe_key,
+        "reply_target": request.reply_target,
+        "not_before": request.not_before,
+        "due_at": max(request.not_before or now, now),
+        "deadline": request.deadline,
+        "queued_at": now,
+    }

@@ -1,0 +1,135 @@
+"""4. One model call; its reply is recorded in the same commit as what follows from it.
+
+The call is made by whoever asks first. Redis keeps others from asking the model at the same time, the heartbeat puts the
+claim on record once the call lasts, and a wake-up that had to be sent again claims the run in SQL before it calls. If all
+of that fails, two calls are made and one reply is written: the guard on step and epoch sees to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from chordage.orchestrator import decider
+from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, Unavailable, UserError
+from chordage.orchestrator.core.intents import CallModel, Intent
+from chordage.orchestrator.core.model import Prompt, Reply, ToolOffer
+from chordage.orchestrator.core.moves import Infer
+from chordage.orchestrator.core.reasons import failed
+from chordage.orchestrator.core.records import Run
+from chordage.orchestrator.core.status import RunStatus
+from chordage.orchestrator.core.transcript import build
+from chordage.orchestrator.decider import Scene
+from chordage.orchestrator.gateways.holding import Hand
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import claims, journal, runs
+from chordage.orchestrator.store.claims import Position
+
+log = structlog.get_logger()
+
+PATIENCE = 3  # how often a run whose agent cannot be loaded is tried again
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    at: Position
+    scene: Scene
+    prompt: Prompt
+
+
+def call_model(rt: Runtime, run_id: str, step: int) -> list[Intent]:
+    with rt.store.read() as tx:
+        run = runs.load(tx, run_id)
+    if run is None or run.status is not RunStatus.RUNNING or run.next_inference != step:
+        return []
+    key = run.work_key(step)
+    if not rt.locks.once(key):
+        return []
+    try:
+        return _carry_out(rt, run, step, key)
+    except Aborted:
+        return []
+    except HandedOver:
+        rt.locks.forget(key)
+        return [CallModel(run_id=run.id, step=step, group=run.group)]
+    except BaseException:
+        rt.locks.forget(key)
+        raise
+
+
+def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
+    token = _claim_if_in_doubt(rt, run)
+    if run.resends and token is None:
+        return []
+    hand = Hand(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id)
+    at = Position(run=run, step=step, token=token)
+    try:
+        with rt.held.holding(hand):
+            work = _prepare(rt, at)
+            rt.locks.extend(run.thread_id, run.owner)
+            reply = _ask(rt, work, hand)
+            return _record(rt, work, reply)
+    except ModelFailed as error:
+        return decider.end_here(rt, at, failed(f"model_{error.fault.value}", str(error)))
+    except UserError as error:
+        return _bear_with_the_room(rt, at, error)
+    except BaseException:
+        _let_go(rt, at)
+        raise
+
+
+def _bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Intent]:
+    """An agent that cannot be loaded may be in the middle of an edit, or of a deploy: rescue tries again a few times."""
+    if at.run.resends >= PATIENCE and not isinstance(error, Unavailable):
+        return decider.end_here(rt, at, failed("agent", str(error)))
+    _let_go(rt, at)
+    raise error
+
+
+def _let_go(rt: Runtime, at: Position) -> None:
+    if at.token is not None:
+        with rt.store.write() as tx:
+            claims.unclaim_run(tx, at.run.id, at.token, rt.leases.until(rt.now()))
+
+
+def _claim_if_in_doubt(rt: Runtime, run: Run) -> str | None:
+    if not run.resends:
+        return None
+    token, now = rt.new_id(), rt.now()
+    with rt.store.write() as tx:
+        claimed = claims.claim_run(tx, run, token, rt.worker, rt.leases.until(now), now)
+    return token if claimed else None
+
+
+def _prepare(rt: Runtime, at: Position) -> Work:
+    run = at.run
+    agent = rt.agents.get(run.agent)
+    with rt.store.read() as tx:
+        entries, known = journal.history(tx, run.thread_id)
+    move = decider.next_move(run, agent, None)
+    specs = rt.tools.specs(agent) if isinstance(move, Infer) and move.offer_tools else {}
+    offers = tuple(ToolOffer(name=s.name, description=s.description, schema=s.schema) for s in specs.values())
+    prompt = Prompt(system=agent.instructions, said=build(entries, known), offers=offers, params=agent.params)
+    return Work(at=at, scene=Scene(agent=agent, specs=specs, known=known), prompt=prompt)
+
+
+def _ask(rt: Runtime, work: Work, hand: Hand) -> Reply:
+    run = work.at.run
+
+    def on_delta(text: str) -> None:
+        rt.events.emit(run.id, "model.delta", step=work.at.step, text=text)
+
+    return rt.models.complete(work.scene.agent, work.prompt, abort=hand, on_delta=on_delta)
+
+
+def _record(rt: Runtime, work: Work, reply: Reply) -> list[Intent]:
+    run, step = work.at.run, work.at.step
+    crossing = rt.store.insist(lambda tx: decider.after_reply(tx, rt, work.at, work.scene, reply))
+    if not crossing.ours:
+        log.warning("late reply refused", run=run.id, step=step, epoch=run.epoch)
+    else:
+        rt.events.emit(run.id, "model.replied", step=step, text=reply.text, calls=len(reply.asks))
+    if crossing.ended:
+        decider.tell_the_end(rt, run)
+    return crossing.intents

@@ -1,0 +1,146 @@
+"""Beside the line: truth is asked what should be moving, and the wake-ups are sent again.
+
+Every message may be lost and every worker may die; this stage is why that costs seconds and not turns. It looks for leases
+that ran out, rounds that are settled and not passed, turns that wait although there is budget, and turns past their
+deadline, in bounded batches. Several may sweep at once: rows are skipped where another holds them, and what is sent twice
+does nothing twice. It does not promise that only the lost is sent again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import structlog
+
+from chordage.orchestrator import decider
+from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.intents import Advance, CallTool, CommitRound, Dispatch, Intent
+from chordage.orchestrator.core.reasons import Ending, failed
+from chordage.orchestrator.core.records import Call, Run
+from chordage.orchestrator.core.status import CallStatus, Disposition
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import calls, claims, runs, turns
+from chordage.orchestrator.store.claims import Outcome
+from chordage.orchestrator.store.tx import Tx
+
+log = structlog.get_logger()
+
+BATCH = 100
+OUTCOME_UNKNOWN = "outcome_unknown"
+UNKNOWN_TEXT = (
+    "The worker died while this call was running. It is not known whether it took effect, and it was not run again."
+)
+
+
+def rescue(rt: Runtime) -> list[Intent]:
+    return [*_runs(rt), *_calls(rt), *_expired_turns(rt), *_queued(rt)]
+
+
+def _runs(rt: Runtime) -> list[Intent]:
+    now = rt.now()
+    with rt.store.read() as tx:
+        seen = runs.expired(tx, now, BATCH)
+    # Redis is asked outside the transaction: while it is paused, no row stays locked.
+    in_hand = rt.locks.alive([run.work_key(step) for run in seen if (step := run.next_inference)])
+    ended: list[Run] = []
+    intents: list[Intent] = []
+    with rt.store.write() as tx:
+        for run in runs.expired(tx, now, BATCH, among=[run.id for run in seen]) if seen else ():
+            follow = _see_to_run(tx, rt, run, in_hand, now)
+            if follow is None:
+                follow = decider.end_run(tx, rt, run, _poison(rt, run), content=UNKNOWN_TEXT) or []
+                ended.append(run)
+            intents += follow
+    for run in ended:
+        decider.tell_the_end(rt, run)
+    return intents
+
+
+def _see_to_run(tx: Tx, rt: Runtime, run: Run, in_hand: set[str], now: datetime) -> list[Intent] | None:
+    """None: it has taken too many workers with it."""
+    step = run.next_inference
+    if step is None:  # its calls have leases of their own
+        claims.push_lease(tx, run, lease_until=rt.leases.until(now), resends=run.resends, expiries=run.expiries)
+        return []
+    if run.work_key(step) in in_hand:
+        claims.push_lease(tx, run, lease_until=_soon(rt, now), resends=run.resends, expiries=run.expiries)
+        return []
+    expiries = run.expiries + (run.claim_token is not None)
+    return None if expiries >= rt.leases.poison_after else [_wake(tx, rt, run, expiries, now)]
+
+
+def _soon(rt: Runtime, now: datetime) -> datetime:
+    return now + timedelta(seconds=rt.leases.sweep / 2)
+
+
+def _wake(tx: Tx, rt: Runtime, run: Run, expiries: int, now: datetime) -> Intent:
+    until = rt.leases.until_after_resend(now, run.resends)
+    claims.push_lease(tx, run, lease_until=until, resends=run.resends + 1, expiries=expiries)
+    log.info("run woken", run=run.id, step=run.step, resends=run.resends + 1, expiries=expiries)
+    return Advance(run_id=run.id, group=run.group)
+
+
+def _poison(rt: Runtime, run: Run) -> Ending:
+    log.error("run is poison", run=run.id, step=run.step, worker=run.claim_worker)
+    detail = f"{rt.leases.poison_after} workers died at step {run.step}; the last was {run.claim_worker}"
+    return failed("poison", detail)
+
+
+def _calls(rt: Runtime) -> list[Intent]:
+    now = rt.now()
+    intents: list[Intent] = []
+    with rt.store.write() as tx:
+        for call in calls.expired(tx, now, BATCH):
+            intents += _see_to(tx, rt, call, now)
+    return intents
+
+
+def _see_to(tx: Tx, rt: Runtime, call: Call, now: datetime) -> list[Intent]:
+    run = runs.load(tx, call.run_id)
+    assert run is not None
+    died = call.status is CallStatus.RUNNING
+    if died and call.effect is Effect.UNSAFE:
+        return _close_unknown(tx, run, call, now)
+    expiries = call.expiries + died
+    if expiries >= rt.leases.poison_after:
+        log.error("call is poison", call=call.id, tool=call.tool, run=run.id)
+        detail = f"tool {call.tool!r} took {expiries} workers with it"
+        return decider.end_run(tx, rt, run, failed("poison", detail), content=UNKNOWN_TEXT) or []
+    until = rt.leases.until_after_resend(now, call.resends)
+    claims.push_call_lease(tx, call, lease_until=until, resends=call.resends + 1, expiries=expiries)
+    log.info("call woken", call=call.id, run=run.id, resends=call.resends + 1, expiries=expiries)
+    return [CallTool(call_id=call.id, run_id=run.id, group=run.group)]
+
+
+def _close_unknown(tx: Tx, run: Run, call: Call, now: datetime) -> list[Intent]:
+    """An unsafe call whose worker died is never run again blindly: the model is told that nobody knows."""
+    outcome = Outcome(
+        status=CallStatus.FAILED, code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT, full=None, worker=call.worker or "",
+        started_at=call.started_at or now, ended_at=now,
+    )  # fmt: skip
+    claims.settle_call(tx, call.id, call.claim_token, outcome)
+    log.warning("outcome of an unsafe call is unknown", call=call.id, tool=call.tool, run=run.id, worker=call.worker)
+    return [CommitRound(run_id=run.id, step=call.step, group=run.group)]
+
+
+def _expired_turns(rt: Runtime) -> list[Intent]:
+    now = rt.now()
+    intents: list[Intent] = []
+    with rt.store.write() as tx:
+        for turn_id in turns.overdue(tx, now, BATCH):
+            turn = claims.end_queued(tx, turn_id, Disposition.EXPIRED, now)
+            if turn and (freed := claims.make_next_ready(tx, turn.thread_id)):
+                intents.append(Dispatch(group=freed))
+    return intents
+
+
+def _queued(rt: Runtime) -> list[Intent]:
+    """A dispatch for every queued turn that could start, as far as the budget reaches."""
+    intents: list[Intent] = []
+    with rt.store.read() as tx:
+        for group in Group:
+            free = claims.budget_of(tx, group, rt.budgets[group]) - runs.count_running(tx, group)
+            due = turns.count_ready(tx, group, rt.now(), min(free, BATCH)) if free > 0 else 0
+            intents += [Dispatch(group=group)] * due
+    return intents

@@ -1,0 +1,153 @@
+"""5a. One tool call: its outcome is a row.
+
+What the tool declares decides what is on record before it starts. An unsafe or reconcilable call is claimed in a commit of
+its own, so that a crash inside it leaves evidence and it is never run again blindly. A pure or idempotent call may run
+twice by its own word: it starts at once, and is claimed with the first heartbeat, or when this is not its first wake-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.errors import Aborted, UserError
+from chordage.orchestrator.core.intents import CommitRound, Intent
+from chordage.orchestrator.core.records import Call
+from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.gateways.holding import Hand
+from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import calls, claims, runs
+from chordage.orchestrator.store.claims import Outcome
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    call: Call
+    agent_name: str
+    epoch: int
+    token: str | None
+    began: datetime
+
+
+def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> None:
+    """Carry one call out, unless somebody has. `in_doubt`: this is not the first wake-up, so claim before you start."""
+    work = _take_up(rt, call_id, in_doubt=in_doubt)
+    if work is None:
+        return
+    hand = Hand(
+        run_id=work.call.run_id, epoch=work.epoch, call_id=call_id, thread_id=work.call.thread_id, may_hand_over=False
+    )
+    try:
+        with rt.held.holding(hand):
+            outcome = _known_outcome(rt, work) or _carry_out(rt, work, hand)
+            _settle(rt, work, outcome)
+    except Aborted:
+        log.info("call was cancelled while it ran", call=call_id, run=work.call.run_id)
+    except BaseException:
+        _cut_short(rt, work)
+        raise
+
+
+def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
+    with rt.store.read() as tx:
+        found = calls.load_for_work(tx, call_id)
+    if found is None:
+        return None
+    call, agent_name, epoch, running = found
+    now, token = rt.now(), None
+    if not running or not _may_start(call, now):
+        return None
+    if in_doubt or call.resends or call.effect.starts_on_record or call.status is CallStatus.RUNNING:
+        token = rt.new_id()
+        until = rt.leases.until(now)
+        with rt.store.single() as tx:
+            if not claims.claim_call(tx, call, token, rt.worker, now=now, lease_until=until):
+                return None
+    return Work(call=call, agent_name=agent_name, epoch=epoch, token=token, began=call.started_at or now)
+
+
+def _may_start(call: Call, now: datetime) -> bool:
+    match call.status:
+        case CallStatus.NEW:
+            return True
+        case CallStatus.RUNNING if call.effect is not Effect.UNSAFE:
+            return call.lease_until is not None and call.lease_until < now
+        case _:
+            return False
+
+
+def _known_outcome(rt: Runtime, work: Work) -> ToolOutcome | None:
+    """A reconcilable call that somebody had started: its tool can tell what became of it."""
+    if work.call.effect is Effect.RECONCILABLE and work.call.status is CallStatus.RUNNING:
+        return rt.tools.reconcile(rt.agents.get(work.agent_name), _order(work))
+    return None
+
+
+def _carry_out(rt: Runtime, work: Work, hand: Hand) -> ToolOutcome:
+    rt.events.emit(work.call.run_id, "tool.started", call=work.call.id, tool=work.call.tool, worker=rt.worker)
+
+    def on_progress(text: str) -> None:
+        with rt.store.single() as tx:
+            claims.note_progress(tx, work.call.id, text)
+        rt.events.emit(work.call.run_id, "tool.progress", call=work.call.id, text=text)
+
+    try:
+        agent = rt.agents.get(work.agent_name)
+        return rt.tools.run(agent, _order(work), abort=hand, on_progress=on_progress)
+    except UserError as error:
+        return ToolOutcome(code="tool_unavailable", content=str(error))
+
+
+def _order(work: Work) -> CallOrder:
+    call = work.call
+    return CallOrder(
+        call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, tool=call.tool, arguments=call.arguments,
+        idempotency_key=call.idempotency_key, attempt=1 + call.resends,
+    )  # fmt: skip
+
+
+def _settle(rt: Runtime, work: Work, outcome: ToolOutcome) -> None:
+    record = Outcome(
+        status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED,
+        code=outcome.code,
+        content=storable(outcome.content),
+        full=storable(outcome.full) if outcome.full is not None else None,
+        worker=rt.worker,
+        started_at=work.began,
+        ended_at=rt.now(),
+    )
+    if not rt.store.insist_single(lambda tx: claims.settle_call(tx, work.call.id, work.token, record)):
+        log.warning("late result refused", call=work.call.id, run=work.call.run_id)
+        return
+    rt.events.emit(work.call.run_id, "tool.settled", call=work.call.id, status=record.status.value, code=record.code)
+
+
+def storable(text: str) -> str:
+    """PostgreSQL stores no NUL, and UTF-8 has no half of a surrogate pair. What a tool returns may hold both."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _cut_short(rt: Runtime, work: Work) -> None:
+    """This process is told to die inside the call. What may run again is let go at once; the rest is as after a crash."""
+    if work.token is None:
+        return
+    if work.call.effect in {Effect.PURE, Effect.IDEMPOTENT}:
+        with rt.store.single() as tx:
+            claims.release_call(tx, work.call.id, work.token, rt.now())
+
+
+def after_lone_call(rt: Runtime, call_id: str) -> list[Intent]:
+    """A call sent outside its chord has no body behind it: whoever ran it asks for the commit."""
+    with rt.store.read() as tx:
+        call, run = calls.load(tx, call_id), None
+        if call is not None:
+            run = runs.load(tx, call.run_id)
+    if call is None or run is None or run.in_flight:
+        return []
+    return [CommitRound(run_id=run.id, step=call.step, group=run.group)]

@@ -1,0 +1,83 @@
+"""Engines for SQLite and PostgreSQL, set up so that both keep what they say they keep.
+
+SQLite: a transaction that reads and then writes fails under load unless it takes the write lock at once, so writing
+transactions begin IMMEDIATE. Every commit is synced: durability is the product.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from chordage.orchestrator.core.errors import ConfigError
+
+BUSY_MS = 30_000
+PLAIN = "chordage_plain"
+POSTGRES_OPTIONS = "-c lock_timeout=20s -c statement_timeout=60s -c idle_in_transaction_session_timeout=60s"
+
+
+def make_engine(url: str, *, pool_size: int = 4) -> Engine:
+    parsed = _parse(url)
+    match parsed.get_backend_name():
+        case "sqlite":
+            return _sqlite(parsed, pool_size)
+        case "postgresql":
+            return _postgres(parsed, pool_size)
+        case other:
+            raise ConfigError(f"database {other!r} is not supported: give an sqlite:/// or postgresql:// URL")
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ConfigError(f"database URL cannot be read: {error}. Give sqlite:///PATH or postgresql://…") from error
+    if parsed.drivername == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    return parsed
+
+
+def _sqlite(url: URL, pool_size: int) -> Engine:
+    engine = create_engine(url, pool_size=pool_size, max_overflow=4, pool_timeout=60)
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None
+    for pragma in (f"busy_timeout={BUSY_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Straight to the driver, so that counting statements counts ours. A plain connection commits each statement."""
+    if not connection.get_execution_options().get(PLAIN):
+        assert connection.connection.dbapi_connection is not None
+        connection.connection.dbapi_connection.cursor().execute("BEGIN IMMEDIATE")
+
+
+def plain(engine: Engine) -> Engine:
+    """The same pool, for single statements: each is its own transaction, without a BEGIN and a COMMIT around it."""
+    if engine.dialect.name == "sqlite":
+        return engine.execution_options(**{PLAIN: True})
+    return engine.execution_options(isolation_level="AUTOCOMMIT")
+
+
+def _postgres(url: URL, pool_size: int) -> Engine:
+    try:
+        return create_engine(
+            url,
+            pool_size=pool_size,
+            max_overflow=4,
+            pool_timeout=60,
+            connect_args={"options": POSTGRES_OPTIONS, "connect_timeout": 5},
+        )
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "PostgreSQL needs its driver: run `pip install 'chordage[postgres]'` or use an sqlite:/// URL"
+        ) from error

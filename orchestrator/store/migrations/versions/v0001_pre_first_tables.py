@@ -1,0 +1,229 @@
+"""The first tables."""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+MOMENT = sa.DateTime(timezone=True)
+JSON = sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
+SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "calls",
+        sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("run_id", sa.String(length=200), nullable=False),
+        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("place", sa.Integer(), nullable=False),
+        sa.Column("ask_id", sa.String(length=200), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("tool", sa.String(length=200), nullable=False),
+        sa.Column("arguments", JSON, nullable=False),
+        sa.Column("effect", sa.String(length=20), nullable=False),
+        sa.Column("status", sa.String(length=20), nullable=False),
+        sa.Column("code", sa.String(length=100), nullable=True),
+        sa.Column("content", sa.Text(), nullable=True),
+        sa.Column("full_result", sa.Text(), nullable=True),
+        sa.Column("progress", sa.Text(), nullable=True),
+        sa.Column("claim_token", sa.String(length=100), nullable=True),
+        sa.Column("worker", sa.String(length=200), nullable=True),
+        sa.Column("lease_until", MOMENT, nullable=True),
+        sa.Column("resends", sa.Integer(), nullable=False),
+        sa.Column("expiries", sa.Integer(), nullable=False),
+        sa.Column("started_at", MOMENT, nullable=True),
+        sa.Column("ended_at", MOMENT, nullable=True),
+        sa.CheckConstraint(
+            "(status IN ('succeeded', 'failed', 'cancelled')) = (ended_at IS NOT NULL)",
+            name=op.f("ck_calls_ended_has_time"),
+        ),
+        sa.CheckConstraint(
+            "status IN ('cancelled', 'failed', 'new', 'resuming', 'running', 'succeeded', 'suspended')",
+            name=op.f("ck_calls_status"),
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_calls")),
+        sa.UniqueConstraint("run_id", "ask_id", "generation", name=op.f("uq_calls_run_id_ask_id_generation")),
+        sa.UniqueConstraint("run_id", "step", "place", name=op.f("uq_calls_run_id_step_place")),
+    )
+    with op.batch_alter_table("calls", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_calls_lease",
+            ["lease_until"],
+            unique=False,
+            sqlite_where=sa.text("status IN ('new', 'resuming', 'running')"),
+            postgresql_where=sa.text("status IN ('new', 'resuming', 'running')"),
+        )
+        batch_op.create_index("ix_calls_thread", ["thread_id"], unique=False)
+
+    op.create_table(
+        "groups",
+        sa.Column("name", sa.String(length=20), nullable=False),
+        sa.Column("budget", sa.Integer(), nullable=True),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_groups")),
+    )
+    op.create_table(
+        "journal",
+        sa.Column("id", SERIAL, autoincrement=True, nullable=False),
+        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("run_id", sa.String(length=200), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.String(length=30), nullable=False),
+        sa.Column("body", JSON, nullable=False),
+        sa.Column("at", MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_journal")),
+        sa.UniqueConstraint("run_id", "step", "kind", name=op.f("uq_journal_run_id_step_kind")),
+        sqlite_autoincrement=True,
+    )
+    with op.batch_alter_table("journal", schema=None) as batch_op:
+        batch_op.create_index("ix_journal_thread", ["thread_id", "id"], unique=False)
+
+    op.create_table(
+        "outbox",
+        sa.Column("id", SERIAL, autoincrement=True, nullable=False),
+        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("turn_id", sa.String(length=200), nullable=False),
+        sa.Column("target", JSON, nullable=False),
+        sa.Column("body", JSON, nullable=False),
+        sa.Column("created_at", MOMENT, nullable=False),
+        sa.Column("sent_at", MOMENT, nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_outbox")),
+        sa.UniqueConstraint("turn_id", name=op.f("uq_outbox_turn_id")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "runs",
+        sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("turn_id", sa.String(length=200), nullable=False),
+        sa.Column("agent", sa.String(length=200), nullable=False),
+        sa.Column("grp", sa.String(length=20), nullable=False),
+        sa.Column("strategy", sa.String(length=50), nullable=False),
+        sa.Column("status", sa.String(length=20), nullable=False),
+        sa.Column("reason", sa.String(length=30), nullable=True),
+        sa.Column("code", sa.String(length=100), nullable=True),
+        sa.Column("detail", sa.Text(), nullable=True),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("phase", sa.String(length=20), nullable=False),
+        sa.Column("rounds", sa.Integer(), nullable=False),
+        sa.Column("resends", sa.Integer(), nullable=False),
+        sa.Column("expiries", sa.Integer(), nullable=False),
+        sa.Column("claim_token", sa.String(length=100), nullable=True),
+        sa.Column("claim_worker", sa.String(length=200), nullable=True),
+        sa.Column("lease_until", MOMENT, nullable=True),
+        sa.Column("input_tokens", sa.Integer(), nullable=False),
+        sa.Column("output_tokens", sa.Integer(), nullable=False),
+        sa.Column("cached_tokens", sa.Integer(), nullable=False),
+        sa.Column("started_at", MOMENT, nullable=False),
+        sa.Column("ended_at", MOMENT, nullable=True),
+        sa.CheckConstraint("(status = 'done') = (ended_at IS NOT NULL)", name=op.f("ck_runs_done_has_time")),
+        sa.CheckConstraint("(status = 'running') = (reason IS NULL)", name=op.f("ck_runs_reason_unless_running")),
+        sa.CheckConstraint("status IN ('done', 'running', 'waiting')", name=op.f("ck_runs_status")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
+    )
+    with op.batch_alter_table("runs", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_runs_lease",
+            ["lease_until"],
+            unique=False,
+            sqlite_where=sa.text("status = 'running'"),
+            postgresql_where=sa.text("status = 'running'"),
+        )
+        batch_op.create_index(
+            "ix_runs_running",
+            ["grp"],
+            unique=False,
+            sqlite_where=sa.text("status = 'running'"),
+            postgresql_where=sa.text("status = 'running'"),
+        )
+        batch_op.create_index("ix_runs_thread", ["thread_id"], unique=False)
+        batch_op.create_index(
+            "uq_runs_open_thread",
+            ["thread_id"],
+            unique=True,
+            sqlite_where=sa.text("status IN ('running', 'waiting')"),
+            postgresql_where=sa.text("status IN ('running', 'waiting')"),
+        )
+
+    op.create_table(
+        "threads",
+        sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("agent", sa.String(length=200), nullable=False),
+        sa.Column("arrivals", sa.Integer(), nullable=False),
+        sa.Column("created_at", MOMENT, nullable=False),
+        sa.Column("updated_at", MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_threads")),
+    )
+    op.create_table(
+        "turns",
+        sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("arrival", sa.Integer(), nullable=False),
+        sa.Column("agent", sa.String(length=200), nullable=False),
+        sa.Column("grp", sa.String(length=20), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("tenant", sa.String(length=200), nullable=False),
+        sa.Column("status", sa.String(length=20), nullable=False),
+        sa.Column("ready", sa.Integer(), nullable=False),
+        sa.Column("disposition", sa.String(length=20), nullable=True),
+        sa.Column("run_id", sa.String(length=200), nullable=True),
+        sa.Column("origin", sa.String(length=20), nullable=False),
+        sa.Column("channel", sa.String(length=200), nullable=True),
+        sa.Column("sender", sa.String(length=20), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("meta", JSON, nullable=False),
+        sa.Column("strategy", sa.String(length=50), nullable=False),
+        sa.Column("source", sa.String(length=200), nullable=False),
+        sa.Column("dedupe_key", sa.String(length=200), nullable=True),
+        sa.Column("reply_target", JSON, nullable=True),
+        sa.Column("not_before", MOMENT, nullable=True),
+        sa.Column("due_at", MOMENT, nullable=False),
+        sa.Column("deadline", MOMENT, nullable=True),
+        sa.Column("queued_at", MOMENT, nullable=False),
+        sa.Column("started_at", MOMENT, nullable=True),
+        sa.Column("done_at", MOMENT, nullable=True),
+        sa.CheckConstraint("(status = 'done') = (disposition IS NOT NULL)", name=op.f("ck_turns_done_has_disposition")),
+        sa.CheckConstraint("(status = 'done') = (done_at IS NOT NULL)", name=op.f("ck_turns_done_has_time")),
+        sa.CheckConstraint("status IN ('active', 'done', 'queued')", name=op.f("ck_turns_status")),
+        sa.ForeignKeyConstraint(["thread_id"], ["threads.id"], name=op.f("fk_turns_thread_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_turns")),
+        sa.UniqueConstraint("thread_id", "arrival", name=op.f("uq_turns_thread_id_arrival")),
+    )
+    with op.batch_alter_table("turns", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_turns_deadline",
+            ["deadline"],
+            unique=False,
+            sqlite_where=sa.text("status = 'queued' AND deadline IS NOT NULL"),
+            postgresql_where=sa.text("status = 'queued' AND deadline IS NOT NULL"),
+        )
+        batch_op.create_index(
+            "ix_turns_line",
+            ["thread_id", "rank", "arrival"],
+            unique=False,
+            sqlite_where=sa.text("status = 'queued'"),
+            postgresql_where=sa.text("status = 'queued'"),
+        )
+        batch_op.create_index(
+            "ix_turns_ready",
+            ["grp", "due_at", "id"],
+            unique=False,
+            sqlite_where=sa.text("status = 'queued' AND ready = 1"),
+            postgresql_where=sa.text("status = 'queued' AND ready = 1"),
+        )
+        batch_op.create_index(
+            "uq_turns_dedupe",
+            ["agent", "source", "dedupe_key"],
+            unique=True,
+            sqlite_where=sa.text("dedupe_key IS NOT NULL"),
+            postgresql_where=sa.text("dedupe_key IS NOT NULL"),
+        )
+    groups = sa.table("groups", sa.column("name", sa.String))
+    op.bulk_insert(groups, [{"name": name} for name in ("chat", "task", "chore", "will")])

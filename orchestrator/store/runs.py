@@ -1,0 +1,82 @@
+"""Runs: one row per continuous active interval on a thread, with the step it stands at."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, bindparam, func, select
+
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.records import Phase, Run
+from chordage.orchestrator.core.status import RunStatus
+
+from chordage.orchestrator.store.schema import FLYING_CALLS, OPEN_RUNS, RUNNING_RUNS, calls, runs
+from chordage.orchestrator.store.tx import Tx
+
+_TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
+
+in_flight = (
+    select(func.count())
+    .where(calls.c.run_id == runs.c.id, calls.c.step == runs.c.step, FLYING_CALLS)
+    .scalar_subquery()
+    .label("in_flight")
+)
+_LOAD = select(runs, in_flight)
+_BY_ID = _LOAD.where(runs.c.id == bindparam("run_id"))
+
+
+def from_row(row: Row[Any]) -> Run:
+    fields = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's documented way to the columns by name
+    usage = Usage(**{name: fields.pop(name) for name in _TOKENS})
+    reason = fields.pop("reason")
+    return Run(
+        **{
+            **fields,
+            "group": Group(fields.pop("grp")),
+            "status": RunStatus(fields.pop("status")),
+            "phase": Phase(fields.pop("phase")),
+        },
+        reason=Reason(reason) if reason else None,
+        usage=usage,
+    )
+
+
+def load(tx: Tx, run_id: str) -> Run | None:
+    row = tx.execute(_BY_ID, {"run_id": run_id}).first()
+    return from_row(row) if row else None
+
+
+def open_on(tx: Tx, thread_id: str) -> Run | None:
+    found = _LOAD.where(runs.c.thread_id == thread_id, OPEN_RUNS)
+    row = tx.execute(found).first()
+    return from_row(row) if row else None
+
+
+def count_running(tx: Tx, group: Group) -> int:
+    return int(
+        tx.execute(select(func.count()).select_from(runs).where(runs.c.grp == group.value, RUNNING_RUNS)).scalar_one()
+    )
+
+
+def is_done(tx: Tx, run_id: str) -> bool:
+    return tx.execute(select(runs.c.status).where(runs.c.id == run_id)).scalar() == RunStatus.DONE.value
+
+
+def expired(tx: Tx, now: datetime, limit: int, among: Collection[str] | None = None) -> list[Run]:
+    """Running runs nobody has renewed in time. With `among`, those of these that are free, locked for this sweeper."""
+    found = _LOAD.where(RUNNING_RUNS, runs.c.lease_until < now).order_by(runs.c.lease_until).limit(limit)
+    if among is not None:
+        found = found.where(runs.c.id.in_(among)).with_for_update(skip_locked=True, of=runs)
+    return [from_row(row) for row in tx.execute(found)]
+
+
+def lost(tx: Tx, held: Collection[tuple[str, int]]) -> set[str]:
+    """Which of these runs are no longer running under the epoch we hold them by."""
+    ids = [run_id for run_id, _ in held]
+    found = select(runs.c.id, runs.c.epoch).where(runs.c.id.in_(ids), RUNNING_RUNS)
+    running = {(row.id, row.epoch) for row in tx.execute(found)}
+    return {run_id for run_id, epoch in held if (run_id, epoch) not in running}

@@ -1,0 +1,245 @@
+"""The tables. What must never be stored is a constraint here, not an `if` elsewhere.
+
+One schema for SQLite and PostgreSQL. Rows that are only ever written in the transaction that made or locked what they
+point to have no foreign key: the check would lock that row a second time, and write to it, for every step of every turn. The invariants that carry the product are two partial unique indexes: one open run
+per thread, and one turn per dedupe key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ColumnElement,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    and_,
+    literal_column,
+    text,
+)
+
+from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, CallStatus, RunStatus, TurnStatus
+
+from chordage.orchestrator.store.types import Json, Moment, Serial
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _among(column: str, values: Iterable[str]) -> str:
+    listed = ", ".join(f"'{value}'" for value in sorted(values))
+    return f"{column} IN ({listed})"
+
+
+def has(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[bool]:
+    """Compare with values written into the statement: a prepared plan uses a partial index only when it sees them."""
+    listed: list[ColumnElement[Any]] = [
+        literal_column(str(v) if isinstance(v, int) else f"'{v.value}'") for v in values
+    ]
+    return column == listed[0] if len(listed) == 1 else column.in_(listed)
+
+
+Id = String(200)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("name", String(20), primary_key=True),
+    Column("budget", Integer),  # null: the setting decides
+)
+
+threads = Table(
+    "threads",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("agent", String(200), nullable=False),
+    Column("arrivals", Integer, nullable=False),  # how many turns have arrived: numbers the next one
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("thread_id", Id, ForeignKey("threads.id"), nullable=False),
+    Column("arrival", Integer, nullable=False),
+    Column("agent", String(200), nullable=False),
+    Column("grp", String(20), nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("tenant", String(200), nullable=False),
+    Column("status", String(20), nullable=False),
+    # The next of its thread to start, and nothing on the thread is open. Set by whoever makes it true.
+    Column("ready", Integer, nullable=False),
+    Column("disposition", String(20)),
+    Column("run_id", Id),
+    Column("origin", String(20), nullable=False),
+    Column("channel", String(200)),
+    Column("sender", String(20), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("meta", Json, nullable=False),
+    Column("strategy", String(50), nullable=False),
+    Column("source", String(200), nullable=False),
+    Column("dedupe_key", String(200)),
+    Column("reply_target", Json),
+    Column("not_before", Moment),
+    Column("due_at", Moment, nullable=False),
+    Column("deadline", Moment),
+    Column("queued_at", Moment, nullable=False),
+    Column("started_at", Moment),
+    Column("done_at", Moment),
+    UniqueConstraint("thread_id", "arrival"),
+    CheckConstraint(_among("status", TurnStatus), name="status"),
+    CheckConstraint("(status = 'done') = (disposition IS NOT NULL)", name="done_has_disposition"),
+    CheckConstraint("(status = 'done') = (done_at IS NOT NULL)", name="done_has_time"),
+)
+Index(
+    "uq_turns_dedupe",
+    turns.c.agent,
+    turns.c.source,
+    turns.c.dedupe_key,
+    unique=True,
+    sqlite_where=turns.c.dedupe_key.is_not(None),
+    postgresql_where=turns.c.dedupe_key.is_not(None),
+)
+_READY = text("status = 'queued' AND ready = 1")
+Index("ix_turns_ready", turns.c.grp, turns.c.due_at, turns.c.id, sqlite_where=_READY, postgresql_where=_READY)
+_QUEUED = text("status = 'queued'")
+Index(
+    "ix_turns_line",
+    turns.c.thread_id,
+    turns.c.rank,
+    turns.c.arrival,
+    sqlite_where=_QUEUED,
+    postgresql_where=_QUEUED,
+)
+_MORTAL = text("status = 'queued' AND deadline IS NOT NULL")
+Index("ix_turns_deadline", turns.c.deadline, sqlite_where=_MORTAL, postgresql_where=_MORTAL)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("thread_id", Id, nullable=False),
+    Column("turn_id", Id, nullable=False),
+    Column("agent", String(200), nullable=False),
+    Column("grp", String(20), nullable=False),
+    Column("strategy", String(50), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("reason", String(30)),
+    Column("code", String(100)),
+    Column("detail", Text),
+    Column("epoch", Integer, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("phase", String(20), nullable=False),
+    Column("rounds", Integer, nullable=False),
+    Column("resends", Integer, nullable=False),
+    Column("expiries", Integer, nullable=False),
+    Column("claim_token", String(100)),
+    Column("claim_worker", String(200)),
+    Column("lease_until", Moment),
+    Column("input_tokens", Integer, nullable=False),
+    Column("output_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    CheckConstraint(_among("status", RunStatus), name="status"),
+    CheckConstraint("(status = 'running') = (reason IS NULL)", name="reason_unless_running"),
+    CheckConstraint("(status = 'done') = (ended_at IS NOT NULL)", name="done_has_time"),
+)
+_OPEN = text(_among("status", OPEN_RUN))
+Index("uq_runs_open_thread", runs.c.thread_id, unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN)
+_RUNNING = text("status = 'running'")
+Index("ix_runs_running", runs.c.grp, sqlite_where=_RUNNING, postgresql_where=_RUNNING)
+Index("ix_runs_lease", runs.c.lease_until, sqlite_where=_RUNNING, postgresql_where=_RUNNING)
+Index("ix_runs_thread", runs.c.thread_id)
+
+calls = Table(
+    "calls",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("run_id", Id, nullable=False),
+    Column("thread_id", Id, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("ask_id", String(200), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("tool", String(200), nullable=False),
+    Column("arguments", Json, nullable=False),
+    Column("effect", String(20), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("code", String(100)),
+    Column("content", Text),
+    Column("full_result", Text),
+    Column("progress", Text),
+    Column("claim_token", String(100)),
+    Column("worker", String(200)),
+    Column("lease_until", Moment),
+    Column("resends", Integer, nullable=False),
+    Column("expiries", Integer, nullable=False),
+    Column("started_at", Moment),
+    Column("ended_at", Moment),
+    UniqueConstraint("run_id", "step", "place"),
+    UniqueConstraint("run_id", "ask_id", "generation"),
+    CheckConstraint(_among("status", CallStatus), name="status"),
+    CheckConstraint(
+        "(status IN ('succeeded', 'failed', 'cancelled')) = (ended_at IS NOT NULL)",
+        name="ended_has_time",
+    ),
+)
+_FLYING = text(_among("status", IN_FLIGHT_CALL))
+Index("ix_calls_lease", calls.c.lease_until, sqlite_where=_FLYING, postgresql_where=_FLYING)
+Index("ix_calls_thread", calls.c.thread_id)
+
+journal = Table(
+    "journal",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("thread_id", Id, nullable=False),
+    Column("run_id", Id, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("kind", String(30), nullable=False),
+    Column("body", Json, nullable=False),
+    Column("at", Moment, nullable=False),
+    # A checkpoint is written once. This holds even where every guard before it should fail.
+    UniqueConstraint("run_id", "step", "kind"),
+    sqlite_autoincrement=True,
+)
+Index("ix_journal_thread", journal.c.thread_id, journal.c.id)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("thread_id", Id, nullable=False),
+    Column("turn_id", Id, nullable=False, unique=True),
+    Column("target", Json, nullable=False),
+    Column("body", Json, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("sent_at", Moment),
+    sqlite_autoincrement=True,
+)
+
+# The predicates of the partial indexes, for the statements that are to use them.
+OPEN_RUNS = has(runs.c.status, *sorted(OPEN_RUN))
+RUNNING_RUNS = has(runs.c.status, RunStatus.RUNNING)
+FLYING_CALLS = has(calls.c.status, *sorted(IN_FLIGHT_CALL))
+QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)
+READY_TURNS = and_(QUEUED_TURNS, has(turns.c.ready, 1))

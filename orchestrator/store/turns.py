@@ -1,0 +1,128 @@
+"""Turns: one row per message, from its arrival to its disposition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, bindparam, case, exists, func, insert, literal_column, or_, select, type_coerce
+from sqlalchemy.sql.elements import ColumnElement
+
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.records import Turn
+from chordage.orchestrator.core.status import Disposition, TurnStatus
+
+from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, READY_TURNS, has, runs, turns
+from chordage.orchestrator.store.tx import Tx
+
+COLUMNS = [
+    turns.c[name]
+    for name in (
+        "id", "thread_id", "arrival", "agent", "grp", "tenant", "status", "disposition", "run_id", "origin", "channel",
+        "sender", "text", "meta", "strategy", "deadline", "queued_at", "started_at", "done_at",
+    )
+]  # fmt: skip
+
+
+def from_row(row: Row[Any]) -> Turn:
+    fields = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's documented way to the columns by name
+    fields["group"] = Group(fields.pop("grp"))
+    fields["status"] = TurnStatus(fields["status"])
+    fields["disposition"] = Disposition(fields["disposition"]) if fields["disposition"] else None
+    return Turn(**fields)
+
+
+def load(tx: Tx, turn_id: str) -> Turn | None:
+    row = tx.execute(select(*COLUMNS).where(turns.c.id == turn_id)).first()
+    return from_row(row) if row else None
+
+
+def by_dedupe_key(tx: Tx, agent: str, source: str, key: str) -> str | None:
+    found = select(turns.c.id).where(turns.c.agent == agent, turns.c.source == source, turns.c.dedupe_key == key)
+    return tx.execute(found).scalar()
+
+
+def _thread_is_busy() -> ColumnElement[bool]:
+    """Locks the open run it finds: a run that is just ending is waited for, so nobody misses the other's turn."""
+    open_run = (
+        select(runs.c.id)
+        .where(runs.c.thread_id == bindparam("thread_id"), OPEN_RUNS)
+        .limit(1)
+        .with_for_update()
+        .scalar_subquery()
+    )
+    return open_run.is_not(None)
+
+
+def _somebody_is_ahead() -> ColumnElement[bool]:
+    ahead = turns.alias("ahead")
+    return exists().where(
+        ahead.c.thread_id == bindparam("thread_id"),
+        has(ahead.c.status, TurnStatus.QUEUED),
+        ahead.c.rank <= bindparam("rank"),
+    )
+
+
+_FIELDS = (
+    "id", "thread_id", "arrival", "agent", "grp", "rank", "tenant", "origin", "channel", "sender", "text", "meta",
+    "strategy", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at",
+)  # fmt: skip
+
+_ADMIT = insert(turns).from_select(
+    [*_FIELDS, "status", "ready"],
+    select(
+        *(type_coerce(bindparam(name, type_=turns.c[name].type), turns.c[name].type) for name in _FIELDS),
+        literal_column("'queued'"),
+        case((or_(_thread_is_busy(), _somebody_is_ahead()), 0), else_=1),
+    ),
+)
+
+
+def admit(tx: Tx, fields: Mapping[str, Any]) -> None:
+    """A queued turn; `ready` if its thread is free and nobody is ahead of it there."""
+    tx.execute(_ADMIT, dict(fields))
+
+
+def next_ready(tx: Tx, group: Group, now: datetime, *, passing: Collection[str] = ()) -> tuple[str, str] | None:
+    """The turn that has been due longest in this group, and its thread."""
+    found = (
+        select(turns.c.id, turns.c.thread_id)
+        .where(READY_TURNS, turns.c.grp == group.value, turns.c.due_at <= now)
+        .order_by(turns.c.due_at, turns.c.id)
+        .limit(1)
+    )
+    if passing:
+        found = found.where(turns.c.id.not_in(passing))
+    row = tx.execute(found).first()
+    return (row.id, row.thread_id) if row else None
+
+
+def any_ready(tx: Tx, group: Group, now: datetime) -> bool:
+    return next_ready(tx, group, now) is not None
+
+
+def count_ready(tx: Tx, group: Group, now: datetime, limit: int) -> int:
+    """How many turns of this group are due, counted no further than `limit`."""
+    due = select(turns.c.id).where(READY_TURNS, turns.c.grp == group.value, turns.c.due_at <= now).limit(limit)
+    return int(tx.execute(select(func.count()).select_from(due.subquery())).scalar_one())
+
+
+def overdue(tx: Tx, now: datetime, limit: int) -> list[str]:
+    """Queued turns whose deadline has passed."""
+    found = select(turns.c.id).where(QUEUED_TURNS, turns.c.deadline <= now).limit(limit)
+    return list(tx.execute(found).scalars())
+
+
+def queued_ahead(tx: Tx, turn: Turn) -> int:
+    line = select(func.count()).where(turns.c.thread_id == turn.thread_id, QUEUED_TURNS, turns.c.arrival < turn.arrival)
+    return int(tx.execute(line).scalar_one())
+
+
+def recent(tx: Tx, *, limit: int, status: TurnStatus | None = None, thread_id: str | None = None) -> list[Turn]:
+    found = select(*COLUMNS).order_by(turns.c.queued_at.desc(), turns.c.id.desc()).limit(limit)
+    if status:
+        found = found.where(turns.c.status == status.value)
+    if thread_id:
+        found = found.where(turns.c.thread_id == thread_id)
+    return [from_row(row) for row in tx.execute(found)]

@@ -1,0 +1,123 @@
+"""Transactions: the only way into the database.
+
+A `Store` is cheap to make and opens nothing until it is used; it makes a new engine after a fork, because a connection
+must never be shared between processes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from chordage.orchestrator.core.errors import Unavailable
+
+from chordage.orchestrator.store.engine import make_engine, plain
+
+Tx = Connection
+T = TypeVar("T")
+
+
+class Store:
+    def __init__(self, url: str, *, pool_size: int = 4) -> None:
+        self.url = url
+        self._pool_size = pool_size
+        self._pid = 0
+        self._engine: Engine | None = None
+        self._plain: Engine | None = None
+        self._making = threading.Lock()
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None or self._pid != os.getpid():
+            self._make()
+        assert self._engine is not None
+        return self._engine
+
+    @property
+    def plain(self) -> Engine:
+        if self._plain is None or self._pid != os.getpid():
+            self._make()
+        assert self._plain is not None
+        return self._plain
+
+    def _make(self) -> None:
+        with self._making:
+            if self._engine is not None and self._pid == os.getpid():
+                return
+            if self._engine is not None:
+                self._engine.dispose(close=False)
+            engine = make_engine(self.url, pool_size=self._pool_size)
+            self._plain, self._engine, self._pid = plain(engine), engine, os.getpid()
+
+    @contextmanager
+    def write(self) -> Iterator[Tx]:
+        """A transaction that commits when the block ends and leaves no trace when it raises."""
+        with _named(self.engine), self.engine.begin() as tx:
+            yield tx
+
+    @contextmanager
+    def read(self) -> Iterator[Tx]:
+        """Statements that only read; each sees what is committed when it runs."""
+        with _named(self.plain), self.plain.connect() as tx:
+            yield tx
+
+    # One guarded UPDATE needs no BEGIN and no COMMIT of its own: two round trips less.
+    single = read
+
+    def insist(self, work: Callable[[Tx], T], *, patience: float = 60.0) -> T:
+        """Commit what must not be thrown away because the database restarts: the outcome of a call already made.
+
+        `work` may run again after a commit whose answer got lost; its guards make the second run find nothing to do.
+        """
+        return self._insist(self.write, work, patience)
+
+    def insist_single(self, work: Callable[[Tx], T], *, patience: float = 60.0) -> T:
+        """As insist, for a single guarded statement."""
+        return self._insist(self.single, work, patience)
+
+    @staticmethod
+    def _insist(opening: Callable[[], AbstractContextManager[Tx]], work: Callable[[Tx], T], patience: float) -> T:
+        give_up = time.monotonic() + patience
+        for pause in itertools.chain((0.1, 0.3, 1.0), itertools.repeat(2.0)):
+            try:
+                with opening() as tx:
+                    return work(tx)
+            except Unavailable:
+                if time.monotonic() + pause > give_up:
+                    raise
+                time.sleep(pause)
+        raise AssertionError("the pauses never end")
+
+    def close(self) -> None:
+        if self._engine is not None and self._pid == os.getpid():
+            self._engine.dispose()
+
+
+@contextmanager
+def _named(engine: Engine) -> Iterator[None]:
+    """A database that does not answer is one kind of error, whatever the driver calls it."""
+    try:
+        yield
+    except PoolTimeout as error:
+        raise Unavailable(f"no database connection became free in time: {error}") from error
+    except OperationalError as error:
+        raise _unavailable(engine, error) from error
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise _unavailable(engine, error) from error
+        raise
+
+
+def _unavailable(engine: Engine, error: DBAPIError) -> Unavailable:
+    where = engine.url.render_as_string(hide_password=True)
+    said = str(error.orig).strip().splitlines()
+    return Unavailable(f"the database at {where} does not answer: {said[0] if said else type(error.orig).__name__}")

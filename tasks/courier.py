@@ -1,0 +1,78 @@
+"""From intent to Celery message: the only place that knows both.
+
+A message carries ids and is a wake-up. It may be lost, doubled or late; sending fails softly, because truth knows what is
+due and rescue sends it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+import structlog
+from celery import Celery, Signature, chord
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+
+from chordage.orchestrator.core.intents import (
+    Advance,
+    CallModel,
+    CallTool,
+    CallTools,
+    CommitRound,
+    Dispatch,
+    Intent,
+)
+
+from chordage.tasks import names
+
+log = structlog.get_logger()
+
+SEND_ERRORS = (RedisError, KombuError, OSError)
+# What the message shows of its arguments: nobody reads it but Flower, and repr of every publish is dear.
+QUIET = {"argsrepr": "", "ignore_result": True, "add_to_parent": False}
+
+
+class Courier:
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def send(self, intents: Iterable[Intent]) -> None:
+        for intent in intents:
+            try:
+                self._send(intent)
+            except SEND_ERRORS as error:
+                log.warning("wake-up not sent; rescue will send it", intent=type(intent).__name__, error=str(error))
+
+    def _send(self, intent: Intent) -> None:
+        match intent:
+            case Dispatch(group=group):
+                self._wake(names.DISPATCH, group.queue, group=group.value)
+            case Advance(run_id=run_id, group=group):
+                self._wake(names.ADVANCE, group.queue, run=run_id)
+            case CallModel(run_id=run_id, step=step, group=group):
+                self._wake(names.CALL_MODEL, group.queue, run=run_id, step=step)
+            case CommitRound(run_id=run_id, step=step, group=group):
+                self._wake(names.COMMIT_ROUND, group.queue, run=run_id, step=step)
+            case CallTool(call_id=call_id, run_id=run_id, group=group):
+                self._wake(names.CALL_TOOLS, group.tools_queue, run=run_id, calls=[call_id], alone=True)
+            case CallTools():
+                self._fan_out(intent)
+            case _:
+                assert_never(intent)
+
+    def _wake(self, name: str, queue: str, **kwargs: object) -> None:
+        self._app.send_task(name, kwargs=kwargs, queue=queue, ignore_result=True)
+
+    def _fan_out(self, intent: CallTools) -> None:
+        """One chord a round. Its body and its errback are the same: whichever arrives, the rows decide."""
+        queue, tools_queue = intent.group.queue, intent.group.tools_queue
+        body = self._signature(names.COMMIT_ROUND, queue, run=intent.run_id, step=intent.step)
+        header = [
+            self._signature(names.CALL_TOOLS, tools_queue, run=intent.run_id, calls=list(batch))
+            for batch in intent.batches
+        ]
+        chord(header, body.on_error(body.clone()), app=self._app).apply_async(add_to_parent=False)
+
+    def _signature(self, name: str, queue: str, **kwargs: object) -> Signature:
+        return self._app.signature(name, kwargs=kwargs, immutable=True, queue=queue, ignore_result=True)

@@ -1,0 +1,12 @@
+"""Task names: a wire format. A message may outlive a deploy, so a name is changed in two of them."""
+
+from __future__ import annotations
+
+SUBMIT = "turns.submit"
+CANCEL = "turns.cancel"
+DISPATCH = "turns.dispatch"
+ADVANCE = "runs.advance"
+CALL_MODEL = "models.call"
+CALL_TOOLS = "tools.call"
+COMMIT_ROUND = "rounds.commit"
+RESCUE = "system.rescue"

@@ -1,0 +1,51 @@
+"""From the JSON edge to a turn request: unknown keys and wrong types are named, nothing is guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+
+from chordage.orchestrator.core.errors import InvalidMessage
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, WhenBusy
+
+
+class TurnFields(BaseModel):
+    """A turn request as others write it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str
+    origin: Origin = Origin.INVOKE
+    channel: str | None = None
+    sender: Sender = Sender.SERVICE
+    thread_id: str | None = None
+    meta: dict[str, Any] = {}
+
+    agent: str | None = None
+    strategy: str | None = None
+    control: str = "auto"
+    group: Group | None = None
+    tenant: str | None = None
+    dedupe_key: str | None = None
+    reply_target: dict[str, Any] | None = None
+    not_before: AwareDatetime | None = None
+    deadline: AwareDatetime | None = None
+    when_busy: WhenBusy = WhenBusy.ENQUEUE
+
+
+MESSAGE = ("origin", "channel", "sender", "thread_id", "text", "meta")
+
+
+def request_from(fields: Mapping[str, Any], *, source: str) -> TurnRequest:
+    try:
+        valid = TurnFields.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InvalidMessage(f"{name}: {first['msg']}; got {first['input']!r:.80}", field=name) from error
+    given: dict[str, Any] = {name: getattr(valid, name) for name in TurnFields.model_fields}
+    message = Message(**{name: given.pop(name) for name in MESSAGE})
+    return TurnRequest(message=message, source=source, **given)

@@ -1,0 +1,22 @@
+"""The Celery task of tool calls: the header of a round's chord."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from chordage.orchestrator import stages
+
+from chordage.tasks import names
+from chordage.tasks.base import StageTask
+
+
+def register(app: Celery, base: type[StageTask], *, time_limit: float) -> None:
+    @app.task(name=names.CALL_TOOLS, base=base, bind=True, time_limit=time_limit, acks_on_failure=True)
+    def call_tools(self: StageTask, run: str, calls: list[str], alone: bool = False) -> list[str]:
+        """Carry these calls out, one after the other. Each writes its own row; what is returned is ids, for the chord."""
+        in_doubt = alone or bool(self.request.delivery_info and self.request.delivery_info.get("redelivered"))
+        for call_id in calls:
+            stages.run_call(self.runtime, call_id, in_doubt=in_doubt)
+        if alone:
+            self.courier.send(stages.after_lone_call(self.runtime, calls[-1]))
+        return calls

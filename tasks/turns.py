@@ -1,0 +1,48 @@
+"""Celery tasks of turns, runs and rounds: one line each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.groups import Group
+
+from chordage.tasks import names
+from chordage.tasks.base import StageTask
+from chordage.tasks.request import request_from
+
+
+def register(app: Celery, base: type[StageTask]) -> None:
+    @app.task(name=names.SUBMIT, base=base, bind=True, ignore_result=False)
+    def submit(self: StageTask, **fields: Any) -> str:
+        """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
+        fields.setdefault("dedupe_key", self.request.id)
+        admitted, intents = stages.admit(self.runtime, request_from(fields, source="celery"))
+        self.courier.send(intents)
+        return admitted.turn_id
+
+    @app.task(name=names.CANCEL, base=base, bind=True)
+    def cancel(self: StageTask, turn: str, reason: str | None = None) -> None:
+        self.courier.send(stages.cancel_turn(self.runtime, turn, reason)[1])
+
+    @app.task(name=names.DISPATCH, base=base, bind=True)
+    def dispatch(self: StageTask, group: str) -> None:
+        self.follow(stages.dispatch(self.runtime, Group(group)))
+
+    @app.task(name=names.ADVANCE, base=base, bind=True)
+    def advance(self: StageTask, run: str) -> None:
+        self.follow(stages.advance(self.runtime, run))
+
+    @app.task(name=names.CALL_MODEL, base=base, bind=True)
+    def call_model(self: StageTask, run: str, step: int) -> None:
+        self.follow(stages.call_model(self.runtime, run, step))
+
+    @app.task(name=names.COMMIT_ROUND, base=base, bind=True)
+    def commit_round(self: StageTask, run: str, step: int) -> None:
+        self.follow(stages.commit_round(self.runtime, run, step))
+
+    @app.task(name=names.RESCUE, base=base, bind=True)
+    def rescue(self: StageTask) -> None:
+        self.courier.send(stages.rescue(self.runtime))

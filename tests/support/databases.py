@@ -1,0 +1,119 @@
+"""Fresh databases for tests, SQLite and PostgreSQL: empty ones, and migrated ones.
+
+Migrating takes longer than most tests. So each session migrates one template per backend and every test gets a copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.postgres import Postgres
+
+BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
+
+
+class Databases:
+    """Makes databases and drops them. `postgres` is asked only when a test wants PostgreSQL."""
+
+    def __init__(self, folder: Path, postgres: Callable[[], Postgres], upgrade: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._postgres = postgres
+        self._upgrade = upgrade
+        self._numbers = itertools.count()
+        self._template = functools.cache(self._make_template)
+
+    def empty(self, backend: str) -> str:
+        if backend == "postgres":
+            return self._postgres().create_database()
+        return f"sqlite:///{self._folder / f'{next(self._numbers)}.db'}"
+
+    def migrated(self, backend: str) -> str:
+        template = self._template(backend)
+        if backend == "postgres":
+            return self._postgres().create_database(template)
+        copy = self.empty(backend)
+        shutil.copyfile(_file(template), _file(copy))
+        return copy
+
+    def drop(self, url: str) -> None:
+        if not url.startswith("sqlite"):
+            self._postgres().drop_database(url)
+            return
+        for file in _file(url).parent.glob(f"{_file(url).name}*"):
+            file.unlink()
+
+    def _make_template(self, backend: str) -> str:
+        url = self.empty(backend)
+        self._upgrade(url)
+        if backend == "postgres":
+            self._postgres().close_to_clients(url)
+        else:
+            _fold_log_in(_file(url))
+        return url
+
+
+def _file(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def _fold_log_in(file: Path) -> None:
+    """A copy takes the main file only, so nothing may be left in the write-ahead log."""
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _upgrade(url: str) -> None:
+    from chordage.orchestrator.store import migrating
+
+    migrating.upgrade(url)
+
+
+@pytest.fixture(scope="session")
+def databases(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Databases:
+    return Databases(tmp_path_factory.mktemp("databases"), lambda: request.getfixturevalue("postgres_server"), _upgrade)
+
+
+@pytest.fixture
+def make_database_url(databases: Databases) -> Iterator[Callable[[Callable[[str], str], str], str]]:
+    """Makes databases that are dropped after the test."""
+    made: list[str] = []
+
+    def make(how: Callable[[str], str], backend: str) -> str:
+        made.append(how(backend))
+        return made[-1]
+
+    yield make
+    for url in made:
+        databases.drop(url)
+
+
+@pytest.fixture
+def migrated_database_url(databases: Databases, make_database_url: Callable[..., str]) -> Callable[[str], str]:
+    """`migrated_database_url("sqlite")`: for tests that want one backend, or more than one database."""
+    return functools.partial(make_database_url, databases.migrated)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def database_url(backend: str, migrated_database_url: Callable[[str], str]) -> str:
+    """A fresh database at the newest schema, once per backend."""
+    return migrated_database_url(backend)
+
+
+@pytest.fixture
+def empty_database_url(backend: str, databases: Databases, make_database_url: Callable[..., str]) -> str:
+    """A fresh database without tables, once per backend."""
+    return make_database_url(databases.empty, backend)

@@ -1,0 +1,105 @@
+"""Processes that tests start: each leads a group of its own, and none outlives the test run, however that ends."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+GUARD = Path(__file__).with_name("guard.py")
+
+
+class Guard:
+    """The process that cleans up after us. It learns of our end by the end of its input."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(GUARD)], stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def watch(self, pid: int) -> None:
+        self._say("watch", pid)
+
+    def release(self, pid: int) -> None:
+        self._say("release", pid)
+
+    def folder(self, path: Path) -> None:
+        self._say("folder", path)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _say(self, verb: str, what: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{verb} {what}\n")
+        self._process.stdin.flush()
+
+
+@functools.cache
+def guard() -> Guard:
+    """The guard of this process; the first call starts it."""
+    one = Guard()
+    atexit.register(one.close)
+    return one
+
+
+def scratch_folder(prefix: str) -> Path:
+    """A folder with a short path outside pytest's, deleted after the run."""
+    folder = Path(tempfile.mkdtemp(prefix=f"chordage-{prefix}-"))
+    guard().folder(folder)
+    return folder
+
+
+def spawn(argv: Sequence[str | Path], log: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program whose output goes to the end of `log`."""
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [str(word) for word in argv],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **options,
+        )
+    guard().watch(process.pid)
+    return process
+
+
+def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM, patience: float = 15.0) -> int:
+    """Send the signal, wait, kill the tree when that takes too long. Returns the exit code."""
+    if process.poll() is None:
+        process.send_signal(number)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            kill_tree(process)
+    guard().release(process.pid)
+    return process.wait()
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to the process and to all it started, at once, as when a machine is lost."""
+    if process.poll() is None:
+        leader = psutil.Process(process.pid)
+        for member in [leader, *leader.children(recursive=True)]:
+            _kill(member.pid)
+    process.wait()
+    guard().release(process.pid)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

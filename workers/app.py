@@ -1,0 +1,54 @@
+"""The Celery app: `celery -A chordage.workers.app worker`. Made once per process, from that process's settings."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+from celery import Celery
+
+from chordage.config.queues import celery_settings
+from chordage.config.settings import Settings, load
+from chordage.orchestrator.core.groups import ALL_QUEUES
+from chordage.orchestrator.runtime import Runtime
+from chordage.tasks import tools, turns
+from chordage.tasks.base import StageTask
+from chordage.workers import celery_fixes, hooks
+from chordage.workers.bootstrap import redis_from, runtime_from
+
+
+def make_app(settings: Settings) -> Celery:
+    redis_from(settings).close()  # says what to do when no Redis is set, where Celery would silently look for RabbitMQ
+    celery_fixes.survive_reconnect()
+    app = Celery("chordage", set_as_current=False)
+    app.conf.update(celery_settings(settings, ALL_QUEUES))
+    app.set_default()  # a thread that never saw this app still finds it
+
+    @cache
+    def of_process(_pid: int) -> Runtime:
+        return runtime_from(settings)
+
+    def build_runtime() -> Runtime:
+        """One for each process: what a parent holds, its children must not."""
+        return of_process(os.getpid())
+
+    class Stage(StageTask):
+        abstract = True
+
+    Stage.build_runtime = staticmethod(build_runtime)
+    turns.register(app, Stage)
+    tools.register(app, Stage, time_limit=settings.tool_time_limit)
+    hooks.connect(app, settings, build_runtime)
+    return app
+
+
+def __getattr__(name: str) -> Celery:
+    """`app` is made when it is first asked for, so that importing this module needs no settings."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _app()
+
+
+@cache
+def _app() -> Celery:
+    return make_app(load())

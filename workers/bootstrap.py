@@ -1,0 +1,110 @@
+"""The composition root: settings in, Runtime out. Nothing is connected until it is used."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import UTC, datetime
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from chordage.config import settings as config
+from chordage.config.settings import Settings
+from chordage.orchestrator.core.errors import ConfigError, Unavailable
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.leases import LeaseRules
+from chordage.orchestrator.core.message import Bounds
+from chordage.orchestrator.gateways.ids import Ids
+from chordage.orchestrator.gateways.models import ModelCatalog, ProviderConfig
+from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks
+from chordage.orchestrator.gateways.ports import Events, Locks
+from chordage.orchestrator.gateways.redis_events import RedisEvents
+from chordage.orchestrator.gateways.redis_locks import RedisLocks
+from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import migrating
+from chordage.orchestrator.store.tx import Store
+
+
+def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
+    room = Room(settings.room_path)
+    locks, events = _redis_ports(settings) if with_redis else (NoLocks(), NoEvents())
+    return Runtime(
+        store=Store(settings.database, pool_size=settings.pool_size),
+        agents=room,
+        models=models_of(room),
+        tools=room.toolbox,
+        locks=locks,
+        events=events,
+        clock=lambda: datetime.now(UTC),
+        new_id=Ids(),
+        worker=f"{socket.gethostname()}:{os.getpid()}",
+        budgets={group: getattr(settings.budgets, group.value) for group in Group},
+        leases=LeaseRules(
+            seconds=settings.lease, beat=settings.beat, sweep=settings.sweep, poison_after=settings.poison_after
+        ),
+        bounds=Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes),
+    )
+
+
+def models_of(room: Room) -> ModelCatalog:
+    providers = {name: ProviderConfig(**table) for name, table in room.providers().items()}
+    return ModelCatalog(providers, environ=config.environment(), scripts=room.path)
+
+
+def redis_from(settings: Settings) -> Redis:
+    if settings.redis is None:
+        raise ConfigError(
+            "no Redis is set: give CHORDAGE_REDIS_URL (or redis_url in chordage.toml), or use `chordage dev`, "
+            "which brings its own"
+        )
+    return Redis.from_url(
+        settings.redis, max_connections=1000, socket_timeout=5, socket_connect_timeout=3, health_check_interval=25
+    )
+
+
+def _redis_ports(settings: Settings) -> tuple[Locks, Events]:
+    client = redis_from(settings)
+    return (
+        RedisLocks(client, prefix=settings.prefix, lease=settings.lease),
+        RedisEvents(client, prefix=settings.prefix),
+    )
+
+
+def check_services(settings: Settings, *, with_redis: bool = True) -> None:
+    """Before any work: the database answers and has our schema, Redis answers, and agents can be loaded."""
+    store = Store(settings.database, pool_size=1)
+    try:
+        migrating.check(store)
+    finally:
+        store.close()
+    if with_redis:
+        check_redis(settings)
+
+
+def check_redis(settings: Settings) -> None:
+    client = redis_from(settings)
+    try:
+        client.ping()
+    except RedisError as error:
+        at = client.connection_pool.connection_kwargs
+        where = at.get("path") or f"{at.get('host')}:{at.get('port')}"
+        raise Unavailable(
+            f"Redis at {where} does not answer ({error}): start it, or set CHORDAGE_REDIS_URL to where it runs"
+        ) from error
+    finally:
+        client.close()
+
+
+def check_room(room: Room) -> None:
+    """Every agent of the room can be loaded and its models can be called, as far as one can tell without calling."""
+    catalog = models_of(room)
+    for fault in room.faults:
+        raise fault
+    for name in room.names():
+        agent = room.get(name)
+        room.toolbox.specs(agent)
+        catalog.check(agent)
+
+

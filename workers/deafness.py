@@ -1,0 +1,58 @@
+"""A worker that has gone deaf says so and ends, for its supervisor to start another.
+
+After some losses of Redis a consumer stays connected and receives nothing. It looks healthy: it answers pings and sends
+heartbeats. The one sure sign is that its queues hold messages, it has room, and none has reached it for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import structlog
+from celery import Celery, signals
+from celery.worker import state
+from redis.exceptions import RedisError
+
+from chordage.config.settings import Settings
+from chordage.workers.bootstrap import redis_from
+
+log = structlog.get_logger()
+
+LOOK = 5.0
+DEAF_AFTER = 30.0
+EXIT_CODE = 70
+
+
+class Watch:
+    def __init__(self, app: Celery, settings: Settings, consumer: Any) -> None:
+        self._settings = settings
+        self._consumer = consumer
+        self._queues = [settings.broker_prefix + name for name in app.amqp.queues.consume_from]
+        self._heard = time.monotonic()
+
+    def start(self) -> None:
+        signals.task_received.connect(self._hear, weak=False)
+        threading.Thread(target=self._run, name="chordage-deafness", daemon=True).start()
+
+    def _hear(self, **_: Any) -> None:
+        self._heard = time.monotonic()
+
+    def _run(self) -> None:
+        redis = redis_from(self._settings)
+        while True:
+            time.sleep(LOOK)
+            try:
+                waiting = any(redis.llen(name) for name in self._queues)
+            except RedisError:
+                waiting = False
+            if not waiting or not self._has_room() or state.should_stop:
+                self._heard = time.monotonic()
+            elif time.monotonic() - self._heard > DEAF_AFTER:
+                log.critical("this worker hears nothing although its queues are full; it ends to be started anew")
+                os._exit(EXIT_CODE)
+
+    def _has_room(self) -> bool:
+        return len(state.reserved_requests) < int(self._consumer.pool.num_processes)

@@ -1,0 +1,117 @@
+"""What runs beside the tasks of a worker: heartbeats, rescue, the watch for deafness, and an orderly end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from celery import Celery, signals
+
+from chordage.config import log as logging_config
+from chordage.config.settings import Settings
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.errors import ChordageError, UserError
+from chordage.orchestrator.runtime import Runtime
+from chordage.tasks.courier import Courier
+from chordage.workers.bootstrap import check_services, redis_from
+from chordage.workers.deafness import Watch
+
+log = structlog.get_logger()
+
+TICK = 1.0  # how often work in hand is asked whether it was cancelled
+FIRST_BEAT = 2.0  # work that lasts longer than this is put on record
+
+
+def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
+    beats = Beats(settings, runtime)
+    sweeps = Sweeps(app, settings, runtime)
+
+    @signals.setup_logging.connect(weak=False)
+    def set_up_logging(**_: Any) -> None:
+        logging_config.configure(settings.log_level, settings.log_format)
+
+    @signals.worker_init.connect(weak=False)
+    def before_anything_runs(**_: Any) -> None:
+        try:
+            check_services(settings)
+        except UserError as error:
+            raise SystemExit(f"chordage: {error}") from error
+
+    @signals.worker_process_init.connect(weak=False)
+    def in_a_child(**_: Any) -> None:
+        beats.start()
+
+    @signals.worker_ready.connect(weak=False)
+    def ready(sender: Any, **_: Any) -> None:
+        beats.start()
+        sweeps.start()
+        Watch(app, settings, sender).start()
+
+    @signals.worker_shutting_down.connect(weak=False)
+    def shutting_down(**_: Any) -> None:
+        """What only waits for a model is handed over at once; tools are given the time that Celery gives them."""
+        sweeps.stop()
+        runtime().held.hand_over()
+
+
+class Beats:
+    """One thread a process, from fork to end: a heart that stops is how others learn that we died."""
+
+    def __init__(self, settings: Settings, runtime: Callable[[], Runtime]) -> None:
+        self._every = settings.beat
+        self._runtime = runtime
+        self._pid = 0
+
+    def start(self) -> None:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            threading.Thread(target=self._run, name="chordage-heartbeat", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(min(TICK, self._every / 2))
+            try:
+                stages.beat(self._runtime(), first=min(FIRST_BEAT, self._every), every=self._every)
+            except ChordageError as error:
+                log.warning("heartbeat missed", error=str(error))
+            except Exception:
+                log.exception("heartbeat failed")
+
+
+class Sweeps:
+    """Rescue from a timer in every worker, so that a dead beat costs nothing. One worker a slot sweeps for all."""
+
+    def __init__(self, app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
+        self._courier = Courier(app)
+        self._every = settings.sweep
+        self._prefix = settings.prefix
+        self._settings = settings
+        self._runtime = runtime
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="chordage-rescue", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        redis = redis_from(self._settings)
+        self._sweep()
+        while not self._stop.wait(self._every):
+            try:
+                slot = int(time.time() / self._every)
+                if redis.set(f"{self._prefix}sweep:{slot}", 1, nx=True, px=int(self._every * 3000)):
+                    self._sweep()
+            except Exception as error:
+                log.warning("sweep missed", error=str(error))
+
+    def _sweep(self) -> None:
+        try:
+            self._courier.send(stages.rescue(self._runtime()))
+        except Exception as error:
+            log.warning("sweep failed", error=str(error))
