@@ -190,12 +190,12 @@ def close_turn(
 ) -> list[Intent]:
     """The last checkpoint of a run, the end of its turn, and the start of whoever waited for it."""
     now = rt.now()
-    body = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail, "text": text}
+    body = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail}
     finished = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, body, now)
     journal.append(tx, [*rows, finished])
     ended = claims.end_turn(tx, run.turn_id, run.thread_id, run.group, ending.disposition, now)
     if ended.reply_target is not None:
-        outbox.leave(tx, run.thread_id, run.turn_id, target=ended.reply_target, body=body, now=now)
+        outbox.leave(tx, run.thread_id, run.turn_id, target=ended.reply_target, body={**body, "text": text}, now=now)
     return [Dispatch(group=group) for group in sorted(ended.to_dispatch)]
 
 

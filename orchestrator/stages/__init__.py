@@ -15,11 +15,11 @@ __all__ = [
     "admit",
     "advance",
     "after_lone_call",
+    "beat",
     "call_model",
     "cancel_turn",
     "commit_round",
     "dispatch",
-    "beat",
     "rescue",
     "run_call",
 ]

@@ -21,11 +21,12 @@ log = structlog.get_logger()
 TRIES = 50  # turns that others are just starting are passed over; who passes this many leaves it to rescue
 
 
-def dispatch(rt: Runtime, group: Group) -> list[Intent]:
+def dispatch(rt: Runtime, group: Group, *, only: str | None = None) -> list[Intent]:
+    """Start the turn that has been due longest in this group; or `only` this one, once it is its turn."""
     passed: list[str] = []
     while len(passed) < TRIES:
         with rt.store.read() as tx:
-            found = turns.next_ready(tx, group, rt.now(), passing=passed)
+            found = turns.next_ready(tx, group, rt.now(), passing=passed, only=only)
         if found is None:
             return []
         turn_id, thread_id = found

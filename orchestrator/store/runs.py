@@ -31,18 +31,15 @@ _BY_ID = _LOAD.where(runs.c.id == bindparam("run_id"))
 
 def from_row(row: Row[Any]) -> Run:
     fields = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's documented way to the columns by name
-    usage = Usage(**{name: fields.pop(name) for name in _TOKENS})
     reason = fields.pop("reason")
-    return Run(
-        **{
-            **fields,
-            "group": Group(fields.pop("grp")),
-            "status": RunStatus(fields.pop("status")),
-            "phase": Phase(fields.pop("phase")),
-        },
-        reason=Reason(reason) if reason else None,
-        usage=usage,
-    )
+    typed = {
+        "group": Group(fields.pop("grp")),
+        "status": RunStatus(fields.pop("status")),
+        "phase": Phase(fields.pop("phase")),
+        "reason": Reason(reason) if reason else None,
+        "usage": Usage(**{name: fields.pop(name) for name in _TOKENS}),
+    }
+    return Run(**fields, **typed)
 
 
 def load(tx: Tx, run_id: str) -> Run | None:

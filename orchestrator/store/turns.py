@@ -84,7 +84,9 @@ def admit(tx: Tx, fields: Mapping[str, Any]) -> None:
     tx.execute(_ADMIT, dict(fields))
 
 
-def next_ready(tx: Tx, group: Group, now: datetime, *, passing: Collection[str] = ()) -> tuple[str, str] | None:
+def next_ready(
+    tx: Tx, group: Group, now: datetime, *, passing: Collection[str] = (), only: str | None = None
+) -> tuple[str, str] | None:
     """The turn that has been due longest in this group, and its thread."""
     found = (
         select(turns.c.id, turns.c.thread_id)
@@ -94,6 +96,8 @@ def next_ready(tx: Tx, group: Group, now: datetime, *, passing: Collection[str] 
     )
     if passing:
         found = found.where(turns.c.id.not_in(passing))
+    if only is not None:
+        found = found.where(turns.c.id == only)
     row = tx.execute(found).first()
     return (row.id, row.thread_id) if row else None
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from celery import chord
 
-from support.pytest_celery_nodes import WorkerContainer, WorkerPlan
+from support.container_stand_ins import WorkerPlan
+from support.pytest_celery_nodes import WorkerContainer
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -51,6 +52,19 @@ def test_worker_is_ready_again_after_a_restart(celery_setup):
 
     answers = celery_setup.app.control.ping(timeout=5, destination=[first.hostname(), second.hostname()], limit=2)
     assert {name for answer in answers for name in answer} == {first.hostname(), second.hostname()}
+
+
+def test_worker_that_is_asked_to_stop_finishes_what_it_has_and_ends_well(celery_setup, tmp_path):
+    asked, _ = celery_setup.worker_cluster
+    gate = tmp_path / "gate"
+    result = round_of(celery_setup.app, 4, str(gate))
+    asked.wait_for_log("begins", timeout=20)
+
+    asked.kill("SIGTERM")
+    gate.touch()
+
+    assert asked.container.process.exit_code() == 0
+    assert asked.hostname() in {row[1] for row in result.get(timeout=60)}
 
 
 def test_broker_restart_leaves_the_port_and_the_workers_in_place(celery_setup):

@@ -112,4 +112,4 @@ def test_stop_kills_the_whole_tree_of_a_process_that_does_not_listen(tmp_path):
     code = processes.stop(process, patience=0.1)
 
     assert code == -signal.SIGKILL
-    assert is_gone(int(ready.read_text()))
+    until(lambda: is_gone(int(ready.read_text())), "the child ends")

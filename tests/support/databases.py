@@ -72,8 +72,11 @@ def _fold_log_in(file: Path) -> None:
 
 def _upgrade(url: str) -> None:
     from chordage.orchestrator.store import migrating
+    from chordage.orchestrator.store.tx import Store
 
-    migrating.upgrade(url)
+    store = Store(url)
+    migrating.upgrade(store)
+    store.close()
 
 
 @pytest.fixture(scope="session")

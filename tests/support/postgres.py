@@ -28,13 +28,16 @@ class Postgres:
 
     def __init__(self, admin: URL) -> None:
         self._admin = admin.set(drivername="postgresql")
+        self._made: set[str] = set()
 
     def create_database(self, template: str | None = None) -> str:
         """A new database, empty or a copy of the database behind the URL `template`."""
         name = f"chordage_{uuid.uuid4().hex}"
         copied = f' TEMPLATE "{make_url(template).database}"' if template else ""
         self._run(f'CREATE DATABASE "{name}"{copied}')
-        return self._admin.set(drivername=DRIVER, database=name).render_as_string(hide_password=False)
+        url = self._admin.set(drivername=DRIVER, database=name).render_as_string(hide_password=False)
+        self._made.add(url)
+        return url
 
     def close_to_clients(self, url: str) -> None:
         """Only a database that nobody is connected to can be copied."""
@@ -44,6 +47,11 @@ class Postgres:
 
     def drop_database(self, url: str) -> None:
         self._run(f'DROP DATABASE IF EXISTS "{make_url(url).database}" WITH (FORCE)')
+        self._made.discard(url)
+
+    def drop_what_we_made(self) -> None:
+        for url in list(self._made):
+            self.drop_database(url)
 
     def _run(self, statement: str) -> None:
         with contextlib.closing(self.connect()) as connection:
@@ -145,7 +153,9 @@ class PostgresServer(Postgres):
 def postgres_server() -> Iterator[Postgres]:
     """The session's server. Leave it alone: a test that restarts or crashes one uses `start_postgres`."""
     if url := os.environ.get("TEST_DATABASE_URL"):
-        yield Postgres(make_url(url))
+        given = Postgres(make_url(url))
+        yield given
+        given.drop_what_we_made()
         return
     server = _started()
     yield server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import signal
@@ -89,17 +90,12 @@ def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM, patienc
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to the process and to all it started, at once, as when a machine is lost."""
+    """SIGKILL to the process, its group and all that it started, at once, as when a machine is lost."""
     if process.poll() is None:
-        leader = psutil.Process(process.pid)
-        for member in [leader, *leader.children(recursive=True)]:
-            _kill(member.pid)
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGKILL)
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()  # it may lead a group of its own
     process.wait()
     guard().release(process.pid)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

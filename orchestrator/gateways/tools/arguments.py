@@ -7,9 +7,9 @@ have (`schema`, `_hidden`, `model_dump`) is then a fine parameter.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ErrorDetails
 
@@ -80,11 +80,17 @@ class Arguments:
 
 def _model(names: dict[str, str], parameters: tuple[Parameter, ...]) -> type[BaseModel]:
     fields: dict[str, Any] = {
-        field: (p.annotation, ... if p.default is MISSING else p.default)
+        field: (_aliased(p), ... if p.default is MISSING else p.default)
         for field, p in zip(names, parameters, strict=True)
     }
-    config = ConfigDict(extra="forbid", alias_generator=names.__getitem__)
-    return create_model("Arguments", __config__=config, **fields)
+    return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _aliased(parameter: Parameter) -> Any:
+    """With the parameter's name as alias, before anything the user says in an Annotated: an alias of theirs wins."""
+    whole = parameter.annotation
+    base, *said = get_args(whole) if get_origin(whole) is Annotated else (whole,)
+    return Annotated[(base, Field(alias=parameter.name), *said)]
 
 
 def _schema(model: type[BaseModel], described: dict[str, str]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Attempt:
                 pass  # a note that was written before it was told
 
     def _work(self) -> None:
-        """What runs in the side thread. The text is made here too: a result may be slow or endless to write down."""
+        """What runs in the side thread. The text is made here too: a result may be slow to write down."""
         try:
             self._letters.put(Ended(text=self._write(self._settled(self._call()))))
         except BaseException as error:  # also SystemExit: the waiting thread raises it again

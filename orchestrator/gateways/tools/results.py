@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from chordage.orchestrator.gateways.ports import ToolOutcome
@@ -17,6 +18,8 @@ def as_text(value: Any) -> str:
         return storable(str.__str__(value))
     if isinstance(value, bytes | bytearray | memoryview):
         raise NotJson("it returned bytes; decode them, or encode them as base64 text")
+    if isinstance(value, Iterator):  # it may have no end, and would be read inside compiled code
+        raise NotJson(f"it returned a {type(value).__name__}; return a list of what is in it")
     try:
         return storable(_json(value))
     except Exception as error:  # a user's serializer may raise anything

@@ -1,0 +1,150 @@
+"""Who may start, and when: one run a thread, first come first served, within the budget of the group."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.errors import Conflict
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.intents import Dispatch
+from chordage.orchestrator.core.message import WhenBusy
+from chordage.orchestrator.gateways.no_redis import NoLocks
+from support.fakes import spoken
+from support.invariants import check_all, check_always
+from support.world import World
+
+
+def test_turns_of_one_thread_run_one_by_one_in_the_order_they_came(world: World) -> None:
+    world.models.script = lambda prompt: spoken("ok")
+    for number in range(10):
+        world.submit(f"m{number}")
+
+    while world.pending:
+        world.deliver(world.pending.pop())  # newest wake-up first
+        check_always(world.store, {"chat": 64})
+
+    told = [entry["body"]["text"] for entry in world.rows("journal", kind="UserMessage")]
+    assert told == [f"m{number}" for number in range(10)]
+    check_all(world.store)
+
+
+def test_a_backlog_on_one_thread_delays_no_other(world: World) -> None:
+    for _ in range(20):
+        world.submit(thread="busy")
+    other = world.submit(thread="free")
+
+    started = [stages.dispatch(world.runtime, Group.CHAT) for _ in range(2)]
+
+    assert all(started)
+    assert world.row("turns", id=other)["status"] == "active"
+
+
+def test_no_more_runs_than_the_budget_and_the_rest_start_as_others_end(world: World) -> None:
+    world.budgets[Group.CHAT] = 2
+    for number in range(6):
+        world.submit(thread=f"t{number}")
+
+    while world.pending:
+        world.deliver(world.pending.pop(0))
+        check_always(world.store, {"chat": 2})
+
+    assert world.unfinished() == []
+
+
+def test_a_budget_in_the_database_wins_over_the_setting(world: World) -> None:
+    with world.store.write() as tx:
+        tx.execute(text("UPDATE groups SET budget = 0 WHERE name = 'chat'"))
+    world.submit()
+    world.run_dry()
+
+    assert world.rows("runs") == []
+
+
+def test_two_dispatchers_on_one_thread_start_one_run_without_the_lock(world: World) -> None:
+    """The index alone: both see the thread free, both insert."""
+    object.__setattr__(world.runtime, "locks", NoLocks())
+    _force_two_ready_turns(world)
+
+    started = [stages.dispatch(world.runtime, Group.CHAT) for _ in range(2)]
+
+    assert [bool(intents) for intents in started] == [True, False]
+    check_always(world.store, {"chat": 64})
+
+
+def test_two_dispatchers_on_one_thread_start_one_run_without_the_index(world: World) -> None:
+    """The lock alone: the index is gone, and so is the guard in the statement that starts a turn."""
+    with world.store.write() as tx:
+        tx.execute(text("DROP INDEX uq_runs_open_thread"))
+    _force_two_ready_turns(world)
+    first = stages.dispatch(world.runtime, Group.CHAT)
+    with world.store.write() as tx:
+        tx.execute(text("UPDATE runs SET thread_id = 'hidden from the guard'"))
+
+    second = stages.dispatch(world.runtime, Group.CHAT)
+
+    assert (bool(first), second) == (True, [])
+
+
+def _force_two_ready_turns(world: World) -> None:
+    for _ in range(2):
+        world.submit()
+    with world.store.write() as tx:
+        tx.execute(text("UPDATE turns SET ready = 1"))
+
+
+def test_a_lock_left_behind_by_a_run_that_is_done_is_taken_over(world: World) -> None:
+    world.models.script = lambda prompt: spoken("ok")
+    world.submit()
+    world.run_dry()
+    world.locks.threads["t1"] = f"{world.row('runs')['id']}:1"
+
+    turn = world.submit()
+    world.run_dry()
+
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+
+
+def test_a_turn_waits_until_it_is_due_and_expires_at_its_deadline(world: World) -> None:
+    from datetime import timedelta
+
+    now = world.clock.now
+    late = world.submit(thread="a", not_before=now + timedelta(seconds=60))
+    gone = world.submit(thread="b", not_before=now + timedelta(seconds=60), deadline=now + timedelta(seconds=90))
+    world.run_dry()
+    assert world.rows("runs") == []
+
+    world.sweep(seconds=100)
+    world.models.script = lambda prompt: spoken("ok")
+    world.run_dry()
+
+    assert world.row("turns", id=late)["disposition"] == "answered"
+    assert world.row("turns", id=gone)["disposition"] == "expired"
+
+
+def test_the_same_dedupe_key_finds_the_first_turn(world: World) -> None:
+    first = world.submit(dedupe_key="k")
+    again = world.submit(dedupe_key="k")
+
+    assert first == again
+    assert len(world.rows("turns")) == 1
+
+
+def test_when_busy_reject_refuses_while_a_run_is_open_and_stores_nothing(world: World) -> None:
+    world.submit()
+    stages.dispatch(world.runtime, Group.CHAT)
+
+    with pytest.raises(Conflict, match="busy with run"):
+        world.submit(when_busy=WhenBusy.REJECT)
+
+    assert len(world.rows("turns")) == 1
+
+
+def test_a_group_may_only_be_lowered_and_its_budget_counts_there(world: World) -> None:
+    world.budgets[Group.WILL] = 0
+    world.submit(group=Group.WILL)
+
+    assert [intent for intent in world.pending if intent == Dispatch(group=Group.WILL)]
+    world.run_dry()
+    assert world.rows("runs") == []

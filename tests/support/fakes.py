@@ -1,0 +1,185 @@
+"""Stand-ins for the outside world, as the ports see it: what they are asked is kept, what they answer is scripted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolSpec
+from chordage.orchestrator.core.errors import UnknownAgent
+from chordage.orchestrator.core.model import (
+    AssistantSays,
+    Prompt,
+    Reply,
+    StopReason,
+    ToolAsk,
+    ToolSays,
+    Usage,
+    UserSays,
+)
+from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
+
+
+class Clock:
+    """Time stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+class CountedIds:
+    """Ids that grow, and read well when a test fails."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    def __call__(self) -> str:
+        return f"id{next(self._numbers):06d}"
+
+
+def spoken(text: str) -> Reply:
+    return Reply(text=text, asks=(), stop=StopReason.END, model="fake", usage=Usage(input_tokens=3, output_tokens=2))
+
+
+def asking(*tools: tuple[str, dict[str, Any]], ids: tuple[str, ...] = ()) -> Reply:
+    asks = tuple(
+        ToolAsk(id=ids[place] if ids else f"ask{place}", name=name, arguments=arguments)
+        for place, (name, arguments) in enumerate(tools)
+    )
+    return Reply(text="", asks=asks, stop=StopReason.TOOL_USE, model="fake", usage=Usage(input_tokens=5, output_tokens=4))
+
+
+Script = Callable[[Prompt], Reply]
+
+
+def rounds_of(width: int, rounds: int = 1, tool: str = "pure") -> Script:
+    """Ask for `width` tools in each of `rounds` rounds, then answer with what came back. A pure function of the prompt."""
+
+    def reply(prompt: Prompt) -> Reply:
+        last_user = max(place for place, said in enumerate(prompt.said) if isinstance(said, UserSays))
+        since = prompt.said[last_user + 1 :]
+        done = sum(isinstance(said, AssistantSays) for said in since)
+        if done < rounds:
+            return asking(*((tool, {"n": n}) for n in range(width)), ids=tuple(f"r{done}c{n}" for n in range(width)))
+        results = " ".join(said.content for said in since if isinstance(said, ToolSays))
+        return spoken(f"done: {prompt.said[last_user].text} [{results}]")
+
+    return reply
+
+
+@dataclass
+class FakeModels:
+    script: Script = field(default_factory=lambda: rounds_of(2))
+    prompts: list[Prompt] = field(default_factory=list)
+    before_reply: Callable[[Prompt], None] = lambda prompt: None
+
+    def complete(self, agent: AgentSpec, prompt: Prompt, *, abort: Any, on_delta: Any = None) -> Reply:
+        self.prompts.append(prompt)
+        self.before_reply(prompt)
+        abort.check()
+        return self.script(prompt)
+
+
+EFFECTS = {effect.value: effect for effect in Effect}
+
+
+@dataclass
+class FakeTools:
+    """One tool for each effect, by its name; each call is counted by its idempotency key."""
+
+    ran: Counter[str] = field(default_factory=Counter)
+    finished: Counter[str] = field(default_factory=Counter)
+    before: Callable[[CallOrder], None] = lambda order: None
+    known: dict[str, ToolOutcome] = field(default_factory=dict)
+
+    def specs(self, agent: AgentSpec) -> dict[str, ToolSpec]:
+        return {
+            name: ToolSpec(name=name, description=name, schema={"type": "object"}, effect=effect)
+            for name, effect in EFFECTS.items()
+        }
+
+    def invalid(self, agent: AgentSpec, tool: str, arguments: dict[str, Any]) -> str | None:
+        return "n: must be a number" if not isinstance(arguments.get("n", 0), int) else None
+
+    def run(self, agent: AgentSpec, order: CallOrder, *, abort: Any, on_progress: Any) -> ToolOutcome:
+        self.ran[order.idempotency_key] += 1
+        self.before(order)
+        self.finished[order.idempotency_key] += 1
+        return ToolOutcome(content=f"{order.tool}{order.arguments.get('n', '')}")
+
+    def reconcile(self, agent: AgentSpec, order: CallOrder) -> ToolOutcome | None:
+        return self.known.get(order.idempotency_key)
+
+
+@dataclass
+class FakeAgents:
+    agents: dict[str, AgentSpec] = field(default_factory=lambda: {"ada": AgentSpec(name="ada", model="fake")})
+
+    def get(self, name: str | None) -> AgentSpec:
+        wanted = name or next(iter(self.agents))
+        if wanted not in self.agents:
+            raise UnknownAgent(f"no agent {wanted!r}; the room has: {', '.join(self.agents)}")
+        return self.agents[wanted]
+
+    def names(self) -> list[str]:
+        return list(self.agents)
+
+
+class MemoryLocks:
+    """The locks port as Redis keeps it while all is well; `wipe` is what FLUSHALL does."""
+
+    def __init__(self) -> None:
+        self.threads: dict[str, str] = {}
+        self.work: set[str] = set()
+
+    def take(self, thread_id: str, owner: str) -> str | None:
+        holder = self.threads.setdefault(thread_id, owner)
+        return None if holder == owner else holder
+
+    def extend(self, thread_id: str, owner: str) -> None:
+        self.threads.setdefault(thread_id, owner)
+
+    def release(self, thread_id: str, owner: str) -> None:
+        if self.threads.get(thread_id) == owner:
+            del self.threads[thread_id]
+
+    def once(self, key: str) -> bool:
+        if key in self.work:
+            return False
+        self.work.add(key)
+        return True
+
+    def forget(self, key: str) -> None:
+        self.work.discard(key)
+
+    def alive(self, keys: list[str]) -> set[str]:
+        return self.work.intersection(keys)
+
+    def renew(self, keys: list[str]) -> None:
+        self.work.update(keys)
+
+    def wipe(self) -> None:
+        self.threads.clear()
+        self.work.clear()
+
+
+@dataclass
+class RecordingEvents:
+    seen: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+
+    def emit(self, run_id: str, kind: str, **data: Any) -> None:
+        self.seen.append((run_id, kind, data))
+
+    def turn_done(self, turn_id: str) -> None:
+        self.done.append(turn_id)

@@ -1,0 +1,69 @@
+"""What must hold whatever happened: checked after every test that loses, doubles, reorders or kills."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sqlalchemy import select
+
+from chordage.orchestrator.core.model import AssistantSays, ToolSays
+from chordage.orchestrator.core.transcript import build
+from chordage.orchestrator.store import journal, schema
+from chordage.orchestrator.store.tx import Store
+
+
+def check_all(store: Store) -> None:
+    """After everything has come to rest."""
+    with store.read() as tx:
+        turns = tx.execute(select(schema.turns)).all()
+        runs = tx.execute(select(schema.runs)).all()
+        calls = tx.execute(select(schema.calls)).all()
+        entries = tx.execute(select(schema.journal).order_by(schema.journal.c.id)).all()
+    _every_turn_has_one_end(turns)
+    assert [run.id for run in runs if run.status != "done"] == [], "runs left open"
+    assert [call.id for call in calls if call.status not in {"succeeded", "failed", "cancelled"}] == []
+    _history_is_in_order_of_arrival(turns, entries)
+    _each_run_finished_once(runs, entries)
+    for thread in {turn.thread_id for turn in turns}:
+        _every_ask_is_answered_once(store, thread)
+
+
+def check_always(store: Store, budgets: dict[str, int]) -> None:
+    """At every moment."""
+    with store.read() as tx:
+        runs = tx.execute(select(schema.runs.c.thread_id, schema.runs.c.grp, schema.runs.c.status)).all()
+    open_runs = Counter(run.thread_id for run in runs if run.status != "done")
+    assert all(count == 1 for count in open_runs.values()), f"two open runs on one thread: {open_runs}"
+    running = Counter(run.grp for run in runs if run.status == "running")
+    assert all(count <= budgets[group] for group, count in running.items()), f"over budget: {running}"
+
+
+def _every_turn_has_one_end(turns) -> None:
+    assert [turn.id for turn in turns if turn.status != "done" or turn.disposition is None] == []
+
+
+def _history_is_in_order_of_arrival(turns, entries) -> None:
+    arrival = {turn.id: turn.arrival for turn in turns}
+    told: dict[str, list[int]] = {}
+    for entry in entries:
+        if entry.kind == "UserMessage":
+            told.setdefault(entry.thread_id, []).append(arrival[entry.body["turn"]])
+    for thread, arrivals in told.items():
+        assert arrivals == sorted(set(arrivals)), f"thread {thread} tells its turns as {arrivals}"
+
+
+def _each_run_finished_once(runs, entries) -> None:
+    finished = Counter(entry.run_id for entry in entries if entry.kind == "RunFinished")
+    assert finished == Counter({run.id: 1 for run in runs})
+    assert max(Counter(run.turn_id for run in runs).values(), default=1) == 1, "a turn was run twice"
+
+
+def _every_ask_is_answered_once(store: Store, thread: str) -> None:
+    with store.read() as tx:
+        said = build(*journal.history(tx, thread))
+    for place, message in enumerate(said):
+        if isinstance(message, AssistantSays):
+            answers = said[place + 1 : place + 1 + len(message.asks)]
+            assert [getattr(a, "ask_id", None) for a in answers] == [ask.id for ask in message.asks]
+    asked = sum(len(m.asks) for m in said if isinstance(m, AssistantSays))
+    assert asked == sum(isinstance(m, ToolSays) for m in said)

@@ -1,0 +1,193 @@
+"""The engine in one thread, with a courier whose every delivery the test decides.
+
+Real stages, real SQL. Stages meet only through intents, so whoever owns the list of intents owns the schedule: a test may
+deliver them in any order, twice, or never, and let the process die at any commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy import event, select
+
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
+from chordage.orchestrator.core.intents import (
+    Advance,
+    CallModel,
+    CallTool,
+    CallTools,
+    CommitRound,
+    Dispatch,
+    Intent,
+)
+from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import schema
+from chordage.orchestrator.store.tx import Store
+
+from support.fakes import Clock, CountedIds, FakeAgents, FakeModels, FakeTools, MemoryLocks, RecordingEvents
+
+
+class Died(BaseException):
+    """The process is gone. Not an Exception: no code of ours may catch it and carry on."""
+
+
+@dataclass
+class World:
+    store: Store
+    models: FakeModels = field(default_factory=FakeModels)
+    tools: FakeTools = field(default_factory=FakeTools)
+    agents: FakeAgents = field(default_factory=FakeAgents)
+    locks: MemoryLocks = field(default_factory=MemoryLocks)
+    events: RecordingEvents = field(default_factory=RecordingEvents)
+    clock: Clock = field(default_factory=Clock)
+    pending: list[Intent] = field(default_factory=list)
+    budgets: dict[Group, int] = field(default_factory=lambda: dict(DEFAULT_BUDGETS))
+    commits: int = 0
+    statements: int = 0
+    die_at: int | None = None  # the commit after which, counted from now, the process dies
+    die_before: bool = False  # ... or just before it
+
+    def __post_init__(self) -> None:
+        self.runtime = Runtime(
+            store=self.store, agents=self.agents, models=self.models, tools=self.tools, locks=self.locks,
+            events=self.events, clock=self.clock, new_id=CountedIds(), worker="world", budgets=self.budgets,
+        )  # fmt: skip
+        self._watch_commits()
+
+    def _watch_commits(self) -> None:
+        """Every write transaction and every single guarded statement is a place to die at."""
+        event.listen(self.store.engine, "after_cursor_execute", self._count_single)  # the plain engine shares it
+        event.listen(self.store.engine, "commit", self._before_commit)
+        original = self.store.write
+
+        @contextmanager
+        def write() -> Iterator[object]:
+            with original() as tx:
+                yield tx
+            self._after_commit()
+
+        self.store.write = write  # type: ignore[method-assign]
+
+    def _before_commit(self, connection) -> None:
+        if self.die_at is not None and self.die_before and self.commits + 1 >= self.die_at:
+            self._die()
+
+    def _count_single(self, connection, cursor, statement, parameters, context, executemany) -> None:
+        options = connection.get_execution_options()
+        is_plain = options.get("chordage_plain") or options.get("isolation_level") == "AUTOCOMMIT"
+        self.statements += 1
+        if is_plain and statement.lstrip().upper().startswith(("UPDATE", "INSERT", "DELETE")):
+            self._after_commit()
+
+    def _after_commit(self) -> None:
+        self.commits += 1
+        if self.die_at is not None and self.commits >= self.die_at:
+            self._die()
+
+    def _die(self) -> None:
+        self.die_at = None
+        raise Died
+
+    # what happens
+
+    def submit(self, text: str = "hi", *, thread: str | None = "t1", **more: object) -> str:
+        origin = more.pop("origin", Origin.INVOKE)
+        message = Message(origin=origin, channel=None, sender=Sender.SERVICE, thread_id=thread, text=text)
+        admitted, intents = stages.admit(self.runtime, TurnRequest(message=message, **more))
+        self.pending += intents
+        return admitted.turn_id
+
+    def deliver(self, intent: Intent, *, doubt: bool = False) -> list[Intent]:
+        """Carry one intent out, as a worker does; what follows from it is pending now."""
+        following = self._carry_out(intent, doubt)
+        self.pending += following
+        return following
+
+    def _carry_out(self, intent: Intent, doubt: bool) -> list[Intent]:
+        rt = self.runtime
+        match intent:
+            case Dispatch(group=group):
+                return stages.dispatch(rt, group)
+            case Advance(run_id=run_id):
+                return stages.advance(rt, run_id)
+            case CallModel(run_id=run_id, step=step):
+                return stages.call_model(rt, run_id, step)
+            case CommitRound(run_id=run_id, step=step):
+                return stages.commit_round(rt, run_id, step)
+            case CallTool(call_id=call_id):
+                stages.run_call(rt, call_id, in_doubt=True)
+                return stages.after_lone_call(rt, call_id)
+            case Header(call_ids=call_ids, body=body):
+                for call_id in call_ids:
+                    stages.run_call(rt, call_id, in_doubt=doubt)
+                body.waiting.discard(call_ids)
+                return [] if body.waiting else [body.intent]
+            case CallTools():
+                return self._fan_out(intent)
+
+    def _fan_out(self, fan: CallTools) -> list[Intent]:
+        """What a chord does while nothing goes wrong: its body fires when the last of its headers has returned."""
+        body = Body(intent=CommitRound(run_id=fan.run_id, step=fan.step, group=fan.group), waiting=set(fan.batches))
+        return [Header(call_ids=batch, body=body) for batch in fan.batches]
+
+    def run_dry(self, limit: int = 10_000) -> None:
+        """Deliver everything, in order, until nothing is pending."""
+        for _ in range(limit):
+            if not self.pending:
+                return
+            self.deliver(self.pending.pop(0))
+        raise AssertionError("the world does not come to rest")
+
+    def sweep(self, seconds: float = 0.0) -> list[Intent]:
+        self.clock.pass_by(seconds)
+        woken = stages.rescue(self.runtime)
+        self.pending += woken
+        return woken
+
+    def recover(self, limit: int = 60) -> None:
+        """Time passes and rescue sweeps until every turn is done."""
+        for _ in range(limit):
+            self.run_dry()
+            if not self.unfinished():
+                return
+            self.forget_the_dead()
+            self.sweep(seconds=40)
+        raise AssertionError(f"not finished: {self.unfinished()}")
+
+    def forget_the_dead(self) -> None:
+        """What Redis holds for processes that are gone runs out."""
+        self.locks.wipe()
+
+    # what can be asked
+
+    def unfinished(self) -> list[str]:
+        with self.store.read() as tx:
+            return list(tx.execute(select(schema.turns.c.id).where(schema.turns.c.status != "done")).scalars())
+
+    def rows(self, table: str, **where: object) -> list[dict[str, object]]:
+        chosen = schema.metadata.tables[table]
+        found = select(chosen).where(*(chosen.c[name] == value for name, value in where.items()))
+        with self.store.read() as tx:
+            return [dict(row._mapping) for row in tx.execute(found.order_by(*chosen.primary_key.columns))]
+
+    def row(self, table: str, **where: object) -> dict[str, object]:
+        (row,) = self.rows(table, **where)
+        return row
+
+
+@dataclass(eq=False)
+class Body:
+    intent: CommitRound
+    waiting: set[tuple[str, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Header:
+    """One header of a chord, on its way."""
+
+    call_ids: tuple[str, ...]
+    body: Body

@@ -1,0 +1,97 @@
+"""A call that waits in a socket ends within a second of being told to, whatever it waits for."""
+
+from __future__ import annotations
+
+import ssl
+import time
+
+import pytest
+from support.fake_providers import AbortsAfter, a_prompt, an_agent, catalog_at
+from support.raw_server import anonymous_tls, chunk, raw_server, read_request, stream_head
+
+from chordage.orchestrator.core.errors import Aborted, HandedOver
+from chordage.orchestrator.gateways.models.transport import Transport
+
+SECOND = 1.0
+
+
+def silent_before_headers(connection, over):
+    read_request(connection)
+    over.wait()
+
+
+def silent_in_the_stream(connection, over):
+    read_request(connection)
+    connection.sendall(stream_head() + chunk(b": hello\n\n"))
+    over.wait()
+
+
+def silent_in_the_body(connection, over):
+    read_request(connection)
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{")
+    over.wait()
+
+
+def never_reading(connection, over):
+    over.wait()
+
+
+def forever_pinging(connection, over):
+    read_request(connection)
+    connection.sendall(stream_head())
+    while not over.wait(0.01):
+        connection.sendall(chunk(b": still there\n\n"))
+
+
+def time_to_abort(url, *, prompt="hello", error=Aborted):
+    agent = an_agent("openai:m", model_timeout=30)
+    abort = AbortsAfter(0.15, error)
+    transport = Transport(environ={}, tls=anonymous_tls(ssl.PROTOCOL_TLS_CLIENT))
+    with catalog_at(url, transport=transport) as catalog, pytest.raises(error):
+        catalog.complete(agent, a_prompt(prompt), abort=abort)
+    return time.monotonic() - abort.at
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    "talk", [silent_before_headers, silent_in_the_stream, silent_in_the_body, forever_pinging]
+)
+def test_a_waiting_call_is_aborted_within_a_second(talk, tls):
+    with raw_server(talk, tls=tls) as server:
+        assert time_to_abort(server.url) < SECOND
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_call_that_cannot_send_its_prompt_is_aborted_within_a_second(tls):
+    with raw_server(never_reading, tls=tls) as server:
+        assert time_to_abort(server.url, prompt="x" * 30_000_000) < SECOND
+
+
+def test_a_tls_handshake_that_is_not_answered_is_aborted_within_a_second():
+    with raw_server(never_reading) as server:
+        assert time_to_abort(server.url.replace("http://", "https://")) < SECOND
+
+
+def test_a_call_is_handed_over_within_a_second():
+    with raw_server(silent_before_headers) as server:
+        assert time_to_abort(server.url, error=HandedOver) < SECOND
+
+
+def test_a_wait_between_attempts_is_aborted_within_a_second():
+    def refuses(connection, over):
+        read_request(connection)
+        connection.sendall(b"HTTP/1.1 429 Slow\r\nretry-after: 20\r\ncontent-length: 0\r\n\r\n")
+
+    abort = AbortsAfter(0.15)
+    agent = an_agent("openai:m", model_retries=3)
+    with raw_server(refuses) as server, catalog_at(server.url) as catalog, pytest.raises(Aborted):
+        catalog.complete(agent, a_prompt("hello"), abort=abort)
+    assert time.monotonic() - abort.at < SECOND
+
+
+def test_an_aborted_call_leaves_no_connection_for_the_next_one():
+    with raw_server(silent_in_the_stream) as server, catalog_at(server.url) as catalog:
+        for _ in range(2):
+            with pytest.raises(Aborted):
+                catalog.complete(an_agent("openai:m"), a_prompt("hello"), abort=AbortsAfter(0.05))
+        assert server.connections == 2

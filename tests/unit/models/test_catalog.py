@@ -1,0 +1,183 @@
+"""Retries, fallbacks, and the record of both."""
+
+from __future__ import annotations
+
+import pytest
+from support.fake_providers import Calm, a_prompt, a_script, an_agent, catalog_at, serving
+
+from chordage.orchestrator.core.errors import ConfigError, ModelFailed, RoomError
+from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.gateways.models import ModelCatalog
+
+
+def scripted(tmp_path, **settings):
+    return ModelCatalog(environ={}, scripts=tmp_path, **{"jitter": lambda: 1.0, **settings})
+
+
+def test_a_model_is_asked_again_after_a_passing_fault_and_every_attempt_is_on_record(tmp_path):
+    a_script(tmp_path, "[{text: hello, fail: {fault: overloaded, times: 2}}]", "s.yaml")
+    abort, times = Calm(), iter(range(100))
+    catalog = scripted(tmp_path, clock=lambda: float(next(times)))
+    reply = catalog.complete(an_agent("scripted:s.yaml", model_retries=2), a_prompt("hi"), abort=abort)
+    assert [(one.model, one.fault, one.seconds) for one in reply.attempts] == [
+        ("scripted:s.yaml", Fault.OVERLOADED, 1.0),
+        ("scripted:s.yaml", Fault.OVERLOADED, 1.0),
+        ("scripted:s.yaml", None, 1.0),
+    ]
+    assert reply.attempts[-1].usage == reply.usage
+    assert abort.slept == [0.5, 1.0]
+
+
+def test_backoff_doubles_up_to_a_bound_and_is_jittered_from_nothing(tmp_path):
+    a_script(tmp_path, "[{fail: server}]", "s.yaml")
+    for jitter, wanted in ((1.0, [0.5, 1, 2, 4, 8, 16, 30, 30]), (0.0, [0.0] * 8)):
+        abort = Calm()
+        with pytest.raises(ModelFailed):
+            scripted(tmp_path, jitter=lambda jitter=jitter: jitter).complete(
+                an_agent("scripted:s.yaml", model_retries=8), a_prompt("hi"), abort=abort
+            )
+        assert abort.slept == wanted
+
+
+@pytest.mark.parametrize(("asked", "wait"), [(7, 7.0), (3600, 60.0)])
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+def test_retry_after_is_honoured_up_to_a_bound(tmp_path, wire, asked, wait):
+    script = f"[{{text: hello, fail: {{fault: rate_limit, retry_after: {asked}, times: 1}}}}]"
+    abort = Calm()
+    with serving(tmp_path, script) as server, catalog_at(server.url) as catalog:
+        assert catalog.complete(an_agent(f"{wire}:m", model_retries=1), a_prompt("hi"), abort=abort).text == "hello"
+    assert abort.slept == [wait]
+
+
+def test_no_sleep_follows_the_last_attempt(tmp_path):
+    a_script(tmp_path, "[{fail: server}]", "s.yaml")
+    abort = Calm()
+    with pytest.raises(ModelFailed) as failed:
+        scripted(tmp_path).complete(an_agent("scripted:s.yaml", model_retries=1), a_prompt("hi"), abort=abort)
+    assert (len(failed.value.attempts), len(abort.slept)) == (2, 1)
+
+
+@pytest.mark.parametrize("fault", [Fault.AUTH, Fault.QUOTA, Fault.CONTEXT, Fault.REJECTED])
+def test_a_fault_that_stays_goes_straight_to_the_fallback(tmp_path, fault):
+    a_script(tmp_path, f"[{{fail: {fault}}}]", "first.yaml")
+    a_script(tmp_path, "[{text: from the second}]", "second.yaml")
+    abort = Calm()
+    agent = an_agent("scripted:first.yaml", "scripted:second.yaml", model_retries=5)
+    reply = scripted(tmp_path).complete(agent, a_prompt("hi"), abort=abort)
+    assert (reply.text, reply.model, abort.slept) == ("from the second", "scripted:second.yaml", [])
+    assert [one.fault for one in reply.attempts] == [fault, None]
+
+
+def test_fallbacks_come_in_their_order_each_with_its_own_retries(tmp_path):
+    for name in ("a", "b", "c"):
+        a_script(tmp_path, "[{fail: server}]", f"{name}.yaml")
+    agent = an_agent("scripted:a.yaml", "scripted:b.yaml", "scripted:c.yaml", model_retries=1)
+    with pytest.raises(ModelFailed) as failed:
+        scripted(tmp_path).complete(agent, a_prompt("hi"), abort=Calm())
+    assert [one.model[9] for one in failed.value.attempts] == list("aabbcc")
+    assert failed.value.fault is Fault.SERVER
+    assert "agent 'tester': no model answered in 6 attempts: scripted:a.yaml: server (the script says so);" in str(
+        failed.value
+    )
+
+
+def test_a_fallback_may_speak_the_other_format(tmp_path):
+    script = "[{when: {turn: 1}, text: hello, fail: {fault: overloaded, times: 1}}]"
+    with serving(tmp_path, script) as server, catalog_at(server.url) as catalog:
+        reply = catalog.complete(an_agent("openai:big", "anthropic:small"), a_prompt("hi"), abort=Calm())
+    assert [one.path for one in server.requests] == ["/v1/chat/completions", "/v1/messages"] * 1
+    assert [one.body["model"] for one in server.requests] == ["big", "small"]
+    assert [one.model for one in reply.attempts] == ["openai:big", "anthropic:small"]
+
+
+def test_text_is_passed_on_while_it_comes_and_again_from_the_start_with_a_new_attempt(tmp_path):
+    script = "[{text: 'one two three', chunk: 4, fail: {fault: truncated, times: 1, after: 3}}]"
+    heard = []
+    with serving(tmp_path, script) as server, catalog_at(server.url) as catalog:
+        agent = an_agent("openai:m", model_retries=1)
+        reply = catalog.complete(agent, a_prompt("hi"), abort=Calm(), on_delta=heard.append)
+    assert heard == ["one ", "two ", "one ", "two ", "thre", "e"]
+    assert reply.text == "one two three"
+
+
+def test_nothing_is_passed_on_without_streaming(tmp_path):
+    heard = []
+    with serving(tmp_path, "[{text: hello}]") as server, catalog_at(server.url) as catalog:
+        catalog.complete(an_agent("openai:m", stream=False), a_prompt("hi"), abort=Calm(), on_delta=heard.append)
+    assert heard == []
+
+
+def test_what_a_listener_raises_ends_the_call_and_is_not_retried(tmp_path):
+    class EnoughHeard(Exception):
+        pass
+
+    def listen(text):
+        raise EnoughHeard(text)
+
+    with serving(tmp_path, "[{text: one two three four}]") as server, catalog_at(server.url) as catalog:
+        with pytest.raises(EnoughHeard):
+            catalog.complete(an_agent("openai:m", model_retries=3), a_prompt("hi"), abort=Calm(), on_delta=listen)
+        assert server.calls == 1
+
+
+def test_a_missing_key_is_found_before_any_turn_runs():
+    agent = an_agent("openai:gpt-4o-mini")
+    with pytest.raises(ConfigError) as error:
+        ModelCatalog(environ={}).check(agent)
+    assert str(error.value) == "model provider 'openai' needs an API key: set OPENAI_API_KEY in the environment"
+
+
+def test_a_fallback_is_checked_too(tmp_path):
+    a_script(tmp_path, "[{text: hello}]", "s.yaml")
+    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
+        scripted(tmp_path).check(an_agent("scripted:s.yaml", "anthropic:claude"))
+
+
+def test_a_checked_agent_with_all_it_needs_passes(tmp_path):
+    a_script(tmp_path, "[{text: hello}]", "s.yaml")
+    catalog = ModelCatalog(environ={"OPENAI_API_KEY": "k"}, scripts=tmp_path)
+    assert catalog.check(an_agent("openai:gpt", "scripted:s.yaml")) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("gpt-4o", "model 'gpt-4o' must be written provider:model"),
+        ("openai:", "model 'openai:' must be written provider:model"),
+        ("acme:big", r"no provider 'acme'; choose from openai, anthropic, scripted, or add \[models.acme\]"),
+    ],
+)
+def test_a_model_name_nobody_can_serve_is_refused_with_what_to_do(model, words):
+    with pytest.raises(ConfigError, match=words):
+        ModelCatalog(environ={}).check(an_agent(model))
+
+
+def test_a_script_that_is_not_there_is_found_by_the_check(tmp_path):
+    with pytest.raises(RoomError, match=r"gone\.yaml: the script of model 'scripted:gone\.yaml' cannot be read"):
+        scripted(tmp_path).check(an_agent("scripted:gone.yaml"))
+
+
+def test_a_key_that_vanished_under_a_running_worker_fails_the_call_and_not_the_worker():
+    with pytest.raises(ModelFailed, match="set OPENAI_API_KEY") as failed:
+        ModelCatalog(environ={}).complete(an_agent("openai:gpt", model_retries=3), a_prompt("hi"), abort=Calm())
+    assert [one.fault for one in failed.value.attempts] == [Fault.AUTH]
+
+
+def test_a_script_that_runs_out_fails_the_call_and_names_file_and_reply(tmp_path):
+    path = a_script(tmp_path, "[{when: nobody says this, text: hello}]", "s.yaml")
+    with pytest.raises(ModelFailed) as failed:
+        scripted(tmp_path).complete(an_agent("scripted:s.yaml", model_retries=3), a_prompt("hi"), abort=Calm())
+    assert f"{path}: the script has no reply number 1 to 'hi'" in str(failed.value)
+    assert [one.fault for one in failed.value.attempts] == [Fault.REJECTED]
+
+
+def test_a_key_repeated_by_the_server_is_not_shown(tmp_path):
+    script = "def reply(prompt, attempt):\n    raise ValueError('wrong key sk-one')\n"
+    server_script = a_script(tmp_path, script, "s.py")
+    from chordage.orchestrator.gateways.models import scripted_server
+
+    server = scripted_server.serve(server_script)
+    with catalog_at(server.url) as catalog, pytest.raises(ModelFailed, match=r"wrong key \*\*\*") as failed:
+        catalog.complete(an_agent("openai:m"), a_prompt("hi"), abort=Calm())
+    server.close()
+    assert "sk-one" not in str(failed.value)

@@ -1,0 +1,354 @@
+"""How a call is carried out: what it knows, what it raises, how often it is tried, and how its time is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from contextvars import ContextVar
+
+import pytest
+
+from chordage import Context, Suspend, tool
+from chordage.orchestrator.core.errors import Aborted, HandedOver
+
+REQUEST = ContextVar("REQUEST", default="none")
+
+
+class AbortOn:
+    """Raises at the given check, counted from 1, or in the first wait."""
+
+    def __init__(self, check=0, error=Aborted):
+        self.left = check
+        self.error = error
+
+    def check(self):
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+
+    def wait(self, seconds):
+        raise self.error
+
+
+@tool
+def quick(word: str) -> str:
+    return word
+
+
+def test_sync_and_async_functions_give_their_results(bench):
+    @tool
+    async def slow(word: str) -> str:
+        await asyncio.sleep(0)
+        return word
+
+    assert bench.call(quick, word="a").content == "a"
+    assert bench.call(slow, word="b").content == "b"
+
+
+def test_the_context_tells_of_the_call(bench):
+    @tool
+    def whoami(ctx: Context) -> list:
+        return [ctx.run_id, ctx.thread_id, ctx.call_id, ctx.idempotency_key, ctx.attempt, ctx.cancelled]
+
+    assert bench.call(whoami).content == '["run-1","thread-1","call-1","key-1",1,false]'
+
+
+def test_context_variables_come_along_and_do_not_leak_back(bench):
+    @tool
+    def peek() -> str:
+        seen = REQUEST.get()
+        REQUEST.set("changed")
+        return seen
+
+    token = REQUEST.set("mine")
+    assert bench.call(peek).content == "mine"
+    assert REQUEST.get() == "mine"
+    REQUEST.reset(token)
+
+
+def test_an_exception_is_an_outcome_without_a_traceback_and_the_log_has_it(bench, caplog):
+    @tool
+    def fail() -> None:
+        raise LookupError("no such book")
+
+    outcome = bench.call(fail)
+    assert (outcome.code, outcome.content) == ("raised", "ToolError: LookupError: no such book")
+    assert "Traceback" in caplog.text
+    assert "tool fail (" in caplog.text
+
+
+def test_an_exception_without_text_or_with_too_much_is_told_all_the_same(bench):
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    @tool
+    def fail(how: str) -> None:
+        raise {"bare": KeyError(), "long": ValueError("x" * 9999), "mute": Mute()}[how]
+
+    assert bench.call(fail, how="bare").content == "ToolError: KeyError"
+    assert len(bench.call(fail, how="long").content) < 4100
+    assert bench.call(fail, how="mute").content == "ToolError: Mute: (its text cannot be read: RuntimeError)"
+
+
+@pytest.mark.parametrize("leaving", [SystemExit, KeyboardInterrupt])
+def test_an_order_to_the_process_goes_through(bench, leaving):
+    @tool
+    def leave() -> None:
+        raise leaving
+
+    @tool
+    async def leave_async() -> None:
+        raise leaving
+
+    for function in (leave, leave_async):
+        with pytest.raises(leaving):
+            bench.call(function)
+
+
+def test_a_coroutine_that_cancels_itself_is_an_outcome(bench):
+    @tool
+    async def confused() -> None:
+        raise asyncio.CancelledError
+
+    assert bench.call(confused).content == "ToolError: CancelledError"
+
+
+def test_a_tool_that_suspends_itself_is_told_that_this_does_not_work_yet(bench):
+    @tool
+    def ask(ctx: Context) -> str:
+        ctx.suspend("May I?", expires_in=60)
+
+    @tool(retries=3)
+    async def ask_async() -> str:
+        raise Suspend("May I?")
+
+    for function in (ask, ask_async):
+        outcome = bench.call(function)
+        assert (outcome.code, outcome.tries) == ("suspend_unsupported", 1)
+        assert outcome.content == (
+            f"ToolError: {function.__name__} asked to wait for a decision (May I?), and in this version a tool cannot be "
+            "suspended from inside. Nobody was asked, and nobody will answer."
+        )
+
+
+def test_a_declared_exception_is_tried_again_with_growing_pauses(bench):
+    attempts = []
+
+    @tool(retries=3, retry_on=OSError)
+    def flaky(ctx: Context) -> str:
+        attempts.append(ctx.attempt)
+        if len(attempts) < 4:
+            raise ConnectionError
+        return "at last"
+
+    outcome = bench.call(flaky)
+    assert (outcome.content, outcome.tries) == ("at last", 4)
+    assert attempts == [1, 2, 3, 4]
+    for pause, most in zip(bench.calm.waited, [0.5, 1.0, 2.0], strict=True):
+        assert most / 2 <= pause <= most
+
+
+def test_other_exceptions_are_not_tried_again(bench):
+    @tool(retries=3, retry_on=OSError)
+    def broken() -> str:
+        raise ValueError("no")
+
+    assert bench.call(broken).tries == 1
+    assert bench.calm.waited == []
+
+
+def test_the_tries_end_and_the_last_error_is_told(bench):
+    @tool(retries=2)
+    def broken() -> str:
+        raise ValueError("no")
+
+    outcome = bench.call(broken)
+    assert (outcome.code, outcome.content, outcome.tries) == ("raised", "ToolError: ValueError: no", 3)
+
+
+def test_cancelling_ends_the_pause_between_two_tries(bench):
+    @tool(retries=2)
+    def broken() -> str:
+        raise ValueError
+
+    with pytest.raises(HandedOver):
+        bench.call(broken, abort=AbortOn(error=HandedOver))
+
+
+def test_a_call_that_is_cancelled_already_does_not_start(bench):
+    started = threading.Event()
+
+    @tool
+    def start() -> None:
+        started.set()
+
+    with pytest.raises(Aborted):
+        bench.call(start, abort=AbortOn(check=1))
+    assert not started.is_set()
+
+
+def test_a_function_over_its_time_is_left_and_told(bench):
+    told = threading.Event()
+
+    @tool(timeout=0.1)
+    def endless(ctx: Context) -> None:
+        while not ctx.cancelled:
+            time.sleep(0.01)
+        ctx.progress("nobody hears this")
+        told.set()
+
+    outcome = bench.call(endless)
+    assert (outcome.code, outcome.tries) == ("timeout", 1)
+    assert "endless did not finish within 0.1 s" in outcome.content
+    assert told.wait(5)
+    assert bench.call(quick, word="next").content == "next"
+
+
+def test_a_timeout_is_never_tried_again(bench):
+    @tool(timeout=0.1, retries=5)
+    async def endless() -> None:
+        await asyncio.sleep(60)
+
+    assert bench.call(endless).tries == 1
+
+
+def test_the_tools_own_timeout_error_is_an_exception_like_any_other(bench):
+    @tool(retries=1, retry_on=TimeoutError)
+    def impatient() -> None:
+        raise TimeoutError("the shop is closed")
+
+    outcome = bench.call(impatient)
+    assert (outcome.code, outcome.tries) == ("raised", 2)
+
+
+def test_a_coroutine_over_its_time_is_cancelled_and_cleans_up(bench):
+    cleaned = threading.Event()
+
+    @tool(timeout=0.1)
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.set()
+
+    assert bench.call(endless).code == "timeout"
+    assert cleaned.is_set()
+
+
+def test_a_coroutine_that_blocks_or_refuses_to_end_is_left(bench, monkeypatch):
+    monkeypatch.setattr("chordage.orchestrator.gateways.tools.attempt.UNWIND", 0.1)
+    release = threading.Event()
+
+    @tool(timeout=0.1)
+    async def blocking() -> None:
+        release.wait(5)
+
+    assert bench.call(blocking).code == "timeout"
+    release.set()
+
+
+def test_cancelling_leaves_a_function_that_is_running(bench):
+    told = threading.Event()
+
+    @tool
+    def endless(ctx: Context) -> None:
+        while not ctx.cancelled:
+            time.sleep(0.01)
+        told.set()
+
+    with pytest.raises(Aborted):
+        bench.call(endless, abort=AbortOn(check=2))
+    assert told.wait(5)
+
+
+def test_cancelling_cancels_a_coroutine_that_is_running(bench):
+    cleaned = threading.Event()
+
+    @tool
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.set()
+
+    with pytest.raises(Aborted):
+        bench.call(endless, abort=AbortOn(check=2))
+    assert cleaned.is_set()
+
+
+def test_a_result_that_is_there_wins_over_a_cancellation(bench):
+    assert bench.call(quick, word="done", abort=AbortOn(check=2)).content == "done"
+
+
+def test_progress_is_passed_on_from_the_calling_thread(bench):
+    heard = []
+
+    @tool
+    def report(ctx: Context) -> str:
+        ctx.progress(0.4, "reading")
+        return threading.current_thread().name
+
+    def listen(note):
+        heard.append((note, threading.current_thread() is here))
+
+    here = threading.current_thread()
+    outcome = bench.box(report).run(None, bench.order(report), abort=bench.calm, on_progress=listen)
+    assert heard == [("40% reading", True)]
+    assert outcome.content != here.name
+
+
+def test_of_many_notes_at_once_the_newest_is_heard(bench):
+    @tool
+    def chatter(ctx: Context) -> None:
+        for number in range(10_000):
+            ctx.progress(f"page {number}")
+
+    bench.call(chatter)
+    assert bench.notes[-1] == "page 9999"
+    assert bench.notes == sorted(bench.notes, key=lambda note: int(note.split()[1]))
+
+
+def test_a_listener_that_fails_does_not_fail_the_call(bench, caplog):
+    @tool
+    def report(ctx: Context) -> str:
+        ctx.progress(1)
+        return "done"
+
+    def deaf(note):
+        raise OSError
+
+    outcome = bench.box(report).run(None, bench.order(report), abort=bench.calm, on_progress=deaf)
+    assert outcome.content == "done"
+    assert "a progress note was lost" in caplog.text
+
+
+def test_a_listener_may_abort(bench):
+    @tool
+    def report(ctx: Context) -> str:
+        ctx.progress(1)
+        return "done"
+
+    def stop(note):
+        raise Aborted
+
+    with pytest.raises(Aborted):
+        bench.box(report).run(None, bench.order(report), abort=bench.calm, on_progress=stop)
+
+
+def test_a_call_costs_microseconds(bench):
+    box, order = bench.box(quick), bench.order(quick, word="x")
+    costs = []
+    for _ in range(200):
+        began = time.perf_counter()
+        box.run(None, order, abort=bench.calm, on_progress=print)
+        costs.append(time.perf_counter() - began)
+    assert min(costs) < 0.000_5  # measured: 0.000 09; ten threads started per call would not fit
+
+
+def test_no_warning_is_logged_for_a_good_call(bench, caplog):
+    with caplog.at_level(logging.DEBUG):
+        bench.call(quick, word="x")
+    assert caplog.records == []

@@ -1,0 +1,167 @@
+"""The JSON Schema that a signature becomes, and where its descriptions come from."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from chordage import tool
+from chordage.orchestrator.gateways.tools import docstring
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Item(BaseModel):
+    name: str
+    parts: list[Part] = []
+
+
+@tool
+def defined_early(thing: DefinedLate) -> int:
+    return thing.size
+
+
+class Part(BaseModel):
+    size: int
+
+
+@dataclass
+class DefinedLate:
+    size: int
+
+
+def properties(bench, function):
+    return bench.spec(function).schema["properties"]
+
+
+def test_required_and_optional_parameters_are_told_apart(bench):
+    @tool
+    def search(query: str, limit: int = 5, after: str | None = None) -> str:
+        return query
+
+    schema = bench.spec(search).schema
+    assert schema["required"] == ["query"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["limit"] == {"type": "integer", "default": 5}
+    assert schema["properties"]["after"]["anyOf"] == [{"type": "string"}, {"type": "null"}]
+
+
+def test_enums_and_literals_become_choices(bench):
+    @tool
+    def paint(colour: Colour, finish: Literal["matt", "gloss"] = "matt") -> str:
+        return colour.name
+
+    schema = bench.spec(paint).schema
+    assert schema["$defs"]["Colour"]["enum"] == ["red", "blue"]
+    assert schema["properties"]["finish"]["enum"] == ["matt", "gloss"]
+    assert bench.call(paint, colour="blue").content == "BLUE"
+
+
+def test_models_arrive_as_models(bench):
+    @tool
+    def weigh(item: Item) -> int:
+        return sum(part.size for part in item.parts)
+
+    assert bench.call(weigh, item={"name": "x", "parts": [{"size": 2}, {"size": 3}]}).content == "5"
+
+
+def test_an_annotation_may_name_a_class_further_down(bench):
+    assert bench.call(defined_early, thing={"size": 7}).content == "7"
+
+
+def test_a_field_brings_rules_and_its_own_description(bench):
+    @tool
+    def search(limit: Annotated[int, Field(ge=1, le=9, description="from the field")], page: int = Field(1, gt=0)) -> int:
+        """Search.
+
+        Args:
+            limit: from the docstring
+        """
+        return limit + page
+
+    assert properties(bench, search)["limit"]["description"] == "from the field"
+    assert properties(bench, search)["page"] == {"type": "integer", "default": 1, "exclusiveMinimum": 0}
+    assert bench.call(search, limit=2).content == "3"
+
+
+def test_an_alias_is_what_the_model_sees(bench):
+    @tool
+    def search(from_: Annotated[str, Field(alias="from")]) -> str:
+        return from_
+
+    assert list(properties(bench, search)) == ["from"]
+    assert bench.call(search, **{"from": "here"}).content == "here"
+
+
+def test_names_that_pydantic_keeps_for_itself_are_fine_parameters(bench):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        @tool
+        def odd(schema: str, _hidden: int, model_config: str, json: bool, copy: float) -> list:
+            return [schema, _hidden, model_config, json, copy]
+
+    given = {"schema": "s", "_hidden": 1, "model_config": "m", "json": True, "copy": 0.5}
+    assert list(properties(bench, odd)) == list(given)
+    assert bench.call(odd, **given).content == '["s",1,"m",true,0.5]'
+
+
+def test_a_default_that_json_lacks_is_kept_silently(bench):
+    marker = object()
+
+    @tool
+    def look(at: object = marker) -> bool:
+        return at is marker
+
+    assert "default" not in properties(bench, look)["at"]
+    assert bench.call(look).content == "true"
+
+
+def test_google_descriptions_reach_the_parameters(bench):
+    @tool
+    def search(query: str, limit: int = 5) -> str:
+        """Search the archive
+        for a text.
+
+        More that the model need not know.
+
+        Args:
+            query: what to look for,
+                in any language: even Latin
+            limit (int, optional): how many
+
+        Returns:
+            str: nothing of interest
+        """
+        return query
+
+    assert bench.spec(search).description == "Search the archive for a text."
+    assert properties(bench, search)["query"]["description"] == "what to look for, in any language: even Latin"
+    assert properties(bench, search)["limit"]["description"] == "how many"
+    assert "Returns" not in str(bench.spec(search).schema)
+
+
+def test_rest_descriptions_reach_the_parameters():
+    read = docstring.read("""
+    Search.
+    :param query: what to look for,
+        in any language
+    :param int limit: how many
+    :returns: nothing of interest
+
+    Not part of it.
+    """)
+    assert read.summary == "Search."
+    assert read.parameters == {"query": "what to look for, in any language", "limit": "how many"}
+
+
+def test_a_function_without_docstring_has_no_description():
+    assert docstring.read(None) == docstring.Described()
+    assert docstring.read("Args:\n    query: text").summary == ""
