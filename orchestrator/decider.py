@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolSpec
+from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Dispatch, Intent
 from chordage.orchestrator.core.model import Reply, ToolAsk, Usage
 from chordage.orchestrator.core.moves import Finish, Infer, Move, RunTools, View
-from chordage.orchestrator.core.reasons import Ending
+from chordage.orchestrator.core.reasons import Ending, failed
 from chordage.orchestrator.core.records import Call, Checkpoint, NewCall, Phase, Run
 from chordage.orchestrator.core.rounds import distinct, generations, spread
 from chordage.orchestrator.core.status import CallStatus
@@ -27,6 +28,7 @@ from chordage.orchestrator.store.tx import Tx
 from chordage.orchestrator.strategies import STRATEGIES
 
 NO_USAGE = Usage()
+PATIENCE = 3  # how often a run whose agent cannot be loaded is tried again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,16 +56,21 @@ def next_move(run: Run, agent: AgentSpec, reply: Reply | None) -> Move:
     return STRATEGIES[run.strategy](View(rounds=run.rounds, reply=reply, max_rounds=agent.limits.max_rounds))
 
 
-def after_rest(rt: Runtime, run: Run, agent: AgentSpec) -> list[Intent]:
+def after_rest(rt: Runtime, run: Run) -> list[Intent]:
     """The run has no reply before it: it has just started, or its round is settled."""
     step = run.next_inference
     if step is None:
         return []
+    at = Position(run=run, step=step, token=run.claim_token)
+    try:
+        agent = rt.agents.get(run.agent)
+    except UserError as error:
+        return bear_with_the_room(rt, at, error)
     match next_move(run, agent, None):
         case Infer():
             return [CallModel(run_id=run.id, step=step, group=run.group)]
         case Finish(ending=ending):
-            return end_here(rt, Position(run=run, step=step, token=run.claim_token), ending)
+            return end_here(rt, at, ending)
         case RunTools():
             raise AssertionError(f"strategy {run.strategy!r} runs tools before the model asked for any")
 
@@ -176,6 +183,13 @@ def end_run(tx: Tx, rt: Runtime, run: Run, ending: Ending, *, content: str) -> l
         return None
     claims.close_calls(tx, run.id, code=ending.reason.value, content=content, now=now)
     return close_turn(tx, rt, run, run.step, ending, [], text=None)
+
+
+def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Intent]:
+    """An agent that cannot be loaded may be in the middle of an edit, or of a deploy: rescue tries again a few times."""
+    if at.run.resends >= PATIENCE and not isinstance(error, Unavailable):
+        return end_here(rt, at, failed("agent", str(error)))
+    raise error
 
 
 def tell_the_end(rt: Runtime, run: Run) -> None:

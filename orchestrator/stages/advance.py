@@ -14,4 +14,4 @@ def advance(rt: Runtime, run_id: str) -> list[Intent]:
         run = runs.load(tx, run_id)
     if run is None or run.status is not RunStatus.RUNNING:
         return []
-    return decider.after_rest(rt, run, rt.agents.get(run.agent))
+    return decider.after_rest(rt, run)

@@ -21,7 +21,7 @@ def commit_round(rt: Runtime, run_id: str, step: int) -> list[Intent]:
         run = runs.load(tx, run_id)
     if run is None or not _is_due(run, step):
         return []
-    return decider.after_rest(rt, run, rt.agents.get(run.agent))
+    return decider.after_rest(rt, run)
 
 
 def _is_due(run: Run, step: int) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from chordage.orchestrator import decider
-from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, Unavailable, UserError
+from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Prompt, Reply, ToolOffer
 from chordage.orchestrator.core.moves import Infer
@@ -27,8 +27,6 @@ from chordage.orchestrator.store import claims, journal, runs
 from chordage.orchestrator.store.claims import Position
 
 log = structlog.get_logger()
-
-PATIENCE = 3  # how often a run whose agent cannot be loaded is tried again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,18 +71,11 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     except ModelFailed as error:
         return decider.end_here(rt, at, failed(f"model_{error.fault.value}", str(error)))
     except UserError as error:
-        return _bear_with_the_room(rt, at, error)
+        _let_go(rt, at)
+        return decider.bear_with_the_room(rt, at, error)
     except BaseException:
         _let_go(rt, at)
         raise
-
-
-def _bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Intent]:
-    """An agent that cannot be loaded may be in the middle of an edit, or of a deploy: rescue tries again a few times."""
-    if at.run.resends >= PATIENCE and not isinstance(error, Unavailable):
-        return decider.end_here(rt, at, failed("agent", str(error)))
-    _let_go(rt, at)
-    raise error
 
 
 def _let_go(rt: Runtime, at: Position) -> None:

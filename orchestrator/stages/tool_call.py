@@ -77,7 +77,7 @@ def _may_start(call: Call, now: datetime) -> bool:
         case CallStatus.NEW:
             return True
         case CallStatus.RUNNING if call.effect is not Effect.UNSAFE:
-            return call.lease_until is not None and call.lease_until < now
+            return call.worker is None or (call.lease_until is not None and call.lease_until < now)
         case _:
             return False
 

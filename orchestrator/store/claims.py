@@ -294,7 +294,7 @@ def push_lease(tx: Tx, run: Run, *, lease_until: datetime, resends: int, expirie
     tx.execute(
         update(runs)
         .where(runs.c.id == run.id, runs.c.epoch == run.epoch)
-        .values(lease_until=lease_until, resends=resends, expiries=expiries, claim_token=None)
+        .values(lease_until=lease_until, resends=resends, expiries=expiries, claim_token=None, claim_worker=None)
     )
 
 
@@ -311,7 +311,8 @@ def renew_runs(tx: Tx, held: Collection[tuple[str, int]], worker: str, lease_unt
 
 def claim_call(tx: Tx, call: Call, token: str, worker: str, *, now: datetime, lease_until: datetime) -> bool:
     """From here on a crash leaves evidence: the call is Running, by this token, until the lease is up."""
-    stale = and_(has(calls.c.status, CallStatus.RUNNING), calls.c.lease_until < now)
+    abandoned = or_(calls.c.worker.is_(None), calls.c.lease_until < now)
+    stale = and_(has(calls.c.status, CallStatus.RUNNING), abandoned)
     claimed = (
         update(calls)
         .where(calls.c.id == call.id, or_(has(calls.c.status, *sources(CALL, CallStatus.RUNNING)), stale))
@@ -364,15 +365,15 @@ def release_call(tx: Tx, call_id: str, token: str, now: datetime) -> None:
     freed = update(calls).where(
         calls.c.id == call_id, calls.c.claim_token == token, has(calls.c.status, *sorted(OPEN_CALL))
     )
-    tx.execute(freed.values(claim_token=None, lease_until=now))
+    tx.execute(freed.values(claim_token=None, worker=None, lease_until=now))
 
 
 def push_call_lease(tx: Tx, call: Call, *, lease_until: datetime, resends: int, expiries: int) -> None:
-    """As push_lease, for a call."""
+    """As push_lease, for a call. It is in nobody's hand until it is claimed again."""
     tx.execute(
         update(calls)
         .where(calls.c.id == call.id)
-        .values(lease_until=lease_until, resends=resends, expiries=expiries, claim_token=None)
+        .values(lease_until=lease_until, resends=resends, expiries=expiries, claim_token=None, worker=None)
     )
 
 

@@ -97,6 +97,10 @@ class Store:
                 time.sleep(pause)
         raise AssertionError("the pauses never end")
 
+    @property
+    def is_postgres(self) -> bool:
+        return self.engine.dialect.name == "postgresql"
+
     def close(self) -> None:
         if self._engine is not None and self._pid == os.getpid():
             self._engine.dispose()

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import logging
+
 import pytest
+import structlog
 
 from chordage.orchestrator.store.tx import Store
 from support.world import World
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Thousands of wake-ups are not worth a line each."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

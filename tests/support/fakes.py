@@ -141,6 +141,7 @@ class MemoryLocks:
     def __init__(self) -> None:
         self.threads: dict[str, str] = {}
         self.work: set[str] = set()
+        self.dead = False  # the process that speaks was killed: Redis hears nothing of it
 
     def take(self, thread_id: str, owner: str) -> str | None:
         holder = self.threads.setdefault(thread_id, owner)
@@ -150,7 +151,7 @@ class MemoryLocks:
         self.threads.setdefault(thread_id, owner)
 
     def release(self, thread_id: str, owner: str) -> None:
-        if self.threads.get(thread_id) == owner:
+        if self.threads.get(thread_id) == owner and not self.dead:
             del self.threads[thread_id]
 
     def once(self, key: str) -> bool:
@@ -160,7 +161,8 @@ class MemoryLocks:
         return True
 
     def forget(self, key: str) -> None:
-        self.work.discard(key)
+        if not self.dead:
+            self.work.discard(key)
 
     def alive(self, keys: list[str]) -> set[str]:
         return self.work.intersection(keys)

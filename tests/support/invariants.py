@@ -43,11 +43,13 @@ def _every_turn_has_one_end(turns) -> None:
 
 
 def _history_is_in_order_of_arrival(turns, entries) -> None:
-    arrival = {turn.id: turn.arrival for turn in turns}
-    told: dict[str, list[int]] = {}
+    """Among turns of one thread and one priority."""
+    by_id = {turn.id: turn for turn in turns}
+    told: dict[tuple[str, str], list[int]] = {}
     for entry in entries:
         if entry.kind == "UserMessage":
-            told.setdefault(entry.thread_id, []).append(arrival[entry.body["turn"]])
+            turn = by_id[entry.body["turn"]]
+            told.setdefault((entry.thread_id, turn.grp), []).append(turn.arrival)
     for thread, arrivals in told.items():
         assert arrivals == sorted(set(arrivals)), f"thread {thread} tells its turns as {arrivals}"
 

@@ -50,27 +50,42 @@ class World:
     statements: int = 0
     die_at: int | None = None  # the commit after which, counted from now, the process dies
     die_before: bool = False  # ... or just before it
+    dead: bool = False
 
     def __post_init__(self) -> None:
         self.runtime = Runtime(
             store=self.store, agents=self.agents, models=self.models, tools=self.tools, locks=self.locks,
             events=self.events, clock=self.clock, new_id=CountedIds(), worker="world", budgets=self.budgets,
         )  # fmt: skip
+        if not self.store.is_postgres:
+            event.listen(self.store.engine, "connect", _unsynced)  # nobody pulls a plug here
         self._watch_commits()
 
     def _watch_commits(self) -> None:
         """Every write transaction and every single guarded statement is a place to die at."""
         event.listen(self.store.engine, "after_cursor_execute", self._count_single)  # the plain engine shares it
         event.listen(self.store.engine, "commit", self._before_commit)
-        original = self.store.write
+        write, plain = self.store.write, self.store.read
 
         @contextmanager
-        def write() -> Iterator[object]:
-            with original() as tx:
+        def counted() -> Iterator[object]:
+            self._only_the_living()
+            with write() as tx:
                 yield tx
             self._after_commit()
 
-        self.store.write = write  # type: ignore[method-assign]
+        @contextmanager
+        def single() -> Iterator[object]:
+            self._only_the_living()
+            with plain() as tx:
+                yield tx
+
+        self.store.write, self.store.read, self.store.single = counted, single, single  # type: ignore[method-assign]
+
+    def _only_the_living(self) -> None:
+        """A process that was killed runs no `except` and no `finally`: whatever it still tries fails like this."""
+        if self.dead:
+            raise Died
 
     def _before_commit(self, connection) -> None:
         if self.die_at is not None and self.die_before and self.commits + 1 >= self.die_at:
@@ -90,7 +105,15 @@ class World:
 
     def _die(self) -> None:
         self.die_at = None
-        raise Died
+        raise self.kill()
+
+    def kill(self) -> Died:
+        """The process is killed here: `raise world.kill()`. It stays dead until something is delivered to another one."""
+        self.dead = self.locks.dead = True
+        return Died()
+
+    def revive(self) -> None:
+        self.dead = self.locks.dead = False
 
     # what happens
 
@@ -103,6 +126,7 @@ class World:
 
     def deliver(self, intent: Intent, *, doubt: bool = False) -> list[Intent]:
         """Carry one intent out, as a worker does; what follows from it is pending now."""
+        self.revive()
         following = self._carry_out(intent, doubt)
         self.pending += following
         return following
@@ -143,6 +167,7 @@ class World:
         raise AssertionError("the world does not come to rest")
 
     def sweep(self, seconds: float = 0.0) -> list[Intent]:
+        self.revive()
         self.clock.pass_by(seconds)
         woken = stages.rescue(self.runtime)
         self.pending += woken
@@ -160,6 +185,7 @@ class World:
 
     def forget_the_dead(self) -> None:
         """What Redis holds for processes that are gone runs out."""
+        self.revive()
         self.locks.wipe()
 
     # what can be asked
@@ -177,6 +203,10 @@ class World:
     def row(self, table: str, **where: object) -> dict[str, object]:
         (row,) = self.rows(table, **where)
         return row
+
+
+def _unsynced(connection, _record) -> None:
+    connection.execute("PRAGMA synchronous=OFF")
 
 
 @dataclass(eq=False)

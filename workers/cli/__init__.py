@@ -1,0 +1,89 @@
+"""The `chordage` command. A subcommand is imported when it is used, so that `chordage --help` answers at once."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+# In the order people meet them. The summary stands here so that listing the commands imports none of them.
+COMMANDS: dict[str, str] = {
+    "demo": "See a turn run over several worker processes. Needs no API key, no service, no folder.",
+    "init": "Put an example room into this folder, to start from.",
+    "dev": "Start everything on this machine: Redis, workers, beat and the HTTP server.",
+    "invoke": "Carry one turn out and print the answer. Needs no running fleet.",
+    "submit": "Hand a message to the fleet; it becomes a turn.",
+    "turns": "List turns.",
+    "threads": "List threads.",
+    "show": "Show a turn, a run or a thread.",
+    "cancel": "Cancel a turn.",
+    "worker": "Start one worker.",
+    "beat": "Start the clock that sends periodic work.",
+    "flower": "Start Flower, a web page that watches the workers.",
+    "migrate": "Bring the database to the schema of this version.",
+    "bench": "Measure what the engine costs.",
+}
+ELSEWHERE = {"bench": "chordage.workers.bench"}
+
+
+class Commands(click.Group):
+    """Subcommand X is the object `X` in the module of that name in this package."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(ELSEWHERE.get(cmd_name, f"{__name__}.{cmd_name}"))
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in COMMANDS:
+            ctx.fail(_unknown(name))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            from chordage.workers.cli import failing
+
+            failing.tell(error)
+            raise
+
+
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, COMMANDS, n=1)
+    return f"there is no command {name!r}" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        click.echo(f"chordage {version('chordage')}")
+        ctx.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+def main() -> None:
+    """A durable runtime for LLM-agent turns on Celery.
+
+    New here? Run `chordage demo`. Settings come from CHORDAGE_* variables and from chordage.toml.
+    """

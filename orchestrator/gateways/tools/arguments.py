@@ -42,7 +42,8 @@ class Arguments:
         except NameError:
             raise
         except Exception as error:
-            raise RoomError(f"{place}: {_culprit(parameters)}") from error
+            raise RoomError(f"{place}: {_culprit(parameters)} cannot be described in JSON Schema: {error}") from error
+        _check_aliases(self._model, place)
 
     def fit(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the function wants them. Raises Unfit."""
@@ -107,14 +108,21 @@ def _schema(model: type[BaseModel], described: dict[str, str]) -> dict[str, Any]
 
 
 def _culprit(parameters: tuple[Parameter, ...]) -> str:
-    """Which parameter no schema can be made for: the first that fails alone."""
-    for parameter in parameters:
-        try:
-            _schema(_model({"arg_0": parameter.name}, (parameter,)), {})
-        except Exception as error:
-            why = str(error).splitlines()[0]
-            return f"parameter {parameter.name} cannot be described in JSON Schema; use a type that JSON has: {why}"
-    return "the parameters cannot be described in JSON Schema together; two of them have the same alias"
+    return ", ".join(f"parameter {p.name}" for p in parameters if not _is_fine_alone(p)) or "the parameters together"
+
+
+def _is_fine_alone(parameter: Parameter) -> bool:
+    try:
+        _schema(_model({"arg_0": parameter.name}, (parameter,)), {})
+    except Exception:
+        return False
+    return True
+
+
+def _check_aliases(model: type[BaseModel], place: str) -> None:
+    aliases = [field.alias for field in model.model_fields.values()]
+    for alias in sorted({str(alias) for alias in aliases if aliases.count(alias) > 1}):
+        raise RoomError(f"{place}: two parameters are called {alias!r} by the model; change one alias")
 
 
 def _shortened(text: str) -> str:

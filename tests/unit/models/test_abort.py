@@ -6,11 +6,11 @@ import ssl
 import time
 
 import pytest
-from support.fake_providers import AbortsAfter, a_prompt, an_agent, catalog_at
-from support.raw_server import anonymous_tls, chunk, raw_server, read_request, stream_head
 
 from chordage.orchestrator.core.errors import Aborted, HandedOver
 from chordage.orchestrator.gateways.models.transport import Transport
+from support.fake_providers import AbortsAfter, a_prompt, an_agent, catalog_at
+from support.raw_server import anonymous_tls, chunk, raw_server, read_request, stream_head
 
 SECOND = 1.0
 
@@ -53,9 +53,7 @@ def time_to_abort(url, *, prompt="hello", error=Aborted):
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize(
-    "talk", [silent_before_headers, silent_in_the_stream, silent_in_the_body, forever_pinging]
-)
+@pytest.mark.parametrize("talk", [silent_before_headers, silent_in_the_stream, silent_in_the_body, forever_pinging])
 def test_a_waiting_call_is_aborted_within_a_second(talk, tls):
     with raw_server(talk, tls=tls) as server:
         assert time_to_abort(server.url) < SECOND

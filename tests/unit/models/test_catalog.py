@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.fake_providers import Calm, a_prompt, a_script, an_agent, catalog_at, serving
 
 from chordage.orchestrator.core.errors import ConfigError, ModelFailed, RoomError
 from chordage.orchestrator.core.model import Fault
-from chordage.orchestrator.gateways.models import ModelCatalog
+from chordage.orchestrator.gateways.models import ModelCatalog, scripted_server
+from support.fake_providers import KEYS, Calm, a_prompt, a_script, an_agent, catalog_at, providers_at, serving
 
 
 def scripted(tmp_path, **settings):
@@ -82,11 +82,15 @@ def test_fallbacks_come_in_their_order_each_with_its_own_retries(tmp_path):
 
 
 def test_a_fallback_may_speak_the_other_format(tmp_path):
-    script = "[{when: {turn: 1}, text: hello, fail: {fault: overloaded, times: 1}}]"
-    with serving(tmp_path, script) as server, catalog_at(server.url) as catalog:
+    (tmp_path / "down").mkdir()
+    with serving(tmp_path / "down", "[{fail: overloaded}]") as down, serving(tmp_path, "[hello]") as up:
+        providers = {"openai": providers_at(down.url)["openai"], "anthropic": providers_at(up.url)["anthropic"]}
+        catalog = ModelCatalog(providers, environ=KEYS)
         reply = catalog.complete(an_agent("openai:big", "anthropic:small"), a_prompt("hi"), abort=Calm())
-    assert [one.path for one in server.requests] == ["/v1/chat/completions", "/v1/messages"] * 1
-    assert [one.body["model"] for one in server.requests] == ["big", "small"]
+        catalog.close()
+    asked = [(one.path, one.body["model"]) for one in (*down.requests, *up.requests)]
+    assert asked == [("/v1/chat/completions", "big"), ("/v1/messages", "small")]
+    assert (reply.text, reply.model) == ("hello", "anthropic:small")
     assert [one.model for one in reply.attempts] == ["openai:big", "anthropic:small"]
 
 
@@ -174,8 +178,6 @@ def test_a_script_that_runs_out_fails_the_call_and_names_file_and_reply(tmp_path
 def test_a_key_repeated_by_the_server_is_not_shown(tmp_path):
     script = "def reply(prompt, attempt):\n    raise ValueError('wrong key sk-one')\n"
     server_script = a_script(tmp_path, script, "s.py")
-    from chordage.orchestrator.gateways.models import scripted_server
-
     server = scripted_server.serve(server_script)
     with catalog_at(server.url) as catalog, pytest.raises(ModelFailed, match=r"wrong key \*\*\*") as failed:
         catalog.complete(an_agent("openai:m"), a_prompt("hi"), abort=Calm())

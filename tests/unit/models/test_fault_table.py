@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.fake_providers import WIRES, Calm, a_prompt, an_agent, catalog_at, serving
 
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Fault, Reply, StopReason, Usage
 from chordage.orchestrator.gateways.models import ModelCatalog
 from chordage.orchestrator.gateways.models.scripted_server import ScriptedServer
+from support.fake_providers import WIRES, Calm, a_prompt, an_agent, catalog_at, serving
 
 SCRIPT = """
 - {when: {regex: ^ok$}, text: Hello world, usage: {input: 11, output: 7, cached: 4}}
@@ -42,8 +42,10 @@ SCRIPT = """
 
 
 def hello(reply: Reply) -> bool:
-    return reply.text == "Hello world" and reply.stop is StopReason.END and reply.usage == Usage(
-        input_tokens=11, output_tokens=7, cached_tokens=4
+    return (
+        reply.text == "Hello world"
+        and reply.stop is StopReason.END
+        and reply.usage == Usage(input_tokens=11, output_tokens=7, cached_tokens=4)
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support.fake_providers import Calm, a_prompt, a_script, an_agent
 
 from chordage.orchestrator.core.errors import Aborted, ModelFailed, RoomError
 from chordage.orchestrator.core.model import AssistantSays, Fault, StopReason, ToolAsk, ToolSays, Usage
@@ -11,6 +10,7 @@ from chordage.orchestrator.gateways.models import ModelCatalog
 from chordage.orchestrator.gateways.models.attempt import AttemptFailed, Order
 from chordage.orchestrator.gateways.models.script_files import ScriptShelf, load
 from chordage.orchestrator.gateways.models.scripted import ScriptedModel
+from support.fake_providers import Calm, a_prompt, a_script, an_agent
 
 
 def play(tmp_path, script, *said, name="s.yaml", number=1, abort=None, on_delta=None, timeout=120.0, **prompt):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import ssl
 import threading
 import time
@@ -12,13 +13,13 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.fake_providers import WIRES, Calm, a_prompt, an_agent, catalog_at, providers_at, serving
-from support.raw_server import anonymous_tls, chunk, raw_server, read_request, stream_head
 
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.gateways.models import ModelCatalog
 from chordage.orchestrator.gateways.models.transport import Transport
+from support.fake_providers import WIRES, Calm, a_prompt, an_agent, catalog_at, providers_at, serving
+from support.raw_server import anonymous_tls, chunk, raw_server, read_request, stream_head
 
 ECHO = "[{text: 'you said {user}'}]"
 
@@ -80,14 +81,19 @@ def test_a_stream_that_is_kept_open_behind_its_last_word_is_not_waited_for():
 
 
 def test_a_connection_the_server_closed_is_not_used_again():
+    closed = threading.Semaphore(0)
+
     def once(connection, over):
         read_request(connection)
         connection.sendall(whole_answer("hello"))
+        connection.shutdown(socket.SHUT_RDWR)
+        closed.release()
 
     with raw_server(once) as server, catalog_at(server.url) as catalog:
         for _ in range(3):
-            agent = an_agent("openai:m", stream=False, model_retries=1)
+            agent = an_agent("openai:m", stream=False)
             assert catalog.complete(agent, a_prompt("hello"), abort=Calm()).text == "hello"
+            closed.acquire(timeout=5)
         assert server.connections == 3
 
 
@@ -122,7 +128,10 @@ def test_a_stream_that_falls_silent_ends_long_before_the_deadline():
 def test_nobody_listening_is_a_connection_fault_that_names_the_address():
     with raw_server(hello_again_and_again) as server:
         url = server.url
-    with catalog_at(url) as catalog, pytest.raises(ModelFailed, match=r"127\.0\.0\.1 port \d+: Connection refused") as failed:
+    with (
+        catalog_at(url) as catalog,
+        pytest.raises(ModelFailed, match=r"127\.0\.0\.1 port \d+: Connection refused") as failed,
+    ):
         catalog.complete(an_agent("openai:m"), a_prompt("hello"), abort=Calm())
     assert failed.value.fault is Fault.CONNECTION
 
@@ -142,9 +151,12 @@ def test_a_server_without_a_certificate_is_not_talked_to():
     def listens(connection, over):
         asked.append(read_request(connection))
 
-    with raw_server(listens, tls=True) as server, catalog_at(server.url) as catalog:
-        with pytest.raises(ModelFailed) as failed:
-            catalog.complete(an_agent("openai:m"), a_prompt("hello"), abort=Calm())
+    with (
+        raw_server(listens, tls=True) as server,
+        catalog_at(server.url) as catalog,
+        pytest.raises(ModelFailed) as failed,
+    ):
+        catalog.complete(an_agent("openai:m"), a_prompt("hello"), abort=Calm())
     assert (failed.value.fault, asked) == (Fault.CONNECTION, [])
 
 

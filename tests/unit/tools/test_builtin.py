@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+
 import pytest
 
 from chordage import Context
@@ -51,10 +54,23 @@ def test_what_is_no_arithmetic_or_too_large_is_refused_in_words(bench, expressio
     assert why in outcome.content
 
 
+def test_nesting_beyond_what_python_bears_is_refused_in_words():
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 120)
+    try:
+        with pytest.raises(ValueError, match="the expression is nested too deeply"):
+            builtin.calculate("-" * 400 + "1")
+    finally:
+        sys.setrecursionlimit(usual)
+
+
 def test_the_clock_knows_time_zones(bench):
     assert builtin.clock_now().endswith("+00:00")
     outcome = bench.call(builtin.clock_now, timezone="Mars/Base")
-    assert outcome.content == "ToolError: ValueError: there is no time zone 'Mars/Base'; write it like Europe/Berlin, or UTC"
+    assert (
+        outcome.content
+        == "ToolError: ValueError: there is no time zone 'Mars/Base'; write it like Europe/Berlin, or UTC"
+    )
 
 
 @pytest.mark.parametrize("zone", ["", "../../etc/passwd", "Europe", "/etc/localtime"])

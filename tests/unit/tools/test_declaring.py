@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -153,6 +154,14 @@ def test_a_type_that_json_lacks_is_refused_by_parameter():
         @tool
         def read(count: int, source: functools.partial) -> str:
             return ""
+
+
+def test_a_parameter_that_takes_a_function_is_refused():
+    with pytest.raises(RoomError, match="parameter then cannot be described in JSON Schema"):
+
+        @tool
+        def read(then: Callable[[], int]) -> int:
+            return then()
 
 
 def test_an_annotation_that_is_no_type_is_refused():

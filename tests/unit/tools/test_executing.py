@@ -12,6 +12,8 @@ import pytest
 
 from chordage import Context, Suspend, tool
 from chordage.orchestrator.core.errors import Aborted, HandedOver
+from chordage.orchestrator.gateways.tools.attempt import Attempt, Letters
+from chordage.orchestrator.gateways.tools.side_thread import SideThreads
 
 REQUEST = ContextVar("REQUEST", default="none")
 
@@ -129,8 +131,8 @@ def test_a_tool_that_suspends_itself_is_told_that_this_does_not_work_yet(bench):
         outcome = bench.call(function)
         assert (outcome.code, outcome.tries) == ("suspend_unsupported", 1)
         assert outcome.content == (
-            f"ToolError: {function.__name__} asked to wait for a decision (May I?), and in this version a tool cannot be "
-            "suspended from inside. Nobody was asked, and nobody will answer."
+            f"ToolError: {function.__name__} asked to wait for a decision (May I?), and in this version a tool cannot "
+            "be suspended from inside. Nobody was asked, and nobody will answer."
         )
 
 
@@ -277,6 +279,51 @@ def test_cancelling_cancels_a_coroutine_that_is_running(bench):
     with pytest.raises(Aborted):
         bench.call(endless, abort=AbortOn(check=2))
     assert cleaned.is_set()
+
+
+def test_a_note_in_between_does_not_shorten_the_time_to_clean_up(bench):
+    cleaned, letters = threading.Event(), Letters()
+
+    async def endless():
+        letters.put("begun")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.set()
+
+    class Interrupting(AbortOn):
+        def check(self):
+            letters.put("a note nobody has read yet") if self.left == 1 else None
+            super().check()
+
+    attempt = Attempt(endless, Context(), letters, str)
+    with pytest.raises(Aborted):
+        attempt.run(SideThreads(), timeout=9, abort=Interrupting(check=2), on_progress=print)
+    assert cleaned.is_set()
+
+
+def test_a_coroutine_given_up_before_it_began_ends_at_once(bench):
+    context, letters = Context(), Letters()
+    context.cancel()
+    attempt = Attempt(lambda: asyncio.sleep(60), context, letters, str)
+    ended = attempt.run(SideThreads(), timeout=5, abort=bench.calm, on_progress=print)
+    assert isinstance(ended.error, asyncio.CancelledError)
+
+
+def test_a_time_limit_from_outside_goes_through_and_the_tool_is_told(bench):
+    told = threading.Event()
+
+    class SoftLimit(Exception): ...
+
+    @tool
+    def endless(ctx: Context) -> None:
+        while not ctx.cancelled:
+            time.sleep(0.01)
+        told.set()
+
+    with pytest.raises(SoftLimit):
+        bench.call(endless, abort=AbortOn(check=2, error=SoftLimit))
+    assert told.wait(5)
 
 
 def test_a_result_that_is_there_wins_over_a_cancellation(bench):

@@ -29,7 +29,7 @@ class Loud(StrEnum):
     YES = "yes"
 
 
-class Old(str, Enum):
+class Old(str, Enum):  # noqa: UP042 - people have these
     YES = "yes"
 
 

@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Literal
 
+import pytest
 from pydantic import BaseModel, Field
 
-from chordage import tool
+from chordage import RoomError, tool
 from chordage.orchestrator.gateways.tools import docstring
 
 
 class Colour(Enum):
     RED = "red"
     BLUE = "blue"
+
+
+class Dangling(BaseModel):
+    inner: Nowhere  # noqa: F821 - the point of it
 
 
 class Item(BaseModel):
@@ -26,6 +31,11 @@ class Item(BaseModel):
 @tool
 def defined_early(thing: DefinedLate) -> int:
     return thing.size
+
+
+@tool
+def weigh_early(item: Item) -> int:
+    return len(item.parts)
 
 
 class Part(BaseModel):
@@ -76,9 +86,33 @@ def test_an_annotation_may_name_a_class_further_down(bench):
     assert bench.call(defined_early, thing={"size": 7}).content == "7"
 
 
+def test_a_model_may_name_a_class_further_down(bench):
+    assert bench.spec(weigh_early).schema["$defs"].keys() == {"Item", "Part"}
+    assert bench.call(weigh_early, item={"name": "x", "parts": [{"size": 2}]}).content == "1"
+
+
+def test_a_model_that_names_nothing_is_refused_at_first_use(bench):
+    @tool
+    def weigh(item: Dangling) -> int:
+        return 1
+
+    with pytest.raises(RoomError, match=r"tool weigh .*an annotation cannot be read: .*Nowhere"):
+        bench.spec(weigh)
+
+
+def test_two_parameters_of_one_alias_are_refused():
+    with pytest.raises(RoomError, match="two parameters are called 'same' by the model; change one alias"):
+
+        @tool
+        def search(one: Annotated[int, Field(alias="same")], same: int) -> int:
+            return one
+
+
 def test_a_field_brings_rules_and_its_own_description(bench):
     @tool
-    def search(limit: Annotated[int, Field(ge=1, le=9, description="from the field")], page: int = Field(1, gt=0)) -> int:
+    def search(
+        limit: Annotated[int, Field(ge=1, le=9, description="from the field")], page: int = Field(1, gt=0)
+    ) -> int:
         """Search.
 
         Args:

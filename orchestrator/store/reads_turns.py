@@ -1,0 +1,125 @@
+"""What readers ask of turns: one with all that became of it, and lists of them. Nothing here locks or writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, RowMapping, Select, and_, case, func, or_, select
+
+from chordage.orchestrator.core.records import Checkpoint
+from chordage.orchestrator.core.status import TurnStatus
+from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, has, journal, runs, turns
+from chordage.orchestrator.store.tx import Tx
+
+Row = RowMapping
+
+EXCERPT = 200  # characters of a message that a list shows
+
+_AHEAD = turns.alias("ahead")
+_QUEUED_UP_TO_HERE = (
+    select(func.count())
+    .where(
+        _AHEAD.c.thread_id == turns.c.thread_id,
+        has(_AHEAD.c.status, TurnStatus.QUEUED),
+        or_(
+            _AHEAD.c.rank < turns.c.rank,
+            and_(_AHEAD.c.rank == turns.c.rank, _AHEAD.c.arrival <= turns.c.arrival),
+        ),
+    )
+    .scalar_subquery()
+)
+_FULL = [
+    turns.c[name]
+    for name in (
+        "id", "thread_id", "agent", "tenant", "origin", "channel", "sender", "text", "meta", "strategy", "status",
+        "disposition", "run_id", "not_before", "deadline", "queued_at", "started_at", "done_at",
+    )
+]  # fmt: skip
+_OF_RUN = [
+    runs.c[name] for name in ("reason", "code", "detail", "rounds", "input_tokens", "output_tokens", "cached_tokens")
+]
+_REPLY = journal.alias("reply")  # recorded together with the end of its run: that is the answer
+_ONE = (
+    select(
+        *_FULL,
+        turns.c.grp.label("group"),
+        *_OF_RUN,
+        _REPLY.c.body.label("last_reply"),
+        case((QUEUED_TURNS, _QUEUED_UP_TO_HERE)).label("position"),
+    )
+    .outerjoin(runs, runs.c.id == turns.c.run_id)
+    .outerjoin(journal, and_(journal.c.run_id == turns.c.run_id, journal.c.kind == Checkpoint.RUN_FINISHED.value))
+    .outerjoin(
+        _REPLY,
+        and_(
+            _REPLY.c.run_id == journal.c.run_id,
+            _REPLY.c.step == journal.c.step,
+            _REPLY.c.kind == Checkpoint.ASSISTANT_TURN.value,
+        ),
+    )
+)
+_LINE = select(
+    *(
+        turns.c[name]
+        for name in (
+            "id", "thread_id", "agent", "origin", "sender", "status", "disposition", "run_id", "queued_at",
+            "started_at", "done_at",
+        )
+    ),
+    turns.c.grp.label("group"),
+    func.substr(turns.c.text, 1, EXCERPT).label("text"),
+)  # fmt: skip
+
+
+def one(tx: Tx, turn_id: str) -> Row | None:
+    """A turn, its place in its thread's line, its run, and the reply that ended it: in one statement."""
+    return tx.execute(_ONE.where(turns.c.id == turn_id)).mappings().first()
+
+
+def is_done(tx: Tx, turn_id: str) -> bool | None:
+    """None: there is no such turn."""
+    status = tx.execute(select(turns.c.status).where(turns.c.id == turn_id)).scalar()
+    return None if status is None else status == TurnStatus.DONE.value
+
+
+def newest(
+    tx: Tx,
+    *,
+    limit: int,
+    status: TurnStatus | None = None,
+    thread_id: str | None = None,
+    agent: str | None = None,
+    before: str | None = None,
+) -> Sequence[Row]:
+    """Newest first, those that came before the turn `before`. Ids grow with time: the key is the index of the list."""
+    found = _LINE.limit(limit)
+    if status is not None:
+        found = found.where(_stands(status))
+    if agent is not None:
+        found = found.where(turns.c.agent == agent)
+    return tx.execute(_paged(found, thread_id, before)).mappings().all()
+
+
+def _paged(found: Select[Any], thread_id: str | None, before: str | None) -> Select[Any]:
+    """The line of one thread has an index of its own, by arrival."""
+    if thread_id is None:
+        return (found.where(turns.c.id < before) if before else found).order_by(turns.c.id.desc())
+    found = found.where(turns.c.thread_id == thread_id)
+    if before is not None:
+        other = turns.alias("other")
+        arrival = select(other.c.arrival).where(other.c.id == before).scalar_subquery()
+        found = found.where(turns.c.arrival < arrival)
+    return found.order_by(turns.c.arrival.desc())
+
+
+def _stands(status: TurnStatus) -> ColumnElement[bool]:
+    """The few that are open are found by their partial indexes, however many are done."""
+    match status:
+        case TurnStatus.QUEUED:
+            return QUEUED_TURNS
+        case TurnStatus.ACTIVE:
+            opened = turns.c.id.in_(select(runs.c.turn_id).where(OPEN_RUNS))
+            return and_(has(turns.c.status, status), opened)
+        case TurnStatus.DONE:
+            return has(turns.c.status, status)

@@ -1,0 +1,116 @@
+"""A turn with all that became of its message, and lists of turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from chordage.orchestrator.core.errors import NotFound
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.message import Origin, Sender
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.status import Disposition, TurnStatus
+from chordage.orchestrator.store import reads_turns
+from chordage.orchestrator.store.reads_turns import Row
+from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.views.rows import typed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnView:
+    id: str
+    thread_id: str
+    agent: str
+    group: Group
+    tenant: str
+    origin: Origin
+    channel: str | None
+    sender: Sender
+    text: str
+    meta: dict[str, Any]
+    strategy: str
+    status: TurnStatus
+    disposition: Disposition | None  # how its message ended
+    position: int | None  # among the queued turns of its thread: 1 is next to start
+    run_id: str | None
+    answer: str | None
+    reason: Reason | None  # why its run ended, or waits
+    code: str | None
+    detail: str | None
+    rounds: int
+    usage: Usage
+    not_before: datetime | None
+    deadline: datetime | None
+    queued_at: datetime
+    started_at: datetime | None
+    done_at: datetime | None
+
+    @property
+    def fate(self) -> str:
+        """What became of the message, in a few words."""
+        if self.status is TurnStatus.QUEUED:
+            return f"queued, number {self.position} in the line of its thread"
+        told = self.disposition.value if self.disposition else "active"
+        why = [self.reason.value] if self.reason in {Reason.STOPPED, Reason.SUSPENDED} else []
+        why += [word for word in (self.code, self.detail) if word]
+        return f"{told} ({': '.join(why)})" if why else told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnLine:
+    """A turn as a list shows it; `text` is only how its message begins."""
+
+    id: str
+    thread_id: str
+    agent: str
+    group: Group
+    origin: Origin
+    sender: Sender
+    text: str
+    status: TurnStatus
+    disposition: Disposition | None
+    run_id: str | None
+    queued_at: datetime
+    started_at: datetime | None
+    done_at: datetime | None
+
+
+def turn(store: Store, turn_id: str) -> TurnView:
+    with store.read() as tx:
+        row = reads_turns.one(tx, turn_id)
+    if row is None:
+        raise NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
+    return _full(row)
+
+
+def is_done(store: Store, turn_id: str) -> bool:
+    with store.read() as tx:
+        done = reads_turns.is_done(tx, turn_id)
+    if done is None:
+        raise NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
+    return done
+
+
+def turns(
+    store: Store,
+    *,
+    limit: int = 20,
+    status: TurnStatus | None = None,
+    thread_id: str | None = None,
+    agent: str | None = None,
+    before: str | None = None,
+) -> list[TurnLine]:
+    """Newest first. The next page is what came before the last of this one."""
+    with store.read() as tx:
+        rows = reads_turns.newest(tx, limit=limit, status=status, thread_id=thread_id, agent=agent, before=before)
+    return [TurnLine(**typed(row)) for row in rows]
+
+
+def _full(row: Row) -> TurnView:
+    values = typed(row)
+    reply = values.pop("last_reply") or {}
+    rounds = values.pop("rounds") or 0
+    tokens = {name: values.pop(name) or 0 for name in ("input_tokens", "output_tokens", "cached_tokens")}
+    return TurnView(**values, answer=reply.get("text"), rounds=rounds, usage=Usage(**tokens))

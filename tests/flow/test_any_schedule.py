@@ -1,0 +1,141 @@
+"""Hypothesis owns the schedule: wake-ups are reordered, doubled and lost, processes die at any commit, Redis forgets.
+
+Whatever it chooses, after time has passed and rescue has swept every turn has ended once, in order, with each call answered
+once and no finished work done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.store.tx import Store
+from support.fakes import rounds_of
+from support.invariants import check_all, check_always
+from support.world import Died, World
+
+BUDGETS = {Group.CHAT: 2, Group.TASK: 1, Group.CHORE: 1, Group.WILL: 1}
+NAMED = {group.value: budget for group, budget in BUDGETS.items()}
+
+place = st.integers(0, 1_000)
+moves = st.one_of(
+    st.tuples(st.just("deliver"), place),
+    st.tuples(st.just("deliver"), place),
+    st.tuples(st.just("deliver"), place),
+    st.tuples(st.just("double"), place),
+    st.tuples(st.just("drop"), place),
+    st.tuples(st.just("die"), place, st.integers(1, 4), st.booleans()),
+    st.tuples(st.just("submit"), st.sampled_from(["a", "b", "c"]), st.sampled_from(list(Group))),
+    st.tuples(st.just("sweep"), st.sampled_from([1, 31, 120])),
+    st.tuples(st.just("wipe")),
+    st.tuples(st.just("cancel"), place),
+)
+schedules = st.lists(moves, min_size=5, max_size=60)
+tools = st.sampled_from(["pure", "idempotent", "unsafe", "reconcilable"])
+
+
+class Play:
+    """One schedule, carried out."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.turns: list[str] = []
+        self.settled_runs = 0
+        world.tools.before = self._not_again
+
+    def _not_again(self, order) -> None:
+        status = self.world.row("calls", id=order.call_id)["status"]
+        assert status in {"new", "running"}, f"a call that is {status} runs again"
+
+    def submit(self, thread: str, group: Group) -> None:
+        self.turns.append(self.world.submit(f"m{len(self.turns)}", thread=thread, group=group))
+
+    def _pick(self, at: int, *, keep: bool = False):
+        pending = self.world.pending
+        return pending[at % len(pending)] if keep else pending.pop(at % len(pending))
+
+    def deliver(self, at: int) -> None:
+        if self.world.pending:
+            self.world.deliver(self._pick(at), doubt=bool(at % 2))
+
+    def double(self, at: int) -> None:
+        if self.world.pending:
+            self.world.deliver(self._pick(at, keep=True))
+
+    def drop(self, at: int) -> None:
+        if self.world.pending:
+            self._pick(at)
+
+    def die(self, at: int, commit: int, before: bool) -> None:
+        world = self.world
+        world.die_at, world.die_before = world.commits + commit, before
+        try:
+            self.deliver(at)
+        except Died:
+            world.revive()
+        world.die_at = None
+
+    def sweep(self, seconds: int) -> None:
+        self.world.locks.work.clear()
+        self.world.sweep(seconds)
+
+    def wipe(self) -> None:
+        self.world.locks.wipe()
+
+    def cancel(self, at: int) -> None:
+        if self.turns and at % 4 == 0:
+            self.world.pending += stages.cancel_turn(self.world.runtime, self.turns[at % len(self.turns)])[1]
+
+
+def play(world: World, tool: str, schedule) -> None:
+    world.budgets.update(BUDGETS)
+    world.models.script = rounds_of(2, tool=tool)
+    game = Play(world)
+    game.submit("a", Group.CHAT)
+    for name, *arguments in schedule:
+        getattr(game, name)(*arguments)
+        check_always(world.store, NAMED)
+    world.recover(limit=300)
+    check_all(world.store)
+    if tool == "unsafe":
+        assert max(world.tools.ran.values(), default=0) <= 1
+    # a model call is made again only where a process died with the reply in its hands, or was not needed any more
+    ends = {turn["disposition"] for turn in world.rows("turns")}
+    assert ends <= {"answered", "cancelled", "failed"}
+
+
+@pytest.fixture
+def fresh_world(migrated_database_url: Callable[[str], str]):
+    def make(backend: str) -> World:
+        return World(Store(migrated_database_url(backend), pool_size=1))
+
+    return make
+
+
+LONG = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+@settings(LONG, max_examples=250)
+@given(tool=tools, schedule=schedules)
+def test_every_turn_ends_once_whatever_the_schedule(fresh_world, tool, schedule) -> None:
+    world = fresh_world("sqlite")
+    try:
+        play(world, tool, schedule)
+    finally:
+        world.store.close()
+
+
+@pytest.mark.postgres
+@settings(LONG, max_examples=40)
+@given(tool=tools, schedule=schedules)
+def test_every_turn_ends_once_whatever_the_schedule_on_postgres(fresh_world, tool, schedule) -> None:
+    world = fresh_world("postgres")
+    try:
+        play(world, tool, schedule)
+    finally:
+        world.store.close()

@@ -1,0 +1,311 @@
+"""The process dies: at every commit of a turn, just before and just after, and every wake-up it had is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from chordage.orchestrator.core.intents import CallTool
+from support.fakes import rounds_of, spoken
+from support.invariants import check_all
+from support.world import Died, World
+
+COMMITS = 3 + 2 * (1 + 3)
+
+
+def die(world: World, at: int, *, before: bool, headers_survive: bool = False) -> None:
+    """Run until that commit, lose everything that is not in the database."""
+    world.die_at, world.die_before = world.commits + at, before
+    try:
+        world.run_dry()
+    except Died:
+        world.pending.clear()
+        world.forget_the_dead()
+    world.die_at = None
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
+@pytest.mark.parametrize("at", range(1, COMMITS + 1))
+@pytest.mark.parametrize("effect", ["pure", "idempotent", "unsafe", "reconcilable"])
+def test_a_turn_survives_death_at_any_commit(world: World, at: int, before: bool, effect: str) -> None:
+    world.models.script = rounds_of(3, rounds=2, tool=effect)
+    turn = world.submit()
+
+    die(world, at, before=before)
+    world.recover()
+
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+    check_all(world.store)
+    _no_finished_work_ran_again(world, effect)
+
+
+def _no_finished_work_ran_again(world: World, effect: str) -> None:
+    replies = len(world.rows("journal", kind="AssistantTurnCommitted"))
+    assert replies == 3
+    assert len(world.models.prompts) <= replies + 1, "more model calls than the one that was cut"
+    lost = [call for call in world.rows("calls") if call["code"] == "outcome_unknown"]
+    if effect == "unsafe":
+        assert max(world.tools.ran.values()) == 1
+        assert len(lost) <= 1
+    else:
+        assert lost == []
+        assert world.tools.ran.total() <= 7
+        assert all(call["status"] == "succeeded" for call in world.rows("calls"))
+
+
+def test_a_reconcilable_call_that_did_happen_is_not_run_again(world: World) -> None:
+    from chordage.orchestrator.gateways.ports import ToolOutcome
+
+    world.models.script = rounds_of(1, tool="reconcilable")
+    turn = world.submit()
+
+    def happen_and_die(order):
+        world.tools.known[order.idempotency_key] = ToolOutcome(content="it did happen")
+        raise world.kill()
+
+    world.tools.before = happen_and_die
+    with pytest.raises(Died):
+        world.run_dry()
+    world.pending.clear()
+    world.forget_the_dead()
+    world.recover()
+
+    assert world.tools.ran.total() == 1
+    assert world.row("calls")["content"] == "it did happen"
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+
+
+def test_an_unsafe_call_cut_in_the_middle_is_closed_as_unknown_and_the_model_is_told(world: World) -> None:
+    world.models.script = rounds_of(2, tool="unsafe")
+    world.submit()
+    cut = iter([True])
+
+    def die_once(order):
+        if next(cut, False):
+            raise world.kill()
+
+    world.tools.before = die_once
+    with pytest.raises(Died):
+        world.run_dry()
+    world.pending.clear()
+    world.forget_the_dead()
+    world.recover()
+
+    assert [call["code"] for call in world.rows("calls")] == ["outcome_unknown", None]
+    assert max(world.tools.ran.values()) == 1
+    assert "not known whether it took effect" in world.models.prompts[-1].said[-2].content
+
+
+def test_a_run_that_keeps_killing_its_workers_is_given_up_as_poison(world: World) -> None:
+    def die_always(prompt):
+        raise world.kill()
+
+    world.models.before_reply = die_always
+    turn = world.submit()
+
+    deaths = _keep_dying(world)
+
+    assert deaths <= 1 + world.runtime.leases.poison_after
+    assert (world.row("runs")["reason"], world.row("runs")["code"]) == ("error", "poison")
+    assert world.row("turns", id=turn)["disposition"] == "failed"
+    check_all(world.store)
+
+
+def test_a_call_that_keeps_killing_its_workers_ends_the_run_as_poison(world: World) -> None:
+    def die_always(order):
+        raise world.kill()
+
+    world.tools.before = die_always
+    world.models.script = rounds_of(2, tool="idempotent")
+    turn = world.submit()
+
+    deaths = _keep_dying(world)
+
+    assert deaths <= 2 * (1 + world.runtime.leases.poison_after)
+    assert world.row("runs")["code"] == "poison"
+    assert world.row("turns", id=turn)["disposition"] == "failed"
+    assert {call["status"] for call in world.rows("calls")} == {"cancelled"}
+
+
+def _keep_dying(world: World, limit: int = 40) -> int:
+    deaths = 0
+    for _ in range(limit):
+        while world.pending:
+            try:
+                world.deliver(world.pending.pop(0))
+            except Died:
+                deaths += 1
+                world.forget_the_dead()
+        if not world.unfinished():
+            return deaths
+        world.sweep(seconds=2000)
+    raise AssertionError("it goes on for ever")
+
+
+def test_one_sweep_after_the_lease_the_run_moves_again(world: World) -> None:
+    world.models.script = rounds_of(2)
+    turn = world.submit()
+    die(world, 3, before=False)
+
+    rules = world.runtime.leases
+    assert world.sweep(seconds=rules.seconds - 1) == []
+    assert world.sweep(seconds=1 + rules.sweep)
+    world.run_dry()
+    while world.unfinished():
+        world.sweep(seconds=rules.seconds + rules.sweep)
+        world.run_dry()
+
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+
+
+def test_work_that_is_in_hand_is_left_alone(world: World) -> None:
+    """The model call was picked up late and its worker lives: no second one is woken."""
+    world.submit()
+    for _ in range(2):
+        world.deliver(world.pending.pop(0))
+    run = world.row("runs")
+    world.locks.work.add(f"{run['id']}:1:1")
+
+    assert world.sweep(seconds=40) == []
+
+
+def test_a_lost_header_is_sent_again_alone_and_the_round_is_committed(world: World) -> None:
+    world.models.script = rounds_of(3)
+    turn = world.submit()
+    while not any(hasattr(intent, "batches") for intent in world.pending):
+        world.deliver(world.pending.pop(0))
+    world.pending.clear()
+
+    woken = world.sweep(seconds=40)
+    assert len([intent for intent in woken if isinstance(intent, CallTool)]) == 3
+    world.run_dry()
+
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+
+
+def test_wake_ups_of_a_long_queue_are_repeated_less_and_less_often(world: World) -> None:
+    world.models.script = rounds_of(1)
+    world.submit()
+    while not any(hasattr(intent, "batches") for intent in world.pending):
+        world.deliver(world.pending.pop(0))
+
+    sent = sum(len(world.sweep(seconds=5)) for _ in range(120))
+
+    assert sent <= 6
+
+
+def test_redis_forgets_everything_and_nothing_is_lost_or_doubled(world: World) -> None:
+    world.models.script = rounds_of(2)
+    for number in range(4):
+        world.submit(f"m{number}", thread=f"t{number % 2}")
+    for step in range(200):
+        if step % 3 == 0:
+            world.locks.wipe()
+        if step % 11 == 0:
+            world.pending.clear()
+        if not world.pending and not world.unfinished():
+            break
+        if world.pending:
+            world.deliver(world.pending.pop(0))
+        else:
+            world.sweep(seconds=40)
+
+    assert world.unfinished() == []
+    check_all(world.store)
+
+
+def test_a_cancelled_turn_refuses_the_late_reply_of_its_model_call(world: World) -> None:
+    from chordage.orchestrator import stages
+
+    turn = world.submit()
+    world.models.before_reply = lambda prompt: stages.cancel_turn(world.runtime, turn, "enough")
+    world.run_dry()
+
+    assert world.row("turns", id=turn)["disposition"] == "cancelled"
+    assert world.rows("journal", kind="AssistantTurnCommitted") == []
+    check_all(world.store)
+
+
+def test_cancelling_closes_the_open_calls_and_frees_the_thread(world: World) -> None:
+    from chordage.orchestrator import stages
+
+    world.models.script = rounds_of(2)
+    turn, after = world.submit(), world.submit("next")
+    while not any(hasattr(intent, "batches") for intent in world.pending):
+        world.deliver(world.pending.pop(0))
+
+    ended, intents = stages.cancel_turn(world.runtime, turn)
+    world.pending += intents
+    world.run_dry()
+
+    assert ended
+    assert [call["status"] for call in world.rows("calls", run_id=world.rows("runs")[0]["id"])] == ["cancelled"] * 2
+    assert world.row("turns", id=after)["disposition"] == "answered"
+    assert stages.cancel_turn(world.runtime, turn) == (False, [])
+    check_all(world.store)
+
+
+def test_a_queued_turn_is_cancelled_at_once_and_the_line_moves_on(world: World) -> None:
+    from chordage.orchestrator import stages
+
+    world.models.script = lambda prompt: spoken("ok")
+    first, second = world.submit("a"), world.submit("b")
+    ended, intents = stages.cancel_turn(world.runtime, first)
+    world.pending += intents
+    world.run_dry()
+
+    assert ended
+    assert world.row("turns", id=second)["disposition"] == "answered"
+    assert [entry["body"]["text"] for entry in world.rows("journal", kind="UserMessage")] == ["b"]
+
+
+def test_a_header_redelivered_with_another_result_changes_nothing(world: World) -> None:
+    world.models.script = rounds_of(1)
+    world.submit()
+    while not any(hasattr(intent, "call_ids") for intent in world.pending):
+        world.deliver(world.pending.pop(0))
+    header = world.pending.pop(0)
+    world.deliver(header)
+    first = world.row("calls")["content"]
+
+    world.deliver(header, doubt=True)
+    world.run_dry()
+
+    assert world.row("calls")["content"] == first
+    assert world.tools.ran.total() == 1
+
+
+def test_model_that_fails_for_good_ends_the_run_with_its_fault(world: World) -> None:
+    from chordage.orchestrator.core.errors import ModelFailed
+    from chordage.orchestrator.core.model import Fault
+
+    def fail(prompt):
+        raise ModelFailed("openai:x: 401", fault=Fault.AUTH, attempts=())
+
+    world.models.script = fail
+    turn = world.submit()
+    world.run_dry()
+
+    assert (world.row("runs")["code"], world.row("runs")["detail"]) == ("model_auth", "openai:x: 401")
+    assert world.row("turns", id=turn)["disposition"] == "failed"
+    check_all(world.store)
+
+
+def test_an_agent_that_disappears_is_waited_for_and_then_given_up(world: World) -> None:
+    from chordage.orchestrator.core.errors import UnknownAgent
+
+    turn = world.submit()
+    gone = world.agents.agents
+    world.agents.agents = {}
+    for _ in range(12):
+        while world.pending:
+            try:
+                world.deliver(world.pending.pop(0))
+            except UnknownAgent:
+                world.forget_the_dead()
+        if not world.unfinished():
+            break
+        world.sweep(seconds=2000)
+    world.agents.agents = gone
+
+    assert world.row("runs")["code"] == "agent"
+    assert world.row("turns", id=turn)["disposition"] == "failed"

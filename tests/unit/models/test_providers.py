@@ -1,0 +1,92 @@
+"""Providers as the room names them, their keys, and the way to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chordage.orchestrator.core.errors import ConfigError, RoomError
+from chordage.orchestrator.gateways.models import ProviderConfig, providers_from_tables
+from chordage.orchestrator.gateways.models.proxies import proxy_by_pattern
+from chordage.orchestrator.gateways.models.remote import RemoteModel
+from chordage.orchestrator.gateways.models.transport import Transport
+
+FILE = Path("agent.toml")
+
+
+def test_a_room_adds_a_provider():
+    table = {"base_url": "http://localhost:11434/v1", "silence": 300, "headers": {"x-team": "a"}}
+    provider = providers_from_tables({"ollama": table}, FILE)["ollama"]
+    assert (provider.wire, provider.api_key_env, provider.silence) == ("openai", None, 300)
+    assert provider.key({}) is None
+
+
+def test_a_room_changes_a_builtin_provider_in_part():
+    provider = providers_from_tables({"anthropic": {"base_url": "https://gateway.example"}}, FILE)["anthropic"]
+    assert provider.wire == "anthropic"
+    assert provider.api_key_env == "ANTHROPIC_API_KEY"
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "words"),
+    [
+        ("acme", {}, r"agent\.toml: \[models\.acme\]: base_url must be an address"),
+        ("acme", {"base_url": "ftp://x"}, "base_url must be an address"),
+        ("acme", {"base_url": "http://x", "wire": "soap"}, "wire 'soap' is unknown: choose one of openai, anthropic"),
+        ("acme", {"base_url": "http://x", "key": "sk"}, "'key' is unknown: choose from wire, base_url, api_key_env"),
+        ("acme", {"base_url": 7}, "base_url has the wrong type, int"),
+        ("acme", {"base_url": "http://x", "silence": True}, "silence has the wrong type, bool"),
+        ("acme", {"base_url": "http://x", "silence": 0}, "silence must be more than 0"),
+        ("acme", {"base_url": "http://x", "headers": {"a": 1}}, "every one of headers must be a text"),
+        ("acme", "http://x", "must be a table"),
+        ("scripted", {"base_url": "http://x"}, "the name is taken"),
+        ("a:b", {"base_url": "http://x"}, "holds a colon"),
+    ],
+)
+def test_a_wrong_table_is_refused_with_file_and_key(name, table, words):
+    with pytest.raises(RoomError, match=words):
+        providers_from_tables({name: table}, FILE)
+
+
+@pytest.mark.parametrize(("key", "words"), [("", "needs an API key"), (" ", "needs an"), ("sk-\u2026", "no key has")])
+def test_a_key_that_cannot_be_used_names_its_variable(key, words):
+    provider = ProviderConfig(name="acme", wire="openai", base_url="http://x", api_key_env="ACME_KEY")
+    with pytest.raises(ConfigError, match=f"{words}.*set ACME_KEY"):
+        provider.key({"ACME_KEY": key})
+
+
+def test_blanks_around_a_key_are_dropped():
+    provider = ProviderConfig(name="acme", wire="openai", base_url="http://x", api_key_env="ACME_KEY")
+    assert provider.key({"ACME_KEY": " sk\n"}) == "sk"
+
+
+def test_a_provider_made_in_code_with_a_wire_nobody_speaks_is_refused():
+    provider = ProviderConfig(name="acme", wire="soap", base_url="http://x")
+    with pytest.raises(ConfigError, match="'acme' has wire 'soap'"):
+        RemoteModel(provider, "m", transport=Transport(environ={}), environ={})
+
+
+def test_proxies_of_the_environment_are_used_and_exceptions_kept():
+    environ = {"HTTPS_PROXY": "http://big:1", "https_proxy": "small:2", "NO_PROXY": ".example.org, 10.0.0.1, ::1"}
+    assert proxy_by_pattern(environ) == {
+        "https://": "http://small:2",
+        "all://*example.org": None,
+        "all://10.0.0.1": None,
+        "all://[::1]": None,
+        "all://localhost": None,
+        "all://127.0.0.1": None,
+    }
+
+
+@pytest.mark.parametrize("environ", [{}, {"NO_PROXY": "a"}, {"ALL_PROXY": "http://p:1", "NO_PROXY": "*"}])
+def test_no_proxy_is_used_where_none_is_named_or_all_are_excepted(environ):
+    assert proxy_by_pattern(environ) == {}
+
+
+def test_a_proxy_of_an_unknown_kind_is_refused_without_its_password():
+    with pytest.raises(
+        ConfigError, match=r"the proxy host:1 for https addresses cannot be used: set HTTPS_PROXY"
+    ) as error:
+        proxy_by_pattern({"HTTPS_PROXY": "socks5://user:secret@host:1"})
+    assert "secret" not in str(error.value)

@@ -1,0 +1,187 @@
+"""From import paths in agent.toml to tools, and every way in which that can fail."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+
+import pytest
+
+from chordage import RoomError
+from chordage.orchestrator.core.agent import AgentSpec
+
+
+def agent_with(folder, *paths):
+    listed = "".join(f'  "{path}",\n' for path in paths)
+    folder.agent(f'model = "m"\ntools = [\n{listed}]\n')
+    room = folder.open()
+    return room, room.get(None)
+
+
+def names(folder, *paths):
+    room, agent = agent_with(folder, *paths)
+    return list(room.toolbox.specs(agent))
+
+
+def fault(folder, *paths):
+    room, agent = agent_with(folder, *paths)
+    with pytest.raises(RoomError) as refusal:
+        room.toolbox.specs(agent)
+    return str(refusal.value)
+
+
+def test_one_tool_or_all_of_a_module(folder, tools_file):
+    assert names(folder, "my_tools:search") == ["search"]
+    assert names(folder, "my_tools") == ["search", "count"]
+    assert names(folder, "my_tools:count", "my_tools") == ["count", "search"]
+
+
+def test_the_builtin_tools_have_a_short_name(folder):
+    long = "chordage.orchestrator.gateways.tools.builtin:calculate"
+    assert names(folder, "builtin:calculate") == names(folder, long) == ["calculate"]
+    assert {"calculate", "clock_now", "sleep"} <= set(names(folder, "builtin"))
+
+
+def test_a_package_may_collect_tools_of_its_modules(folder, tools_file):
+    tools_file.rename((folder.path / "kit").mkdir() or folder.path / "kit" / "inner.py")
+    folder.write("kit/__init__.py", "from kit.inner import search\nfrom kit.inner import search as again\n")
+    assert names(folder, "kit") == ["search"]
+    assert names(folder, "kit.inner:count") == ["count"]
+
+
+def test_a_module_that_is_not_there_is_told_with_its_neighbour(folder, tools_file):
+    said = fault(folder, "builtin:sleep", "my_toolz:search")
+    assert said.startswith(
+        "agent.toml:4: tools: 'my_toolz:search': there is no module my_toolz; did you mean my_tools?"
+    )
+    assert f"put my_toolz.py into {folder.path}, or install it" in said
+
+
+def test_a_submodule_that_is_not_there_is_told(folder, tools_file):
+    assert "there is no module my_tools.deep" in fault(folder, "my_tools.deep:search")
+
+
+def test_an_attribute_that_is_not_there_is_told_with_its_neighbour(folder, tools_file):
+    assert fault(folder, "my_tools:serch") == (
+        "agent.toml:3: tools: 'my_tools:serch': module my_tools has no 'serch'; did you mean search?"
+    )
+
+
+def test_a_function_without_tool_is_told(folder, tools_file):
+    assert fault(folder, "my_tools:plain") == (
+        "agent.toml:3: tools: 'my_tools:plain': plain is a function and not a tool; put @tool above it. "
+        "Of tools, there are: count, search"
+    )
+
+
+def test_a_decorator_above_tool_is_told(folder):
+    folder.write(
+        "wrapped.py",
+        "import functools\nfrom chordage import tool\n"
+        "def loud(f):\n    @functools.wraps(f)\n    def inner(x: int):\n        return f(x)\n    return inner\n"
+        "@loud\n@tool\ndef add(x: int) -> int:\n    return x\n",
+    )
+    assert "another decorator above @tool, which would be left out; make @tool the topmost" in fault(
+        folder, "wrapped:add"
+    )
+
+
+def test_a_module_without_tools_is_told(folder):
+    folder.write("bare.py", "def plain(): ...\n")
+    assert "module bare has no tools; put @tool above the functions" in fault(folder, "bare")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import nothing_like_this\n", "raised ModuleNotFoundError: No module named 'nothing_like_this' ("),
+        ("\n\n1 / 0\n", "raised ZeroDivisionError: division by zero ("),
+        ("def broken(:\n", "raised SyntaxError: invalid syntax"),
+        ("raise SystemExit(3)\n", "raised SystemExit: 3 ("),
+        ("from chordage import tool\n@tool\ndef f(x): ...\n", "raised RoomError: tool f ("),
+    ],
+)
+def test_a_module_that_fails_is_told_with_the_place_in_it(folder, source, said):
+    file = folder.write("failing.py", source)
+    message = fault(folder, "failing:f")
+    assert f"importing module failing {said}" in message
+    assert file.name in message
+
+
+@pytest.mark.parametrize("path", ["my_tools:", ":search", "my tools:x", "./my_tools.py", "a:b:c", ".my_tools"])
+def test_what_is_no_import_path_is_told(folder, tools_file, path):
+    assert "this is no import path; write module:function, or module for all its tools" in fault(folder, path)
+
+
+def test_two_tools_of_one_name_are_told(folder, tools_file):
+    folder.write("more.py", "from chordage import tool\n@tool\ndef search(q: str) -> str:\n    return q\n")
+    said = fault(folder, "my_tools", "more:search")
+    assert said.startswith("agent.toml:4: tools: 'more:search' is called search like 'my_tools'; ")
+    assert "@tool(name=...)" in said
+
+
+def test_a_failed_import_is_tried_again_once_it_is_mended(folder):
+    folder.write("late.py", "1 / 0\n")
+    room, agent = agent_with(folder, "late:f")
+    with pytest.raises(RoomError):
+        room.toolbox.specs(agent)
+    folder.write("late.py", "from chordage import tool\n@tool\ndef f() -> None: ...\n")
+    assert list(room.toolbox.specs(agent)) == ["f"]
+
+
+def test_a_definition_from_elsewhere_is_named_by_its_agent(folder):
+    folder.agent()
+    stranger = AgentSpec(name="stranger", model="m", tools=("missing_module",))
+    with pytest.raises(RoomError, match=r"^agent stranger: tools: 'missing_module': there is no module"):
+        folder.open().toolbox.specs(stranger)
+
+
+def test_check_tells_of_files_and_of_python(folder, tools_file):
+    folder.agent('model = "m"\ntools = ["my_tools:nothing"]')
+    folder.agent("oops", "agents/broken.toml")
+    folder.agent('model = "m"\ntools = ["my_tools"]', "agents/good.toml")
+    said = [str(fault).partition(": ")[0] for fault in folder.open().check()]
+    assert said == ["agents/broken.toml:1", "agent.toml:2"]
+
+
+def test_definitions_alone_import_nothing(folder, tools_file):
+    _room, agent = agent_with(folder, "my_tools")
+    assert agent.tools == ("my_tools",)
+    assert "my_tools" not in sys.modules
+
+
+def test_a_file_whose_name_is_taken_is_told_and_not_confused(folder):
+    folder.write("random.py", "from chordage import tool\n@tool\ndef roll() -> int:\n    return 4\n")
+    said = fault(folder, "random:roll")
+    assert f"{folder.path / 'random.py'} cannot be imported, because there is another module random (" in said
+    assert "rename yours" in said
+
+
+def test_a_file_called_like_something_built_in_is_told(folder):
+    folder.write("time.py", "")
+    assert "there is another module time (built into Python); rename yours" in fault(folder, "time:sleep")
+
+
+def test_a_file_whose_name_a_zipped_package_has_is_told(folder, tmp_path):
+    with zipfile.ZipFile(tmp_path / "site.zip", "w") as archive:
+        archive.writestr("zipped.py", "")
+    sys.path.insert(0, str(tmp_path / "site.zip"))
+    folder.write("zipped.py", "")
+    said = fault(folder, "zipped")
+    del sys.modules["zipped"]
+    assert "site.zip" in said
+    assert "rename yours" in said
+
+
+def test_a_linked_file_is_the_rooms_own(folder, tools_file, tmp_path):
+    real = tools_file.rename(tmp_path / "elsewhere.py")
+    (folder.path / "linked.py").symlink_to(real)
+    assert names(folder, "linked:search") == ["search"]
+
+
+def test_the_room_comes_last_on_the_path_and_once(folder):
+    folder.agent()
+    folder.open()
+    folder.open()
+    assert sys.path[-1] == str(folder.path)
+    assert sys.path.count(str(folder.path)) == 1

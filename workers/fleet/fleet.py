@@ -1,0 +1,207 @@
+"""The embedded fleet: Valkey, the database, workers, and what else is asked for, as processes of one machine.
+
+Started in order and stopped in order, the broker last. A member that dies is started again. None outlives the fleet, however
+that ends: the keeper sees to it. State lies in one directory, so queued and running turns go on with the next fleet.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Self
+
+from chordage.config import settings as config
+from chordage.config.settings import Settings
+from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.store import migrating
+from chordage.orchestrator.store.tx import Store
+from chordage.workers.bootstrap import check_redis
+from chordage.workers.fleet import fleet_lock, found
+from chordage.workers.fleet.environ import environment_of
+from chordage.workers.fleet.keeper import Keeper
+from chordage.workers.fleet.member import Member, Role
+from chordage.workers.fleet.supervision import Supervision
+from chordage.workers.fleet.valkey import PORT_TAKEN, ValkeyServer
+
+LAST = 9  # the rank of the broker
+INTAKE = ("celery",)  # where a plain Celery app leaves its messages
+GRACE = 5.0  # for tools, when a fleet of one machine is told to stop
+READY_WITHIN = 60.0
+LOOK = 0.05
+
+
+def _silent(_text: str) -> None:
+    """Nobody wants to be told."""
+
+
+class Fleet:
+    """`settings` may leave Redis out: the fleet brings its own, and offers the settings to be used as `settings`."""
+
+    def __init__(self, settings: Settings, roles: Sequence[Role], *, say: Callable[[str], None] = _silent) -> None:
+        self.settings = settings
+        self.state: Path = settings.state_path
+        self.members: list[Member] = []
+        self.valkey: ValkeyServer | None = None
+        self._roles = roles
+        self._say = say
+        self._lock: IO[str] | None = None
+        self._keeper: Keeper | None = None
+        self._supervision: Supervision | None = None
+
+    def start(self) -> None:
+        """Returns when everybody is ready. Raises Unavailable or ConfigError, and leaves nothing behind."""
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        self._lock = fleet_lock.take(self.state)
+        self._keeper = Keeper(self._lock)
+        self.settings = self._complete(self._broker())
+        self._migrate()
+        found.leave(self.state, self._whereabouts())
+        environment = {**config.environment(), **environment_of(self.settings)}
+        self.members = [Member(role, self.state, environment) for role in self._roles]
+        for member in self.members:
+            self._start_member(member)
+        self._wait_until_ready()
+        self._supervision = Supervision(
+            self.members, self.valkey, self._keeper, start=self._start_member, say=self._say
+        )
+        self._supervision.start()
+
+    def _broker(self) -> str:
+        """The Redis that the settings name, or one of our own."""
+        if self.settings.redis is not None:
+            check_redis(self.settings)
+            return self.settings.redis
+        self.valkey = self._start_valkey(found.last_in(self.state))
+        assert self.valkey.pid is not None
+        self._keep(self.valkey.pid, LAST)
+        return self.valkey.url
+
+    def _start_valkey(self, before: found.Found | None) -> ValkeyServer:
+        """On the port it had before, so that whoever was told of it finds it again; on another if that is taken."""
+        folder = self.state / "valkey"
+        if before is not None and before.valkey_port is not None:
+            server = ValkeyServer(folder, port=before.valkey_port)
+            try:
+                server.start()
+            except Unavailable as error:
+                if PORT_TAKEN not in str(error):
+                    raise
+            else:
+                return server
+        server = ValkeyServer(folder)
+        server.start()
+        return server
+
+    def _complete(self, redis_url: str) -> Settings:
+        """What is given in full, so that neither this folder's files nor its environment change it for a member."""
+        given = {name: getattr(self.settings, name) for name in self.settings.model_fields_set}
+        ours = {"redis_url": redis_url, "room": self.settings.room_path, "state": self.state}
+        ours |= {"database_url": self.settings.database, "soft_shutdown": min(self.settings.soft_shutdown, GRACE)}
+        if self.valkey is not None:
+            ours["intake_queues"] = tuple(dict.fromkeys((*self.settings.intake_queues, *INTAKE)))
+        return config.load(**{**given, **ours})
+
+    def _migrate(self) -> None:
+        store = Store(self.settings.database, pool_size=1)
+        try:
+            migrating.upgrade(store)
+        finally:
+            store.close()
+
+    def _whereabouts(self) -> found.Found:
+        assert self.settings.redis is not None
+        return found.Found(
+            pid=os.getpid(),
+            room=str(self.settings.room_path),
+            redis_url=self.settings.redis,
+            database_url=self.settings.database,
+            http_port=next((role.port for role in self._roles if role.port), None),
+            valkey_port=self.valkey.port if self.valkey else None,
+        )
+
+    def _start_member(self, member: Member) -> None:
+        member.start()
+        self._keep(member.pid, member.role.rank)
+
+    def _keep(self, pid: int, rank: int) -> None:
+        assert self._keeper is not None
+        self._keeper.watch(pid, rank)
+
+    def _wait_until_ready(self) -> None:
+        give_up = time.monotonic() + READY_WITHIN
+        waiting = list(self.members)
+        while waiting := [member for member in waiting if not member.ready]:
+            for member in waiting:
+                if not member.running:
+                    raise Unavailable(_did_not_start(member, f"ended with code {member.code}"))
+                if time.monotonic() > give_up:
+                    raise Unavailable(_did_not_start(member, f"was not ready within {READY_WITHIN:g} s"))
+            time.sleep(LOOK)
+
+    def stop(self) -> None:
+        """In order: who lets work in, then the workers, the broker last."""
+        if self._supervision is not None:
+            self._supervision.stop()
+        for rank in sorted({member.role.rank for member in self.members}):
+            self._stop_members([member for member in self.members if member.role.rank == rank])
+        if self.valkey is not None and (pid := self.valkey.pid):
+            self.valkey.stop()
+            self._release(pid)
+        self._close()
+
+    def _stop_members(self, members: Sequence[Member]) -> None:
+        for member in members:
+            member.tell(signal.SIGTERM)
+        until = time.monotonic() + GRACE + 3.0
+        for member in members:
+            member.wait(until)
+            self._bury(member)
+
+    def _bury(self, member: Member) -> None:
+        if member.started:
+            member.sweep_up()
+            self._release(member.pid)
+
+    def _release(self, pid: int) -> None:
+        if self._keeper is not None:
+            self._keeper.release(pid)
+
+    def kill(self) -> None:
+        """For the impatient. What was in hand is found by the next fleet, as after a crash."""
+        if self._supervision is not None:
+            self._supervision.stop()
+        for member in self.members:
+            self._bury(member)
+        if self.valkey is not None and (pid := self.valkey.pid):
+            self.valkey.kill()
+            self._release(pid)
+        self._close()
+
+    def _close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _did_not_start(member: Member, how: str) -> str:
+    said = "".join(f"\n  {line}" for line in member.last_words().splitlines())
+    return f"{member.name} {how}; the end of {member.log}:{said or ' it is empty'}"

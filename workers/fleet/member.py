@@ -1,0 +1,125 @@
+"""One process of the fleet: how it is started, whether it is ready, how it is stopped, and what it wrote."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+LARGE = 5_000_000  # bytes of a log; a larger one is put aside at the next start
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Role:
+    """What a member is, before it runs. `port`: it is ready when it listens there; otherwise when it says so in a file."""
+
+    name: str
+    arguments: tuple[str, ...]
+    rank: int = 1  # 0 is stopped first
+    port: int | None = None
+    says_ready: bool = False
+
+
+class Member:
+    def __init__(self, role: Role, state: Path, environment: Mapping[str, str]) -> None:
+        self.role = role
+        self.log = state / "logs" / f"{role.name}.log"
+        self._ready_file = state / "ready" / role.name
+        self._environment = dict(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.started_at = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.role.name
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def started(self) -> bool:
+        return self._process is not None
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; None while it runs or was never started."""
+        return self._process.poll() if self._process else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        for folder in (self.log.parent, self._ready_file.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._ready_file.unlink(missing_ok=True)
+        if self.log.exists() and self.log.stat().st_size > LARGE:
+            self.log.replace(self.log.with_suffix(".log.1"))
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self.role.arguments, *(("--ready-file", str(self._ready_file)) if self.role.says_ready else ())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C is for the fleet alone, which stops its members in order
+            )
+        self.started_at = time.monotonic()
+
+    @property
+    def ready(self) -> bool:
+        if not self.running:
+            return False
+        if self.role.port is not None:
+            return _listens(self.role.port)
+        return not self.role.says_ready or self._has_said_so()
+
+    def _has_said_so(self) -> bool:
+        try:
+            return self._ready_file.read_text().strip() == str(self.pid)
+        except FileNotFoundError:
+            return False
+
+    def tell(self, number: signal.Signals) -> None:
+        """To the leader alone: how its children end is its affair."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def wait(self, until: float) -> bool:
+        """Whether it ended before that moment of the monotonic clock."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def sweep_up(self) -> None:
+        """Kill what is left of it: the leader if it still runs, and children it left behind."""
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+            pass
+        self._process.wait()
+
+    def last_words(self, lines: int = 12) -> str:
+        if not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _listens(port: int) -> bool:
+    import socket
+
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

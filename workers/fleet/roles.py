@@ -1,0 +1,35 @@
+"""Which processes a fleet consists of."""
+
+from __future__ import annotations
+
+import sys
+
+from chordage.workers.fleet.member import Role
+
+# -P: the folder one happens to stand in is not searched for modules, so no file of it is taken for Python's or ours.
+PYTHON = (sys.executable, "-P", "-m")
+CHORDAGE = (*PYTHON, "chordage.workers.cli")
+FIRST, LATER = 0, 1  # to be stopped: who lets work in, then who does it
+
+
+def workers(*, tools: int = 2, processes: int = 2, events: bool = False) -> list[Role]:
+    """One worker for the turns, and some for their tools."""
+    more = ("--events",) if events else ()
+    turns = Role(
+        name="turns", arguments=(*CHORDAGE, "worker", "--role", "turns", "--name", "turns", *more), says_ready=True
+    )
+    return [turns, *(_tools_worker(f"tools-{number}", processes, more) for number in range(1, tools + 1))]
+
+
+def _tools_worker(name: str, processes: int, more: tuple[str, ...]) -> Role:
+    options = ("--role", "tools", "--name", name, "--concurrency", str(processes), *more)
+    return Role(name=name, arguments=(*CHORDAGE, "worker", *options), says_ready=True)
+
+
+def beat() -> Role:
+    return Role(name="beat", arguments=(*CHORDAGE, "beat"), rank=FIRST)
+
+
+def web(host: str, port: int) -> Role:
+    serve = ("uvicorn", "--factory", "chordage.workers.web:make_app", "--timeout-graceful-shutdown", "2")
+    return Role(name="web", arguments=(*PYTHON, *serve, "--host", host, "--port", str(port)), rank=FIRST, port=port)
