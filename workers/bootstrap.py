@@ -16,7 +16,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.gateways.ids import Ids
-from chordage.orchestrator.gateways.models import ModelCatalog, ProviderConfig
+from chordage.orchestrator.gateways.models import ModelCatalog, providers_from_tables
 from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks
 from chordage.orchestrator.gateways.ports import Events, Locks
 from chordage.orchestrator.gateways.redis_events import RedisEvents
@@ -49,7 +49,7 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
 
 
 def models_of(room: Room) -> ModelCatalog:
-    providers = {name: ProviderConfig(**table) for name, table in room.providers().items()}
+    providers = providers_from_tables(room.providers(), room.path / "agent.toml")
     return ModelCatalog(providers, environ=config.environment(), scripts=room.path)
 
 

@@ -48,6 +48,8 @@ class Leaving:
             return
         self._until = time.monotonic() + self._grace
         self._take_nothing_new()
+        if not state.reserved_requests:
+            state.should_stop = EX_OK
         name = signal.Signals(number).name
         signals.worker_shutting_down.send(sender=self._consumer.hostname, sig=name, how="Warm", exitcode=EX_OK)
         self._consumer.hub.call_soon(self._wait)

@@ -59,7 +59,7 @@ class Room:
         return [file.fault for file in self._present().files if file.fault]
 
     def providers(self) -> Providers:
-        """What the [models.<name>] tables say, by name: `wire`, `base_url`, `api_key_env`, as far as given."""
+        """What the [models.<name>] tables say, by name: `wire`, `base_url` and so on, as far as given."""
         return {name: table for file in self._present().files for name, table in file.providers.items()}
 
     def check(self) -> list[RoomError]:

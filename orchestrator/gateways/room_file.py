@@ -13,11 +13,19 @@ from typing import Any
 from chordage.orchestrator.core.agent import AgentSpec, Limits
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways import room_lines
-from chordage.orchestrator.gateways.room_table import COUNT, FLAG, SECONDS, SOME, TEXT, TEXTS, Source, Table
+from chordage.orchestrator.gateways.room_table import COUNT, FLAG, HEADERS, SECONDS, SOME, TEXT, TEXTS, Source, Table
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
 
 Providers = dict[str, dict[str, Any]]
 
+_PROVIDER = {
+    "wire": TEXT,
+    "base_url": TEXT,
+    "api_key_env": TEXT,
+    "headers": HEADERS,
+    "silence": SECONDS,
+    "max_tokens_key": TEXT,
+}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _SYNTAX_PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)")
 
@@ -144,7 +152,8 @@ class _Reading:
         return {name: self._provider(models.inner(name)) for name in models.values}
 
     def _provider(self, table: Table) -> dict[str, Any]:
-        given = {key: table.take(key, TEXT, None) for key in ("wire", "base_url", "api_key_env")}
+        """In part or whole: what is left out, the model catalog knows or asks for."""
+        given: dict[str, Any] = {key: table.take(key, kind, None) for key, kind in _PROVIDER.items()}
         if given["base_url"] and not given["base_url"].startswith(("http://", "https://")):
             table.complain("base_url", f"must start with http:// or https://; got {given['base_url']!r}")
         table.refuse_the_rest()

@@ -43,6 +43,9 @@ def _are_texts(value: Any) -> bool:
 TEXT = Kind(words="a text that is not blank", fits=_is_text)
 TEXTS = Kind(words='a list of texts, like ["one", "two"]', fits=_are_texts)
 FLAG = Kind(words="true or false", fits=lambda value: isinstance(value, bool))
+HEADERS = Kind(
+    words="a table of texts", fits=lambda value: isinstance(value, dict) and all(map(_is_text, value.values()))
+)
 TABLE = Kind(words="a table", fits=lambda value: isinstance(value, dict))
 COUNT = Kind(words="a whole number, 0 or more", fits=lambda value: _is_whole(value) and value >= 0)
 SOME = Kind(words="1 or more", fits=lambda value: _is_whole(value) and value >= 1)

@@ -2,7 +2,7 @@
 
 from chordage.orchestrator.views.calls import CallView
 from chordage.orchestrator.views.history import Remark, history
-from chordage.orchestrator.views.runs import AttemptView, InferenceStep, RunView, ToolRound, run
+from chordage.orchestrator.views.runs import AttemptView, InferenceStep, RunView, Step, ToolRound, run
 from chordage.orchestrator.views.subjects import Subject, subject_of
 from chordage.orchestrator.views.threads import ThreadView, thread, threads
 from chordage.orchestrator.views.turns import TurnLine, TurnView, is_done, turn, turns
@@ -13,6 +13,7 @@ __all__ = [
     "InferenceStep",
     "Remark",
     "RunView",
+    "Step",
     "Subject",
     "ThreadView",
     "ToolRound",

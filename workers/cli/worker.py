@@ -50,15 +50,15 @@ class Plan:
 @click.command()
 @click.option(
     "--role",
-    type=click.Choice(list(Role)),
-    default=Role.ALL,
+    type=click.Choice([role.value for role in Role]),
+    default=Role.ALL.value,
     show_default=True,
     help="turns: decides and calls models, in threads. tools: runs tools, in processes. all: both, for small machines.",
 )
 @click.option(
     "--queues", metavar="NAMES", help="Only these queues, first served first: chat,task or chore.tools,will.tools."
 )
-@click.option("--pool", type=click.Choice(list(Pool)), help="threads, or prefork for processes.  [default: by role]")
+@click.option("--pool", type=click.Choice([pool.value for pool in Pool]), help="threads, or prefork for processes.  [default: by role]")
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
@@ -68,9 +68,9 @@ class Plan:
 @click.option("--events", is_flag=True, help="Report every task, for Flower.")
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Written when the worker is ready, for probes.")
 def worker(
-    role: Role,
+    role: str,
     queues: str | None,
-    pool: Pool | None,
+    pool: str | None,
     concurrency: int | None,
     name: str | None,
     events: bool,
@@ -88,17 +88,17 @@ def plan_of(
     settings: Settings,
     *,
     queues: str | None = None,
-    pool: Pool | None = None,
+    pool: str | None = None,
     concurrency: int | None = None,
     name: str | None = None,
     events: bool = False,
 ) -> Plan:
-    pool = Pool(pool) if pool else Pool.PREFORK if role is Role.TOOLS else Pool.THREADS
+    kind = Pool(pool) if pool else Pool.PREFORK if role is Role.TOOLS else Pool.THREADS
     return Plan(
         name=name or role.value,
         queues=_named(queues, settings) if queues is not None else queues_of(role, settings),
-        pool=pool,
-        concurrency=concurrency or _usual_concurrency(role, pool),
+        pool=kind,
+        concurrency=concurrency or _usual_concurrency(role, kind),
         events=events,
     )
 

@@ -18,7 +18,6 @@ from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
-from chordage.workers.bootstrap import check_redis
 from chordage.workers.fleet import fleet_lock, found
 from chordage.workers.fleet.environ import environment_of
 from chordage.workers.fleet.keeper import Keeper
@@ -37,16 +36,34 @@ def _silent(_text: str) -> None:
     """Nobody wants to be told."""
 
 
-class Fleet:
-    """`settings` may leave Redis out: the fleet brings its own, and offers the settings to be used as `settings`."""
+def _nothing() -> None:
+    """Nobody wants to end the waiting."""
 
-    def __init__(self, settings: Settings, roles: Sequence[Role], *, say: Callable[[str], None] = _silent) -> None:
+
+class Fleet:
+    """Brings a Redis of its own where `settings` name none, or always with `own_redis`.
+
+    After `start`, `settings` are complete: what everybody uses who works with this fleet. `say` is told what happens to
+    members; `check` is called while waiting, and may raise.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        roles: Sequence[Role],
+        *,
+        say: Callable[[str], None] = _silent,
+        check: Callable[[], None] = _nothing,
+        own_redis: bool = False,
+    ) -> None:
         self.settings = settings
         self.state: Path = settings.state_path
         self.members: list[Member] = []
         self.valkey: ValkeyServer | None = None
         self._roles = roles
         self._say = say
+        self._check = check
+        self._own_redis = own_redis
         self._lock: IO[str] | None = None
         self._keeper: Keeper | None = None
         self._supervision: Supervision | None = None
@@ -56,7 +73,15 @@ class Fleet:
         try:
             self._start()
         except BaseException:
+            self.stop_or_kill()
+            raise
+
+    def stop_or_kill(self) -> None:
+        """Stop in order; who interrupts that insists."""
+        try:
             self.stop()
+        except KeyboardInterrupt:
+            self.kill()
             raise
 
     def _start(self) -> None:
@@ -77,7 +102,9 @@ class Fleet:
 
     def _broker(self) -> str:
         """The Redis that the settings name, or one of our own."""
-        if self.settings.redis is not None:
+        if self.settings.redis is not None and not self._own_redis:
+            from chordage.workers.bootstrap import check_redis  # brings all the gateways along
+
             check_redis(self.settings)
             return self.settings.redis
         self.valkey = self._start_valkey(found.last_in(self.state))
@@ -145,6 +172,7 @@ class Fleet:
                     raise Unavailable(_did_not_start(member, f"ended with code {member.code}"))
                 if time.monotonic() > give_up:
                     raise Unavailable(_did_not_start(member, f"was not ready within {READY_WITHIN:g} s"))
+            self._check()
             time.sleep(LOOK)
 
     def stop(self) -> None:
@@ -199,7 +227,7 @@ class Fleet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.stop_or_kill()
 
 
 def _did_not_start(member: Member, how: str) -> str:

@@ -9,7 +9,8 @@ from chordage.workers.fleet.member import Role
 # -P: the folder one happens to stand in is not searched for modules, so no file of it is taken for Python's or ours.
 PYTHON = (sys.executable, "-P", "-m")
 CHORDAGE = (*PYTHON, "chordage.workers.cli")
-FIRST, LATER = 0, 1  # to be stopped: who lets work in, then who does it
+FIRST = 0  # to be stopped: who lets work in, before who does it
+TURNS = "turns"
 
 
 def workers(*, tools: int = 2, processes: int = 2, events: bool = False) -> list[Role]:

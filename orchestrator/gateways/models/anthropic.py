@@ -6,7 +6,7 @@ from typing import Any
 
 from chordage.orchestrator.core.model import Prompt, Reply, ToolOffer
 from chordage.orchestrator.gateways.models import anthropic_answer
-from chordage.orchestrator.gateways.models.anthropic_history import messages, names_of_tools_used
+from chordage.orchestrator.gateways.models.anthropic_history import container, messages, names_of_tools_used
 from chordage.orchestrator.gateways.models.wire import StreamReader, Target, with_params
 
 VERSION = "2023-06-01"
@@ -24,6 +24,7 @@ class AnthropicWire:
             "model": target.model,
             "max_tokens": MAX_TOKENS,
             "messages": messages(prompt.said, target.provider),
+            **container(prompt.said, target.provider),
             **({"system": prompt.system} if prompt.system else {}),
             **({"stream": True} if stream else {}),
         }
@@ -37,8 +38,10 @@ class AnthropicWire:
 
 
 def _with_tools(body: dict[str, Any], prompt: Prompt) -> dict[str, Any]:
-    if prompt.offers:
-        return {**body, "tools": [_tool(offer) for offer in prompt.offers]}
+    # Tools among the parameters are such as the provider runs itself; they stand beside ours.
+    tools = [*(_tool(offer) for offer in prompt.offers), *body.pop("tools", [])]
+    if tools:
+        return {**body, "tools": tools}
     body.pop("tool_choice", None)
     used = names_of_tools_used(prompt.said)
     if not used:

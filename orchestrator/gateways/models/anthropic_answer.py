@@ -65,7 +65,8 @@ def whole(answer: dict[str, Any], target: Target) -> Reply:
         raise error_event(answer["error"])
     shape.need(answer, "content", list)
     blocks = [_Block(block) for block in shape.objects(answer, "content")]
-    return _reply(target, blocks, shape.need(answer, "stop_reason", str), shape.maybe(answer, "usage", dict, {}))
+    stop = shape.need(answer, "stop_reason", str)
+    return _reply(target, blocks, stop, shape.maybe(answer, "usage", dict, {}), _container(answer))
 
 
 class Reader:
@@ -74,6 +75,7 @@ class Reader:
         self._blocks: dict[int, _Block] = {}
         self._stop = ""
         self._usage: dict[str, Any] = {}
+        self._container: str | None = None
         self.finished = False
 
     def feed(self, data: str) -> str:
@@ -82,7 +84,9 @@ class Reader:
             case "error":
                 raise error_event(event.get("error"))
             case "message_start":
-                self._count(shape.need(event, "message", dict))
+                message = shape.need(event, "message", dict)
+                self._count(message)
+                self._container = _container(message)
             case "content_block_start":
                 block = _Block(shape.need(event, "content_block", dict))
                 self._blocks[shape.need(event, "index", int)] = block
@@ -90,7 +94,9 @@ class Reader:
             case "content_block_delta":
                 return self._block(event).take(shape.need(event, "delta", dict))
             case "message_delta":
-                self._stop = shape.maybe(shape.need(event, "delta", dict), "stop_reason", str, self._stop)
+                delta = shape.need(event, "delta", dict)
+                self._stop = shape.maybe(delta, "stop_reason", str, self._stop)
+                self._container = _container(delta) or self._container
                 self._count(event)
             case "message_stop":
                 self.finished = True
@@ -100,7 +106,7 @@ class Reader:
         blocks = [block for _, block in sorted(self._blocks.items())]
         if not self.finished:
             raise truncated("a message_stop", sum(len(part) for b in blocks for part in b.grown.get("text", [])))
-        return _reply(self._target, blocks, self._stop, self._usage)
+        return _reply(self._target, blocks, self._stop, self._usage, self._container)
 
     def _block(self, event: dict[str, Any]) -> _Block:
         index = shape.need(event, "index", int)
@@ -114,7 +120,9 @@ class Reader:
         self._usage |= {key: value for key, value in said.items() if value is not None}
 
 
-def _reply(target: Target, blocks: list[_Block], stop_reason: str, usage: dict[str, Any]) -> Reply:
+def _reply(
+    target: Target, blocks: list[_Block], stop_reason: str, usage: dict[str, Any], container: str | None
+) -> Reply:
     asks = tuple(block.ask() for block in blocks if block.start.get("type") == "tool_use")
     content = [block.finished() for block in blocks]
     stop = settled(_STOPS.get(stop_reason, StopReason.UNKNOWN), asks)
@@ -124,8 +132,17 @@ def _reply(target: Target, blocks: list[_Block], stop_reason: str, usage: dict[s
         stop=stop,
         model=target.name,
         usage=_usage(usage),
-        extra={"provider": target.provider, "content": content} if _must_come_back(stop, content) else {},
+        extra=_extra(target, content, container) if container or _must_come_back(stop, content) else {},
     )
+
+
+def _extra(target: Target, content: list[dict[str, Any]], container: str | None) -> dict[str, Any]:
+    return {"provider": target.provider, "content": content, **({"container": container} if container else {})}
+
+
+def _container(holder: dict[str, Any]) -> str | None:
+    found = holder.get("container")
+    return shape.maybe(found, "id", str, None) if isinstance(found, dict) else None
 
 
 def _must_come_back(stop: StopReason, content: list[dict[str, Any]]) -> bool:

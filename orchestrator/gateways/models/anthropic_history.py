@@ -31,6 +31,13 @@ def names_of_tools_used(history: Iterable[Said]) -> list[str]:
     return sorted({ask.name for said in history if isinstance(said, AssistantSays) for ask in said.asks})
 
 
+def container(history: Iterable[Said], provider: str) -> dict[str, str]:
+    """The container in which the provider's own tools left their work, if they have one, as a field of the request."""
+    extras = [said.extra for said in history if isinstance(said, AssistantSays)]
+    ids = [extra["container"] for extra in extras if extra.get("provider") == provider and "container" in extra]
+    return {"container": ids[-1]} if ids else {}
+
+
 class _Ids:
     """The ids of calls as they go over the wire; a function of the history alone, or no prompt cache would ever hit."""
 

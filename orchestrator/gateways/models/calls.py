@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from chordage.orchestrator.gateways.ports import Abort
 
-SLICE = 0.4  # together with CHECK_EVERY well below the second within which an abort is noticed
-CHECK_EVERY = 0.25  # a stream that flows has hundreds of reads a second; not each of them asks
+SLICE = 0.6  # together with CHECK_EVERY below the second within which an abort is noticed
+CHECK_EVERY = 0.1  # a stream that flows has hundreds of reads a second; not each of them asks
 
 
 class Call:

@@ -18,11 +18,12 @@ class OpenAIWire:
 
     def body(self, prompt: Prompt, target: Target, *, stream: bool) -> dict[str, Any]:
         body: dict[str, Any] = {"model": target.model, "messages": _messages(prompt, target.provider)}
-        if prompt.offers:
-            body["tools"] = [_tool(offer) for offer in prompt.offers]
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return _renamed(with_params(body, prompt.params, "openai"), target)
+        body = with_params(body, prompt.params, "openai")
+        # Tools among the parameters are such as the provider runs itself; they stand beside ours.
+        tools = [*(_tool(offer) for offer in prompt.offers), *body.pop("tools", [])]
+        return _renamed({**body, **({"tools": tools} if tools else {})}, target)
 
     def whole(self, answer: dict[str, Any], target: Target) -> Reply:
         return openai_answer.whole(answer, target)

@@ -97,6 +97,8 @@ def _message(body: str) -> str:
         found: Any = json.loads(body)
     except (ValueError, RecursionError):
         return body
+    if isinstance(found, list) and found:
+        found = found[0]
     for key in ("error", "message"):
         if isinstance(found, dict) and key in found:
             found = found[key]

@@ -12,7 +12,6 @@ import select
 import selectors
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -114,17 +113,14 @@ class SlicedBackend(httpcore.NetworkBackend):
         del local_address, socket_options  # never given: the connections are made in this package
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(f"{host}: {error}") from error
         return SlicedStream(self._first_that_answers(addresses, timeout), self._calls)
 
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
     def _first_that_answers(self, addresses: list[Any], timeout: float | None) -> socket.socket:
         # Each address gets an equal share, or a dead IPv6 route would use up the time of the IPv4 one behind it.
-        share = None if timeout is None else timeout / len(addresses)
-        failure: Exception = httpcore.ConnectError("the name has no address")
+        share = None if timeout is None else timeout / max(1, len(addresses))
+        failure: Exception = httpcore.ConnectError("the name of the host has no address")
         for family, kind, protocol, _, address in addresses:
             sock = socket.socket(family, kind, protocol)
             try:

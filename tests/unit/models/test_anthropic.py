@@ -143,6 +143,23 @@ def test_a_paused_turn_is_sent_back_unchanged():
     assert back[1] == {"role": "assistant", "content": [{"type": "text", "text": "Looking."}, SEARCH]}
 
 
+def test_the_container_of_the_providers_own_tools_goes_back_with_a_paused_turn_streamed_or_not():
+    box = {"container": {"id": "box", "expires_at": "later"}}
+    whole = WIRE.whole({**answer(SEARCH, stop="pause_turn"), **box}, TARGET)
+    last = {"type": "message_delta", "delta": {"stop_reason": "pause_turn", **box}, "usage": {}}
+    _, streamed = stream(*block(0, SEARCH), last, {"type": "message_stop"})
+    assert streamed == whole
+    assert body("hi", said(whole))["container"] == "box"
+    assert "container" not in body("hi", said(read(SEARCH, stop="pause_turn")))
+
+
+def test_tools_the_provider_runs_stand_beside_ours():
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    sent = body("hi", offers=(ADD,), params={"anthropic": {"tools": [search]}})
+    assert [one["name"] for one in sent["tools"]] == ["add", "web_search"]
+    assert body("hi", params={"anthropic": {"tools": [search]}})["tools"] == [search]
+
+
 def test_signed_thoughts_go_back_with_their_calls_streamed_or_not():
     thought = {"type": "thinking", "thinking": "hm, so", "signature": "sig"}
     use = {"type": "tool_use", "id": "c", "name": "add", "input": {"a": 1}}

@@ -89,6 +89,11 @@ def test_a_tool_choice_is_one_word_and_goes_only_with_tools():
     assert "tool_choice" not in body("hi", params={"tool_choice": "required"})
 
 
+def test_tools_the_provider_runs_stand_beside_ours():
+    sent = body("hi", offers=(ADD,), params={"openai": {"tools": [{"type": "web_search"}]}})
+    assert [one["type"] for one in sent["tools"]] == ["function", "web_search"]
+
+
 def test_text_no_encoding_has_does_not_break_the_request():
     assert b"half ?" in encoded({"text": "half \ud83d"})
 

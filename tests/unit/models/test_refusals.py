@@ -50,6 +50,7 @@ def test_a_refusal_has_one_reading(status, body, fault):
         ('{"error": "slow down"}', "429: slow down"),
         ('{"message": "slow down"}', "429: slow down"),
         ('{"detail": "slow down"}', '429: {"detail": "slow down"}'),
+        ('[{"error": {"code": 429, "message": "slow down"}}]', "429: slow down"),
         ("slow down", "429: slow down"),
         ("", "429: no text"),
     ],

@@ -57,9 +57,9 @@ def test_a_broken_script_is_not_served(tmp_path):
 
 
 def test_a_script_that_runs_out_refuses_with_its_reason(tmp_path):
-    words = "rejected .*the script has no reply number 1"
+    script, words = "[{when: never, text: a}]", "rejected .*the script has no reply number 1"
     with (
-        serving(tmp_path, "[{when: never, text: a}]") as server,
+        serving(tmp_path, script) as server,
         catalog_at(server.url) as catalog,
         pytest.raises(ModelFailed, match=words),
     ):

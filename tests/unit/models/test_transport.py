@@ -151,13 +151,10 @@ def test_a_server_without_a_certificate_is_not_talked_to():
     def listens(connection, over):
         asked.append(read_request(connection))
 
-    with (
-        raw_server(listens, tls=True) as server,
-        catalog_at(server.url) as catalog,
-        pytest.raises(ModelFailed) as failed,
-    ):
-        catalog.complete(an_agent("openai:m"), a_prompt("hello"), abort=Calm())
-    assert (failed.value.fault, asked) == (Fault.CONNECTION, [])
+    agent = an_agent("openai:m")
+    with raw_server(listens, tls=True) as server, catalog_at(server.url) as catalog, pytest.raises(ModelFailed) as end:
+        catalog.complete(agent, a_prompt("hello"), abort=Calm())
+    assert (end.value.fault, asked) == (Fault.CONNECTION, [])
 
 
 def test_a_child_process_makes_connections_of_its_own():

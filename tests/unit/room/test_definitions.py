@@ -76,6 +76,15 @@ def test_providers_are_told_by_name(folder):
     }
 
 
+def test_a_provider_may_say_more_or_less(folder):
+    said = {"headers": {"X-Team": "a"}, "silence": 5, "max_tokens_key": "max_completion_tokens"}
+    folder.agent(
+        'model = "m"\n[models.openai]\nheaders = { X-Team = "a" }\nsilence = 5\n'
+        'max_tokens_key = "max_completion_tokens"\n'
+    )
+    assert folder.open().providers() == {"openai": said}
+
+
 def test_instructions_may_stand_in_a_file(folder):
     folder.write("prompts/brief.md", "Be brief.\n")
     folder.agent('model = "m"\ninstructions_file = "prompts/brief.md"')
@@ -136,6 +145,11 @@ def test_a_file_with_a_byte_order_mark_is_fine(folder):
             'model = "m"\n[models.x]\nbase_url = "localhost"',
             "agent.toml:3: models.x.base_url: must start with http:// or https://",
         ),
+        (
+            'model = "m"\n[models.x]\nsilence = 0',
+            "agent.toml:3: models.x.silence: must be a number of seconds, more than 0",
+        ),
+        ('model = "m"\n[models.x]\nheaders = { a = 1 }', "agent.toml:3: models.x.headers: must be a table of texts"),
         ('model = "m"\n[models.x]\nkey = "s"', "agent.toml:3: models.x.key: there is no such key; "),
         (
             'model = "m"\ninstructions = "a"\ninstructions_file = "b"',

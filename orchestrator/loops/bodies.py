@@ -1,0 +1,142 @@
+"""What comes in over HTTP: the fields of a turn, and how large a body may be."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as Event
+
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, WhenBusy
+from chordage.orchestrator.loops import problems
+
+# As JSON writes it; an escaped backslash before it makes it six harmless characters.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("lies outside the years 1 to 9999") from error
+
+
+def _storable(value: dict[str, Any]) -> dict[str, Any]:
+    """JSON as the standard has it, and as every database can keep it."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("holds half of a surrogate pair, which is no Unicode text") from error
+    except ValueError as error:
+        raise ValueError("holds NaN or an infinite number, which JSON does not have") from error
+    if _NUL.search(text):
+        raise ValueError("holds a NUL character: remove it")
+    return value
+
+
+Name = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
+
+
+class TurnFields(BaseModel):
+    """A message, and how to handle it. Who sends it is known from the caller's credential: there is no `sender`."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={"examples": [{"text": "What is 2 + 2?"}]},
+    )
+
+    text: Annotated[str, Field(description="What is said. Not blank, unless `meta.parts` carries the content.")]
+    origin: Annotated[
+        Literal[Origin.INVOKE, Origin.CHAT],
+        Field(
+            description="`chat` needs a `channel`. Tasks, chores and wills are the agent's own and come from its room."
+        ),
+    ] = Origin.INVOKE
+    channel: Annotated[Name | None, Field(description="Where a chat takes place, such as `telegram`.")] = None
+    thread_id: Annotated[
+        str | None, Field(description="1 to 200 visible characters. Left out: a thread of its own.")
+    ] = None
+    meta: Annotated[JsonObject, Field(description="Anything of yours; kept with the turn.")] = {}
+    agent: Annotated[Name | None, Field(description="Left out: the default agent of the room.")] = None
+    strategy: Annotated[Name | None, Field(description="Left out: the agent's own.")] = None
+    control: Literal["auto"] = "auto"
+    group: Annotated[Group | None, Field(description="Only below the group of the origin.")] = None
+    tenant: Annotated[Name | None, Field(description="Whom it counts for. Left out: the agent.")] = None
+    dedupe_key: Annotated[
+        Name | None,
+        Field(description="The same key never makes a second turn: the first one's id comes back, marked `duplicate`."),
+    ] = None
+    reply_target: Annotated[JsonObject | None, Field(description="Where the answer is to be delivered.")] = None
+    not_before: Annotated[Moment | None, Field(description="It does not start earlier.")] = None
+    deadline: Annotated[Moment | None, Field(description="If it has not started by then it ends as `expired`.")] = None
+    when_busy: Annotated[WhenBusy, Field(description="`reject`: 409 while a run is open on the thread.")] = (
+        WhenBusy.ENQUEUE
+    )
+
+    def request(self, sender: Sender, source: str) -> TurnRequest:
+        message = Message(
+            origin=self.origin, channel=self.channel, sender=sender, thread_id=self.thread_id, text=self.text,
+            meta=self.meta,
+        )  # fmt: skip
+        return TurnRequest(
+            message=message, agent=self.agent, strategy=self.strategy, control=self.control, group=self.group,
+            tenant=self.tenant, source=source, dedupe_key=self.dedupe_key, reply_target=self.reply_target,
+            not_before=self.not_before, deadline=self.deadline, when_busy=self.when_busy,
+        )  # fmt: skip
+
+
+class BodyLimit:
+    """Refuses too large a body before it is read: by its announced length, or as soon as it grows over the limit."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = None if self._announced(scope) > self._limit else await self._read(receive)
+        if body is None:
+            told = f"the body is larger than {self._limit} bytes"
+            await problems.answer(413, "too_large", told, headers={"Connection": "close"})(scope, receive, send)
+        else:
+            await self._app(scope, _replayed(body, receive), send)
+
+    @staticmethod
+    def _announced(scope: Scope) -> int:
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        return int(length)
+
+    async def _read(self, receive: Receive) -> list[Event] | None:
+        """The events of the body; None when it is too large."""
+        events: list[Event] = []
+        size = 0
+        while True:
+            event = await receive()
+            events.append(event)
+            size += len(event.get("body", b""))
+            if size > self._limit:
+                return None
+            if not event.get("more_body", False):
+                return events
+
+
+def _replayed(events: list[Event], receive: Receive) -> Receive:
+    rest = iter(events)
+
+    async def next_event() -> Event:
+        for event in rest:
+            return event
+        return await receive()
+
+    return next_event

@@ -1,0 +1,45 @@
+"""Workers are killed: at every commit of a turn, and at random under load."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from support import dying_worker
+from support.dying_worker import give_order, is_carried_out
+from support.rig import Plan, Rig
+from support.rig_checks import check_rig
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+
+COMMITS = 1 + 1 + 4 + 1  # the start; the round is opened; three calls, one of them claimed before; the end
+
+
+def dying_rig(rig: Rig) -> Rig:
+    order = rig.folder / "order"
+    give_order(order, at=10_000, when="after", who="worker")
+    program = (sys.executable, dying_worker.__file__)
+    for name, role, size in (("turns-1", "turns", 8), ("turns-2", "turns", 8), ("tools-1", "tools", 2), ("tools-2", "tools", 2)):
+        size_and_role = ("--role", role, "--concurrency", str(size))
+        rig.worker(name, *size_and_role, program=program, env={"RIG_ORDER": str(order)})
+    rig.ready()
+    return rig
+
+
+def test_a_turn_survives_sigkill_at_every_commit_of_it(make_rig, database_url):
+    rig = dying_rig(make_rig(database_url, lease=2, beat=0.5, sweep=0.5))
+    order = rig.folder / "order"
+    met = 0
+
+    for when in ("after", "before"):
+        for at in range(1, COMMITS + 1):
+            who = "child" if at % 3 == 0 else "worker"
+            give_order(order, at=at, when=when, who=who)
+            rig.submit(Plan(id=f"{when}-{at}"), f"{when}-{at}")
+            rig.wait_until_done(30, keep_alive=True)
+            met += is_carried_out(order)
+
+    assert met == 2 * COMMITS
+    assert {row["disposition"] for row in rig.rows("turns")} == {"answered"}
+    check_rig(rig)

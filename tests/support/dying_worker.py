@@ -1,0 +1,103 @@
+"""`chordage worker`, except that it can be told to kill itself at one chosen commit. A test's program, run by the rig.
+
+The order lies in a file that all workers of a rig share, and so do the commits that were counted: the chosen one is met
+once, whoever comes to it. Heartbeats and sweeps are not counted: they come at any time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+
+from chordage.orchestrator.store.engine import PLAIN
+from chordage.orchestrator.store.tx import Store
+
+ORDER = "RIG_ORDER"  # the variable that names the file
+WRITES = ("UPDATE", "INSERT", "DELETE")
+AT_WORK = ("ThreadPoolExecutor", "MainThread")  # the threads in which Celery tasks run
+
+
+def give_order(path: Path, *, at: int, when: str, who: str) -> None:
+    """Somebody dies "before" or "after" the commit number `at` from now: the whole "worker", or the "child" alone."""
+    path.write_text(_line(0, at, when, who))
+
+
+def is_carried_out(path: Path) -> bool:
+    seen, at, _, _ = path.read_text().split()
+    return int(seen) >= int(at)
+
+
+def _line(seen: int, at: int, when: str, who: str) -> str:
+    """Of one length, so that it is written over in one go: its writer may be killed by the order it is about."""
+    return f"{seen:8} {at:8} {when:8} {who:8}"
+
+
+def main() -> None:
+    file = Path(os.environ[ORDER])
+    plain_make, plain_write = Store._make, Store.write
+
+    def make(self: Store) -> None:
+        plain_make(self)
+        _watch(self.engine, file)
+
+    @contextmanager
+    def write(self: Store) -> Iterator[Any]:
+        with plain_write(self) as tx:
+            yield tx
+        _count(file, "after")
+
+    Store._make, Store.write = make, write
+
+    from chordage.workers.cli import main as chordage
+
+    chordage(prog_name="chordage")
+
+
+def _watch(engine: Any, file: Path) -> None:
+    """Single statements commit themselves; transactions are met just before their COMMIT."""
+
+    def single(when: str) -> Any:
+        def met(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+            options = connection.get_execution_options()
+            alone = options.get(PLAIN) or options.get("isolation_level") == "AUTOCOMMIT"
+            if alone and statement.lstrip().upper().startswith(WRITES):
+                _count(file, when)
+
+        return met
+
+    event.listen(engine, "before_cursor_execute", single("before"))
+    event.listen(engine, "after_cursor_execute", single("after"))
+    event.listen(engine, "commit", lambda connection: _count(file, "before"))
+
+
+def _count(path: Path, when: str) -> None:
+    if not threading.current_thread().name.startswith(AT_WORK):
+        return
+    with path.open("r+b", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        seen, at, of, who = file.read().decode().split()
+        if of != when:
+            return
+        mine = int(seen) + 1
+        file.seek(0)
+        file.write(_line(mine, int(at), of, who).encode())
+    if mine == int(at):
+        _die(who)
+
+
+def _die(who: str) -> None:
+    if who == "child":
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.killpg(os.getpgid(0), signal.SIGKILL)  # the rig starts every worker as the leader of a group
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""A fleet for live tests: real workers in processes of their own, a broker and a database of the test's, all to be killed.
+
+Tools and models write what they do into a ledger, a file apart from broker and database. What the rows say is compared
+with what the ledger says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+from sqlalchemy import func, select
+
+from chordage.config.queues import celery_settings
+from chordage.config.settings import load
+from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.core.groups import ALL_QUEUES
+from chordage.orchestrator.gateways.models import scripted_server
+from chordage.orchestrator.store import schema
+from chordage.tasks.courier import Courier
+from chordage.tasks.intake import accept
+from chordage.tasks.request import request_from
+from chordage.workers.bootstrap import runtime_from
+from support import processes
+from support.valkey import WatchedValkey
+from support.waiting import until
+
+HERE = Path(__file__).parent
+AGENT = """
+model = "fake:model"
+tools = ["rig_tools"]
+model_retries = 2
+
+[models.fake]
+wire = "openai"
+base_url = "{url}/v1"
+"""
+QUICK = {"lease": 3, "beat": 1, "sweep": 1, "soft_shutdown": 4}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a turn of the rig shall do; the text of its message."""
+
+    id: str
+    rounds: int = 1
+    tools: tuple[str, ...] = ("pure", "unsafe", "idempotent")
+    seconds: float = 0.0  # each tool call takes
+    latency: float = 0.0  # each model call takes
+
+    @property
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass
+class Worker:
+    """One `chordage worker`."""
+
+    name: str
+    arguments: tuple[str, ...]
+    env: dict[str, str]
+    folder: Path
+    program: tuple[str, ...] = (sys.executable, "-m", "chordage.workers.cli")
+    starts: Iterator[int] = field(default_factory=itertools.count)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        self._ready = self.folder / f"{self.name}.{next(self.starts)}.ready"
+        command = [*self.program, "worker", "--name", self.name, "--ready-file", str(self._ready), *self.arguments]
+        self.process = processes.spawn(command, self.log, env=self.env, cwd=self.folder)
+
+    def wait_until_ready(self) -> None:
+        until(self._ready_or_dead, f"worker {self.name} gets ready", patience=60)
+        assert self._ready.exists(), f"worker {self.name} ended: {self.said()[-3000:]}"
+
+    def kill(self) -> None:
+        """The whole tree, as when its machine is lost."""
+        assert self.process is not None
+        processes.kill_tree(self.process)
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def _ready_or_dead(self) -> bool:
+        return self._ready.exists() or not self.alive
+
+
+class Rig:
+    def __init__(self, folder: Path, database_url: str, redis_url: str, **settings: Any) -> None:
+        self.folder = folder
+        self.room = folder / "room"
+        shutil.copytree(HERE / "rig_room", self.room, ignore=shutil.ignore_patterns("__pycache__"))
+        self.model = scripted_server.serve(self.room / "model.py")
+        (self.room / "agent.toml").write_text(AGENT.format(url=self.model.url))
+        given = {**QUICK, **settings, "room": str(self.room), "database_url": database_url, "redis_url": redis_url}
+        self.settings = load(**given)
+        self.env = {**_environment(given), "PYTHONPATH": str(HERE.parent), "PYTHONUNBUFFERED": "1"}
+        self.workers: dict[str, Worker] = {}
+        self.runtime = runtime_from(self.settings, with_redis=False)
+        self.app = Celery("rig", set_as_current=False)
+        self.app.conf.update(celery_settings(self.settings, ALL_QUEUES))
+        self.redis = Redis.from_url(redis_url, decode_responses=True)
+
+    # workers
+
+    def worker(self, name: str, *arguments: str, **more: Any) -> Worker:
+        """`rig.worker("a", "--role", "turns", "--concurrency", "8")`; call `ready` before it is needed."""
+        env = {**self.env, **more.pop("env", {})}
+        worker = Worker(name=name, arguments=arguments, env=env, folder=self.folder, **more)
+        self.workers[name] = worker
+        worker.start()
+        return worker
+
+    def ready(self) -> None:
+        for worker in self.workers.values():
+            worker.wait_until_ready()
+
+    def restart_the_dead(self) -> list[str]:
+        """What a supervisor does."""
+        dead = [worker for worker in self.workers.values() if not worker.alive]
+        for worker in dead:
+            worker.start()
+        return [worker.name for worker in dead]
+
+    # turns
+
+    def submit(self, plan: Plan, thread: str | None = None, **fields: Any) -> str:
+        """As the HTTP server takes turns in. The same plan is the same turn, so it may be submitted again."""
+        request = request_from(
+            {"text": plan.text, "thread_id": thread, "dedupe_key": plan.id, **fields}, source="rig"
+        )
+        return accept(self.runtime, Courier(self.app), request).turn_id
+
+    def submit_surely(self, plan: Plan, thread: str | None = None, **fields: Any) -> str:
+        """As a caller who tries again while the database is away."""
+        found: list[str] = []
+
+        def taken_in() -> bool:
+            with contextlib.suppress(Unavailable):
+                found.append(self.submit(plan, thread, **fields))
+            return bool(found)
+
+        until(taken_in, f"turn {plan.id} is taken in", pause=0.2)
+        return found[0]
+
+    def unfinished(self) -> int:
+        with self.runtime.store.read() as tx:
+            return int(tx.execute(select(func.count()).where(schema.turns.c.status != "done")).scalar_one())
+
+    def wait_until_done(self, patience: float = 60.0, *, keep_alive: bool = False, pause: float = 0.1) -> None:
+        """Every turn is done. `keep_alive`: workers that end are started again meanwhile."""
+
+        def done() -> bool:
+            if keep_alive:
+                self.restart_the_dead()
+            with contextlib.suppress(Unavailable):
+                return self.unfinished() == 0
+            return False
+
+        try:
+            until(done, "every turn is done", patience=patience, pause=pause)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.what_is_open()}") from None
+
+    # what can be asked
+
+    def rows(self, table: str, **where: object) -> list[dict[str, Any]]:
+        chosen = schema.metadata.tables[table]
+        found = select(chosen).where(*(chosen.c[name] == value for name, value in where.items()))
+        with self.runtime.store.read() as tx:
+            return [dict(row._mapping) for row in tx.execute(found.order_by(*chosen.primary_key.columns))]
+
+    def row(self, table: str, **where: object) -> dict[str, Any]:
+        (row,) = self.rows(table, **where)
+        return row
+
+    def ledger(self, **where: object) -> list[dict[str, Any]]:
+        path = self.room / "ledger.jsonl"
+        facts = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [fact for fact in facts if all(fact.get(name) == value for name, value in where.items())]
+
+    def what_is_open(self) -> str:
+        lines = [f"queues {self.queue_lengths()}"]
+        for table in ("turns", "runs", "calls"):
+            still = [row for row in self.rows(table) if row["status"] not in {"done", "succeeded", "failed", "cancelled"}]
+            lines += [f"{len(still)} open {table}", *(f"  {row}" for row in still[:5])]
+        dead = [worker.name for worker in self.workers.values() if not worker.alive]
+        return "\n".join([*lines, f"dead workers: {dead}", *self._last_words()])
+
+    def queue_lengths(self) -> dict[str, int]:
+        with contextlib.suppress(Exception):
+            return {name: length for name in ALL_QUEUES if (length := self.redis.llen(name))}
+        return {}
+
+    def _last_words(self) -> list[str]:
+        return [f"--- {worker.name}\n{worker.said()[-1500:]}" for worker in self.workers.values()]
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            if worker.process is not None:
+                worker.kill()
+        self.model.close()
+        self.app.close()
+        self.redis.close()
+        self.runtime.store.close()
+
+
+def _environment(settings: dict[str, Any]) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CHORDAGE_")}
+    ours = {
+        f"CHORDAGE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+        for name, value in settings.items()
+    }
+    return {**inherited, **ours}
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path, start_valkey: Callable[..., WatchedValkey]) -> Iterator[Callable[..., Rig]]:
+    """`make_rig(database_url, lease=3)`: a rig without workers yet, on a broker of its own at `rig.broker`."""
+    made: list[Rig] = []
+
+    def make(database_url: str, *, appendonly: bool = False, **settings: Any) -> Rig:
+        broker = start_valkey(f"broker{len(made)}", appendonly=appendonly)
+        folder = tmp_path / f"rig{len(made)}"
+        folder.mkdir()
+        rig = Rig(folder, database_url, broker.url, **settings)
+        rig.broker = broker
+        made.append(rig)
+        return rig
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+def seconds_between(one: Any, other: Any) -> float:
+    return float((other - one).total_seconds())
+
+
+def threads_of(plans: Sequence[Plan], count: int) -> Iterator[tuple[Plan, str]]:
+    """The plans dealt out to threads, round and round."""
+    return ((plan, f"t{place % count}") for place, plan in enumerate(plans))
+
+
+def now() -> float:
+    return time.time()

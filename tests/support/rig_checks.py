@@ -1,0 +1,48 @@
+"""What the rows say is compared with what the ledger of tools and models says. After everything has come to rest."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from datetime import datetime
+from typing import Any
+
+from support.invariants import check_all
+from support.rig import Rig
+
+
+def check_rig(rig: Rig) -> None:
+    check_all(rig.runtime.store)
+    calls = {f"{row['run_id']}:{row['ask_id']}:{row['generation']}": row for row in rig.rows("calls")}
+    begun = rig.ledger(what="tool", phase="begin")
+    _unsafe_tools_ran_once_at_most(begun)
+    _what_may_run_again_was_completed(calls, rig.ledger(what="tool", phase="end"))
+    _no_call_began_after_it_was_settled(calls, begun)
+    _no_reply_was_asked_for_again(rig)
+
+
+def _unsafe_tools_ran_once_at_most(begun: list[dict[str, Any]]) -> None:
+    runs = Counter(fact["key"] for fact in begun if fact["name"] == "unsafe")
+    assert [key for key, count in runs.items() if count > 1] == []
+
+
+def _what_may_run_again_was_completed(calls: dict[str, dict[str, Any]], ended: list[dict[str, Any]]) -> None:
+    completed = {fact["key"] for fact in ended}
+    for key, row in calls.items():
+        if row["effect"] in {"pure", "idempotent"}:
+            assert row["status"] == "succeeded", row
+        assert row["status"] == "succeeded" or row["code"] == "outcome_unknown", row
+        assert row["status"] != "succeeded" or key in completed, f"succeeded and never ran: {row}"
+
+
+def _no_call_began_after_it_was_settled(calls: dict[str, dict[str, Any]], begun: list[dict[str, Any]]) -> None:
+    late = [fact for fact in begun if fact["at"] > calls[fact["key"]]["ended_at"].timestamp()]
+    assert late == [], "finished calls ran again"
+
+
+def _no_reply_was_asked_for_again(rig: Rig) -> None:
+    plan_of = {row["run_id"]: row["dedupe_key"] for row in rig.rows("turns")}
+    replies: dict[str, list[datetime]] = defaultdict(list)
+    for entry in rig.rows("journal", kind="AssistantTurnCommitted"):
+        replies[plan_of[entry["run_id"]]].append(entry["at"])
+    late = [fact for fact in rig.ledger(what="model") if fact["at"] > replies[fact["plan"]][fact["index"]].timestamp()]
+    assert late == [], "finished model calls were made again"

@@ -1,0 +1,59 @@
+"""Tools of the rig's room. Each notes down that it began and that it ended, where no broker and no database can lose it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from chordage import Context, tool
+
+LEDGER = Path(__file__).with_name("ledger.jsonl")
+
+
+def note(ctx: Context, name: str, phase: str) -> None:
+    fact = {"what": "tool", "name": name, "phase": phase, "key": ctx.idempotency_key, "call": ctx.call_id}
+    with LEDGER.open("ab", buffering=0) as ledger:  # one write of a short line in append mode is never torn
+        ledger.write(json.dumps({**fact, "pid": os.getpid(), "at": time.time()}).encode() + b"\n")
+
+
+def carry_out(ctx: Context, name: str, who: str, seconds: float) -> str:
+    note(ctx, name, "begin")
+    time.sleep(seconds)
+    note(ctx, name, "end")
+    return f"{name} {who}"
+
+
+@tool(effect="pure")
+def pure(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """May run again."""
+    return carry_out(ctx, "pure", who, seconds)
+
+
+@tool(effect="idempotent")
+def idempotent(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """May run again with the same key."""
+    return carry_out(ctx, "idempotent", who, seconds)
+
+
+@tool(effect="unsafe")
+def unsafe(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """Never runs again blindly."""
+    return carry_out(ctx, "unsafe", who, seconds)
+
+
+@tool(effect="idempotent")
+def poison(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """Takes its process with it, every time."""
+    note(ctx, "poison", "begin")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return who
+
+
+@tool(effect="pure")
+def raises(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """Fails."""
+    note(ctx, "raises", "begin")
+    raise ValueError(f"no luck with {who}")

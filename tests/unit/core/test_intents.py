@@ -1,0 +1,51 @@
+"""Intents are values: small, comparable, and made of ids, so that losing or doubling one loses or doubles nothing."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from typing import get_args, get_type_hints
+
+import pytest
+
+from chordage.orchestrator.core import intents
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.intents import Advance, CallTools, Dispatch, Intent
+
+KINDS = get_args(Intent)
+CARRIED = {str, int, Group, tuple[tuple[str, ...], ...]}
+
+
+def test_every_intent_of_the_module_is_one_of_the_union():
+    declared = {thing for thing in vars(intents).values() if isinstance(thing, type) and hasattr(thing, "__slots__")}
+
+    assert {kind for kind in declared if kind.__module__ == intents.__name__} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_intent_carries_ids_and_numbers_and_no_facts(kind):
+    hints = get_type_hints(kind)
+
+    assert {hints[field.name] for field in fields(kind)} <= CARRIED
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_intent_knows_the_group_whose_queue_it_goes_to(kind):
+    assert get_type_hints(kind)["group"] is Group
+
+
+def test_the_same_intent_twice_is_the_same_value():
+    once, again = (Advance(run_id="r", group=Group.CHAT) for _ in range(2))
+
+    assert {once, again} == {once}
+    assert once != Advance(run_id="r", group=Group.TASK)
+
+
+def test_an_intent_cannot_be_changed_on_its_way():
+    with pytest.raises(FrozenInstanceError):
+        Dispatch(group=Group.CHAT).group = Group.WILL  # type: ignore[misc]
+
+
+def test_a_fan_out_can_be_hashed_with_its_batches():
+    fan = CallTools(run_id="r", thread_id="t", step=2, batches=(("a", "c"), ("b",)), group=Group.CHORE)
+
+    assert {fan: "sent"}[fan] == "sent"

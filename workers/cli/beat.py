@@ -1,0 +1,19 @@
+"""`chordage beat`: Celery beat, which sends periodic work. Two of them at once do no harm."""
+
+from __future__ import annotations
+
+import click
+
+from chordage.workers.fleet.found import settings_for_cli
+
+
+@click.command()
+def beat() -> None:
+    """Start the clock that sends periodic work. Without it, workers sweep for themselves."""
+    settings = settings_for_cli()
+
+    from chordage.workers.app import make_app
+    from chordage.workers.bootstrap import check_services
+
+    check_services(settings)
+    make_app(settings).Beat(loglevel=settings.log_level.upper(), quiet=True).run()

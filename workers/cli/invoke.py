@@ -1,0 +1,133 @@
+"""`chordage invoke`: one turn in this process. No fleet, no service; SQLite in the room unless told otherwise."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chordage.orchestrator.core.errors import ChordageError, Unavailable
+from chordage.orchestrator.core.message import Origin
+from chordage.workers.cli import message
+from chordage.workers.cli.output import json_option
+from chordage.workers.cli.streaming import Streamed
+
+if TYPE_CHECKING:
+    from chordage.config.settings import Settings
+    from chordage.orchestrator.core.message import TurnRequest
+    from chordage.orchestrator.runtime import Runtime
+    from chordage.orchestrator.views import TurnView
+
+LONG = 5.0  # seconds a cancelled turn has to let go of what it holds
+
+EPILOG = """\
+Exit codes: 0 the turn was answered; 1 no such agent, or something cannot be reached; 2 the message or an option is
+wrong; 3 the turn ended without an answer; 130 you cancelled it with Ctrl-C.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("text")
+@click.option("--agent", help="Which agent.  [default: the room's]")
+@click.option("--thread", "thread_id", metavar="ID", help="The thread to go on with.  [default: a new one]")
+@click.option("--strategy", help="How the turn is completed: direct or react.  [default: the agent's]")
+@click.option("--meta", metavar="JSON", help="Anything of yours, kept with the turn.")
+@json_option
+def invoke(text: str, as_json: bool, **options: Any) -> None:
+    """Carry one turn out in this process, and print the answer to TEXT (or - for standard input).
+
+    Needs no service. The database is made if there is none; the thread and its history stay in it. On a terminal the
+    answer is shown as it comes. Ctrl-C cancels the turn.
+    """
+    from chordage.config import log
+    from chordage.workers.fleet.found import settings_for_cli
+
+    settings = settings_for_cli()
+    log.configure("WARNING" if settings.log_level == "INFO" else settings.log_level, settings.log_format)
+    streamed = Streamed(shown=sys.stdout.isatty() and not as_json)
+    rt, request = _prepared(settings, text, options, streamed)
+    try:
+        turn = _carried_out(rt, request, settings.beat)
+        raise click.exceptions.Exit(message.tell_end(turn, as_json=as_json, already_shown=streamed.end()))
+    finally:
+        rt.store.close()
+
+
+def _prepared(
+    settings: Settings, text: str, options: dict[str, Any], streamed: Streamed
+) -> tuple[Runtime, TurnRequest]:
+    """Everything that can be wrong is found before a database is made or a turn is stored."""
+    from chordage.orchestrator.gateways.room import Room
+    from chordage.orchestrator.store import migrating
+    from chordage.tasks.request import request_from
+    from chordage.workers.bootstrap import models_of, runtime_from
+    from chordage.workers.cli.opened import is_empty
+
+    fields = {name: value for name, value in options.items() if value is not None}
+    fields |= {"text": message.text_from(text), "meta": message.meta_from(options["meta"])}
+    fields["sender"] = message.sender_of(Origin.INVOKE)
+    request = request_from(fields, source=message.SOURCE)
+    rt = replace(runtime_from(settings, with_redis=False), events=streamed)
+    agent = rt.agents.get(request.agent)
+    rt.tools.specs(agent)
+    assert isinstance(rt.agents, Room)
+    models_of(rt.agents).check(agent)
+    migrating.upgrade(rt.store) if is_empty(rt.store) else migrating.check(rt.store)
+    return rt, request
+
+
+def _carried_out(rt: Runtime, request: TurnRequest, beat: float) -> TurnView:
+    from chordage.orchestrator import stages
+    from chordage.workers import local
+
+    admitted, _ = stages.admit(rt, request)
+    turn_id = admitted.turn_id
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with local.heartbeat(rt, beat):
+            return local.interruptible(lambda: local.complete(rt, turn_id, on_wait=_Patience()))
+    except KeyboardInterrupt:
+        _cancel(rt, turn_id, "interrupted at the terminal")
+        click.echo(f"\nchordage: turn {turn_id} was cancelled", err=True)
+        raise click.exceptions.Exit(message.INTERRUPTED) from None
+    except Unavailable:
+        raise
+    except Exception as error:
+        _cancel(rt, turn_id, str(error) if isinstance(error, ChordageError) else repr(error))
+        raise
+
+
+def _cancel(rt: Runtime, turn_id: str, reason: str) -> None:
+    """Nobody else would end it. What is still at work for it is told to stop, and has a moment to do so."""
+    from chordage.orchestrator import stages
+
+    stages.cancel_turn(rt, turn_id, reason)
+    rt.held.abort(rt.held.all())
+    until = threading.Event()
+    for _ in range(int(LONG / 0.05)):
+        if not rt.held.all():
+            return
+        until.wait(0.05)
+
+
+class _Patience:
+    """Says once why nothing happens."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def __call__(self, turn: TurnView) -> None:
+        if self._said:
+            return
+        self._said = True
+        if turn.run_id is not None:
+            told = f"is carried out by another process (run {turn.run_id})"
+        else:
+            told = (
+                f"waits: thread {turn.thread_id} or group {turn.group.value} is busy; `chordage turns` shows with what"
+            )
+        click.echo(f"chordage: turn {turn.id} {told}", err=True)

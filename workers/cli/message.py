@@ -1,0 +1,61 @@
+"""What submit and invoke have in common: a message comes in, an answer goes out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from chordage.orchestrator.core.errors import InvalidMessage
+from chordage.orchestrator.core.message import SELF_MADE, Origin, Sender
+from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.views import TurnView
+from chordage.workers.cli.output import print_json
+
+SOURCE = "cli"
+ANSWERED, NOT_ANSWERED, TIMED_OUT, INTERRUPTED = 0, 3, 4, 130
+
+
+def text_from(argument: str) -> str:
+    """The message itself, or what standard input holds when it is `-`."""
+    if argument != "-":
+        return argument
+    try:
+        return sys.stdin.buffer.read().decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidMessage(f"text on standard input is not UTF-8 at byte {error.start}", field="text") from error
+
+
+def meta_from(option: str | None) -> dict[str, Any]:
+    if option is None:
+        return {}
+    try:
+        meta = json.loads(option, parse_constant=_no_json)
+    except ValueError as error:
+        raise InvalidMessage(f"--meta is not JSON: {error}", field="meta") from error
+    if not isinstance(meta, dict):
+        raise InvalidMessage(f'--meta must be a JSON object, such as {{"ticket": 7}}, not {option:.40}', field="meta")
+    return meta
+
+
+def _no_json(word: str) -> None:
+    raise ValueError(f"{word} is no JSON value")
+
+
+def sender_of(origin: Origin) -> Sender:
+    """Whoever may use this machine's database is its owner; a task, chore or will is the agent's own."""
+    return Sender.SELF if origin in SELF_MADE else Sender.OWNER
+
+
+def tell_end(turn: TurnView, *, as_json: bool, already_shown: str = "") -> int:
+    """Print the answer, or why there is none. Returns the exit code."""
+    answered = turn.disposition is Disposition.ANSWERED
+    if as_json:
+        print_json(turn)
+    elif answered and turn.answer and turn.answer != already_shown:
+        click.echo(turn.answer)
+    if not answered or turn.code:
+        click.echo(f"chordage: turn {turn.id} {turn.fate}", err=True)
+    return ANSWERED if answered else NOT_ANSWERED

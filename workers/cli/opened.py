@@ -1,0 +1,48 @@
+"""The database as commands open it: there, at our schema, and closed afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chordage.config.settings import Settings
+from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.store import migrating
+from chordage.orchestrator.store.tx import Store
+
+SQLITE = "sqlite:///"
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[Store]:
+    store = Store(settings.database, pool_size=1)
+    try:
+        check_database(settings, store)
+        yield store
+    finally:
+        store.close()
+
+
+def check_database(settings: Settings, store: Store) -> None:
+    """SQLite makes a file of every name it is given: a question must not leave one behind."""
+    file = Path(settings.database.removeprefix(SQLITE))
+    if settings.database.startswith(SQLITE) and not file.exists():
+        raise Unavailable(
+            f"there is no database at {file}: `chordage migrate` makes one; or go to the folder of the room, "
+            "or set CHORDAGE_DATABASE_URL"
+        )
+    migrating.check(store)
+
+
+def check_ready(settings: Settings) -> None:
+    """The database is there, at our schema; and Redis answers, where one is set."""
+    from chordage.workers.bootstrap import check_redis
+
+    with opened(settings):
+        if settings.redis is not None:
+            check_redis(settings)
+
+
+def is_empty(store: Store) -> bool:
+    return migrating.current(store) is None

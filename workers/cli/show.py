@@ -1,0 +1,47 @@
+"""`chordage show`: a turn, a run or a thread, with all that was said and done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chordage.workers.cli.output import json_option, print_json
+
+if TYPE_CHECKING:
+    from chordage.orchestrator.store.tx import Store
+
+
+@click.command()
+@click.argument("some_id", metavar="TURN|RUN|THREAD")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Remarks of a thread.")
+@json_option
+def show(some_id: str, limit: int, as_json: bool) -> None:
+    """Show what was said, and each step: model calls with their cost, tool calls with status, worker and duration."""
+    from chordage.workers.cli import showing
+    from chordage.workers.cli.opened import opened
+    from chordage.workers.fleet.found import settings_for_cli
+
+    with opened(settings_for_cli()) as store:
+        found = _found(store, some_id, limit)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo("\n".join(showing.lines_of(found)))
+
+
+def _found(store: Store, some_id: str, limit: int) -> dict[str, Any]:
+    from chordage.orchestrator import views
+    from chordage.orchestrator.views import Subject
+
+    match subject := views.subject_of(store, some_id):
+        case Subject.TURN:
+            turn = views.turn(store, some_id)
+            run = views.run(store, turn.run_id) if turn.run_id else None
+            return {"kind": subject, "turn": turn, "run": run}
+        case Subject.RUN:
+            run = views.run(store, some_id)
+            return {"kind": subject, "turn": views.turn(store, run.turn_id), "run": run}
+        case Subject.THREAD:
+            said = views.history(store, some_id, limit=limit)
+            return {"kind": subject, "thread": views.thread(store, some_id), "history": said}

@@ -1,0 +1,44 @@
+"""An answer shown on the terminal as it comes. Implements the Events port for one turn in this process."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import click
+
+
+class Streamed:
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+        self._text = ""  # of the reply that is being made
+        self._last = ""  # all that was shown of the last reply
+        self._lock = threading.Lock()
+
+    def emit(self, run_id: str, kind: str, **data: Any) -> None:  # noqa: ARG002 - there is one run
+        if not self._shown:
+            return
+        with self._lock:
+            match kind:
+                case "model.delta":
+                    click.echo(data["text"], nl=False)
+                    self._text += data["text"]
+                case "model.replied":
+                    self._finish_line()
+                case "tool.started":
+                    click.secho(f"· {data['tool']}", dim=True, err=True)
+                case "tool.progress":
+                    click.secho(f"  {data['text']}", dim=True, err=True)
+
+    def turn_done(self, turn_id: str) -> None: ...
+
+    def end(self) -> str:
+        """What is on the terminal of the last reply: a reply that was broken off and made again is not all of it."""
+        with self._lock:
+            self._finish_line()
+            return self._last
+
+    def _finish_line(self) -> None:
+        if self._text:
+            click.echo()
+            self._last, self._text = self._text, ""

@@ -1,0 +1,103 @@
+"""`chordage submit`: a message goes to the fleet."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from chordage.config.settings import Settings
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.message import Bounds, Origin, TurnRequest, WhenBusy, check
+from chordage.orchestrator.core.status import TurnStatus
+from chordage.workers.cli import message
+from chordage.workers.cli.output import busy, json_option, print_json
+
+EPILOG = """\
+Exit codes: 0 the turn was accepted, with --wait: it was answered; 1 a service does not answer, or no such agent;
+2 the message or an option is wrong; 3 the turn ended without an answer; 4 it was not done within --timeout;
+130 you stopped waiting (the turn goes on).
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("text")
+@click.option("--agent", help="Which agent.  [default: the room's]")
+@click.option("--thread", "thread_id", metavar="ID", help="The thread to go on with.  [default: a new one]")
+@click.option("--origin", type=click.Choice([str(one) for one in Origin]), default="invoke", show_default=True)
+@click.option("--channel", help="Where a chat takes place; --origin chat needs it, and only that takes it.")
+@click.option("--group", type=click.Choice([str(one) for one in Group]), help="A lower class than the origin's own.")
+@click.option("--strategy", help="How the turn is completed: direct or react.  [default: the agent's]")
+@click.option("--dedupe-key", metavar="KEY", help="The same key never makes a second turn; the first one is shown.")
+@click.option("--meta", metavar="JSON", help="Anything of yours, kept with the turn.")
+@click.option("--not-before", metavar="TIME", help="Do not start earlier; such as 2026-01-31T09:00:00Z.")
+@click.option("--deadline", metavar="TIME", help="Expire if not started by then.")
+@click.option(
+    "--when-busy", type=click.Choice([str(one) for one in WhenBusy]), default="enqueue", help="... is the thread."
+)
+@click.option("--wait", is_flag=True, help="Wait for the answer and print it.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer than this.")
+@json_option
+def submit(text: str, wait: bool, timeout: float | None, as_json: bool, **options: Any) -> None:
+    """Hand TEXT (or - for standard input) to the fleet, and print the id of its turn."""
+    from chordage.workers.fleet.found import settings_for_cli
+
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout says how long to --wait: give both")
+    settings = settings_for_cli()
+    request = _checked(settings, text, options)
+    raise click.exceptions.Exit(_submit(settings, request, wait=wait, timeout=timeout, as_json=as_json))
+
+
+def _checked(settings: Settings, text: str, options: dict[str, Any]) -> TurnRequest:
+    """What is wrong with a message is told before any service is asked."""
+    from chordage.tasks.request import request_from
+
+    fields = {name: value for name, value in options.items() if value is not None}
+    fields |= {"text": message.text_from(text), "meta": message.meta_from(options["meta"])}
+    fields["sender"] = message.sender_of(Origin(options["origin"]))
+    request = request_from(fields, source=message.SOURCE)
+    bounds = Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes)
+    check(request, bounds, datetime.now(UTC))
+    return request
+
+
+def _submit(settings: Settings, request: TurnRequest, *, wait: bool, timeout: float | None, as_json: bool) -> int:
+    from chordage.tasks.courier import Courier
+    from chordage.tasks.intake import accept
+    from chordage.workers.app import make_app
+    from chordage.workers.bootstrap import runtime_from
+    from chordage.workers.cli.opened import check_ready
+
+    rt = runtime_from(settings)
+    rt.agents.get(request.agent)
+    check_ready(settings)
+    try:
+        admitted = accept(rt, Courier(make_app(settings)), request)
+        if admitted.duplicate:
+            click.echo("chordage: this dedupe key is known; here is the turn that was made then", err=True)
+        if wait:
+            return _wait(settings, rt, admitted.turn_id, timeout, as_json=as_json)
+        print_json(admitted) if as_json else click.echo(admitted.turn_id)
+    finally:
+        rt.store.close()
+    return message.ANSWERED
+
+
+def _wait(settings: Settings, rt: Any, turn_id: str, timeout: float | None, *, as_json: bool) -> int:
+    from chordage.workers.waiting import redis_for_waiting, wait_for_turn
+
+    try:
+        with busy("waiting for the answer"):
+            turn = wait_for_turn(redis_for_waiting(settings), rt, turn_id, timeout, prefix=settings.prefix)
+    except KeyboardInterrupt:
+        click.echo(f"chordage: turn {turn_id} goes on; `chordage show {turn_id}` tells how it ends", err=True)
+        return message.INTERRUPTED
+    if turn.status is TurnStatus.DONE:
+        return message.tell_end(turn, as_json=as_json)
+    if as_json:
+        print_json(turn)
+    told = f"turn {turn_id} is not done after {timeout:g} s ({turn.fate}); `chordage show {turn_id}` tells more"
+    click.echo(f"chordage: {told}", err=True)
+    return message.TIMED_OUT

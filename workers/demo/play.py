@@ -1,0 +1,175 @@
+"""One turn on a running fleet, watched while it happens and told afterwards as the rows have it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from chordage.config.settings import Settings
+from chordage.orchestrator import views
+from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.views.runs import InferenceStep, RunView, ToolRound
+from chordage.orchestrator.views.calls import CallView
+from chordage.workers.fleet.fleet import Fleet
+from chordage.workers.fleet.roles import TURNS
+
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class News:
+    """Something that happened to the run, as the live stream tells it."""
+
+    kind: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One model call or tool call: what, where, from when to when."""
+
+    what: str
+    member: str  # the fleet's name of the worker
+    worker: str  # host:pid
+    status: str
+    started: datetime
+    ended: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Played:
+    turn: views.TurnView
+    run: RunView
+    model_calls: tuple[Part, ...]
+    calls: tuple[Part, ...]
+
+
+def submit(settings: Settings, text: str) -> str:
+    """As any other service would: by name, with a Celery app that knows nothing of ours."""
+    from celery import Celery
+
+    with Celery("visitor", broker=settings.redis, backend=settings.redis, set_as_current=False) as app:
+        result = app.send_task("turns.submit", kwargs={"text": text, "sender": "owner"})
+        turn_id: str = result.get(timeout=PATIENCE)
+        result.forget()
+    return turn_id
+
+
+def play(fleet: Fleet, turn_id: str, tell: Callable[[News], None], check: Callable[[], None]) -> Played:
+    """Returns when the turn is done. What the stream tells is lossy; what is returned is what was stored."""
+    store = Store(fleet.settings.database, pool_size=1)
+    homes = Homes(fleet)
+    try:
+        run_id = _run_of(store, turn_id, check)
+        for news in _follow(fleet.settings, run_id, lambda: views.is_done(store, turn_id), check):
+            if worker := news.data.get("worker"):
+                homes.of(str(worker))
+            tell(news)
+        return _played(views.turn(store, turn_id), views.run(store, run_id), homes)
+    finally:
+        store.close()
+
+
+class Homes:
+    """Which member of the fleet a process belongs to: the one that leads its group. Asked while the process lives."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._members = {member.pid: member.name for member in fleet.members}
+        self._known: dict[str, str] = {}
+
+    def of(self, worker: str | None) -> str:
+        if worker is None:
+            return "?"
+        if worker not in self._known:
+            self._known[worker] = self._look(int(worker.rpartition(":")[2]))
+        return self._known[worker]
+
+    @property
+    def decider(self) -> tuple[str, str]:
+        """Name and host:pid of the member that makes the model calls: in a fleet of one machine there is one."""
+        name, pid = next((name, pid) for pid, name in self._members.items() if name == TURNS)
+        return name, f"{socket.gethostname()}:{pid}"
+
+    def _look(self, pid: int) -> str:
+        try:
+            return self._members.get(os.getpgid(pid), "?")
+        except ProcessLookupError:  # a child that has been replaced since
+            return "?"
+
+
+def _run_of(store: Store, turn_id: str, check: Callable[[], None]) -> str:
+    give_up = time.monotonic() + PATIENCE
+    while (run_id := views.turn(store, turn_id).run_id) is None:
+        check()
+        if time.monotonic() > give_up:
+            raise Unavailable(f"turn {turn_id} was not started within {PATIENCE:g} s")
+        time.sleep(0.02)
+    return run_id
+
+
+def _follow(
+    settings: Settings, run_id: str, is_done: Callable[[], bool], check: Callable[[], None]
+) -> Iterator[News]:
+    """The run's live stream, from its beginning until the turn is done."""
+    assert settings.redis is not None
+    give_up = time.monotonic() + PATIENCE
+    last = "0"
+    with Redis.from_url(settings.redis, decode_responses=True) as redis:
+        while True:
+            check()
+            done = is_done()
+            entries = _read_on(redis, f"{settings.prefix}live:{run_id}", last)
+            for last, entry in entries:  # noqa: B007 - read on from there
+                yield News(kind=entry["kind"], data=json.loads(entry["data"]))
+            if done and not entries:
+                return
+            if time.monotonic() > give_up:
+                raise Unavailable(f"run {run_id} was not done within {PATIENCE:g} s")
+
+
+def _read_on(redis: Redis, stream: str, last: str) -> list[tuple[str, dict[str, str]]]:
+    try:
+        found: Any = redis.xread({stream: last}, block=100)
+    except RedisError:  # news is lossy: the row tells when it is over
+        time.sleep(0.1)
+        return []
+    return found[0][1] if found else []
+
+
+def _played(turn: views.TurnView, run: RunView, homes: Homes) -> Played:
+    models: list[Part] = []
+    calls: list[Part] = []
+    for step in run.steps:
+        match step:
+            case InferenceStep():
+                models += _model_call(step, homes)
+            case ToolRound():
+                calls += [part for call in step.calls if (part := _call(call, homes))]
+    return Played(turn=turn, run=run, model_calls=tuple(models), calls=tuple(calls))
+
+
+def _model_call(step: InferenceStep, homes: Homes) -> list[Part]:
+    if step.at is None or step.seconds is None:
+        return []
+    member, worker = homes.decider
+    began = step.at - timedelta(seconds=step.seconds)
+    return [Part(what="model", member=member, worker=worker, status=step.status.value, started=began, ended=step.at)]
+
+
+def _call(call: CallView, homes: Homes) -> Part | None:
+    if call.started_at is None or call.ended_at is None or call.worker is None:
+        return None
+    return Part(
+        what=call.tool, member=homes.of(call.worker), worker=call.worker, status=call.status.value,
+        started=call.started_at, ended=call.ended_at,
+    )  # fmt: skip

@@ -1,0 +1,41 @@
+"""Ctrl-C, SIGTERM and the closing of the terminal, for whoever runs a fleet: the first asks to end, the second insists.
+
+The first only leaves a note: an exception could strike between the start of a process and the moment we know of it.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any, Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOOK = 0.1
+
+
+class Ending:
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def check(self) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def wait(self) -> None:
+        """Until somebody asks."""
+        while not self.asked:
+            time.sleep(LOOK)

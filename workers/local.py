@@ -1,0 +1,125 @@
+"""One turn carried out in this process, without Celery: intents come from a list, the calls of a round run in threads.
+
+Only this turn is started here, and nothing that is due for others is carried out: beside a fleet on the same database
+this process is one more worker, alone it is all there is. What it holds is renewed by its heartbeat as by any worker; if
+it is killed, the run stays open until a fleet's rescue finds it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar, assert_never
+
+import structlog
+
+from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.errors import ChordageError
+from chordage.orchestrator.core.intents import (
+    Advance,
+    CallModel,
+    CallTool,
+    CallTools,
+    CommitRound,
+    Dispatch,
+    Intent,
+)
+from chordage.orchestrator.core.status import TurnStatus
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.views import TurnView
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+LOOK = 0.2  # seconds between two looks at a turn that cannot start yet, or that others carry out
+AT_ONCE = 16  # calls of a round, where the agent sets no limit
+TICK = 1.0  # how often work in hand is asked whether it was cancelled
+FIRST_BEAT = 2.0  # work that lasts longer than this is put on record
+
+
+def complete(rt: Runtime, turn_id: str, *, on_wait: Callable[[TurnView], None]) -> TurnView:
+    """Start the turn once it is its turn, and carry it out; the turn as it is when it is done."""
+    while (turn := views.turn(rt.store, turn_id)).status is not TurnStatus.DONE:
+        due = stages.dispatch(rt, turn.group, only=turn_id) if turn.status is TurnStatus.QUEUED else []
+        if due:
+            carry_out(rt, due)
+        else:
+            on_wait(turn)
+            time.sleep(LOOK)
+    return turn
+
+
+def carry_out(rt: Runtime, intents: Iterable[Intent]) -> None:
+    """Until nothing of it is left to do."""
+    due = deque(intents)
+    while due:
+        due.extend(_follow(rt, due.popleft()))
+
+
+def _follow(rt: Runtime, intent: Intent) -> list[Intent]:
+    match intent:
+        case Advance(run_id=run_id):
+            return stages.advance(rt, run_id)
+        case CallModel(run_id=run_id, step=step):
+            return stages.call_model(rt, run_id, step)
+        case CallTools():
+            return _round(rt, intent)
+        case CallTool(call_id=call_id):
+            stages.run_call(rt, call_id, in_doubt=True)
+            return stages.after_lone_call(rt, call_id)
+        case CommitRound(run_id=run_id, step=step):
+            return stages.commit_round(rt, run_id, step)
+        case Dispatch():
+            return []  # the end of our turn lets another begin: that one is not ours
+        case other:
+            assert_never(other)
+
+
+def _round(rt: Runtime, fan_out: CallTools) -> list[Intent]:
+    def one_after_the_other(batch: tuple[str, ...]) -> None:
+        for call_id in batch:
+            stages.run_call(rt, call_id)
+
+    with ThreadPoolExecutor(min(len(fan_out.batches), AT_ONCE), thread_name_prefix="tool") as threads:
+        list(threads.map(one_after_the_other, fan_out.batches))
+    return [CommitRound(run_id=fan_out.run_id, step=fan_out.step, group=fan_out.group)]
+
+
+@contextmanager
+def heartbeat(rt: Runtime, every: float) -> Iterator[None]:
+    """While the block runs, what it holds is renewed, and what is cancelled from elsewhere is told so."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(min(TICK, every / 2)):
+            try:
+                stages.beat(rt, first=min(FIRST_BEAT, every), every=every)
+            except ChordageError as error:
+                log.warning("heartbeat missed", error=str(error))
+
+    thread = threading.Thread(target=beat, name="chordage-heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def interruptible(work: Callable[[], T]) -> T:
+    """Work done in another thread, so that Ctrl-C reaches whoever waits for it and never cuts a transaction in two."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="chordage-turn", daemon=True).start()
+    return result.result()
