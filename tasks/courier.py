@@ -29,8 +29,6 @@ from chordage.tasks import names
 log = structlog.get_logger()
 
 SEND_ERRORS = (RedisError, KombuError, OSError)
-# What the message shows of its arguments: nobody reads it but Flower, and repr of every publish is dear.
-QUIET = {"argsrepr": "", "ignore_result": True, "add_to_parent": False}
 
 
 class Courier:
@@ -46,8 +44,8 @@ class Courier:
 
     def _send(self, intent: Intent) -> None:
         match intent:
-            case Dispatch(group=group):
-                self._wake(names.DISPATCH, group.queue, group=group.value)
+            case Dispatch(group=group, turn_id=turn_id):
+                self._wake(names.DISPATCH, group.queue, group=group.value, turn=turn_id)
             case Advance(run_id=run_id, group=group):
                 self._wake(names.ADVANCE, group.queue, run=run_id)
             case CallModel(run_id=run_id, step=step, group=group):
@@ -62,17 +60,28 @@ class Courier:
                 assert_never(intent)
 
     def _wake(self, name: str, queue: str, **kwargs: object) -> None:
-        self._app.send_task(name, kwargs=kwargs, queue=queue, ignore_result=True)
+        self._app.send_task(
+            name, kwargs=kwargs, queue=queue, ignore_result=True, add_to_parent=False, **_shown(kwargs)
+        )
 
     def _fan_out(self, intent: CallTools) -> None:
-        """One chord a round. Its body and its errback are the same: whichever arrives, the rows decide."""
+        """One chord a round, sent in one round trip. Its body and its errback are the same: the rows decide, not the chord."""
         queue, tools_queue = intent.group.queue, intent.group.tools_queue
         body = self._signature(names.COMMIT_ROUND, queue, run=intent.run_id, step=intent.step)
         header = [
             self._signature(names.CALL_TOOLS, tools_queue, run=intent.run_id, calls=list(batch))
             for batch in intent.batches
         ]
-        chord(header, body.on_error(body.clone()), app=self._app).apply_async(add_to_parent=False)
+        with self._app.producer_or_acquire() as producer, producer.batch():
+            round_ = chord(header, body.on_error(body.clone()), app=self._app)
+            round_.apply_async(producer=producer, add_to_parent=False)
 
     def _signature(self, name: str, queue: str, **kwargs: object) -> Signature:
-        return self._app.signature(name, kwargs=kwargs, immutable=True, queue=queue, ignore_result=True)
+        return self._app.signature(
+            name, kwargs=kwargs, immutable=True, queue=queue, ignore_result=True, **_shown(kwargs)
+        )
+
+
+def _shown(kwargs: dict[str, object]) -> dict[str, str]:
+    """What Flower shows of a message. Celery would walk and quote every argument of every message for it."""
+    return {"argsrepr": "", "kwargsrepr": " ".join(f"{name}={value}" for name, value in kwargs.items())}

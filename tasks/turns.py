@@ -28,8 +28,8 @@ def register(app: Celery, base: type[StageTask]) -> None:
         self.courier.send(stages.cancel_turn(self.runtime, turn, reason)[1])
 
     @app.task(name=names.DISPATCH, base=base, bind=True)
-    def dispatch(self: StageTask, group: str) -> None:
-        self.follow(stages.dispatch(self.runtime, Group(group)))
+    def dispatch(self: StageTask, group: str, turn: str | None = None) -> None:
+        self.follow(stages.dispatch(self.runtime, Group(group), turn))
 
     @app.task(name=names.ADVANCE, base=base, bind=True)
     def advance(self: StageTask, run: str) -> None:

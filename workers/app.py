@@ -20,6 +20,7 @@ from chordage.workers.bootstrap import redis_from, runtime_from
 def make_app(settings: Settings) -> Celery:
     redis_from(settings).close()  # says what to do when no Redis is set, where Celery would silently look for RabbitMQ
     celery_fixes.survive_reconnect()
+    celery_fixes.reuse_clients()
     app = Celery("chordage", set_as_current=False)
     app.conf.update(celery_settings(settings, ALL_QUEUES))
     app.set_default()  # a thread that never saw this app still finds it

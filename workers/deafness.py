@@ -32,13 +32,19 @@ class Watch:
         self._consumer = consumer
         self._queues = [settings.broker_prefix + name for name in app.amqp.queues.consume_from]
         self._heard = time.monotonic()
+        self._leaving = False
 
     def start(self) -> None:
         signals.task_received.connect(self._hear, weak=False)
+        signals.worker_shutting_down.connect(self._leave, weak=False)
         threading.Thread(target=self._run, name="chordage-deafness", daemon=True).start()
 
     def _hear(self, **_: Any) -> None:
         self._heard = time.monotonic()
+
+    def _leave(self, **_: Any) -> None:
+        """A worker that is leaving takes nothing new, however full its queues are."""
+        self._leaving = True
 
     def _run(self) -> None:
         redis = redis_from(self._settings)
@@ -48,7 +54,7 @@ class Watch:
                 waiting = any(redis.llen(name) for name in self._queues)
             except RedisError:
                 waiting = False
-            if not waiting or not self._has_room() or state.should_stop:
+            if not waiting or not self._has_room() or self._leaving:
                 self._heard = time.monotonic()
             elif time.monotonic() - self._heard > DEAF_AFTER:
                 log.critical("this worker hears nothing although its queues are full; it ends to be started anew")

@@ -2,8 +2,8 @@
 
 Celery offers to wait for ever (warm), or to sleep the whole grace through even when the last task is long over (soft).
 So the wait is here, and the event loop runs on meanwhile: nothing new is taken, results and acknowledgements still go
-out. What only waits for a model is handed over by the signal that is sent first. What is still running at the end of the
-grace is cut short, and its message goes back to the queue.
+out. What only waits for a model is handed over by the signal that is sent first. What is still running at the end of
+the grace is cut short, and its message goes back to the queue.
 
 It promises no clean end for a tool that outlives the grace: to the engine that is a worker that died inside the call.
 """
@@ -49,7 +49,7 @@ class Leaving:
         self._until = time.monotonic() + self._grace
         self._take_nothing_new()
         if not state.reserved_requests:
-            state.should_stop = EX_OK
+            _end()
         name = signal.Signals(number).name
         signals.worker_shutting_down.send(sender=self._consumer.hostname, sig=name, how="Warm", exitcode=EX_OK)
         self._consumer.hub.call_soon(self._wait)
@@ -66,7 +66,7 @@ class Leaving:
         assert self._until is not None
         self._take_nothing_new()  # a lost connection that came back consumes again
         if not state.reserved_requests:
-            state.should_stop = EX_OK
+            _end()
         elif time.monotonic() >= self._until and not self._cut:
             self._cut = True
             self._cut_short()
@@ -77,4 +77,9 @@ class Leaving:
         if self._consumer.pool.signal_safe:  # prefork: SystemExit is raised inside the tasks, in their processes
             os.kill(os.getpid(), signal.SIGQUIT)
         else:  # threads cannot be stopped: they end with the process
-            state.should_stop = EX_OK
+            _end()
+
+
+def _end() -> None:
+    """The event loop sees it at its next turn, and takes the worker down."""
+    state.should_stop = EX_OK  # type: ignore[assignment]  # the stubs know only the None that it begins with

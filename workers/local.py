@@ -1,8 +1,8 @@
 """One turn carried out in this process, without Celery: intents come from a list, the calls of a round run in threads.
 
 Only this turn is started here, and nothing that is due for others is carried out: beside a fleet on the same database
-this process is one more worker, alone it is all there is. What it holds is renewed by its heartbeat as by any worker; if
-it is killed, the run stays open until a fleet's rescue finds it.
+this process is one more worker, alone it is all there is. What it holds is renewed by its heartbeat. If it is killed,
+the run stays open until a fleet's rescue finds it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FIRST_BEAT = 2.0  # work that lasts longer than this is put on record
 def complete(rt: Runtime, turn_id: str, *, on_wait: Callable[[TurnView], None]) -> TurnView:
     """Start the turn once it is its turn, and carry it out; the turn as it is when it is done."""
     while (turn := views.turn(rt.store, turn_id)).status is not TurnStatus.DONE:
-        due = stages.dispatch(rt, turn.group, only=turn_id) if turn.status is TurnStatus.QUEUED else []
+        due = stages.dispatch(rt, turn.group, turn_id, only=True) if turn.status is TurnStatus.QUEUED else []
         if due:
             carry_out(rt, due)
         else:

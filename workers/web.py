@@ -1,1 +1,58 @@
 """The HTTP server as uvicorn starts it: `uvicorn --factory chordage.workers.web:make_app`."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from chordage.config import log as logging_config
+from chordage.config.settings import Settings, SettingsFault
+from chordage.orchestrator import views
+from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.core.message import TurnRequest
+from chordage.orchestrator.loops.server import make_server
+from chordage.orchestrator.stages import Admitted
+from chordage.orchestrator.store import migrating
+from chordage.orchestrator.views import TurnView
+from chordage.tasks.courier import Courier
+from chordage.tasks.intake import accept
+from chordage.workers.app import make_app as make_celery
+from chordage.workers.bootstrap import check_redis, check_services, runtime_from
+from chordage.workers.fleet.found import settings_for_cli
+from chordage.workers.waiting import redis_for_waiting, wait_for_turn
+
+
+def make_app() -> FastAPI:
+    """For uvicorn, which prints a traceback for every exception but this one."""
+    try:
+        settings = settings_for_cli()
+        logging_config.configure(settings.log_level, settings.log_format)
+        check_services(settings)
+        return wired(settings)
+    except (UserError, SettingsFault) as error:
+        raise SystemExit(f"chordage: {error}") from error
+
+
+def wired(settings: Settings) -> FastAPI:
+    rt = runtime_from(settings)
+    courier = Courier(make_celery(settings))
+    redis = redis_for_waiting(settings)
+
+    def take(request: TurnRequest) -> Admitted:
+        return accept(rt, courier, request)
+
+    def turn(turn_id: str) -> TurnView:
+        return views.turn(rt.store, turn_id)
+
+    def wait(turn_id: str, seconds: float) -> TurnView:
+        return wait_for_turn(redis, rt, turn_id, seconds, prefix=settings.prefix)
+
+    return make_server(
+        accept=take,
+        turn=turn,
+        wait=wait,
+        checks={"database": lambda: migrating.check(rt.store), "redis": lambda: check_redis(settings)},
+        bounds=rt.bounds,
+        version=version("chordage"),
+    )

@@ -12,9 +12,10 @@ from chordage.orchestrator.core.groups import Group
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dispatch:
-    """Start a queued turn of this group, if its budget allows."""
+    """Start a queued turn of this group, if its budget allows: this one, unless others have waited for longer."""
 
     group: Group
+    turn_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

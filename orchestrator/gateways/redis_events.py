@@ -21,6 +21,7 @@ log = structlog.get_logger()
 
 KEEP = 1_000  # entries of a stream
 KEEP_SECONDS = 3_600
+GATHER = 0.025  # seconds
 WAITING = 20_000  # news not yet sent; beyond that the newest is dropped
 
 
@@ -53,17 +54,23 @@ class RedisEvents:
 
     def _send_for_ever(self) -> None:
         while True:
-            batch = [self._news.get()]
-            while len(batch) < 500:
-                try:
-                    batch.append(self._news.get_nowait())
-                except queue.Empty:
-                    break
+            batch = self._gather()
             try:
                 self._send(batch)
             except RedisError as error:
                 log.warning("live news not sent", count=len(batch), error=str(error))
                 time.sleep(0.5)
+
+    def _gather(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Everything that comes within a moment, or at once what somebody waits for."""
+        batch = [self._news.get()]
+        until = time.monotonic() + GATHER
+        while batch[-1][1] != "turn.done" and len(batch) < 500:
+            try:
+                batch.append(self._news.get(timeout=max(0.0, until - time.monotonic())))
+            except queue.Empty:
+                break
+        return batch
 
     def _send(self, batch: list[tuple[str, str, dict[str, Any]]]) -> None:
         with self._redis.pipeline(transaction=False) as pipe:

@@ -56,11 +56,11 @@ class TurnFields(BaseModel):
 
     text: Annotated[str, Field(description="What is said. Not blank, unless `meta.parts` carries the content.")]
     origin: Annotated[
-        Literal[Origin.INVOKE, Origin.CHAT],
+        Literal["invoke", "chat"],
         Field(
             description="`chat` needs a `channel`. Tasks, chores and wills are the agent's own and come from its room."
         ),
-    ] = Origin.INVOKE
+    ] = "invoke"
     channel: Annotated[Name | None, Field(description="Where a chat takes place, such as `telegram`.")] = None
     thread_id: Annotated[
         str | None, Field(description="1 to 200 visible characters. Left out: a thread of its own.")
@@ -84,7 +84,7 @@ class TurnFields(BaseModel):
 
     def request(self, sender: Sender, source: str) -> TurnRequest:
         message = Message(
-            origin=self.origin, channel=self.channel, sender=sender, thread_id=self.thread_id, text=self.text,
+            origin=Origin(self.origin), channel=self.channel, sender=sender, thread_id=self.thread_id, text=self.text,
             meta=self.meta,
         )  # fmt: skip
         return TurnRequest(

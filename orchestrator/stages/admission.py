@@ -40,7 +40,7 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
         seen = _already_there(rt, agent, request)
         assert seen is not None
         return seen, []
-    return admitted, [Dispatch(group=group_of(request))]
+    return admitted, [Dispatch(group=group_of(request), turn_id=admitted.turn_id)]
 
 
 def _check_strategy(request: TurnRequest) -> None:

@@ -6,6 +6,8 @@ makes it true, also while Redis is empty, paused or wrong. Either alone is enoug
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import structlog
 
 from chordage.orchestrator.core.errors import LostRace
@@ -18,24 +20,35 @@ from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
 
-TRIES = 50  # turns that others are just starting are passed over; who passes this many leaves it to rescue
+TRIES = 20  # turns that others are just starting are passed over; who passes this many leaves it to rescue
+BACKLOG = timedelta(seconds=1)  # a turn that is due for longer than this has been waiting for budget
 
 
-def dispatch(rt: Runtime, group: Group, *, only: str | None = None) -> list[Intent]:
-    """Start the turn that has been due longest in this group; or `only` this one, once it is its turn."""
+def dispatch(rt: Runtime, group: Group, turn_id: str | None = None, *, only: bool = False) -> list[Intent]:
+    """Start `turn_id` if it may start, or else the turn that has been due longest. With `only`, that one or none.
+
+    In a burst every wake-up starts the turn it came with, so that a hundred of them do not fight for the oldest.
+    """
     passed: list[str] = []
     while len(passed) < TRIES:
+        now = rt.now()
         with rt.store.read() as tx:
-            found = turns.next_ready(tx, group, rt.now(), passing=passed, only=only)
-        if found is None:
+            head = turns.head(tx, group, now, default=rt.budgets[group], passing=passed)
+            wanted = turn_id if turn_id and (only or _is_burst(head, now)) else None
+            chosen = turns.ready(tx, wanted, now) if wanted else head and (head.turn_id, head.thread_id)
+        if head is None or head.full or chosen is None:
             return []
-        turn_id, thread_id = found
-        passed.append(turn_id)
-        if (run_id := _start_on(rt, group, turn_id, thread_id)) is not None:
+        if (run_id := _start_on(rt, group, *chosen)) is not None:
             return [Advance(run_id=run_id, group=group)]
-        if _is_full(rt, group):
+        if only:
             return []
+        passed.append(chosen[0])
+        turn_id = None
     return []
+
+
+def _is_burst(head: turns.Head | None, now: datetime) -> bool:
+    return head is not None and now - head.due_at < BACKLOG
 
 
 def _start_on(rt: Runtime, group: Group, turn_id: str, thread_id: str) -> str | None:
@@ -84,8 +97,3 @@ def _start(tx: Tx, rt: Runtime, group: Group, turn_id: str, run_id: str) -> bool
 
 def _said(turn: Turn) -> dict[str, object]:
     return {"text": turn.text, "turn": turn.id, "origin": turn.origin, "channel": turn.channel, "sender": turn.sender}
-
-
-def _is_full(rt: Runtime, group: Group) -> bool:
-    with rt.store.read() as tx:
-        return runs.count_running(tx, group) >= claims.budget_of(tx, group, rt.budgets[group])

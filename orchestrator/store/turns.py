@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,16 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 
-from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, READY_TURNS, has, runs, turns
+from chordage.orchestrator.store.schema import (
+    OPEN_RUNS,
+    QUEUED_TURNS,
+    READY_TURNS,
+    RUNNING_RUNS,
+    groups,
+    has,
+    runs,
+    turns,
+)
 from chordage.orchestrator.store.tx import Tx
 
 COLUMNS = [
@@ -84,26 +94,40 @@ def admit(tx: Tx, fields: Mapping[str, Any]) -> None:
     tx.execute(_ADMIT, dict(fields))
 
 
-def next_ready(
-    tx: Tx, group: Group, now: datetime, *, passing: Collection[str] = (), only: str | None = None
-) -> tuple[str, str] | None:
-    """The turn that has been due longest in this group, and its thread."""
-    found = (
-        select(turns.c.id, turns.c.thread_id)
-        .where(READY_TURNS, turns.c.grp == group.value, turns.c.due_at <= now)
-        .order_by(turns.c.due_at, turns.c.id)
-        .limit(1)
-    )
-    if passing:
-        found = found.where(turns.c.id.not_in(passing))
-    if only is not None:
-        found = found.where(turns.c.id == only)
-    row = tx.execute(found).first()
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Head:
+    """The turn of a group that has been due longest, and whether the group has budget for it."""
+
+    turn_id: str
+    thread_id: str
+    due_at: datetime
+    full: bool
+
+
+_RUNNING = select(func.count()).select_from(runs).where(RUNNING_RUNS, runs.c.grp == turns.c.grp).scalar_subquery()
+_BUDGET = select(func.coalesce(groups.c.budget, bindparam("budget"))).where(groups.c.name == turns.c.grp).scalar_subquery()
+_HEAD = (
+    select(turns.c.id, turns.c.thread_id, turns.c.due_at, (_RUNNING >= _BUDGET).label("is_full"))
+    .where(READY_TURNS, turns.c.grp == bindparam("group"), turns.c.due_at <= bindparam("now"))
+    .order_by(turns.c.due_at, turns.c.id)
+    .limit(1)
+)
+
+
+def head(tx: Tx, group: Group, now: datetime, *, default: int, passing: Collection[str] = ()) -> Head | None:
+    found = _HEAD.where(turns.c.id.not_in(passing)) if passing else _HEAD
+    row = tx.execute(found, {"group": group.value, "now": now, "budget": default}).first()
+    return Head(turn_id=row.id, thread_id=row.thread_id, due_at=row.due_at, full=row.is_full) if row else None
+
+
+_READY = select(turns.c.id, turns.c.thread_id).where(
+    READY_TURNS, turns.c.id == bindparam("turn_id"), turns.c.due_at <= bindparam("now")
+)
+
+
+def ready(tx: Tx, turn_id: str, now: datetime) -> tuple[str, str] | None:
+    row = tx.execute(_READY, {"turn_id": turn_id, "now": now}).first()
     return (row.id, row.thread_id) if row else None
-
-
-def any_ready(tx: Tx, group: Group, now: datetime) -> bool:
-    return next_ready(tx, group, now) is not None
 
 
 def count_ready(tx: Tx, group: Group, now: datetime, limit: int) -> int:

@@ -145,6 +145,6 @@ def test_a_group_may_only_be_lowered_and_its_budget_counts_there(world: World) -
     world.budgets[Group.WILL] = 0
     world.submit(group=Group.WILL)
 
-    assert [intent for intent in world.pending if intent == Dispatch(group=Group.WILL)]
+    assert [intent for intent in world.pending if isinstance(intent, Dispatch) and intent.group is Group.WILL]
     world.run_dry()
     assert world.rows("runs") == []

@@ -22,6 +22,7 @@ from chordage.orchestrator.store.tx import Store
 
 ORDER = "RIG_ORDER"  # the variable that names the file
 WRITES = ("UPDATE", "INSERT", "DELETE")
+PLACES = {"tools.call": "header", "rounds.commit": "body"}  # a task's name, when its message is about to be sent
 AT_WORK = ("ThreadPoolExecutor", "MainThread")  # the threads in which Celery tasks run
 
 
@@ -55,6 +56,7 @@ def main() -> None:
         _count(file, "after")
 
     Store._make, Store.write = make, write
+    _watch_chords(file)
 
     from chordage.workers.cli import main as chordage
 
@@ -76,6 +78,31 @@ def _watch(engine: Any, file: Path) -> None:
     event.listen(engine, "before_cursor_execute", single("before"))
     event.listen(engine, "after_cursor_execute", single("after"))
     event.listen(engine, "commit", lambda connection: _count(file, "before"))
+
+
+def _watch_chords(file: Path) -> None:
+    """Where a chord is between two of its steps; `PLACES` in tests/live/faults/test_chord_losses.py names them."""
+    from celery.backends.redis import RedisBackend
+    from chordage.orchestrator.stages import tool_call
+    from kombu import Producer
+
+    plain_part, plain_publish, plain_settle = RedisBackend.on_chord_part_return, Producer.publish, tool_call._settle
+
+    def part(self: Any, *args: Any, **more: Any) -> Any:
+        _count(file, "part")
+        return plain_part(self, *args, **more)
+
+    def publish(self: Any, *args: Any, **more: Any) -> Any:
+        kind = PLACES.get((more.get("headers") or {}).get("task", ""))
+        if kind is not None:
+            _count(file, kind)
+        return plain_publish(self, *args, **more)
+
+    def settle(*args: Any) -> None:
+        plain_settle(*args)
+        _count(file, "tool")
+
+    RedisBackend.on_chord_part_return, Producer.publish, tool_call._settle = part, publish, settle
 
 
 def _count(path: Path, when: str) -> None:

@@ -11,10 +11,10 @@ import itertools
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,10 @@ from sqlalchemy import func, select
 
 from chordage.config.queues import celery_settings
 from chordage.config.settings import load
+from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.groups import ALL_QUEUES
+from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.gateways.models import scripted_server
 from chordage.orchestrator.store import schema
 from chordage.tasks.courier import Courier
@@ -128,6 +130,13 @@ class Rig:
         self.app.conf.update(celery_settings(self.settings, ALL_QUEUES))
         self.redis = Redis.from_url(redis_url, decode_responses=True)
 
+    def agent(self, name: str, model: str, script: str = "") -> None:
+        """A further agent; `script` is what a model "scripted:<file>" reads from its file."""
+        (self.room / "agents").mkdir(exist_ok=True)
+        (self.room / "agents" / f"{name}.toml").write_text(f'model = "{model}"\ntools = ["rig_tools"]\n')
+        if script:
+            (self.room / model.partition(":")[2]).write_text(script)
+
     # workers
 
     def worker(self, name: str, *arguments: str, **more: Any) -> Worker:
@@ -158,6 +167,14 @@ class Rig:
         )
         return accept(self.runtime, Courier(self.app), request).turn_id
 
+    def admit(self, plan: Plan, thread: str | None = None, **fields: Any) -> list[Intent]:
+        """Stored, and nobody woken: for `send`, when many shall come at once."""
+        request = request_from({"text": plan.text, "thread_id": thread, **fields}, source="rig")
+        return stages.admit(self.runtime, request)[1]
+
+    def send(self, intents: Iterable[list[Intent]]) -> None:
+        Courier(self.app).send(itertools.chain.from_iterable(intents))
+
     def submit_surely(self, plan: Plan, thread: str | None = None, **fields: Any) -> str:
         """As a caller who tries again while the database is away."""
         found: list[str] = []
@@ -174,18 +191,17 @@ class Rig:
         with self.runtime.store.read() as tx:
             return int(tx.execute(select(func.count()).where(schema.turns.c.status != "done")).scalar_one())
 
-    def wait_until_done(self, patience: float = 60.0, *, keep_alive: bool = False, pause: float = 0.1) -> None:
-        """Every turn is done. `keep_alive`: workers that end are started again meanwhile."""
+    def wait_until_done(self, patience: float = 60.0, *, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Every turn is done. `meanwhile` is called again and again: `rig.restart_the_dead`, say."""
 
         def done() -> bool:
-            if keep_alive:
-                self.restart_the_dead()
+            meanwhile()
             with contextlib.suppress(Unavailable):
                 return self.unfinished() == 0
             return False
 
         try:
-            until(done, "every turn is done", patience=patience, pause=pause)
+            until(done, "every turn is done", patience=patience, pause=0.1)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.what_is_open()}") from None
 
@@ -200,6 +216,16 @@ class Rig:
     def row(self, table: str, **where: object) -> dict[str, Any]:
         (row,) = self.rows(table, **where)
         return row
+
+    def answer(self, turn_id: str) -> str:
+        """What the model said last."""
+        run = self.row("turns", id=turn_id)["run_id"]
+        return str(self.rows("journal", run_id=run, kind="AssistantTurnCommitted")[-1]["body"]["text"])
+
+    def runs_held_by(self, worker: Worker) -> list[str]:
+        """Work that lasts is put on record by the heartbeat."""
+        name = f"{socket.gethostname()}:{worker.pid}"
+        return [row["id"] for row in self.rows("runs", status="running", claim_worker=name)]
 
     def ledger(self, **where: object) -> list[dict[str, Any]]:
         path = self.room / "ledger.jsonl"
@@ -259,15 +285,3 @@ def make_rig(tmp_path: Path, start_valkey: Callable[..., WatchedValkey]) -> Iter
     for rig in made:
         rig.close()
 
-
-def seconds_between(one: Any, other: Any) -> float:
-    return float((other - one).total_seconds())
-
-
-def threads_of(plans: Sequence[Plan], count: int) -> Iterator[tuple[Plan, str]]:
-    """The plans dealt out to threads, round and round."""
-    return ((plan, f"t{place % count}") for place, plan in enumerate(plans))
-
-
-def now() -> float:
-    return time.time()

@@ -134,8 +134,8 @@ class World:
     def _carry_out(self, intent: Intent, doubt: bool) -> list[Intent]:
         rt = self.runtime
         match intent:
-            case Dispatch(group=group):
-                return stages.dispatch(rt, group)
+            case Dispatch(group=group, turn_id=turn_id):
+                return stages.dispatch(rt, group, turn_id)
             case Advance(run_id=run_id):
                 return stages.advance(rt, run_id)
             case CallModel(run_id=run_id, step=step):

@@ -86,7 +86,7 @@ class Engine:
     def turn(self, thread: str, agent: str = rooms.WORKER) -> None:
         turn_id = self.submit(thread, agent)
         seen = wait_for_turn(self._redis, self.runtime, turn_id, PATIENCE, prefix=self.settings.prefix)
-        if seen.answer is None or seen.reason is not Reason.NATURAL:
+        if seen.answer is None or seen.reason is not Reason.NATURAL_END:
             raise AssertionError(f"turn {turn_id}: {seen.fate}")
 
     def submit(self, thread: str, agent: str = rooms.WORKER) -> str:

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "show": "Show a turn, a run or a thread.",
     "cancel": "Cancel a turn.",
     "worker": "Start one worker.",
+    "web": "Start the HTTP server.",
     "beat": "Start the clock that sends periodic work.",
     "flower": "Start Flower, a web page that watches the workers.",
     "migrate": "Bring the database to the schema of this version.",
@@ -30,10 +31,10 @@ ELSEWHERE = {"bench": "chordage.workers.bench"}
 class Commands(click.Group):
     """Subcommand X is the object `X` in the module of that name in this package."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(ELSEWHERE.get(cmd_name, f"{__name__}.{cmd_name}"))
@@ -49,7 +50,7 @@ class Commands(click.Group):
             ctx.fail(_unknown(name))
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 

@@ -13,7 +13,9 @@ def beat() -> None:
     settings = settings_for_cli()
 
     from chordage.workers.app import make_app
-    from chordage.workers.bootstrap import check_services
+    from chordage.workers.bootstrap import redis_from
+    from chordage.workers.cli.opened import check_ready
 
-    check_services(settings)
+    redis_from(settings).close()  # says where Redis is to be set
+    check_ready(settings)
     make_app(settings).Beat(loglevel=settings.log_level.upper(), quiet=True).run()

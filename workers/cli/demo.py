@@ -12,7 +12,7 @@ import click
 from chordage.workers.cli.output import console, json_option, print_json
 
 if TYPE_CHECKING:
-    from chordage.workers.demo.play import Part, Played
+    from chordage.workers.demo.played import Part, Played
     from chordage.workers.demo.show import Quiet
     from chordage.workers.fleet.ending import Ending
     from chordage.workers.fleet.fleet import Fleet
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def demo(as_json: bool) -> None:
     """See a turn run over several worker processes.
 
-    Starts a broker, a database and three workers in a temporary folder, hands in one message, shows who does what where,
-    and ends all of it again. Needs no API key, no service and no network.
+    Starts a broker, a database and three workers in a temporary folder, hands in one message, shows who does what
+    where, and ends all of it again. Needs no API key, no service and no network.
     """
     from chordage.workers.demo.show import Quiet, Show
 

@@ -12,6 +12,7 @@ import click
 from chordage.config.settings import Settings, load
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
 from chordage.workers.cli.output import busy, console
+from chordage.workers.fleet.found import running_in
 
 if TYPE_CHECKING:
     from chordage.workers.fleet.fleet import Fleet
@@ -33,10 +34,11 @@ or write an agent.toml like this:
 def dev(host: str | None, port: int | None, with_demo: bool, tools: int) -> None:
     """Start everything on this machine: Redis, workers, beat and the HTTP server. Ctrl-C ends it.
 
-    State lies in .chordage, so queued and running turns go on the next time. Other commands run in this folder find this
-    fleet by themselves.
+    State lies in .chordage, so queued and running turns go on the next time. Other commands run in this folder find
+    this fleet by themselves.
     """
     settings = _settings(host, port, with_demo)
+    _check_alone(settings)
     _check_room(settings)
     _check_port(settings)
     _run(settings, tools)
@@ -51,6 +53,14 @@ def _settings(host: str | None, port: int | None, with_demo: bool) -> Settings:
     room = settings.state_path / "demo"
     demo.copy_to(room)
     return load(host=host, port=port, room=room, state=settings.state_path)
+
+
+def _check_alone(settings: Settings) -> None:
+    if (fleet := running_in(settings.state_path)) is not None:
+        raise Unavailable(
+            f"a fleet runs on {settings.state_path} already, process {fleet.pid}: use that one, or stop it: "
+            f"`kill {fleet.pid}`"
+        )
 
 
 def _check_room(settings: Settings) -> None:
@@ -127,6 +137,6 @@ def _without_password(url: str) -> str:
 def _ways(url: str, redis: str) -> tuple[str, ...]:
     return (
         'chordage submit "Hello"',
-        f"""curl -s {url}/v1/turns -H 'content-type: application/json' -d '{{"text": "Hello"}}'""",
+        f"""curl -s "{url}/turns?wait=20" -H 'content-type: application/json' -d '{{"text": "Hello"}}'""",
         f"""Celery(broker="{redis}").send_task("turns.submit", kwargs={{"text": "Hello"}})""",
     )

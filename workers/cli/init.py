@@ -15,11 +15,12 @@ def init(folder: Path) -> None:
     """Put an example room into FOLDER (this one, if not given): an agent, its tools, and a scripted model."""
     from chordage.workers import demo
 
-    names = [file.name for file in demo.files()]
-    if taken := [name for name in names if (folder / name).exists()]:
-        raise Conflict(f"{folder / taken[0]} is there already; it was not touched: choose another folder, or move it away")
+    if taken := [name for name in demo.ROOM if (folder / name).exists()]:
+        raise Conflict(
+            f"{folder / taken[0]} is there already; it was not touched: choose another folder, or move it away"
+        )
     demo.copy_to(folder)
-    for name in names:
+    for name in demo.ROOM:
         click.echo(f"  {folder / name}")
     where = "" if folder == Path() else f"cd {folder} && "
     click.echo(f"\nNow run `{where}chordage dev`, and change what agent.toml says.")

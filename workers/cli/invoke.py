@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chordage.orchestrator.core.errors import ChordageError, Unavailable
-from chordage.orchestrator.core.message import Origin
 from chordage.workers.cli import message
 from chordage.workers.cli.output import json_option
 from chordage.workers.cli.streaming import Streamed
@@ -63,14 +62,10 @@ def _prepared(
     """Everything that can be wrong is found before a database is made or a turn is stored."""
     from chordage.orchestrator.gateways.room import Room
     from chordage.orchestrator.store import migrating
-    from chordage.tasks.request import request_from
     from chordage.workers.bootstrap import models_of, runtime_from
     from chordage.workers.cli.opened import is_empty
 
-    fields = {name: value for name, value in options.items() if value is not None}
-    fields |= {"text": message.text_from(text), "meta": message.meta_from(options["meta"])}
-    fields["sender"] = message.sender_of(Origin.INVOKE)
-    request = request_from(fields, source=message.SOURCE)
+    request = message.request_of(settings, text, options)
     rt = replace(runtime_from(settings, with_redis=False), events=streamed)
     agent = rt.agents.get(request.agent)
     rt.tools.specs(agent)

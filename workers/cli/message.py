@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import InvalidMessage
-from chordage.orchestrator.core.message import SELF_MADE, Origin, Sender
+from chordage.orchestrator.core.message import SELF_MADE, Bounds, Origin, Sender, TurnRequest, check
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.views import TurnView
 from chordage.workers.cli.output import print_json
 
 SOURCE = "cli"
 ANSWERED, NOT_ANSWERED, TIMED_OUT, INTERRUPTED = 0, 3, 4, 130
+
+
+def request_of(settings: Settings, text: str, options: Mapping[str, Any]) -> TurnRequest:
+    """What is wrong with a message is told before any service is asked or any database made."""
+    from chordage.tasks.request import request_from
+
+    fields = {name: value for name, value in options.items() if value is not None}
+    fields |= {"text": text_from(text), "meta": meta_from(options["meta"])}
+    fields["sender"] = sender_of(Origin(fields.setdefault("origin", Origin.INVOKE)))
+    request = request_from(fields, source=SOURCE)
+    bounds = Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes)
+    check(request, bounds, datetime.now(UTC))
+    return request
 
 
 def text_from(argument: str) -> str:

@@ -54,7 +54,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str = "none") -> None:
-    """Columns as wide as they need to be. Where nobody watches, tab-separated lines without a heading: for cut and awk."""
+    """For people, columns as wide as they need to be. For cut and awk, tab-separated lines without a heading."""
     if not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(_cell(value) for value in row))

@@ -19,7 +19,8 @@ from chordage.orchestrator.views import (
     ToolRound,
     TurnView,
 )
-from chordage.workers.cli.output import ago, span
+from chordage.workers.cli.output import ago
+from chordage.workers.cli.output import span as long_span
 
 WIDTH = 200  # characters of arguments and results in one line
 
@@ -137,6 +138,10 @@ def _remark(remark: Remark) -> Iterator[str]:
 
 def _indented(text: str, indent: str = "  ") -> Iterator[str]:
     return (f"{indent}{line}".rstrip() for line in text.splitlines())
+
+
+def span(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else long_span(seconds)
 
 
 def _usage(usage: Usage) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.message import Bounds, Origin, TurnRequest, WhenBusy, check
+from chordage.orchestrator.core.message import Origin, TurnRequest, WhenBusy
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.workers.cli import message
 from chordage.workers.cli.output import busy, json_option, print_json
@@ -46,21 +45,8 @@ def submit(text: str, wait: bool, timeout: float | None, as_json: bool, **option
     if timeout is not None and not wait:
         raise click.UsageError("--timeout says how long to --wait: give both")
     settings = settings_for_cli()
-    request = _checked(settings, text, options)
+    request = message.request_of(settings, text, options)
     raise click.exceptions.Exit(_submit(settings, request, wait=wait, timeout=timeout, as_json=as_json))
-
-
-def _checked(settings: Settings, text: str, options: dict[str, Any]) -> TurnRequest:
-    """What is wrong with a message is told before any service is asked."""
-    from chordage.tasks.request import request_from
-
-    fields = {name: value for name, value in options.items() if value is not None}
-    fields |= {"text": message.text_from(text), "meta": message.meta_from(options["meta"])}
-    fields["sender"] = message.sender_of(Origin(options["origin"]))
-    request = request_from(fields, source=message.SOURCE)
-    bounds = Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes)
-    check(request, bounds, datetime.now(UTC))
-    return request
 
 
 def _submit(settings: Settings, request: TurnRequest, *, wait: bool, timeout: float | None, as_json: bool) -> int:

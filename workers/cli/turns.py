@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.workers.cli.output import json_option, print_json, print_table, span
+from chordage.workers.cli.output import json_option, print_json, print_table
 
 
 @click.command()
@@ -45,6 +45,7 @@ def turns(
 
 def _took(line: object) -> str | None:
     from chordage.orchestrator.views import TurnLine
+    from chordage.workers.cli.showing import span
 
     assert isinstance(line, TurnLine)
     if line.started_at is None or line.done_at is None:

@@ -6,45 +6,22 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from chordage.config.settings import Settings
-from chordage.orchestrator.core.groups import ALL_QUEUES, SYSTEM_QUEUE, TOOL_QUEUES, TURN_QUEUES
+from chordage.workers.cli.worker_plan import (
+    PROCESSES,
+    THREADS_OF_ALL,
+    THREADS_OF_TURNS,
+    Plan,
+    Pool,
+    Role,
+    plan_of,
+)
 from chordage.workers.fleet.found import settings_for_cli
-
-
-class Role(StrEnum):
-    TURNS = "turns"
-    TOOLS = "tools"
-    ALL = "all"
-
-
-class Pool(StrEnum):
-    THREADS = "threads"
-    PREFORK = "prefork"
-
-
-CORES = os.cpu_count() or 2
-THREADS_OF_TURNS = 128
-THREADS_OF_ALL = 64
-PROCESSES = 4 * CORES
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """What kind of worker is asked for."""
-
-    name: str
-    queues: tuple[str, ...]
-    pool: Pool
-    concurrency: int
-    events: bool = False
 
 
 @click.command()
@@ -58,16 +35,21 @@ class Plan:
 @click.option(
     "--queues", metavar="NAMES", help="Only these queues, first served first: chat,task or chore.tools,will.tools."
 )
-@click.option("--pool", type=click.Choice([pool.value for pool in Pool]), help="threads, or prefork for processes.  [default: by role]")
+@click.option(
+    "--pool",
+    type=click.Choice([pool.value for pool in Pool]),
+    help="threads, or prefork for processes.  [default: by role]",
+)
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
-    help=f"Tasks at once.  [default: {THREADS_OF_TURNS} threads for turns, {THREADS_OF_ALL} for all, {PROCESSES} processes]",
+    help=f"Tasks at once.  [default: {THREADS_OF_TURNS} threads, {THREADS_OF_ALL} for all; {PROCESSES} processes]",
 )
 @click.option("--name", help="Name among the workers of this machine.  [default: the role]")
 @click.option("--events", is_flag=True, help="Report every task, for Flower.")
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Written when the worker is ready, for probes.")
 def worker(
+    *,
     role: str,
     queues: str | None,
     pool: str | None,
@@ -80,72 +62,26 @@ def worker(
     settings = settings_for_cli()
     plan = plan_of(Role(role), settings, queues=queues, pool=pool, concurrency=concurrency, name=name, events=events)
     _check(settings)
-    sys.exit(run(settings, plan, ready_file))
-
-
-def plan_of(
-    role: Role,
-    settings: Settings,
-    *,
-    queues: str | None = None,
-    pool: str | None = None,
-    concurrency: int | None = None,
-    name: str | None = None,
-    events: bool = False,
-) -> Plan:
-    kind = Pool(pool) if pool else Pool.PREFORK if role is Role.TOOLS else Pool.THREADS
-    return Plan(
-        name=name or role.value,
-        queues=_named(queues, settings) if queues is not None else queues_of(role, settings),
-        pool=kind,
-        concurrency=concurrency or _usual_concurrency(role, kind),
-        events=events,
-    )
-
-
-def queues_of(role: Role, settings: Settings) -> tuple[str, ...]:
-    """In the order in which they are served. Intake is as small as what `system` does, and must not wait behind turns."""
-    intake = settings.intake_queues
-    match role:
-        case Role.TURNS:
-            return (SYSTEM_QUEUE, *intake, *TURN_QUEUES)
-        case Role.TOOLS:
-            return TOOL_QUEUES
-        case Role.ALL:
-            return (SYSTEM_QUEUE, *intake, *(queue for queue in ALL_QUEUES if queue != SYSTEM_QUEUE))
-
-
-def _named(given: str, settings: Settings) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
-    known = (*ALL_QUEUES, *settings.intake_queues)
-    for name in names:
-        if name not in known:
-            raise click.BadParameter(
-                f"there is no queue {name!r}: choose from {', '.join(known)}", param_hint="--queues"
-            )
-    if not names:
-        raise click.BadParameter(f"name at least one of {', '.join(known)}", param_hint="--queues")
-    return names
-
-
-def _usual_concurrency(role: Role, pool: Pool) -> int:
-    if pool is Pool.PREFORK:
-        return PROCESSES
-    return THREADS_OF_TURNS if role is Role.TURNS else THREADS_OF_ALL
+    run(settings, plan, ready_file)
 
 
 def _check(settings: Settings) -> None:
     """Everything that can be found broken is found before Celery starts, and said in one line."""
     from chordage.orchestrator.gateways.room import Room
-    from chordage.workers.bootstrap import check_room, check_services
+    from chordage.workers.bootstrap import check_room, redis_from
+    from chordage.workers.cli.opened import check_ready
 
-    check_services(settings)
-    check_room(Room(settings.room_path))
+    room = Room(settings.room_path)
+    check_room(room)
+    if not room.names():
+        room.get(None)  # says what a room must have
+    redis_from(settings).close()  # says where Redis is to be set
+    check_ready(settings)
 
 
-def run(settings: Settings, plan: Plan, ready_file: Path | None = None) -> int:
-    # Read by billiard when it is imported: the children of a prefork pool then leave SIGTERM to their parent, also where
-    # a supervisor sends it to every process of a service.
+def run(settings: Settings, plan: Plan, ready_file: Path | None = None) -> NoReturn:
+    # Read by billiard when it is imported: the children of a prefork pool then leave SIGTERM to their parent, also
+    # where a supervisor sends it to every process of a service.
     os.environ["REMAP_SIGTERM"] = "SIGQUIT"
     from celery import signals
 
@@ -163,7 +99,7 @@ def run(settings: Settings, plan: Plan, ready_file: Path | None = None) -> int:
 
     process = app.Worker(**_options(settings, plan))
     process.start()
-    _end_at_once(process.exitcode)
+    end_at_once(process.exitcode)
 
 
 def _options(settings: Settings, plan: Plan) -> dict[str, Any]:
@@ -182,7 +118,7 @@ def _options(settings: Settings, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _end_at_once(code: int | None) -> Any:
+def end_at_once(code: int | None) -> NoReturn:
     """Python would wait for every thread that is still in a tool; what they do is back in its queue by now."""
     logging.shutdown()
     sys.stdout.flush()

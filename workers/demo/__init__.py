@@ -6,16 +6,13 @@ import shutil
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ROOM = ("agent.toml", "day_out.py", "script.yaml")
 QUESTION = "Plan a Saturday in Lisbon for two."
-
-
-def files() -> list[Path]:
-    return sorted(file for file in HERE.iterdir() if file.is_file() and file.name != Path(__file__).name)
 
 
 def copy_to(folder: Path) -> None:
     """Put the room there. What is there already stays as it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    for file in files():
-        if not (folder / file.name).exists():
-            shutil.copyfile(file, folder / file.name)
+    for name in ROOM:
+        if not (folder / name).exists():
+            shutil.copyfile(HERE / name, folder / name)

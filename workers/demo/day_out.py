@@ -1,4 +1,4 @@
-"""Four tools that pretend to ask slow services. Each takes about a second, so it shows that they run at the same time."""
+"""Four tools that pretend to ask slow services. Each takes a second, so that one can see them run at the same time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def museums(ctx: Context, city: str) -> str:
 def tables(ctx: Context, city: str, people: int) -> str:
     """A restaurant with a free table in the evening."""
     _ask_around(ctx)
-    return f"A table for {people} by the river is free at 19:30."
+    return f"A table for {people} by the river in {city} is free at 19:30."
 
 
 def _ask_around(ctx: Context, seconds: float = 1.0, steps: int = 5) -> None:

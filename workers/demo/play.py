@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 from redis import Redis
@@ -18,10 +15,8 @@ from chordage.config.settings import Settings
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.store.tx import Store
-from chordage.orchestrator.views.runs import InferenceStep, RunView, ToolRound
-from chordage.orchestrator.views.calls import CallView
+from chordage.workers.demo.played import Homes, Played, told
 from chordage.workers.fleet.fleet import Fleet
-from chordage.workers.fleet.roles import TURNS
 
 PATIENCE = 60.0
 
@@ -32,26 +27,6 @@ class News:
 
     kind: str
     data: dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """One model call or tool call: what, where, from when to when."""
-
-    what: str
-    member: str  # the fleet's name of the worker
-    worker: str  # host:pid
-    status: str
-    started: datetime
-    ended: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Played:
-    turn: views.TurnView
-    run: RunView
-    model_calls: tuple[Part, ...]
-    calls: tuple[Part, ...]
 
 
 def submit(settings: Settings, text: str) -> str:
@@ -75,36 +50,9 @@ def play(fleet: Fleet, turn_id: str, tell: Callable[[News], None], check: Callab
             if worker := news.data.get("worker"):
                 homes.of(str(worker))
             tell(news)
-        return _played(views.turn(store, turn_id), views.run(store, run_id), homes)
+        return told(views.turn(store, turn_id), views.run(store, run_id), homes)
     finally:
         store.close()
-
-
-class Homes:
-    """Which member of the fleet a process belongs to: the one that leads its group. Asked while the process lives."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._members = {member.pid: member.name for member in fleet.members}
-        self._known: dict[str, str] = {}
-
-    def of(self, worker: str | None) -> str:
-        if worker is None:
-            return "?"
-        if worker not in self._known:
-            self._known[worker] = self._look(int(worker.rpartition(":")[2]))
-        return self._known[worker]
-
-    @property
-    def decider(self) -> tuple[str, str]:
-        """Name and host:pid of the member that makes the model calls: in a fleet of one machine there is one."""
-        name, pid = next((name, pid) for pid, name in self._members.items() if name == TURNS)
-        return name, f"{socket.gethostname()}:{pid}"
-
-    def _look(self, pid: int) -> str:
-        try:
-            return self._members.get(os.getpgid(pid), "?")
-        except ProcessLookupError:  # a child that has been replaced since
-            return "?"
 
 
 def _run_of(store: Store, turn_id: str, check: Callable[[], None]) -> str:
@@ -117,9 +65,7 @@ def _run_of(store: Store, turn_id: str, check: Callable[[], None]) -> str:
     return run_id
 
 
-def _follow(
-    settings: Settings, run_id: str, is_done: Callable[[], bool], check: Callable[[], None]
-) -> Iterator[News]:
+def _follow(settings: Settings, run_id: str, is_done: Callable[[], bool], check: Callable[[], None]) -> Iterator[News]:
     """The run's live stream, from its beginning until the turn is done."""
     assert settings.redis is not None
     give_up = time.monotonic() + PATIENCE
@@ -144,32 +90,3 @@ def _read_on(redis: Redis, stream: str, last: str) -> list[tuple[str, dict[str, 
         time.sleep(0.1)
         return []
     return found[0][1] if found else []
-
-
-def _played(turn: views.TurnView, run: RunView, homes: Homes) -> Played:
-    models: list[Part] = []
-    calls: list[Part] = []
-    for step in run.steps:
-        match step:
-            case InferenceStep():
-                models += _model_call(step, homes)
-            case ToolRound():
-                calls += [part for call in step.calls if (part := _call(call, homes))]
-    return Played(turn=turn, run=run, model_calls=tuple(models), calls=tuple(calls))
-
-
-def _model_call(step: InferenceStep, homes: Homes) -> list[Part]:
-    if step.at is None or step.seconds is None:
-        return []
-    member, worker = homes.decider
-    began = step.at - timedelta(seconds=step.seconds)
-    return [Part(what="model", member=member, worker=worker, status=step.status.value, started=began, ended=step.at)]
-
-
-def _call(call: CallView, homes: Homes) -> Part | None:
-    if call.started_at is None or call.ended_at is None or call.worker is None:
-        return None
-    return Part(
-        what=call.tool, member=homes.of(call.worker), worker=call.worker, status=call.status.value,
-        started=call.started_at, ended=call.ended_at,
-    )  # fmt: skip

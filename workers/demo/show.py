@@ -1,4 +1,4 @@
-"""The demonstration on a terminal: lines as things happen, a bar per tool while the tools run, and who did what where."""
+"""The demonstration on a terminal: lines as things happen, a bar per tool while they run, and who did what where."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from chordage.workers.demo import timeline
-from chordage.workers.demo.play import News, Part, Played
+from chordage.workers.demo.play import News
+from chordage.workers.demo.played import Part, Played
 from chordage.workers.fleet.fleet import Fleet
 
 NAMES = 9  # the width of the first column
@@ -94,7 +95,9 @@ class Show(Quiet):
         table = Table.grid(padding=(0, 1))
         for tool in self._tools.values():
             mark = "[green]✓[/]" if tool.done else "[yellow]…[/]"
-            bar = ProgressBar(total=1.0, completed=tool.share, width=WIDTH, complete_style="cyan", finished_style="cyan")
+            bar = ProgressBar(
+                total=1.0, completed=tool.share, width=WIDTH, complete_style="cyan", finished_style="cyan"
+            )
             table.add_row(f"  {tool.name:<{NAMES}}", bar, mark, f"[dim]{tool.worker}[/]")
         return Group(table, Text())
 
@@ -116,8 +119,8 @@ class Show(Quiet):
         table.add_column(timeline.axis(seconds, WIDTH), no_wrap=True)
         for part in parts:
             style = "magenta" if part.what == "model" else "cyan"
-            line = Text(timeline.bar(part, start, seconds, WIDTH), style=style)
-            table.add_row(f"  {part.what}", part.member, f"[dim]{part.worker}[/]", line)
+            stretch = Text(timeline.bar(part, start, seconds, WIDTH), style=style)
+            table.add_row(f"  {part.what}", part.member, f"[dim]{part.worker}[/]", stretch)
         self._console.print(table)
         self._console.print()
         for line in _in_words(played.calls):
@@ -142,8 +145,8 @@ def _in_words(calls: tuple[Part, ...]) -> list[str]:
     _start, seconds = timeline.span(calls)
     processes = len({call.worker for call in calls})
     members = len({call.member for call in calls})
-    return [
+    work = (
         f"{len(calls)} tool calls, {timeline.sum_of(calls):.1f} s of work, in [bold]{seconds:.1f} s[/]: "
-        f"{processes} processes of {members} workers ran them as one Celery chord.",
-        "[dim]Every call is a row in SQL, and the rows decide when the round is complete.[/]",
-    ]
+        f"{processes} processes of {members} workers ran them as one Celery chord."
+    )
+    return [work, "[dim]Every call is a row in SQL, and the rows decide when the round is complete.[/]"]

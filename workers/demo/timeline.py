@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from chordage.workers.demo.play import Part
+from chordage.workers.demo.played import Part
 
 FULL = "━"
 

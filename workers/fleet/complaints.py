@@ -1,10 +1,10 @@
-"""What members log as an error is shown where the fleet was started: nobody reads log files before something is wrong."""
+"""What members log as an error is shown where the fleet was started: nobody reads logs before something is wrong."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import IO
+from pathlib import Path
 
 from chordage.workers.fleet.member import Member
 
@@ -17,17 +17,29 @@ class Complaints:
 
     def __init__(self, members: Iterable[Member], say: Callable[[str], None]) -> None:
         self._say = say
-        self._logs: dict[str, IO[str]] = {}
-        for member in members:
-            log = member.log.open(errors="replace")
-            log.seek(0, 2)
-            self._logs[member.name] = log
+        self._read = {member.name: (member.log, member.log.stat().st_size) for member in members}
 
     def pass_on(self) -> None:
-        for name, log in self._logs.items():
-            for line in log:
+        for name, (log, read) in self._read.items():
+            lines, self._read[name] = _read_on(log, read)
+            for line in lines:
                 if said := complaint_in(line):
                     self._say(f"{name}: {said}")
+
+
+def _read_on(log: Path, read: int) -> tuple[list[str], tuple[Path, int]]:
+    """The whole lines behind what was read. A log that has become shorter was put aside, and is a new one."""
+    try:
+        size = log.stat().st_size
+    except FileNotFoundError:
+        return [], (log, 0)
+    start = read if size >= read else 0
+    if size == start:
+        return [], (log, start)
+    with log.open("rb") as file:
+        file.seek(start)
+        whole, end, _half = file.read().rpartition(b"\n")
+    return whole.decode(errors="replace").splitlines(), (log, start + len(whole) + len(end))
 
 
 def complaint_in(line: str) -> str | None:

@@ -1,11 +1,13 @@
 """The embedded fleet: Valkey, the database, workers, and what else is asked for, as processes of one machine.
 
-Started in order and stopped in order, the broker last. A member that dies is started again. None outlives the fleet, however
-that ends: the keeper sees to it. State lies in one directory, so queued and running turns go on with the next fleet.
+Started in order and stopped in order, the broker last. A member that dies is started again. None outlives the fleet,
+however that ends: the keeper sees to it. State lies in one directory, so queued and running turns go on with the next
+fleet.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -15,21 +17,19 @@ from typing import IO, Self
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
-from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
-from chordage.workers.fleet import fleet_lock, found
+from chordage.workers.fleet import broker, fleet_lock, found
 from chordage.workers.fleet.environ import environment_of
 from chordage.workers.fleet.keeper import Keeper
 from chordage.workers.fleet.member import Member, Role
+from chordage.workers.fleet.readiness import wait_until_ready
 from chordage.workers.fleet.supervision import Supervision
-from chordage.workers.fleet.valkey import PORT_TAKEN, ValkeyServer
+from chordage.workers.fleet.valkey import ValkeyServer
 
 LAST = 9  # the rank of the broker
 INTAKE = ("celery",)  # where a plain Celery app leaves its messages
 GRACE = 5.0  # for tools, when a fleet of one machine is told to stop
-READY_WITHIN = 60.0
-LOOK = 0.05
 
 
 def _silent(_text: str) -> None:
@@ -86,6 +86,7 @@ class Fleet:
 
     def _start(self) -> None:
         self._lock = fleet_lock.take(self.state)
+        (self.state / ".gitignore").write_text("*\n")
         self._keeper = Keeper(self._lock)
         self.settings = self._complete(self._broker())
         self._migrate()
@@ -94,7 +95,7 @@ class Fleet:
         self.members = [Member(role, self.state, environment) for role in self._roles]
         for member in self.members:
             self._start_member(member)
-        self._wait_until_ready()
+        wait_until_ready(self.members, self._check)
         self._supervision = Supervision(
             self.members, self.valkey, self._keeper, start=self._start_member, say=self._say
         )
@@ -107,26 +108,10 @@ class Fleet:
 
             check_redis(self.settings)
             return self.settings.redis
-        self.valkey = self._start_valkey(found.last_in(self.state))
+        self.valkey = broker.start(self.state)
         assert self.valkey.pid is not None
         self._keep(self.valkey.pid, LAST)
         return self.valkey.url
-
-    def _start_valkey(self, before: found.Found | None) -> ValkeyServer:
-        """On the port it had before, so that whoever was told of it finds it again; on another if that is taken."""
-        folder = self.state / "valkey"
-        if before is not None and before.valkey_port is not None:
-            server = ValkeyServer(folder, port=before.valkey_port)
-            try:
-                server.start()
-            except Unavailable as error:
-                if PORT_TAKEN not in str(error):
-                    raise
-            else:
-                return server
-        server = ValkeyServer(folder)
-        server.start()
-        return server
 
     def _complete(self, redis_url: str) -> Settings:
         """What is given in full, so that neither this folder's files nor its environment change it for a member."""
@@ -138,11 +123,8 @@ class Fleet:
         return config.load(**{**given, **ours})
 
     def _migrate(self) -> None:
-        store = Store(self.settings.database, pool_size=1)
-        try:
+        with contextlib.closing(Store(self.settings.database, pool_size=1)) as store:
             migrating.upgrade(store)
-        finally:
-            store.close()
 
     def _whereabouts(self) -> found.Found:
         assert self.settings.redis is not None
@@ -162,18 +144,6 @@ class Fleet:
     def _keep(self, pid: int, rank: int) -> None:
         assert self._keeper is not None
         self._keeper.watch(pid, rank)
-
-    def _wait_until_ready(self) -> None:
-        give_up = time.monotonic() + READY_WITHIN
-        waiting = list(self.members)
-        while waiting := [member for member in waiting if not member.ready]:
-            for member in waiting:
-                if not member.running:
-                    raise Unavailable(_did_not_start(member, f"ended with code {member.code}"))
-                if time.monotonic() > give_up:
-                    raise Unavailable(_did_not_start(member, f"was not ready within {READY_WITHIN:g} s"))
-            self._check()
-            time.sleep(LOOK)
 
     def stop(self) -> None:
         """In order: who lets work in, then the workers, the broker last."""
@@ -228,8 +198,3 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self.stop_or_kill()
-
-
-def _did_not_start(member: Member, how: str) -> str:
-    said = "".join(f"\n  {line}" for line in member.last_words().splitlines())
-    return f"{member.name} {how}; the end of {member.log}:{said or ' it is empty'}"

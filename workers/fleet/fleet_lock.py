@@ -1,7 +1,7 @@
 """One fleet per state directory.
 
-The lock is a flock that the fleet and its keeper share: it lasts until the last process of the fleet is gone, also where
-the fleet itself was killed and the keeper is still cleaning up after it.
+The lock is a flock that the fleet and its keeper share: it lasts until the last process of the fleet is gone, also
+where the fleet itself was killed and the keeper is still cleaning up after it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fleet that `chordage dev` runs here, as other commands find it: without any setting, by looking into the state."""
+"""The fleet that `chordage dev` runs here, as other commands find it: without a setting, by its state directory."""
 
 from __future__ import annotations
 

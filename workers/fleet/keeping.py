@@ -1,8 +1,8 @@
 """Outlives the fleet by a moment and ends what it left behind.
 
-Run as a process of its own, without anything but Python. It reads what to watch from its standard input; the end of input
-means that the fleet is gone, also where it was killed and could not say goodbye. Then the members are stopped in order,
-the broker last. It shares the fleet's lock, so nobody starts a second fleet meanwhile.
+Run as a process of its own, without anything but Python. It reads what to watch from its standard input; the end of
+input means that the fleet is gone, also where it was killed and could not say goodbye. Then the members are stopped in
+order, the broker last. It shares the fleet's lock, so nobody starts a second fleet meanwhile.
 
 It does not survive being killed together with the fleet and a member that is left alone: then nobody is left to see it.
 """
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 GRACE = 8.0
 
@@ -41,7 +42,7 @@ def end(leaders: list[int]) -> None:
         tell(os.killpg, pid, signal.SIGKILL)
 
 
-def tell(how, pid: int, number: int) -> None:  # type: ignore[no-untyped-def]  # os.kill or os.killpg
+def tell(how: Callable[[int, int], None], pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         how(pid, number)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ LARGE = 5_000_000  # bytes of a log; a larger one is put aside at the next start
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Role:
-    """What a member is, before it runs. `port`: it is ready when it listens there; otherwise when it says so in a file."""
+    """What a member is, before it runs. `port`: it is ready when it listens there; `says_ready`: when it says so."""
 
     name: str
     arguments: tuple[str, ...]
@@ -105,10 +106,8 @@ class Member:
         """Kill what is left of it: the leader if it still runs, and children it left behind."""
         if self._process is None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter of a group of zombies, on macOS
             os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
-            pass
         self._process.wait()
 
     def last_words(self, lines: int = 12) -> str:

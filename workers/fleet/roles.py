@@ -32,5 +32,5 @@ def beat() -> Role:
 
 
 def web(host: str, port: int) -> Role:
-    serve = ("uvicorn", "--factory", "chordage.workers.web:make_app", "--timeout-graceful-shutdown", "2")
-    return Role(name="web", arguments=(*PYTHON, *serve, "--host", host, "--port", str(port)), rank=FIRST, port=port)
+    options = ("--host", host, "--port", str(port))
+    return Role(name="web", arguments=(*CHORDAGE, "web", *options), rank=FIRST, port=port)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import sys
+import time
 
 import pytest
 
@@ -37,9 +39,50 @@ def test_a_turn_survives_sigkill_at_every_commit_of_it(make_rig, database_url):
             who = "child" if at % 3 == 0 else "worker"
             give_order(order, at=at, when=when, who=who)
             rig.submit(Plan(id=f"{when}-{at}"), f"{when}-{at}")
-            rig.wait_until_done(30, keep_alive=True)
+            rig.wait_until_done(30, meanwhile=rig.restart_the_dead)
             met += is_carried_out(order)
 
     assert met == 2 * COMMITS
     assert {row["disposition"] for row in rig.rows("turns")} == {"answered"}
+    check_rig(rig)
+
+
+TURNS, THREADS = 500, 100
+KINDS = (("pure",), ("unsafe",), ("idempotent", "pure"), ())
+
+
+class Mischief:
+    """Every few seconds a worker is lost with all its processes; a supervisor starts another."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._chance = random.Random(7)
+        self._next = time.monotonic() + 1.0
+        self.kills = 0
+
+    def go_on(self) -> None:
+        self._rig.restart_the_dead()
+        if time.monotonic() >= self._next:
+            self._chance.choice(list(self._rig.workers.values())).kill()
+            self._next = time.monotonic() + self._chance.uniform(2.5, 5.0)
+            self.kills += 1
+
+
+def test_five_hundred_turns_survive_random_kills(make_rig, database_url):
+    rig = make_rig(database_url, log_level="WARNING")
+    rig.worker("turns-1", "--role", "turns", "--concurrency", "32")
+    rig.worker("turns-2", "--role", "turns", "--concurrency", "32")
+    rig.worker("tools", "--role", "tools", "--concurrency", "4")
+    rig.ready()
+    mischief = Mischief(rig)
+
+    for n in range(TURNS):
+        tools = KINDS[n % len(KINDS)]
+        rig.submit(Plan(id=f"p{n}", rounds=bool(tools), tools=tools, latency=0.05), f"t{n % THREADS}")
+        mischief.go_on()
+    rig.wait_until_done(150, meanwhile=mischief.go_on)
+
+    assert mischief.kills >= 5
+    assert len(rig.rows("turns")) == TURNS
+    assert {turn["disposition"] for turn in rig.rows("turns")} == {"answered"}
     check_rig(rig)

@@ -57,3 +57,19 @@ def raises(ctx: Context, who: str, seconds: float = 0.0) -> str:
     """Fails."""
     note(ctx, "raises", "begin")
     raise ValueError(f"no luck with {who}")
+
+
+@tool(effect="pure")
+def ignore(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """Raises what Celery takes for an order."""
+    from celery.exceptions import Ignore
+
+    raise Ignore("Ignore")
+
+
+@tool(effect="pure")
+def reject(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """Raises what Celery takes for an order."""
+    from celery.exceptions import Reject
+
+    raise Reject("Reject", requeue=True)

@@ -6,7 +6,14 @@ import inspect
 import re
 
 from chordage.orchestrator.core import errors
-from chordage.orchestrator.core.errors import ChordageError, InvalidMessage, LostRace, ModelFailed, UserError, WrongSchema
+from chordage.orchestrator.core.errors import (
+    ChordageError,
+    InvalidMessage,
+    LostRace,
+    ModelFailed,
+    UserError,
+    WrongSchema,
+)
 from chordage.orchestrator.core.model import Attempt, Fault
 
 CLASSES = [thing for thing in vars(errors).values() if inspect.isclass(thing) and issubclass(thing, ChordageError)]

@@ -12,7 +12,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, CallTools, Dispatch, Intent
 
 KINDS = get_args(Intent)
-CARRIED = {str, int, Group, tuple[tuple[str, ...], ...]}
+CARRIED = {str, str | None, int, Group, tuple[tuple[str, ...], ...]}
 
 
 def test_every_intent_of_the_module_is_one_of_the_union():

@@ -31,14 +31,14 @@ FINAL = {"turn": {"done"}, "run": {"done"}, "call": {"succeeded", "failed", "can
 EVERY_MOVE = [(machine, a, b) for machine, states in STATES.items() for a, b in product(states, states)]
 
 
-@pytest.mark.parametrize(("machine", "here", "there"), EVERY_MOVE, ids=lambda value: str(value))
+@pytest.mark.parametrize(("machine", "here", "there"), EVERY_MOVE, ids=str)
 def test_exactly_the_moves_of_the_specification_are_in_the_table(machine, here, there):
     legal = f"{here.value}>{there.value}" in LEGAL[machine].split()
 
     assert (there in TABLES[machine][here]) is legal
 
 
-@pytest.mark.parametrize(("machine", "here", "there"), EVERY_MOVE, ids=lambda value: str(value))
+@pytest.mark.parametrize(("machine", "here", "there"), EVERY_MOVE, ids=str)
 def test_sources_are_the_table_read_backwards(machine, here, there):
     if not any(there in onward for onward in TABLES[machine].values()):
         pytest.raises(IllegalTransition, sources, TABLES[machine], there)

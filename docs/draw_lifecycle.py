@@ -1,0 +1,74 @@
+#!/usr/bin/env python
+"""Draws docs/lifecycle.md from the tables the code goes by: `.venv/bin/python docs/draw_lifecycle.py`.
+
+What stands between `<!-- drawn: name -->` and `<!-- end -->` is replaced, the rest of the page stays as it is. A test
+compares the page with the tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from chordage.orchestrator.core.reasons import DISPOSITION_OF, Reason
+from chordage.orchestrator.core.status import CALL, RUN, TURN, CallStatus, Disposition, RunStatus, Table, TurnStatus
+from chordage.orchestrator.strategies.react import ENDINGS
+
+PAGE = Path(__file__).with_name("lifecycle.md")
+S = TypeVar("S", bound=StrEnum)
+
+_PART = re.compile(r"(<!-- drawn: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def machine(table: Table[S], beginning: S) -> str:
+    """A state machine as a mermaid diagram, with its arrows in the order of the table."""
+    order = list(type(beginning))
+    arrows = [f"[*] --> {beginning.value}"]
+    for here in order:
+        arrows += [f"{here.value} --> {there.value}" for there in order if there in table[here]]
+        arrows += [] if table[here] else [f"{here.value} --> [*]"]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *(f"    {arrow}" for arrow in arrows), "```"])
+
+
+def reasons() -> str:
+    rows = [(reason.value, DISPOSITION_OF[reason].value if reason in DISPOSITION_OF else "-") for reason in Reason]
+    return _table(("Reason of the run", "Disposition of its turn"), rows)
+
+
+def dispositions() -> str:
+    """Which of them a run can end its turn with; the others end a turn that never started."""
+    of_run = set(DISPOSITION_OF.values())
+    rows = [(one.value, "the end of its run" if one in of_run else "without a run of its own") for one in Disposition]
+    return _table(("Disposition", "Comes with"), rows)
+
+
+def stops() -> str:
+    rows = [(stop.value, ending.reason.value, ending.code or "-") for stop, ending in ENDINGS.items()]
+    return _table(("The model stops with", "Reason", "Code"), rows)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    body = (tuple(f"`{cell}`" if cell.isidentifier() else cell for cell in row) for row in rows)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *body))
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "turn": lambda: machine(TURN, TurnStatus.QUEUED),
+    "run": lambda: machine(RUN, RunStatus.RUNNING),
+    "call": lambda: machine(CALL, CallStatus.NEW),
+    "reasons": reasons,
+    "dispositions": dispositions,
+    "stops": stops,
+}
+
+
+def redrawn(page: str) -> str:
+    """The page with every part as the tables have it now."""
+    return _PART.sub(lambda part: f"{part[1]}{PARTS[part['name']]()}\n{part[3]}", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(redrawn(PAGE.read_text()))

@@ -1,0 +1,27 @@
+"""Hand a message to a fleet from any service that has Celery: nothing of chordage is imported.
+
+    python examples/enqueue_by_name.py redis://localhost:6379/0 "What is 2 + 2?"
+
+`chordage dev` prints the address of its Redis. The result of `turns.submit` is the id of the turn; who does not want it
+may leave the backend out. The message is JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from celery import Celery
+
+
+def submit(redis_url: str, text: str, thread_id: str | None = None) -> str:
+    """The id of the turn, once it is stored. Raises what the fleet says where the message is refused."""
+    app = Celery("shop", broker=redis_url, backend=redis_url)
+    fields = {"text": text, "thread_id": thread_id, "meta": {"service": "shop"}}
+    result = app.send_task("turns.submit", kwargs=fields, queue="chat")
+    return str(result.get(timeout=30))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(f"usage: {sys.argv[0]} REDIS_URL TEXT")
+    print(submit(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,32 @@
+"""docs/lifecycle.md shows the tables that the code goes by."""
+
+from __future__ import annotations
+
+import re
+import runpy
+
+import pytest
+
+from support.repository import ROOT
+
+PAGE = ROOT / "docs" / "lifecycle.md"
+DRAWING = runpy.run_path(str(ROOT / "docs" / "draw_lifecycle.py"))
+REDRAW = "run `.venv/bin/python docs/draw_lifecycle.py` and commit the page"
+
+
+def test_the_page_is_drawn_from_the_tables():
+    page = PAGE.read_text()
+
+    assert page == DRAWING["redrawn"](page), REDRAW
+
+
+def test_every_part_stands_on_the_page_once():
+    assert sorted(re.findall(r"<!-- drawn: (\w+) -->", PAGE.read_text())) == sorted(DRAWING["PARTS"])
+
+
+@pytest.mark.parametrize("name", ["turn", "run", "call"])
+def test_a_change_of_the_page_would_be_seen(name):
+    arrow = next(line for line in DRAWING["PARTS"][name]().splitlines() if "-->" in line)
+    page = PAGE.read_text().replace(f"{arrow}\n", "", 1)
+
+    assert page != DRAWING["redrawn"](page)

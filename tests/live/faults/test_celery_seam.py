@@ -1,0 +1,88 @@
+"""The door for every service that has Celery and nothing of ours: a turn is enqueued by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from celery import Celery
+
+from support.rig import Plan
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+
+STRANGER = """
+import json, sys
+from celery import Celery
+app = Celery(broker=sys.argv[1], backend=sys.argv[1])
+fields = json.loads(sys.argv[2])
+result = app.send_task("turns.submit", kwargs=fields, queue="chat")
+try:
+    print("id", result.get(timeout=30))
+except Exception as error:
+    print("refused", error)
+assert not [name for name in sys.modules if name.startswith("chordage") and "errors" not in name
+            and name not in {"chordage", "chordage.orchestrator", "chordage.orchestrator.core"}]
+"""
+
+
+@pytest.fixture
+def rig(make_rig, database_url):
+    rig = make_rig(database_url)
+    rig.worker("all", "--role", "all", "--concurrency", "4")
+    rig.ready()
+    return rig
+
+
+def told(rig, **fields):
+    """What a stranger's process prints."""
+    command = [sys.executable, "-W", "ignore", "-c", STRANGER, rig.settings.redis, json.dumps(fields)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_turn_is_enqueued_by_name_and_its_id_is_the_result(rig):
+    said = told(rig, text=Plan(id="hello").text, thread_id="t1", agent="agent")
+    rig.wait_until_done()
+
+    turn = rig.row("turns")
+    assert said == f"id {turn['id']}"
+    assert (turn["disposition"], turn["thread_id"], turn["source"]) == ("answered", "t1", "celery")
+
+
+def test_a_message_that_is_delivered_again_makes_no_second_turn(rig):
+    client = Celery(broker=rig.settings.redis, backend=rig.settings.redis, set_as_current=False)
+    fields = {"text": Plan(id="hello").text}
+    ids = [
+        client.send_task("turns.submit", kwargs=fields, queue="chat", task_id="the-same").get(timeout=30)
+        for _ in range(2)
+    ]
+    client.close()
+    rig.wait_until_done()
+
+    assert ids == [rig.row("turns")["id"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "text: Field required"),
+        ({"text": " "}, "text is blank"),
+        ({"text": "hi", "agent": "nobody"}, "there is no agent 'nobody'"),
+        ({"text": "hi", "colour": "red"}, "colour: Extra inputs are not permitted"),
+        ({"text": "hi", "origin": "chat"}, "origin 'chat' needs a channel"),
+    ],
+)
+def test_a_turn_that_breaks_a_rule_fails_with_words_and_leaves_nothing(fields, said, make_rig, migrated_database_url):
+    rig = make_rig(migrated_database_url("sqlite"))
+    rig.worker("all", "--role", "all", "--concurrency", "1")
+    rig.ready()
+
+    answer = told(rig, **fields)
+
+    assert answer.startswith("refused")
+    assert said in answer
+    assert rig.rows("turns") == rig.rows("threads") == []

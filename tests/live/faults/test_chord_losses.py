@@ -1,0 +1,258 @@
+"""Every way in which Celery is known to lose or double the callback of a chord, provoked once.
+
+What is expected each time: nothing changes but time. Not provoked, because our rounds cannot come to it: an empty header
+(a round in which nothing may run is passed without a chord), a header that retries itself (`tools.call` never does), a
+nested group, a header whose name no worker knows (there is one name, and a worker that knows our bodies knows it), and
+`worker_deduplicate_successful_tasks` (it is off). The loss of Redis is in test_redis_faults.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from support import dying_worker
+from support.dying_worker import give_order, is_carried_out
+from support.postman import TOOL_QUEUES, TURN_QUEUES, Postman
+from support.rig import Plan, Rig
+from support.rig_checks import check_rig
+from support.valkey import WatchedValkey
+from support.waiting import until
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+
+# what the postman does with the three headers of a round
+
+
+def lose_one(postman, letters):
+    return letters[:1] + letters[2:]
+
+
+def lose_all(postman, letters):
+    return []
+
+
+def deliver_twice(postman, letters):
+    return [letter for letter in letters for _ in range(2)]
+
+
+def another_value_first(postman, letters):
+    """The part is counted with a value that is not what the call returns, and the body comes before the calls ran."""
+    return [*(letter.with_arguments(calls=[]) for letter in letters), *letters]
+
+
+def another_value_last(postman, letters):
+    return [*letters, *(letter.with_arguments(calls=[]) for letter in letters)]
+
+
+def raise_in_one(postman, letters):
+    """The header itself fails, so the errback comes instead of the body."""
+    return [letters[0].with_arguments(calls=None), *letters]
+
+
+def raise_in_all(postman, letters):
+    return [*(letter.with_arguments(calls=None) for letter in letters), *letters]
+
+
+def spoil_one(postman, letters):
+    return [letters[0].undecodable(), *letters[1:]]
+
+
+def forget_the_chord(postman, letters):
+    """What Redis keeps of a chord has run out before its headers end."""
+    assert [postman.redis.delete(key) for key in postman.redis.keys(f"*{letters[0].group}*")]
+    return letters
+
+
+HEADERS = [
+    lose_one,
+    lose_all,
+    deliver_twice,
+    another_value_first,
+    another_value_last,
+    raise_in_one,
+    raise_in_all,
+    spoil_one,
+    forget_the_chord,
+]
+
+# ... and with the body
+
+
+def lose_body(postman, letters):
+    return []
+
+
+def deliver_body_twice(postman, letters):
+    return letters * 2
+
+
+def spoil_body(postman, letters):
+    return [letters[0].undecodable()]
+
+
+BODIES = [lose_body, deliver_body_twice, spoil_body]
+REVOKED = ["revoke_header", "revoke_body"]
+AT_THE_SAME_TIME = {"deliver_twice"}  # two workers may then both start what may run twice by its own word
+ROWS = ["nothing_lost", *(trick.__name__ for trick in (*HEADERS, *BODIES)), *REVOKED]
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory, databases, valkey_program):
+    """All rounds of this table at once: each waits for a lease, and they may as well wait together."""
+    folder = tmp_path_factory.mktemp("chords")
+    url = databases.migrated("sqlite")
+    with WatchedValkey(folder / "valkey", appendonly=False, program=valkey_program) as broker:
+        rig = Rig(folder, url, broker.url, lease=2, beat=0.5, sweep=0.5, budgets={"will": len(ROWS)})
+        try:
+            rig.worker("turns", "--queues", TURN_QUEUES, "--pool", "threads", "--concurrency", "16")
+            rig.worker("tools", "--queues", TOOL_QUEUES, "--pool", "prefork", "--concurrency", "4")
+            rig.ready()
+            _carry_out_all(rig)
+            yield rig
+        finally:
+            rig.close()
+    databases.drop(url)
+
+
+def _carry_out_all(rig: Rig) -> None:
+    for row in ROWS:
+        rig.submit(Plan(id=row, seconds=0.1), row, group="will")
+    until(lambda: len(rig.rows("runs")) == len(ROWS), "every turn has its run")
+    run_of = {turn["dedupe_key"]: turn["run_id"] for turn in rig.rows("turns")}
+    postman = Postman(
+        rig.redis,
+        header_tricks={run_of[trick.__name__]: trick for trick in HEADERS},
+        body_tricks={run_of[trick.__name__]: trick for trick in BODIES},
+    )
+    postman.header_tricks[run_of["revoke_header"]] = lambda _, letters: _revoke(rig, letters[0].id) or letters
+    postman.header_tricks[run_of["revoke_body"]] = lambda _, letters: _revoke(rig, letters[0].body_id) or letters
+
+    def done():
+        postman.go_round()
+        return rig.unfinished() == 0
+
+    try:
+        until(done, "every turn is done")
+    finally:
+        rig.left_tricks = [*postman.header_tricks, *postman.body_tricks]
+
+
+def _revoke(rig, task_id):
+    rig.app.control.revoke(task_id)
+    time.sleep(0.3)  # a broadcast: nobody says when it has arrived
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_nothing_changes_but_time(row, rig):
+    turn = next(turn for turn in rig.rows("turns") if turn["dedupe_key"] == row)
+    calls = rig.rows("calls", run_id=turn["run_id"])
+
+    assert rig.left_tricks == [], "every trick was played"
+    assert turn["disposition"] == "answered"
+    assert [call["status"] for call in calls] == ["succeeded"] * 3
+    assert rig.answer(turn["id"]).split() == f"done {row}: pure {row}.0.0 unsafe {row}.0.1 idempotent {row}.0.2".split()
+    begun = [fact for fact in rig.ledger(what="tool", phase="begin") if fact["key"].startswith(turn["run_id"])]
+    most = 5 if row in AT_THE_SAME_TIME else 3
+    assert len(begun) <= most, "each tool ran once"
+    assert [fact["name"] for fact in begun].count("unsafe") == 1
+    assert len(rig.ledger(what="model", plan=row)) == 2
+    assert (turn["done_at"] - turn["queued_at"]).total_seconds() < 25
+
+
+def test_invariants_hold_after_all_of_it(rig):
+    check_rig(rig)
+
+
+# a process dies at a place that only Celery has
+
+
+PLACES = {
+    "part": "a header has returned and its result is stored, the chord has not counted it",
+    "body": "the last header has taken the claim on the callback and not yet sent it",
+    "header": "the fan-out is half done",
+    "tool": "a call is settled, its header has not returned",
+}
+
+
+@pytest.mark.parametrize("who", ["child", "worker"])
+def test_a_chord_whose_process_dies_costs_time_only(who, make_rig, migrated_database_url):
+    rig = make_rig(migrated_database_url("sqlite"), lease=2, beat=0.5, sweep=0.5)
+    order = rig.folder / "order"
+    give_order(order, at=10_000, when="never", who="worker")
+    for name, role in (("turns-1", "turns"), ("turns-2", "turns"), ("tools", "tools")):
+        arguments = ("--role", role, "--concurrency", "3")
+        rig.worker(name, *arguments, program=(sys.executable, dying_worker.__file__), env={"RIG_ORDER": str(order)})
+    rig.ready()
+
+    for place in PLACES:
+        give_order(order, at=2 if place == "header" else 1, when=place, who=who)
+        turn = rig.submit(Plan(id=place, seconds=0.1))
+        rig.wait_until_done(meanwhile=rig.restart_the_dead)
+
+        assert is_carried_out(order), f"nobody died where {PLACES[place]}"
+        assert rig.row("turns", id=turn)["disposition"] == "answered"
+    check_rig(rig)
+
+
+@pytest.mark.parametrize("error", ["Ignore", "Reject"])
+def test_a_tool_that_raises_an_order_to_celery_gives_an_error_result(error, make_rig, migrated_database_url):
+    rig = make_rig(migrated_database_url("sqlite"))
+    rig.worker("all", "--role", "all", "--concurrency", "4")
+    rig.ready()
+
+    turn = rig.submit(Plan(id=error, tools=("pure", error.lower(), "pure")))
+    rig.wait_until_done()
+
+    statuses = [row["status"] for row in rig.rows("calls")]
+    assert statuses == ["succeeded", "failed", "succeeded"]
+    assert error in rig.answer(turn)
+
+
+def test_a_poison_header_ends_its_run_as_poison_and_no_other(make_rig, migrated_database_url):
+    rig = make_rig(migrated_database_url("sqlite"), lease=1.5, beat=0.5, sweep=0.5)
+    rig.worker("turns", "--role", "turns", "--concurrency", "4")
+    rig.worker("tools", "--role", "tools", "--concurrency", "3")
+    rig.ready()
+
+    bad = rig.submit(Plan(id="bad", tools=("poison", "pure")))
+    good = [rig.submit(Plan(id=f"good-{n}", tools=("pure", "idempotent"))) for n in range(4)]
+    rig.wait_until_done(90)
+
+    assert rig.row("turns", id=bad)["disposition"] == "failed"
+    assert rig.row("runs", turn_id=bad)["code"] == "poison"
+    assert {rig.row("turns", id=turn)["disposition"] for turn in good} == {"answered"}
+    deaths = len(rig.ledger(name="poison"))
+    assert deaths <= 2 * rig.settings.poison_after + 2, f"it took {deaths} processes with it"
+
+
+def test_a_header_over_the_hard_time_limit_is_a_worker_that_died_inside_the_call(make_rig, migrated_database_url):
+    rig = make_rig(migrated_database_url("sqlite"), lease=2, beat=0.5, sweep=0.5, tool_time_limit=1)
+    rig.worker("turns", "--role", "turns", "--concurrency", "4")
+    rig.worker("tools", "--role", "tools", "--concurrency", "3")
+    rig.ready()
+
+    turn = rig.submit(Plan(id="long", tools=("unsafe",), seconds=30))
+    rig.wait_until_done()
+
+    assert rig.row("calls")["code"] == "outcome_unknown"
+    assert "not known whether it took effect" in rig.answer(turn)
+    check_rig(rig)
+
+
+def test_a_message_that_comes_again_while_its_call_runs_starts_nothing(make_rig, migrated_database_url):
+    rig = make_rig(migrated_database_url("sqlite"), visibility_timeout=1)
+    rig.worker("turns", "--role", "turns", "--concurrency", "4")
+    rig.worker("tools", "--role", "tools", "--concurrency", "4")
+    rig.ready()
+
+    plan = Plan(id="slow", seconds=9)
+    turn = rig.submit(plan)
+    rig.wait_until_done()
+
+    assert rig.row("turns", id=turn)["disposition"] == "answered"
+    assert len(rig.ledger(what="tool", phase="begin")) == len(plan.tools)
+    assert rig.workers["tools"].said().count("tools.call") > 2 * len(plan.tools), "it did come again"
+    check_rig(rig)

@@ -1,0 +1,79 @@
+"""What `chordage dev` and `chordage init` say before they start anything."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+from click.testing import CliRunner
+
+from chordage.workers.cli import main
+from chordage.workers.fleet import fleet_lock, found
+from chordage.workers.fleet.found import Found
+from support.plain_room import forget_settings, write_room
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    forget_settings(monkeypatch)
+    return lambda *arguments: CliRunner().invoke(main, list(arguments))
+
+
+def test_folder_without_an_agent_is_told_three_ways_out(run):
+    result = run("dev")
+
+    assert result.exit_code == 1
+    assert all(way in result.stderr for way in ("chordage init", "chordage dev --demo", 'model = "'))
+
+
+def test_broken_agent_is_told_before_anything_starts(run, tmp_path):
+    (tmp_path / "agent.toml").write_text("model = 3\n")
+
+    result = run("dev")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("chordage: agent.toml:1: model: ")
+    assert not (tmp_path / ".chordage").exists()
+
+
+def test_taken_port_is_told_with_the_option(run, tmp_path):
+    write_room(tmp_path)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        result = run("dev", "--port", str(other.getsockname()[1]))
+
+    assert result.exit_code == 1
+    assert "Address already in use" in result.stderr
+    assert "--port" in result.stderr
+
+
+def test_second_fleet_in_a_folder_is_told_the_process_of_the_first(run, tmp_path):
+    write_room(tmp_path)
+    with fleet_lock.take(tmp_path / ".chordage"):
+        here = Found(pid=os.getpid(), room=str(tmp_path), redis_url="redis://x", database_url="sqlite://")
+        found.leave(tmp_path / ".chordage", here)
+        result = run("dev")
+
+    assert result.exit_code == 1
+    assert f"process {os.getpid()}: use that one, or stop it: `kill {os.getpid()}`" in result.stderr
+
+
+def test_init_puts_a_room_there_that_can_be_used(run, tmp_path):
+    result = run("init", "room")
+
+    assert result.exit_code == 0
+    assert "cd room && chordage dev" in result.output
+    assert sorted(file.name for file in (tmp_path / "room").iterdir()) == ["agent.toml", "day_out.py", "script.yaml"]
+
+
+def test_init_overwrites_nothing(run, tmp_path):
+    (tmp_path / "script.yaml").write_text("mine")
+
+    result = run("init")
+
+    assert result.exit_code == 1
+    assert "script.yaml is there already; it was not touched" in result.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["script.yaml"]

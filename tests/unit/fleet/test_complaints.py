@@ -1,0 +1,67 @@
+"""Which lines of a log are shown to whoever started the fleet."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chordage.workers.fleet.complaints import WIDTH, Complaints, complaint_in
+from chordage.workers.fleet.member import Member, Role
+
+
+def line(level, event, **more):
+    return json.dumps({"level": level, "event": event, **more}) + "\n"
+
+
+def test_error_is_shown_with_the_end_of_its_traceback():
+    trace = "Traceback (most recent call last):\n  File ...\nValueError: no\n"
+
+    assert complaint_in(line("error", "Task failed", exception=trace)) == "Task failed (ValueError: no)"
+    assert complaint_in(line("critical", "deaf")) == "deaf"
+
+
+@pytest.mark.parametrize(
+    "said", [line("info", "ready"), line("warning", "late"), "plain text\n", '{"half": \n', "[1]\n"]
+)
+def test_everything_else_stays_in_the_file(said):
+    assert complaint_in(said) is None
+
+
+def test_very_long_error_is_cut():
+    assert len(complaint_in(line("error", "x" * 1000))) == WIDTH + 1
+
+
+def test_only_what_is_written_from_now_on_is_passed_on_with_the_name_of_the_member(tmp_path):
+    member = Member(Role(name="turns", arguments=()), tmp_path, {})
+    member.log.parent.mkdir()
+    member.log.write_text(line("error", "of yesterday"))
+    told = []
+    complaints = Complaints([member], told.append)
+
+    with member.log.open("a") as log:
+        log.write(line("error", "of today") + line("info", "nothing"))
+    complaints.pass_on()
+    complaints.pass_on()
+
+    assert told == ["turns: of today"]
+
+
+def test_half_a_line_waits_for_its_other_half_and_a_log_put_aside_begins_anew(tmp_path):
+    member = Member(Role(name="turns", arguments=()), tmp_path, {})
+    member.log.parent.mkdir()
+    member.log.write_text("long before\n" * 9)
+    told = []
+    complaints = Complaints([member], told.append)
+    whole = line("error", "in two parts")
+
+    member.log.unlink()
+    complaints.pass_on()
+    member.log.write_text(whole[:20])
+    complaints.pass_on()
+    assert told == []
+    with member.log.open("a") as log:
+        log.write(whole[20:])
+    complaints.pass_on()
+
+    assert told == ["turns: in two parts"]

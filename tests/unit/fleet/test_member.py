@@ -1,0 +1,117 @@
+"""One process of a fleet, tried with small programs."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import socket
+import sys
+import time
+
+import psutil
+import pytest
+
+from chordage.orchestrator.core.errors import Unavailable
+from chordage.workers.fleet import member as members
+from chordage.workers.fleet.member import Member, Role
+from chordage.workers.fleet.readiness import wait_until_ready
+from support.waiting import until
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def start(program, **options):
+        role = Role(name="it", arguments=(sys.executable, "-c", program), **options)
+        started.append(Member(role, tmp_path, {"PATH": "", "GREETING": "hello"}))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.sweep_up()
+
+
+def test_member_is_ready_when_its_file_holds_its_own_pid(start):
+    member = start("import sys, os; open(sys.argv[2], 'w').write(str(os.getpid())); input()", says_ready=True)
+    # input() ends at once: nothing is to be read from a terminal by a member
+    member.wait(time.monotonic() + 10)
+
+    assert member.code == 1
+    assert not member.ready, "it is not ready any more"
+
+
+def test_member_with_a_port_is_ready_when_it_listens_there(start):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        member = start("import time; time.sleep(60)", port=listener.getsockname()[1])
+        assert not member.ready
+        listener.listen()
+
+        assert member.ready
+
+
+def test_member_gets_its_environment_and_its_output_goes_to_its_log(start):
+    member = start("import os; print(os.environ['GREETING'])")
+    member.wait(time.monotonic() + 10)
+
+    assert member.last_words() == "hello"
+    assert member.code == 0
+
+
+def test_large_log_is_put_aside_at_the_next_start(start, monkeypatch):
+    monkeypatch.setattr(members, "LARGE", 3)
+    member = start("print('first')")
+    member.wait(time.monotonic() + 10)
+    member.start()
+    member.wait(time.monotonic() + 10)
+
+    assert member.last_words() == "first"
+    assert member.log.with_suffix(".log.1").read_text() == "first\n"
+
+
+def test_sweeping_up_takes_the_children_that_a_dead_leader_left(start):
+    child = "import subprocess, sys; p = subprocess.Popen(['/bin/sleep', '60']); print(p.pid, flush=True)"
+    member = start(child)
+    member.wait(time.monotonic() + 10)
+    orphan = psutil.Process(int(member.last_words()))
+
+    member.sweep_up()
+
+    until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, "the orphan is gone")
+
+
+def test_member_that_ends_before_it_is_ready_has_its_last_words_shown(start):
+    member = start("print('no luck'); raise SystemExit(3)", says_ready=True)
+
+    with pytest.raises(Unavailable, match=r"it ended with code 3; the end of .*it\.log:\n  no luck"):
+        wait_until_ready([member], lambda: None)
+
+
+def test_member_that_is_never_ready_is_given_up(start):
+    member = start("import time; time.sleep(60)", says_ready=True)
+
+    with pytest.raises(Unavailable, match=r"it was not ready within 0\.1 s; .*: it is empty"):
+        wait_until_ready([member], lambda: None, patience=0.1)
+
+
+def test_waiting_ends_when_the_one_who_waits_is_told_to_go(start):
+    member = start("import time; time.sleep(60)", says_ready=True)
+    checks = itertools.count()
+
+    def check():
+        if next(checks) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_until_ready([member], check)
+
+
+def test_signal_reaches_the_leader(start):
+    member = start("import time; time.sleep(60)")
+
+    member.tell(signal.SIGTERM)
+
+    assert member.wait(time.monotonic() + 10)
+    assert member.code == -signal.SIGTERM
