@@ -44,8 +44,10 @@ class Courier:
 
     def _send(self, intent: Intent) -> None:
         match intent:
-            case Dispatch(group=group, turn_id=turn_id):
-                self._wake(names.DISPATCH, group.queue, group=group.value, turn=turn_id)
+            case Dispatch(group=group, hint=None):
+                self._wake(names.DISPATCH, group.queue, group=group.value)
+            case Dispatch(group=group, hint=(turn_id, thread_id)):
+                self._wake(names.DISPATCH, group.queue, group=group.value, turn=turn_id, thread=thread_id)
             case Advance(run_id=run_id, group=group):
                 self._wake(names.ADVANCE, group.queue, run=run_id)
             case CallModel(run_id=run_id, step=step, group=group):
@@ -60,9 +62,7 @@ class Courier:
                 assert_never(intent)
 
     def _wake(self, name: str, queue: str, **kwargs: object) -> None:
-        self._app.send_task(
-            name, kwargs=kwargs, queue=queue, ignore_result=True, add_to_parent=False, **_shown(kwargs)
-        )
+        self._app.send_task(name, kwargs=kwargs, queue=queue, ignore_result=True, add_to_parent=False, **_shown(kwargs))
 
     def _fan_out(self, intent: CallTools) -> None:
         """One chord a round, sent in one round trip. Its body and its errback are the same: the rows decide, not the chord."""

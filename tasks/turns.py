@@ -8,6 +8,7 @@ from celery import Celery
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.intents import Hint
 
 from chordage.tasks import names
 from chordage.tasks.base import StageTask
@@ -28,8 +29,9 @@ def register(app: Celery, base: type[StageTask]) -> None:
         self.courier.send(stages.cancel_turn(self.runtime, turn, reason)[1])
 
     @app.task(name=names.DISPATCH, base=base, bind=True)
-    def dispatch(self: StageTask, group: str, turn: str | None = None) -> None:
-        self.follow(stages.dispatch(self.runtime, Group(group), turn))
+    def dispatch(self: StageTask, group: str, turn: str | None = None, thread: str | None = None) -> None:
+        hint = Hint(turn, thread) if turn and thread else None
+        self.follow(stages.dispatch(self.runtime, Group(group), hint))
 
     @app.task(name=names.ADVANCE, base=base, bind=True)
     def advance(self: StageTask, run: str) -> None:

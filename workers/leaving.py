@@ -26,7 +26,7 @@ LOOK = 0.1
 
 
 class Leaving:
-    """For SIGTERM and SIGINT. A second signal ends the grace."""
+    """For SIGTERM, Ctrl-C and the closing of the terminal. A second signal ends the grace."""
 
     def __init__(self, consumer: Any, *, grace: float) -> None:
         self._consumer = consumer
@@ -39,7 +39,7 @@ class Leaving:
         return self._until is not None
 
     def listen(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _frame: Any) -> None:

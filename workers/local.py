@@ -26,6 +26,7 @@ from chordage.orchestrator.core.intents import (
     CallTools,
     CommitRound,
     Dispatch,
+    Hint,
     Intent,
 )
 from chordage.orchestrator.core.status import TurnStatus
@@ -45,13 +46,24 @@ FIRST_BEAT = 2.0  # work that lasts longer than this is put on record
 def complete(rt: Runtime, turn_id: str, *, on_wait: Callable[[TurnView], None]) -> TurnView:
     """Start the turn once it is its turn, and carry it out; the turn as it is when it is done."""
     while (turn := views.turn(rt.store, turn_id)).status is not TurnStatus.DONE:
-        due = stages.dispatch(rt, turn.group, turn_id, only=True) if turn.status is TurnStatus.QUEUED else []
+        due = (
+            stages.dispatch(rt, turn.group, Hint(turn_id, turn.thread_id), only=True)
+            if turn.status is TurnStatus.QUEUED
+            else []
+        )
         if due:
             carry_out(rt, due)
         else:
             on_wait(turn)
             time.sleep(LOOK)
     return turn
+
+
+def begin(rt: Runtime, turn: TurnView) -> list[Intent]:
+    """Start this turn and no other; nothing, while it cannot start."""
+    if turn.status is not TurnStatus.QUEUED:
+        return []
+    return stages.dispatch(rt, turn.group, Hint(turn_id=turn.id, thread_id=turn.thread_id), only=True)
 
 
 def carry_out(rt: Runtime, intents: Iterable[Intent]) -> None:

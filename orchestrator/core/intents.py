@@ -6,8 +6,16 @@ An intent may be lost, doubled or late. Truth says what is due, so carrying one 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from chordage.orchestrator.core.groups import Group
+
+
+class Hint(NamedTuple):
+    """The turn a wake-up came with, and its thread."""
+
+    turn_id: str
+    thread_id: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,7 +23,7 @@ class Dispatch:
     """Start a queued turn of this group, if its budget allows: this one, unless others have waited for longer."""
 
     group: Group
-    turn_id: str | None = None
+    hint: Hint | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

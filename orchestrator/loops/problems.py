@@ -99,7 +99,7 @@ def _not_valid(_request: Request, error: Exception) -> JSONResponse:
             return answer(404, "not_found", f"there is nothing called {first['input']!r:.80}")
         case "body", "json_invalid":
             told = f"the body is not JSON: {first['ctx']['error']} at character {path[0]}"
-            return answer(422, "invalid", told)
+            return answer(400, "bad_request", told)
         case "body", "extra_forbidden" if field == "sender":
             told = "sender: who sends is known from the credential of the caller; leave it out"
             return answer(422, "invalid", told, field=field)

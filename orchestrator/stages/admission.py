@@ -12,7 +12,7 @@ from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace
-from chordage.orchestrator.core.intents import Dispatch, Intent
+from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.message import TurnRequest, WhenBusy, check, group_of
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import runs, threads, turns
@@ -40,7 +40,7 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
         seen = _already_there(rt, agent, request)
         assert seen is not None
         return seen, []
-    return admitted, [Dispatch(group=group_of(request), turn_id=admitted.turn_id)]
+    return admitted, [Dispatch(group=group_of(request), hint=Hint(admitted.turn_id, admitted.thread_id))]
 
 
 def _check_strategy(request: TurnRequest) -> None:

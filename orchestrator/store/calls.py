@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, insert, select
+from sqlalchemy import bindparam, select
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus
 
+from chordage.orchestrator.store import many
+from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import FLYING_CALLS, calls, runs
 from chordage.orchestrator.store.tx import Tx
 
 COLUMNS = [column for column in calls.c if column.name != "full_result"]
-_BY_ID = (
+_BY_ID = Hot(
     select(
         *COLUMNS, runs.c.agent.label("run_agent"), runs.c.status.label("run_status"), runs.c.epoch.label("run_epoch")
     )
+    .select_from(calls)
     .join(runs, runs.c.id == calls.c.run_id)
     .where(calls.c.id == bindparam("call_id"))
 )
+_NAMES = [column.name for column in COLUMNS]
 
 
-def from_row(row: Row[Any], prefix: str = "") -> Call:
-    fields = {column.name: row._mapping[prefix + column.name] for column in COLUMNS}  # noqa: SLF001 - by name
+def from_row(row: Mapping[str, Any], prefix: str = "") -> Call:
+    fields = {name: row[prefix + name] for name in _NAMES}
     fields["effect"] = Effect(fields["effect"])
     fields["status"] = CallStatus(fields["status"])
     return Call(**fields)
@@ -35,18 +39,18 @@ def from_row(row: Row[Any], prefix: str = "") -> Call:
 
 def load_for_work(tx: Tx, call_id: str) -> tuple[Call, str, int, bool] | None:
     """A call with its run's agent, its epoch, and whether that run is still running."""
-    row = tx.execute(_BY_ID, {"call_id": call_id}).first()
-    return (from_row(row), row.run_agent, row.run_epoch, row.run_status == "running") if row else None  # type: ignore[arg-type]  # 23 columns are more than the stubs can name
+    row = _BY_ID.first(tx, {"call_id": call_id})
+    return (from_row(row), row["run_agent"], row["run_epoch"], row["run_status"] == "running") if row else None
 
 
 def load(tx: Tx, call_id: str) -> Call | None:
     row = tx.execute(select(*COLUMNS).where(calls.c.id == call_id)).first()
-    return from_row(row) if row else None
+    return from_row(row._mapping) if row else None  # noqa: SLF001 - SQLAlchemy's documented way to names
 
 
 def of_run(tx: Tx, run_id: str) -> list[Call]:
     found = select(*COLUMNS).where(calls.c.run_id == run_id).order_by(calls.c.step, calls.c.place)
-    return [from_row(row) for row in tx.execute(found)]
+    return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
 
 
 def full_result(tx: Tx, call_id: str) -> str | None:
@@ -54,9 +58,16 @@ def full_result(tx: Tx, call_id: str) -> str | None:
     return (row.full_result or row.content) if row else None
 
 
+_INSERT = many.Insert(
+    calls,
+    ("id", "run_id", "thread_id", "step", "place", "ask_id", "generation", "tool", "arguments", "effect", "status", "code",
+     "content", "lease_until", "resends", "expiries", "ended_at"),
+)  # fmt: skip
+
+
 def open_round(tx: Tx, run: Run, step: int, asked: Sequence[NewCall], *, now: datetime, lease_until: datetime) -> None:
     """The calls of one assistant message, in its order."""
-    tx.execute(insert(calls), [_new_row(run, step, call, now, lease_until) for call in asked])
+    many.insert(tx, _INSERT, [_new_row(run, step, call, now, lease_until) for call in asked])
 
 
 def _new_row(run: Run, step: int, call: NewCall, now: datetime, lease_until: datetime) -> dict[str, Any]:
@@ -82,7 +93,7 @@ def expired(tx: Tx, now: datetime, limit: int) -> list[Call]:
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    return [from_row(row) for row in tx.execute(found)]
+    return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
 
 
 def lost(tx: Tx, call_ids: Collection[str]) -> set[str]:

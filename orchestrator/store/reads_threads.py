@@ -78,4 +78,5 @@ def calls_of(tx: Tx, rounds: Iterable[tuple[str, int]]) -> list[Call]:
     if not wanted:
         return []
     found = select(*CALL_COLUMNS).where(tuple_(calls.c.run_id, calls.c.step).in_(wanted))
-    return [call_from_row(row) for row in tx.execute(found.order_by(calls.c.run_id, calls.c.step, calls.c.place))]
+    rows = tx.execute(found.order_by(calls.c.run_id, calls.c.step, calls.c.place)).mappings()
+    return [call_from_row(dict(row)) for row in rows]

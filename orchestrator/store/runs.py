@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any
-
-from sqlalchemy import Row, bindparam, func, select
+from sqlalchemy import bindparam, func, select
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
@@ -14,6 +12,7 @@ from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
 
+from chordage.orchestrator.store.hot import Hot, Row
 from chordage.orchestrator.store.schema import FLYING_CALLS, OPEN_RUNS, RUNNING_RUNS, calls, runs
 from chordage.orchestrator.store.tx import Tx
 
@@ -26,11 +25,11 @@ in_flight = (
     .label("in_flight")
 )
 _LOAD = select(runs, in_flight)
-_BY_ID = _LOAD.where(runs.c.id == bindparam("run_id"))
+_BY_ID = Hot(_LOAD.where(runs.c.id == bindparam("run_id")))
 
 
-def from_row(row: Row[Any]) -> Run:
-    fields = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's documented way to the columns by name
+def from_row(row: Row) -> Run:
+    fields = dict(row)
     reason = fields.pop("reason")
     typed = {
         "group": Group(fields.pop("grp")),
@@ -43,14 +42,14 @@ def from_row(row: Row[Any]) -> Run:
 
 
 def load(tx: Tx, run_id: str) -> Run | None:
-    row = tx.execute(_BY_ID, {"run_id": run_id}).first()
+    row = _BY_ID.first(tx, {"run_id": run_id})
     return from_row(row) if row else None
 
 
 def open_on(tx: Tx, thread_id: str) -> Run | None:
     found = _LOAD.where(runs.c.thread_id == thread_id, OPEN_RUNS)
     row = tx.execute(found).first()
-    return from_row(row) if row else None
+    return from_row(dict(row._mapping)) if row else None  # noqa: SLF001 - SQLAlchemy's documented way to names
 
 
 def count_running(tx: Tx, group: Group) -> int:
@@ -68,7 +67,7 @@ def expired(tx: Tx, now: datetime, limit: int, among: Collection[str] | None = N
     found = _LOAD.where(RUNNING_RUNS, runs.c.lease_until < now).order_by(runs.c.lease_until).limit(limit)
     if among is not None:
         found = found.where(runs.c.id.in_(among)).with_for_update(skip_locked=True, of=runs)
-    return [from_row(row) for row in tx.execute(found)]
+    return [from_row(dict(row._mapping)) for row in tx.execute(found)]  # noqa: SLF001 - by name
 
 
 def lost(tx: Tx, held: Collection[tuple[str, int]]) -> set[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import Executable, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import threads
 from chordage.orchestrator.store.tx import Tx
 
@@ -18,19 +19,20 @@ _ROW = {
     "updated_at": bindparam("now"),
 }
 _AGAIN = {"arrivals": threads.c.arrivals + 1, "updated_at": bindparam("now")}
-_ARRIVE = {
-    name: insert(threads)
-    .values(_ROW)
-    .on_conflict_do_update(index_elements=["id"], set_=_AGAIN)
-    .returning(threads.c.arrivals)
-    for name, insert in (("sqlite", sqlite.insert), ("postgresql", postgresql.insert))
-}
+_INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def _arrive(dialect: str) -> Executable:
+    row = _INSERT[dialect](threads).values(_ROW)
+    return row.on_conflict_do_update(index_elements=["id"], set_=_AGAIN).returning(threads.c.arrivals)
+
+
+_ARRIVE = Hot(_arrive)
 
 
 def arrive(tx: Tx, thread_id: str, agent: str, now: datetime) -> int:
     """The number of the next arrival on this thread. The row stays locked until commit: arrivals come one by one."""
-    statement = _ARRIVE[tx.dialect.name]
-    return int(tx.execute(statement, {"thread_id": thread_id, "agent": agent, "now": now}).scalar_one())
+    return int(_ARRIVE.scalar(tx, {"thread_id": thread_id, "agent": agent, "now": now}))
 
 
 def exists(tx: Tx, thread_id: str) -> bool:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, exists, func, insert, literal_column, or_, select, type_coerce
+from sqlalchemy import bindparam, case, exists, func, insert, literal_column, or_, select, type_coerce
 from sqlalchemy.sql.elements import ColumnElement
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 
+from chordage.orchestrator.store.hot import Hot, Row
 from chordage.orchestrator.store.schema import (
     OPEN_RUNS,
     QUEUED_TURNS,
@@ -35,16 +36,19 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def from_row(row: Row[Any]) -> Turn:
-    fields = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's documented way to the columns by name
+def from_row(row: Row) -> Turn:
+    fields = dict(row)
     fields["group"] = Group(fields.pop("grp"))
     fields["status"] = TurnStatus(fields["status"])
     fields["disposition"] = Disposition(fields["disposition"]) if fields["disposition"] else None
     return Turn(**fields)
 
 
+_LOAD = Hot(select(*COLUMNS).where(turns.c.id == bindparam("turn_id")))
+
+
 def load(tx: Tx, turn_id: str) -> Turn | None:
-    row = tx.execute(select(*COLUMNS).where(turns.c.id == turn_id)).first()
+    row = _LOAD.first(tx, {"turn_id": turn_id})
     return from_row(row) if row else None
 
 
@@ -79,19 +83,21 @@ _FIELDS = (
     "strategy", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at",
 )  # fmt: skip
 
-_ADMIT = insert(turns).from_select(
-    [*_FIELDS, "status", "ready"],
-    select(
-        *(type_coerce(bindparam(name, type_=turns.c[name].type), turns.c[name].type) for name in _FIELDS),
-        literal_column("'queued'"),
-        case((or_(_thread_is_busy(), _somebody_is_ahead()), 0), else_=1),
-    ),
+_ADMIT = Hot(
+    insert(turns).from_select(
+        [*_FIELDS, "status", "ready"],
+        select(
+            *(type_coerce(bindparam(name, type_=turns.c[name].type), turns.c[name].type) for name in _FIELDS),
+            literal_column("'queued'"),
+            case((or_(_thread_is_busy(), _somebody_is_ahead()), 0), else_=1),
+        ),
+    )
 )
 
 
 def admit(tx: Tx, fields: Mapping[str, Any]) -> None:
     """A queued turn; `ready` if its thread is free and nobody is ahead of it there."""
-    tx.execute(_ADMIT, dict(fields))
+    _ADMIT.changed(tx, fields)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,34 +106,30 @@ class Head:
 
     turn_id: str
     thread_id: str
-    due_at: datetime
     full: bool
 
 
 _RUNNING = select(func.count()).select_from(runs).where(RUNNING_RUNS, runs.c.grp == turns.c.grp).scalar_subquery()
-_BUDGET = select(func.coalesce(groups.c.budget, bindparam("budget"))).where(groups.c.name == turns.c.grp).scalar_subquery()
-_HEAD = (
-    select(turns.c.id, turns.c.thread_id, turns.c.due_at, (_RUNNING >= _BUDGET).label("is_full"))
+_BUDGET = (
+    select(func.coalesce(groups.c.budget, bindparam("budget"))).where(groups.c.name == turns.c.grp).scalar_subquery()
+)
+_DUE = (
+    select(turns.c.id, turns.c.thread_id, (_RUNNING >= _BUDGET).label("is_full"))
     .where(READY_TURNS, turns.c.grp == bindparam("group"), turns.c.due_at <= bindparam("now"))
     .order_by(turns.c.due_at, turns.c.id)
     .limit(1)
 )
+_HEAD = Hot(_DUE)
 
 
 def head(tx: Tx, group: Group, now: datetime, *, default: int, passing: Collection[str] = ()) -> Head | None:
-    found = _HEAD.where(turns.c.id.not_in(passing)) if passing else _HEAD
-    row = tx.execute(found, {"group": group.value, "now": now, "budget": default}).first()
-    return Head(turn_id=row.id, thread_id=row.thread_id, due_at=row.due_at, full=row.is_full) if row else None
-
-
-_READY = select(turns.c.id, turns.c.thread_id).where(
-    READY_TURNS, turns.c.id == bindparam("turn_id"), turns.c.due_at <= bindparam("now")
-)
-
-
-def ready(tx: Tx, turn_id: str, now: datetime) -> tuple[str, str] | None:
-    row = tx.execute(_READY, {"turn_id": turn_id, "now": now}).first()
-    return (row.id, row.thread_id) if row else None
+    binds = {"group": group.value, "now": now, "budget": default}
+    if not passing:
+        row = _HEAD.first(tx, binds)
+    else:
+        found = tx.execute(_DUE.where(turns.c.id.not_in(passing)), binds).first()
+        row = dict(found._mapping) if found else None  # noqa: SLF001 - SQLAlchemy's documented way to names
+    return Head(turn_id=row["id"], thread_id=row["thread_id"], full=bool(row["is_full"])) if row else None
 
 
 def count_ready(tx: Tx, group: Group, now: datetime, limit: int) -> int:
@@ -153,4 +155,4 @@ def recent(tx: Tx, *, limit: int, status: TurnStatus | None = None, thread_id: s
         found = found.where(turns.c.status == status.value)
     if thread_id:
         found = found.where(turns.c.thread_id == thread_id)
-    return [from_row(row) for row in tx.execute(found)]
+    return [from_row(dict(row._mapping)) for row in tx.execute(found)]  # noqa: SLF001 - by name

@@ -23,6 +23,6 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture
 def world(database_url: str) -> Iterator[World]:
-    store = Store(database_url)
-    yield World(store)
-    store.close()
+    made = World(Store(database_url))
+    yield made
+    made.close()

@@ -127,7 +127,7 @@ def test_every_turn_ends_once_whatever_the_schedule(fresh_world, tool, schedule)
     try:
         play(world, tool, schedule)
     finally:
-        world.store.close()
+        world.close()
 
 
 @pytest.mark.postgres
@@ -138,4 +138,4 @@ def test_every_turn_ends_once_whatever_the_schedule_on_postgres(fresh_world, too
     try:
         play(world, tool, schedule)
     finally:
-        world.store.close()
+        world.close()

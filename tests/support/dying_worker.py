@@ -15,13 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import event
-
-from chordage.orchestrator.store.engine import PLAIN
 from chordage.orchestrator.store.tx import Store
 
 ORDER = "RIG_ORDER"  # the variable that names the file
-WRITES = ("UPDATE", "INSERT", "DELETE")
 PLACES = {"tools.call": "header", "rounds.commit": "body"}  # a task's name, when its message is about to be sent
 AT_WORK = ("ThreadPoolExecutor", "MainThread")  # the threads in which Celery tasks run
 
@@ -43,19 +39,7 @@ def _line(seen: int, at: int, when: str, who: str) -> str:
 
 def main() -> None:
     file = Path(os.environ[ORDER])
-    plain_make, plain_write = Store._make, Store.write
-
-    def make(self: Store) -> None:
-        plain_make(self)
-        _watch(self.engine, file)
-
-    @contextmanager
-    def write(self: Store) -> Iterator[Any]:
-        with plain_write(self) as tx:
-            yield tx
-        _count(file, "after")
-
-    Store._make, Store.write = make, write
+    _watch_commits(file)
     _watch_chords(file)
 
     from chordage.workers.cli import main as chordage
@@ -63,21 +47,25 @@ def main() -> None:
     chordage(prog_name="chordage")
 
 
-def _watch(engine: Any, file: Path) -> None:
-    """Single statements commit themselves; transactions are met just before their COMMIT."""
+def _watch_commits(file: Path) -> None:
+    """A transaction commits when its block ends, a single statement when it is sent."""
+    plain_write, plain_single = Store.write, Store.single
 
-    def single(when: str) -> Any:
-        def met(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-            options = connection.get_execution_options()
-            alone = options.get(PLAIN) or options.get("isolation_level") == "AUTOCOMMIT"
-            if alone and statement.lstrip().upper().startswith(WRITES):
-                _count(file, when)
+    @contextmanager
+    def write(self: Store) -> Iterator[Any]:
+        with plain_write(self) as tx:
+            yield tx
+            _count(file, "before")
+        _count(file, "after")
 
-        return met
+    @contextmanager
+    def single(self: Store) -> Iterator[Any]:
+        _count(file, "before")
+        with plain_single(self) as tx:
+            yield tx
+        _count(file, "after")
 
-    event.listen(engine, "before_cursor_execute", single("before"))
-    event.listen(engine, "after_cursor_execute", single("after"))
-    event.listen(engine, "commit", lambda connection: _count(file, "before"))
+    Store.write, Store.single = write, single
 
 
 def _watch_chords(file: Path) -> None:

@@ -191,6 +191,10 @@ class Rig:
         with self.runtime.store.read() as tx:
             return int(tx.execute(select(func.count()).where(schema.turns.c.status != "done")).scalar_one())
 
+    def running(self) -> int:
+        with self.runtime.store.read() as tx:
+            return int(tx.execute(select(func.count()).where(schema.runs.c.status == "running")).scalar_one())
+
     def wait_until_done(self, patience: float = 60.0, *, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Every turn is done. `meanwhile` is called again and again: `rig.restart_the_dead`, say."""
 

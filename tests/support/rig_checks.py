@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from datetime import datetime
 from typing import Any
@@ -40,9 +41,11 @@ def _no_call_began_after_it_was_settled(calls: dict[str, dict[str, Any]], begun:
 
 
 def _no_reply_was_asked_for_again(rig: Rig) -> None:
-    plan_of = {row["run_id"]: row["dedupe_key"] for row in rig.rows("turns")}
+    plan_of = {row["run_id"]: json.loads(row["text"])["id"] for row in rig.rows("turns")}
     replies: dict[str, list[datetime]] = defaultdict(list)
     for entry in rig.rows("journal", kind="AssistantTurnCommitted"):
         replies[plan_of[entry["run_id"]]].append(entry["at"])
-    late = [fact for fact in rig.ledger(what="model") if fact["at"] > replies[fact["plan"]][fact["index"]].timestamp()]
-    assert late == [], "finished model calls were made again"
+    for fact in rig.ledger(what="model"):
+        recorded = replies[fact["plan"]][fact["index"] :]
+        assert recorded, f"a reply was given and never recorded: {fact}"
+        assert fact["at"] <= recorded[0].timestamp(), f"a finished model call was made again: {fact}"

@@ -25,7 +25,7 @@ from chordage.orchestrator.core.intents import (
 )
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import schema
+from chordage.orchestrator.store import hot, schema
 from chordage.orchestrator.store.tx import Store
 
 from support.fakes import Clock, CountedIds, FakeAgents, FakeModels, FakeTools, MemoryLocks, RecordingEvents
@@ -63,7 +63,8 @@ class World:
 
     def _watch_commits(self) -> None:
         """Every write transaction and every single guarded statement is a place to die at."""
-        event.listen(self.store.engine, "after_cursor_execute", self._count_single)  # the plain engine shares it
+        event.listen(self.store.engine, "after_cursor_execute", self._count_slow)  # the plain engine shares it
+        hot.observers.append(self._count)
         event.listen(self.store.engine, "commit", self._before_commit)
         write, plain = self.store.write, self.store.read
 
@@ -91,12 +92,21 @@ class World:
         if self.die_at is not None and self.die_before and self.commits + 1 >= self.die_at:
             self._die()
 
-    def _count_single(self, connection, cursor, statement, parameters, context, executemany) -> None:
+    def _count_slow(self, connection, cursor, statement, parameters, context, executemany) -> None:
+        self._count(connection, statement)
+
+    def _count(self, connection, statement: str) -> None:
+        if connection.engine.url != self.store.engine.url:
+            return
+        self.statements += 1
         options = connection.get_execution_options()
         is_plain = options.get("chordage_plain") or options.get("isolation_level") == "AUTOCOMMIT"
-        self.statements += 1
         if is_plain and statement.lstrip().upper().startswith(("UPDATE", "INSERT", "DELETE")):
             self._after_commit()
+
+    def close(self) -> None:
+        hot.observers.remove(self._count)
+        self.store.close()
 
     def _after_commit(self) -> None:
         self.commits += 1
@@ -134,8 +144,8 @@ class World:
     def _carry_out(self, intent: Intent, doubt: bool) -> list[Intent]:
         rt = self.runtime
         match intent:
-            case Dispatch(group=group, turn_id=turn_id):
-                return stages.dispatch(rt, group, turn_id)
+            case Dispatch(group=group, hint=hint):
+                return stages.dispatch(rt, group, hint)
             case Advance(run_id=run_id):
                 return stages.advance(rt, run_id)
             case CallModel(run_id=run_id, step=step):

@@ -75,15 +75,14 @@ def _check_room(settings: Settings) -> None:
 
 
 def _check_port(settings: Settings) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((settings.host, settings.port))
-        except OSError as error:
-            raise Unavailable(
-                f"the HTTP server cannot listen on {settings.host}:{settings.port} ({error.strerror}): "
-                "give another one with --port or --host"
-            ) from error
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        socket.create_server((settings.host, settings.port), family=family).close()
+    except OSError as error:
+        raise Unavailable(
+            f"the HTTP server cannot listen on {settings.host}:{settings.port} ({error.strerror}): "
+            "give another one with --port or --host"
+        ) from error
 
 
 def _run(settings: Settings, tools: int) -> None:
@@ -112,9 +111,11 @@ def _say(text: str) -> None:
 
 
 def _greet(fleet: Fleet, seconds: float) -> None:
+    from chordage.workers.fleet import roles
+
     show = console()
     settings = fleet.settings
-    url = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{settings.port}"  # noqa: S104 - compared
+    url = f"http://{roles.local(settings.host)}:{settings.port}"
     show.print(f"[bold green]chordage is up[/]  [dim]{len(fleet.members)} processes and a broker, {seconds:.1f} s[/]\n")
     for name, where in (
         ("HTTP", f"{url}  [dim]API: {url}/docs[/]"),

@@ -81,7 +81,7 @@ def _carried_out(rt: Runtime, request: TurnRequest, beat: float) -> TurnView:
 
     admitted, _ = stages.admit(rt, request)
     turn_id = admitted.turn_id
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with local.heartbeat(rt, beat):
             return local.interruptible(lambda: local.complete(rt, turn_id, on_wait=_Patience()))
@@ -94,6 +94,8 @@ def _carried_out(rt: Runtime, request: TurnRequest, beat: float) -> TurnView:
     except Exception as error:
         _cancel(rt, turn_id, str(error) if isinstance(error, ChordageError) else repr(error))
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _cancel(rt: Runtime, turn_id: str, reason: str) -> None:

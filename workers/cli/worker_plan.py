@@ -61,7 +61,7 @@ def plan_of(
 
 
 def queues_of(role: Role, settings: Settings) -> tuple[str, ...]:
-    """In the order in which they are served. Intake is as small as what `system` does, and must not wait behind turns."""
+    """In the order in which they are served. Intake is as little work as `system`, and must not wait behind turns."""
     intake = settings.intake_queues
     match role:
         case Role.TURNS:

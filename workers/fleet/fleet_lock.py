@@ -26,7 +26,7 @@ def take(state: Path, *, patience: float = PATIENCE) -> IO[str]:
         try:
             file = state_lock.lock(state, NAME)
         except Unavailable:
-            if _holder_lives(state) or time.monotonic() > give_up:
+            if holder_lives(state) or time.monotonic() > give_up:
                 raise
             time.sleep(0.1)
         else:
@@ -45,7 +45,8 @@ def is_held(state: Path) -> bool:
     return False
 
 
-def _holder_lives(state: Path) -> bool:
+def holder_lives(state: Path) -> bool:
+    """Otherwise it is the keeper that holds the lock, and not for long."""
     try:
         os.kill(int((state / f"{NAME}.lock").read_text()), 0)
     except (ValueError, ProcessLookupError):

@@ -49,8 +49,8 @@ def _of_fleet(settings: Settings, fleet: Found) -> dict[str, Any]:
 
 
 def running_in(state: Path) -> Found | None:
-    """The fleet that holds this state directory at the moment."""
-    return last_in(state) if fleet_lock.is_held(state) else None
+    """The fleet that runs on this state directory. One that was killed and is being cleaned up is none any more."""
+    return last_in(state) if fleet_lock.is_held(state) and fleet_lock.holder_lives(state) else None
 
 
 def last_in(state: Path) -> Found | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ class Role:
     arguments: tuple[str, ...]
     rank: int = 1  # 0 is stopped first
     port: int | None = None
+    host: str = "127.0.0.1"
     says_ready: bool = False
 
 
@@ -78,7 +80,7 @@ class Member:
         if not self.running:
             return False
         if self.role.port is not None:
-            return _listens(self.role.port)
+            return _listens(self.role.host, self.role.port)
         return not self.role.says_ready or self._has_said_so()
 
     def _has_said_so(self) -> bool:
@@ -116,9 +118,9 @@ class Member:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def _listens(port: int) -> bool:
-    import socket
-
-    with socket.socket() as probe:
-        probe.settimeout(0.2)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=0.2).close()
+    except OSError:
+        return False
+    return True

@@ -33,4 +33,9 @@ def beat() -> Role:
 
 def web(host: str, port: int) -> Role:
     options = ("--host", host, "--port", str(port))
-    return Role(name="web", arguments=(*CHORDAGE, "web", *options), rank=FIRST, port=port)
+    return Role(name="web", arguments=(*CHORDAGE, "web", *options), rank=FIRST, port=port, host=local(host))
+
+
+def local(host: str) -> str:
+    """Where to reach, from this machine, what listens there."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound to

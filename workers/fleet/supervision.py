@@ -83,7 +83,13 @@ class Supervision:
             self._note_death(member, case)
         elif time.monotonic() >= case.due:
             case.due = None
+            self._start_again(member)
+
+    def _start_again(self, member: Member) -> None:
+        try:
             self._start_member(member)
+        except OSError as error:  # no memory, no process left: the next look finds it dead, and the pause grows
+            self._say(f"{member.name} cannot be started: {error}")
 
     def _note_death(self, member: Member, case: Case) -> None:
         lived = time.monotonic() - member.started_at

@@ -69,7 +69,7 @@ def test_five_hundred_model_calls_wait_at_once_at_little_cost(make_rig, migrated
 
     began = time.time()
     rig.send(turns)
-    until(lambda: len(rig.rows("runs", status="running")) == 500, "all are in flight", patience=5.5, pause=0.2)
+    until(lambda: rig.running() == 500, "all are in flight", patience=5.0, pause=0.2)
     each = (sum(_rss(worker) for worker in workers) - before) / 500
     connections = [_connections(worker, rig) for worker in workers]
     rig.wait_until_done(30)
@@ -96,7 +96,7 @@ def test_turns_of_a_worker_that_is_told_to_stop_are_answered_by_the_other(make_r
     leaving, staying = (rig.worker(f"turns-{n}", "--role", "turns", "--concurrency", "300") for n in (1, 2))
     rig.ready()
     rig.send([rig.admit(Plan(id=f"p{n}"), f"t{n}", agent="slow") for n in range(100)])
-    until(lambda: len(rig.rows("runs", status="running")) == 100, "all are in flight", pause=0.2)
+    until(lambda: rig.running() == 100, "all are in flight", pause=0.2)
     held = len(rig.runs_held_by(leaving))
 
     leaving.process.send_signal(signal.SIGTERM)
@@ -136,3 +136,41 @@ def test_four_tools_of_one_second_take_little_more_than_one(make_rig, database_u
     contents = "pure round.0.0 unsafe round.0.1 idempotent round.0.2 pure round.0.3"
     assert " ".join(rig.answer(turn).split()) == f"done round: {contents}"
     check_rig(rig)
+
+
+def test_a_tool_within_the_grace_is_finished_and_its_worker_ends_well(make_rig, migrated_database_url):
+    rig, leaving = _with_a_tool_in_hand(make_rig(migrated_database_url("sqlite"), lease=30, soft_shutdown=8), 3.0)
+
+    leaving.process.send_signal(signal.SIGTERM)
+    assert leaving.process.wait(9) == 0
+    rig.wait_until_done()
+
+    assert len(rig.ledger(what="tool", phase="begin")) == 1, "it was not run again"
+    assert rig.row("turns")["disposition"] == "answered"
+    check_rig(rig)
+
+
+def test_a_tool_beyond_the_grace_that_may_run_again_is_let_go_at_once(make_rig, migrated_database_url):
+    rig, leaving = _with_a_tool_in_hand(make_rig(migrated_database_url("sqlite"), lease=30, soft_shutdown=1), 6.0)
+    rig.worker("tools-2", "--role", "tools", "--concurrency", "2").wait_until_ready()
+
+    leaving.process.send_signal(signal.SIGTERM)
+    told = time.time()
+    leaving.process.wait(9)
+    until(lambda: len(rig.ledger(what="tool", phase="begin")) == 2, "it runs again elsewhere", patience=8)
+    again = rig.ledger(what="tool", phase="begin")[1]["at"] - told
+    rig.wait_until_done()
+
+    assert again < 1 + 5, f"the lease is 30 s, but it was let go: it ran again after {again:.1f} s"
+    assert rig.row("turns")["disposition"] == "answered"
+    check_rig(rig)
+
+
+def _with_a_tool_in_hand(rig, seconds):
+    """An idempotent call that is on record since the first heartbeat."""
+    rig.worker("turns", "--role", "turns", "--concurrency", "4")
+    leaving = rig.worker("tools-1", "--role", "tools", "--concurrency", "2")
+    rig.ready()
+    rig.submit(Plan(id="held", tools=("idempotent",), seconds=seconds))
+    until(lambda: any(row["status"] == "running" for row in rig.rows("calls")), "a heartbeat puts the call on record")
+    return rig, leaving

@@ -1,0 +1,111 @@
+"""Guarded changes of tool calls: claimed by one, settled once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import and_, bindparam, func, or_, update
+
+from chordage.orchestrator.core.records import Call
+from chordage.orchestrator.core.status import CALL, OPEN_CALL, CallStatus, sources
+from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.schema import calls, has
+from chordage.orchestrator.store.tx import Tx
+
+
+def close_calls(tx: Tx, run_id: str, *, code: str, content: str, now: datetime) -> int:
+    """Every call of a run that ended is closed with a row that says so."""
+    closed = (
+        update(calls)
+        .where(calls.c.run_id == run_id, has(calls.c.status, *sources(CALL, CallStatus.CANCELLED)))
+        .values(status=CallStatus.CANCELLED.value, code=code, content=content, ended_at=now, lease_until=None)
+    )
+    return tx.execute(closed).rowcount
+
+
+def claim_call(tx: Tx, call: Call, token: str, worker: str, *, now: datetime, lease_until: datetime) -> bool:
+    """From here on a crash leaves evidence: the call is Running, by this token, until the lease is up."""
+    abandoned = or_(calls.c.worker.is_(None), calls.c.lease_until < now)
+    stale = and_(has(calls.c.status, CallStatus.RUNNING), abandoned)
+    claimed = (
+        update(calls)
+        .where(calls.c.id == call.id, or_(has(calls.c.status, *sources(CALL, CallStatus.RUNNING)), stale))
+        .values(
+            status=CallStatus.RUNNING.value, claim_token=token, worker=worker, lease_until=lease_until,
+            started_at=func.coalesce(calls.c.started_at, now),
+        )
+    )  # fmt: skip
+    return tx.execute(claimed).rowcount == 1
+
+
+_SETTLE = Hot(
+    update(calls)
+    .where(
+        calls.c.id == bindparam("call"),
+        has(calls.c.status, *sources(CALL, CallStatus.FAILED)),
+        or_(calls.c.claim_token.is_(None), calls.c.claim_token == bindparam("token")),
+    )
+    .values(
+        status=bindparam("to_status"), code=bindparam("to_code"), content=bindparam("to_content"),
+        full_result=bindparam("to_full"), worker=bindparam("by_worker"), started_at=bindparam("begun"),
+        ended_at=bindparam("now"), lease_until=None,
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    status: CallStatus
+    code: str | None
+    content: str
+    full: str | None
+    worker: str
+    started_at: datetime
+    ended_at: datetime
+
+
+def settle_call(tx: Tx, call_id: str, token: str | None, outcome: Outcome) -> bool:
+    """The outcome of a call, written once. Whoever comes later, or lost the claim, matches no row."""
+    binds = {
+        "call": call_id, "token": token, "to_status": outcome.status.value, "to_code": outcome.code,
+        "to_content": outcome.content, "to_full": outcome.full, "by_worker": outcome.worker,
+        "begun": outcome.started_at, "now": outcome.ended_at,
+    }  # fmt: skip
+    return _SETTLE.changed(tx, binds) == 1
+
+
+def release_call(tx: Tx, call_id: str, token: str, now: datetime) -> None:
+    """A claimed call that may run again elsewhere at once."""
+    freed = update(calls).where(
+        calls.c.id == call_id, calls.c.claim_token == token, has(calls.c.status, *sorted(OPEN_CALL))
+    )
+    tx.execute(freed.values(claim_token=None, worker=None, lease_until=now))
+
+
+def push_call_lease(tx: Tx, call: Call, *, lease_until: datetime, resends: int, expiries: int) -> None:
+    """As push_lease, for a call. It is in nobody's hand until it is claimed again."""
+    tx.execute(
+        update(calls)
+        .where(calls.c.id == call.id)
+        .values(lease_until=lease_until, resends=resends, expiries=expiries, claim_token=None, worker=None)
+    )
+
+
+def renew_calls(tx: Tx, held: Collection[str], worker: str, *, now: datetime, lease_until: datetime) -> None:
+    """Calls still running when the heart beats: from now on truth says so."""
+    tx.execute(
+        update(calls)
+        .where(calls.c.id.in_(held), has(calls.c.status, CallStatus.NEW, CallStatus.RUNNING))
+        .values(
+            status=CallStatus.RUNNING.value, lease_until=lease_until, worker=worker,
+            started_at=func.coalesce(calls.c.started_at, now),
+        )
+    )  # fmt: skip
+
+
+def note_progress(tx: Tx, call_id: str, text: str) -> None:
+    tx.execute(
+        update(calls).where(calls.c.id == call_id, has(calls.c.status, *sorted(OPEN_CALL))).values(progress=text)
+    )

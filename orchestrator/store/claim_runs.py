@@ -1,0 +1,183 @@
+"""Guarded changes of runs. The WHERE holds what the caller saw: the epoch, the step, the token."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Executable, and_, bindparam, or_, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.reasons import Ending
+from chordage.orchestrator.core.records import Phase, Run, Turn
+from chordage.orchestrator.core.status import RUN, RunStatus, sources
+from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.schema import RUNNING_RUNS, has, runs
+from chordage.orchestrator.store.tx import Tx
+
+_INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_COUNTERS = ("rounds", "resends", "expiries", "input_tokens", "output_tokens", "cached_tokens")
+_NEW = {
+    **{name: bindparam(name) for name in ("id", "thread_id", "turn_id", "agent", "grp", "strategy")},
+    **dict.fromkeys(_COUNTERS, 0),
+    "status": RunStatus.RUNNING.value,
+    "epoch": 1,
+    "step": 1,
+    "phase": Phase.INFERENCE.value,
+    "lease_until": bindparam("lease_until"),
+    "started_at": bindparam("started_at"),
+}
+
+
+def _open(dialect: str) -> Executable:
+    return _INSERT[dialect](runs).values(_NEW).on_conflict_do_nothing().returning(runs.c.id)
+
+
+_OPEN = Hot(_open)
+
+
+def open_run(tx: Tx, turn: Turn, run_id: str, *, now: datetime, lease_until: datetime) -> Run | None:
+    """None when the thread has an open run already: the index says so, whatever anybody believed."""
+    run = Run(
+        id=run_id, thread_id=turn.thread_id, turn_id=turn.id, agent=turn.agent, group=turn.group, strategy=turn.strategy,
+        status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1, phase=Phase.INFERENCE, rounds=0,
+        resends=0, expiries=0, claim_token=None, claim_worker=None, lease_until=lease_until, usage=Usage(),
+        started_at=now, ended_at=None, in_flight=0,
+    )  # fmt: skip
+    binds = {
+        "id": run.id, "thread_id": run.thread_id, "turn_id": run.turn_id, "agent": run.agent, "grp": run.group.value,
+        "strategy": run.strategy, "lease_until": lease_until, "started_at": now,
+    }  # fmt: skip
+    return run if _OPEN.first(tx, binds) is not None else None
+
+
+def _stands_at(step: ColumnElement[int]) -> ColumnElement[bool]:
+    """The run may record this inference: its step is open, or the round before it is the open one."""
+    return or_(
+        and_(runs.c.step == step, has(runs.c.phase, Phase.INFERENCE)),
+        and_(runs.c.step == step - 1, has(runs.c.phase, Phase.TOOL_ROUND)),
+    )
+
+
+_MOVE = update(runs).where(
+    runs.c.id == bindparam("run"),
+    runs.c.epoch == bindparam("of_epoch"),
+    RUNNING_RUNS,
+    _stands_at(bindparam("at_step", type_=runs.c.step.type)),
+    or_(runs.c.claim_token.is_(None), runs.c.claim_token == bindparam("token")),
+)
+_SPENT = {name: runs.c[name] + bindparam(f"add_{name}") for name in ("input_tokens", "output_tokens", "cached_tokens")}
+_CLEAN = {"resends": 0, "expiries": 0, "claim_token": None, "claim_worker": None}
+_GO_ON = Hot(
+    _MOVE.values(
+        step=bindparam("to_step"),
+        phase=bindparam("to_phase"),
+        rounds=runs.c.rounds + bindparam("add_rounds"),
+        lease_until=bindparam("until"),
+        **_SPENT,
+        **_CLEAN,
+    )
+)
+_FINISH = Hot(
+    _MOVE.values(
+        status=RunStatus.DONE.value,
+        reason=bindparam("why"),
+        code=bindparam("why_code"),
+        detail=bindparam("why_detail"),
+        ended_at=bindparam("now"),
+        lease_until=None,
+        **_SPENT,
+        **_CLEAN,
+    )
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """By what right somebody writes about a run: the run as it was when the work began."""
+
+    run: Run
+    step: int
+    token: str | None
+
+    def binds(self) -> dict[str, Any]:
+        return {"run": self.run.id, "of_epoch": self.run.epoch, "at_step": self.step, "token": self.token}
+
+
+def _spent(usage: Usage) -> dict[str, int]:
+    return {
+        "add_input_tokens": usage.input_tokens,
+        "add_output_tokens": usage.output_tokens,
+        "add_cached_tokens": usage.cached_tokens,
+    }
+
+
+def go_on(tx: Tx, at: Position, *, to: tuple[int, Phase], rounds: int, usage: Usage, lease_until: datetime) -> bool:
+    """The open step is done and the next one is open."""
+    step, phase = to
+    binds = {"to_step": step, "to_phase": phase.value, "add_rounds": rounds, "until": lease_until}
+    return _GO_ON.changed(tx, {**at.binds(), **binds, **_spent(usage)}) == 1
+
+
+def finish(tx: Tx, at: Position, ending: Ending, *, usage: Usage, now: datetime) -> bool:
+    """The run ends where it stands."""
+    binds = {"why": ending.reason.value, "why_code": ending.code, "why_detail": ending.detail, "now": now}
+    return _FINISH.changed(tx, {**at.binds(), **binds, **_spent(usage)}) == 1
+
+
+def end_run(tx: Tx, run: Run, ending: Ending, now: datetime) -> bool:
+    """The run ends from outside, wherever it stands; the new epoch turns everybody away who still works on it."""
+    ended = (
+        update(runs)
+        .where(runs.c.id == run.id, runs.c.epoch == run.epoch, has(runs.c.status, *sources(RUN, RunStatus.DONE)))
+        .values(
+            status=RunStatus.DONE.value, reason=ending.reason.value, code=ending.code, detail=ending.detail,
+            ended_at=now, epoch=runs.c.epoch + 1, lease_until=None, claim_token=None, claim_worker=None,
+        )
+    )  # fmt: skip
+    return tx.execute(ended).rowcount == 1
+
+
+def claim_run(tx: Tx, run: Run, token: str, worker: str, lease_until: datetime, now: datetime) -> bool:
+    """A run whose wake-up had to be sent again is worked on by one worker at a time, and truth knows by whom."""
+    claimed = (
+        update(runs)
+        .where(
+            runs.c.id == run.id,
+            runs.c.epoch == run.epoch,
+            runs.c.step == run.step,
+            RUNNING_RUNS,
+            or_(runs.c.claim_token.is_(None), runs.c.lease_until < now),
+        )
+        .values(claim_token=token, claim_worker=worker, lease_until=lease_until)
+    )
+    return tx.execute(claimed).rowcount == 1
+
+
+def unclaim_run(tx: Tx, run_id: str, token: str, lease_until: datetime) -> None:
+    """The holder lets go: it did not die, so this is no expiry, and whoever comes next may claim at once."""
+    freed = update(runs).where(runs.c.id == run_id, runs.c.claim_token == token)
+    tx.execute(freed.values(claim_token=None, claim_worker=None, lease_until=lease_until))
+
+
+def push_lease(tx: Tx, run: Run, *, lease_until: datetime, resends: int, expiries: int) -> None:
+    """Rescue has seen to a run (its row is locked): the next look is due when this lease is up."""
+    tx.execute(
+        update(runs)
+        .where(runs.c.id == run.id, runs.c.epoch == run.epoch)
+        .values(lease_until=lease_until, resends=resends, expiries=expiries, claim_token=None, claim_worker=None)
+    )
+
+
+def renew_runs(tx: Tx, held: Collection[tuple[str, int]], worker: str, lease_until: datetime) -> None:
+    """The heartbeat of everything a process holds: this is where a short optimistic start becomes a claim on record."""
+    for epoch in {epoch for _, epoch in held}:
+        ids = sorted(run_id for run_id, of in held if of == epoch)
+        tx.execute(
+            update(runs)
+            .where(runs.c.id.in_(ids), runs.c.epoch == epoch, RUNNING_RUNS)
+            .values(lease_until=lease_until, claim_worker=worker)
+        )

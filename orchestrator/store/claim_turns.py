@@ -1,0 +1,137 @@
+"""Guarded changes of turns: started once, ended once, and the next in line made ready in the same breath."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import and_, bindparam, case, exists, func, or_, select, update
+
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.records import Turn
+from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
+from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, RUNNING_RUNS, groups, has, runs, turns
+from chordage.orchestrator.store.turns import COLUMNS, from_row
+from chordage.orchestrator.store.tx import Tx
+
+_BUDGET = select(groups.c.budget).where(groups.c.name == bindparam("group"))
+_READ_BUDGET = Hot(_BUDGET)
+_LOCK_BUDGET = Hot(_BUDGET.with_for_update())
+
+
+def lock_budget(tx: Tx, group: Group, default: int) -> int:
+    """How many runs of this group may run. Starts in one group come one by one from here to the commit."""
+    own = _LOCK_BUDGET.scalar(tx, {"group": group.value})
+    return default if own is None else int(own)
+
+
+def budget_of(tx: Tx, group: Group, default: int) -> int:
+    own = _READ_BUDGET.scalar(tx, {"group": group.value})
+    return default if own is None else int(own)
+
+
+_RUNNING_IN_GROUP = (
+    select(func.count()).select_from(runs).where(runs.c.grp == turns.c.grp, RUNNING_RUNS).scalar_subquery()
+)
+_OLDER = turns.alias("older")
+_START = Hot(
+    update(turns)
+    .where(
+        turns.c.id == bindparam("turn_id"),
+        has(turns.c.status, *sources(TURN, TurnStatus.ACTIVE)),
+        has(turns.c.ready, 1),
+        turns.c.due_at <= bindparam("now"),
+        or_(turns.c.deadline.is_(None), turns.c.deadline > bindparam("now")),
+        _RUNNING_IN_GROUP < bindparam("budget"),
+        ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
+        ~exists().where(
+            has(_OLDER.c.status, TurnStatus.QUEUED),
+            has(_OLDER.c.ready, 1),
+            _OLDER.c.grp == turns.c.grp,
+            _OLDER.c.due_at < bindparam("before_those"),
+            _OLDER.c.id != turns.c.id,
+        ),
+    )
+    .values(status=TurnStatus.ACTIVE.value, ready=0, run_id=bindparam("run"), started_at=bindparam("now"))
+    .returning(*COLUMNS)
+)
+
+
+def start_turn(
+    tx: Tx, turn_id: str, run_id: str, *, budget: int, now: datetime, unless_due_before: datetime
+) -> Turn | None:
+    """The turn is active, if it may be: ready, due, within the budget, and nobody has been waiting since then."""
+    binds = {"turn_id": turn_id, "run": run_id, "budget": budget, "now": now, "before_those": unless_due_before}
+    row = _START.first(tx, binds)
+    return from_row(row) if row else None
+
+
+_NEXT = turns.alias("next")
+_NEXT_IN_LINE = (
+    select(_NEXT.c.id)
+    .where(_NEXT.c.thread_id == bindparam("thread"), has(_NEXT.c.status, TurnStatus.QUEUED))
+    .order_by(_NEXT.c.rank, _NEXT.c.arrival)
+    .limit(1)
+    .scalar_subquery()
+)
+_DUE = turns.alias("due")
+_SOMEBODY_IS_READY = exists().where(
+    has(_DUE.c.status, TurnStatus.QUEUED), has(_DUE.c.ready, 1), _DUE.c.grp == bindparam("of_group")
+)
+_IS_IT = turns.c.id == bindparam("turn_id")
+_END = Hot(
+    update(turns)
+    .where(or_(and_(_IS_IT, has(turns.c.status, *sources(TURN, TurnStatus.DONE))), turns.c.id == _NEXT_IN_LINE))
+    .values(
+        status=case((_IS_IT, TurnStatus.DONE.value), else_=turns.c.status),
+        disposition=case((_IS_IT, bindparam("how")), else_=turns.c.disposition),
+        done_at=case((_IS_IT, bindparam("now", type_=turns.c.done_at.type)), else_=turns.c.done_at),
+        ready=case((_IS_IT, 0), else_=1),
+    )
+    .returning(turns.c.id, turns.c.grp, turns.c.reply_target, _SOMEBODY_IS_READY.label("others"))
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """What the end of a turn leaves to do."""
+
+    reply_target: dict[str, Any] | None
+    to_dispatch: frozenset[Group]
+
+
+def end_turn(tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Disposition, now: datetime) -> Ended:
+    """The turn is done, and the next one in its thread's line is ready: one statement, so that nobody sees half of it."""
+    binds = {"turn_id": turn_id, "thread": thread_id, "of_group": group.value, "how": disposition.value, "now": now}
+    rows = _END.rows(tx, binds)
+    freed = {Group(row["grp"]) for row in rows if row["id"] != turn_id}
+    if any(row["others"] for row in rows):
+        freed.add(group)
+    own = next((row for row in rows if row["id"] == turn_id), None)
+    return Ended(reply_target=own["reply_target"] if own else None, to_dispatch=frozenset(freed))
+
+
+def end_queued(tx: Tx, turn_id: str, disposition: Disposition, now: datetime) -> Turn | None:
+    """A turn that never started ends."""
+    ended = (
+        update(turns)
+        .where(turns.c.id == turn_id, QUEUED_TURNS)
+        .values(status=TurnStatus.DONE.value, disposition=disposition.value, done_at=now, ready=0)
+        .returning(*COLUMNS)
+    )
+    row = tx.execute(ended).first()
+    return from_row(dict(row._mapping)) if row else None  # noqa: SLF001 - SQLAlchemy's documented way to names
+
+
+def make_next_ready(tx: Tx, thread_id: str) -> Group | None:
+    """The head of a thread's line may start, if nothing on the thread is open. Its group, if there is one."""
+    made = (
+        update(turns)
+        .where(turns.c.id == _NEXT_IN_LINE, ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS))
+        .values(ready=1)
+        .returning(turns.c.grp)
+    )
+    found = tx.execute(made, {"thread": thread_id}).scalar()
+    return Group(found) if found else None

@@ -1,0 +1,127 @@
+"""Statements of the hot path, compiled once and handed to the driver as they are.
+
+A turn is some twenty-five statements, and the library's way to execute one costs more than the statement: cache keys, a
+context, a result, for each. What is written here in SQLAlchemy Core is compiled by SQLAlchemy for each dialect at its first
+use, with the bind and result types that it knows, and from then on costs what the driver costs. Errors are the library's
+again, and a connection that broke is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Dialect, Executable
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from chordage.orchestrator.store.tx import Tx
+
+Convert = Callable[[Any], Any]
+Row = dict[str, Any]
+
+# Called with every statement sent. Empty but in tests and the benchmark, which count.
+observers: list[Callable[[Tx, str], None]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    sql: str
+    defaults: dict[str, Any]
+    into: tuple[tuple[str, Convert], ...]  # binds that need converting
+    names: tuple[str, ...]
+    out: tuple[tuple[str, Convert], ...]  # columns that need converting
+
+
+class Hot:
+    def __init__(self, statement: Executable | Callable[[str], Executable]) -> None:
+        """`statement`, or what makes it for the dialect of that name."""
+        self._statement = statement
+        self._compiled: dict[str, _Compiled] = {}
+
+    def rows(self, tx: Tx, binds: Mapping[str, Any]) -> list[Row]:
+        compiled, cursor = self._send(tx, binds)
+        try:
+            fetched = cursor.fetchall()
+        finally:
+            cursor.close()
+        return [_row(compiled, values) for values in fetched]
+
+    def first(self, tx: Tx, binds: Mapping[str, Any]) -> Row | None:
+        rows = self.rows(tx, binds)
+        return rows[0] if rows else None
+
+    def scalar(self, tx: Tx, binds: Mapping[str, Any]) -> Any:
+        row = self.first(tx, binds)
+        return None if row is None else next(iter(row.values()))
+
+    def changed(self, tx: Tx, binds: Mapping[str, Any]) -> int:
+        """How many rows the statement changed."""
+        _, cursor = self._send(tx, binds)
+        try:
+            return int(cursor.rowcount)
+        finally:
+            cursor.close()
+
+    def _send(self, tx: Tx, binds: Mapping[str, Any]) -> tuple[_Compiled, Any]:
+        compiled = self._compiled.get(tx.dialect.name) or self._compile(tx.dialect)
+        values = {**compiled.defaults, **binds}
+        for name, convert in compiled.into:
+            values[name] = convert(values[name])
+        cursor = tx.connection.cursor()
+        try:
+            cursor.execute(compiled.sql, values)
+        except tx.dialect.loaded_dbapi.Error as error:
+            raise _as_the_library_says(tx, compiled.sql, error) from error
+        for observe in observers:
+            observe(tx, compiled.sql)
+        return compiled, cursor
+
+    def _compile(self, dialect: Dialect) -> _Compiled:
+        statement = self._statement(dialect.name) if callable(self._statement) else self._statement
+        compiler = statement.compile(dialect=_named_binds(dialect))
+        assert isinstance(compiler, SQLCompiler)
+        self._compiled[dialect.name] = compiled = _Compiled(
+            sql=compiler.string,
+            defaults={name: bind.effective_value for name, bind in compiler.binds.items() if not bind.required},
+            into=tuple(_converters(compiler, dialect)),
+            names=tuple(str(column.keyname) for column in compiler._result_columns),  # noqa: SLF001 - no public way
+            out=tuple(_readers(compiler, dialect)),
+        )
+        return compiled
+
+
+def _named_binds(dialect: Dialect) -> Dialect:
+    """Binds by name on both: SQLite's driver takes them, though the library's default for it is by position."""
+    if dialect.paramstyle in {"pyformat", "named"}:
+        return dialect
+    return type(dialect)(paramstyle="named")  # type: ignore[call-arg]  # each dialect takes it
+
+
+def _converters(compiler: SQLCompiler, dialect: Dialect) -> list[tuple[str, Convert]]:
+    found = ((name, bind.type.dialect_impl(dialect).bind_processor(dialect)) for name, bind in compiler.binds.items())
+    return [(name, convert) for name, convert in found if convert is not None]
+
+
+def _readers(compiler: SQLCompiler, dialect: Dialect) -> list[tuple[str, Convert]]:
+    columns = compiler._result_columns  # noqa: SLF001 - no public way
+    found = ((str(c.keyname), c.type.dialect_impl(dialect).result_processor(dialect, None)) for c in columns)
+    return [(name, convert) for name, convert in found if convert is not None]
+
+
+def _row(compiled: _Compiled, values: Sequence[Any]) -> Row:
+    row = dict(zip(compiled.names, values, strict=True))
+    for name, convert in compiled.out:
+        row[name] = convert(row[name])
+    return row
+
+
+def _as_the_library_says(tx: Tx, sql: str, error: Exception) -> BaseException:
+    dialect = tx.dialect
+    lost = dialect.is_disconnect(error, tx.connection, None)
+    if lost:
+        tx.invalidate(error)
+    return DBAPIError.instance(
+        sql, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect
+    )

@@ -1,0 +1,154 @@
+"""The line of a thread: whatever two connections do to it at once, its head is ready as soon as the thread is free."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
+
+import pytest
+from sqlalchemy import select
+
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.reasons import NATURAL_END
+from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.store import claims, schema
+from chordage.orchestrator.store.claims import Position
+from support.race import race
+from support.rows import NOW, a_run, admit, load_run, start
+
+MOMENT = 0.3  # long enough for the other side to do all it can do, or to be stopped by a lock
+
+
+def ready(store):
+    """Queued turns that may start."""
+    found = select(schema.turns.c.id).where(schema.turns.c.status == "queued", schema.turns.c.ready == 1)
+    with store.read() as tx:
+        return sorted(tx.execute(found).scalars())
+
+
+def end(tx, store, run_id="r1", turn_id="a"):
+    """As the decider ends a run: the run first, then its turn."""
+    at = Position(run=load_run(store, run_id), step=1, token=None)
+    assert claims.finish(tx, at, NATURAL_END, usage=Usage(), now=NOW)
+    claims.end_turn(tx, turn_id, "t1", Group.CHAT, Disposition.ANSWERED, NOW)
+
+
+def drop(tx, turn_id):
+    """As a queued turn is cancelled, or expires."""
+    assert claims.end_queued(tx, turn_id, Disposition.CANCELLED, NOW) is not None
+    claims.make_next_ready(tx, "t1")
+
+
+def overlapping(store, first, second):
+    """`first` has done its work and not committed when `second` begins; both commit, in that order if they can."""
+    with ThreadPoolExecutor(1) as pool:
+        with store.write() as tx:
+            first(tx)
+            other = pool.submit(_in_its_own, store, second)
+            with suppress(NotYet):
+                other.result(MOMENT)
+        other.result(20)
+
+
+def _in_its_own(store, work):
+    with store.write() as tx:
+        work(tx)
+
+
+def test_the_first_on_a_free_thread_is_ready_and_the_next_is_not(store):
+    with store.write() as tx:
+        admit(tx, "a")
+        admit(tx, "b")
+
+    assert ready(store) == ["a"]
+
+
+def test_whoever_waited_longest_is_ready_when_the_run_ends(store):
+    a_run(store)
+    with store.write() as tx:
+        admit(tx, "b")
+        admit(tx, "c")
+    assert ready(store) == []
+
+    with store.write() as tx:
+        end(tx, store)
+
+    assert ready(store) == ["b"]
+
+
+@pytest.mark.parametrize("order", ["ends first", "admits first"])
+def test_a_turn_that_comes_while_the_run_ends_is_ready(order, store):
+    a_run(store)
+    works = [lambda tx: end(tx, store), lambda tx: admit(tx, "b")]
+
+    overlapping(store, *(works if order == "ends first" else reversed(works)))
+
+    assert ready(store) == ["b"]
+
+
+@pytest.mark.parametrize("order", ["drops first", "admits first"])
+def test_a_turn_that_comes_while_the_one_ahead_is_dropped_is_ready(order, store):
+    with store.write() as tx:
+        admit(tx, "a")
+    works = [lambda tx: drop(tx, "a"), lambda tx: admit(tx, "b")]
+
+    overlapping(store, *(works if order == "drops first" else reversed(works)))
+
+    assert ready(store) == ["b"]
+
+
+@pytest.mark.parametrize("order", ["drops first", "ends first"])
+def test_the_third_is_ready_when_the_run_ends_while_the_second_is_dropped(order, store):
+    a_run(store)
+    with store.write() as tx:
+        admit(tx, "b")
+        admit(tx, "c")
+    works = [lambda tx: drop(tx, "b"), lambda tx: end(tx, store)]
+
+    overlapping(store, *(works if order == "drops first" else reversed(works)))
+
+    assert ready(store) == ["c"]
+
+
+@pytest.mark.parametrize("order", ["starts first", "admits first"])
+def test_a_turn_that_comes_while_the_one_ahead_starts_waits_for_it(order, store):
+    with store.write() as tx:
+        admit(tx, "a")
+    works = [lambda tx: start(tx, "a", "r1"), lambda tx: admit(tx, "b")]
+
+    overlapping(store, *(works if order == "starts first" else reversed(works)))
+    assert ready(store) == []
+    with store.write() as tx:
+        end(tx, store)
+
+    assert ready(store) == ["b"]
+
+
+def test_a_line_moves_on_whatever_happens_at_once(store):
+    """End, drops and arrivals at one barrier, again and again: never is a free thread left with nobody ready."""
+    for number in range(10):
+        thread = f"t{number}"
+        a_run(store, f"r-{thread}", f"a-{thread}", thread)
+        with store.write() as tx:
+            for name in "bc":
+                admit(tx, f"{name}-{thread}", thread)
+        race(store, _doings(store, thread))
+        found = select(schema.turns.c.ready).where(schema.turns.c.thread_id == thread, schema.turns.c.status == "queued")
+        with store.read() as tx:
+            assert sum(tx.execute(found).scalars()) == 1, f"thread {thread}"
+
+
+def _doings(store, thread):
+    run = load_run(store, f"r-{thread}")
+
+    def ending(tx):
+        claims.finish(tx, Position(run=run, step=1, token=None), NATURAL_END, usage=Usage(), now=NOW)
+        claims.end_turn(tx, f"a-{thread}", thread, Group.CHAT, Disposition.ANSWERED, NOW)
+
+    def dropping(tx):
+        claims.end_queued(tx, f"b-{thread}", Disposition.CANCELLED, NOW)
+        claims.make_next_ready(tx, thread)
+
+    return [ending, dropping, lambda tx: admit(tx, f"d-{thread}", thread)]

@@ -1,0 +1,255 @@
+"""Every guarded change of state, wanted by several connections at one barrier: one of them makes it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, insert, select
+
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.reasons import NATURAL_END, cancelled
+from chordage.orchestrator.core.records import Phase
+from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.store import calls, claims, journal, runs, schema, threads
+from chordage.orchestrator.store.claims import Outcome, Position
+from support.race import race
+from support.rows import LATER, NOW, a_call, a_run, admit, load_call, load_run, start
+
+NO_USAGE = Usage()
+RACERS = 6
+
+
+def count(store, table, **where):
+    chosen = schema.metadata.tables[table]
+    found = select(func.count()).where(*(chosen.c[name] == value for name, value in where.items()))
+    with store.read() as tx:
+        return tx.execute(found.select_from(chosen)).scalar_one()
+
+
+def test_a_turn_is_started_by_one(store):
+    with store.write() as tx:
+        admit(tx, "a")
+
+    won = race(store, [lambda tx, n=n: start(tx, "a", f"r{n}") for n in range(RACERS)])
+
+    assert sorted(won) == [False] * (RACERS - 1) + [True]
+    assert (count(store, "runs"), count(store, "turns", status="active")) == (1, 1)
+
+
+def test_a_thread_gets_one_open_run_though_two_of_its_turns_are_ready(store):
+    """A chore is ready, then a chat comes in ahead of it: both may be started, by dispatchers that do not wait for each other."""
+    with store.write() as tx:
+        admit(tx, "a", group=Group.CHORE)
+        admit(tx, "b", group=Group.CHAT)
+    assert count(store, "turns", ready=1) == 2
+
+    def start_or_undo(tx, turn_id):
+        if not start(tx, turn_id, f"run-of-{turn_id}"):
+            tx.rollback()
+            return False
+        return True
+
+    won = race(store, [lambda tx, turn=turn: start_or_undo(tx, turn) for turn in "ab"])
+
+    assert sorted(won) == [False, True]
+    assert (count(store, "runs"), count(store, "turns", status="queued", ready=1)) == (1, 1)
+
+
+def test_the_index_refuses_a_second_open_run_whatever_anybody_believed(store):
+    run = a_run(store)
+    with store.read() as tx:
+        row = dict(tx.execute(select(schema.runs)).first()._mapping)
+
+    refused = race(store, [lambda tx: tx.execute(insert(schema.runs), {**row, "id": "another"})], single=True)
+
+    assert "uq_runs_open_thread" in str(refused[0]) or "runs.thread_id" in str(refused[0])
+    assert [load_run(store).id, count(store, "runs")] == [run.id, 1]
+
+
+def test_a_budget_is_never_exceeded_by_starts_at_the_same_moment(store):
+    with store.write() as tx:
+        for n in range(RACERS):
+            admit(tx, f"a{n}", f"t{n}", group=Group.CHORE)
+
+    def within_budget(tx, n):
+        budget = claims.lock_budget(tx, Group.CHORE, 2)
+        return start(tx, f"a{n}", f"r{n}", budget)
+
+    won = race(store, [lambda tx, n=n: within_budget(tx, n) for n in range(RACERS)])
+
+    assert sum(won) == 2
+    assert count(store, "runs") == 2
+
+
+def test_a_budget_in_the_database_wins_over_the_setting(store):
+    with store.write() as tx:
+        tx.execute(schema.groups.update().where(schema.groups.c.name == "chore").values(budget=5))
+
+    with store.write() as tx:
+        assert claims.lock_budget(tx, Group.CHORE, 2) == claims.budget_of(tx, Group.CHORE, 2) == 5
+        assert claims.lock_budget(tx, Group.WILL, 1) == 1
+
+
+def test_a_step_is_recorded_by_one(store):
+    run = a_run(store)
+    at = Position(run=run, step=1, token=None)
+
+    def go_on(tx):
+        return claims.go_on(tx, at, to=(2, Phase.INFERENCE), rounds=0, usage=Usage(input_tokens=7), lease_until=LATER)
+
+    won = race(store, [go_on] * RACERS)
+
+    assert sorted(won) == [False] * (RACERS - 1) + [True]
+    assert (load_run(store).step, load_run(store).usage.input_tokens) == (2, 7)
+
+
+def test_a_run_is_finished_by_one(store):
+    at = Position(run=a_run(store), step=1, token=None)
+
+    won = race(store, [lambda tx: claims.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW)] * RACERS)
+
+    assert sorted(won) == [False] * (RACERS - 1) + [True]
+
+
+def test_a_run_either_finishes_or_is_ended_from_outside(store):
+    run = a_run(store)
+    at = Position(run=run, step=1, token=None)
+
+    won = race(
+        store,
+        [
+            lambda tx: claims.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW),
+            lambda tx: claims.end_run(tx, run, cancelled(), NOW),
+        ],
+    )
+
+    assert sorted(won) == [False, True]
+    assert load_run(store).reason.value == ("natural_end" if won[0] else "cancelled")
+
+
+def test_a_writer_of_an_old_epoch_step_or_token_changes_nothing(store):
+    run = a_run(store)
+    with store.write() as tx:
+        assert claims.claim_run(tx, run, "token", "w1", LATER, NOW)
+    wrong = [
+        Position(run=run, step=1, token="another"),
+        Position(run=run, step=1, token=None),
+        Position(run=run, step=3, token="token"),
+    ]
+
+    with store.write() as tx:
+        assert [claims.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW) for at in wrong] == [False] * 3
+        assert claims.end_run(tx, run, cancelled(), NOW)
+        right = Position(run=run, step=1, token="token")
+        assert not claims.finish(tx, right, NATURAL_END, usage=NO_USAGE, now=NOW)
+
+
+def test_a_run_in_doubt_is_claimed_by_one_until_its_lease_is_up(store):
+    run = a_run(store)
+
+    won = race(store, [lambda tx, n=n: claims.claim_run(tx, run, f"k{n}", f"w{n}", LATER, NOW) for n in range(RACERS)])
+
+    assert sorted(won) == [False] * (RACERS - 1) + [True]
+    with store.write() as tx:
+        assert not claims.claim_run(tx, run, "early", "w", LATER, LATER)
+        assert claims.claim_run(tx, run, "late", "w", LATER, LATER + timedelta(seconds=1))
+
+
+def test_a_call_is_claimed_by_one_until_its_lease_is_up(store):
+    call = a_call(store)
+
+    def claim(tx, token, now=NOW):
+        return claims.claim_call(tx, call, token, "w", now=now, lease_until=LATER)
+
+    won = race(store, [lambda tx, n=n: claim(tx, f"k{n}") for n in range(RACERS)], single=True)
+
+    assert sorted(won) == [False] * (RACERS - 1) + [True]
+    with store.single() as tx:
+        assert not claim(tx, "early", LATER)
+        assert claim(tx, "late", LATER + timedelta(seconds=1))
+
+
+def an_outcome(content="x", status=CallStatus.SUCCEEDED):
+    return Outcome(
+        status=status, code=None, content=content, full=None, worker="w", started_at=NOW, ended_at=NOW
+    )  # fmt: skip
+
+
+def test_a_call_is_settled_once_and_stays_as_it_was_settled(store):
+    a_call(store)
+
+    won = race(
+        store,
+        [lambda tx, n=n: claims.settle_call(tx, "c1", None, an_outcome(str(n))) for n in range(RACERS)],
+        single=True,
+    )
+
+    assert sorted(won) == [False] * (RACERS - 1) + [True]
+    assert load_call(store).content == str(won.index(True))
+    with store.single() as tx:
+        assert not claims.claim_call(tx, load_call(store), "k", "w", now=NOW, lease_until=LATER)
+
+
+def test_whoever_lost_the_claim_of_a_call_cannot_settle_it(store):
+    call = a_call(store)
+    with store.single() as tx:
+        claims.claim_call(tx, call, "first", "w1", now=NOW, lease_until=LATER)
+        claims.claim_call(tx, call, "second", "w2", now=LATER + timedelta(seconds=1), lease_until=LATER)
+
+        assert not claims.settle_call(tx, "c1", "first", an_outcome())
+        assert not claims.settle_call(tx, "c1", None, an_outcome())
+        assert claims.settle_call(tx, "c1", "second", an_outcome())
+
+
+def test_a_call_is_settled_or_closed_with_its_run(store):
+    a_call(store)
+
+    won = race(
+        store,
+        [
+            lambda tx: claims.settle_call(tx, "c1", None, an_outcome("mine")),
+            lambda tx: claims.close_calls(tx, "r1", code="cancelled", content="closed", now=NOW) == 1,
+        ],
+    )
+
+    assert sorted(won) == [False, True]
+    assert load_call(store).content == ("mine" if won[0] else "closed")
+
+
+def test_arrivals_on_one_thread_are_numbered_without_gap_or_double(store):
+    numbers = race(store, [lambda tx: threads.arrive(tx, "t1", "ada", NOW)] * RACERS)
+
+    assert sorted(numbers) == list(range(1, RACERS + 1))
+
+
+def test_the_same_dedupe_key_makes_one_turn(store):
+    told = race(store, [lambda tx, n=n: admit(tx, f"a{n}", dedupe_key="k") for n in range(RACERS)])
+
+    assert sum(isinstance(answer, str) for answer in told) == 1
+    assert count(store, "turns") == 1
+
+
+def test_a_checkpoint_is_written_once(store):
+    row = {"thread_id": "t1", "run_id": "r1", "step": 1, "kind": "RunFinished", "body": {}, "at": NOW}
+
+    told = race(store, [lambda tx: journal.append(tx, [row])] * RACERS)
+
+    assert told.count(None) == 1
+    assert count(store, "journal") == 1
+
+
+@pytest.mark.parametrize("what", ["runs", "calls"])
+def test_sweepers_at_the_same_moment_never_hold_the_same_row(what, store):
+    a_call(store)
+    late = LATER + timedelta(seconds=1)
+
+    def sweep(tx):
+        found = runs.expired(tx, late, 10, among=["r1"]) if what == "runs" else calls.expired(tx, late, 10)
+        for row in found:
+            push = claims.push_lease if what == "runs" else claims.push_call_lease
+            push(tx, row, lease_until=late + timedelta(seconds=30), resends=1, expiries=0)
+        return len(found)
+
+    assert sorted(race(store, [sweep] * RACERS)) == [0] * (RACERS - 1) + [1]

@@ -1,0 +1,235 @@
+"""Everything that can be wrong is told in one line, with an exit code, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+DEAD = "redis://127.0.0.1:1/0"
+
+RULES = {
+    "blank text": ((" ",), "text is blank"),
+    "chat without channel": (("x", "--origin", "chat"), "origin 'chat' needs a channel"),
+    "chat with blank channel": (("x", "--origin", "chat", "--channel", " "), "origin 'chat' needs a channel"),
+    "invoke with channel": (("x", "--channel", "api"), "origin 'invoke' takes no channel"),
+    "task with channel": (("x", "--origin", "task", "--channel", "api"), "origin 'task' takes no channel"),
+    "empty thread id": (("x", "--thread", ""), "thread_id must have 1 to 200 characters, not 0"),
+    "long thread id": (("x", "--thread", "t" * 201), "thread_id must have 1 to 200 characters, not 201"),
+    "control character": (("x", "--thread", "a\nb"), "thread_id must be visible characters"),
+    "blank thread id": (("x", "--thread", "  "), "thread_id must be visible characters"),
+    "half a surrogate": (("\udcff",), "text is no valid Unicode"),
+    "meta is no JSON": (("x", "--meta", "{"), "--meta is not JSON"),
+    "meta is no object": (("x", "--meta", "[1]"), "--meta must be a JSON object"),
+    "meta holds NaN": (("x", "--meta", '{"a": NaN}'), "--meta is not JSON: NaN"),
+    "group above": (("x", "--origin", "chore", "--group", "chat"), "group 'chat' ranks above 'chore'"),
+    "empty dedupe key": (("x", "--dedupe-key", ""), "dedupe_key must have 1 to 200 characters"),
+    "deadline without zone": (("x", "--deadline", "2030-01-01T00:00:00"), "deadline: Input should have timezone info"),
+    "deadline is over": (("x", "--deadline", "2001-01-01T00:00:00Z"), "deadline lies in the past"),
+    "no time": (("x", "--not-before", "soon"), "not_before: Input should be a valid datetime"),
+    "starts too late": (
+        ("x", "--not-before", "2090-01-01T00:00:00Z", "--deadline", "2089-01-01T00:00:00Z"),
+        "not_before is not before deadline",
+    ),
+    "long text": (("x" * 300_000,), "text has 300000 bytes, the limit is 262144"),
+    "large meta": (("x", "--meta", json.dumps({"a": "b" * 70_000})), "the limit is 65536"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "told"), RULES.values(), ids=RULES)
+def test_a_broken_rule_is_told_before_any_service_is_asked(chordage, room, arguments, told):
+    done = chordage("submit", *arguments, redis_url=DEAD)
+
+    assert done.exit_code == 2
+    assert done.stderr.startswith("chordage: ")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (room / "execution.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("x", "--origin", "letter"), "'letter' is not one of 'invoke', 'chat', 'task', 'chore', 'will'"),
+        (("x", "--group", "vip"), "'vip' is not one of"),
+        (("x", "--when-busy", "drop"), "'drop' is not one of 'enqueue', 'reject'"),
+        (("x", "--timeout", "3"), "--timeout says how long to --wait"),
+        (("x", "--sender", "owner"), "No such option"),
+        ((), "Missing argument 'TEXT'"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(chordage, arguments, told):
+    done = chordage("submit", *arguments)
+
+    assert done.exit_code == 2
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize("command", ["submit", "invoke"])
+def test_an_unknown_agent_lists_the_known_ones(chordage, room, command):
+    done = chordage(command, "x", "--agent", "eve", redis_url=DEAD)
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "there is no agent 'eve'; there are: ada, bob" in done.stderr
+    assert not (room / "execution.db").exists()
+
+
+@pytest.mark.parametrize("command", ["submit", "invoke"])
+def test_a_broken_agent_file_is_named_with_line_and_key(chordage, room, command):
+    (room / "agent.toml").write_text('name = "ada"\nmodel = 5\n')
+
+    done = chordage(command, "x", redis_url=DEAD)
+
+    assert done.exit_code == 1
+    assert "agent.toml:2: model" in done.stderr
+
+
+def test_a_tool_that_cannot_be_imported_is_told_before_a_turn_is_made(chordage, room):
+    (room / "agent.toml").write_text('model = "scripted:script.yaml"\ntools = ["nowhere:tool"]\n')
+
+    done = chordage("invoke", "x")
+
+    assert done.exit_code == 1
+    assert "agent.toml:2: tools: 'nowhere:tool'" in done.stderr
+    assert not (room / "execution.db").exists()
+
+
+def test_a_missing_key_is_told_before_a_turn_is_made(chordage, room, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (room / "agent.toml").write_text('model = "openai:gpt-4o"\n')
+
+    done = chordage("invoke", "x")
+
+    assert done.exit_code == 1
+    assert "OPENAI_API_KEY" in done.stderr
+    assert not (room / "execution.db").exists()
+
+
+def test_an_unknown_strategy_names_the_known_ones(chordage):
+    done = chordage("invoke", "x", "--strategy", "think")
+
+    assert done.exit_code == 2
+    assert "strategy 'think' is not known; use one of: direct" in done.stderr
+
+
+def test_a_folder_that_is_not_there_is_named(chordage, tmp_path):
+    done = chordage("invoke", "x", room=str(tmp_path / "gone"))
+
+    assert done.exit_code == 1
+    assert "gone: there is no such folder" in done.stderr
+
+
+def test_a_wrong_setting_is_named(chordage):
+    done = chordage("turns", lease="soon")
+
+    assert done.exit_code == 2
+    assert "CHORDAGE_LEASE" in done.stderr
+
+
+READERS = [("turns",), ("threads",), ("show", "x"), ("cancel", "x"), ("migrate", "--check"), ("submit", "x")]
+
+
+@pytest.mark.parametrize("arguments", READERS)
+def test_a_question_to_a_database_that_is_not_there_makes_none(chordage, room, arguments):
+    done = chordage(*arguments, redis_url=DEAD)
+
+    assert done.exit_code == 1
+    assert "execution.db: `chordage migrate` makes one" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (room / "execution.db").exists()
+
+
+@pytest.mark.parametrize("arguments", [*READERS, ("invoke", "x")])
+def test_an_unreachable_database_is_one_line(chordage, arguments):
+    pytest.importorskip("psycopg", reason="platform: no driver for PostgreSQL")
+
+    done = chordage(*arguments, database_url="postgresql://me:secret@127.0.0.1:1/db", redis_url=DEAD)
+
+    assert done.exit_code == 1
+    assert done.stderr.startswith(
+        "chordage: the database at postgresql+psycopg://me:***@127.0.0.1:1/db does not answer"
+    )
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("url", ["oracle://x/y", "nonsense"])
+def test_a_database_that_is_none_is_one_line(chordage, url):
+    done = chordage("turns", database_url=url)
+
+    assert done.exit_code == 1
+    assert done.stderr.startswith("chordage: database ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [("submit", "x"), ("cancel", "x")])
+def test_an_unreachable_redis_is_one_line_and_nothing_is_stored(chordage, arguments):
+    chordage("migrate")
+
+    done = chordage(*arguments, redis_url=DEAD)
+
+    assert done.exit_code == 1
+    assert "Redis at 127.0.0.1:1 does not answer" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert json.loads(chordage("turns", "--json").stdout) == []
+
+
+def test_without_any_redis_submit_says_how_to_get_one(chordage):
+    chordage("migrate")
+
+    done = chordage("submit", "x")
+
+    assert done.exit_code == 1
+    assert "no Redis is set: give CHORDAGE_REDIS_URL" in done.stderr
+    assert "`chordage dev`" in done.stderr
+
+
+def set_version(room, version):
+    with sqlite3.connect(room / "execution.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (version,))
+    connection.close()
+
+
+@pytest.mark.parametrize("arguments", [*READERS, ("invoke", "x")])
+def test_a_database_of_another_version_is_told_apart(chordage, room, arguments):
+    chordage("migrate")
+    set_version(room, "9999")
+
+    done = chordage(*arguments, redis_url=DEAD)
+
+    assert done.exit_code == 1
+    assert "the database is at schema 9999" in done.stderr
+    assert "update chordage" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", READERS)
+def test_an_empty_database_is_told_to_be_migrated(chordage, room, arguments):
+    (room / "execution.db").touch()
+
+    done = chordage(*arguments, redis_url=DEAD)
+
+    assert done.exit_code == 1
+    assert "the database is empty: run `chordage migrate`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("show", "nope"), "there is no turn, run or thread 'nope'; `chordage turns` and `chordage threads` list"),
+        (("cancel", "nope"), "there is no turn 'nope'; `chordage turns` lists them"),
+    ],
+)
+def test_an_unknown_id_says_where_to_look(chordage, arguments, told):
+    chordage("migrate")
+
+    done = chordage(*arguments)
+
+    assert done.exit_code == 1
+    assert told in done.stderr
+
+
+def test_standard_input_that_is_no_utf8_is_refused(chordage):
+    done = chordage("invoke", "-", stdin=b"abc\xff")
+
+    assert done.exit_code == 2
+    assert "text on standard input is not UTF-8 at byte 3" in done.stderr

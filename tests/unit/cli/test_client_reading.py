@@ -1,0 +1,180 @@
+"""`turns`, `threads`, `show`, `cancel` and `migrate`: what people and programs get to see."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chordage.config.settings import load
+from chordage.orchestrator import stages, views
+from chordage.orchestrator.store import migrating
+from chordage.tasks.request import request_from
+from chordage.workers import local
+from chordage.workers.bootstrap import runtime_from
+
+
+@pytest.fixture
+def rt(room):
+    runtime = runtime_from(load(room=room), with_redis=False)
+    migrating.upgrade(runtime.store)
+    yield runtime
+    runtime.store.close()
+
+
+def admit(rt, text, **fields):
+    return stages.admit(rt, request_from({"text": text, **fields}, source="test"))[0].turn_id
+
+
+def test_turns_are_listed_one_a_line_newest_first(chordage):
+    chordage("invoke", "one", "--thread", "t")
+    chordage("invoke", "fail")
+
+    lines = [line.split("\t") for line in chordage("turns").stdout.splitlines()]
+
+    assert [(line[1], line[2], line[-1]) for line in lines] == [("failed", "ada", "fail"), ("answered", "ada", "one")]
+    assert lines[1][5] == "t"
+
+
+def test_turns_can_be_chosen(chordage, rt):
+    chordage("invoke", "one", "--thread", "t")
+    chordage("invoke", "two", "--agent", "bob")
+    queued = admit(rt, "three", thread_id="q")
+
+    def texts(*options):
+        return [turn["text"] for turn in json.loads(chordage("turns", "--json", *options).stdout)]
+
+    assert texts("--status", "queued") == ["three"]
+    assert texts("--thread", "t") == ["one"]
+    assert texts("--agent", "bob") == ["two"]
+    assert texts("--limit", "1") == ["three"]
+    assert texts("--before", queued) == ["two", "one"]
+
+
+def test_threads_are_listed_with_what_happens_on_them(chordage, rt):
+    first = admit(rt, "one", thread_id="t")
+    admit(rt, "two", thread_id="t")
+    local.begin(rt, views.turn(rt.store, first))
+    run_id = views.turn(rt.store, first).run_id
+
+    (line,) = chordage("threads").stdout.splitlines()
+    (thread,) = json.loads(chordage("threads", "--json").stdout)
+
+    assert line.split("\t")[:6] == ["t", "ada", "2", "1", "running", run_id]
+    assert (thread["id"], thread["queued"], thread["open_run"]) == ("t", 1, run_id)
+
+
+@pytest.mark.parametrize("command", ["turns", "threads"])
+def test_an_empty_list_is_empty(chordage, rt, command):
+    assert chordage(command).stdout == ""
+    assert json.loads(chordage(command, "--json").stdout) == []
+
+
+def test_a_turn_is_shown_with_its_steps(chordage, rt):
+    chordage("invoke", "please add")
+    turn_id = views.turns(rt.store)[0].id
+
+    done = chordage("show", turn_id)
+
+    shown = [line.strip() for line in done.stdout.splitlines()]
+    assert done.exit_code == 0
+    assert f"turn      {turn_id}" in shown
+    assert "status    answered" in shown
+    assert any(line.startswith("1  model  scripted:script.yaml, ") and "asks for 2 calls" in line for line in shown)
+    assert sum(line.startswith("add  succeeded, ") for line in shown) == 2
+    assert 'asked  {"a": 30, "b": 4}' in shown
+    assert "said   34" in shown
+    assert shown[-3:] == ["ada:", "Sums: 3", "34"]
+
+
+def test_a_run_is_shown_as_its_turn_is(chordage, rt):
+    chordage("invoke", "please add")
+    turn = views.turns(rt.store)[0]
+
+    assert chordage("show", turn.run_id).stdout == chordage("show", turn.id).stdout
+
+
+def test_a_thread_is_shown_with_its_history(chordage, rt):
+    chordage("invoke", "please add", "--thread", "my thread")
+
+    lines = chordage("show", "my thread").stdout.splitlines()
+
+    assert "turns     1 came, 0 queued" in lines
+    assert [line for line in lines if line.startswith(("owner (", "ada ("))] != []
+    assert "  please add" in lines
+    assert "    said   34" in lines
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"), [("turn", {"turn", "run"}), ("run", {"turn", "run"}), ("thread", {"thread", "history"})]
+)
+def test_what_is_shown_can_be_had_as_json(chordage, rt, kind, keys):
+    chordage("invoke", "please add", "--thread", "t")
+    turn = views.turns(rt.store)[0]
+
+    shown = json.loads(chordage("show", {"turn": turn.id, "run": turn.run_id, "thread": "t"}[kind], "--json").stdout)
+
+    assert shown["kind"] == kind
+    assert shown.keys() == {"kind", *keys}
+
+
+def test_a_queued_turn_is_shown_with_its_place_and_what_it_waits_for(chordage, rt):
+    turn_id = admit(rt, "later", not_before="2090-01-01T00:00:00Z", meta={"ticket": 7}, deadline="2091-01-01T00:00:00Z")
+
+    shown = chordage("show", turn_id).stdout
+
+    assert "queued, number 1 in the line of its thread" in shown
+    assert "not till  2090-01-01" in shown
+    assert "deadline  2091-01-01" in shown
+    assert 'meta      {"ticket": 7}' in shown
+
+
+def test_a_failed_turn_is_shown_with_the_attempts_at_its_model(chordage, rt):
+    chordage("invoke", "fail")
+
+    shown = chordage("show", views.turns(rt.store)[0].id).stdout
+
+    assert "status    failed (model_auth: " in shown
+    assert "1  model  broken off" in shown
+
+
+def test_a_queued_turn_can_be_cancelled(chordage, rt):
+    turn_id = admit(rt, "x")
+
+    done = chordage("cancel", turn_id, "--reason", "no need")
+
+    assert (done.exit_code, done.stdout) == (0, f"turn {turn_id} is cancelled\n")
+    assert views.turn(rt.store, turn_id).disposition == "cancelled"
+
+
+def test_an_active_turn_can_be_cancelled_with_a_reason(chordage, rt):
+    turn_id = admit(rt, "x")
+    local.begin(rt, views.turn(rt.store, turn_id))
+
+    done = chordage("cancel", turn_id, "--reason", "no need", "--json")
+
+    assert json.loads(done.stdout) == {"turn_id": turn_id, "cancelled": True}
+    assert views.turn(rt.store, turn_id).fate == "cancelled (no need)"
+
+
+def test_a_turn_that_is_done_cannot_be_cancelled(chordage, rt):
+    chordage("invoke", "hi")
+    turn_id = views.turns(rt.store)[0].id
+
+    done = chordage("cancel", turn_id)
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"turn {turn_id} is done already; `chordage show {turn_id}` tells how it ended" in done.stderr
+
+
+def test_migrate_makes_the_database_and_says_so(chordage):
+    first, second, check = chordage("migrate"), chordage("migrate"), chordage("migrate", "--check")
+
+    newest = migrating.newest()
+    assert first.stdout == f"the database went from schema none to {newest}\n"
+    assert second.stdout == check.stdout == f"the database is at schema {newest}, as it should be\n"
+    assert {done.exit_code for done in (first, second, check)} == {0}
+
+
+def test_migrate_tells_programs_what_it_did(chordage):
+    assert json.loads(chordage("migrate", "--json").stdout) == {"before": None, "after": migrating.newest()}
