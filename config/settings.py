@@ -8,10 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 FILE = "chordage.toml"
 
@@ -20,7 +26,9 @@ class SettingsFault(Exception):
     """A setting is wrong; the text names it and says what to do."""
 
 
-class Budgets(BaseSettings):
+class Budgets(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     chat: int = Field(default=64, ge=0)
     task: int = Field(default=8, ge=0)
     chore: int = Field(default=2, ge=0)
@@ -38,7 +46,9 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = None  # default: the bundled server of `chordage dev`
     prefix: str = "chordage:"  # of our own keys
     broker_prefix: str = ""  # of Celery's keys; whoever enqueues by name must use the same
-    intake_queues: tuple[str, ...] = ()  # further queues in which others leave `turns.submit`, such as "celery"
+    intake_queues: Annotated[
+        tuple[str, ...], NoDecode
+    ] = ()  # further queues in which others leave `turns.submit`, such as "celery"
     pool_size: int = Field(default=4, ge=1)
     budgets: Budgets = Budgets()
 
@@ -54,14 +64,30 @@ class Settings(BaseSettings):
     tool_time_limit: float = Field(default=900.0, gt=0)
     soft_shutdown: float = Field(default=25.0, ge=0)
     host: str = "127.0.0.1"
-    port: int = 8630
-    log_level: str = "INFO"
-    log_format: str = "auto"  # auto, text or json
+    port: int = Field(default=8630, ge=0, le=65535)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
+    log_format: Literal["auto", "text", "json"] = "auto"
 
     @field_validator("prefix")
     @classmethod
     def _prefix_ends_with_colon(cls, value: str) -> str:
         return value if value.endswith(":") else f"{value}:"
+
+    @field_validator("intake_queues", mode="before")
+    @classmethod
+    def _names_with_commas(cls, value: object) -> object:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _beats_within_the_lease(self) -> Self:
+        if 2 * self.beat > self.lease:
+            raise ValueError(f"beat ({self.beat:g} s) must be at most half of lease ({self.lease:g} s)")
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -105,6 +131,8 @@ def load(**given: Any) -> Settings:
 
 def _in_words(error: ValidationError) -> str:
     first = error.errors()[0]
+    if not first["loc"]:
+        return f"settings: {first['msg'].removeprefix('Value error, ')}"
     name = "__".join(str(part) for part in first["loc"])
     told = "" if first["type"] == "missing" else f", not {first['input']!r}"
     return f"setting {name} (CHORDAGE_{name.upper()} or {FILE}): {first['msg'].lower()}{told}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import assert_never
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolSpec
@@ -16,7 +17,7 @@ from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Dispatch, Intent
 from chordage.orchestrator.core.model import Reply, ToolAsk, Usage
 from chordage.orchestrator.core.moves import Finish, Infer, Move, RunTools, View
-from chordage.orchestrator.core.reasons import Ending, failed
+from chordage.orchestrator.core.reasons import Ending, failed, stopped
 from chordage.orchestrator.core.records import Call, Checkpoint, NewCall, Phase, Run
 from chordage.orchestrator.core.rounds import distinct, generations, spread
 from chordage.orchestrator.core.status import CallStatus
@@ -52,8 +53,12 @@ class Crossing:
 NOT_OURS = Crossing(ours=False)
 
 
-def next_move(run: Run, agent: AgentSpec, reply: Reply | None) -> Move:
-    return STRATEGIES[run.strategy](View(rounds=run.rounds, reply=reply, max_rounds=agent.limits.max_rounds))
+def next_move(run: Run, agent: AgentSpec, reply: Reply | None, now: datetime) -> Move:
+    move = STRATEGIES[run.strategy](View(rounds=run.rounds, reply=reply, max_rounds=agent.limits.max_rounds))
+    limit = agent.limits.timeout
+    if limit is not None and not isinstance(move, Finish) and (now - run.started_at).total_seconds() > limit:
+        return Finish(ending=stopped("timeout", f"the limit of {limit:g} s for a turn was reached"))
+    return move
 
 
 def after_rest(rt: Runtime, run: Run) -> list[Intent]:
@@ -66,7 +71,7 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
         agent = rt.agents.get(run.agent)
     except UserError as error:
         return bear_with_the_room(rt, at, error)
-    match next_move(run, agent, None):
+    match next_move(run, agent, None, rt.now()):
         case Infer():
             return [CallModel(run_id=run.id, step=step, group=run.group)]
         case Finish(ending=ending):
@@ -78,7 +83,7 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
 def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
     """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
     reply = replace(reply, asks=distinct(reply.asks, at.step))
-    match next_move(at.run, scene.agent, reply):
+    match next_move(at.run, scene.agent, reply, rt.now()):
         case Infer():
             return _ask_again(tx, rt, at, scene, reply)
         case RunTools():
@@ -91,7 +96,7 @@ def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -
 
 def _ask_again(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
     to = (at.step + 1, Phase.INFERENCE)
-    if not claims.go_on(tx, at, to=to, rounds=0, usage=reply.usage, lease_until=rt.leases.until(rt.now())):
+    if not claims.go_on(tx, at, to=to, rounds=1, usage=reply.usage, lease_until=rt.leases.until(rt.now())):
         return NOT_OURS
     journal.append(tx, [*_round_rows(rt, at, scene), _reply_row(rt, at, reply)])
     return Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -34,7 +35,10 @@ class WhenBusy(StrEnum):
 
 
 SELF_MADE = frozenset({Origin.TASK, Origin.CHORE, Origin.WILL})
-THREAD_ID_MAX = 200
+NAME_MAX = 200
+NAMES = ("thread_id", "channel", "tenant", "dedupe_key")
+# As JSON writes it; a backslash before it that is itself escaped makes it six harmless characters.
+_NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 GROUP_OF = {
     Origin.INVOKE: Group.CHAT,
@@ -83,7 +87,8 @@ def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
     """Every rule of a turn request; the first that is broken is raised, with the field it is about."""
     message = request.message
     _check_origin(message)
-    _check_thread_id(message.thread_id)
+    for field in NAMES:
+        _check_name(field, getattr(message if hasattr(message, field) else request, field))
     _check_text(message, bounds)
     _check_group(request)
     if request.control != "auto":
@@ -92,8 +97,8 @@ def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
         raise InvalidMessage("deadline lies in the past: give a later one or leave it out", field="deadline")
     if request.deadline and request.not_before and request.not_before >= request.deadline:
         raise InvalidMessage("not_before is not before deadline: the turn could never start", field="not_before")
-    if request.dedupe_key is not None and not 1 <= len(request.dedupe_key) <= THREAD_ID_MAX:
-        raise InvalidMessage(f"dedupe_key must have 1 to {THREAD_ID_MAX} characters", field="dedupe_key")
+    if request.reply_target is not None:
+        _check_json("reply_target", request.reply_target, bounds.meta_bytes)
 
 
 def _check_origin(message: Message) -> None:
@@ -108,38 +113,52 @@ def _check_origin(message: Message) -> None:
         )
 
 
-def _check_thread_id(thread_id: str | None) -> None:
-    if thread_id is None:
-        return
-    if not 1 <= len(thread_id) <= THREAD_ID_MAX:
-        raise InvalidMessage(
-            f"thread_id must have 1 to {THREAD_ID_MAX} characters, not {len(thread_id)}", field="thread_id"
-        )
-    if not thread_id.isprintable() or thread_id.isspace():
-        raise InvalidMessage(
-            "thread_id must be visible characters: no control characters, not blank", field="thread_id"
-        )
-
-
 def _check_text(message: Message, bounds: Bounds) -> None:
-    if not message.text.strip() and not message.meta.get("parts"):
+    if not message.text.strip() and not _has_parts(message.meta):
         raise InvalidMessage("text is blank: say something, or give content parts in meta.parts", field="text")
-    for name in ("text", "meta"):
-        _check_storable(name, message.text if name == "text" else json.dumps(message.meta, ensure_ascii=False))
-    if (size := len(message.text.encode())) > bounds.text_bytes:
-        raise InvalidMessage(f"text has {size} bytes, the limit is {bounds.text_bytes}", field="text", too_large=True)
-    if (size := len(json.dumps(message.meta, ensure_ascii=False).encode())) > bounds.meta_bytes:
-        raise InvalidMessage(f"meta has {size} bytes, the limit is {bounds.meta_bytes}", field="meta", too_large=True)
+    _check_characters("text", message.text)
+    _check_size("text", message.text, bounds.text_bytes)
+    _check_json("meta", message.meta, bounds.meta_bytes)
 
 
-def _check_storable(name: str, text: str) -> None:
+def _has_parts(meta: dict[str, Any]) -> bool:
+    return isinstance(meta.get("parts"), list) and bool(meta["parts"])
+
+
+def _check_json(field: str, value: dict[str, Any], limit: int) -> None:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(f"{field} is no JSON: {error}", field=field) from error
+    _check_characters(field, text)
+    if _NUL_IN_JSON.search(text):
+        raise InvalidMessage(f"{field} holds a NUL character: remove it", field=field)
+    _check_size(field, text, limit)
+
+
+def _check_characters(field: str, text: str) -> None:
     """PostgreSQL stores no NUL, and no half of a surrogate pair is UTF-8: refuse both before they are half stored."""
-    if "\x00" in text or "\\u0000" in text:
-        raise InvalidMessage(f"{name} holds a NUL character: remove it", field=name)
+    if "\x00" in text:
+        raise InvalidMessage(f"{field} holds a NUL character: remove it", field=field)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidMessage(f"{name} is no valid Unicode at character {error.start}", field=name) from error
+        raise InvalidMessage(f"{field} is no valid Unicode at character {error.start}", field=field) from error
+
+
+def _check_size(field: str, text: str, limit: int) -> None:
+    if (size := len(text.encode())) > limit:
+        raise InvalidMessage(f"{field} has {size} bytes, the limit is {limit}", field=field, too_large=True)
+
+
+def _check_name(field: str, name: str | None) -> None:
+    """What becomes a key or a column of its own: visible, and short enough to be one."""
+    if name is None:
+        return
+    if not 1 <= len(name) <= NAME_MAX:
+        raise InvalidMessage(f"{field} must have 1 to {NAME_MAX} characters, not {len(name)}", field=field)
+    if not name.isprintable() or name.isspace():
+        raise InvalidMessage(f"{field} must be visible characters: no control characters, not blank", field=field)
 
 
 def _check_group(request: TurnRequest) -> None:

@@ -24,10 +24,13 @@ def spread(call_ids: Sequence[str], at_once: int | None) -> tuple[tuple[str, ...
 
 def distinct(asks: Sequence[ToolAsk], step: int) -> tuple[ToolAsk, ...]:
     """The same asks with ids of their own: some providers send none, or one id twice."""
+    sent = {ask.id for ask in asks}
     seen: set[str] = set()
     named: list[ToolAsk] = []
     for place, ask in enumerate(asks):
-        unique = ask.id if ask.id and ask.id not in seen else f"{ask.id or 'call'}_{step}_{place}"
+        unique = ask.id if ask.id and ask.id not in seen else f"{ask.id[:180] or 'call'}_{step}_{place}"
+        while unique in seen or (unique != ask.id and unique in sent):
+            unique += "_"
         seen.add(unique)
         named.append(ask if unique == ask.id else replace(ask, id=unique))
     return tuple(named)

@@ -24,12 +24,20 @@ def build(entries: Sequence[Entry], calls: Iterable[Call]) -> tuple[Said, ...]:
     for entry in entries:
         match entry.kind:
             case Checkpoint.USER_MESSAGE:
-                said.append(UserSays(text=entry.body["text"]))
+                said.append(UserSays(text=_heard(entry.body)))
             case Checkpoint.ASSISTANT_TURN:
                 said.extend(_exchange(entry, by_step.get((entry.run_id, entry.step + 1), [])))
             case Checkpoint.TOOL_RESULTS | Checkpoint.RUN_FINISHED:
                 pass  # the results are told from the calls themselves, behind the message that asked
     return tuple(said)
+
+
+def _heard(body: dict[str, Any]) -> str:
+    """What was said: the text, or where that is blank the text of the content parts."""
+    if body["text"].strip():
+        return str(body["text"])
+    texts = [str(part["text"]) for part in body.get("parts") or () if isinstance(part, dict) and part.get("text")]
+    return "\n".join(texts) or "(content without text)"
 
 
 def _exchange(entry: Entry, calls: Sequence[Call]) -> list[Said]:

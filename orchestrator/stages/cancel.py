@@ -24,6 +24,8 @@ def cancel_turn(rt: Runtime, turn_id: str, reason: str | None = None) -> tuple[b
     run, intents = rt.store.insist(lambda tx: _cancel(tx, rt, turn_id, reason))
     if run is not None:
         decider.tell_the_end(rt, run)
+    elif intents is not None:
+        rt.events.turn_done(turn_id)
     return intents is not None, intents or []
 
 

@@ -6,7 +6,7 @@ makes it true, also while Redis is empty, paused or wrong. Either alone is enoug
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import zlib
 
 import structlog
 
@@ -20,41 +20,39 @@ from chordage.orchestrator.store import claims, journal, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
-
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-TRIES = 20  # turns that others are just starting are passed over; who passes this many leaves it to rescue
-BACKLOG = timedelta(seconds=1)  # a turn that is due for longer than this has been waiting for budget
+AT_ONCE = 20  # of the oldest turns that are looked at together
+TRIES = 5  # lots of them that may be lost to others before the rest is left to rescue
 
 
 def dispatch(rt: Runtime, group: Group, hint: Hint | None = None, *, only: bool = False) -> list[Intent]:
-    """Start the turn of the hint, unless others have waited for longer; else the one that has. `only`: that one or none.
+    """Start the turn of the hint, if there is budget for it and for all that have been due longer; else one of those.
 
-    In a burst every wake-up starts the turn it came with, so that a hundred of them do not fight for the oldest.
+    `only`: that turn or none, whoever else may be waiting. In a burst every wake-up so starts the turn it came with.
     """
     if hint is not None:
-        since = LONG_AGO if only else rt.now() - BACKLOG
-        if (run := _start_on(rt, group, *hint, unless_due_before=since)) is not None:
+        if (run := _start_on(rt, group, *hint, overtake=only)) is not None:
             return decider.after_rest(rt, run)
         if only:
             return []
-    return _start_the_oldest(rt, group)
+    return _start_one_of_the_oldest(rt, group)
 
 
-def _start_the_oldest(rt: Runtime, group: Group) -> list[Intent]:
-    passed: list[str] = []
-    while len(passed) < TRIES:
+def _start_one_of_the_oldest(rt: Runtime, group: Group) -> list[Intent]:
+    """As many of the oldest as there is budget for may start now, so each dispatcher begins at another of them."""
+    for _ in range(TRIES):
         with rt.store.read() as tx:
-            head = turns.head(tx, group, rt.now(), default=rt.budgets[group], passing=passed)
-        if head is None or head.full:
+            free = turns.free_budget(tx, group, default=rt.budgets[group])
+            oldest = turns.heads(tx, group, rt.now(), min(free, AT_ONCE)) if free else []
+        if not oldest:
             return []
-        run = _start_on(rt, group, head.turn_id, head.thread_id, unless_due_before=LONG_AGO)
-        if run is not None:
-            return decider.after_rest(rt, run)
-        passed.append(head.turn_id)
+        first = zlib.crc32(rt.new_id().encode()) % len(oldest)
+        for turn_id, thread_id in (*oldest[first:], *oldest[:first]):
+            if (run := _start_on(rt, group, turn_id, thread_id)) is not None:
+                return decider.after_rest(rt, run)
     return []
 
 
-def _start_on(rt: Runtime, group: Group, turn_id: str, thread_id: str, *, unless_due_before: datetime) -> Run | None:
+def _start_on(rt: Runtime, group: Group, turn_id: str, thread_id: str, *, overtake: bool = False) -> Run | None:
     run_id = rt.new_id()
     owner = f"{run_id}:1"
     if not _take_thread(rt, thread_id, owner):
@@ -62,7 +60,7 @@ def _start_on(rt: Runtime, group: Group, turn_id: str, thread_id: str, *, unless
     run: Run | None = None
     try:
         with rt.store.write() as tx:
-            run = _start(tx, rt, group, turn_id, run_id, unless_due_before)
+            run = _start(tx, rt, group, turn_id, run_id, overtake=overtake)
     except LostRace:
         log.info("thread was busy after all", thread=thread_id, turn=turn_id)
     finally:
@@ -85,10 +83,10 @@ def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
     return rt.locks.take(thread_id, owner) is None
 
 
-def _start(tx: Tx, rt: Runtime, group: Group, turn_id: str, run_id: str, unless_due_before: datetime) -> Run | None:
+def _start(tx: Tx, rt: Runtime, group: Group, turn_id: str, run_id: str, *, overtake: bool) -> Run | None:
     now = rt.now()
     budget = claims.lock_budget(tx, group, rt.budgets[group])
-    turn = claims.start_turn(tx, turn_id, run_id, budget=budget, now=now, unless_due_before=unless_due_before)
+    turn = claims.start_turn(tx, turn_id, run_id, budget=budget, now=now, overtake=overtake)
     if turn is None:
         return None
     run = claims.open_run(tx, turn, run_id, now=now, lease_until=rt.leases.until(now))
@@ -99,4 +97,5 @@ def _start(tx: Tx, rt: Runtime, group: Group, turn_id: str, run_id: str, unless_
 
 
 def _said(turn: Turn) -> dict[str, object]:
-    return {"text": turn.text, "turn": turn.id, "origin": turn.origin, "channel": turn.channel, "sender": turn.sender}
+    said = {"text": turn.text, "turn": turn.id, "origin": turn.origin, "channel": turn.channel, "sender": turn.sender}
+    return {**said, "parts": turn.meta["parts"]} if turn.meta.get("parts") else said

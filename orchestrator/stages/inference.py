@@ -73,9 +73,18 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     except UserError as error:
         _let_go(rt, at)
         return decider.bear_with_the_room(rt, at, error)
-    except BaseException:
+    except (HandedOver, Aborted, SystemExit, KeyboardInterrupt):
         _let_go(rt, at)
         raise
+    except Exception:
+        _count_as_death(rt, at)
+        raise
+
+
+def _count_as_death(rt: Runtime, at: Position) -> None:
+    """A fault of ours, or a reply that cannot be stored, would come again for ever and be paid for each time."""
+    with rt.store.write() as tx:
+        claims.count_crash(tx, at.run, rt.leases.until(rt.now()))
 
 
 def _let_go(rt: Runtime, at: Position) -> None:
@@ -98,7 +107,7 @@ def _prepare(rt: Runtime, at: Position) -> Work:
     agent = rt.agents.get(run.agent)
     with rt.store.read() as tx:
         entries, known = journal.history(tx, run.thread_id)
-    move = decider.next_move(run, agent, None)
+    move = decider.next_move(run, agent, None, run.started_at)
     specs = rt.tools.specs(agent) if isinstance(move, Infer) and move.offer_tools else {}
     offers = tuple(ToolOffer(name=s.name, description=s.description, schema=s.schema) for s in specs.values())
     prompt = Prompt(system=agent.instructions, said=build(entries, known), offers=offers, params=agent.params)

@@ -34,7 +34,7 @@ UNKNOWN_TEXT = (
 
 
 def rescue(rt: Runtime) -> list[Intent]:
-    return [*_runs(rt), *_calls(rt), *_expired_turns(rt), *_queued(rt)]
+    return [*_runs(rt), *_calls(rt), *_expired_turns(rt), *_stranded(rt), *_queued(rt)]
 
 
 def _runs(rt: Runtime) -> list[Intent]:
@@ -90,27 +90,38 @@ def _poison(rt: Runtime, run: Run) -> Ending:
 def _calls(rt: Runtime) -> list[Intent]:
     now = rt.now()
     intents: list[Intent] = []
+    ended: list[Run] = []
     with rt.store.write() as tx:
         for call in calls.expired(tx, now, BATCH):
-            intents += _see_to(tx, rt, call, now)
+            run = runs.load(tx, call.run_id)
+            assert run is not None
+            follow = _see_to_call(tx, rt, run, call, now)
+            if follow is None:
+                follow = decider.end_run(tx, rt, run, _poisoned_by(call, run), content=UNKNOWN_TEXT) or []
+                ended.append(run)
+            intents += follow
+    for run in ended:
+        decider.tell_the_end(rt, run)
     return intents
 
 
-def _see_to(tx: Tx, rt: Runtime, call: Call, now: datetime) -> list[Intent]:
-    run = runs.load(tx, call.run_id)
-    assert run is not None
-    died = call.status is CallStatus.RUNNING
+def _see_to_call(tx: Tx, rt: Runtime, run: Run, call: Call, now: datetime) -> list[Intent] | None:
+    """None: it has taken too many workers with it."""
+    died = call.status is CallStatus.RUNNING and call.worker is not None
     if died and call.effect is Effect.UNSAFE:
         return _close_unknown(tx, run, call, now)
     expiries = call.expiries + died
     if expiries >= rt.leases.poison_after:
-        log.error("call is poison", call=call.id, tool=call.tool, run=run.id)
-        detail = f"tool {call.tool!r} took {expiries} workers with it"
-        return decider.end_run(tx, rt, run, failed("poison", detail), content=UNKNOWN_TEXT) or []
+        return None
     until = rt.leases.until_after_resend(now, call.resends)
     claims.push_call_lease(tx, call, lease_until=until, resends=call.resends + 1, expiries=expiries)
     log.info("call woken", call=call.id, run=run.id, resends=call.resends + 1, expiries=expiries)
     return [CallTool(call_id=call.id, run_id=run.id, group=run.group)]
+
+
+def _poisoned_by(call: Call, run: Run) -> Ending:
+    log.error("call is poison", call=call.id, tool=call.tool, run=run.id)
+    return failed("poison", f"tool {call.tool!r} took {call.expiries + 1} workers with it")
 
 
 def _close_unknown(tx: Tx, run: Run, call: Call, now: datetime) -> list[Intent]:
@@ -125,13 +136,30 @@ def _close_unknown(tx: Tx, run: Run, call: Call, now: datetime) -> list[Intent]:
 
 
 def _expired_turns(rt: Runtime) -> list[Intent]:
-    now = rt.now()
-    intents: list[Intent] = []
+    with rt.store.read() as tx:
+        overdue = turns.overdue(tx, rt.now(), BATCH)
+    return [intent for turn_id in overdue for intent in _expire(rt, turn_id)]
+
+
+def _expire(rt: Runtime, turn_id: str) -> list[Intent]:
     with rt.store.write() as tx:
-        for turn_id in turns.overdue(tx, now, BATCH):
-            turn = claims.end_queued(tx, turn_id, Disposition.EXPIRED, now)
-            if turn and (freed := claims.make_next_ready(tx, turn.thread_id)):
-                intents.append(Dispatch(group=freed))
+        turn = claims.end_queued(tx, turn_id, Disposition.EXPIRED, rt.now())
+        freed = claims.make_next_ready(tx, turn.thread_id) if turn else None
+    if turn:
+        rt.events.turn_done(turn.id)
+    return [Dispatch(group=freed)] if freed else []
+
+
+def _stranded(rt: Runtime) -> list[Intent]:
+    """A line whose head nobody made ready: it should not be, and must not be for ever."""
+    with rt.store.read() as tx:
+        found = turns.stranded(tx, rt.now() - timedelta(seconds=rt.leases.seconds), BATCH)
+    intents: list[Intent] = []
+    for thread_id in found:
+        with rt.store.write() as tx:
+            freed = claims.make_next_ready(tx, thread_id)
+        log.error("a line stood still", thread=thread_id, freed=freed)
+        intents += [Dispatch(group=freed)] if freed else []
     return intents
 
 
@@ -140,7 +168,7 @@ def _queued(rt: Runtime) -> list[Intent]:
     intents: list[Intent] = []
     with rt.store.read() as tx:
         for group in Group:
-            free = claims.budget_of(tx, group, rt.budgets[group]) - runs.count_running(tx, group)
-            due = turns.count_ready(tx, group, rt.now(), min(free, BATCH)) if free > 0 else 0
+            free = turns.free_budget(tx, group, default=rt.budgets[group])
+            due = turns.count_ready(tx, group, rt.now(), min(free, BATCH)) if free else 0
             intents += [Dispatch(group=group)] * due
     return intents

@@ -13,7 +13,7 @@ from datetime import datetime
 import structlog
 
 from chordage.orchestrator.core.agent import Effect
-from chordage.orchestrator.core.errors import Aborted, UserError
+from chordage.orchestrator.core.errors import Aborted, Unavailable, UserError
 from chordage.orchestrator.core.intents import CommitRound, Intent
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import CallStatus
@@ -49,8 +49,14 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> None:
             _settle(rt, work, outcome)
     except Aborted:
         log.info("call was cancelled while it ran", call=call_id, run=work.call.run_id)
-    except BaseException:
+    except (SystemExit, KeyboardInterrupt):
         _cut_short(rt, work)
+        raise
+    except Unavailable:
+        raise
+    except Exception:
+        with rt.store.single() as tx:
+            claims.count_call_crash(tx, call_id, rt.leases.until(rt.now()))
         raise
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import and_, bindparam, func, or_, update
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import CALL, OPEN_CALL, CallStatus, sources
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import calls, has
+from chordage.orchestrator.store.schema import FLYING_CALLS, calls, has
 from chordage.orchestrator.store.tx import Tx
 
 
@@ -82,6 +82,12 @@ def release_call(tx: Tx, call_id: str, token: str, now: datetime) -> None:
         calls.c.id == call_id, calls.c.claim_token == token, has(calls.c.status, *sorted(OPEN_CALL))
     )
     tx.execute(freed.values(claim_token=None, worker=None, lease_until=now))
+
+
+def count_call_crash(tx: Tx, call_id: str, lease_until: datetime) -> None:
+    """As count_crash, for a call."""
+    crashed = update(calls).where(calls.c.id == call_id, FLYING_CALLS)
+    tx.execute(crashed.values(expiries=calls.c.expiries + 1, claim_token=None, worker=None, lease_until=lease_until))
 
 
 def push_call_lease(tx: Tx, call: Call, *, lease_until: datetime, resends: int, expiries: int) -> None:

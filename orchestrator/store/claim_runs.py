@@ -163,6 +163,14 @@ def unclaim_run(tx: Tx, run_id: str, token: str, lease_until: datetime) -> None:
     tx.execute(freed.values(claim_token=None, claim_worker=None, lease_until=lease_until))
 
 
+def count_crash(tx: Tx, run: Run, lease_until: datetime) -> None:
+    """The work on this step ended in a way nobody foresaw: that counts like the death of a worker."""
+    crashed = update(runs).where(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.step == run.step, RUNNING_RUNS)
+    tx.execute(
+        crashed.values(expiries=runs.c.expiries + 1, claim_token=None, claim_worker=None, lease_until=lease_until)
+    )
+
+
 def push_lease(tx: Tx, run: Run, *, lease_until: datetime, resends: int, expiries: int) -> None:
     """Rescue has seen to a run (its row is locked): the next look is due when this lease is up."""
     tx.execute(

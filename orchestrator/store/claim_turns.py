@@ -12,7 +12,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, RUNNING_RUNS, groups, has, runs, turns
+from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, RUNNING_RUNS, groups, has, runs, threads, turns
 from chordage.orchestrator.store.turns import COLUMNS, from_row
 from chordage.orchestrator.store.tx import Tx
 
@@ -36,34 +36,46 @@ _RUNNING_IN_GROUP = (
     select(func.count()).select_from(runs).where(runs.c.grp == turns.c.grp, RUNNING_RUNS).scalar_subquery()
 )
 _OLDER = turns.alias("older")
+_READY_BEFORE = (
+    select(_OLDER.c.id)
+    .where(
+        has(_OLDER.c.status, TurnStatus.QUEUED),
+        has(_OLDER.c.ready, 1),
+        _OLDER.c.grp == turns.c.grp,
+        _OLDER.c.due_at < turns.c.due_at,
+    )
+    .correlate(turns)
+    .limit(bindparam("as_many"))
+)
+_IN_FRONT = select(func.count()).select_from(_READY_BEFORE.subquery()).correlate(turns).scalar_subquery()
+_MAY_START = (
+    turns.c.id == bindparam("turn_id"),
+    has(turns.c.status, *sources(TURN, TurnStatus.ACTIVE)),
+    has(turns.c.ready, 1),
+    turns.c.due_at <= bindparam("now"),
+    or_(turns.c.deadline.is_(None), turns.c.deadline > bindparam("now")),
+    ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
+)
+_STARTED = {
+    "status": TurnStatus.ACTIVE.value,
+    "ready": 0,
+    "run_id": bindparam("run"),
+    "started_at": bindparam("now"),
+}
 _START = Hot(
     update(turns)
-    .where(
-        turns.c.id == bindparam("turn_id"),
-        has(turns.c.status, *sources(TURN, TurnStatus.ACTIVE)),
-        has(turns.c.ready, 1),
-        turns.c.due_at <= bindparam("now"),
-        or_(turns.c.deadline.is_(None), turns.c.deadline > bindparam("now")),
-        _RUNNING_IN_GROUP < bindparam("budget"),
-        ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
-        ~exists().where(
-            has(_OLDER.c.status, TurnStatus.QUEUED),
-            has(_OLDER.c.ready, 1),
-            _OLDER.c.grp == turns.c.grp,
-            _OLDER.c.due_at < bindparam("before_those"),
-            _OLDER.c.id != turns.c.id,
-        ),
-    )
-    .values(status=TurnStatus.ACTIVE.value, ready=0, run_id=bindparam("run"), started_at=bindparam("now"))
+    .where(*_MAY_START, _RUNNING_IN_GROUP + _IN_FRONT < bindparam("budget"))
+    .values(_STARTED)
     .returning(*COLUMNS)
 )
 
 
-def start_turn(
-    tx: Tx, turn_id: str, run_id: str, *, budget: int, now: datetime, unless_due_before: datetime
-) -> Turn | None:
-    """The turn is active, if it may be: ready, due, within the budget, and nobody has been waiting since then."""
-    binds = {"turn_id": turn_id, "run": run_id, "budget": budget, "now": now, "before_those": unless_due_before}
+def start_turn(tx: Tx, turn_id: str, run_id: str, *, budget: int, now: datetime, overtake: bool = False) -> Turn | None:
+    """The turn is active, if it may be: ready, due, and with budget for all that have been due longer and for itself.
+
+    So any of them may be started first, and none of them has to wait because of it. `overtake`: as if it were the oldest.
+    """
+    binds = {"turn_id": turn_id, "run": run_id, "budget": budget, "now": now, "as_many": 0 if overtake else budget}
     row = _START.first(tx, binds)
     return from_row(row) if row else None
 
@@ -113,8 +125,18 @@ def end_turn(tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Di
     return Ended(reply_target=own["reply_target"] if own else None, to_dispatch=frozenset(freed))
 
 
+_LOCK_THREAD = select(threads.c.id).join(turns, turns.c.thread_id == threads.c.id)
+_LOCK_RUN = select(runs.c.id).join(turns, turns.c.thread_id == runs.c.thread_id).where(OPEN_RUNS)
+
+
 def end_queued(tx: Tx, turn_id: str, disposition: Disposition, now: datetime) -> Turn | None:
-    """A turn that never started ends."""
+    """A turn that never started ends.
+
+    Its thread and the run that is open there are locked first, in the order in which an arrival locks them: whoever comes
+    to the line or moves it on at this moment waits, and then sees it without this turn.
+    """
+    tx.execute(_LOCK_THREAD.where(turns.c.id == turn_id).with_for_update(of=threads))
+    tx.execute(_LOCK_RUN.where(turns.c.id == turn_id).with_for_update(of=runs))
     ended = (
         update(turns)
         .where(turns.c.id == turn_id, QUEUED_TURNS)

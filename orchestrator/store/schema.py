@@ -121,6 +121,8 @@ Index(
 )
 _READY = text("status = 'queued' AND ready = 1")
 Index("ix_turns_ready", turns.c.grp, turns.c.due_at, turns.c.id, sqlite_where=_READY, postgresql_where=_READY)
+_BEHIND = text("status = 'queued' AND ready = 0")
+Index("ix_turns_behind", turns.c.queued_at, sqlite_where=_BEHIND, postgresql_where=_BEHIND)
 _QUEUED = text("status = 'queued'")
 Index(
     "ix_turns_line",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -100,42 +99,61 @@ def admit(tx: Tx, fields: Mapping[str, Any]) -> None:
     _ADMIT.changed(tx, fields)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Head:
-    """The turn of a group that has been due longest, and whether the group has budget for it."""
-
-    turn_id: str
-    thread_id: str
-    full: bool
-
-
-_RUNNING = select(func.count()).select_from(runs).where(RUNNING_RUNS, runs.c.grp == turns.c.grp).scalar_subquery()
-_BUDGET = (
-    select(func.coalesce(groups.c.budget, bindparam("budget"))).where(groups.c.name == turns.c.grp).scalar_subquery()
+_RUNNING = (
+    select(func.count()).select_from(runs).where(RUNNING_RUNS, runs.c.grp == bindparam("group")).scalar_subquery()
 )
-_DUE = (
-    select(turns.c.id, turns.c.thread_id, (_RUNNING >= _BUDGET).label("is_full"))
+_BUDGET = (
+    select(func.coalesce(groups.c.budget, bindparam("budget")))
+    .where(groups.c.name == bindparam("group"))
+    .scalar_subquery()
+)
+_FREE = Hot(select((_BUDGET - _RUNNING).label("free")))
+_HEADS = Hot(
+    select(turns.c.id, turns.c.thread_id)
     .where(READY_TURNS, turns.c.grp == bindparam("group"), turns.c.due_at <= bindparam("now"))
     .order_by(turns.c.due_at, turns.c.id)
-    .limit(1)
+    .limit(bindparam("as_many"))
 )
-_HEAD = Hot(_DUE)
 
 
-def head(tx: Tx, group: Group, now: datetime, *, default: int, passing: Collection[str] = ()) -> Head | None:
-    binds = {"group": group.value, "now": now, "budget": default}
-    if not passing:
-        row = _HEAD.first(tx, binds)
-    else:
-        found = tx.execute(_DUE.where(turns.c.id.not_in(passing)), binds).first()
-        row = dict(found._mapping) if found else None  # noqa: SLF001 - SQLAlchemy's documented way to names
-    return Head(turn_id=row["id"], thread_id=row["thread_id"], full=bool(row["is_full"])) if row else None
+def free_budget(tx: Tx, group: Group, *, default: int) -> int:
+    """How many more runs of this group may start."""
+    return max(0, int(_FREE.scalar(tx, {"group": group.value, "budget": default})))
+
+
+def heads(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, str]]:
+    """The turns that have been due longest, each with its thread."""
+    rows = _HEADS.rows(tx, {"group": group.value, "now": now, "as_many": as_many})
+    return [(row["id"], row["thread_id"]) for row in rows]
 
 
 def count_ready(tx: Tx, group: Group, now: datetime, limit: int) -> int:
     """How many turns of this group are due, counted no further than `limit`."""
     due = select(turns.c.id).where(READY_TURNS, turns.c.grp == group.value, turns.c.due_at <= now).limit(limit)
     return int(tx.execute(select(func.count()).select_from(due.subquery())).scalar_one())
+
+
+def stranded(tx: Tx, before: datetime, limit: int) -> list[str]:
+    """Threads with a turn that has queued since then, while nothing is open there and nobody is ready."""
+    other = turns.alias("other")
+    oldest = (
+        select(turns.c.thread_id, turns.c.id)
+        .where(QUEUED_TURNS, has(turns.c.ready, 0), turns.c.queued_at < before)
+        .order_by(turns.c.queued_at)
+        .limit(limit)
+        .subquery()
+    )
+    found = (
+        select(oldest.c.thread_id)
+        .distinct()
+        .where(
+            ~exists().where(runs.c.thread_id == oldest.c.thread_id, OPEN_RUNS),
+            ~exists().where(
+                other.c.thread_id == oldest.c.thread_id, has(other.c.status, TurnStatus.QUEUED), has(other.c.ready, 1)
+            ),
+        )
+    )
+    return list(tx.execute(found).scalars())
 
 
 def overdue(tx: Tx, now: datetime, limit: int) -> list[str]:

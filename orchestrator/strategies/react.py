@@ -19,17 +19,19 @@ def react(view: View) -> Move:
         return Infer()
     match view.reply.stop:
         case StopReason.TOOL_USE if view.reply.asks:
-            return _round_or_stop(view)
+            return _on_or_stop(view, RunTools())
         case StopReason.TOOL_USE:
             return Finish(ending=NATURAL_END)  # says it uses tools and asks for none: nothing is left to do
         case StopReason.PAUSE_TURN:
-            return Infer()
+            return _on_or_stop(view, Infer())
         case stop:
             return Finish(ending=ENDINGS[stop])
 
 
-def _round_or_stop(view: View) -> Move:
-    """The limit is asked before a round is opened: its calls would run for a model that is never asked again."""
+def _on_or_stop(view: View, move: Move) -> Move:
+    """The limit is asked before a round is opened: its calls would run for a model that is never asked again. A pause
+    counts as a round, or a model that always pauses would never end.
+    """
     if view.max_rounds is not None and view.rounds >= view.max_rounds:
         return Finish(ending=stopped("max_rounds", f"the limit of {view.max_rounds} tool rounds was reached"))
-    return RunTools()
+    return move

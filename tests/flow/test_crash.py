@@ -160,8 +160,7 @@ def test_one_sweep_after_the_lease_the_run_moves_again(world: World) -> None:
 def test_work_that_is_in_hand_is_left_alone(world: World) -> None:
     """The model call was picked up late and its worker lives: no second one is woken."""
     world.submit()
-    for _ in range(2):
-        world.deliver(world.pending.pop(0))
+    world.deliver(world.pending.pop(0))
     run = world.row("runs")
     world.locks.work.add(f"{run['id']}:1:1")
 

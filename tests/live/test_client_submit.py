@@ -15,6 +15,7 @@ import pytest
 from chordage.config.settings import Settings, load
 from chordage.orchestrator import views
 from chordage.orchestrator.core.status import TurnStatus
+from chordage.orchestrator.gateways.redis_events import done_channel
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import migrating
 from chordage.workers import local
@@ -48,8 +49,13 @@ def start(settings: Settings, rt: Runtime, redis_url: str) -> Start:
         env = {**os.environ, "CHORDAGE_REDIS_URL": redis_url}
         process = subprocess.Popen(
             [*COMMAND, *arguments],
-            cwd=settings.room, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            cwd=settings.room,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         processes.guard().watch(process.pid)
         return process
 
@@ -131,9 +137,12 @@ def test_who_waits_too_short_a_time_is_told_so(chordage, rt):
     assert f"turn {turn.id} is not done after 0.2 s (queued, number 1" in done.stderr
 
 
-def test_who_stops_waiting_leaves_the_turn_alone(start, rt):
+def test_who_stops_waiting_leaves_the_turn_alone(start, settings, rt):
     process = start("submit", "hello", "--wait")
     turn = queued(rt)
+    channel = done_channel(settings.prefix, turn.id)
+    with redis_from(settings) as redis:
+        until(lambda: redis.pubsub_numsub(channel)[0][1], "it waits")
 
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)

@@ -25,7 +25,7 @@ COMMANDS: dict[str, str] = {
     "migrate": "Bring the database to the schema of this version.",
     "bench": "Measure what the engine costs.",
 }
-ELSEWHERE = {"bench": "chordage.workers.bench"}
+ELSEWHERE = {"bench": "chordage.workers.bench.command"}  # with all that it measures
 
 
 class Commands(click.Group):

@@ -198,6 +198,13 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("turns", schema=None) as batch_op:
         batch_op.create_index(
+            "ix_turns_behind",
+            ["queued_at"],
+            unique=False,
+            sqlite_where=sa.text("status = 'queued' AND ready = 0"),
+            postgresql_where=sa.text("status = 'queued' AND ready = 0"),
+        )
+        batch_op.create_index(
             "ix_turns_deadline",
             ["deadline"],
             unique=False,
