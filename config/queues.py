@@ -1,4 +1,6 @@
-"""Celery's settings. Each answers to a measured loss, doubling or stall; change none without its drill in tests/live."""
+"""Celery's settings. Each answers to a measured loss, doubling or stall; change none without its drill in
+tests/live.
+"""
 
 from __future__ import annotations
 

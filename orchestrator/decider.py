@@ -191,7 +191,9 @@ def end_run(tx: Tx, rt: Runtime, run: Run, ending: Ending, *, content: str) -> l
 
 
 def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Intent]:
-    """An agent that cannot be loaded may be in the middle of an edit, or of a deploy: rescue tries again a few times."""
+    """An agent that cannot be loaded may be in the middle of an edit, or of a deploy: rescue tries again a few
+    times.
+    """
     if at.run.resends >= PATIENCE and not isinstance(error, Unavailable):
         return end_here(rt, at, failed("agent", str(error)))
     raise error

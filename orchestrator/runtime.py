@@ -26,8 +26,8 @@ class Runtime:
     new_id: Callable[[], str]
     worker: str
     budgets: dict[Group, int]
-    leases: LeaseRules = LeaseRules()
-    bounds: Bounds = Bounds()
+    leases: LeaseRules = field(default_factory=LeaseRules)
+    bounds: Bounds = field(default_factory=Bounds)
     held: Held = field(default_factory=Held)
 
     def now(self) -> datetime:

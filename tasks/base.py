@@ -1,7 +1,8 @@
 """What every Celery task of ours is: a runtime, a courier, and a loop that follows a run as far as this process may.
 
-An intent is followed here, without a message, when it belongs to the run in hand and fans nothing out. So a round of K calls
-costs K + 1 messages, and a run goes back through its group's queue once a round: there a chore yields to a chat.
+An intent is followed here, without a message, when it belongs to the run in hand and fans nothing out. So a round of
+K calls costs K + 1 messages, and a run goes back through its group's queue once a round: there a chore yields to a
+chat.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from celery import Task
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.intents import Advance, CallModel, CommitRound, Intent
 from chordage.orchestrator.runtime import Runtime
-
 from chordage.tasks.courier import Courier
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic fo
             else:
                 due.extend(followed)
 
-    def before_start(self, task_id: str, args: Any, kwargs: dict[str, Any]) -> None:
+    def before_start(self, task_id: str, args: Any, kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - Celery's signature
         ids = {name: value for name, value in kwargs.items() if name in {"run", "step", "turn", "group"}}
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(task=self.name, **ids)

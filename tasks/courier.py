@@ -1,7 +1,7 @@
 """From intent to Celery message: the only place that knows both.
 
-A message carries ids and is a wake-up. It may be lost, doubled or late; sending fails softly, because truth knows what is
-due and rescue sends it again.
+A message carries ids and is a wake-up. It may be lost, doubled or late; sending fails softly, because truth knows
+what is due and rescue sends it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from chordage.orchestrator.core.intents import (
     Dispatch,
     Intent,
 )
-
 from chordage.tasks import names
 
 log = structlog.get_logger()
@@ -65,7 +64,9 @@ class Courier:
         self._app.send_task(name, kwargs=kwargs, queue=queue, ignore_result=True, add_to_parent=False, **_shown(kwargs))
 
     def _fan_out(self, intent: CallTools) -> None:
-        """One chord a round, sent in one round trip. Its body and its errback are the same: the rows decide, not the chord."""
+        """One chord a round, sent in one round trip. Its body and its errback are the same: the rows decide, not the
+        chord.
+        """
         queue, tools_queue = intent.group.queue, intent.group.tools_queue
         body = self._signature(names.COMMIT_ROUND, queue, run=intent.run_id, step=intent.step)
         header = [

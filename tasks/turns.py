@@ -9,7 +9,6 @@ from celery import Celery
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
-
 from chordage.tasks import names
 from chordage.tasks.base import StageTask
 from chordage.tasks.request import request_from

@@ -106,5 +106,3 @@ def check_room(room: Room) -> None:
         agent = room.get(name)
         room.toolbox.specs(agent)
         catalog.check(agent)
-
-

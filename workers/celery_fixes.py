@@ -1,4 +1,6 @@
-"""Cures for faults of the very Celery release we pin. Each is tied to that version, so an upgrade asks whether it is needed."""
+"""Cures for faults of the very Celery release we pin. Each is tied to that version, so an upgrade asks whether it is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 
 def survive_reconnect() -> None:
-    """5.7.0 closes a lost connection twice. The second time the Redis channel restores unacknowledged messages through a
-    transport that has no client any more, and its AttributeError ends the worker. As a connection error it is handled like
-    the loss that it is. tests/live restarts Redis under a worker with a task in flight.
+    """5.7.0 closes a lost connection twice. The second time the Redis channel restores unacknowledged messages
+    through a transport that has no client any more, and its AttributeError ends the worker. As a connection error
+    it is handled like the loss that it is. tests/live restarts Redis under a worker with a task in flight.
     """
     if celery.__version__ != "5.7.0":
         return
@@ -28,8 +30,9 @@ def survive_reconnect() -> None:
 
 
 def reuse_clients() -> None:
-    """kombu 5.7.0 makes a Redis client object for every publish and every acknowledgement, a fifth of their cost. A client is
-    a thin handle on the channel's connection pool and safe to share between threads, so each channel keeps one.
+    """Kombu 5.7.0 makes a Redis client object for every publish and every acknowledgement, a fifth of their cost. A
+    client is a thin handle on the channel's connection pool and safe to share between threads, so each channel
+    keeps one.
     """
     if kombu.__version__ != "5.7.0":
         return

@@ -87,8 +87,8 @@ def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
     """Every rule of a turn request; the first that is broken is raised, with the field it is about."""
     message = request.message
     _check_origin(message)
-    for field in NAMES:
-        _check_name(field, getattr(message if hasattr(message, field) else request, field))
+    for name in NAMES:
+        _check_name(name, getattr(message if hasattr(message, name) else request, name))
     _check_text(message, bounds)
     _check_group(request)
     if request.control != "auto":

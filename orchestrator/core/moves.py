@@ -10,7 +10,9 @@ from chordage.orchestrator.core.reasons import Ending
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """A run at the moment of a decision: the reply that has just come, or none when a round has settled or nothing was."""
+    """A run at the moment of a decision: the reply that has just come, or none when a round has settled or nothing
+    was.
+    """
 
     rounds: int
     reply: Reply | None

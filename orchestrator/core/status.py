@@ -1,4 +1,6 @@
-"""The state machines, as tables. A table is the WHERE of the UPDATE that moves a row, and the source of the diagrams."""
+"""The state machines, as tables. A table is the WHERE of the UPDATE that moves a row, and the source of the
+diagrams.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ Calls = dict[tuple[str, int], list[Call]]
 
 
 def build(entries: Sequence[Entry], calls: Iterable[Call]) -> tuple[Said, ...]:
-    """The history of a thread as the model is to see it. Results stand where they were asked for, in the order asked."""
+    """The history of a thread as the model is to see it. Results stand where they were asked for, in the order
+    asked.
+    """
     by_step: Calls = {}
     for call in calls:
         by_step.setdefault((call.run_id, call.step), []).append(call)

@@ -77,7 +77,7 @@ class Held:
             hand.tell(Aborted())
 
     def hand_over(self) -> None:
-        """This process is stopping: what only waits for a model goes to another process now."""
+        """The process is stopping: what only waits for a model goes to another process now."""
         self.stopping = True
         for hand in self.all():
             if hand.may_hand_over:

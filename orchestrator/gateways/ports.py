@@ -12,7 +12,9 @@ from chordage.orchestrator.core.model import Prompt, Reply
 
 
 class Abort(Protocol):
-    """Whether the work in hand shall end early. `check` raises `Aborted` or `HandedOver`; `wait` sleeps, then checks."""
+    """Whether the work in hand shall end early. `check` raises `Aborted` or `HandedOver`; `wait` sleeps, then
+    checks.
+    """
 
     def check(self) -> None: ...
     def wait(self, seconds: float) -> None: ...

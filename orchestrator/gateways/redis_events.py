@@ -1,7 +1,8 @@
 """Live news in Redis: a stream per run, one for the fleet, and a word to whoever waits for a turn.
 
-News is lossy by design. It is handed to a thread that sends whatever has come in since it last sent, in one round trip: a
-stage never waits for Redis, and under load the news of many runs share the trip. The journal has all that is true.
+News is lossy by design. It is handed to a thread that sends whatever has come in since it last sent, in one round
+trip: a stage never waits for Redis, and under load the news of many runs share the trip. The journal has all that is
+true.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Locks in Redis: one per thread, owned by its run, and one per piece of work in hand.
 
-They spare SQL the question and the fleet a doubled model call. They are no truth: Redis may be empty, paused or wrong, and
-then every answer here is "go on", because the database decides at the commit. A lock is never waited for.
+They spare SQL the question and the fleet a doubled model call. They are no truth: Redis may be empty, paused or
+wrong, and then every answer here is "go on", because the database decides at the commit. A lock is never waited for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ class RedisLocks:
         self._lease = lease
 
     def _lock(self, thread_id: str, owner: str) -> Lock:
-        """The library's lock, held in the run's name rather than a process's: any worker that advances the run may extend it."""
+        """The library's lock, held in the run's name rather than a process's: any worker that advances the run may
+        extend it.
+        """
         lock = self._redis.lock(
             f"{self._prefix}thread:{thread_id}", timeout=2 * self._lease, blocking=False, thread_local=False
         )

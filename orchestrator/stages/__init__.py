@@ -2,6 +2,7 @@
 
 from chordage.orchestrator.stages.admission import Admitted, admit
 from chordage.orchestrator.stages.dispatch import dispatch
+
 from chordage.orchestrator.stages.advance import advance  # isort: skip
 from chordage.orchestrator.stages.inference import call_model  # isort: skip
 from chordage.orchestrator.stages.tool_call import after_lone_call, run_call  # isort: skip

@@ -1,7 +1,7 @@
 """1. A message becomes a queued turn.
 
-It is stored whole or refused with an error; nothing in between. The same dedupe key finds the turn that is there already,
-so a message handed in twice, by a retrying caller or a redelivered Celery message, is one turn.
+It is stored whole or refused with an error; nothing in between. The same dedupe key finds the turn that is there
+already, so a message handed in twice, by a retrying caller or a redelivered Celery message, is one turn.
 """
 
 from __future__ import annotations

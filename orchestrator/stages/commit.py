@@ -1,9 +1,9 @@
 """5b. A round whose calls are settled is committed once, and the run goes on.
 
-The rows are the barrier. The chord's body, its errback, a redelivered body and rescue all come here, any number of times,
-early or late: a round that is not settled is left alone, one that is passed is left alone, and the checkpoint is a unique
-row. The checkpoint rides in the run's next commit, the one that records the reply made from these results: until then the
-results are where they always are, in the rows of the calls.
+The rows are the barrier. The chord's body, its errback, a redelivered body and rescue all come here, any number of
+times, early or late: a round that is not settled is left alone, one that is passed is left alone, and the checkpoint
+is a unique row. The checkpoint rides in the run's next commit, the one that records the reply made from these
+results: until then the results are where they always are, in the rows of the calls.
 """
 
 from __future__ import annotations

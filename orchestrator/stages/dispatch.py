@@ -72,7 +72,9 @@ def _start_on(rt: Runtime, group: Group, turn_id: str, thread_id: str, *, overta
 
 
 def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
-    """A lock left behind by a run that is done is taken over: its holder died between its last commit and the release."""
+    """A lock left behind by a run that is done is taken over: its holder died between its last commit and the
+    release.
+    """
     holder = rt.locks.take(thread_id, owner)
     if holder is None:
         return True

@@ -1,8 +1,8 @@
 """4. One model call; its reply is recorded in the same commit as what follows from it.
 
-The call is made by whoever asks first. Redis keeps others from asking the model at the same time, the heartbeat puts the
-claim on record once the call lasts, and a wake-up that had to be sent again claims the run in SQL before it calls. If all
-of that fails, two calls are made and one reply is written: the guard on step and epoch sees to it.
+The call is made by whoever asks first. Redis keeps others from asking the model at the same time, the heartbeat puts
+the claim on record once the call lasts, and a wake-up that had to be sent again claims the run in SQL before it
+calls. If all of that fails, two calls are made and one reply is written: the guard on step and epoch sees to it.
 """
 
 from __future__ import annotations

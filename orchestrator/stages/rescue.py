@@ -1,9 +1,9 @@
 """Beside the line: truth is asked what should be moving, and the wake-ups are sent again.
 
-Every message may be lost and every worker may die; this stage is why that costs seconds and not turns. It looks for leases
-that ran out, rounds that are settled and not passed, turns that wait although there is budget, and turns past their
-deadline, in bounded batches. Several may sweep at once: rows are skipped where another holds them, and what is sent twice
-does nothing twice. It does not promise that only the lost is sent again.
+Every message may be lost and every worker may die; this stage is why that costs seconds and not turns. It looks for
+leases that ran out, rounds that are settled and not passed, turns that wait although there is budget, and turns past
+their deadline, in bounded batches. Several may sweep at once: rows are skipped where another holds them, and what is
+sent twice does nothing twice. It does not promise that only the lost is sent again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """5a. One tool call: its outcome is a row.
 
-What the tool declares decides what is on record before it starts. An unsafe or reconcilable call is claimed in a commit of
-its own, so that a crash inside it leaves evidence and it is never run again blindly. A pure or idempotent call may run
-twice by its own word: it starts at once, and is claimed with the first heartbeat, or when this is not its first wake-up.
+What the tool declares decides what is on record before it starts. An unsafe or reconcilable call is claimed in a
+commit of its own, so that a crash inside it leaves evidence and it is never run again blindly. A pure or idempotent
+call may run twice by its own word: it starts at once, and is claimed with the first heartbeat, or when this is not
+its first wake-up.
 """
 
 from __future__ import annotations
@@ -140,7 +141,9 @@ def storable(text: str) -> str:
 
 
 def _cut_short(rt: Runtime, work: Work) -> None:
-    """This process is told to die inside the call. What may run again is let go at once; the rest is as after a crash."""
+    """The process is told to die inside the call. What may run again is let go at once; the rest is as after a
+    crash.
+    """
     if work.token is None:
         return
     if work.call.effect in {Effect.PURE, Effect.IDEMPOTENT}:

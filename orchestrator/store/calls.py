@@ -12,7 +12,6 @@ from sqlalchemy import bindparam, select
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus
-
 from chordage.orchestrator.store import many
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import FLYING_CALLS, calls, runs
@@ -60,8 +59,8 @@ def full_result(tx: Tx, call_id: str) -> str | None:
 
 _INSERT = many.Insert(
     calls,
-    ("id", "run_id", "thread_id", "step", "place", "ask_id", "generation", "tool", "arguments", "effect", "status", "code",
-     "content", "lease_until", "resends", "expiries", "ended_at"),
+    ("id", "run_id", "thread_id", "step", "place", "ask_id", "generation", "tool", "arguments", "effect", "status",
+     "code", "content", "lease_until", "resends", "expiries", "ended_at"),
 )  # fmt: skip
 
 

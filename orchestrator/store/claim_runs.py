@@ -42,8 +42,8 @@ _OPEN = Hot(_open)
 def open_run(tx: Tx, turn: Turn, run_id: str, *, now: datetime, lease_until: datetime) -> Run | None:
     """None when the thread has an open run already: the index says so, whatever anybody believed."""
     run = Run(
-        id=run_id, thread_id=turn.thread_id, turn_id=turn.id, agent=turn.agent, group=turn.group, strategy=turn.strategy,
-        status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1, phase=Phase.INFERENCE, rounds=0,
+        id=run_id, thread_id=turn.thread_id, turn_id=turn.id, agent=turn.agent, group=turn.group,
+        strategy=turn.strategy, status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1, phase=Phase.INFERENCE, rounds=0,
         resends=0, expiries=0, claim_token=None, claim_worker=None, lease_until=lease_until, usage=Usage(),
         started_at=now, ended_at=None, in_flight=0,
     )  # fmt: skip

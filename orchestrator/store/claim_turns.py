@@ -64,7 +64,7 @@ _STARTED = {
 }
 _START = Hot(
     update(turns)
-    .where(*_MAY_START, _RUNNING_IN_GROUP + _IN_FRONT < bindparam("budget"))
+    .where(*_MAY_START, bindparam("budget") > _RUNNING_IN_GROUP + _IN_FRONT)
     .values(_STARTED)
     .returning(*COLUMNS)
 )
@@ -73,7 +73,8 @@ _START = Hot(
 def start_turn(tx: Tx, turn_id: str, run_id: str, *, budget: int, now: datetime, overtake: bool = False) -> Turn | None:
     """The turn is active, if it may be: ready, due, and with budget for all that have been due longer and for itself.
 
-    So any of them may be started first, and none of them has to wait because of it. `overtake`: as if it were the oldest.
+    So any of them may be started first, and none of them has to wait because of it. `overtake`: as if it were the
+    oldest.
     """
     binds = {"turn_id": turn_id, "run": run_id, "budget": budget, "now": now, "as_many": 0 if overtake else budget}
     row = _START.first(tx, binds)
@@ -115,7 +116,9 @@ class Ended:
 
 
 def end_turn(tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Disposition, now: datetime) -> Ended:
-    """The turn is done, and the next one in its thread's line is ready: one statement, so that nobody sees half of it."""
+    """The turn is done, and the next one in its thread's line is ready: one statement, so that nobody sees half of
+    it.
+    """
     binds = {"turn_id": turn_id, "thread": thread_id, "of_group": group.value, "how": disposition.value, "now": now}
     rows = _END.rows(tx, binds)
     freed = {Group(row["grp"]) for row in rows if row["id"] != turn_id}
@@ -132,8 +135,8 @@ _LOCK_RUN = select(runs.c.id).join(turns, turns.c.thread_id == runs.c.thread_id)
 def end_queued(tx: Tx, turn_id: str, disposition: Disposition, now: datetime) -> Turn | None:
     """A turn that never started ends.
 
-    Its thread and the run that is open there are locked first, in the order in which an arrival locks them: whoever comes
-    to the line or moves it on at this moment waits, and then sees it without this turn.
+    Its thread and the run that is open there are locked first, in the order in which an arrival locks them: whoever
+    comes to the line or moves it on at this moment waits, and then sees it without this turn.
     """
     tx.execute(_LOCK_THREAD.where(turns.c.id == turn_id).with_for_update(of=threads))
     tx.execute(_LOCK_RUN.where(turns.c.id == turn_id).with_for_update(of=runs))

@@ -1,9 +1,9 @@
 """Statements of the hot path, compiled once and handed to the driver as they are.
 
-A turn is some twenty-five statements, and the library's way to execute one costs more than the statement: cache keys, a
-context, a result, for each. What is written here in SQLAlchemy Core is compiled by SQLAlchemy for each dialect at its first
-use, with the bind and result types that it knows, and from then on costs what the driver costs. Errors are the library's
-again, and a connection that broke is thrown away.
+A turn is some twenty-five statements, and the library's way to execute one costs more than the statement: cache keys,
+a context, a result, for each. What is written here in SQLAlchemy Core is compiled by SQLAlchemy for each dialect at
+its first use, with the bind and result types that it knows, and from then on costs what the driver costs. Errors are
+the library's again, and a connection that broke is thrown away.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import and_, bindparam, select
 
 from chordage.orchestrator.core.records import Call, Checkpoint, Entry
-
 from chordage.orchestrator.store import calls as call_rows
 from chordage.orchestrator.store import many
 from chordage.orchestrator.store.hot import Hot
@@ -70,7 +69,7 @@ def of_run(tx: Tx, run_id: str) -> list[Entry]:
 
 def of_thread(tx: Tx, thread_id: str, limit: int) -> list[Entry]:
     found = select(journal).where(journal.c.thread_id == thread_id).order_by(journal.c.id.desc()).limit(limit)
-    return [_from_row(row._mapping) for row in reversed(tx.execute(found).all())]
+    return [_from_row(row) for row in reversed(tx.execute(found).mappings().all())]
 
 
 def _from_row(row: Mapping[str, Any]) -> Entry:

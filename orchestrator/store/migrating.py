@@ -1,4 +1,6 @@
-"""The schema is brought up to date by one command, forward only; and every process asks for its version before it works."""
+"""The schema is brought up to date by one command, forward only; and every process asks for its version before it
+works.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from chordage.orchestrator.core.errors import WrongSchema
-
 from chordage.orchestrator.store.tx import Store
 
 ADVISORY_LOCK = 0x63686F7264  # any number that nobody else uses

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
+
 from sqlalchemy import bindparam, func, select
 
 from chordage.orchestrator.core.groups import Group
@@ -11,7 +12,6 @@ from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
-
 from chordage.orchestrator.store.hot import Hot, Row
 from chordage.orchestrator.store.schema import FLYING_CALLS, OPEN_RUNS, RUNNING_RUNS, calls, runs
 from chordage.orchestrator.store.tx import Tx

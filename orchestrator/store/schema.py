@@ -1,8 +1,9 @@
 """The tables. What must never be stored is a constraint here, not an `if` elsewhere.
 
 One schema for SQLite and PostgreSQL. Rows that are only ever written in the transaction that made or locked what they
-point to have no foreign key: the check would lock that row a second time, and write to it, for every step of every turn. The invariants that carry the product are two partial unique indexes: one open run
-per thread, and one turn per dedupe key.
+point to have no foreign key: the check would lock that row a second time, and write to it, for every step of every
+turn. The invariants that carry the product are two partial unique indexes: one open run per thread, and one turn per
+dedupe key.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from sqlalchemy import (
 )
 
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, CallStatus, RunStatus, TurnStatus
-
 from chordage.orchestrator.store.types import Json, Moment, Serial
 
 metadata = MetaData(

@@ -12,7 +12,6 @@ from sqlalchemy.sql.elements import ColumnElement
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import Disposition, TurnStatus
-
 from chordage.orchestrator.store.hot import Hot, Row
 from chordage.orchestrator.store.schema import (
     OPEN_RUNS,

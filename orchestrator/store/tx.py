@@ -6,9 +6,9 @@ must never be shared between processes.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +19,6 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from chordage.orchestrator.core.errors import Unavailable
-
 from chordage.orchestrator.store.engine import make_engine, plain
 
 Tx = Connection

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 from chordage.orchestrator.core.moves import Move, View
-
 from chordage.orchestrator.strategies.direct import direct
 from chordage.orchestrator.strategies.react import react
 

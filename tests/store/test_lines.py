@@ -135,7 +135,9 @@ def test_a_line_moves_on_whatever_happens_at_once(store):
             for name in "bc":
                 admit(tx, f"{name}-{thread}", thread)
         race(store, _doings(store, thread))
-        found = select(schema.turns.c.ready).where(schema.turns.c.thread_id == thread, schema.turns.c.status == "queued")
+        found = select(schema.turns.c.ready).where(
+            schema.turns.c.thread_id == thread, schema.turns.c.status == "queued"
+        )
         with store.read() as tx:
             assert sum(tx.execute(found).scalars()) == 1, f"thread {thread}"
 

@@ -71,8 +71,9 @@ def _watch_commits(file: Path) -> None:
 def _watch_chords(file: Path) -> None:
     """Where a chord is between two of its steps; `PLACES` in tests/live/faults/test_chord_losses.py names them."""
     from celery.backends.redis import RedisBackend
-    from chordage.orchestrator.stages import tool_call
     from kombu import Producer
+
+    from chordage.orchestrator.stages import tool_call
 
     plain_part, plain_publish, plain_settle = RedisBackend.on_chord_part_return, Producer.publish, tool_call._settle
 

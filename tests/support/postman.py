@@ -1,7 +1,7 @@
 """A postman between a round's fan-out and the workers: he loses, doubles, spoils and delays the messages of a chord.
 
 Turns of group `will` fan out to `will.tools`, which no worker of the rig serves. What lies there goes through his hands
-into `chat.tools`, which one does. The bodies of those chords he has sent to `chore`, and takes them from there to `will`.
+into `chat.tools`, which one does. The bodies of those chords he has sent to `chore`, and takes from there to `will`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A fleet for live tests: real workers in processes of their own, a broker and a database of the test's, all to be killed.
+"""A fleet for live tests: real workers in processes of their own, a broker and a database, all of them to be killed.
 
 Tools and models write what they do into a ledger, a file apart from broker and database. What the rows say is compared
 with what the ledger says.
@@ -162,9 +162,7 @@ class Rig:
 
     def submit(self, plan: Plan, thread: str | None = None, **fields: Any) -> str:
         """As the HTTP server takes turns in. The same plan is the same turn, so it may be submitted again."""
-        request = request_from(
-            {"text": plan.text, "thread_id": thread, "dedupe_key": plan.id, **fields}, source="rig"
-        )
+        request = request_from({"text": plan.text, "thread_id": thread, "dedupe_key": plan.id, **fields}, source="rig")
         return accept(self.runtime, Courier(self.app), request).turn_id
 
     def admit(self, plan: Plan, thread: str | None = None, **fields: Any) -> list[Intent]:
@@ -239,7 +237,9 @@ class Rig:
     def what_is_open(self) -> str:
         lines = [f"queues {self.queue_lengths()}"]
         for table in ("turns", "runs", "calls"):
-            still = [row for row in self.rows(table) if row["status"] not in {"done", "succeeded", "failed", "cancelled"}]
+            still = [
+                row for row in self.rows(table) if row["status"] not in {"done", "succeeded", "failed", "cancelled"}
+            ]
             lines += [f"{len(still)} open {table}", *(f"  {row}" for row in still[:5])]
         dead = [worker.name for worker in self.workers.values() if not worker.alive]
         return "\n".join([*lines, f"dead workers: {dead}", *self._last_words()])
@@ -288,4 +288,3 @@ def make_rig(tmp_path: Path, start_valkey: Callable[..., WatchedValkey]) -> Iter
     yield make
     for rig in made:
         rig.close()
-

@@ -1,7 +1,8 @@
-"""The base of every ratio: the turn as a Celery user writes it, with a chord per round and nothing stored but results.
+"""The base of every ratio: the turn as a Celery user writes it, with a chord per round and nothing stored but
+results.
 
-The history rides in the messages. A worker that dies loses at most what redelivery cannot bring back; nobody can look up
-what became of a turn.
+The history rides in the messages. A worker that dies loses at most what redelivery cannot bring back; nobody can
+look up what became of a turn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The same chord with its checkpoints in SQL, as a team writes it with SQLAlchemy's ORM: short sessions, a commit per step.
+"""The same chord with its checkpoints in SQL, as a team writes it with SQLAlchemy's ORM: short sessions, a commit
+per step.
 
-A turn of one round of four calls makes 13 commits: turn and message, turn running, reply with its calls, each call running
-and done, results as messages, the end.
+A turn of one round of four calls makes 13 commits: turn and message, turn running, reply with its calls, each call
+running and done, results as messages, the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Our engine as a contender: the client is a service with the Python API, that stores the turn itself and waits for its end."""
+"""Our engine as a contender: the client is a service with the Python API, that stores the turn itself and waits
+for its end.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,7 @@ class Engine:
 class AllInOne(Engine):
     """Workers of the same kind and number as the hand-written contenders have: two, of four processes."""
 
-    name = "chordage, like for like"
+    name = "chordage-all"
     redis_number = 4
 
     def _workers(self) -> list[Role]:

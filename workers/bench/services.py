@@ -28,6 +28,11 @@ class Services:
     keeper: Keeper
     pids: tuple[int, ...]
 
+    @property
+    def kind(self) -> str:
+        """For the report: no password."""
+        return self.database_url.partition(":")[0].partition("+")[0]
+
 
 @contextmanager
 def services(*, database: str | None, redis_url: str | None) -> Iterator[Services]:

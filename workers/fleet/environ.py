@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pydantic import SecretStr
@@ -22,7 +21,7 @@ def _text(value: Any) -> str:
         case str():
             return value
         case tuple():
-            return json.dumps(value)
+            return ",".join(value)
         case _ if hasattr(value, "model_dump_json"):
             return str(value.model_dump_json())
         case _:

@@ -1,8 +1,8 @@
 """Every way in which Celery is known to lose or double the callback of a chord, provoked once.
 
-What is expected each time: nothing changes but time. Not provoked, because our rounds cannot come to it: an empty header
-(a round in which nothing may run is passed without a chord), a header that retries itself (`tools.call` never does), a
-nested group, a header whose name no worker knows (there is one name, and a worker that knows our bodies knows it), and
+What is expected each time: nothing changes but time. Not provoked, because our rounds cannot come to it: an empty
+header (a round in which nothing may run is passed without a chord), a header that retries itself (`tools.call` never
+does), a nested group, a header whose name no worker knows (there is one name, and a worker that knows our bodies knows it), and
 `worker_deduplicate_successful_tasks` (it is off). The loss of Redis is in test_redis_faults.py.
 """
 
@@ -187,12 +187,12 @@ def test_a_chord_whose_process_dies_costs_time_only(who, make_rig, migrated_data
         rig.worker(name, *arguments, program=(sys.executable, dying_worker.__file__), env={"RIG_ORDER": str(order)})
     rig.ready()
 
-    for place in PLACES:
+    for place, meaning in PLACES.items():
         give_order(order, at=2 if place == "header" else 1, when=place, who=who)
         turn = rig.submit(Plan(id=place, seconds=0.1))
         rig.wait_until_done(meanwhile=rig.restart_the_dead)
 
-        assert is_carried_out(order), f"nobody died where {PLACES[place]}"
+        assert is_carried_out(order), f"nobody died where {meaning}"
         assert rig.row("turns", id=turn)["disposition"] == "answered"
     check_rig(rig)
 

@@ -22,7 +22,12 @@ def dying_rig(rig: Rig) -> Rig:
     order = rig.folder / "order"
     give_order(order, at=10_000, when="after", who="worker")
     program = (sys.executable, dying_worker.__file__)
-    for name, role, size in (("turns-1", "turns", 8), ("turns-2", "turns", 8), ("tools-1", "tools", 2), ("tools-2", "tools", 2)):
+    for name, role, size in (
+        ("turns-1", "turns", 8),
+        ("turns-2", "turns", 8),
+        ("tools-1", "tools", 2),
+        ("tools-2", "tools", 2),
+    ):
         size_and_role = ("--role", role, "--concurrency", str(size))
         rig.worker(name, *size_and_role, program=program, env={"RIG_ORDER": str(order)})
     rig.ready()

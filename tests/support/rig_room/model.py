@@ -1,4 +1,4 @@
-"""The model of the rig's room: what it says follows from the message alone, which is a plan in JSON (support.rig.Plan)."""
+"""The model of the rig's room: what it says follows from the message, which is a plan in JSON (support.rig.Plan)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,153 @@
+"""What is refused over HTTP: every rule, every limit, every thing that is not there, as a problem document."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from chordage.orchestrator import views
+from chordage.orchestrator.core.message import Bounds
+from chordage.orchestrator.loops.server import largest_body
+from chordage.workers import local
+from support.web_server import PROBLEM
+
+pytestmark = pytest.mark.redis
+
+
+BROKEN = {
+    "blank text": ({"text": " \n"}, 422, "text", "text is blank"),
+    "no text": ({}, 422, "text", "Field required"),
+    "chat without channel": ({"text": "x", "origin": "chat"}, 422, "channel", "needs a channel"),
+    "chat with blank channel": ({"text": "x", "origin": "chat", "channel": " "}, 422, "channel", "needs a channel"),
+    "invoke with channel": ({"text": "x", "channel": "api"}, 422, "channel", "takes no channel"),
+    "task over HTTP": ({"text": "x", "origin": "task"}, 422, "origin", "'invoke' or 'chat'"),
+    "chore over HTTP": ({"text": "x", "origin": "chore"}, 422, "origin", "'invoke' or 'chat'"),
+    "will over HTTP": ({"text": "x", "origin": "will"}, 422, "origin", "'invoke' or 'chat'"),
+    "sender": ({"text": "x", "sender": "owner"}, 422, "sender", "known from the credential"),
+    "unknown field": ({"text": "x", "thread": "t"}, 422, "thread", "Extra inputs"),
+    "empty thread id": ({"text": "x", "thread_id": ""}, 422, "thread_id", "1 to 200 characters"),
+    "long thread id": ({"text": "x", "thread_id": "t" * 201}, 422, "thread_id", "1 to 200 characters, not 201"),
+    "control character": ({"text": "x", "thread_id": "a\nb"}, 422, "thread_id", "visible characters"),
+    "NUL in text": ({"text": "a\0b"}, 422, "text", "NUL"),
+    "half a surrogate": ({"text": "\ud800"}, 422, "text", "Unicode"),
+    "NUL in meta": ({"text": "x", "meta": {"a": ["\0"]}}, 422, "meta", "NUL"),
+    "half a surrogate in meta": ({"text": "x", "meta": {"a": "\ud800"}}, 422, "meta", "surrogate"),
+    "NUL in channel": ({"text": "x", "origin": "chat", "channel": "a\0"}, 422, "channel", "pattern"),
+    "long channel": ({"text": "x", "origin": "chat", "channel": "c" * 201}, 422, "channel", "at most 200"),
+    "meta is a list": ({"text": "x", "meta": []}, 422, "meta", "dictionary"),
+    "no such way when busy": ({"text": "x", "when_busy": "drop"}, 422, "when_busy", "'enqueue' or 'reject'"),
+    "no such group": ({"text": "x", "group": "vip"}, 422, "group", "'chat', 'task'"),
+    "no such strategy": ({"text": "x", "strategy": "think"}, 422, "strategy", "direct, react"),
+    "control": ({"text": "x", "control": "step"}, 422, "control", "'auto'"),
+    "empty dedupe key": ({"text": "x", "dedupe_key": ""}, 422, "dedupe_key", "1 to 200"),
+    "deadline without zone": ({"text": "x", "deadline": "2030-01-01T00:00:00"}, 422, "deadline", "timezone"),
+    "deadline is over": ({"text": "x", "deadline": "2001-01-01T00:00:00Z"}, 422, "deadline", "past"),
+    "outside of time": ({"text": "x", "deadline": "9999-12-31T23:59:59-01:00"}, 422, "deadline", "years 1 to 9999"),
+    "starts too late": (
+        {"text": "x", "not_before": "2090-01-01T00:00:00Z", "deadline": "2089-01-01T00:00:00Z"},
+        422, "not_before", "could never start",
+    ),
+    "long text": ({"text": "é" * 2001}, 413, "text", "4002 bytes, the limit is 4000"),
+    "large meta": ({"text": "x", "meta": {"a": "b" * 65536}}, 413, "meta", "the limit is 65536"),
+    "unknown agent": ({"text": "x", "agent": "eve"}, 404, "agent", "there are: ada, bob"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "status", "field", "detail"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_rule_is_a_problem_document_that_names_the_field(client, rt, fields, status, field, detail):
+    response = client.post("/turns", content=json.dumps(fields), headers={"Content-Type": "application/json"})
+
+    problem = response.json()
+    assert (response.status_code, response.headers["Content-Type"]) == (status, PROBLEM)
+    assert (problem["status"], problem["field"]) == (status, field)
+    assert detail in problem["detail"]
+    assert problem["type"].startswith("urn:chordage:problem:")
+    assert views.turns(rt.store) == [], "nothing is stored"
+
+
+def test_what_json_does_not_have_is_refused(client):
+    response = client.post(
+        "/turns", content='{"text": "x", "meta": {"a": NaN}}', headers={"Content-Type": "application/json"}
+    )
+
+    assert (response.status_code, response.json()["field"]) == (422, "meta")
+
+
+def test_a_backslash_before_digits_is_no_nul(client):
+    assert client.post("/turns", json={"text": "x", "reply_target": {"path": "\\u0000"}}).status_code == 202
+
+
+@pytest.mark.parametrize("content", ["{", "", "[1, 2", '{"text": "x"', "\xff", "[" * 5000])
+def test_a_body_that_is_no_json_is_a_problem_document(client, content):
+    response = client.post("/turns", content=content, headers={"Content-Type": "application/json"})
+
+    assert response.status_code == (422 if content == "" else 400)
+    assert response.headers["Content-Type"] == PROBLEM
+
+
+@pytest.mark.parametrize("wait", ["-1", "61", "nan", "soon"])
+def test_a_wait_out_of_bounds_is_refused_before_anything_is_stored(client, rt, wait):
+    response = client.post(f"/turns?wait={wait}", json={"text": "x"})
+
+    assert (response.status_code, response.json()["field"]) == (422, "wait")
+    assert views.turns(rt.store) == []
+
+
+def test_a_busy_thread_can_be_a_conflict(client, rt):
+    turn_id = client.post("/turns", json={"text": "x", "thread_id": "t"}).json()["turn_id"]
+    local.begin(rt, views.turn(rt.store, turn_id))
+
+    response = client.post("/turns", json={"text": "y", "thread_id": "t", "when_busy": "reject"})
+
+    assert response.status_code == 409
+    assert "thread 't' is busy with run" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/turns/nope", "/turns/%00", "/turns/a%2Fb", "/turns/" + "x" * 300, "/nowhere"])
+def test_what_is_not_there_is_a_404_document(client, path):
+    response = client.get(path)
+
+    assert (response.status_code, response.headers["Content-Type"]) == (404, PROBLEM)
+
+
+def test_a_wrong_method_is_a_405_document_that_names_the_right_one(client):
+    response = client.put("/turns", json={})
+
+    assert (response.status_code, response.headers["Content-Type"]) == (405, PROBLEM)
+    assert response.headers["Allow"] == "POST"
+
+
+def test_too_large_a_body_is_refused_by_its_announced_length(client, settings):
+    """The body is never sent: whoever announces it is answered at once."""
+    limit = largest_body(Bounds(text_bytes=4000, meta_bytes=settings.max_meta_bytes))
+    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=10) as connection:
+        head = (
+            f"POST /turns HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {limit + 1}\r\n\r\n"
+        )
+        connection.sendall(head.encode())
+        answer = connection.recv(65536).decode()
+
+    assert answer.startswith("HTTP/1.1 413 ")
+    assert PROBLEM in answer
+
+
+def test_too_large_a_body_of_unknown_length_is_refused_while_it_comes(client):
+    def endless() -> Iterator[bytes]:
+        yield b'{"text": "'
+        for _ in range(200):
+            yield b"x" * 65536
+
+    response = client.post("/turns", content=endless(), headers={"Content-Type": "application/json"})
+
+    assert (response.status_code, response.headers["Content-Type"]) == (413, PROBLEM)
+
+
+def test_a_text_at_its_limit_is_accepted_however_it_is_escaped(client):
+    body = '{"text": "' + "\\u0041" * 4000 + '"}'
+
+    response = client.post("/turns", content=body, headers={"Content-Type": "application/json"})
+
+    assert response.status_code == 202

@@ -1,0 +1,153 @@
+"""What clients see while a service is away, while too many wait, and while the server stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from chordage.config.settings import Settings
+from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.core.status import TurnStatus
+from chordage.workers import web
+from support import client_room
+from support.waiting import until
+from support.web_server import PROBLEM, raising, served, server_with, with_database, with_redis
+
+pytestmark = pytest.mark.redis
+
+
+def test_health_is_good_while_both_services_answer(client):
+    response = client.get("/health")
+
+    assert (response.status_code, response.json()) == (
+        200,
+        {"status": "ok", "services": {"database": "ok", "redis": "ok"}},
+    )
+
+
+@pytest.fixture
+def broken_redis(settings: Settings, start_valkey: Callable[..., object]) -> Iterator[tuple[httpx.Client, object]]:
+    server = start_valkey()
+    with served(web.wired(with_redis(settings, server.url))) as client:
+        yield client, server
+
+
+def test_health_names_redis_when_it_is_gone_and_recovers_with_it(broken_redis):
+    client, server = broken_redis
+    server.kill()
+
+    response = client.get("/health")
+
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
+    assert response.json()["detail"].startswith("redis does not answer")
+    assert response.json()["services"]["database"] == "ok"
+    server.start()
+    until(lambda: client.get("/health").status_code == 200, "healthy again")
+
+
+def test_health_answers_in_bounded_time_while_redis_is_frozen(broken_redis):
+    client, server = broken_redis
+    with server.frozen():
+        began = time.monotonic()
+        response = client.get("/health")
+        took = time.monotonic() - began
+
+    assert response.status_code == 503
+    assert took < 4
+
+
+def test_a_message_is_accepted_while_redis_is_gone(broken_redis, rt):
+    client, server = broken_redis
+    server.kill()
+
+    response = client.post("/turns?wait=0.3", json={"text": "hello"})
+
+    assert response.status_code == 202
+    assert [line.text for line in views.turns(rt.store)] == ["hello"], "rescue will wake the fleet"
+
+
+def test_a_database_that_is_away_is_a_503_that_does_not_say_where_it_is():
+    away = raising(Unavailable("the database at postgresql://user@secret.host/db does not answer"))
+    with served(server_with(accept=away, turn=away)) as client:
+        responses = [client.post("/turns", json={"text": "x"}), client.get("/turns/x")]
+
+    for response in responses:
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
+        assert response.headers["Content-Type"] == PROBLEM
+        assert "secret" not in response.text
+
+
+def test_a_bug_of_ours_is_a_500_without_internals():
+    with served(server_with(turn=raising(RuntimeError("SELECT secret")))) as client:
+        response = client.get("/turns/x")
+
+    assert (response.status_code, response.headers["Content-Type"]) == (500, PROBLEM)
+    assert "secret" not in response.text
+
+
+def test_an_accepted_message_stays_accepted_when_waiting_for_it_fails(settings, rt):
+    admitted = stages.Admitted(turn_id="1", thread_id="t")
+    app = server_with(accept=lambda request: admitted, wait=raising(Unavailable("gone")))
+    with served(app) as client:
+        response = client.post("/turns?wait=5", json={"text": "x"})
+
+    assert (response.status_code, response.json()["turn_id"]) == (202, "1")
+
+
+def test_those_who_wait_never_keep_a_message_from_coming_in():
+    """Four may wait; the others are sent home at once, although the four are still there."""
+    admitted, enough = stages.Admitted(turn_id="1", thread_id="t"), threading.Event()
+    app = server_with(
+        accept=lambda request: admitted, wait=lambda turn_id, seconds: enough.wait(20) and done, waiters=4
+    )
+    done = SimpleNamespace(status=TurnStatus.QUEUED)
+    with served(app) as client, ThreadPoolExecutor(10) as threads:
+        post = partial(httpx.post, f"{client.base_url}/turns?wait=1", timeout=20)
+        waiting = [threads.submit(post, json={"text": "x"}) for _ in range(10)]
+        until(lambda: sum(waiter.done() for waiter in waiting) == 6, "those beyond the four are sent home")
+        assert client.post("/turns", json={"text": "y"}).status_code == 202
+        enough.set()
+        assert {waiter.result().status_code for waiter in waiting} == {202}
+
+
+def test_a_server_that_stops_lets_those_go_who_wait(settings, rt):
+    with ThreadPoolExecutor() as threads:
+        with served(web.wired(settings), timeout_graceful_shutdown=1) as client:
+            waiter = threads.submit(httpx.post, f"{client.base_url}/turns?wait=60", json={"text": "x"}, timeout=90)
+            until(lambda: views.turns(rt.store), "the message is in")
+            began = time.monotonic()
+        stopped = time.monotonic() - began
+        waiter.exception()
+
+    assert stopped < 10
+    until(lambda: not _waits_go_on(), "no thread is left behind", patience=10)
+
+
+def _waits_go_on() -> list[str]:
+    return [one.name for one in threading.enumerate() if "AnyIO worker" in one.name]
+
+
+def test_a_server_that_lacks_a_service_says_so_and_ends(monkeypatch, tmp_path):
+    client_room.write(tmp_path / "room")
+    monkeypatch.setenv("CHORDAGE_ROOM", str(tmp_path / "room"))
+    monkeypatch.setenv("CHORDAGE_REDIS_URL", "redis://127.0.0.1:1/0")
+
+    with pytest.raises(SystemExit, match="chordage: the database is empty: run `chordage migrate`"):
+        web.make_app()
+
+
+def test_health_says_when_the_database_has_another_schema(settings, tmp_path):
+    other = with_database(settings, f"sqlite:///{tmp_path}/new.db")
+    with served(web.wired(other)) as client:
+        response = client.get("/health")
+
+    assert response.status_code == 503
+    assert "run `chordage migrate`" in response.json()["services"]["database"]

@@ -1,0 +1,105 @@
+"""Waiting for a turn: quick while Redis brings word, sure while it does not."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+import pytest
+
+from chordage.config.settings import Settings
+from chordage.orchestrator import stages
+from chordage.orchestrator.gateways.redis_events import done_channel
+from chordage.orchestrator.runtime import Runtime
+from chordage.workers.bootstrap import redis_from, runtime_from
+from chordage.workers.waiting import redis_for_waiting, wait_for_turn
+from support.waiting import until
+from support.web_server import finish, with_redis
+
+pytestmark = pytest.mark.redis
+
+
+def test_word_that_a_turn_is_done_arrives_within_milliseconds(settings, rt):
+    """From the publish to the return of the wait, measured ten times: far below the second of the backstop."""
+    redis, waiting = redis_from(settings), redis_for_waiting(settings)
+    times = []
+    for number in range(10):
+        turn_id = _submitted(rt, f"hello {number}")
+        with ThreadPoolExecutor() as threads:
+            waiter = threads.submit(_timed_wait, waiting, rt, turn_id)
+            channel = done_channel(settings.prefix, turn_id)
+            until(lambda channel=channel: redis.pubsub_numsub(channel)[0][1], "it listens", pause=0.001)
+            quiet = runtime_from(settings, with_redis=False)
+            finish(quiet, turn_id)
+            quiet.store.close()
+            published = time.perf_counter()
+            redis.publish(channel, "1")
+            times.append(waiter.result() - published)
+    redis.close()
+    waiting.close()
+
+    assert median(times) < 0.1
+
+
+def _submitted(rt: Runtime, text: str) -> str:
+    from chordage.tasks.request import request_from
+
+    return stages.admit(rt, request_from({"text": text}, source="test"))[0].turn_id
+
+
+def _timed_wait(redis: object, rt: Runtime, turn_id: str) -> float:
+    turn = wait_for_turn(redis, rt, turn_id, 20)
+    assert turn.answer
+    return time.perf_counter()
+
+
+def test_a_wait_survives_the_loss_of_redis(settings, rt, start_valkey):
+    server = start_valkey()
+    redis = redis_for_waiting(with_redis(settings, server.url))
+    turn_id = _submitted(rt, "hello")
+    with ThreadPoolExecutor() as threads:
+        waiter = threads.submit(wait_for_turn, redis, rt, turn_id, 20)
+        until(lambda: server_has_listeners(server, settings, turn_id), "it listens")
+        server.kill()
+        finish(rt, turn_id)
+        began = time.monotonic()
+        turn = waiter.result()
+    redis.close()
+
+    assert turn.answer == "You said: hello"
+    assert time.monotonic() - began < 3
+
+
+def server_has_listeners(server: object, settings: Settings, turn_id: str) -> int:
+    import redis
+
+    with redis.Redis.from_url(server.url) as client:
+        return client.pubsub_numsub(done_channel(settings.prefix, turn_id))[0][1]
+
+
+@pytest.mark.parametrize("redis", ["none", "dead"])
+def test_without_redis_a_wait_asks_the_database(settings, rt, redis):
+    dead = with_redis(settings, "redis://127.0.0.1:1/0")
+    client = None if redis == "none" else redis_for_waiting(dead)
+    turn_id = _submitted(rt, "hello")
+    with ThreadPoolExecutor() as threads:
+        waiter = threads.submit(wait_for_turn, client, rt, turn_id, 20)
+        finish(rt, turn_id)
+
+        assert waiter.result().answer == "You said: hello"
+
+
+def test_a_wait_is_over_when_its_time_is_over(settings, rt):
+    turn_id = _submitted(rt, "hello")
+
+    assert wait_for_turn(None, rt, turn_id, 0.05).status == "queued"
+
+
+def test_a_turn_that_is_done_is_not_waited_for(settings, rt):
+    turn_id = _submitted(rt, "hello")
+    finish(rt, turn_id)
+    redis = redis_for_waiting(settings)
+
+    assert wait_for_turn(redis, rt, turn_id, 0).answer == "You said: hello"
+    redis.close()
