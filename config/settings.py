@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     max_text_bytes: int = Field(default=256 * 1024, ge=1)
     max_meta_bytes: int = Field(default=64 * 1024, ge=1)
 
-    tool_time_limit: float = Field(default=900.0, gt=0)
+    tool_time_limit: int = Field(default=900, gt=0)
     soft_shutdown: float = Field(default=25.0, ge=0)
     host: str = "127.0.0.1"
     port: int = Field(default=8630, ge=0, le=65535)

@@ -7,7 +7,7 @@ what is due and rescue sends it again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Any, assert_never
 
 import structlog
 from celery import Celery, Signature, chord
@@ -83,6 +83,6 @@ class Courier:
         )
 
 
-def _shown(kwargs: dict[str, object]) -> dict[str, str]:
+def _shown(kwargs: dict[str, object]) -> dict[str, Any]:
     """What Flower shows of a message. Celery would walk and quote every argument of every message for it."""
     return {"argsrepr": "", "kwargsrepr": " ".join(f"{name}={value}" for name, value in kwargs.items())}

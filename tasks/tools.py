@@ -9,7 +9,7 @@ from chordage.tasks import names
 from chordage.tasks.base import StageTask
 
 
-def register(app: Celery, base: type[StageTask], *, time_limit: float) -> None:
+def register(app: Celery, base: type[StageTask], *, time_limit: int) -> None:
     @app.task(name=names.CALL_TOOLS, base=base, bind=True, time_limit=time_limit, acks_on_failure=True)
     def call_tools(
         self: StageTask,

@@ -16,7 +16,7 @@ from chordage.tasks.request import request_from
 
 def register(app: Celery, base: type[StageTask]) -> None:
     @app.task(name=names.SUBMIT, base=base, bind=True, ignore_result=False)
-    def submit(self: StageTask, **fields: Any) -> str:
+    def submit(self: StageTask, /, **fields: Any) -> str:
         """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
         fields.setdefault("dedupe_key", self.request.id)
         admitted, intents = stages.admit(self.runtime, request_from(fields, source="celery"))

@@ -4,12 +4,14 @@ needed.
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
-import celery
-import kombu
-from kombu.transport.redis import Channel
+from kombu.transport import redis as transport
 from redis.exceptions import ConnectionError as RedisConnectionError
+
+# Its private methods are what is mended; the type checker need not know them.
+Channel: Any = transport.Channel
 
 
 def survive_reconnect() -> None:
@@ -17,11 +19,11 @@ def survive_reconnect() -> None:
     through a transport that has no client any more, and its AttributeError ends the worker. As a connection error
     it is handled like the loss that it is. tests/live restarts Redis under a worker with a task in flight.
     """
-    if celery.__version__ != "5.7.0":
+    if version("celery") != "5.7.0":
         return
-    original = Channel._connparams  # noqa: SLF001 - the fault is in a private method
+    original = Channel._connparams  # noqa: SLF001
 
-    def connparams(self: Channel, asynchronous: bool = False) -> Any:
+    def connparams(self: Any, asynchronous: bool = False) -> Any:
         if self.connection is None or self.connection.client is None:
             raise RedisConnectionError("channel already closed")
         return original(self, asynchronous)
@@ -34,11 +36,11 @@ def reuse_clients() -> None:
     client is a thin handle on the channel's connection pool and safe to share between threads, so each channel
     keeps one.
     """
-    if kombu.__version__ != "5.7.0":
+    if version("kombu") != "5.7.0":
         return
     original = Channel._create_client  # noqa: SLF001
 
-    def create_client(self: Channel, asynchronous: bool = False) -> Any:
+    def create_client(self: Any, asynchronous: bool = False) -> Any:
         if asynchronous:
             return original(self, asynchronous)
         pool = self.pool

@@ -20,6 +20,7 @@ from redis.retry import Retry
 
 from chordage.config.settings import Settings
 from chordage.orchestrator import views
+from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.gateways.redis_events import done_channel
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.views import TurnView
@@ -44,12 +45,12 @@ def wait_for_turn(
     """The turn as it is when it is done, or when the time is over. `timeout` None: wait for ever."""
     until = None if timeout is None else time.monotonic() + timeout
     with _listening(redis, done_channel(prefix, turn_id)) as word:
-        while not views.is_done(rt.store, turn_id):
+        while True:
+            turn = views.turn(rt.store, turn_id)
             left = LOOK if until is None else until - time.monotonic()
-            if left <= 0:
-                break
+            if turn.status is TurnStatus.DONE or left <= 0:
+                return turn
             word.wait(min(LOOK, left))
-    return views.turn(rt.store, turn_id)
 
 
 class Word:

@@ -79,7 +79,12 @@ class RedisEvents:
                 if kind == "turn.done":
                     pipe.publish(done_channel(self._prefix, data["turn"]), "1")
                     continue
-                entry = {"kind": kind, "run": run_id, "fact": str(int(kind != "model.delta")), "data": json.dumps(data)}
+                entry: dict[Any, Any] = {
+                    "kind": kind,
+                    "run": run_id,
+                    "fact": str(int(kind != "model.delta")),
+                    "data": json.dumps(data),
+                }
                 stream = f"{self._prefix}live:{run_id}"
                 pipe.xadd(stream, entry, maxlen=KEEP, approximate=True)
                 if kind in {"run.started", "run.finished"}:

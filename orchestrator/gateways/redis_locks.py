@@ -24,7 +24,7 @@ class RedisLocks:
         """The library's lock, held in the run's name rather than a process's: any worker that advances the run may
         extend it.
         """
-        lock = self._redis.lock(
+        lock: Lock = self._redis.lock(
             f"{self._prefix}thread:{thread_id}", timeout=2 * self._lease, blocking=False, thread_local=False
         )
         lock.local.token = owner.encode()

@@ -22,7 +22,7 @@ BUILTIN = "chordage.orchestrator.gateways.tools.builtin"
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
 
 
-class NoTool(Exception):  # noqa: N818 - says what is there
+class NoTool(Exception):
     """Nothing usable at that import path; the text says why and what to do. The caller adds where it is asked for."""
 
 

@@ -7,6 +7,7 @@ makes it true, also while Redis is empty, paused or wrong. Either alone is enoug
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import structlog
 
@@ -98,6 +99,6 @@ def _start(tx: Tx, rt: Runtime, group: Group, turn_id: str, run_id: str, *, over
     return run
 
 
-def _said(turn: Turn) -> dict[str, object]:
+def _said(turn: Turn) -> dict[str, Any]:
     said = {"text": turn.text, "turn": turn.id, "origin": turn.origin, "channel": turn.channel, "sender": turn.sender}
     return {**said, "parts": turn.meta["parts"]} if turn.meta.get("parts") else said

@@ -144,11 +144,9 @@ def _cut_short(rt: Runtime, work: Work) -> None:
     """The process is told to die inside the call. What may run again is let go at once; the rest is as after a
     crash.
     """
-    if work.token is None:
-        return
     if work.call.effect in {Effect.PURE, Effect.IDEMPOTENT}:
         with rt.store.single() as tx:
-            claims.release_call(tx, work.call.id, work.token, rt.now())
+            claims.release_call(tx, work.call.id, work.token, rt.worker, rt.now())
 
 
 def after_lone_call(rt: Runtime, call_id: str) -> list[Intent]:

@@ -29,7 +29,7 @@ _BY_ID = Hot(
 _NAMES = [column.name for column in COLUMNS]
 
 
-def from_row(row: Mapping[str, Any], prefix: str = "") -> Call:
+def from_row(row: Mapping[Any, Any], prefix: str = "") -> Call:
     fields = {name: row[prefix + name] for name in _NAMES}
     fields["effect"] = Effect(fields["effect"])
     fields["status"] = CallStatus(fields["status"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, and_, bindparam, or_, update
+from sqlalchemy import ColumnElement, and_, bindparam, or_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from chordage.orchestrator.core.model import Usage
@@ -18,7 +18,7 @@ from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import RUNNING_RUNS, has, runs
 from chordage.orchestrator.store.tx import Tx
 
-_INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _COUNTERS = ("rounds", "resends", "expiries", "input_tokens", "output_tokens", "cached_tokens")
 _NEW = {
     **{name: bindparam(name) for name in ("id", "thread_id", "turn_id", "agent", "grp", "strategy")},
@@ -32,7 +32,7 @@ _NEW = {
 }
 
 
-def _open(dialect: str) -> Executable:
+def _open(dialect: str) -> Any:
     return _INSERT[dialect](runs).values(_NEW).on_conflict_do_nothing().returning(runs.c.id)
 
 
@@ -43,9 +43,9 @@ def open_run(tx: Tx, turn: Turn, run_id: str, *, now: datetime, lease_until: dat
     """None when the thread has an open run already: the index says so, whatever anybody believed."""
     run = Run(
         id=run_id, thread_id=turn.thread_id, turn_id=turn.id, agent=turn.agent, group=turn.group,
-        strategy=turn.strategy, status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1, phase=Phase.INFERENCE, rounds=0,
-        resends=0, expiries=0, claim_token=None, claim_worker=None, lease_until=lease_until, usage=Usage(),
-        started_at=now, ended_at=None, in_flight=0,
+        strategy=turn.strategy, status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1,
+        phase=Phase.INFERENCE, rounds=0, resends=0, expiries=0, claim_token=None, claim_worker=None,
+        lease_until=lease_until, usage=Usage(), started_at=now, ended_at=None, in_flight=0,
     )  # fmt: skip
     binds = {
         "id": run.id, "thread_id": run.thread_id, "turn_id": run.turn_id, "agent": run.agent, "grp": run.group.value,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Dialect, Executable
+from sqlalchemy import ClauseElement, Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -35,7 +35,7 @@ class _Compiled:
 
 
 class Hot:
-    def __init__(self, statement: Executable | Callable[[str], Executable]) -> None:
+    def __init__(self, statement: ClauseElement | Callable[[str], ClauseElement]) -> None:
         """`statement`, or what makes it for the dialect of that name."""
         self._statement = statement
         self._compiled: dict[str, _Compiled] = {}
@@ -79,7 +79,7 @@ class Hot:
         return compiled, cursor
 
     def _compile(self, dialect: Dialect) -> _Compiled:
-        statement = self._statement(dialect.name) if callable(self._statement) else self._statement
+        statement = self._statement if isinstance(self._statement, ClauseElement) else self._statement(dialect.name)
         compiler = statement.compile(dialect=_named_binds(dialect))
         assert isinstance(compiler, SQLCompiler)
         self._compiled[dialect.name] = compiled = _Compiled(
@@ -117,11 +117,12 @@ def _row(compiled: _Compiled, values: Sequence[Any]) -> Row:
     return row
 
 
-def _as_the_library_says(tx: Tx, sql: str, error: Exception) -> BaseException:
+def _as_the_library_says(tx: Tx, sql: str, error: Any) -> BaseException:
     dialect = tx.dialect
     lost = dialect.is_disconnect(error, tx.connection, None)
     if lost:
         tx.invalidate(error)
-    return DBAPIError.instance(
+    wrapped: BaseException = DBAPIError.instance(
         sql, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect
     )
+    return wrapped

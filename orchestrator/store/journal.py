@@ -62,9 +62,8 @@ def history(tx: Tx, thread_id: str) -> tuple[list[Entry], list[Call]]:
 
 
 def of_run(tx: Tx, run_id: str) -> list[Entry]:
-    return [
-        _from_row(row) for row in tx.execute(select(journal).where(journal.c.run_id == run_id).order_by(journal.c.id))
-    ]
+    found = select(journal).where(journal.c.run_id == run_id).order_by(journal.c.id)
+    return [_from_row(row) for row in tx.execute(found).mappings()]
 
 
 def of_thread(tx: Tx, thread_id: str, limit: int) -> list[Entry]:
@@ -72,7 +71,7 @@ def of_thread(tx: Tx, thread_id: str, limit: int) -> list[Entry]:
     return [_from_row(row) for row in reversed(tx.execute(found).mappings().all())]
 
 
-def _from_row(row: Mapping[str, Any]) -> Entry:
+def _from_row(row: Mapping[Any, Any]) -> Entry:
     kind = Checkpoint(row["kind"])
     names = ("id", "thread_id", "run_id", "step", "body", "at")
     return Entry(kind=kind, **{name: row[name] for name in names})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import bindparam, func, select
 
@@ -31,7 +32,7 @@ _BY_ID = Hot(_LOAD.where(runs.c.id == bindparam("run_id")))
 def from_row(row: Row) -> Run:
     fields = dict(row)
     reason = fields.pop("reason")
-    typed = {
+    typed: dict[str, Any] = {
         "group": Group(fields.pop("grp")),
         "status": RunStatus(fields.pop("status")),
         "phase": Phase(fields.pop("phase")),

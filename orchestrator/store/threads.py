@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Executable, bindparam, select
+from sqlalchemy import bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from chordage.orchestrator.store.hot import Hot
@@ -19,10 +20,10 @@ _ROW = {
     "updated_at": bindparam("now"),
 }
 _AGAIN = {"arrivals": threads.c.arrivals + 1, "updated_at": bindparam("now")}
-_INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
-def _arrive(dialect: str) -> Executable:
+def _arrive(dialect: str) -> Any:
     row = _INSERT[dialect](threads).values(_ROW)
     return row.on_conflict_do_update(index_elements=["id"], set_=_AGAIN).returning(threads.c.arrivals)
 

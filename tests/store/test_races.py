@@ -39,7 +39,7 @@ def test_a_turn_is_started_by_one(store):
 
 
 def test_a_thread_gets_one_open_run_though_two_of_its_turns_are_ready(store):
-    """A chore is ready, then a chat comes in ahead of it: two groups, so their dispatchers do not wait for each other."""
+    """A chore is ready, then a chat comes in ahead of it: their dispatchers do not wait for each other."""
     with store.write() as tx:
         admit(tx, "a", group=Group.CHORE)
         admit(tx, "b", group=Group.CHAT)

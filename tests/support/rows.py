@@ -13,7 +13,6 @@ from chordage.orchestrator.store import calls, claims, runs, threads, turns
 from chordage.orchestrator.store.tx import Store, Tx
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LONG_AGO = NOW - timedelta(days=1)
 LATER = NOW + timedelta(seconds=30)
 
 
@@ -32,7 +31,7 @@ def admit(tx: Tx, turn_id: str, thread_id: str = "t1", group: Group = Group.CHAT
 
 def start(tx: Tx, turn_id: str, run_id: str, budget: int = 100) -> bool:
     """As dispatch does it. False when the turn could not start."""
-    turn = claims.start_turn(tx, turn_id, run_id, budget=budget, now=NOW, unless_due_before=LONG_AGO)
+    turn = claims.start_turn(tx, turn_id, run_id, budget=budget, now=NOW)
     return turn is not None and claims.open_run(tx, turn, run_id, now=NOW, lease_until=LATER) is not None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from celery import Celery
+from redis import Redis
 
 from chordage.config.settings import Settings, load
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
@@ -82,7 +83,7 @@ class Engine:
         return Courier(self._app)
 
     @cached_property
-    def _redis(self):  # type: ignore[no-untyped-def]
+    def _redis(self) -> Redis | None:
         return redis_for_waiting(self.settings)
 
     def turn(self, thread: str, agent: str = rooms.WORKER) -> None:

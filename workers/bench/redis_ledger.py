@@ -1,8 +1,8 @@
 """What a contender asks of Redis, command by command, as MONITOR shows it: exact, and the same on every machine.
 
-Counted are the commands of the contender's own database, clients included. Not counted is what a fleet says also when it
-has nothing to do: pings, questions whether a queue has grown, the timers of kombu and of rescue. A blocking pop may end
-with nothing, so of these one is counted for each message. What a Lua script does inside Redis is no command.
+Counted are the commands of the contender's own database, clients included. Not counted is what a fleet says also when
+it has nothing to do: pings, questions whether a queue has grown, the timers of kombu and of rescue. A blocking pop may
+end with nothing, so of these one is counted for each message. What a Lua script does inside Redis is no command.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RedisLedger:
         self._redis.close()
 
     def _listen(self) -> None:
-        with self._redis.monitor() as monitor:
+        with self._redis.monitor() as monitor:  # type: ignore[no-untyped-call]
             self._listening.set()
             while True:
                 said = monitor.next_command()

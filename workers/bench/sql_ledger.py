@@ -1,7 +1,7 @@
 """What a contender asks of the database: commits, statements and bytes, counted by the database itself.
 
-PostgreSQL: a transaction that writes takes a transaction id, and only such a one, so their difference is the number of write
-commits. `pg_stat_statements` counts statements; a list of rows is as many statements as it has rows, sent in one go.
+PostgreSQL: a transaction that writes takes a transaction id, and only such a one, so the ids taken are the number of
+write commits. `pg_stat_statements` counts statements; a list of rows counts as many as the driver makes of it.
 SQLite: a reader holds the write-ahead log open, so it grows only, and every commit leaves one marked frame in it.
 """
 

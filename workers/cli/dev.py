@@ -13,6 +13,7 @@ from chordage.config.settings import Settings, load
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
 from chordage.workers.cli.output import busy, console
 from chordage.workers.fleet.found import running_in
+from chordage.workers.fleet.ports import free_port
 
 if TYPE_CHECKING:
     from chordage.workers.fleet.fleet import Fleet
@@ -46,8 +47,9 @@ def dev(host: str | None, port: int | None, with_demo: bool, tools: int) -> None
 
 def _settings(host: str | None, port: int | None, with_demo: bool) -> Settings:
     settings = load(host=host, port=port)
+    port = settings.port or free_port()  # 0: any that is free
     if not with_demo:
-        return settings
+        return load(host=host, port=port)
     from chordage.workers import demo
 
     room = settings.state_path / "demo"

@@ -13,7 +13,7 @@ from chordage.orchestrator.gateways.ports import Abort
 DETAIL_LIMIT = 300
 
 
-class AttemptFailed(ChordageError):  # noqa: N818 - named as its like in core.errors
+class AttemptFailed(ChordageError):
     """One attempt at a model call failed. Stays inside this package: what leaves is ModelFailed, with all of them."""
 
     def __init__(self, fault: Fault, detail: str, *, retry_after: float | None = None) -> None:

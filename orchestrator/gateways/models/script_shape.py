@@ -14,7 +14,7 @@ E = TypeVar("E", bound=StrEnum)
 _NUMBER = (int, float)
 
 
-class BadScript(ValueError):  # noqa: N818 - says what the data is
+class BadScript(ValueError):
     """The data of a script is not as it must be. Whoever knows the file and the line makes it a RoomError."""
 
 

@@ -16,7 +16,7 @@ Resolve = Callable[[str, int], list[str]]
 _NAT64 = ip_network("64:ff9b::/96")  # carries an IPv4 address in its last four bytes
 
 
-class Refused(Exception):  # noqa: N818 - says what was done
+class Refused(Exception):
     """The address is not one to talk to."""
 
 

@@ -20,7 +20,7 @@ COMPLAINTS = 20  # a model that sends a list of a thousand wrong items needs to 
 GOT_LIMIT = 80
 
 
-class Unfit(Exception):  # noqa: N818 - says what the arguments are
+class Unfit(Exception):
     """The arguments do not fit; the text lists why, one line each."""
 
 

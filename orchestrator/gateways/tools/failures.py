@@ -11,7 +11,7 @@ from chordage.orchestrator.gateways.tools.suspend import Suspend
 MESSAGE_LIMIT = 4_000
 
 
-class TimedOut(Exception):  # noqa: N818 - says what became of the attempt
+class TimedOut(Exception):
     """The attempt ran into its timeout."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from chordage.orchestrator.gateways.ports import ToolOutcome
 
 
-class NotJson(Exception):  # noqa: N818 - says what the result is
+class NotJson(Exception):
     """The tool returned something that cannot be shown to a model."""
 
 

@@ -26,7 +26,7 @@ class OnExpiry(StrEnum):
     DEFAULT = "default"  # `default` is taken as if somebody had answered it
 
 
-class Suspend(Exception):  # noqa: N818 - a request, not an error
+class Suspend(Exception):
     """A tool asks for a decision before it goes on."""
 
     def __init__(

@@ -2,8 +2,8 @@
 
 What is expected each time: nothing changes but time. Not provoked, because our rounds cannot come to it: an empty
 header (a round in which nothing may run is passed without a chord), a header that retries itself (`tools.call` never
-does), a nested group, a header whose name no worker knows (there is one name, and a worker that knows our bodies knows it), and
-`worker_deduplicate_successful_tasks` (it is off). The loss of Redis is in test_redis_faults.py.
+does), a nested group, a header whose name no worker knows (there is one name, and a worker that knows our bodies knows
+it), and `worker_deduplicate_successful_tasks` (it is off). The loss of Redis is in test_redis_faults.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tools of the rig's room. Each notes down that it began and that it ended, where neither broker nor database loses it."""
+"""Tools of the rig's room. Each notes down that it began and that it ended, apart from broker and database."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ def test_settings_made_of_their_environment_are_the_same(monkeypatch, tmp_path):
         intake_queues=("celery", "other"),
         budgets=Budgets(chat=3, will=0),
         lease=2.5,
+        beat=1.0,
         port=9000,
     )
 

@@ -1,0 +1,116 @@
+"""The counting itself is counted: on databases and commands of which we know what was done."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from chordage.orchestrator.core.errors import Unavailable
+from chordage.workers.bench.redis_ledger import CHATTER
+from chordage.workers.bench.sql_ledger import sql_ledger
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "counted.db"
+    db = connection(path)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("CREATE TABLE words (word TEXT)")
+    db.close()
+    return path
+
+
+def connection(path):
+    return sqlite3.connect(path, isolation_level=None)
+
+
+def test_each_commit_that_writes_is_counted_once_however_much_it_writes(file):
+    db = connection(file)
+    with sql_ledger(f"sqlite:///{file}") as ledger:
+        db.execute("INSERT INTO words VALUES ('one')")
+        db.execute("BEGIN")
+        db.executemany("INSERT INTO words VALUES (?)", [("x" * 3000,)] * 50)
+        db.execute("COMMIT")
+
+        assert ledger.count().commits == 2
+    db.close()
+
+
+def test_reads_and_rollbacks_and_writes_that_find_nothing_are_no_commits(file):
+    db = connection(file)
+    with sql_ledger(f"sqlite:///{file}") as ledger:
+        db.execute("SELECT * FROM words").fetchall()
+        db.execute("UPDATE words SET word = 'never' WHERE word = 'absent'")
+        db.execute("BEGIN")
+        db.execute("INSERT INTO words VALUES ('gone')")
+        db.execute("ROLLBACK")
+
+        found = ledger.count()
+    db.close()
+    assert (found.commits, found.bytes) == (0, 0)
+
+
+def test_log_is_counted_across_what_would_have_been_its_checkpoint(file):
+    db = connection(file)
+    with sql_ledger(f"sqlite:///{file}") as ledger:
+        for _ in range(1200):  # SQLite folds the log in at 1,000 pages, were it not read
+            db.execute("INSERT INTO words VALUES ('one')")
+
+        found = ledger.count()
+    db.close()
+    assert found.commits == 1200
+    assert found.bytes >= 1200 * 4096
+
+
+def test_counting_needs_a_database_at_rest(file):
+    reader = connection(file)
+    reader.execute("INSERT INTO words VALUES ('in the log')")
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM words").fetchall()
+
+    with pytest.raises(Unavailable, match="a moment in which nobody writes"), sql_ledger(f"sqlite:///{file}"):
+        pass
+    reader.close()
+
+
+@pytest.mark.postgres
+def test_postgres_counts_commits_that_write_and_nothing_else(postgres_server):
+    url = postgres_server.create_database()
+    with sql_ledger(url) as ledger, postgres_server.connect() as other:
+        other.execute("SELECT 1")
+        before = ledger.count().commits
+        other.execute("CREATE TABLE words_of_bench (word text)")
+        other.execute("INSERT INTO words_of_bench VALUES ('one'), ('two')")
+        other.execute("SELECT * FROM words_of_bench")
+        other.execute("DROP TABLE words_of_bench")
+
+        assert (before, ledger.count().commits) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "BRPOP chat chat.tools 1",
+        "PING",
+        "SET chordage:sweep:17 1 NX PX 15000",
+        "LLEN chat",
+        "ZRANGE unacked_index 1794996311.12 0 BYSCORE REV WITHSCORES",
+        "PUBLISH /3.celeryev/worker.heartbeat {}",
+    ],
+)
+def test_what_an_idle_fleet_says_is_not_counted(command):
+    assert CHATTER.search(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "LPUSH chat {}",
+        "ZADD unacked_index 1.5 tag",
+        "PUBLISH chordage:done:t 1",
+        "SET chordage:thread:t r:1 NX PX 60000",
+    ],
+)
+def test_what_a_turn_says_is_counted(command):
+    assert not CHATTER.search(command)
