@@ -43,10 +43,9 @@ class Courier:
 
     def _send(self, intent: Intent) -> None:
         match intent:
-            case Dispatch(group=group, hint=None):
-                self._wake(names.DISPATCH, group.queue, group=group.value)
-            case Dispatch(group=group, hint=(turn_id, thread_id)):
-                self._wake(names.DISPATCH, group.queue, group=group.value, turn=turn_id, thread=thread_id)
+            case Dispatch(group=group, hint=hint):
+                of_hint = {"turn": hint.turn_id, "thread": hint.thread_id} if hint else {}
+                self._wake(names.DISPATCH, group.queue, group=group.value, **of_hint)
             case Advance(run_id=run_id, group=group):
                 self._wake(names.ADVANCE, group.queue, run=run_id)
             case CallModel(run_id=run_id, step=step, group=group):

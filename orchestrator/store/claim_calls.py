@@ -77,7 +77,7 @@ def settle_call(tx: Tx, call_id: str, token: str | None, outcome: Outcome) -> bo
 
 
 def release_call(tx: Tx, call_id: str, token: str | None, worker: str, now: datetime) -> None:
-    """A call that may run again elsewhere at once. Without a token it was held by the heartbeat in the worker's name."""
+    """A call that may run again elsewhere at once. Without a token, the heartbeat held it in the worker's name."""
     ours = calls.c.claim_token == token if token else and_(calls.c.claim_token.is_(None), calls.c.worker == worker)
     freed = update(calls).where(calls.c.id == call_id, ours, has(calls.c.status, *sorted(OPEN_CALL)))
     tx.execute(freed.values(claim_token=None, worker=None, lease_until=now))

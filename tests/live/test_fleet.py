@@ -211,6 +211,6 @@ def test_message_of_a_plain_celery_app_becomes_a_turn_without_naming_a_queue(roo
     )
 
     store = Store(fleet.database_url)
-    until(lambda: views.is_done(store, sent.stdout.strip()), "the turn is done")
+    until(lambda: views.turn(store, sent.stdout.strip()).disposition, "the turn is done")
     store.close()
     assert processes.stop(dev, signal.SIGINT) == 0

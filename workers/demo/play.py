@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from chordage.config.settings import Settings
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.tx import Store
 from chordage.workers.demo.played import Homes, Played, told
 from chordage.workers.fleet.fleet import Fleet
@@ -46,7 +47,9 @@ def play(fleet: Fleet, turn_id: str, tell: Callable[[News], None], check: Callab
     homes = Homes(fleet)
     try:
         run_id = _run_of(store, turn_id, check)
-        for news in _follow(fleet.settings, run_id, lambda: views.is_done(store, turn_id), check):
+        for news in _follow(
+            fleet.settings, run_id, lambda: views.turn(store, turn_id).status is TurnStatus.DONE, check
+        ):
             if worker := news.data.get("worker"):
                 homes.of(str(worker))
             tell(news)
