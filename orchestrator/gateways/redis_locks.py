@@ -20,18 +20,18 @@ class RedisLocks:
         self._prefix = prefix
         self._lease = lease
 
-    def _lock(self, thread_id: str, owner: str) -> Lock:
+    def _lock(self, thread_id: str, owner: str, seconds: float) -> Lock:
         """The library's lock, held in the run's name rather than a process's: any worker that advances the run may
         extend it.
         """
-        lock: Lock = self._redis.lock(
-            f"{self._prefix}thread:{thread_id}", timeout=2 * self._lease, blocking=False, thread_local=False
-        )
+        name = f"{self._prefix}thread:{thread_id}"
+        lock: Lock = self._redis.lock(name, timeout=seconds, blocking=False, thread_local=False)
         lock.local.token = owner.encode()
         return lock
 
     def take(self, thread_id: str, owner: str) -> str | None:
-        lock = self._lock(thread_id, owner)
+        """Briefly at first: who dies between this and the commit that starts the run blocks its thread no longer."""
+        lock = self._lock(thread_id, owner, self._lease / 3)
         try:
             if lock.acquire(token=owner):
                 return None
@@ -45,7 +45,7 @@ class RedisLocks:
 
     def extend(self, thread_id: str, owner: str) -> None:
         """A lock that is gone is taken again: the run still owns its thread, whatever Redis has forgotten."""
-        lock = self._lock(thread_id, owner)
+        lock = self._lock(thread_id, owner, 2 * self._lease)
         try:
             lock.extend(2 * self._lease, replace_ttl=True)
         except LockError:
@@ -55,7 +55,7 @@ class RedisLocks:
 
     def release(self, thread_id: str, owner: str) -> None:
         try:
-            self._lock(thread_id, owner).release()
+            self._lock(thread_id, owner, self._lease).release()
         except LockError:
             log.debug("lock was gone before it was released", thread=thread_id)
         except RedisError as error:

@@ -77,8 +77,10 @@ def one(tx: Tx, turn_id: str) -> Row | None:
     return tx.execute(_ONE.where(turns.c.id == turn_id)).mappings().first()
 
 
-def exists(tx: Tx, turn_id: str) -> bool:
-    return tx.execute(select(turns.c.id).where(turns.c.id == turn_id)).first() is not None
+def is_done(tx: Tx, turn_id: str) -> bool | None:
+    """None: there is no such turn."""
+    status = tx.execute(select(turns.c.status).where(turns.c.id == turn_id)).scalar()
+    return None if status is None else status == TurnStatus.DONE.value
 
 
 def newest(

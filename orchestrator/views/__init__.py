@@ -5,7 +5,7 @@ from chordage.orchestrator.views.history import Remark, history
 from chordage.orchestrator.views.runs import AttemptView, InferenceStep, RunView, Step, ToolRound, run
 from chordage.orchestrator.views.subjects import Subject, subject_of
 from chordage.orchestrator.views.threads import ThreadView, thread, threads
-from chordage.orchestrator.views.turns import TurnLine, TurnView, turn, turns
+from chordage.orchestrator.views.turns import TurnLine, TurnView, is_done, turn, turns
 
 __all__ = [
     "AttemptView",
@@ -20,6 +20,7 @@ __all__ = [
     "TurnLine",
     "TurnView",
     "history",
+    "is_done",
     "run",
     "subject_of",
     "thread",

@@ -17,7 +17,7 @@ class Subject(StrEnum):
 
 def subject_of(store: Store, some_id: str) -> Subject:
     with store.read() as tx:
-        if reads_turns.exists(tx, some_id):
+        if reads_turns.is_done(tx, some_id) is not None:
             return Subject.TURN
         if runs.load(tx, some_id) is not None:
             return Subject.RUN

@@ -85,6 +85,15 @@ def turn(store: Store, turn_id: str) -> TurnView:
     return _full(row)
 
 
+def is_done(store: Store, turn_id: str) -> bool:
+    """A cheap question, for those who ask often."""
+    with store.read() as tx:
+        done = reads_turns.is_done(tx, turn_id)
+    if done is None:
+        raise NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
+    return done
+
+
 def turns(
     store: Store,
     *,

@@ -119,6 +119,7 @@ def test_a_turn_cancelled_before_it_started_has_no_run(world):
     ("ask", "says"),
     [
         (views.turn, "there is no turn 'nope'; `chordage turns` lists them"),
+        (views.is_done, "there is no turn 'nope'; `chordage turns` lists them"),
         (views.run, "there is no run 'nope'; `chordage turns` lists turns with their runs"),
         (views.thread, "there is no thread 'nope'; `chordage threads` lists them"),
         (views.history, "there is no thread 'nope'; `chordage threads` lists them"),
