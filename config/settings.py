@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     intake_queues: Annotated[
         tuple[str, ...], NoDecode
     ] = ()  # further queues in which others leave `turns.submit`, such as "celery"
-    pool_size: int = Field(default=4, ge=1)
+    pool_size: int = Field(default=3, ge=1)
     budgets: Budgets = Budgets()
 
     lease: float = Field(default=30.0, gt=0)

@@ -18,7 +18,7 @@ from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Di
 from chordage.orchestrator.core.model import Reply, ToolAsk, Usage
 from chordage.orchestrator.core.moves import Finish, Infer, Move, RunTools, View
 from chordage.orchestrator.core.reasons import Ending, failed, stopped
-from chordage.orchestrator.core.records import Call, Checkpoint, NewCall, Phase, Run
+from chordage.orchestrator.core.records import Answer, Checkpoint, NewCall, Phase, Run
 from chordage.orchestrator.core.rounds import distinct, generations, spread
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, body_of
@@ -38,7 +38,7 @@ class Scene:
 
     agent: AgentSpec
     specs: dict[str, ToolSpec]
-    known: Sequence[Call]
+    known: Sequence[Answer]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,6 +233,6 @@ def _round_rows(rt: Runtime, at: Position, scene: Scene) -> list[journal.Row]:
     return [round_row(rt, run, [call for call in scene.known if call.run_id == run.id and call.step == run.step])]
 
 
-def round_row(rt: Runtime, run: Run, settled: Sequence[Call]) -> journal.Row:
+def round_row(rt: Runtime, run: Run, settled: Sequence[Answer]) -> journal.Row:
     body = {"calls": [{"id": call.id, "status": call.status.value, "code": call.code} for call in settled]}
     return journal.entry(run.thread_id, run.id, run.step, Checkpoint.TOOL_RESULTS, body, rt.now())

@@ -13,7 +13,7 @@ from chordage.orchestrator.core.groups import ALL_QUEUES
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks import tools, turns
 from chordage.tasks.base import StageTask
-from chordage.workers import celery_fixes, hooks
+from chordage.workers import celery_fixes, hooks, results
 from chordage.workers.bootstrap import redis_from, runtime_from
 
 
@@ -22,7 +22,7 @@ def make_app(settings: Settings) -> Celery:
     celery_fixes.survive_reconnect()
     celery_fixes.reuse_clients()
     app = Celery("chordage", set_as_current=False)
-    app.conf.update(celery_settings(settings, ALL_QUEUES))
+    app.conf.update(celery_settings(settings, ALL_QUEUES), result_backend=f"{results.PATH}+{settings.redis}")
     app.set_default()  # a thread that never saw this app still finds it
 
     @cache

@@ -128,6 +128,20 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """Of a call, what the history of its thread needs."""
+
+    id: str
+    run_id: str
+    step: int
+    place: int
+    ask_id: str
+    status: CallStatus
+    code: str | None
+    content: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NewCall:
     """A call as the gate leaves it: runnable, or already settled with a result for the model."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from chordage.orchestrator.core.model import ToolAsk
-from chordage.orchestrator.core.records import Call
+from chordage.orchestrator.core.records import Answer, Call
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, CallStatus
 
 
@@ -36,6 +36,6 @@ def distinct(asks: Sequence[ToolAsk], step: int) -> tuple[ToolAsk, ...]:
     return tuple(named)
 
 
-def generations(run_id: str, known: Iterable[Call]) -> Counter[str]:
+def generations(run_id: str, known: Iterable[Answer | Call]) -> Counter[str]:
     """How many lives each provider id has had in this run: an id that is used again starts a new one."""
     return Counter(call.ask_id for call in known if call.run_id == run_id)

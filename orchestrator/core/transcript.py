@@ -6,16 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chordage.orchestrator.core.model import AssistantSays, Reply, Said, StopReason, ToolAsk, ToolSays, UserSays
-from chordage.orchestrator.core.records import Call, Checkpoint, Entry
+from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Entry
 from chordage.orchestrator.core.status import CallStatus
 
 NOT_RUN = "This call did not run and has no result."
 AWAITING = "This call has not been executed: it awaits a decision."
 
-Calls = dict[tuple[str, int], list[Call]]
+Told = Answer | Call
+Calls = dict[tuple[str, int], list[Told]]
 
 
-def build(entries: Sequence[Entry], calls: Iterable[Call]) -> tuple[Said, ...]:
+def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
     """The history of a thread as the model is to see it. Results stand where they were asked for, in the order
     asked.
     """
@@ -42,14 +43,14 @@ def _heard(body: dict[str, Any]) -> str:
     return "\n".join(texts) or "(content without text)"
 
 
-def _exchange(entry: Entry, calls: Sequence[Call]) -> list[Said]:
+def _exchange(entry: Entry, calls: Sequence[Told]) -> list[Said]:
     asks = tuple(ask_from(body) for body in entry.body.get("asks", ()))
     says = AssistantSays(text=entry.body["text"], asks=asks, extra=entry.body.get("extra") or {})
     by_place = {call.place: call for call in calls}
     return [says, *(_answer(ask, by_place.get(place)) for place, ask in enumerate(asks))]
 
 
-def _answer(ask: ToolAsk, call: Call | None) -> ToolSays:
+def _answer(ask: ToolAsk, call: Told | None) -> ToolSays:
     match call.status if call else None:
         case CallStatus.SUCCEEDED:
             assert call is not None

@@ -30,7 +30,7 @@ class RedisEvents:
     def __init__(self, client: Redis, *, prefix: str) -> None:
         self._redis = client
         self._prefix = prefix
-        self._news: queue.Queue[tuple[str, str, dict[str, Any]]] = queue.Queue(WAITING)
+        self._news: queue.SimpleQueue[tuple[str, str, dict[str, Any]]] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
         self._pid = 0
 
@@ -43,9 +43,9 @@ class RedisEvents:
     def _put(self, news: tuple[str, str, dict[str, Any]]) -> None:
         if self._sender is None or self._pid != os.getpid():
             self._start()
-        try:
-            self._news.put_nowait(news)
-        except queue.Full:
+        if self._news.qsize() < WAITING:
+            self._news.put(news)
+        else:
             log.warning("live news dropped", kind=news[1])
 
     def _start(self) -> None:

@@ -42,7 +42,7 @@ def call_model(rt: Runtime, run_id: str, step: int) -> list[Intent]:
     if run is None or run.status is not RunStatus.RUNNING or run.next_inference != step:
         return []
     key = run.work_key(step)
-    if not rt.locks.once(key):
+    if not _is_first_of_its_dispatch(run) and not rt.locks.once(key):
         return []
     try:
         return _carry_out(rt, run, step, key)
@@ -54,6 +54,11 @@ def call_model(rt: Runtime, run_id: str, step: int) -> list[Intent]:
     except BaseException:
         rt.locks.forget(key)
         raise
+
+
+def _is_first_of_its_dispatch(run: Run) -> bool:
+    """Whoever started the run makes its first call, in the same breath: nobody else has been told of it yet."""
+    return run.step == 1 and not run.resends
 
 
 def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:

@@ -16,17 +16,17 @@ from sqlalchemy.exc import ArgumentError
 from chordage.orchestrator.core.errors import ConfigError
 
 BUSY_MS = 30_000
-PLAIN = "chordage_plain"
 POSTGRES_OPTIONS = "-c lock_timeout=20s -c statement_timeout=60s -c idle_in_transaction_session_timeout=60s"
 
 
-def make_engine(url: str, *, pool_size: int = 4) -> Engine:
+def make_engine(url: str, *, pool_size: int = 4, plain: bool = False) -> Engine:
+    """`plain`: for single statements, each its own transaction, without a BEGIN and a COMMIT around it."""
     parsed = _parse(url)
     match parsed.get_backend_name():
         case "sqlite":
-            return _sqlite(parsed, pool_size)
+            return _sqlite(parsed, pool_size, plain=plain)
         case "postgresql":
-            return _postgres(parsed, pool_size)
+            return _postgres(parsed, pool_size, plain=plain)
         case other:
             raise ConfigError(f"database {other!r} is not supported: give an sqlite:/// or postgresql:// URL")
 
@@ -41,10 +41,12 @@ def _parse(url: str) -> URL:
     return parsed
 
 
-def _sqlite(url: URL, pool_size: int) -> Engine:
-    engine = create_engine(url, pool_size=pool_size, max_overflow=4, pool_timeout=60)
+def _sqlite(url: URL, pool_size: int, *, plain: bool) -> Engine:
+    reset = None if plain else "rollback"
+    engine = create_engine(url, pool_size=pool_size, max_overflow=2, pool_timeout=60, pool_reset_on_return=reset)
     event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+    if not plain:
+        event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
@@ -55,26 +57,20 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Straight to the driver, so that counting statements counts ours. A plain connection commits each statement."""
-    if not connection.get_execution_options().get(PLAIN):
-        assert connection.connection.dbapi_connection is not None
-        connection.connection.dbapi_connection.cursor().execute("BEGIN IMMEDIATE")
+    """Straight to the driver, so that counting statements counts ours."""
+    assert connection.connection.dbapi_connection is not None
+    connection.connection.dbapi_connection.cursor().execute("BEGIN IMMEDIATE")
 
 
-def plain(engine: Engine) -> Engine:
-    """The same pool, for single statements: each is its own transaction, without a BEGIN and a COMMIT around it."""
-    if engine.dialect.name == "sqlite":
-        return engine.execution_options(**{PLAIN: True})
-    return engine.execution_options(isolation_level="AUTOCOMMIT")
-
-
-def _postgres(url: URL, pool_size: int) -> Engine:
+def _postgres(url: URL, pool_size: int, *, plain: bool) -> Engine:
+    how: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None} if plain else {}
     try:
         return create_engine(
             url,
             pool_size=pool_size,
-            max_overflow=4,
+            max_overflow=2,
             pool_timeout=60,
+            **how,
             connect_args={"options": POSTGRES_OPTIONS, "connect_timeout": 5},
         )
     except ModuleNotFoundError as error:

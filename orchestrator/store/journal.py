@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import and_, bindparam, select
 
-from chordage.orchestrator.core.records import Call, Checkpoint, Entry
-from chordage.orchestrator.store import calls as call_rows
+from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
+from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store import many
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import calls, has, journal
@@ -18,7 +18,8 @@ from chordage.orchestrator.store.tx import Tx
 # A journal row to be written.
 Row = dict[str, Any]
 
-_CALL = [column.label(f"call_{column.name}") for column in call_rows.COLUMNS]
+_OF_CALL = ("id", "run_id", "step", "place", "ask_id", "status", "code", "content")
+_CALL = [calls.c[name].label(f"call_{name}") for name in _OF_CALL]
 _HISTORY = Hot(
     select(journal, *_CALL)
     .select_from(journal)
@@ -49,16 +50,21 @@ def append(tx: Tx, rows: Sequence[Row]) -> None:
     many.insert(tx, _INSERT, rows)
 
 
-def history(tx: Tx, thread_id: str) -> tuple[list[Entry], list[Call]]:
+def history(tx: Tx, thread_id: str) -> tuple[list[Entry], list[Answer]]:
     """What was said on a thread, and every call with its result, in one statement."""
     entries: dict[int, Entry] = {}
-    asked: list[Call] = []
+    asked: list[Answer] = []
     for row in _HISTORY.rows(tx, {"thread_id": thread_id}):
         if row["id"] not in entries:
             entries[row["id"]] = _from_row(row)
         if row["call_id"] is not None:
-            asked.append(call_rows.from_row(row, "call_"))
+            asked.append(_answer(row))
     return list(entries.values()), asked
+
+
+def _answer(row: Mapping[Any, Any]) -> Answer:
+    fields = {name: row[f"call_{name}"] for name in _OF_CALL}
+    return Answer(**{**fields, "status": CallStatus(fields["status"])})
 
 
 def of_run(tx: Tx, run_id: str) -> list[Entry]:

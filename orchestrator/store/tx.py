@@ -19,14 +19,14 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.orchestrator.store.engine import make_engine, plain
+from chordage.orchestrator.store.engine import make_engine
 
 Tx = Connection
 T = TypeVar("T")
 
 
 class Store:
-    def __init__(self, url: str, *, pool_size: int = 4) -> None:
+    def __init__(self, url: str, *, pool_size: int = 3) -> None:
         self.url = url
         self._pool_size = pool_size
         self._pid = 0
@@ -52,10 +52,12 @@ class Store:
         with self._making:
             if self._engine is not None and self._pid == os.getpid():
                 return
-            if self._engine is not None:
-                self._engine.dispose(close=False)
-            engine = make_engine(self.url, pool_size=self._pool_size)
-            self._plain, self._engine, self._pid = plain(engine), engine, os.getpid()
+            for inherited in (self._engine, self._plain):
+                if inherited is not None:
+                    inherited.dispose(close=False)
+            self._plain = make_engine(self.url, pool_size=self._pool_size, plain=True)
+            self._engine = make_engine(self.url, pool_size=self._pool_size)
+            self._pid = os.getpid()
 
     @contextmanager
     def write(self) -> Iterator[Tx]:
@@ -101,8 +103,10 @@ class Store:
         return self.engine.dialect.name == "postgresql"
 
     def close(self) -> None:
-        if self._engine is not None and self._pid == os.getpid():
-            self._engine.dispose()
+        if self._pid == os.getpid():
+            for engine in (self._engine, self._plain):
+                if engine is not None:
+                    engine.dispose()
 
 
 @contextmanager

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
 from sqlalchemy import func, insert, select
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import NATURAL_END, cancelled
 from chordage.orchestrator.core.records import Phase
-from chordage.orchestrator.core.status import CallStatus
-from chordage.orchestrator.store import calls, claims, journal, runs, schema, threads
-from chordage.orchestrator.store.claims import Outcome, Position
+from chordage.orchestrator.store import claims, journal, schema, threads
+from chordage.orchestrator.store.claims import Position
 from support.race import race
-from support.rows import LATER, NOW, a_call, a_run, admit, load_call, load_run, start
+from support.rows import LATER, NOW, a_run, admit, load_run, start
 
 NO_USAGE = Usage()
 RACERS = 6
@@ -157,67 +155,6 @@ def test_a_run_in_doubt_is_claimed_by_one_until_its_lease_is_up(store):
         assert claims.claim_run(tx, run, "late", "w", LATER, LATER + timedelta(seconds=1))
 
 
-def test_a_call_is_claimed_by_one_until_its_lease_is_up(store):
-    call = a_call(store)
-
-    def claim(tx, token, now=NOW):
-        return claims.claim_call(tx, call, token, "w", now=now, lease_until=LATER)
-
-    won = race(store, [lambda tx, n=n: claim(tx, f"k{n}") for n in range(RACERS)], single=True)
-
-    assert sorted(won) == [False] * (RACERS - 1) + [True]
-    with store.single() as tx:
-        assert not claim(tx, "early", LATER)
-        assert claim(tx, "late", LATER + timedelta(seconds=1))
-
-
-def an_outcome(content="x", status=CallStatus.SUCCEEDED):
-    return Outcome(
-        status=status, code=None, content=content, full=None, worker="w", started_at=NOW, ended_at=NOW
-    )  # fmt: skip
-
-
-def test_a_call_is_settled_once_and_stays_as_it_was_settled(store):
-    a_call(store)
-
-    won = race(
-        store,
-        [lambda tx, n=n: claims.settle_call(tx, "c1", None, an_outcome(str(n))) for n in range(RACERS)],
-        single=True,
-    )
-
-    assert sorted(won) == [False] * (RACERS - 1) + [True]
-    assert load_call(store).content == str(won.index(True))
-    with store.single() as tx:
-        assert not claims.claim_call(tx, load_call(store), "k", "w", now=NOW, lease_until=LATER)
-
-
-def test_whoever_lost_the_claim_of_a_call_cannot_settle_it(store):
-    call = a_call(store)
-    with store.single() as tx:
-        claims.claim_call(tx, call, "first", "w1", now=NOW, lease_until=LATER)
-        claims.claim_call(tx, call, "second", "w2", now=LATER + timedelta(seconds=1), lease_until=LATER)
-
-        assert not claims.settle_call(tx, "c1", "first", an_outcome())
-        assert not claims.settle_call(tx, "c1", None, an_outcome())
-        assert claims.settle_call(tx, "c1", "second", an_outcome())
-
-
-def test_a_call_is_settled_or_closed_with_its_run(store):
-    a_call(store)
-
-    won = race(
-        store,
-        [
-            lambda tx: claims.settle_call(tx, "c1", None, an_outcome("mine")),
-            lambda tx: claims.close_calls(tx, "r1", code="cancelled", content="closed", now=NOW) == 1,
-        ],
-    )
-
-    assert sorted(won) == [False, True]
-    assert load_call(store).content == ("mine" if won[0] else "closed")
-
-
 def test_arrivals_on_one_thread_are_numbered_without_gap_or_double(store):
     numbers = race(store, [lambda tx: threads.arrive(tx, "t1", "ada", NOW)] * RACERS)
 
@@ -238,18 +175,3 @@ def test_a_checkpoint_is_written_once(store):
 
     assert told.count(None) == 1
     assert count(store, "journal") == 1
-
-
-@pytest.mark.parametrize("what", ["runs", "calls"])
-def test_sweepers_at_the_same_moment_never_hold_the_same_row(what, store):
-    a_call(store)
-    late = LATER + timedelta(seconds=1)
-
-    def sweep(tx):
-        found = runs.expired(tx, late, 10, among=["r1"]) if what == "runs" else calls.expired(tx, late, 10)
-        for row in found:
-            push = claims.push_lease if what == "runs" else claims.push_call_lease
-            push(tx, row, lease_until=late + timedelta(seconds=30), resends=1, expiries=0)
-        return len(found)
-
-    assert sorted(race(store, [sweep] * RACERS)) == [0] * (RACERS - 1) + [1]

@@ -58,12 +58,14 @@ class World:
             events=self.events, clock=self.clock, new_id=CountedIds(), worker="world", budgets=self.budgets,
         )  # fmt: skip
         if not self.store.is_postgres:
-            event.listen(self.store.engine, "connect", _unsynced)  # nobody pulls a plug here
+            for engine in (self.store.engine, self.store.plain):
+                event.listen(engine, "connect", _unsynced)  # nobody pulls a plug here
         self._watch_commits()
 
     def _watch_commits(self) -> None:
         """Every write transaction and every single guarded statement is a place to die at."""
-        event.listen(self.store.engine, "after_cursor_execute", self._count_slow)  # the plain engine shares it
+        for engine in (self.store.engine, self.store.plain):
+            event.listen(engine, "after_cursor_execute", self._count_slow)
         hot.observers.append(self._count)
         event.listen(self.store.engine, "commit", self._before_commit)
         write, plain = self.store.write, self.store.read
@@ -96,12 +98,10 @@ class World:
         self._count(connection, statement)
 
     def _count(self, connection, statement: str) -> None:
-        if connection.engine.url != self.store.engine.url:
+        if connection.engine not in {self.store.engine, self.store.plain}:
             return
         self.statements += 1
-        options = connection.get_execution_options()
-        is_plain = options.get("chordage_plain") or options.get("isolation_level") == "AUTOCOMMIT"
-        if is_plain and statement.lstrip().upper().startswith(("UPDATE", "INSERT", "DELETE")):
+        if connection.engine is self.store.plain and statement.lstrip().upper().startswith(("UPDATE", "INSERT", "DELETE")):
             self._after_commit()
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ class Engine:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
-        room = ground.folder / self.name
+        self.room = room = ground.folder / self.name
         rooms.write_room(room, ground.shape)
         self.settings: Settings = load(
             room=room,

@@ -37,8 +37,13 @@ def write_room(folder: Path, shape: Shape) -> None:
     (folder / "agent.toml").write_text(_agent(WORKER, "work.yaml", tools='["bench_tools"]'))
     (folder / "agents" / f"{TALKER}.toml").write_text(_agent(TALKER, "talk.yaml", tools="[]"))
     (folder / "bench_tools.py").write_text(_TOOLS.format(bytes=RESULT_BYTES, delay=shape.tool_delay))
-    (folder / "work.yaml").write_text(json.dumps(_script(shape)))  # JSON is YAML
-    (folder / "talk.yaml").write_text(json.dumps([{"text": REMARK}]))
+    (folder / "talk.yaml").write_text(json.dumps([{"text": REMARK}]))  # JSON is YAML
+    write_script(folder, shape)
+
+
+def write_script(folder: Path, shape: Shape) -> None:
+    """Workers that run already follow it from their next model call on."""
+    (folder / "work.yaml").write_text(json.dumps(_script(shape)))
 
 
 def _agent(name: str, script: str, *, tools: str) -> str:

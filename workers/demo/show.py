@@ -147,6 +147,6 @@ def _in_words(calls: tuple[Part, ...]) -> list[str]:
     members = len({call.member for call in calls})
     work = (
         f"{len(calls)} tool calls, {timeline.sum_of(calls):.1f} s of work, in [bold]{seconds:.1f} s[/]: "
-        f"{processes} processes of {members} workers ran them as one Celery chord."
+        f"one Celery chord, {processes} processes, {members} workers."
     )
     return [work, "[dim]Every call is a row in SQL, and the rows decide when the round is complete.[/]"]

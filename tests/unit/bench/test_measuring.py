@@ -12,7 +12,8 @@ import pytest
 from chordage.orchestrator.core.model import Prompt, UserSays
 from chordage.orchestrator.gateways.models.script_files import load
 from chordage.orchestrator.gateways.room import Room
-from chordage.workers.bench import cpu, load as loops, rooms
+from chordage.workers.bench import cpu, rooms
+from chordage.workers.bench import load as loops
 from chordage.workers.bench.shape import SLOW, Shape
 
 

@@ -1,0 +1,101 @@
+"""What a turn costs in exact numbers, with real workers. They are the same on every machine, so they are held here.
+
+Times are not: `chordage bench` measures them.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from itertools import product
+
+import pytest
+
+from chordage.orchestrator.core.errors import ConfigError
+from chordage.workers.bench import arena, growth, rooms
+from chordage.workers.bench.contender import Ground
+from chordage.workers.bench.counts import count_work
+from chordage.workers.bench.engine import Engine
+from chordage.workers.bench.services import EMBEDDED, services
+from chordage.workers.bench.shape import Shape
+from support import skips
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+
+SHAPES = [Shape(rounds=rounds, calls=calls) for rounds, calls in product((1, 2, 3), (1, 4))]
+of_each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.rounds}-rounds-of-{shape.calls}")
+
+
+class Fleet:
+    """The engine with its workers on servers of its own."""
+
+    def __init__(self, engine, ground):
+        self.engine = engine
+        self.ground = ground
+        self._counted = {}
+
+    def count(self, shape):
+        """One turn of that shape, on a thread of its own."""
+        if shape not in self._counted:
+            rooms.write_script(self.engine.room, shape)
+            turn = functools.partial(self.engine.turn, str(uuid.uuid4()))
+            self._counted[shape] = count_work(self.engine, self.ground, turn, times=1)
+        return self._counted[shape]
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def fleet(request):
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("CHORDAGE_SWEEP", "600")  # rescue looks at the database whether or not there are turns
+        try:
+            started = services(database=EMBEDDED if request.param == "postgres" else None, redis_url=None)
+            on = started.__enter__()
+        except ConfigError as error:
+            skips.unavailable(str(error))
+        try:
+            ground = Ground(
+                redis_url=on.redis_url, database_url=on.database_url, folder=on.folder, shape=Shape(), in_flight=4
+            )
+            engine = Engine(ground)
+            with arena.running([engine], on):
+                for number in range(8):  # every process has connected, loaded its scripts and met its statements
+                    engine.turn(f"warm-up:{number}")
+                yield Fleet(engine, ground)
+        finally:
+            started.__exit__(None, None, None)
+
+
+@of_each_shape
+def test_round_costs_a_message_a_call_and_one_more(fleet, shape):
+    found = fleet.count(shape)
+
+    to_start = 1
+    assert found.messages == to_start + shape.rounds * (shape.calls + 1)
+
+
+@of_each_shape
+def test_turn_commits_three_times_and_once_a_round_and_once_a_call(fleet, shape):
+    found = fleet.count(shape)
+
+    assert found.commits <= 3 + shape.rounds * (1 + shape.calls)
+
+
+@pytest.mark.parametrize("fleet", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+@of_each_shape
+def test_transactions_that_write_hold_nine_statements_and_three_a_round_and_one_a_call(fleet, shape):
+    """To admit 2, to start 4, to end 3. With four calls that is two a commit. SQLite keeps no count; the code is the same."""
+    found = fleet.count(shape)
+
+    assert found.write_statements is not None
+    assert found.write_statements <= 9 + shape.rounds * (3 + shape.calls)
+
+
+def test_nothing_but_the_prompt_grows_with_a_history_of_a_thousand_messages(fleet):
+    rooms.write_script(fleet.engine.room, Shape())
+    short, long = (growth.with_history(fleet.engine, fleet.ground, messages, turns=1) for messages in (10, 1000))
+
+    assert long.counts.messages == short.counts.messages
+    assert long.counts.commits == short.counts.commits
+    assert long.counts.write_statements == short.counts.write_statements
+    assert long.counts.redis_commands == short.counts.redis_commands
+    assert long.counts.redis_bytes == pytest.approx(short.counts.redis_bytes, rel=0.02)

@@ -1,0 +1,91 @@
+"""Guarded changes of tool calls, wanted by several connections at one barrier: one of them makes it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.store import calls, claims, runs
+from chordage.orchestrator.store.claims import Outcome
+from support.race import race
+from support.rows import LATER, NOW, a_call, load_call
+
+RACERS = 6
+
+
+def test_a_call_is_claimed_by_one_until_its_lease_is_up(store):
+    call = a_call(store)
+
+    def claim(tx, token, now=NOW):
+        return claims.claim_call(tx, call, token, "w", now=now, lease_until=LATER)
+
+    won = race(store, [lambda tx, n=n: claim(tx, f"k{n}") for n in range(RACERS)], single=True)
+
+    assert sorted(won) == [False] * (RACERS - 1) + [True]
+    with store.single() as tx:
+        assert not claim(tx, "early", LATER)
+        assert claim(tx, "late", LATER + timedelta(seconds=1))
+
+
+def an_outcome(content="x", status=CallStatus.SUCCEEDED):
+    return Outcome(
+        status=status, code=None, content=content, full=None, worker="w", started_at=NOW, ended_at=NOW
+    )  # fmt: skip
+
+
+def test_a_call_is_settled_once_and_stays_as_it_was_settled(store):
+    a_call(store)
+
+    won = race(
+        store,
+        [lambda tx, n=n: claims.settle_call(tx, "c1", None, an_outcome(str(n))) for n in range(RACERS)],
+        single=True,
+    )
+
+    assert sorted(won) == [False] * (RACERS - 1) + [True]
+    assert load_call(store).content == str(won.index(True))
+    with store.single() as tx:
+        assert not claims.claim_call(tx, load_call(store), "k", "w", now=NOW, lease_until=LATER)
+
+
+def test_whoever_lost_the_claim_of_a_call_cannot_settle_it(store):
+    call = a_call(store)
+    with store.single() as tx:
+        claims.claim_call(tx, call, "first", "w1", now=NOW, lease_until=LATER)
+        claims.claim_call(tx, call, "second", "w2", now=LATER + timedelta(seconds=1), lease_until=LATER)
+
+        assert not claims.settle_call(tx, "c1", "first", an_outcome())
+        assert not claims.settle_call(tx, "c1", None, an_outcome())
+        assert claims.settle_call(tx, "c1", "second", an_outcome())
+
+
+def test_a_call_is_settled_or_closed_with_its_run(store):
+    a_call(store)
+
+    won = race(
+        store,
+        [
+            lambda tx: claims.settle_call(tx, "c1", None, an_outcome("mine")),
+            lambda tx: claims.close_calls(tx, "r1", code="cancelled", content="closed", now=NOW) == 1,
+        ],
+    )
+
+    assert sorted(won) == [False, True]
+    assert load_call(store).content == ("mine" if won[0] else "closed")
+
+
+@pytest.mark.parametrize("what", ["runs", "calls"])
+def test_sweepers_at_the_same_moment_never_hold_the_same_row(what, store):
+    a_call(store)
+    late = LATER + timedelta(seconds=1)
+
+    def sweep(tx):
+        found = runs.expired(tx, late, 10, among=["r1"]) if what == "runs" else calls.expired(tx, late, 10)
+        for row in found:
+            push = claims.push_lease if what == "runs" else claims.push_call_lease
+            push(tx, row, lease_until=late + timedelta(seconds=30), resends=1, expiries=0)
+        return len(found)
+
+    assert sorted(race(store, [sweep] * RACERS)) == [0] * (RACERS - 1) + [1]
