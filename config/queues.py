@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kombu import Queue
+from kombu import Exchange, Queue
 
 from chordage.config.settings import Settings
 
@@ -19,7 +19,7 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
         "broker_url": url,
         "result_backend": url,
         # A queue's place in this list is its priority; a name that is not in it is an error, not a new queue.
-        "task_queues": [Queue(name) for name in (*queues, *settings.intake_queues)],
+        "task_queues": [Queue(name, Exchange(name), routing_key=name) for name in (*queues, *settings.intake_queues)],
         "task_default_queue": "chat",
         "task_create_missing_queues": False,
         "broker_transport_options": {

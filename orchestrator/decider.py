@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import assert_never
 
+from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolSpec
 from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Dispatch, Intent
@@ -82,6 +83,7 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
 
 def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
     """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
+    reply = storable.reply(reply)
     reply = replace(reply, asks=distinct(reply.asks, at.step))
     match next_move(at.run, scene.agent, reply, rt.now()):
         case Infer():
@@ -222,7 +224,8 @@ def close_turn(
 
 def _reply_row(rt: Runtime, at: Position, reply: Reply) -> journal.Row:
     run = at.run
-    return journal.entry(run.thread_id, run.id, at.step, Checkpoint.ASSISTANT_TURN, body_of(reply), rt.now())
+    body = {**body_of(reply), "worker": rt.worker}
+    return journal.entry(run.thread_id, run.id, at.step, Checkpoint.ASSISTANT_TURN, body, rt.now())
 
 
 def _round_rows(rt: Runtime, at: Position, scene: Scene) -> list[journal.Row]:

@@ -13,6 +13,7 @@ from datetime import datetime
 
 import structlog
 
+from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import Aborted, Unavailable, UserError
 from chordage.orchestrator.core.intents import CommitRound, Intent
@@ -123,8 +124,8 @@ def _settle(rt: Runtime, work: Work, outcome: ToolOutcome) -> None:
     record = Outcome(
         status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED,
         code=outcome.code,
-        content=storable(outcome.content),
-        full=storable(outcome.full) if outcome.full is not None else None,
+        content=storable.text(outcome.content),
+        full=storable.text(outcome.full) if outcome.full is not None else None,
         worker=rt.worker,
         started_at=work.began,
         ended_at=rt.now(),
@@ -133,11 +134,6 @@ def _settle(rt: Runtime, work: Work, outcome: ToolOutcome) -> None:
         log.warning("late result refused", call=work.call.id, run=work.call.run_id)
         return
     rt.events.emit(work.call.run_id, "tool.settled", call=work.call.id, status=record.status.value, code=record.code)
-
-
-def storable(text: str) -> str:
-    """PostgreSQL stores no NUL, and UTF-8 has no half of a surrogate pair. What a tool returns may hold both."""
-    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
 def _cut_short(rt: Runtime, work: Work) -> None:

@@ -1,7 +1,8 @@
-"""Hypothesis owns the schedule: wake-ups are reordered, doubled and lost, processes die at any commit, Redis forgets.
+"""Hypothesis owns the schedule: wake-ups are reordered, doubled and lost, processes die at any commit, Redis
+forgets.
 
-Whatever it chooses, after time has passed and rescue has swept every turn has ended once, in order, with each call answered
-once and no finished work done again.
+Whatever it chooses, after time has passed and rescue has swept every turn has ended once, in order, with each call
+answered once and no finished work done again.
 """
 
 from __future__ import annotations

@@ -308,3 +308,38 @@ def test_an_agent_that_disappears_is_waited_for_and_then_given_up(world: World) 
 
     assert world.row("runs")["code"] == "agent"
     assert world.row("turns", id=turn)["disposition"] == "failed"
+
+
+def test_a_reply_that_no_database_could_hold_is_kept_with_its_bad_characters_replaced(world: World) -> None:
+    from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk
+
+    bad = ToolAsk(id="a\x00", name="n" * 300, arguments={"k\x00": ["\ud800"]}, raw="\x00")
+    replies = iter([Reply(text="x\x00", asks=(bad,), stop=StopReason.TOOL_USE, model="fake"), spoken("ok")])
+    world.models.script = lambda prompt: next(replies)
+    turn = world.submit()
+
+    world.run_dry()
+
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+    assert world.row("calls")["code"] == "unknown_tool"
+
+
+def test_work_that_fails_in_a_way_nobody_foresaw_ends_as_poison_and_not_never(world: World) -> None:
+    def explode(prompt):
+        raise ZeroDivisionError
+
+    world.models.before_reply = explode
+    turn = world.submit()
+    for _ in range(12):
+        while world.pending:
+            try:
+                world.deliver(world.pending.pop(0))
+            except ZeroDivisionError:
+                world.forget_the_dead()
+        if not world.unfinished():
+            break
+        world.sweep(seconds=2000)
+
+    assert world.row("runs")["code"] == "poison"
+    assert len(world.models.prompts) <= world.runtime.leases.poison_after
+    assert world.row("turns", id=turn)["disposition"] == "failed"

@@ -83,7 +83,7 @@ def test_turn_commits_three_times_and_once_a_round_and_once_a_call(fleet, shape)
 @pytest.mark.parametrize("fleet", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 @of_each_shape
 def test_transactions_that_write_hold_nine_statements_and_three_a_round_and_one_a_call(fleet, shape):
-    """To admit 2, to start 4, to end 3. With four calls that is two a commit. SQLite keeps no count; the code is the same."""
+    """To admit 2, to start 4, to end 3. SQLite keeps no count, but the code is the same."""
     found = fleet.count(shape)
 
     assert found.write_statements is not None

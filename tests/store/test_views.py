@@ -11,7 +11,7 @@ from sqlalchemy import event
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import CallModel, Dispatch
+from chordage.orchestrator.core.intents import CallModel, Dispatch, Hint
 from chordage.orchestrator.core.message import Origin
 from chordage.orchestrator.core.model import Attempt, Fault, Reply, StopReason, Usage
 from chordage.orchestrator.core.reasons import Reason
@@ -58,7 +58,7 @@ def test_a_finished_turn_shows_its_answer_its_usage_and_how_it_ended(world):
 def test_queued_turns_know_their_place_in_the_line_of_their_thread(world):
     first, second, third = (world.submit(str(number)) for number in range(3))
     other = world.submit("elsewhere", thread="t2")
-    world.deliver(Dispatch(group=Group.CHAT))
+    stages.dispatch(world.runtime, Group.CHAT, Hint(first, "t1"), only=True)
 
     places = [views.turn(world.store, turn_id).position for turn_id in (first, second, third, other)]
 
@@ -187,7 +187,6 @@ def test_threads_tell_what_is_queued_what_runs_and_when_something_last_happened(
     world.submit("c", thread="busy")
     began = world.clock.now
     world.clock.pass_by(10)
-    world.pending.insert(0, world.pending.pop())
     stages.cancel_turn(world.runtime, views.turns(world.store, thread_id="old")[0].id)
     world.deliver(Dispatch(group=Group.CHAT))
 
@@ -388,7 +387,7 @@ def test_no_reader_walks_through_what_is_over(migrated_database_url, ask, scanne
     world.submit()
     world.run_dry()
     statements = []
-    event.listen(store.engine, "after_cursor_execute", lambda *args: statements.append((args[2], args[3])))
+    event.listen(store.plain, "after_cursor_execute", lambda *args: statements.append((args[2], args[3])))
     ask(store)
 
     with store.read() as tx:

@@ -63,7 +63,9 @@ Script = Callable[[Prompt], Reply]
 
 
 def rounds_of(width: int, rounds: int = 1, tool: str = "pure") -> Script:
-    """Ask for `width` tools in each of `rounds` rounds, then answer with what came back. A pure function of the prompt."""
+    """Ask for `width` tools in each of `rounds` rounds, then answer with what came back. A pure function of the
+    prompt.
+    """
 
     def reply(prompt: Prompt) -> Reply:
         last_user = max(place for place, said in enumerate(prompt.said) if isinstance(said, UserSays))

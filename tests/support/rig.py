@@ -67,6 +67,8 @@ class Plan:
 
 
 class Rig:
+    broker: WatchedValkey  # set where a test may kill it
+
     def __init__(self, folder: Path, database_url: str, redis_url: str, **settings: Any) -> None:
         self.folder = folder
         self.room = folder / "room"

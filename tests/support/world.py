@@ -1,7 +1,7 @@
 """The engine in one thread, with a courier whose every delivery the test decides.
 
-Real stages, real SQL. Stages meet only through intents, so whoever owns the list of intents owns the schedule: a test may
-deliver them in any order, twice, or never, and let the process die at any commit.
+Real stages, real SQL. Stages meet only through intents, so whoever owns the list of intents owns the schedule: a
+test may deliver them in any order, twice, or never, and let the process die at any commit.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class World:
         raise self.kill()
 
     def kill(self) -> Died:
-        """The process is killed here: `raise world.kill()`. It stays dead until something is delivered to another one."""
+        """The process is killed here: `raise world.kill()`. It stays dead until something is delivered to another
+        one.
+        """
         self.dead = self.locks.dead = True
         return Died()
 

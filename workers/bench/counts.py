@@ -34,13 +34,12 @@ def count(contender: Contender, ground: Ground, *, turns: int = 10) -> Counts:
 
 
 def count_work(contender: Contender, ground: Ground, work: Callable[[], None], *, times: int) -> Counts:
-    with (
-        sql_ledger(ground.database_url) as sql,
-        RedisLedger(ground.redis_url, contender.redis_number) as redis,
-    ):
-        for _ in range(times):
-            work()
-        asked, stored = redis.settled(), sql.count()
+    with RedisLedger(ground.redis_url, contender.redis_number) as redis:
+        redis.start_over()
+        with sql_ledger(ground.database_url) as sql:
+            for _ in range(times):
+                work()
+            asked, stored = redis.settled(), sql.count()
     return Counts(
         messages=asked.messages / times,
         redis_commands=asked.commands / times,

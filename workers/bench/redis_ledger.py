@@ -69,6 +69,11 @@ class RedisLedger:
             self._seen.append(command)
             self._last = time.monotonic()
 
+    def start_over(self) -> None:
+        """What follows from what was done before is not counted."""
+        self.settled()
+        self._seen.clear()
+
     def settled(self) -> RedisCount:
         """Waits until nothing follows any more."""
         give_up = time.monotonic() + PATIENCE

@@ -89,7 +89,7 @@ class Peak:
 
     def look(self):
         running = self._rig.running()
-        if running > self.running:
+        if running >= self.running:
             self.running = running
             self.each = (self._memory() - self._idle) / running
             self.connections = max(_connections(worker, self._rig) for worker in self._workers)
