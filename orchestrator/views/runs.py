@@ -110,8 +110,8 @@ def _inference(entry: Entry) -> InferenceStep:
     attempts = tuple(_attempt(attempt) for attempt in body["attempts"])
     return InferenceStep(
         number=entry.step, status=StepStatus.DONE, worker=body.get("worker"), model=body["model"],
-        stop=StopReason(body["stop"]), text=body["text"], asks=len(body["asks"]), attempts=attempts, usage=Usage(**body["usage"]),
-        seconds=round(sum(attempt.seconds for attempt in attempts), 3), at=entry.at,
+        stop=StopReason(body["stop"]), text=body["text"], asks=len(body["asks"]), attempts=attempts,
+        usage=Usage(**body["usage"]), seconds=round(sum(attempt.seconds for attempt in attempts), 3), at=entry.at,
     )  # fmt: skip
 
 

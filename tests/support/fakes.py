@@ -56,7 +56,8 @@ def asking(*tools: tuple[str, dict[str, Any]], ids: tuple[str, ...] = ()) -> Rep
         ToolAsk(id=ids[place] if ids else f"ask{place}", name=name, arguments=arguments)
         for place, (name, arguments) in enumerate(tools)
     )
-    return Reply(text="", asks=asks, stop=StopReason.TOOL_USE, model="fake", usage=Usage(input_tokens=5, output_tokens=4))
+    usage = Usage(input_tokens=5, output_tokens=4)
+    return Reply(text="", asks=asks, stop=StopReason.TOOL_USE, model="fake", usage=usage)
 
 
 Script = Callable[[Prompt], Reply]

@@ -27,7 +27,6 @@ from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequ
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import hot, schema
 from chordage.orchestrator.store.tx import Store
-
 from support.fakes import Clock, CountedIds, FakeAgents, FakeModels, FakeTools, MemoryLocks, RecordingEvents
 
 
@@ -101,7 +100,8 @@ class World:
         if connection.engine not in {self.store.engine, self.store.plain}:
             return
         self.statements += 1
-        if connection.engine is self.store.plain and statement.lstrip().upper().startswith(("UPDATE", "INSERT", "DELETE")):
+        writes = statement.lstrip().upper().startswith(("UPDATE", "INSERT", "DELETE"))
+        if writes and connection.engine is self.store.plain:
             self._after_commit()
 
     def close(self) -> None:
