@@ -33,7 +33,8 @@ def configure(level: str, style: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for chatty in ("httpx", "httpcore", "kombu", "amqp", "alembic"):
+    quiet = ("httpx", "httpcore", "kombu", "amqp", "alembic", "celery.worker.strategy", "celery.app.trace")
+    for chatty in quiet if level.upper() != "DEBUG" else ():
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

@@ -55,5 +55,9 @@ class Worker:
     def said(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
+    @property
+    def is_ready(self) -> bool:
+        return self.alive and self._ready.exists()
+
     def _ready_or_dead(self) -> bool:
         return self._ready.exists() or not self.alive

@@ -26,7 +26,9 @@ def show(results: Results) -> None:
 
 def _print(table: Table) -> None:
     out = console()
-    out.print(table, width=None if sys.stdout.isatty() else WIDE)
+    if not sys.stdout.isatty():
+        out.width = WIDE
+    out.print(table)
     out.print()
 
 

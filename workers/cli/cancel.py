@@ -21,9 +21,9 @@ def cancel(turn_id: str, reason: str | None, as_json: bool) -> None:
 
     Exit code 1 if the turn was done already.
     """
-    from chordage.workers.fleet.found import settings_for_cli
+    from chordage.workers.cli.opened import settings_of_command
 
-    ended = _cancel(settings_for_cli(), turn_id, reason)
+    ended = _cancel(settings_of_command(), turn_id, reason)
     if as_json:
         print_json({"turn_id": turn_id, "cancelled": ended})
     elif ended:

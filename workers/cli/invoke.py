@@ -42,11 +42,9 @@ def invoke(text: str, as_json: bool, **options: Any) -> None:
     Needs no service. The database is made if there is none; the thread and its history stay in it. On a terminal the
     answer is shown as it comes. Ctrl-C cancels the turn.
     """
-    from chordage.config import log
-    from chordage.workers.fleet.found import settings_for_cli
+    from chordage.workers.cli.opened import settings_of_command
 
-    settings = settings_for_cli()
-    log.configure("WARNING" if settings.log_level == "INFO" else settings.log_level, settings.log_format)
+    settings = settings_of_command()
     streamed = Streamed(shown=sys.stdout.isatty() and not as_json)
     rt, request = _prepared(settings, text, options, streamed)
     try:

@@ -14,10 +14,9 @@ def migrate(check: bool, as_json: bool) -> None:
     """Bring the database to the schema of this version. Safe to run at any time, and by several at once."""
     from chordage.orchestrator.store import migrating
     from chordage.orchestrator.store.tx import Store
-    from chordage.workers.cli.opened import check_database
-    from chordage.workers.fleet.found import settings_for_cli
+    from chordage.workers.cli.opened import check_database, settings_of_command
 
-    settings = settings_for_cli()
+    settings = settings_of_command()
     store = Store(settings.database, pool_size=1)
     try:
         if check:

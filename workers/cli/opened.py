@@ -1,4 +1,4 @@
-"""The database as commands open it: there, at our schema, and closed afterwards."""
+"""Settings, log and database as commands need them: the log apart from the answer, the database at our schema."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from chordage.config import log
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
 
 SQLITE = "sqlite:///"
+
+
+def settings_of_command() -> Settings:
+    """Standard output is for the answer alone: what the engine logs goes to standard error, and only if it matters."""
+    from chordage.workers.fleet.found import settings_for_cli
+
+    settings = settings_for_cli()
+    log.configure("WARNING" if settings.log_level == "INFO" else settings.log_level, settings.log_format)
+    return settings
 
 
 @contextmanager

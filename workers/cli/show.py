@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 def show(some_id: str, limit: int, as_json: bool) -> None:
     """Show what was said, and each step: model calls with their cost, tool calls with status, worker and duration."""
     from chordage.workers.cli import showing
-    from chordage.workers.cli.opened import opened
-    from chordage.workers.fleet.found import settings_for_cli
+    from chordage.workers.cli.opened import opened, settings_of_command
 
-    with opened(settings_for_cli()) as store:
+    with opened(settings_of_command()) as store:
         found = _found(store, some_id, limit)
     if as_json:
         print_json(found)

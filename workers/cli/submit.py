@@ -40,11 +40,11 @@ Exit codes: 0 the turn was accepted, with --wait: it was answered; 1 a service d
 @json_option
 def submit(text: str, wait: bool, timeout: float | None, as_json: bool, **options: Any) -> None:
     """Hand TEXT (or - for standard input) to the fleet, and print the id of its turn."""
-    from chordage.workers.fleet.found import settings_for_cli
+    from chordage.workers.cli.opened import settings_of_command
 
     if timeout is not None and not wait:
         raise click.UsageError("--timeout says how long to --wait: give both")
-    settings = settings_for_cli()
+    settings = settings_of_command()
     request = message.request_of(settings, text, options)
     raise click.exceptions.Exit(_submit(settings, request, wait=wait, timeout=timeout, as_json=as_json))
 

@@ -13,10 +13,9 @@ from chordage.workers.cli.output import json_option, print_json, print_table
 def threads(limit: int, as_json: bool) -> None:
     """List threads, those with the newest turn first."""
     from chordage.orchestrator import views
-    from chordage.workers.cli.opened import opened
-    from chordage.workers.fleet.found import settings_for_cli
+    from chordage.workers.cli.opened import opened, settings_of_command
 
-    with opened(settings_for_cli()) as store:
+    with opened(settings_of_command()) as store:
         found = views.threads(store, limit=limit)
     if as_json:
         print_json(found)

@@ -20,10 +20,9 @@ def turns(
 ) -> None:
     """List turns, newest first."""
     from chordage.orchestrator import views
-    from chordage.workers.cli.opened import opened
-    from chordage.workers.fleet.found import settings_for_cli
+    from chordage.workers.cli.opened import opened, settings_of_command
 
-    with opened(settings_for_cli()) as store:
+    with opened(settings_of_command()) as store:
         found = views.turns(
             store,
             limit=limit,

