@@ -8,29 +8,27 @@ moment at which a reply is known and what follows from it is not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
+from chordage.orchestrator import ending
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolSpec
-from chordage.orchestrator.core.errors import Unavailable, UserError
-from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Dispatch, Intent
-from chordage.orchestrator.core.model import Reply, ToolAsk, Usage
+from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Intent
+from chordage.orchestrator.core.model import Reply, ToolAsk
 from chordage.orchestrator.core.moves import Finish, Infer, Move, RunTools, View
-from chordage.orchestrator.core.reasons import Ending, failed, stopped
+from chordage.orchestrator.core.reasons import Ending, stopped
 from chordage.orchestrator.core.records import Answer, Checkpoint, NewCall, Phase, Run
 from chordage.orchestrator.core.rounds import distinct, generations, spread
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, body_of
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, journal, outbox
+from chordage.orchestrator.store import calls, claims, journal
 from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.tx import Tx
 from chordage.orchestrator.strategies import STRATEGIES
-
-NO_USAGE = Usage()
-PATIENCE = 3  # how often a run whose agent cannot be loaded is tried again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,18 +38,6 @@ class Scene:
     agent: AgentSpec
     specs: dict[str, ToolSpec]
     known: Sequence[Answer]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Crossing:
-    """What came of a crossing: whether it was ours to pass, whether the run ended there, and what follows."""
-
-    intents: list[Intent] = field(default_factory=list)
-    ours: bool = True
-    ended: bool = False
-
-
-NOT_OURS = Crossing(ours=False)
 
 
 def next_move(run: Run, agent: AgentSpec, reply: Reply | None, now: datetime) -> Move:
@@ -71,17 +57,17 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
     try:
         agent = rt.agents.get(run.agent)
     except UserError as error:
-        return bear_with_the_room(rt, at, error)
+        return ending.bear_with_the_room(rt, at, error)
     match next_move(run, agent, None, rt.now()):
         case Infer():
             return [CallModel(run_id=run.id, step=step, group=run.group)]
-        case Finish(ending=ending):
-            return end_here(rt, at, ending)
+        case Finish(ending=how):
+            return ending.end_here(rt, at, how)
         case RunTools():
             raise AssertionError(f"strategy {run.strategy!r} runs tools before the model asked for any")
 
 
-def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
+def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> ending.Crossing:
     """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
     reply = storable.reply(reply)
     reply = replace(reply, asks=distinct(reply.asks, at.step))
@@ -90,34 +76,34 @@ def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -
             return _ask_again(tx, rt, at, scene, reply)
         case RunTools():
             return _open_round(tx, rt, at, scene, reply)
-        case Finish(ending=ending):
-            return _finish(tx, rt, at, scene, reply, ending)
+        case Finish(ending=how):
+            return _finish(tx, rt, at, scene, reply, how)
         case other:
             assert_never(other)
 
 
-def _ask_again(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
+def _ask_again(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> ending.Crossing:
     to = (at.step + 1, Phase.INFERENCE)
     if not claims.go_on(tx, at, to=to, rounds=1, usage=reply.usage, lease_until=rt.leases.until(rt.now())):
-        return NOT_OURS
+        return ending.NOT_OURS
     journal.append(tx, [*_round_rows(rt, at, scene), _reply_row(rt, at, reply)])
-    return Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group)])
+    return ending.Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group)])
 
 
-def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
+def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> ending.Crossing:
     run, step, now = at.run, at.step + 1, rt.now()
     until = rt.leases.until(now)
     if not claims.go_on(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=reply.usage, lease_until=until):
-        return NOT_OURS
+        return ending.NOT_OURS
     journal.append(tx, [*_round_rows(rt, at, scene), _reply_row(rt, at, reply)])
     asked = _through_the_gate(rt, run, scene, reply.asks)
     calls.open_round(tx, run, step, asked, now=now, lease_until=until)
     runnable = [call.id for call in asked if call.status is CallStatus.NEW]
     if not runnable:
-        return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
+        return ending.Crossing(intents=[Advance(run_id=run.id, group=run.group)])
     batches = spread(runnable, scene.agent.concurrency)
     fan_out = CallTools(run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group)
-    return Crossing(intents=[fan_out])
+    return ending.Crossing(intents=[fan_out])
 
 
 def _through_the_gate(rt: Runtime, run: Run, scene: Scene, asks: Sequence[ToolAsk]) -> list[NewCall]:
@@ -149,13 +135,13 @@ def _refusal(rt: Runtime, scene: Scene, ask: ToolAsk) -> tuple[str, str] | None:
     return ("invalid_arguments", wrong) if wrong else None
 
 
-def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply, ending: Ending) -> Crossing:
-    if not claims.finish(tx, at, ending, usage=reply.usage, now=rt.now()):
-        return NOT_OURS
+def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply, how: Ending) -> ending.Crossing:
+    if not claims.finish(tx, at, how, usage=reply.usage, now=rt.now()):
+        return ending.NOT_OURS
     if reply.asks:
         _close_unrun(tx, rt, at, scene, reply)
     rows = [*_round_rows(rt, at, scene), _reply_row(rt, at, reply)]
-    return Crossing(intents=close_turn(tx, rt, at.run, at.step, ending, rows, text=reply.text), ended=True)
+    return ending.Crossing(intents=ending.close_turn(tx, rt, at.run, at.step, how, rows, text=reply.text), ended=True)
 
 
 def _close_unrun(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> None:
@@ -166,60 +152,6 @@ def _close_unrun(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) 
     ]
     now = rt.now()
     calls.open_round(tx, at.run, at.step + 1, asked, now=now, lease_until=now)
-
-
-def end_here(rt: Runtime, at: Position, ending: Ending) -> list[Intent]:
-    """The run ends without another reply, in a transaction of its own."""
-
-    def work(tx: Tx) -> Crossing:
-        if not claims.finish(tx, at, ending, usage=NO_USAGE, now=rt.now()):
-            return NOT_OURS
-        claims.close_calls(tx, at.run.id, code="run_ended", content=NOT_RUN, now=rt.now())
-        return Crossing(intents=close_turn(tx, rt, at.run, at.step, ending, [], text=None), ended=True)
-
-    crossing = rt.store.insist(work)
-    if crossing.ended:
-        tell_the_end(rt, at.run)
-    return crossing.intents
-
-
-def end_run(tx: Tx, rt: Runtime, run: Run, ending: Ending, *, content: str) -> list[Intent] | None:
-    """End a run from outside: its calls are closed, each with a row that says so. None: it was done already."""
-    now = rt.now()
-    if not claims.end_run(tx, run, ending, now):
-        return None
-    claims.close_calls(tx, run.id, code=ending.reason.value, content=content, now=now)
-    return close_turn(tx, rt, run, run.step, ending, [], text=None)
-
-
-def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Intent]:
-    """An agent that cannot be loaded may be in the middle of an edit, or of a deploy: rescue tries again a few
-    times.
-    """
-    if at.run.resends >= PATIENCE and not isinstance(error, Unavailable):
-        return end_here(rt, at, failed("agent", str(error)))
-    raise error
-
-
-def tell_the_end(rt: Runtime, run: Run) -> None:
-    """After the commit: the thread is free, and whoever waits for the turn may look."""
-    rt.locks.release(run.thread_id, run.owner)
-    rt.events.emit(run.id, "run.finished", turn=run.turn_id)
-    rt.events.turn_done(run.turn_id)
-
-
-def close_turn(
-    tx: Tx, rt: Runtime, run: Run, step: int, ending: Ending, rows: list[journal.Row], *, text: str | None
-) -> list[Intent]:
-    """The last checkpoint of a run, the end of its turn, and the start of whoever waited for it."""
-    now = rt.now()
-    body = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail}
-    finished = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, body, now)
-    journal.append(tx, [*rows, finished])
-    ended = claims.end_turn(tx, run.turn_id, run.thread_id, run.group, ending.disposition, now)
-    if ended.reply_target is not None:
-        outbox.leave(tx, run.thread_id, run.turn_id, target=ended.reply_target, body={**body, "text": text}, now=now)
-    return [Dispatch(group=group) for group in sorted(ended.to_dispatch)]
 
 
 def _reply_row(rt: Runtime, at: Position, reply: Reply) -> journal.Row:

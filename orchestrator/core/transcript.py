@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from chordage.orchestrator.core.model import AssistantSays, Reply, Said, StopReason, ToolAsk, ToolSays, UserSays
+from chordage.orchestrator.core.model import (
+    AssistantSays,
+    Attempt,
+    Reply,
+    Said,
+    StopReason,
+    ToolAsk,
+    ToolSays,
+    UserSays,
+)
 from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Entry
 from chordage.orchestrator.core.status import CallStatus
 
@@ -77,11 +86,12 @@ def body_of(reply: Reply) -> dict[str, Any]:
             "output_tokens": reply.usage.output_tokens,
             "cached_tokens": reply.usage.cached_tokens,
         },
-        "attempts": [
-            {"model": a.model, "seconds": round(a.seconds, 3), "fault": a.fault, "detail": a.detail}
-            for a in reply.attempts
-        ],
+        "attempts": attempts_of(reply.attempts),
     }
+
+
+def attempts_of(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
+    return [{"model": a.model, "seconds": round(a.seconds, 3), "fault": a.fault, "detail": a.detail} for a in attempts]
 
 
 def ask_from(body: dict[str, Any]) -> ToolAsk:

@@ -7,6 +7,7 @@ true.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import queue
@@ -48,8 +49,20 @@ class RedisEvents:
         else:
             log.warning("live news dropped", kind=news[1])
 
+    def flush(self) -> None:
+        """Send what is still waiting: a short command ends before its thread has come to it."""
+        left = []
+        while not self._news.empty():
+            left.append(self._news.get())
+        if left and self._pid == os.getpid():
+            try:
+                self._send(left)
+            except RedisError as error:
+                log.debug("live news not sent", count=len(left), error=str(error))
+
     def _start(self) -> None:
         self._pid = os.getpid()
+        atexit.register(self.flush)
         self._sender = threading.Thread(target=self._send_for_ever, name="chordage-events", daemon=True)
         self._sender.start()
 

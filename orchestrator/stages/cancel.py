@@ -6,14 +6,14 @@ finds nothing to write to, and the next heartbeat tells those workers to stop.
 
 from __future__ import annotations
 
-from chordage.orchestrator import decider
+from chordage.orchestrator import ending
 from chordage.orchestrator.core.errors import NotFound
-from chordage.orchestrator.core.intents import Dispatch, Intent
+from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.reasons import cancelled
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claims, runs, turns
+from chordage.orchestrator.store import runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 CALL_CANCELLED = "This call was cancelled together with the run that asked for it."
@@ -23,7 +23,7 @@ def cancel_turn(rt: Runtime, turn_id: str, reason: str | None = None) -> tuple[b
     """Whether this ended the turn; False when it was done already."""
     run, intents = rt.store.insist(lambda tx: _cancel(tx, rt, turn_id, reason))
     if run is not None:
-        decider.tell_the_end(rt, run)
+        ending.tell_the_end(rt, run)
     elif intents is not None:
         rt.events.turn_done(turn_id)
     return intents is not None, intents or []
@@ -35,10 +35,10 @@ def _cancel(tx: Tx, rt: Runtime, turn_id: str, reason: str | None) -> tuple[Run 
         raise NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
     if turn.status is TurnStatus.DONE:
         return None, None
-    if (freed := _drop_queued(tx, rt, turn_id)) is not None:
+    if (freed := ending.drop_queued(tx, rt, turn_id, Disposition.CANCELLED, reason)) is not None:
         return None, freed
     run = _run_of(tx, turn_id)
-    ended = decider.end_run(tx, rt, run, cancelled(reason), content=CALL_CANCELLED) if run else None
+    ended = ending.end_run(tx, rt, run, cancelled(reason), content=CALL_CANCELLED) if run else None
     return (run if ended is not None else None), ended
 
 
@@ -46,11 +46,3 @@ def _run_of(tx: Tx, turn_id: str) -> Run | None:
     """Asked anew: the turn may have started since we first looked."""
     turn = turns.load(tx, turn_id)
     return runs.load(tx, turn.run_id) if turn and turn.run_id else None
-
-
-def _drop_queued(tx: Tx, rt: Runtime, turn_id: str) -> list[Intent] | None:
-    dropped = claims.end_queued(tx, turn_id, Disposition.CANCELLED, rt.now())
-    if dropped is None:
-        return None
-    freed = claims.make_next_ready(tx, dropped.thread_id)
-    return [Dispatch(group=freed)] if freed else []

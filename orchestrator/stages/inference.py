@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from chordage.orchestrator import decider
+from chordage.orchestrator import decider, ending
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Prompt, Reply, ToolOffer
@@ -74,10 +74,11 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
             reply = _ask(rt, work, hand)
             return _record(rt, work, reply)
     except ModelFailed as error:
-        return decider.end_here(rt, at, failed(f"model_{error.fault.value}", str(error)))
+        how = failed(f"model_{error.fault.value}", str(error))
+        return ending.end_here(rt, at, how, attempts=error.attempts)
     except UserError as error:
         _let_go(rt, at)
-        return decider.bear_with_the_room(rt, at, error)
+        return ending.bear_with_the_room(rt, at, error)
     except (HandedOver, Aborted, SystemExit, KeyboardInterrupt):
         _let_go(rt, at)
         raise
@@ -136,5 +137,5 @@ def _record(rt: Runtime, work: Work, reply: Reply) -> list[Intent]:
     else:
         rt.events.emit(run.id, "model.replied", step=step, text=reply.text, calls=len(reply.asks))
     if crossing.ended:
-        decider.tell_the_end(rt, run)
+        ending.tell_the_end(rt, run)
     return crossing.intents

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from chordage.orchestrator import decider
+from chordage.orchestrator import ending
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, CallTool, CommitRound, Dispatch, Intent
@@ -49,11 +49,11 @@ def _runs(rt: Runtime) -> list[Intent]:
         for run in runs.expired(tx, now, BATCH, among=[run.id for run in seen]) if seen else ():
             follow = _see_to_run(tx, rt, run, in_hand, now)
             if follow is None:
-                follow = decider.end_run(tx, rt, run, _poison(rt, run), content=UNKNOWN_TEXT) or []
+                follow = ending.end_run(tx, rt, run, _poison(rt, run), content=UNKNOWN_TEXT) or []
                 ended.append(run)
             intents += follow
     for run in ended:
-        decider.tell_the_end(rt, run)
+        ending.tell_the_end(rt, run)
     return intents
 
 
@@ -97,11 +97,11 @@ def _calls(rt: Runtime) -> list[Intent]:
             assert run is not None
             follow = _see_to_call(tx, rt, run, call, now)
             if follow is None:
-                follow = decider.end_run(tx, rt, run, _poisoned_by(call, run), content=UNKNOWN_TEXT) or []
+                follow = ending.end_run(tx, rt, run, _poisoned_by(call, run), content=UNKNOWN_TEXT) or []
                 ended.append(run)
             intents += follow
     for run in ended:
-        decider.tell_the_end(rt, run)
+        ending.tell_the_end(rt, run)
     return intents
 
 
@@ -143,11 +143,10 @@ def _expired_turns(rt: Runtime) -> list[Intent]:
 
 def _expire(rt: Runtime, turn_id: str) -> list[Intent]:
     with rt.store.write() as tx:
-        turn = claims.end_queued(tx, turn_id, Disposition.EXPIRED, rt.now())
-        freed = claims.make_next_ready(tx, turn.thread_id) if turn else None
-    if turn:
-        rt.events.turn_done(turn.id)
-    return [Dispatch(group=freed)] if freed else []
+        freed = ending.drop_queued(tx, rt, turn_id, Disposition.EXPIRED, "its deadline passed before it could start")
+    if freed is not None:
+        rt.events.turn_done(turn_id)
+    return freed or []
 
 
 def _stranded(rt: Runtime) -> list[Intent]:

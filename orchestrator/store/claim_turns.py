@@ -132,7 +132,18 @@ _LOCK_THREAD = select(threads.c.id).join(turns, turns.c.thread_id == threads.c.i
 _LOCK_RUN = select(runs.c.id).join(turns, turns.c.thread_id == runs.c.thread_id).where(OPEN_RUNS)
 
 
-def end_queued(tx: Tx, turn_id: str, disposition: Disposition, now: datetime) -> Turn | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dropped:
+    """A turn that ended in the queue."""
+
+    turn_id: str
+    thread_id: str
+    reply_target: dict[str, Any] | None
+
+
+def end_queued(
+    tx: Tx, turn_id: str, disposition: Disposition, now: datetime, *, detail: str | None = None
+) -> Dropped | None:
     """A turn that never started ends.
 
     Its thread and the run that is open there are locked first, in the order in which an arrival locks them: whoever
@@ -143,11 +154,11 @@ def end_queued(tx: Tx, turn_id: str, disposition: Disposition, now: datetime) ->
     ended = (
         update(turns)
         .where(turns.c.id == turn_id, QUEUED_TURNS)
-        .values(status=TurnStatus.DONE.value, disposition=disposition.value, done_at=now, ready=0)
-        .returning(*COLUMNS)
+        .values(status=TurnStatus.DONE.value, disposition=disposition.value, detail=detail, done_at=now, ready=0)
+        .returning(turns.c.thread_id, turns.c.reply_target)
     )
     row = tx.execute(ended).first()
-    return from_row(dict(row._mapping)) if row else None  # noqa: SLF001 - SQLAlchemy's documented way to names
+    return Dropped(turn_id=turn_id, thread_id=row.thread_id, reply_target=row.reply_target) if row else None
 
 
 def make_next_ready(tx: Tx, thread_id: str) -> Group | None:

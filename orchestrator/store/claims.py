@@ -31,6 +31,7 @@ from chordage.orchestrator.store.claim_runs import (
     unclaim_run,
 )
 from chordage.orchestrator.store.claim_turns import (
+    Dropped,
     Ended,
     budget_of,
     end_queued,
@@ -41,6 +42,7 @@ from chordage.orchestrator.store.claim_turns import (
 )
 
 __all__ = [
+    "Dropped",
     "Ended",
     "Outcome",
     "Position",

@@ -75,6 +75,8 @@ threads = Table(
     Column("updated_at", Moment, nullable=False),
 )
 
+Index("ix_threads_recent", threads.c.updated_at, threads.c.id)
+
 turns = Table(
     "turns",
     metadata,
@@ -89,6 +91,7 @@ turns = Table(
     # The next of its thread to start, and nothing on the thread is open. Set by whoever makes it true.
     Column("ready", Integer, nullable=False),
     Column("disposition", String(20)),
+    Column("detail", Text),  # why a turn ended that never started; of others the run tells
     Column("run_id", Id),
     Column("origin", String(20), nullable=False),
     Column("channel", String(200)),

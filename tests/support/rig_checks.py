@@ -37,7 +37,7 @@ def _what_may_run_again_was_completed(calls: dict[str, dict[str, Any]], ended: l
 
 def _no_call_began_after_it_was_settled(calls: dict[str, dict[str, Any]], begun: list[dict[str, Any]]) -> None:
     late = [fact for fact in begun if fact["at"] > calls[fact["key"]]["ended_at"].timestamp()]
-    assert late == [], "finished calls ran again"
+    assert late == [], f"finished calls ran again: {[calls[fact['key']] for fact in late]}"
 
 
 def _no_reply_was_asked_for_again(rig: Rig) -> None:

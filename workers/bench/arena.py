@@ -30,7 +30,9 @@ def running(contenders: Sequence[Contender], on: Services) -> Iterator[dict[str,
 
 
 def _started(contender: Contender, on: Services, stack: ExitStack) -> list[Member]:
-    environment = {**config.environment(), **contender.environment()}
+    scratch = on.folder / "scratch"  # a prefork pool leaves a folder behind in each
+    scratch.mkdir(exist_ok=True)
+    environment = {**config.environment(), **contender.environment(), "TMPDIR": str(scratch)}
     members = [Member(role, on.folder / "members", environment) for role in contender.prepare()]
     stack.callback(_end, members, on)
     for member in members:

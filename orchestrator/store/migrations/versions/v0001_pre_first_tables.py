@@ -161,6 +161,7 @@ def upgrade() -> None:
         sa.Column("updated_at", MOMENT, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_threads")),
     )
+    op.create_index("ix_threads_recent", "threads", ["updated_at", "id"])
     op.create_table(
         "turns",
         sa.Column("id", sa.String(length=200), nullable=False),
@@ -173,6 +174,7 @@ def upgrade() -> None:
         sa.Column("status", sa.String(length=20), nullable=False),
         sa.Column("ready", sa.Integer(), nullable=False),
         sa.Column("disposition", sa.String(length=20), nullable=True),
+        sa.Column("detail", sa.Text(), nullable=True),
         sa.Column("run_id", sa.String(length=200), nullable=True),
         sa.Column("origin", sa.String(length=20), nullable=False),
         sa.Column("channel", sa.String(length=200), nullable=True),

@@ -1,0 +1,114 @@
+"""How runs and turns end: the last checkpoint, the closing of what is open, and the start of whoever waited.
+
+Every end is one transaction. Afterwards, and only then, the thread is let go and whoever waits for the turn is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from chordage.orchestrator.core.errors import Unavailable, UserError
+from chordage.orchestrator.core.intents import Dispatch, Intent
+from chordage.orchestrator.core.model import Attempt, Usage
+from chordage.orchestrator.core.reasons import Ending, failed
+from chordage.orchestrator.core.records import Checkpoint, Run
+from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.core.transcript import NOT_RUN, attempts_of
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import claims, journal, outbox
+from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store.tx import Tx
+
+NO_USAGE = Usage()
+PATIENCE = 3  # how often a run whose agent cannot be loaded is tried again
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crossing:
+    """What came of a crossing: whether it was ours to pass, whether the run ended there, and what follows."""
+
+    intents: list[Intent] = field(default_factory=list)
+    ours: bool = True
+    ended: bool = False
+
+
+NOT_OURS = Crossing(ours=False)
+
+
+def end_here(rt: Runtime, at: Position, ending: Ending, *, attempts: Sequence[Attempt] = ()) -> list[Intent]:
+    """The run ends without another reply, in a transaction of its own. `attempts`: what was tried in vain."""
+
+    def work(tx: Tx) -> Crossing:
+        if not claims.finish(tx, at, ending, usage=NO_USAGE, now=rt.now()):
+            return NOT_OURS
+        claims.close_calls(tx, at.run.id, code="run_ended", content=NOT_RUN, now=rt.now())
+        return Crossing(
+            intents=close_turn(tx, rt, at.run, at.step, ending, [], text=None, attempts=attempts), ended=True
+        )
+
+    crossing = rt.store.insist(work)
+    if crossing.ended:
+        tell_the_end(rt, at.run)
+    return crossing.intents
+
+
+def end_run(tx: Tx, rt: Runtime, run: Run, ending: Ending, *, content: str) -> list[Intent] | None:
+    """End a run from outside: its calls are closed, each with a row that says so. None: it was done already."""
+    now = rt.now()
+    if not claims.end_run(tx, run, ending, now):
+        return None
+    claims.close_calls(tx, run.id, code=ending.reason.value, content=content, now=now)
+    return close_turn(tx, rt, run, run.step, ending, [], text=None)
+
+
+def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Intent]:
+    """An agent that cannot be loaded may be in the middle of an edit, or of a deploy: rescue tries again a few
+    times.
+    """
+    if at.run.resends >= PATIENCE and not isinstance(error, Unavailable):
+        return end_here(rt, at, failed("agent", str(error)))
+    raise error
+
+
+def drop_queued(tx: Tx, rt: Runtime, turn_id: str, disposition: Disposition, detail: str | None) -> list[Intent] | None:
+    """A turn ends that never started, and the line behind it moves on. None: it is not in the queue any more."""
+    now = rt.now()
+    dropped = claims.end_queued(tx, turn_id, disposition, now, detail=detail)
+    if dropped is None:
+        return None
+    if dropped.reply_target is not None:
+        body = {"reason": disposition.value, "code": None, "detail": detail, "text": None}
+        outbox.leave(tx, dropped.thread_id, turn_id, target=dropped.reply_target, body=body, now=now)
+    freed = claims.make_next_ready(tx, dropped.thread_id)
+    return [Dispatch(group=freed)] if freed else []
+
+
+def tell_the_end(rt: Runtime, run: Run) -> None:
+    """After the commit: the thread is free, and whoever waits for the turn may look."""
+    rt.locks.release(run.thread_id, run.owner)
+    rt.events.emit(run.id, "run.finished", turn=run.turn_id)
+    rt.events.turn_done(run.turn_id)
+
+
+def close_turn(
+    tx: Tx,
+    rt: Runtime,
+    run: Run,
+    step: int,
+    ending: Ending,
+    rows: list[journal.Row],
+    *,
+    text: str | None,
+    attempts: Sequence[Attempt] = (),
+) -> list[Intent]:
+    """The last checkpoint of a run, the end of its turn, and the start of whoever waited for it."""
+    now = rt.now()
+    body = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail}
+    tried = {**body, "attempts": attempts_of(attempts)} if attempts else body
+    finished = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, tried, now)
+    journal.append(tx, [*rows, finished])
+    ended = claims.end_turn(tx, run.turn_id, run.thread_id, run.group, ending.disposition, now)
+    if ended.reply_target is not None:
+        outbox.leave(tx, run.thread_id, run.turn_id, target=ended.reply_target, body={**body, "text": text}, now=now)
+    return [Dispatch(group=group) for group in sorted(ended.to_dispatch)]
