@@ -60,7 +60,7 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
         return ending.bear_with_the_room(rt, at, error)
     match next_move(run, agent, None, rt.now()):
         case Infer():
-            return [CallModel(run_id=run.id, step=step, group=run.group)]
+            return [CallModel(run_id=run.id, step=step, group=run.group, seen=run)]
         case Finish(ending=how):
             return ending.end_here(rt, at, how)
         case RunTools():

@@ -56,8 +56,8 @@ def _follow(rt: Runtime, intent: Intent) -> list[Intent] | None:
     match intent:
         case Advance(run_id=run_id):
             return stages.advance(rt, run_id)
-        case CallModel(run_id=run_id, step=step):
-            return stages.call_model(rt, run_id, step)
+        case CallModel(run_id=run_id, step=step, seen=seen):
+            return stages.call_model(rt, run_id, step, seen)
         case CommitRound(run_id=run_id, step=step):
             return stages.commit_round(rt, run_id, step)
         case _:

@@ -77,8 +77,8 @@ def _follow(rt: Runtime, intent: Intent) -> list[Intent]:
     match intent:
         case Advance(run_id=run_id):
             return stages.advance(rt, run_id)
-        case CallModel(run_id=run_id, step=step):
-            return stages.call_model(rt, run_id, step)
+        case CallModel(run_id=run_id, step=step, seen=seen):
+            return stages.call_model(rt, run_id, step, seen)
         case CallTools():
             return _round(rt, intent)
         case CallTool(call_id=call_id):

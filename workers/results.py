@@ -15,5 +15,11 @@ PATH = f"{__name__}:JoiningBackend"
 
 
 class JoiningBackend(RedisBackend):
+    """Nobody here waits for a result: rows are the results."""
+
     def on_task_call(self, producer: Any, task_id: str) -> None:
-        """Nobody here waits for a result: rows are the results."""
+        """Sending a task subscribes to nothing."""
+
+    def add_pending_result(self, result: Any, weak: bool = False, start_drainer: bool = True) -> Any:  # noqa: ARG002
+        """Nor does sending a chord, which would listen for each of its headers."""
+        return result

@@ -5,10 +5,11 @@ An intent may be lost, doubled or late. Truth says what is due, so carrying one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.records import Run
 
 
 class Hint(NamedTuple):
@@ -36,11 +37,16 @@ class Advance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallModel:
-    """Make the model call that this step of the run stands at."""
+    """Make the model call that this step of the run stands at.
+
+    `seen` is the run as it was a moment ago, for whoever goes on in the same process. It is no part of the message, and
+    nothing is believed of it that the commit does not check again.
+    """
 
     run_id: str
     step: int
     group: Group
+    seen: Run | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

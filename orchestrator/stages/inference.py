@@ -36,9 +36,8 @@ class Work:
     prompt: Prompt
 
 
-def call_model(rt: Runtime, run_id: str, step: int) -> list[Intent]:
-    with rt.store.read() as tx:
-        run = runs.load(tx, run_id)
+def call_model(rt: Runtime, run_id: str, step: int, seen: Run | None = None) -> list[Intent]:
+    run = seen or _load(rt, run_id)
     if run is None or run.status is not RunStatus.RUNNING or run.next_inference != step:
         return []
     key = run.work_key(step)
@@ -54,6 +53,11 @@ def call_model(rt: Runtime, run_id: str, step: int) -> list[Intent]:
     except BaseException:
         rt.locks.forget(key)
         raise
+
+
+def _load(rt: Runtime, run_id: str) -> Run | None:
+    with rt.store.read() as tx:
+        return runs.load(tx, run_id)
 
 
 def _is_first_of_its_dispatch(run: Run) -> bool:

@@ -69,7 +69,7 @@ def _watch_commits(file: Path) -> None:
 
 
 def _watch_chords(file: Path) -> None:
-    """Where a chord is between two of its steps; `PLACES` in tests/live/faults/test_chord_losses.py names them."""
+    """Where a chord is between two of its steps; `PLACES` in tests/live/faults/test_chord_deaths.py names them."""
     from celery.backends.redis import RedisBackend
     from kombu import Producer
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import event, select
 
@@ -139,7 +139,7 @@ class World:
     def deliver(self, intent: Intent, *, doubt: bool = False) -> list[Intent]:
         """Carry one intent out, as a worker does; what follows from it is pending now."""
         self.revive()
-        following = self._carry_out(intent, doubt)
+        following = [as_sent(follow) for follow in self._carry_out(intent, doubt)]
         self.pending += following
         return following
 
@@ -150,8 +150,8 @@ class World:
                 return stages.dispatch(rt, group, hint)
             case Advance(run_id=run_id):
                 return stages.advance(rt, run_id)
-            case CallModel(run_id=run_id, step=step):
-                return stages.call_model(rt, run_id, step)
+            case CallModel(run_id=run_id, step=step, seen=seen):
+                return stages.call_model(rt, run_id, step, seen)
             case CommitRound(run_id=run_id, step=step):
                 return stages.commit_round(rt, run_id, step)
             case CallTool(call_id=call_id):
@@ -215,6 +215,11 @@ class World:
     def row(self, table: str, **where: object) -> dict[str, object]:
         (row,) = self.rows(table, **where)
         return row
+
+
+def as_sent(intent: Intent) -> Intent:
+    """As it would arrive in a message: with nothing that only the same process may know."""
+    return replace(intent, seen=None) if isinstance(intent, CallModel) else intent
 
 
 def _unsynced(connection, _record) -> None:

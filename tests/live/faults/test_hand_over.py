@@ -74,7 +74,7 @@ def test_five_hundred_model_calls_wait_at_once_at_little_cost(make_rig, migrated
 
     assert {row["disposition"] for row in rig.rows("turns")} == {"answered"}
     assert peak.each < 2**20, f"a turn in flight takes {peak.each / 2**20:.2f} MiB"
-    assert peak.connections <= 5, f"a process with {peak.running} turns had {peak.connections} database connections"
+    assert peak.connections <= 10, f"a process had {peak.connections} database connections"
     assert peak.running == 500, "all were in flight at once"
     assert took < 5.0 + 1.5, f"all were answered after {took:.2f} s"
 
@@ -89,10 +89,10 @@ class Peak:
 
     def look(self):
         running = self._rig.running()
+        self.connections = max(self.connections, *(_connections(worker, self._rig) for worker in self._workers))
         if running >= self.running:
             self.running = running
             self.each = (self._memory() - self._idle) / running
-            self.connections = max(_connections(worker, self._rig) for worker in self._workers)
 
     def _memory(self):
         return sum(psutil.Process(worker.pid).memory_info().rss for worker in self._workers)
