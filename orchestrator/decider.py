@@ -55,10 +55,13 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
         return []
     at = Position(run=run, step=step, token=run.claim_token)
     try:
-        agent = rt.agents.get(run.agent)
+        move = next_move(run, rt.agents.get(run.agent), None, rt.now())
     except UserError as error:
         return ending.bear_with_the_room(rt, at, error)
-    match next_move(run, agent, None, rt.now()):
+    except Exception:
+        ending.count_as_death(rt, run)
+        raise
+    match move:
         case Infer():
             return [CallModel(run_id=run.id, step=step, group=run.group, seen=run)]
         case Finish(ending=how):

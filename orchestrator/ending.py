@@ -71,6 +71,12 @@ def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Inte
     raise error
 
 
+def count_as_death(rt: Runtime, run: Run) -> None:
+    """A fault of ours, or a reply that cannot be stored, would come again for ever and be paid for each time."""
+    with rt.store.write() as tx:
+        claims.count_crash(tx, run, rt.leases.until(rt.now()))
+
+
 def drop_queued(tx: Tx, rt: Runtime, turn_id: str, disposition: Disposition, detail: str | None) -> list[Intent] | None:
     """A turn ends that never started, and the line behind it moves on. None: it is not in the queue any more."""
     now = rt.now()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import Reject
 
 from chordage.orchestrator import stages
+from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.tasks import names
 from chordage.tasks.base import StageTask
 from chordage.tasks.request import request_from
+
+PAUSE = 1.0  # seconds between two tries to store a message while the database is away
 
 
 def register(app: Celery, base: type[StageTask]) -> None:
@@ -19,7 +24,12 @@ def register(app: Celery, base: type[StageTask]) -> None:
     def submit(self: StageTask, /, **fields: Any) -> str:
         """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
         fields.setdefault("dedupe_key", self.request.id)
-        admitted, intents = stages.admit(self.runtime, request_from(fields, source="celery"))
+        request = request_from(fields, source="celery")
+        try:
+            admitted, intents = stages.admit(self.runtime, request)
+        except Unavailable as error:
+            time.sleep(PAUSE)  # nobody else has this message: it stays in the queue until it can be stored
+            raise Reject(str(error), requeue=True) from error
         self.courier.send(intents)
         return admitted.turn_id
 

@@ -19,6 +19,10 @@ from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Entry
 from chordage.orchestrator.core.status import CallStatus
 
 NOT_RUN = "This call did not run and has no result."
+OUTCOME_UNKNOWN = "outcome_unknown"
+UNKNOWN_TEXT = (
+    "The worker died while this call was running. It is not known whether it took effect, and it was not run again."
+)
 AWAITING = "This call has not been executed: it awaits a decision."
 
 Told = Answer | Call

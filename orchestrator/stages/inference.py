@@ -87,14 +87,8 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
         _let_go(rt, at)
         raise
     except Exception:
-        _count_as_death(rt, at)
+        ending.count_as_death(rt, run)
         raise
-
-
-def _count_as_death(rt: Runtime, at: Position) -> None:
-    """A fault of ours, or a reply that cannot be stored, would come again for ever and be paid for each time."""
-    with rt.store.write() as tx:
-        claims.count_crash(tx, at.run, rt.leases.until(rt.now()))
 
 
 def _let_go(rt: Runtime, at: Position) -> None:

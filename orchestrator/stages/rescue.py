@@ -15,10 +15,11 @@ import structlog
 from chordage.orchestrator import ending
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Advance, CallTool, CommitRound, Dispatch, Intent
+from chordage.orchestrator.core.intents import Advance, CallTool, CommitRound, Dispatch, Hint, Intent
 from chordage.orchestrator.core.reasons import Ending, failed
 from chordage.orchestrator.core.records import Call, Run
 from chordage.orchestrator.core.status import CallStatus, Disposition
+from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, runs, turns
 from chordage.orchestrator.store.claims import Outcome
@@ -27,10 +28,6 @@ from chordage.orchestrator.store.tx import Tx
 log = structlog.get_logger()
 
 BATCH = 100
-OUTCOME_UNKNOWN = "outcome_unknown"
-UNKNOWN_TEXT = (
-    "The worker died while this call was running. It is not known whether it took effect, and it was not run again."
-)
 
 
 def rescue(rt: Runtime) -> list[Intent]:
@@ -107,10 +104,9 @@ def _calls(rt: Runtime) -> list[Intent]:
 
 def _see_to_call(tx: Tx, rt: Runtime, run: Run, call: Call, now: datetime) -> list[Intent] | None:
     """None: it has taken too many workers with it."""
-    died = call.status is CallStatus.RUNNING and call.worker is not None
-    if died and call.effect is Effect.UNSAFE:
+    if call.status is CallStatus.RUNNING and call.effect is Effect.UNSAFE:
         return _close_unknown(tx, run, call, now)
-    expiries = call.expiries + died
+    expiries = call.expiries + (call.status is CallStatus.RUNNING and call.worker is not None)
     if expiries >= rt.leases.poison_after:
         return None
     until = rt.leases.until_after_resend(now, call.resends)
@@ -163,11 +159,14 @@ def _stranded(rt: Runtime) -> list[Intent]:
 
 
 def _queued(rt: Runtime) -> list[Intent]:
-    """A dispatch for every queued turn that could start, as far as the budget reaches."""
+    """A dispatch for every queued turn that could start, as far as the budget reaches, and not over and over."""
     intents: list[Intent] = []
-    with rt.store.read() as tx:
-        for group in Group:
+    for group in Group:
+        with rt.store.read() as tx:
             free = turns.free_budget(tx, group, default=rt.budgets[group])
-            due = turns.count_ready(tx, group, rt.now(), min(free, BATCH)) if free else 0
-            intents += [Dispatch(group=group)] * due
+            waiting = bool(free and turns.heads(tx, group, rt.now(), 1))
+        if waiting:
+            with rt.store.write() as tx:
+                nudged = turns.nudge(tx, group, rt.now(), min(free, BATCH))
+            intents += [Dispatch(group=group, hint=Hint(*turn)) for turn in nudged]
     return intents

@@ -19,6 +19,7 @@ from chordage.orchestrator.core.errors import Aborted, Unavailable, UserError
 from chordage.orchestrator.core.intents import CommitRound, Intent
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
 from chordage.orchestrator.runtime import Runtime
@@ -57,9 +58,17 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> None:
     except Unavailable:
         raise
     except Exception:
-        with rt.store.single() as tx:
-            claims.count_call_crash(tx, call_id, rt.leases.until(rt.now()))
+        _after_a_fault(rt, work)
         raise
+
+
+def _after_a_fault(rt: Runtime, work: Work) -> None:
+    """Nobody foresaw how this ended. It counts like a death; of an unsafe call nobody knows what it did before it."""
+    if work.call.effect is Effect.UNSAFE:
+        _settle(rt, work, ToolOutcome(code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT))
+        return
+    with rt.store.single() as tx:
+        claims.count_call_crash(tx, work.call.id, rt.leases.until(rt.now()))
 
 
 def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:

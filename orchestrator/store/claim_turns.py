@@ -43,6 +43,9 @@ _READY_BEFORE = (
         has(_OLDER.c.ready, 1),
         _OLDER.c.grp == turns.c.grp,
         _OLDER.c.due_at < turns.c.due_at,
+        or_(_OLDER.c.not_before.is_(None), _OLDER.c.not_before <= bindparam("now")),
+        or_(_OLDER.c.deadline.is_(None), _OLDER.c.deadline > bindparam("now")),
+        ~exists().where(runs.c.thread_id == _OLDER.c.thread_id, OPEN_RUNS),
     )
     .correlate(turns)
     .limit(bindparam("as_many"))
@@ -52,7 +55,7 @@ _MAY_START = (
     turns.c.id == bindparam("turn_id"),
     has(turns.c.status, *sources(TURN, TurnStatus.ACTIVE)),
     has(turns.c.ready, 1),
-    turns.c.due_at <= bindparam("now"),
+    or_(turns.c.not_before.is_(None), turns.c.not_before <= bindparam("now")),
     or_(turns.c.deadline.is_(None), turns.c.deadline > bindparam("now")),
     ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
 )

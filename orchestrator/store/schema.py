@@ -105,6 +105,7 @@ turns = Table(
     Column("not_before", Moment),
     Column("due_at", Moment, nullable=False),
     Column("deadline", Moment),
+    Column("nudge_at", Moment),  # when rescue will ask for it again
     Column("queued_at", Moment, nullable=False),
     Column("started_at", Moment),
     Column("done_at", Moment),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import bindparam, case, exists, func, insert, literal_column, or_, select, type_coerce
+from sqlalchemy import and_, bindparam, case, exists, func, insert, literal_column, or_, select, type_coerce, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
+from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import Disposition, TurnStatus
@@ -95,7 +97,12 @@ _ADMIT = Hot(
 
 def admit(tx: Tx, fields: Mapping[str, Any]) -> None:
     """A queued turn; `ready` if its thread is free and nobody is ahead of it there."""
-    _ADMIT.changed(tx, fields)
+    try:
+        _ADMIT.changed(tx, fields)
+    except IntegrityError as error:
+        if fields["dedupe_key"] is None or "dedupe" not in str(error.orig):
+            raise
+        raise LostRace from error
 
 
 _RUNNING = (
@@ -107,9 +114,22 @@ _BUDGET = (
     .scalar_subquery()
 )
 _FREE = Hot(select((_BUDGET - _RUNNING).label("free")))
+# A turn that may start: ready, due, not too late, and nothing is open on its thread (a turn of higher rank may have
+# overtaken it there). Without `not_before` it is due as soon as it is seen, whatever the clocks of two hosts say.
+_STARTABLE = and_(
+    READY_TURNS,
+    turns.c.grp == bindparam("group"),
+    turns.c.due_at <= bindparam("soon"),
+    or_(turns.c.not_before.is_(None), turns.c.not_before <= bindparam("now")),
+    or_(turns.c.deadline.is_(None), turns.c.deadline > bindparam("now")),
+    ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
+)
+A_MOMENT = timedelta(seconds=1)  # a wake-up is on its way for so long
+NUDGE = timedelta(seconds=30)
+CLOCKS_DIFFER = timedelta(minutes=1)  # at most, between two hosts of a fleet
 _HEADS = Hot(
     select(turns.c.id, turns.c.thread_id)
-    .where(READY_TURNS, turns.c.grp == bindparam("group"), turns.c.due_at <= bindparam("now"))
+    .where(_STARTABLE)
     .order_by(turns.c.due_at, turns.c.id)
     .limit(bindparam("as_many"))
 )
@@ -122,14 +142,31 @@ def free_budget(tx: Tx, group: Group, *, default: int) -> int:
 
 def heads(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, str]]:
     """The turns that have been due longest, each with its thread."""
-    rows = _HEADS.rows(tx, {"group": group.value, "now": now, "as_many": as_many})
+    binds = {"group": group.value, "now": now, "soon": now + CLOCKS_DIFFER, "as_many": as_many}
+    rows = _HEADS.rows(tx, binds)
     return [(row["id"], row["thread_id"]) for row in rows]
 
 
-def count_ready(tx: Tx, group: Group, now: datetime, limit: int) -> int:
-    """How many turns of this group are due, counted no further than `limit`."""
-    due = select(turns.c.id).where(READY_TURNS, turns.c.grp == group.value, turns.c.due_at <= now).limit(limit)
-    return int(tx.execute(select(func.count()).select_from(due.subquery())).scalar_one())
+def nudge(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, str]]:
+    """Startable turns whose wake-up may have got lost; each is asked for less and less often the longer it waits."""
+    due = (
+        select(turns.c.id, turns.c.due_at)
+        .where(_STARTABLE, turns.c.due_at <= bindparam("a_moment_ago"))
+        .where(or_(turns.c.nudge_at.is_(None), turns.c.nudge_at <= bindparam("now")))
+        .order_by(turns.c.due_at, turns.c.id)
+        .limit(bindparam("as_many"))
+        .with_for_update(skip_locked=True)
+    )
+    binds = {
+        "group": group.value, "now": now, "soon": now, "a_moment_ago": now - A_MOMENT, "as_many": as_many,
+    }  # fmt: skip
+    found = {row.id: row.due_at for row in tx.execute(due, binds)}
+    nudged = []
+    for turn_id, due_at in found.items():
+        moved = update(turns).where(turns.c.id == turn_id, READY_TURNS).values(nudge_at=now + max(now - due_at, NUDGE))
+        thread_id = tx.execute(moved.returning(turns.c.thread_id)).scalar()
+        nudged += [(turn_id, thread_id)] if thread_id else []
+    return nudged
 
 
 def stranded(tx: Tx, before: datetime, limit: int) -> list[str]:

@@ -188,6 +188,7 @@ def upgrade() -> None:
         sa.Column("not_before", MOMENT, nullable=True),
         sa.Column("due_at", MOMENT, nullable=False),
         sa.Column("deadline", MOMENT, nullable=True),
+        sa.Column("nudge_at", MOMENT, nullable=True),
         sa.Column("queued_at", MOMENT, nullable=False),
         sa.Column("started_at", MOMENT, nullable=True),
         sa.Column("done_at", MOMENT, nullable=True),
