@@ -6,7 +6,7 @@ what is due and rescue sends it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 import structlog
@@ -52,8 +52,8 @@ class Courier:
                 self._wake(names.CALL_MODEL, group.queue, run=run_id, step=step)
             case CommitRound(run_id=run_id, step=step, group=group):
                 self._wake(names.COMMIT_ROUND, group.queue, run=run_id, step=step)
-            case CallTool(call_id=call_id, run_id=run_id, group=group):
-                self._wake(names.CALL_TOOLS, group.tools_queue, run=run_id, calls=[call_id], alone=True)
+            case CallTool(call_ids=call_ids, run_id=run_id, group=group):
+                self._wake(names.CALL_TOOLS, group.tools_queue, run=run_id, calls=list(call_ids), alone=True)
             case CallTools():
                 self._fan_out(intent)
             case _:
@@ -68,13 +68,22 @@ class Courier:
         """
         queue, tools_queue = intent.group.queue, intent.group.tools_queue
         body = self._signature(names.COMMIT_ROUND, queue, run=intent.run_id, step=intent.step)
-        header = [
-            self._signature(names.CALL_TOOLS, tools_queue, run=intent.run_id, calls=list(batch))
-            for batch in intent.batches
-        ]
+        header = [self._header(intent.run_id, tools_queue, batch) for batch in intent.batches]
         with self._app.producer_or_acquire() as producer, producer.batch():
             round_ = chord(header, body.on_error(body.clone()), app=self._app)
             round_.apply_async(producer=producer, add_to_parent=False)
+
+    def _header(self, run_id: str, queue: str, batch: Sequence[str]) -> Signature:
+        header = self._signature(names.CALL_TOOLS, queue, run=run_id, calls=list(batch))
+        if len(batch) > 1:  # the limit is for one call; these come one after the other
+            header.options["time_limit"] = self._limit * len(batch)
+        return header
+
+    @property
+    def _limit(self) -> int:
+        limit = self._app.tasks[names.CALL_TOOLS].time_limit
+        assert limit is not None
+        return limit
 
     def _signature(self, name: str, queue: str, **kwargs: object) -> Signature:
         return self._app.signature(

@@ -11,7 +11,8 @@ from redis.exceptions import RedisError
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
-from chordage.orchestrator.core.errors import ConfigError, Unavailable
+from chordage.orchestrator.core.agent import ToolSpec
+from chordage.orchestrator.core.errors import ConfigError, RoomError, Unavailable
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
@@ -97,12 +98,25 @@ def check_redis(settings: Settings) -> None:
         client.close()
 
 
-def check_room(room: Room) -> None:
-    """Every agent of the room can be loaded and its models can be called, as far as one can tell without calling."""
+def check_room(room: Room, *, time_limit: int) -> None:
+    """Every agent of the room can be loaded, its models can be called as far as one can tell without calling, and none
+    of its tools may take longer than a worker lets a call run.
+    """
     catalog = models_of(room)
     for fault in room.faults:
         raise fault
     for name in room.names():
         agent = room.get(name)
-        room.toolbox.specs(agent)
+        for tool in room.toolbox.specs(agent).values():
+            _check_time(name, tool, time_limit)
         catalog.check(agent)
+
+
+def _check_time(agent: str, tool: ToolSpec, limit: int) -> None:
+    longest = tool.timeout * (1 + tool.retries)
+    if longest >= limit:
+        raise RoomError(
+            f"agent {agent!r}: tool {tool.name!r} may take {longest:g} s ({tool.timeout:g} s for each of "
+            f"{1 + tool.retries} tries), and a worker ends a call after {limit} s: lower its timeout, or raise "
+            "CHORDAGE_TOOL_TIME_LIMIT"
+        )

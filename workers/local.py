@@ -81,9 +81,9 @@ def _follow(rt: Runtime, intent: Intent) -> list[Intent]:
             return stages.call_model(rt, run_id, step, seen)
         case CallTools():
             return _round(rt, intent)
-        case CallTool(call_id=call_id):
-            stages.run_call(rt, call_id, in_doubt=True)
-            return stages.after_lone_call(rt, call_id)
+        case CallTool(call_ids=call_ids):
+            stages.run_batch(rt, call_ids, in_doubt=True)
+            return stages.after_lone_call(rt, call_ids[-1])
         case CommitRound(run_id=run_id, step=step):
             return stages.commit_round(rt, run_id, step)
         case Dispatch():
@@ -93,12 +93,8 @@ def _follow(rt: Runtime, intent: Intent) -> list[Intent]:
 
 
 def _round(rt: Runtime, fan_out: CallTools) -> list[Intent]:
-    def one_after_the_other(batch: tuple[str, ...]) -> None:
-        for call_id in batch:
-            stages.run_call(rt, call_id)
-
     with ThreadPoolExecutor(min(len(fan_out.batches), AT_ONCE), thread_name_prefix="tool") as threads:
-        list(threads.map(one_after_the_other, fan_out.batches))
+        list(threads.map(lambda batch: stages.run_batch(rt, batch), fan_out.batches))
     return [CommitRound(run_id=fan_out.run_id, step=fan_out.step, group=fan_out.group)]
 
 

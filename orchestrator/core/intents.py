@@ -65,9 +65,9 @@ class CallTools:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallTool:
-    """Carry out one call, outside any chord: a wake-up that got lost is sent again like this."""
+    """Carry out a call, or several one after the other, outside any chord: so a wake-up that got lost is sent again."""
 
-    call_id: str
+    call_ids: tuple[str, ...]
     run_id: str
     group: Group
 

@@ -5,7 +5,7 @@ from chordage.orchestrator.stages.dispatch import dispatch
 
 from chordage.orchestrator.stages.advance import advance  # isort: skip
 from chordage.orchestrator.stages.inference import call_model  # isort: skip
-from chordage.orchestrator.stages.tool_call import after_lone_call, run_call  # isort: skip
+from chordage.orchestrator.stages.tool_call import after_lone_call, run_batch, run_call  # isort: skip
 from chordage.orchestrator.stages.commit import commit_round  # isort: skip
 from chordage.orchestrator.stages.cancel import cancel_turn  # isort: skip
 from chordage.orchestrator.stages.heartbeat import beat  # isort: skip
@@ -22,5 +22,6 @@ __all__ = [
     "commit_round",
     "dispatch",
     "rescue",
+    "run_batch",
     "run_call",
 ]

@@ -26,13 +26,14 @@ def beat(rt: Runtime, *, first: float, every: float) -> None:
 def _notice_cancelled(rt: Runtime, hands: Sequence[Hand]) -> None:
     """Work whose row has moved on without us: its result would be refused, so it need not be finished."""
     with rt.store.read() as tx:
-        lost_runs = runs.lost(tx, {(hand.run_id, hand.epoch) for hand in hands})
+        lost_runs = runs.lost(tx, {(hand.run_id, hand.epoch) for hand in hands if hand.run_id})
         lost_calls = calls.lost(tx, {hand.call_id for hand in hands if hand.call_id})
     rt.held.abort([hand for hand in hands if hand.run_id in lost_runs or hand.call_id in lost_calls])
 
 
 def _renew(rt: Runtime, due: Sequence[Hand]) -> None:
-    held_runs = {(hand.run_id, hand.epoch) for hand in due if hand.call_id is None}
+    held_runs = {(hand.run_id, hand.epoch) for hand in due if hand.call_id is None and hand.run_id}
+    behind = {call_id for hand in due for call_id in hand.behind}
     held_calls = {hand.call_id for hand in due if hand.call_id is not None}
     now = rt.now()
     until = rt.leases.until(now)
@@ -41,6 +42,8 @@ def _renew(rt: Runtime, due: Sequence[Hand]) -> None:
             claims.renew_runs(tx, held_runs, rt.worker, until)
         if held_calls:
             claims.renew_calls(tx, held_calls, rt.worker, now=now, lease_until=until)
+        if behind:
+            claims.renew_waiting_calls(tx, behind, lease_until=until)
     for hand in due:
         hand.renewed()
     _renew_in_redis(rt, due)
@@ -48,5 +51,5 @@ def _renew(rt: Runtime, due: Sequence[Hand]) -> None:
 
 def _renew_in_redis(rt: Runtime, due: Sequence[Hand]) -> None:
     rt.locks.renew([hand.key for hand in due if hand.key])
-    for thread_id, owner in {(hand.thread_id, f"{hand.run_id}:{hand.epoch}") for hand in due}:
+    for thread_id, owner in {(hand.thread_id, f"{hand.run_id}:{hand.epoch}") for hand in due if hand.thread_id}:
         rt.locks.extend(thread_id, owner)

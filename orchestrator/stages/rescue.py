@@ -8,12 +8,15 @@ sent twice does nothing twice. It does not promise that only the lost is sent ag
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
 
 from chordage.orchestrator import ending
 from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, CallTool, CommitRound, Dispatch, Hint, Intent
 from chordage.orchestrator.core.reasons import Ending, failed
@@ -88,10 +91,12 @@ def _calls(rt: Runtime) -> list[Intent]:
     now = rt.now()
     intents: list[Intent] = []
     ended: list[Run] = []
+    agents: dict[str, str] = {}
     with rt.store.write() as tx:
         for call in calls.expired(tx, now, BATCH):
             run = runs.load(tx, call.run_id)
             assert run is not None
+            agents[run.id] = run.agent
             follow = _see_to_call(tx, rt, run, call, now)
             if follow is None:
                 follow = ending.end_run(tx, rt, run, _poisoned_by(call, run), content=UNKNOWN_TEXT) or []
@@ -99,7 +104,28 @@ def _calls(rt: Runtime) -> list[Intent]:
             intents += follow
     for run in ended:
         ending.tell_the_end(rt, run)
-    return intents
+    return _within_the_cap(rt, intents, agents)
+
+
+def _within_the_cap(rt: Runtime, intents: Sequence[Intent], agent_of: Mapping[str, str]) -> list[Intent]:
+    """Lost calls of an agent that caps how many run at once are sent as one batch: they never exceed the cap."""
+    kept: list[Intent] = []
+    batches: dict[str, CallTool] = {}
+    for intent in intents:
+        if not isinstance(intent, CallTool) or not _is_capped(rt, agent_of[intent.run_id]):
+            kept.append(intent)
+        elif (before := batches.get(intent.run_id)) is None:
+            batches[intent.run_id] = intent
+        else:
+            batches[intent.run_id] = replace(before, call_ids=(*before.call_ids, *intent.call_ids))
+    return [*kept, *batches.values()]
+
+
+def _is_capped(rt: Runtime, agent: str) -> bool:
+    try:
+        return rt.agents.get(agent).concurrency is not None
+    except UserError:
+        return True
 
 
 def _see_to_call(tx: Tx, rt: Runtime, run: Run, call: Call, now: datetime) -> list[Intent] | None:
@@ -112,7 +138,7 @@ def _see_to_call(tx: Tx, rt: Runtime, run: Run, call: Call, now: datetime) -> li
     until = rt.leases.until_after_resend(now, call.resends)
     claims.push_call_lease(tx, call, lease_until=until, resends=call.resends + 1, expiries=expiries)
     log.info("call woken", call=call.id, run=run.id, resends=call.resends + 1, expiries=expiries)
-    return [CallTool(call_id=call.id, run_id=run.id, group=run.group)]
+    return [CallTool(call_ids=(call.id,), run_id=run.id, group=run.group)]
 
 
 def _poisoned_by(call: Call, run: Run) -> Ending:

@@ -8,6 +8,7 @@ its first wake-up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -36,6 +37,15 @@ class Work:
     epoch: int
     token: str | None
     began: datetime
+
+
+def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -> None:
+    """Carry these calls out, one after the other: an agent may cap how many of a round run at once."""
+    batch = Hand(run_id="", epoch=0, behind=list(call_ids[1:]), may_hand_over=False)
+    with rt.held.holding(batch):
+        for call_id in call_ids:
+            batch.behind = [other for other in batch.behind if other != call_id]
+            run_call(rt, call_id, in_doubt=in_doubt)
 
 
 def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> None:

@@ -110,6 +110,12 @@ def renew_calls(tx: Tx, held: Collection[str], worker: str, *, now: datetime, le
     )  # fmt: skip
 
 
+def renew_waiting_calls(tx: Tx, behind: Collection[str], *, lease_until: datetime) -> None:
+    """Calls that wait behind another in a batch are not lost, and rescue need not send them."""
+    waiting = update(calls).where(calls.c.id.in_(sorted(behind)), has(calls.c.status, CallStatus.NEW))
+    tx.execute(waiting.values(lease_until=lease_until))
+
+
 def note_progress(tx: Tx, call_id: str, text: str) -> None:
     tx.execute(
         update(calls).where(calls.c.id == call_id, has(calls.c.status, *sorted(OPEN_CALL))).values(progress=text)

@@ -16,6 +16,7 @@ from chordage.orchestrator.store.claim_calls import (
     push_call_lease,
     release_call,
     renew_calls,
+    renew_waiting_calls,
     settle_call,
 )
 from chordage.orchestrator.store.claim_runs import (
@@ -66,6 +67,7 @@ __all__ = [
     "release_call",
     "renew_calls",
     "renew_runs",
+    "renew_waiting_calls",
     "settle_call",
     "start_turn",
     "unclaim_run",

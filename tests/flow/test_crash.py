@@ -343,3 +343,47 @@ def test_work_that_fails_in_a_way_nobody_foresaw_ends_as_poison_and_not_never(wo
     assert world.row("runs")["code"] == "poison"
     assert len(world.models.prompts) <= world.runtime.leases.poison_after
     assert world.row("turns", id=turn)["disposition"] == "failed"
+
+
+@pytest.mark.parametrize("effect", ["pure", "idempotent", "reconcilable", "unsafe"])
+def test_a_call_that_ends_in_a_way_nobody_foresaw_ends_the_turn_somehow(world: World, effect: str) -> None:
+    def explode(order):
+        raise MemoryError
+
+    world.tools.before = explode
+    world.models.script = rounds_of(1, tool=effect)
+    turn = world.submit()
+    for _ in range(12):
+        while world.pending:
+            try:
+                world.deliver(world.pending.pop(0))
+            except MemoryError:
+                world.forget_the_dead()
+        if not world.unfinished():
+            break
+        world.sweep(seconds=2000)
+
+    assert world.row("turns", id=turn)["disposition"] == ("answered" if effect == "unsafe" else "failed")
+    assert world.row("calls")["code"] == ("outcome_unknown" if effect == "unsafe" else "error")
+    check_all(world.store)
+
+
+def test_a_decision_that_fails_in_a_way_nobody_foresaw_ends_as_poison(world: World) -> None:
+    def explode(name):
+        raise PermissionError("agent.toml")
+
+    turn = world.submit()
+    world.agents.get, get = explode, world.agents.get
+    for _ in range(12):
+        while world.pending:
+            try:
+                world.deliver(world.pending.pop(0))
+            except PermissionError:
+                world.forget_the_dead()
+        if not world.unfinished():
+            break
+        world.sweep(seconds=2000)
+    world.agents.get = get
+
+    assert world.row("runs")["code"] == "poison"
+    assert world.row("turns", id=turn)["disposition"] == "failed"

@@ -148,3 +148,67 @@ def test_a_group_may_only_be_lowered_and_its_budget_counts_there(world: World) -
     assert [intent for intent in world.pending if isinstance(intent, Dispatch) and intent.group is Group.WILL]
     world.run_dry()
     assert world.rows("runs") == []
+
+
+def test_lost_calls_of_a_capped_agent_are_sent_again_as_one_batch(world: World) -> None:
+    from chordage.orchestrator.core.agent import AgentSpec
+    from chordage.orchestrator.core.intents import CallTool
+    from support.fakes import rounds_of
+
+    world.agents.agents["ada"] = AgentSpec(name="ada", model="fake", concurrency=1)
+    world.models.script = rounds_of(5)
+    turn = world.submit()
+    world.deliver(world.pending.pop(0))
+    world.deliver(world.pending.pop(0))
+    world.pending.clear()
+
+    woken = [intent for intent in world.sweep(seconds=40) if isinstance(intent, CallTool)]
+
+    assert [len(intent.call_ids) for intent in woken] == [5]
+    world.run_dry()
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+
+
+def test_a_ready_turn_that_was_overtaken_on_its_thread_holds_up_nobody_else(world: World) -> None:
+    world.budgets[Group.CHORE] = 1
+    world.models.script = lambda prompt: spoken("ok")
+    world.submit(thread="a", group=Group.CHORE)
+    world.submit(thread="a", group=Group.CHAT)
+    other = world.submit(thread="b", group=Group.CHORE)
+    stages.dispatch(world.runtime, Group.CHAT)
+
+    assert stages.dispatch(world.runtime, Group.CHORE)
+    assert world.row("turns", id=other)["status"] == "active"
+
+
+def test_a_turn_starts_although_the_clock_of_the_worker_is_behind(world: World) -> None:
+    world.submit()
+    world.clock.pass_by(-5)
+
+    assert stages.dispatch(world.runtime, Group.CHAT)
+
+
+def test_queued_turns_that_nobody_takes_up_are_asked_for_less_and_less_often(world: World) -> None:
+    for number in range(10):
+        world.submit(thread=f"t{number}")
+    world.pending.clear()
+
+    sent = sum(len(world.sweep(seconds=5)) for _ in range(200))
+
+    assert 10 <= sent <= 10 * 10
+
+
+def test_the_same_dedupe_key_at_the_same_moment_is_a_duplicate_too(world: World) -> None:
+    from chordage.orchestrator.store import turns
+
+    first = world.submit(dedupe_key="k")
+    seen = turns.by_dedupe_key
+    blind = iter([None])
+    turns.by_dedupe_key = lambda *asked: next(blind, seen(*asked))
+    try:
+        again = world.submit(dedupe_key="k")
+    finally:
+        turns.by_dedupe_key = seen
+
+    assert again == first
+    assert len(world.rows("turns")) == 1

@@ -154,12 +154,11 @@ class World:
                 return stages.call_model(rt, run_id, step, seen)
             case CommitRound(run_id=run_id, step=step):
                 return stages.commit_round(rt, run_id, step)
-            case CallTool(call_id=call_id):
-                stages.run_call(rt, call_id, in_doubt=True)
-                return stages.after_lone_call(rt, call_id)
+            case CallTool(call_ids=call_ids):
+                stages.run_batch(rt, call_ids, in_doubt=True)
+                return stages.after_lone_call(rt, call_ids[-1])
             case Header(call_ids=call_ids, body=body):
-                for call_id in call_ids:
-                    stages.run_call(rt, call_id, in_doubt=doubt)
+                stages.run_batch(rt, call_ids, in_doubt=doubt)
                 body.waiting.discard(call_ids)
                 return [] if body.waiting else [body.intent]
             case CallTools():

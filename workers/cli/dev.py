@@ -73,7 +73,7 @@ def _check_room(settings: Settings) -> None:
     from chordage.orchestrator.gateways.room import Room
     from chordage.workers.bootstrap import check_room
 
-    check_room(Room(settings.room_path))
+    check_room(Room(settings.room_path), time_limit=settings.tool_time_limit)
 
 
 def _check_port(settings: Settings) -> None:

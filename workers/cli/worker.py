@@ -72,7 +72,7 @@ def _check(settings: Settings) -> None:
     from chordage.workers.cli.opened import check_ready
 
     room = Room(settings.room_path)
-    check_room(room)
+    check_room(room, time_limit=settings.tool_time_limit)
     if not room.names():
         room.get(None)  # says what a room must have
     redis_from(settings).close()  # says where Redis is to be set
