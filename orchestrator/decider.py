@@ -168,9 +168,6 @@ def _round_rows(rt: Runtime, at: Position, scene: Scene) -> list[journal.Row]:
     run = at.run
     if run.phase is not Phase.TOOL_ROUND:
         return []
-    return [round_row(rt, run, [call for call in scene.known if call.run_id == run.id and call.step == run.step])]
-
-
-def round_row(rt: Runtime, run: Run, settled: Sequence[Answer]) -> journal.Row:
-    body = {"calls": [{"id": call.id, "status": call.status.value, "code": call.code} for call in settled]}
-    return journal.entry(run.thread_id, run.id, run.step, Checkpoint.TOOL_RESULTS, body, rt.now())
+    return [
+        ending.round_row(rt, run, [call for call in scene.known if call.run_id == run.id and call.step == run.step])
+    ]

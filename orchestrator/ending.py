@@ -12,11 +12,11 @@ from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.intents import Dispatch, Intent
 from chordage.orchestrator.core.model import Attempt, Usage
 from chordage.orchestrator.core.reasons import Ending, failed
-from chordage.orchestrator.core.records import Checkpoint, Run
+from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Phase, Run
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.core.transcript import NOT_RUN, attempts_of
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claims, journal, outbox
+from chordage.orchestrator.store import calls, claims, journal, outbox
 from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.tx import Tx
 
@@ -71,6 +71,18 @@ def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Inte
     raise error
 
 
+def round_row(rt: Runtime, run: Run, settled: Sequence[Answer | Call]) -> journal.Row:
+    body = {"calls": [{"id": call.id, "status": call.status.value, "code": call.code} for call in settled]}
+    return journal.entry(run.thread_id, run.id, run.step, Checkpoint.TOOL_RESULTS, body, rt.now())
+
+
+def _settled_round(tx: Tx, rt: Runtime, run: Run) -> list[journal.Row]:
+    """A run that ends at a settled round has no reply for the round's checkpoint to ride with."""
+    if run.phase is not Phase.TOOL_ROUND or run.in_flight:
+        return []
+    return [round_row(rt, run, calls.of_step(tx, run.id, run.step))]
+
+
 def count_as_death(rt: Runtime, run: Run) -> None:
     """A fault of ours, or a reply that cannot be stored, would come again for ever and be paid for each time."""
     with rt.store.write() as tx:
@@ -86,7 +98,7 @@ def drop_queued(tx: Tx, rt: Runtime, turn_id: str, disposition: Disposition, det
     if dropped.reply_target is not None:
         body = {"reason": disposition.value, "code": None, "detail": detail, "text": None}
         outbox.leave(tx, dropped.thread_id, turn_id, target=dropped.reply_target, body=body, now=now)
-    freed = claims.make_next_ready(tx, dropped.thread_id)
+    freed = claims.make_next_ready(tx, dropped.thread_id, now)
     return [Dispatch(group=freed)] if freed else []
 
 
@@ -110,6 +122,7 @@ def close_turn(
 ) -> list[Intent]:
     """The last checkpoint of a run, the end of its turn, and the start of whoever waited for it."""
     now = rt.now()
+    rows = rows or _settled_round(tx, rt, run)
     body = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail}
     tried = {**body, "attempts": attempts_of(attempts)} if attempts else body
     finished = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, tried, now)

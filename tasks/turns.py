@@ -23,7 +23,8 @@ def register(app: Celery, base: type[StageTask]) -> None:
     @app.task(name=names.SUBMIT, base=base, bind=True, ignore_result=False)
     def submit(self: StageTask, /, **fields: Any) -> str:
         """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
-        fields.setdefault("dedupe_key", self.request.id)
+        if fields.get("dedupe_key") is None:
+            fields["dedupe_key"] = self.request.id
         request = request_from(fields, source="celery")
         try:
             admitted, intents = stages.admit(self.runtime, request)

@@ -14,7 +14,7 @@ from celery import Celery, signals
 from chordage.config import log as logging_config
 from chordage.config.settings import Settings
 from chordage.orchestrator import stages
-from chordage.orchestrator.core.errors import ChordageError, UserError
+from chordage.orchestrator.core.errors import ChordageError, Unavailable, UserError
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks.courier import Courier
 from chordage.workers.bootstrap import check_services, redis_from
@@ -92,6 +92,7 @@ class Sweeps:
         self._settings = settings
         self._runtime = runtime
         self._stop = threading.Event()
+        self._not_before = 0.0
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="chordage-rescue", daemon=True).start()
@@ -102,7 +103,7 @@ class Sweeps:
     def _run(self) -> None:
         redis = redis_from(self._settings)
         self._sweep()
-        while not self._stop.wait(self._every):
+        while not self._stop.wait(self._every / 2):
             try:
                 slot = int(time.time() / self._every)
                 if redis.set(f"{self._prefix}sweep:{slot}", 1, nx=True, px=int(self._every * 3000)):
@@ -111,7 +112,13 @@ class Sweeps:
                 log.warning("sweep missed", error=str(error))
 
     def _sweep(self) -> None:
+        """After an outage of the database nobody has renewed a lease: the living get a beat's time to do it first."""
+        if time.monotonic() < self._not_before:
+            return
         try:
             self._courier.send(stages.rescue(self._runtime()))
-        except Exception as error:
-            log.warning("sweep failed", error=str(error))
+        except Unavailable as error:
+            self._not_before = time.monotonic() + self._settings.beat
+            log.warning("sweep missed", error=str(error))
+        except Exception:
+            log.exception("sweep failed")

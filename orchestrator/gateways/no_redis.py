@@ -9,7 +9,9 @@ class NoLocks:
     def take(self, thread_id: str, owner: str) -> str | None:  # noqa: ARG002
         return None
 
-    def extend(self, thread_id: str, owner: str) -> None: ...
+    def extend(self, thread_id: str, owner: str) -> bool:  # noqa: ARG002
+        return True
+
     def release(self, thread_id: str, owner: str) -> None: ...
     def once(self, key: str) -> bool:  # noqa: ARG002
         return True
@@ -18,7 +20,8 @@ class NoLocks:
     def alive(self, keys: list[str]) -> set[str]:  # noqa: ARG002
         return set()
 
-    def renew(self, keys: list[str]) -> None: ...
+    def renew(self, keys: list[str]) -> bool:  # noqa: ARG002
+        return True
 
 
 class NoEvents:

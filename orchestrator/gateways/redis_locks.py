@@ -43,8 +43,10 @@ class RedisLocks:
         held_by = holder.decode() if isinstance(holder, bytes) else holder
         return None if held_by == owner else held_by or ""
 
-    def extend(self, thread_id: str, owner: str) -> None:
-        """A lock that is gone is taken again: the run still owns its thread, whatever Redis has forgotten."""
+    def extend(self, thread_id: str, owner: str) -> bool:
+        """False while Redis does not answer. A lock that is gone is taken again: the run still owns its thread,
+        whatever Redis has forgotten.
+        """
         lock = self._lock(thread_id, owner, 2 * self._lease)
         try:
             lock.extend(2 * self._lease, replace_ttl=True)
@@ -52,6 +54,8 @@ class RedisLocks:
             self.take(thread_id, owner)
         except RedisError as error:
             log.warning("redis does not answer; lock not extended", thread=thread_id, error=str(error))
+            return False
+        return True
 
     def release(self, thread_id: str, owner: str) -> None:
         try:
@@ -80,8 +84,8 @@ class RedisLocks:
         found = self._redis.mget([self._work(key) for key in keys])
         return {key for key, value in zip(keys, found, strict=True) if value is not None}
 
-    def renew(self, keys: list[str]) -> None:
-        """The heartbeat of work in hand. A mark that Redis forgot is set again."""
+    def renew(self, keys: list[str]) -> bool:
+        """False while Redis does not answer. The heartbeat of work in hand. A mark that Redis forgot is set again."""
         try:
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in keys:
@@ -89,6 +93,8 @@ class RedisLocks:
                 pipe.execute()
         except RedisError as error:
             log.warning("redis does not answer; marks not renewed", error=str(error))
+            return False
+        return True
 
     def _work(self, key: str) -> str:
         return f"{self._prefix}work:{key}"

@@ -50,6 +50,9 @@ def _renew(rt: Runtime, due: Sequence[Hand]) -> None:
 
 
 def _renew_in_redis(rt: Runtime, due: Sequence[Hand]) -> None:
-    rt.locks.renew([hand.key for hand in due if hand.key])
+    """At the first silence the rest is left for the next beat: the beat in SQL must not wait for Redis."""
+    if not rt.locks.renew([hand.key for hand in due if hand.key]):
+        return
     for thread_id, owner in {(hand.thread_id, f"{hand.run_id}:{hand.epoch}") for hand in due if hand.thread_id}:
-        rt.locks.extend(thread_id, owner)
+        if not rt.locks.extend(thread_id, owner):
+            return

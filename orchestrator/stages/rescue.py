@@ -16,7 +16,7 @@ import structlog
 
 from chordage.orchestrator import ending
 from chordage.orchestrator.core.agent import Effect
-from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, CallTool, CommitRound, Dispatch, Hint, Intent
 from chordage.orchestrator.core.reasons import Ending, failed
@@ -30,11 +30,20 @@ from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
 
-BATCH = 100
+BATCH = 500  # rows of one transaction
 
 
 def rescue(rt: Runtime) -> list[Intent]:
-    return [*_runs(rt), *_calls(rt), *_expired_turns(rt), *_stranded(rt), *_queued(rt)]
+    """Each part by itself: what one of them has found is sent, whatever happens to the next."""
+    intents: list[Intent] = []
+    for part in (_runs, _calls, _expired_turns, _stranded, _queued):
+        try:
+            intents += part(rt)
+        except Unavailable:
+            raise
+        except Exception:
+            log.exception("a part of the sweep failed", part=part.__name__)
+    return intents
 
 
 def _runs(rt: Runtime) -> list[Intent]:
@@ -90,7 +99,7 @@ def _poison(rt: Runtime, run: Run) -> Ending:
 def _calls(rt: Runtime) -> list[Intent]:
     now = rt.now()
     intents: list[Intent] = []
-    ended: list[Run] = []
+    poisoned: list[tuple[Run, Ending]] = []
     agents: dict[str, str] = {}
     with rt.store.write() as tx:
         for call in calls.expired(tx, now, BATCH):
@@ -99,12 +108,20 @@ def _calls(rt: Runtime) -> list[Intent]:
             agents[run.id] = run.agent
             follow = _see_to_call(tx, rt, run, call, now)
             if follow is None:
-                follow = ending.end_run(tx, rt, run, _poisoned_by(call, run), content=UNKNOWN_TEXT) or []
-                ended.append(run)
-            intents += follow
-    for run in ended:
-        ending.tell_the_end(rt, run)
+                poisoned.append((run, _poisoned_by(call, run)))
+            else:
+                intents += follow
+    for run, why in poisoned:  # in a transaction that locks the run first, as everybody does who ends one
+        intents += _end_poisoned(rt, run, why)
     return _within_the_cap(rt, intents, agents)
+
+
+def _end_poisoned(rt: Runtime, run: Run, why: Ending) -> list[Intent]:
+    with rt.store.write() as tx:
+        ended = ending.end_run(tx, rt, run, why, content=UNKNOWN_TEXT)
+    if ended is not None:
+        ending.tell_the_end(rt, run)
+    return ended or []
 
 
 def _within_the_cap(rt: Runtime, intents: Sequence[Intent], agent_of: Mapping[str, str]) -> list[Intent]:
@@ -172,14 +189,14 @@ def _expire(rt: Runtime, turn_id: str) -> list[Intent]:
 
 
 def _stranded(rt: Runtime) -> list[Intent]:
-    """A line whose head nobody made ready: it should not be, and must not be for ever."""
+    """A line whose head nobody made ready: it came while the one ahead of it both started and ended."""
     with rt.store.read() as tx:
-        found = turns.stranded(tx, rt.now() - timedelta(seconds=rt.leases.seconds), BATCH)
+        found = turns.stranded(tx, rt.now() - timedelta(seconds=rt.leases.sweep), BATCH)
     intents: list[Intent] = []
     for thread_id in found:
         with rt.store.write() as tx:
-            freed = claims.make_next_ready(tx, thread_id)
-        log.error("a line stood still", thread=thread_id, freed=freed)
+            freed = claims.make_next_ready(tx, thread_id, rt.now())
+        log.info("a line stood still", thread=thread_id, freed=freed)
         intents += [Dispatch(group=freed)] if freed else []
     return intents
 

@@ -52,6 +52,11 @@ def of_run(tx: Tx, run_id: str) -> list[Call]:
     return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
 
 
+def of_step(tx: Tx, run_id: str, step: int) -> list[Call]:
+    found = select(*COLUMNS).where(calls.c.run_id == run_id, calls.c.step == step).order_by(calls.c.place)
+    return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
+
+
 def full_result(tx: Tx, call_id: str) -> str | None:
     row = tx.execute(select(calls.c.full_result, calls.c.content).where(calls.c.id == call_id)).first()
     return (row.full_result or row.content) if row else None

@@ -88,7 +88,7 @@ _NEXT = turns.alias("next")
 _NEXT_IN_LINE = (
     select(_NEXT.c.id)
     .where(_NEXT.c.thread_id == bindparam("thread"), has(_NEXT.c.status, TurnStatus.QUEUED))
-    .order_by(_NEXT.c.rank, _NEXT.c.arrival)
+    .order_by(case((_NEXT.c.not_before > bindparam("now"), 1), else_=0), _NEXT.c.rank, _NEXT.c.arrival)
     .limit(1)
     .scalar_subquery()
 )
@@ -164,13 +164,15 @@ def end_queued(
     return Dropped(turn_id=turn_id, thread_id=row.thread_id, reply_target=row.reply_target) if row else None
 
 
-def make_next_ready(tx: Tx, thread_id: str) -> Group | None:
-    """The head of a thread's line may start, if nothing on the thread is open. Its group, if there is one."""
+def make_next_ready(tx: Tx, thread_id: str, now: datetime) -> Group | None:
+    """The head of a thread's line (a turn that is due goes before one that is not) may start, if nothing on the
+    thread is open. Its group, if there is one.
+    """
     made = (
         update(turns)
         .where(turns.c.id == _NEXT_IN_LINE, ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS))
         .values(ready=1)
         .returning(turns.c.grp)
     )
-    found = tx.execute(made, {"thread": thread_id}).scalar()
+    found = tx.execute(made, {"thread": thread_id, "now": now}).scalar()
     return Group(found) if found else None

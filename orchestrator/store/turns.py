@@ -70,11 +70,13 @@ def _thread_is_busy() -> ColumnElement[bool]:
 
 
 def _somebody_is_ahead() -> ColumnElement[bool]:
+    """Queued on the same thread, of this rank or above, and due: who waits for a time to come holds up nobody."""
     ahead = turns.alias("ahead")
     return exists().where(
         ahead.c.thread_id == bindparam("thread_id"),
         has(ahead.c.status, TurnStatus.QUEUED),
         ahead.c.rank <= bindparam("rank"),
+        or_(ahead.c.not_before.is_(None), ahead.c.not_before <= bindparam("queued_at")),
     )
 
 

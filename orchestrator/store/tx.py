@@ -21,6 +21,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.store.engine import make_engine
 
+# Read-only (a standby), shutting down, crashed, starting up.
+NOT_SERVING = {"25006", "57P01", "57P02", "57P03"}
+
 Tx = Connection
 T = TypeVar("T")
 
@@ -120,6 +123,9 @@ def _named(engine: Engine) -> Iterator[None]:
         raise _unavailable(engine, error) from error
     except DBAPIError as error:
         if error.connection_invalidated:
+            raise _unavailable(engine, error) from error
+        if getattr(error.orig, "sqlstate", None) in NOT_SERVING:
+            engine.dispose()  # after a fail-over the pool's connections may lead to a standby
             raise _unavailable(engine, error) from error
         raise
 

@@ -32,7 +32,7 @@ moves = st.one_of(
     st.tuples(st.just("drop"), place),
     st.tuples(st.just("die"), place, st.integers(1, 4), st.booleans()),
     st.tuples(st.just("submit"), st.sampled_from(["a", "b", "c"]), st.sampled_from(list(Group))),
-    st.tuples(st.just("sweep"), st.sampled_from([1, 31, 120])),
+    st.tuples(st.just("sweep"), st.sampled_from([1, 31, 120]), st.booleans()),
     st.tuples(st.just("wipe")),
     st.tuples(st.just("cancel"), place),
 )
@@ -46,7 +46,7 @@ class Play:
     def __init__(self, world: World) -> None:
         self.world = world
         self.turns: list[str] = []
-        self.settled_runs = 0
+        self.may_be_repeated = 0  # model calls cut by a death or a cancel, whose replies nobody has
         world.tools.before = self._not_again
 
     def _not_again(self, order) -> None:
@@ -78,11 +78,13 @@ class Play:
         try:
             self.deliver(at)
         except Died:
+            self.may_be_repeated += 1
             world.revive()
         world.die_at = None
 
-    def sweep(self, seconds: int) -> None:
-        self.world.locks.work.clear()
+    def sweep(self, seconds: int, after_the_dead: bool) -> None:
+        if after_the_dead:  # the marks of work in hand have expired with their holders
+            self.world.locks.work.clear()
         self.world.sweep(seconds)
 
     def wipe(self) -> None:
@@ -105,9 +107,12 @@ def play(world: World, tool: str, schedule) -> None:
     check_all(world.store)
     if tool == "unsafe":
         assert max(world.tools.ran.values(), default=0) <= 1
-    # a model call is made again only where a process died with the reply in its hands, or was not needed any more
-    ends = {turn["disposition"] for turn in world.rows("turns")}
-    assert ends <= {"answered", "cancelled", "failed"}
+    ended = {run["id"]: run for run in world.rows("runs")}
+    assert {run["code"] for run in ended.values() if run["reason"] == "error"} <= {"poison"}
+    if tool != "unsafe":
+        natural = [call for call in world.rows("calls") if ended[call["run_id"]]["reason"] == "natural_end"]
+        assert {call["status"] for call in natural} <= {"succeeded"}
+    assert len(world.models.prompts) <= len(world.rows("journal", kind="AssistantTurnCommitted")) + game.may_be_repeated
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch
 from chordage.orchestrator.core.message import WhenBusy
 from chordage.orchestrator.gateways.no_redis import NoLocks
+from chordage.orchestrator.store import claims, turns
 from support.fakes import spoken
 from support.invariants import check_all, check_always
 from support.world import World
@@ -63,14 +64,18 @@ def test_a_budget_in_the_database_wins_over_the_setting(world: World) -> None:
 
 
 def test_two_dispatchers_on_one_thread_start_one_run_without_the_lock(world: World) -> None:
-    """The index alone: both see the thread free, both insert."""
+    """The index alone: both have seen the thread free, and now both open a run."""
     object.__setattr__(world.runtime, "locks", NoLocks())
-    _force_two_ready_turns(world)
+    for _ in range(2):
+        world.submit()
+    with world.store.read() as tx:
+        both = [turns.load(tx, row["id"]) for row in world.rows("turns")]
 
-    started = [stages.dispatch(world.runtime, Group.CHAT) for _ in range(2)]
+    now = world.clock()
+    with world.store.write() as tx:
+        opened = [claims.open_run(tx, turn, f"run{n}", now=now, lease_until=now) for n, turn in enumerate(both)]
 
-    assert [bool(intents) for intents in started] == [True, False]
-    check_always(world.store, {"chat": 64})
+    assert [run is not None for run in opened] == [True, False]
 
 
 def test_two_dispatchers_on_one_thread_start_one_run_without_the_index(world: World) -> None:
@@ -199,8 +204,6 @@ def test_queued_turns_that_nobody_takes_up_are_asked_for_less_and_less_often(wor
 
 
 def test_the_same_dedupe_key_at_the_same_moment_is_a_duplicate_too(world: World) -> None:
-    from chordage.orchestrator.store import turns
-
     first = world.submit(dedupe_key="k")
     seen = turns.by_dedupe_key
     blind = iter([None])

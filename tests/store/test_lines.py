@@ -38,7 +38,7 @@ def end(tx, store, run_id="r1", turn_id="a"):
 def drop(tx, turn_id):
     """As a queued turn is cancelled, or expires."""
     assert claims.end_queued(tx, turn_id, Disposition.CANCELLED, NOW) is not None
-    claims.make_next_ready(tx, "t1")
+    claims.make_next_ready(tx, "t1", NOW)
 
 
 def overlapping(store, first, second):
@@ -151,6 +151,6 @@ def _doings(store, thread):
 
     def dropping(tx):
         claims.end_queued(tx, f"b-{thread}", Disposition.CANCELLED, NOW)
-        claims.make_next_ready(tx, thread)
+        claims.make_next_ready(tx, thread, NOW)
 
     return [ending, dropping, lambda tx: admit(tx, f"d-{thread}", thread)]

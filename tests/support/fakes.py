@@ -150,8 +150,9 @@ class MemoryLocks:
         holder = self.threads.setdefault(thread_id, owner)
         return None if holder == owner else holder
 
-    def extend(self, thread_id: str, owner: str) -> None:
+    def extend(self, thread_id: str, owner: str) -> bool:
         self.threads.setdefault(thread_id, owner)
+        return True
 
     def release(self, thread_id: str, owner: str) -> None:
         if self.threads.get(thread_id) == owner and not self.dead:
@@ -170,8 +171,9 @@ class MemoryLocks:
     def alive(self, keys: list[str]) -> set[str]:
         return self.work.intersection(keys)
 
-    def renew(self, keys: list[str]) -> None:
+    def renew(self, keys: list[str]) -> bool:
         self.work.update(keys)
+        return True
 
     def wipe(self) -> None:
         self.threads.clear()
