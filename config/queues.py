@@ -10,7 +10,7 @@ from kombu import Exchange, Queue
 
 from chordage.config.settings import Settings
 
-NEVER_HANG = {"socket_timeout": 15, "socket_connect_timeout": 5, "socket_keepalive": True, "health_check_interval": 25}
+NEVER_HANG = {"socket_timeout": 5, "socket_connect_timeout": 5, "socket_keepalive": True, "health_check_interval": 25}
 
 
 def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
         "broker_pool_limit": 10,
         "broker_pool_acquire_timeout": 5,
         "redis_max_connections": 200,
-        "redis_socket_timeout": 15,
+        "redis_socket_timeout": 5,
         "redis_socket_connect_timeout": 5,
         "redis_socket_keepalive": True,
         "worker_soft_shutdown_timeout": settings.soft_shutdown,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 import structlog
-from celery import Celery, Signature, chord
+from celery import Celery, Signature, chord, group
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
@@ -28,6 +28,18 @@ from chordage.tasks import names
 log = structlog.get_logger()
 
 SEND_ERRORS = (RedisError, KombuError, OSError)
+
+
+class InOneTrip(group):
+    """The header of a chord, published by one producer in one round trip.
+
+    A chord passes no producer on to its header: whoever held one while applying it would wait for a second, and as many
+    threads as the pool has producers would wait for each other.
+    """
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        with self.app.producer_or_acquire() as producer, producer.batch():
+            return super().apply_async(args, kwargs, producer=producer, **options)
 
 
 class Courier:
@@ -69,9 +81,8 @@ class Courier:
         queue, tools_queue = intent.group.queue, intent.group.tools_queue
         body = self._signature(names.COMMIT_ROUND, queue, run=intent.run_id, step=intent.step)
         header = [self._header(intent.run_id, tools_queue, batch) for batch in intent.batches]
-        with self._app.producer_or_acquire() as producer, producer.batch():
-            round_ = chord(header, body.on_error(body.clone()), app=self._app)
-            round_.apply_async(producer=producer, add_to_parent=False)
+        body = body.on_error(body.clone())
+        chord(header, body, app=self._app).run(InOneTrip(header, app=self._app), body, (), app=self._app)
 
     def _header(self, run_id: str, queue: str, batch: Sequence[str]) -> Signature:
         header = self._signature(names.CALL_TOOLS, queue, run=run_id, calls=list(batch))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import Any
 
@@ -23,6 +24,7 @@ from celery.worker import state
 log = structlog.get_logger()
 
 LOOK = 0.1
+LATE = 5.0  # seconds that cutting short may take after the grace
 
 
 class Leaving:
@@ -53,6 +55,14 @@ class Leaving:
         name = signal.Signals(number).name
         signals.worker_shutting_down.send(sender=self._consumer.hostname, sig=name, how="Warm", exitcode=EX_OK)
         self._consumer.hub.call_soon(self._wait)
+        threading.Thread(target=self._end_without_the_loop, name="chordage-leaving", daemon=True).start()
+
+    def _end_without_the_loop(self) -> None:
+        """While the broker is away the event loop stands still, and nobody would look. Then this is the end."""
+        while self._until is not None and time.monotonic() < self._until + LATE:
+            time.sleep(LOOK)
+        log.warning("the event loop did not end this worker in time; it ends now")
+        os._exit(EX_OK)
 
     def _take_nothing_new(self) -> None:
         if self._consumer.task_consumer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+SELDOM = 2  # leases between two wake-ups for the same work, at most
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseRules:
@@ -17,5 +19,7 @@ class LeaseRules:
         return now + timedelta(seconds=self.seconds)
 
     def until_after_resend(self, now: datetime, resends: int) -> datetime:
-        """A wake-up that nobody picks up waits in a long queue rather than being lost: ask less and less often."""
-        return now + timedelta(seconds=self.seconds * 2 ** min(resends, 5))
+        """A wake-up that nobody picks up may wait in a long queue: ask less often. It may be lost as well: never
+        long.
+        """
+        return now + timedelta(seconds=self.seconds * min(1 + resends, SELDOM))

@@ -95,7 +95,17 @@ def body_of(reply: Reply) -> dict[str, Any]:
 
 
 def attempts_of(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
-    return [{"model": a.model, "seconds": round(a.seconds, 3), "fault": a.fault, "detail": a.detail} for a in attempts]
+    """Every request that was made, with what it cost."""
+    return [
+        {
+            "model": a.model,
+            "seconds": round(a.seconds, 3),
+            "fault": a.fault,
+            "detail": a.detail,
+            "tokens": [a.usage.input_tokens, a.usage.output_tokens],
+        }
+        for a in attempts
+    ]
 
 
 def ask_from(body: dict[str, Any]) -> ToolAsk:

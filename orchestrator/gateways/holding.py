@@ -23,6 +23,7 @@ class Hand:
     call_id: str | None = None
     key: str | None = None  # under which Redis knows that it is in hand
     thread_id: str = ""
+    token: str | None = None  # of the claim, where there is one
     behind: list[str] = field(default_factory=list)  # calls of a batch that wait for their turn in this process
     may_hand_over: bool = True
     since: float = field(default_factory=time.monotonic)

@@ -34,6 +34,7 @@ class RedisEvents:
         self._news: queue.SimpleQueue[tuple[str, str, dict[str, Any]]] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
         self._pid = 0
+        self._starting = threading.Lock()
 
     def emit(self, run_id: str, kind: str, **data: Any) -> None:
         self._put((run_id, kind, data))
@@ -43,7 +44,9 @@ class RedisEvents:
 
     def _put(self, news: tuple[str, str, dict[str, Any]]) -> None:
         if self._sender is None or self._pid != os.getpid():
-            self._start()
+            with self._starting:
+                if self._sender is None or self._pid != os.getpid():
+                    self._start()
         if self._news.qsize() < WAITING:
             self._news.put(news)
         else:
@@ -87,6 +90,7 @@ class RedisEvents:
         return batch
 
     def _send(self, batch: list[tuple[str, str, dict[str, Any]]]) -> None:
+        lasting: set[str] = set()
         with self._redis.pipeline(transaction=False) as pipe:
             for run_id, kind, data in batch:
                 if kind == "turn.done":
@@ -100,9 +104,11 @@ class RedisEvents:
                 }
                 stream = f"{self._prefix}live:{run_id}"
                 pipe.xadd(stream, entry, maxlen=KEEP, approximate=True)
+                lasting.add(stream)
                 if kind in {"run.started", "run.finished"}:
-                    pipe.expire(stream, KEEP_SECONDS)
                     pipe.xadd(f"{self._prefix}live", entry, maxlen=10 * KEEP, approximate=True)
+            for stream in lasting:
+                pipe.expire(stream, KEEP_SECONDS)
             pipe.execute()
 
 

@@ -35,13 +35,14 @@ def _renew(rt: Runtime, due: Sequence[Hand]) -> None:
     held_runs = {(hand.run_id, hand.epoch) for hand in due if hand.call_id is None and hand.run_id}
     behind = {call_id for hand in due for call_id in hand.behind}
     held_calls = {hand.call_id for hand in due if hand.call_id is not None}
+    tokens = {hand.token for hand in due if hand.token}
     now = rt.now()
     until = rt.leases.until(now)
     with rt.store.write() as tx:
         if held_runs:
-            claims.renew_runs(tx, held_runs, rt.worker, until)
+            claims.renew_runs(tx, held_runs, tokens, rt.worker, until)
         if held_calls:
-            claims.renew_calls(tx, held_calls, rt.worker, now=now, lease_until=until)
+            claims.renew_calls(tx, held_calls, tokens, rt.worker, now=now, lease_until=until)
         if behind:
             claims.renew_waiting_calls(tx, behind, lease_until=until)
     for hand in due:

@@ -69,7 +69,7 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     token = _claim_if_in_doubt(rt, run)
     if run.resends and token is None:
         return []
-    hand = Hand(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id)
+    hand = Hand(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id, token=token)
     at = Position(run=run, step=step, token=token)
     try:
         with rt.held.holding(hand):

@@ -39,8 +39,11 @@ def rescue(rt: Runtime) -> list[Intent]:
     for part in (_runs, _calls, _expired_turns, _stranded, _queued):
         try:
             intents += part(rt)
-        except Unavailable:
-            raise
+        except Unavailable as error:
+            log.warning("the sweep was cut short", part=part.__name__, error=str(error))
+            if not intents:
+                raise
+            break
         except Exception:
             log.exception("a part of the sweep failed", part=part.__name__)
     return intents

@@ -54,8 +54,9 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> None:
     if work is None:
         return
     hand = Hand(
-        run_id=work.call.run_id, epoch=work.epoch, call_id=call_id, thread_id=work.call.thread_id, may_hand_over=False
-    )
+        run_id=work.call.run_id, epoch=work.epoch, call_id=call_id, thread_id=work.call.thread_id, token=work.token,
+        may_hand_over=False,
+    )  # fmt: skip
     try:
         with rt.held.holding(hand):
             outcome = _known_outcome(rt, work) or _carry_out(rt, work, hand)

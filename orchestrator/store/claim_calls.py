@@ -98,11 +98,16 @@ def push_call_lease(tx: Tx, call: Call, *, lease_until: datetime, resends: int, 
     )
 
 
-def renew_calls(tx: Tx, held: Collection[str], worker: str, *, now: datetime, lease_until: datetime) -> None:
-    """Calls still running when the heart beats: from now on truth says so."""
+def renew_calls(
+    tx: Tx, held: Collection[str], tokens: Collection[str], worker: str, *, now: datetime, lease_until: datetime
+) -> None:
+    """Calls still running when the heart beats: from now on truth says so. One that was claimed by another is not
+    ours.
+    """
+    ours = or_(calls.c.claim_token.is_(None), calls.c.claim_token.in_(sorted(tokens)))
     tx.execute(
         update(calls)
-        .where(calls.c.id.in_(held), has(calls.c.status, CallStatus.NEW, CallStatus.RUNNING))
+        .where(calls.c.id.in_(sorted(held)), has(calls.c.status, CallStatus.NEW, CallStatus.RUNNING), ours)
         .values(
             status=CallStatus.RUNNING.value, lease_until=lease_until, worker=worker,
             started_at=func.coalesce(calls.c.started_at, now),

@@ -180,12 +180,15 @@ def push_lease(tx: Tx, run: Run, *, lease_until: datetime, resends: int, expirie
     )
 
 
-def renew_runs(tx: Tx, held: Collection[tuple[str, int]], worker: str, lease_until: datetime) -> None:
+def renew_runs(
+    tx: Tx, held: Collection[tuple[str, int]], tokens: Collection[str], worker: str, lease_until: datetime
+) -> None:
     """The heartbeat of everything a process holds: this is where a short optimistic start becomes a claim on record."""
+    ours = or_(runs.c.claim_token.is_(None), runs.c.claim_token.in_(sorted(tokens)))
     for epoch in {epoch for _, epoch in held}:
         ids = sorted(run_id for run_id, of in held if of == epoch)
         tx.execute(
             update(runs)
-            .where(runs.c.id.in_(ids), runs.c.epoch == epoch, RUNNING_RUNS)
+            .where(runs.c.id.in_(ids), runs.c.epoch == epoch, RUNNING_RUNS, ours)
             .values(lease_until=lease_until, claim_worker=worker)
         )

@@ -7,6 +7,7 @@ transactions begin IMMEDIATE. Every commit is synced: durability is the product.
 from __future__ import annotations
 
 import sqlite3
+import time
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -56,8 +57,23 @@ def _sqlite(url: URL, pool_size: int, *, plain: bool) -> Engine:
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None
-    for pragma in (f"busy_timeout={BUSY_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    _use_wal(connection)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """A new file changes over once, and whoever else does so at this moment is refused without a wait."""
+    for last in (*[False] * 50, True):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if last:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

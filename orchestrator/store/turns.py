@@ -70,14 +70,25 @@ def _thread_is_busy() -> ColumnElement[bool]:
 
 
 def _somebody_is_ahead() -> ColumnElement[bool]:
-    """Queued on the same thread, of this rank or above, and due: who waits for a time to come holds up nobody."""
+    """Queued on the same thread, of this rank or above, and due: who waits for a time to come holds up nobody.
+
+    Locks the first of them: one that is just starting is waited for, so that its end cannot come to pass unseen.
+    """
     ahead = turns.alias("ahead")
-    return exists().where(
-        ahead.c.thread_id == bindparam("thread_id"),
-        has(ahead.c.status, TurnStatus.QUEUED),
-        ahead.c.rank <= bindparam("rank"),
-        or_(ahead.c.not_before.is_(None), ahead.c.not_before <= bindparam("queued_at")),
+    first = (
+        select(ahead.c.id)
+        .where(
+            ahead.c.thread_id == bindparam("thread_id"),
+            has(ahead.c.status, TurnStatus.QUEUED),
+            ahead.c.rank <= bindparam("rank"),
+            or_(ahead.c.not_before.is_(None), ahead.c.not_before <= bindparam("queued_at")),
+        )
+        .order_by(ahead.c.rank, ahead.c.arrival)
+        .limit(1)
+        .with_for_update()
+        .scalar_subquery()
     )
+    return first.is_not(None)
 
 
 _FIELDS = (
@@ -128,6 +139,7 @@ _STARTABLE = and_(
 )
 A_MOMENT = timedelta(seconds=1)  # a wake-up is on its way for so long
 NUDGE = timedelta(seconds=30)
+SELDOM = timedelta(seconds=60)  # a wake-up that waits in a long queue may have been lost with it all the same
 CLOCKS_DIFFER = timedelta(minutes=1)  # at most, between two hosts of a fleet
 _HEADS = Hot(
     select(turns.c.id, turns.c.thread_id)
@@ -165,7 +177,11 @@ def nudge(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, 
     found = {row.id: row.due_at for row in tx.execute(due, binds)}
     nudged = []
     for turn_id, due_at in found.items():
-        moved = update(turns).where(turns.c.id == turn_id, READY_TURNS).values(nudge_at=now + max(now - due_at, NUDGE))
+        moved = (
+            update(turns)
+            .where(turns.c.id == turn_id, READY_TURNS)
+            .values(nudge_at=now + min(max(now - due_at, NUDGE), SELDOM))
+        )
         thread_id = tx.execute(moved.returning(turns.c.thread_id)).scalar()
         nudged += [(turn_id, thread_id)] if thread_id else []
     return nudged

@@ -65,17 +65,37 @@ class Store:
     @contextmanager
     def write(self) -> Iterator[Tx]:
         """A transaction that commits when the block ends and leaves no trace when it raises."""
-        with _named(self.engine), self.engine.begin() as tx:
+        with self._named(), self.engine.begin() as tx:
             yield tx
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
         """Statements that only read; each sees what is committed when it runs."""
-        with _named(self.plain), self.plain.connect() as tx:
+        with self._named(), self.plain.connect() as tx:
             yield tx
 
     # One guarded UPDATE needs no BEGIN and no COMMIT of its own: two round trips less.
     single = read
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """A database that does not answer is one kind of error, whatever the driver calls it."""
+        try:
+            yield
+        except PoolTimeout as error:
+            raise Unavailable(f"no database connection became free in time: {error}") from error
+        except DBAPIError as error:
+            gone = error.connection_invalidated or getattr(error.orig, "sqlstate", None) in NOT_SERVING
+            if gone:
+                self._forget_connections()
+            if gone or isinstance(error, OperationalError):
+                raise _unavailable(self.engine, error) from error
+            raise
+
+    def _forget_connections(self) -> None:
+        """The server restarted or failed over: the other connections are dead too, or lead to a standby."""
+        for engine in (self.engine, self.plain):
+            engine.dispose()
 
     def insist(self, work: Callable[[Tx], T], *, patience: float = 60.0) -> T:
         """Commit what must not be thrown away because the database restarts: the outcome of a call already made.
@@ -110,24 +130,6 @@ class Store:
             for engine in (self._engine, self._plain):
                 if engine is not None:
                     engine.dispose()
-
-
-@contextmanager
-def _named(engine: Engine) -> Iterator[None]:
-    """A database that does not answer is one kind of error, whatever the driver calls it."""
-    try:
-        yield
-    except PoolTimeout as error:
-        raise Unavailable(f"no database connection became free in time: {error}") from error
-    except OperationalError as error:
-        raise _unavailable(engine, error) from error
-    except DBAPIError as error:
-        if error.connection_invalidated:
-            raise _unavailable(engine, error) from error
-        if getattr(error.orig, "sqlstate", None) in NOT_SERVING:
-            engine.dispose()  # after a fail-over the pool's connections may lead to a standby
-            raise _unavailable(engine, error) from error
-        raise
 
 
 def _unavailable(engine: Engine, error: DBAPIError) -> Unavailable:

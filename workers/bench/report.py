@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from chordage.workers.bench.latency import Over
 from chordage.workers.bench.results import Results
 from chordage.workers.cli.output import console
 
@@ -79,9 +80,13 @@ def _latency(results: Results) -> Table | None:
     if not results.over_ideal:
         return None
     at_once = list(next(iter(results.over_ideal.values())))
-    table = _table("ms over the ideal 500: model 200 ms, tools 100 ms", "contender", *(f"{n} at once" for n in at_once))
+    table = _table(
+        "ms over the ideal 500, p50 / p95 / last: model 200 ms, tools 100 ms",
+        "contender",
+        *(f"{n} at once" for n in at_once),
+    )
     for name, found in results.over_ideal.items():
-        table.add_row(name, *(f"{found[n] * 1000:.0f}" for n in at_once))
+        table.add_row(name, *(_over(found[n]) for n in at_once))
     return table
 
 
@@ -115,6 +120,10 @@ def _rounds(results: Results) -> Table | None:
     for name, found in results.per_round.items():
         table.add_row(name, ratio(found[rounds[-1]], found[rounds[-2]]), _row([found[n] * 1000 for n in rounds]))
     return table
+
+
+def _over(over: Over) -> str:
+    return " / ".join(f"{seconds * 1000:.0f}" for seconds in (over.p50, over.p95, over.last))
 
 
 def ratio(value: float | None, base: float | None) -> str:

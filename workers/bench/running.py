@@ -78,6 +78,8 @@ class Bench:
 
     def latency(self) -> None:
         with self._field(SLOW, threads=latency.THREADS) as (taking_part, _, _ground):
+            for one in taking_part:
+                latency.warm_up(one)
             for in_flight in latency.AT_ONCE:
                 for one in taking_part:
                     self.say(f"{one.name}: slow model and tools, {in_flight} turns at once")

@@ -26,7 +26,8 @@ def carried(hint):
 
 
 def test_every_intent_of_the_module_is_one_of_the_union():
-    declared = {thing for thing in vars(intents).values() if isinstance(thing, type) and is_dataclass(thing)}
+    here = [thing for thing in vars(intents).values() if getattr(thing, "__module__", "") == intents.__name__]
+    declared = {thing for thing in here if isinstance(thing, type) and is_dataclass(thing)}
 
     assert declared == set(KINDS)
 
@@ -35,7 +36,8 @@ def test_every_intent_of_the_module_is_one_of_the_union():
 def test_an_intent_carries_ids_and_numbers_and_no_facts(kind):
     hints = get_type_hints(kind)
 
-    assert set().union(*(carried(hints[field.name]) for field in fields(kind))) <= SMALL
+    in_the_message = [field for field in fields(kind) if field.compare]  # what is seen in the process stays there
+    assert set().union(*(carried(hints[field.name]) for field in in_the_message)) <= SMALL
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -20,14 +20,14 @@ def test_a_wake_up_that_nobody_picks_up_is_repeated_less_and_less_often():
 
     waits = [(rules.until_after_resend(NOON, resends) - NOON).total_seconds() for resends in range(8)]
 
-    assert waits == [30, 60, 120, 240, 480, 960, 960, 960]
+    assert waits == [30, 60, 60, 60, 60, 60, 60, 60]
 
 
 @given(seconds=st.floats(0.1, 3600), resends=st.integers(0, 10_000))
 def test_the_wait_is_bounded_however_often_it_was_sent(seconds, resends):
     rules = LeaseRules(seconds=seconds)
 
-    assert rules.until(NOON) <= rules.until_after_resend(NOON, resends) <= NOON + timedelta(seconds=32 * seconds + 1)
+    assert rules.until(NOON) <= rules.until_after_resend(NOON, resends) <= NOON + timedelta(seconds=2 * seconds + 1)
 
 
 def test_by_default_two_heartbeats_may_be_missed():

@@ -173,7 +173,7 @@ def test_a_reply_comes_back_from_the_journal_as_it_was():
 def test_the_journal_keeps_what_a_reply_cost_and_how_often_it_was_tried():
     attempts = (
         Attempt(model="m", seconds=1.23456, fault=Fault.RATE_LIMIT, detail="slow down"),
-        Attempt(model="n", seconds=2.0),
+        Attempt(model="n", seconds=2.0, usage=Usage(input_tokens=5, output_tokens=7)),
     )
     usage = Usage(input_tokens=1, output_tokens=2, cached_tokens=3)
 
@@ -181,8 +181,8 @@ def test_the_journal_keeps_what_a_reply_cost_and_how_often_it_was_tried():
 
     assert body["usage"] == {"input_tokens": 1, "output_tokens": 2, "cached_tokens": 3}
     assert body["attempts"] == [
-        {"model": "m", "seconds": 1.235, "fault": "rate_limit", "detail": "slow down"},
-        {"model": "n", "seconds": 2.0, "fault": None, "detail": ""},
+        {"model": "m", "seconds": 1.235, "fault": "rate_limit", "detail": "slow down", "tokens": [0, 0]},
+        {"model": "n", "seconds": 2.0, "fault": None, "detail": "", "tokens": [5, 7]},
     ]
     assert (body["model"], body["stop"]) == ("n", "end")
 
