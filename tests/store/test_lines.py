@@ -13,7 +13,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import NATURAL_END
 from chordage.orchestrator.core.status import Disposition
-from chordage.orchestrator.store import claims, schema
+from chordage.orchestrator.store import claims, schema, turns
 from chordage.orchestrator.store.claims import Position
 from support.race import race
 from support.rows import NOW, a_run, admit, load_run, start
