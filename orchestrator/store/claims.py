@@ -4,7 +4,7 @@ The WHERE of each UPDATE comes from the tables in core/status.py and from what t
 token. A late or doubled writer matches no row, and so changes nothing. No promise is made that work is done once; the
 promise is that one outcome is written.
 
-Locks are taken in this order, everywhere: group, thread, call, run, turn.
+Locks are taken in this order, everywhere: group, thread, run, call, turn.
 """
 
 from chordage.orchestrator.store.claim_calls import (
