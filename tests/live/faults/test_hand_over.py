@@ -76,7 +76,8 @@ def test_five_hundred_model_calls_wait_at_once_at_little_cost(make_rig, migrated
     assert peak.each < 2**20, f"a turn in flight takes {peak.each / 2**20:.2f} MiB"
     assert peak.connections <= 10, f"a process had {peak.connections} database connections"
     assert peak.running == 500, "all were in flight at once"
-    assert took < 5.0 + 1.5, f"all were answered after {took:.2f} s"
+    print(f"500 calls of 5 s were answered {took - 5.0:.2f} s after the ideal")
+    assert took < 2 * 5.0, f"all were answered after {took:.2f} s: somebody has waited for the end of another's call"
 
 
 class Peak:
