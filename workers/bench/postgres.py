@@ -27,6 +27,8 @@ OPTIONS = {
     "fsync": "on",
     "synchronous_commit": "on",
     "autovacuum": "off",  # it takes transaction ids, and those are counted
+    "checkpoint_timeout": "1h",  # after one, the log gets whole pages, and its bytes are counted
+    "max_wal_size": "8GB",
     "shared_preload_libraries": "pg_stat_statements",
     "pg_stat_statements.track_utility": "on",
 }

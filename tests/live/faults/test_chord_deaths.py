@@ -72,10 +72,21 @@ def test_a_poison_header_ends_its_run_as_poison_and_no_other(make_rig, migrated_
     assert deaths <= 2 * rig.settings.poison_after + 2, f"it took {deaths} processes with it"
 
 
+# A worker that does not see at its start that the tool may take longer than the worker lets it: a tool can lie.
+UNCHECKED = (
+    sys.executable,
+    "-c",
+    (
+        "import chordage.workers.bootstrap as b; b.check_room = lambda *a, **k: None; "
+        "from chordage.workers.cli import main; main()"
+    ),
+)
+
+
 def test_a_header_over_the_hard_time_limit_is_a_worker_that_died_inside_the_call(make_rig, migrated_database_url):
     rig = make_rig(migrated_database_url("sqlite"), lease=2, beat=0.5, sweep=0.5, tool_time_limit=1)
-    rig.worker("turns", "--role", "turns", "--concurrency", "4")
-    rig.worker("tools", "--role", "tools", "--concurrency", "3")
+    rig.worker("turns", "--role", "turns", "--concurrency", "4", program=UNCHECKED)
+    rig.worker("tools", "--role", "tools", "--concurrency", "3", program=UNCHECKED)
     rig.ready()
 
     turn = rig.submit(Plan(id="long", tools=("unsafe",), seconds=30))

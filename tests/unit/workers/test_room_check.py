@@ -1,0 +1,36 @@
+"""What is found wrong with a room before a worker starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.gateways.room import Room
+from chordage.workers.bootstrap import check_room
+
+AGENT = 'name = "a"\nmodel = "scripted:s.yaml"\ntools = ["slow_tools_of_this_test"]\n'
+TOOL = """
+from chordage import tool
+
+@tool(effect="pure", timeout=400, retries=2, retry_on=(OSError,))
+def slow(n: int) -> int:
+    \"\"\"Takes its time.\"\"\"
+    return n
+"""
+
+
+@pytest.fixture
+def room(tmp_path):
+    (tmp_path / "agent.toml").write_text(AGENT)
+    (tmp_path / "s.yaml").write_text("- text: hi\n")
+    (tmp_path / "slow_tools_of_this_test.py").write_text(TOOL)
+    return Room(tmp_path)
+
+
+def test_a_tool_that_may_take_longer_than_a_worker_lets_it_is_refused_at_the_start(room) -> None:
+    with pytest.raises(RoomError, match=r"tool 'slow' may take 1200 s .* ends a call after 900 s: lower its timeout"):
+        check_room(room, time_limit=900)
+
+
+def test_a_tool_within_the_limit_is_none_of_its_business(room) -> None:
+    check_room(room, time_limit=1201)
