@@ -68,7 +68,7 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
         "redis_socket_keepalive": True,
         "worker_soft_shutdown_timeout": settings.soft_shutdown,
         "worker_enable_soft_shutdown_on_idle": False,
-        "worker_max_tasks_per_child": 500,
+        "worker_max_tasks_per_child": 10_000,
         "worker_max_memory_per_child": 400_000,
         "worker_send_task_events": False,  # `chordage worker --events`, for Flower
         "worker_hijack_root_logger": False,

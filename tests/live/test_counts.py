@@ -97,6 +97,7 @@ def test_nothing_but_the_prompt_grows_with_a_history_of_a_thousand_messages(flee
     assert long.counts.messages == short.counts.messages
     assert long.counts.commits == short.counts.commits
     assert long.counts.write_statements == short.counts.write_statements
-    assert long.counts.redis_commands == short.counts.redis_commands
+    batches = 5  # news that happen to meet share a trip and an EXPIRE
+    assert long.counts.redis_commands == pytest.approx(short.counts.redis_commands, abs=batches)
     assert long.counts.redis_bytes == pytest.approx(short.counts.redis_bytes, rel=0.02)
     assert long.counts.sql_bytes <= 1.25 * short.counts.sql_bytes  # the pages of an index may split
