@@ -10,7 +10,7 @@ from chordage.tasks.base import StageTask
 
 
 def register(app: Celery, base: type[StageTask], *, time_limit: int) -> None:
-    @app.task(name=names.CALL_TOOLS, base=base, bind=True, time_limit=time_limit, acks_on_failure=True)
+    @app.task(name=names.CALL_TOOLS, base=base, bind=True, shared=False, time_limit=time_limit, acks_on_failure=True)
     def call_tools(
         self: StageTask,
         run: str,  # noqa: ARG001 - for whoever reads the message in Flower

@@ -20,7 +20,7 @@ PAUSE = 1.0  # seconds between two tries to store a message while the database i
 
 
 def register(app: Celery, base: type[StageTask]) -> None:
-    @app.task(name=names.SUBMIT, base=base, bind=True, ignore_result=False)
+    @app.task(name=names.SUBMIT, base=base, bind=True, shared=False, ignore_result=False)
     def submit(self: StageTask, /, **fields: Any) -> str:
         """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
         if fields.get("dedupe_key") is None:
@@ -34,27 +34,27 @@ def register(app: Celery, base: type[StageTask]) -> None:
         self.courier.send(intents)
         return admitted.turn_id
 
-    @app.task(name=names.CANCEL, base=base, bind=True)
+    @app.task(name=names.CANCEL, base=base, bind=True, shared=False)
     def cancel(self: StageTask, turn: str, reason: str | None = None) -> None:
         self.courier.send(stages.cancel_turn(self.runtime, turn, reason)[1])
 
-    @app.task(name=names.DISPATCH, base=base, bind=True)
+    @app.task(name=names.DISPATCH, base=base, bind=True, shared=False)
     def dispatch(self: StageTask, group: str, turn: str | None = None, thread: str | None = None) -> None:
         hint = Hint(turn, thread) if turn and thread else None
         self.follow(stages.dispatch(self.runtime, Group(group), hint))
 
-    @app.task(name=names.ADVANCE, base=base, bind=True)
+    @app.task(name=names.ADVANCE, base=base, bind=True, shared=False)
     def advance(self: StageTask, run: str) -> None:
         self.follow(stages.advance(self.runtime, run))
 
-    @app.task(name=names.CALL_MODEL, base=base, bind=True)
+    @app.task(name=names.CALL_MODEL, base=base, bind=True, shared=False)
     def call_model(self: StageTask, run: str, step: int) -> None:
         self.follow(stages.call_model(self.runtime, run, step))
 
-    @app.task(name=names.COMMIT_ROUND, base=base, bind=True)
+    @app.task(name=names.COMMIT_ROUND, base=base, bind=True, shared=False)
     def commit_round(self: StageTask, run: str, step: int) -> None:
         self.follow(stages.commit_round(self.runtime, run, step))
 
-    @app.task(name=names.RESCUE, base=base, bind=True)
+    @app.task(name=names.RESCUE, base=base, bind=True, shared=False)
     def rescue(self: StageTask) -> None:
         self.courier.send(stages.rescue(self.runtime))

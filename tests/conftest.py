@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from celery import _state
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
 
 pytest_plugins = ("support.skips", "support.network", "support.postgres", "support.valkey", "support.databases")
+
+
+def pytest_configure() -> None:
+    """Whoever starts the tests in the background ignores Ctrl-C, and so would every process that they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def default_celery_app() -> Iterator[None]:
+    """An app that a test makes is not the default of the next."""
+    before = _state.default_app
+    yield
+    _state.default_app = before
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
