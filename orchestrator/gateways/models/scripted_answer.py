@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -17,16 +18,16 @@ from chordage.orchestrator.gateways.models.scripted_wire import STATUS, Format
 _NO_LINGER = struct.pack("ii", 1, 0)  # closing now sends a reset instead of a farewell
 
 
-class Outlet(BaseHTTPRequestHandler):
+class Outlet(BaseHTTPRequestHandler, ABC):
     """An HTTP handler as far as answers need it."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     @property
+    @abstractmethod
     def closing(self) -> threading.Event:
         """Set when the server shuts down: whoever hangs then stops hanging."""
-        raise NotImplementedError
 
     def send_body(self, status: int, content_type: str, body: bytes, **headers: str) -> None:
         self.send_head(status, content_type, content_length=str(len(body)), **headers)
