@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from chordage.orchestrator.core.errors import Unavailable, UserError
+from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Intent
 from chordage.orchestrator.core.model import Attempt, Usage
 from chordage.orchestrator.core.reasons import Ending, failed
@@ -127,7 +128,19 @@ def close_turn(
     tried = {**body, "attempts": attempts_of(attempts)} if attempts else body
     finished = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, tried, now)
     journal.append(tx, [*rows, finished])
-    ended = claims.end_turn(tx, run.turn_id, run.thread_id, run.group, ending.disposition, now)
+    ended = claims.end_turn(
+        tx, run.turn_id, run.thread_id, run.group, ending.disposition, budget=rt.budgets[run.group], now=now
+    )
     if ended.reply_target is not None:
         outbox.leave(tx, run.thread_id, run.turn_id, target=ended.reply_target, body={**body, "text": text}, now=now)
-    return [Dispatch(group=group) for group in sorted(ended.to_dispatch)]
+    return _whoever_waited(ended, run.group)
+
+
+def _whoever_waited(ended: claims.Ended, group: Group) -> list[Intent]:
+    """For the thread that is free now, its next turn; for the budget, whoever has been due longest."""
+    due: list[Intent] = [Dispatch(group=group)] if ended.others_wait else []
+    if ended.next_in_line is not None:
+        of_next, hint = ended.next_in_line
+        if not due or of_next is not group:
+            due.append(Dispatch(group=of_next, hint=hint))
+    return due

@@ -14,7 +14,7 @@ import structlog
 from chordage.orchestrator import decider
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Hint, Intent
+from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.records import Checkpoint, Run, Turn
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import claims, journal, runs, turns
@@ -35,11 +35,15 @@ def dispatch(rt: Runtime, group: Group, hint: Hint | None = None, *, only: bool 
             return decider.after_rest(rt, run)
         if only:
             return []
-    return _start_one_of_the_oldest(rt, group)
+    return _start_one_of_the_oldest(rt, group, and_on=hint is None)
 
 
-def _start_one_of_the_oldest(rt: Runtime, group: Group) -> list[Intent]:
-    """As many of the oldest as there is budget for may start now, so each dispatcher begins at another of them."""
+def _start_one_of_the_oldest(rt: Runtime, group: Group, *, and_on: bool) -> list[Intent]:
+    """As many of the oldest as there is budget for may start now, so each dispatcher begins at another of them.
+
+    `and_on`: this wake-up came with no turn of its own but from budget that became free, perhaps more than once; while
+    there is more budget and somebody else, another follows.
+    """
     for _ in range(TRIES):
         with rt.store.read() as tx:
             free = turns.free_budget(tx, group, default=rt.budgets[group])
@@ -49,7 +53,8 @@ def _start_one_of_the_oldest(rt: Runtime, group: Group) -> list[Intent]:
         first = zlib.crc32(rt.new_id().encode()) % len(oldest)
         for turn_id, thread_id in (*oldest[first:], *oldest[:first]):
             if (run := _start_on(rt, group, turn_id, thread_id)) is not None:
-                return decider.after_rest(rt, run)
+                more: list[Intent] = [Dispatch(group=group)] if and_on and len(oldest) > 1 else []
+                return [*more, *decider.after_rest(rt, run)]
     return []
 
 

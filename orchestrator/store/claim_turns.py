@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import and_, bindparam, case, exists, func, or_, select, update
 
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.store.hot import Hot
@@ -96,6 +97,14 @@ _DUE = turns.alias("due")
 _SOMEBODY_IS_READY = exists().where(
     has(_DUE.c.status, TurnStatus.QUEUED), has(_DUE.c.ready, 1), _DUE.c.grp == bindparam("of_group")
 )
+_BESIDE_IT = (
+    select(func.count()).select_from(runs).where(runs.c.grp == bindparam("of_group"), RUNNING_RUNS).scalar_subquery()
+)
+_ALLOWED = func.coalesce(
+    select(groups.c.budget).where(groups.c.name == bindparam("of_group")).scalar_subquery(), bindparam("budget")
+)
+# Only while the budget is spent does anybody wait whose own wake-up has come and gone.
+_WAS_FULL = _BESIDE_IT + 1 >= _ALLOWED
 _IS_IT = turns.c.id == bindparam("turn_id")
 _END = Hot(
     update(turns)
@@ -106,8 +115,10 @@ _END = Hot(
         done_at=case((_IS_IT, bindparam("now", type_=turns.c.done_at.type)), else_=turns.c.done_at),
         ready=case((_IS_IT, 0), else_=1),
     )
-    .returning(turns.c.id, turns.c.grp, turns.c.reply_target, _SOMEBODY_IS_READY.label("others"))
-)
+    .returning(
+        turns.c.id, turns.c.grp, turns.c.reply_target, and_(_WAS_FULL, _SOMEBODY_IS_READY).label("others"),
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,20 +126,28 @@ class Ended:
     """What the end of a turn leaves to do."""
 
     reply_target: dict[str, Any] | None
-    to_dispatch: frozenset[Group]
+    next_in_line: tuple[Group, Hint] | None
+    others_wait: bool  # for the budget that is free now: their own wake-ups may have come in vain
 
 
-def end_turn(tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Disposition, now: datetime) -> Ended:
+def end_turn(
+    tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Disposition, *, budget: int, now: datetime
+) -> Ended:
     """The turn is done, and the next one in its thread's line is ready: one statement, so that nobody sees half of
     it.
     """
-    binds = {"turn_id": turn_id, "thread": thread_id, "of_group": group.value, "how": disposition.value, "now": now}
-    rows = _END.rows(tx, binds)
-    freed = {Group(row["grp"]) for row in rows if row["id"] != turn_id}
-    if any(row["others"] for row in rows):
-        freed.add(group)
-    own = next((row for row in rows if row["id"] == turn_id), None)
-    return Ended(reply_target=own["reply_target"] if own else None, to_dispatch=frozenset(freed))
+    binds = {
+        "turn_id": turn_id, "thread": thread_id, "of_group": group.value, "budget": budget, "how": disposition.value,
+        "now": now,
+    }  # fmt: skip
+    rows = {row["id"]: row for row in _END.rows(tx, binds)}
+    own = rows.pop(turn_id, None)
+    follower = next(iter(rows.values()), None)
+    return Ended(
+        reply_target=own["reply_target"] if own else None,
+        next_in_line=(Group(follower["grp"]), Hint(follower["id"], thread_id)) if follower else None,
+        others_wait=bool((own or follower or {}).get("others")),
+    )
 
 
 _LOCK_THREAD = select(threads.c.id).join(turns, turns.c.thread_id == threads.c.id)
