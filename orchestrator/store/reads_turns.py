@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, Select, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, case, func, or_, select
 
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import TurnStatus
+from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, has, journal, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
@@ -40,7 +41,7 @@ _OF_RUN = [
     runs.c[name] for name in ("reason", "code", "detail", "rounds", "input_tokens", "output_tokens", "cached_tokens")
 ]
 _REPLY = journal.alias("reply")  # recorded together with the end of its run: that is the answer
-_ONE = (
+_ONE = Hot(
     select(
         *_FULL,
         turns.c.grp.label("group"),
@@ -49,15 +50,16 @@ _ONE = (
         case((QUEUED_TURNS, _QUEUED_UP_TO_HERE)).label("position"),
     )
     .outerjoin(runs, runs.c.id == turns.c.run_id)
-    .outerjoin(journal, and_(journal.c.run_id == turns.c.run_id, journal.c.kind == Checkpoint.RUN_FINISHED.value))
+    .outerjoin(journal, and_(journal.c.run_id == turns.c.run_id, has(journal.c.kind, Checkpoint.RUN_FINISHED)))
     .outerjoin(
         _REPLY,
         and_(
             _REPLY.c.run_id == journal.c.run_id,
             _REPLY.c.step == journal.c.step,
-            _REPLY.c.kind == Checkpoint.ASSISTANT_TURN.value,
+            has(_REPLY.c.kind, Checkpoint.ASSISTANT_TURN),
         ),
     )
+    .where(turns.c.id == bindparam("turn_id"))
 )
 _LINE = select(
     *(
@@ -72,9 +74,9 @@ _LINE = select(
 )  # fmt: skip
 
 
-def one(tx: Tx, turn_id: str) -> Row | None:
+def one(tx: Tx, turn_id: str) -> dict[str, Any] | None:
     """A turn, its place in its thread's line, its run, and the reply that ended it: in one statement."""
-    return tx.execute(_ONE.where(turns.c.id == turn_id)).mappings().first()
+    return _ONE.first(tx, {"turn_id": turn_id})
 
 
 def is_done(tx: Tx, turn_id: str) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,7 +14,6 @@ from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.store import reads_turns
-from chordage.orchestrator.store.reads_turns import Row
 from chordage.orchestrator.store.tx import Store
 from chordage.orchestrator.views.rows import typed
 
@@ -109,7 +109,7 @@ def turns(
     return [TurnLine(**typed(row)) for row in rows]
 
 
-def _full(row: Row) -> TurnView:
+def _full(row: Mapping[Any, Any]) -> TurnView:
     values = typed(row)
     reply = values.pop("last_reply") or {}
     rounds = values.pop("rounds") or 0
