@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
-from chordage.orchestrator import ending
+from chordage.orchestrator import asking, ending, gate, resting
 from chordage.orchestrator.core import storable
-from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolSpec
+from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode, ToolSpec
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Intent
 from chordage.orchestrator.core.model import Reply, ToolAsk
@@ -24,6 +24,7 @@ from chordage.orchestrator.core.records import Answer, Checkpoint, NewCall, Phas
 from chordage.orchestrator.core.rounds import distinct, generations, spread
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, body_of
+from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, journal
 from chordage.orchestrator.store.claims import Position
@@ -55,7 +56,10 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
         return []
     at = Position(run=run, step=step, token=run.claim_token)
     try:
-        move = next_move(run, rt.agents.get(run.agent), None, rt.now())
+        agent = rt.agents.get(run.agent)
+        if run.suspended and (held_up := gate.go_through(rt, run, agent)) is not None:
+            return held_up
+        move = next_move(run, agent, None, rt.now())
     except UserError as error:
         return ending.bear_with_the_room(rt, at, error)
     except Exception:
@@ -70,7 +74,7 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
             raise AssertionError(f"strategy {run.strategy!r} runs tools before the model asked for any")
 
 
-def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> ending.Crossing:
+def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
     """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
     reply = storable.reply(reply)
     reply = replace(reply, asks=distinct(reply.asks, at.step))
@@ -85,28 +89,39 @@ def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -
             assert_never(other)
 
 
-def _ask_again(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> ending.Crossing:
+def _ask_again(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
     to = (at.step + 1, Phase.INFERENCE)
     if not claims.go_on(tx, at, to=to, rounds=1, usage=reply.usage, lease_until=rt.leases.until(rt.now())):
-        return ending.NOT_OURS
-    journal.append(tx, [*_round_rows(rt, at, scene), _reply_row(rt, at, reply)])
-    return ending.Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group)])
+        return resting.NOT_OURS
+    journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, reply)])
+    return Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group)])
 
 
-def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> ending.Crossing:
+def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
     run, step, now = at.run, at.step + 1, rt.now()
     until = rt.leases.until(now)
     if not claims.go_on(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=reply.usage, lease_until=until):
-        return ending.NOT_OURS
-    journal.append(tx, [*_round_rows(rt, at, scene), _reply_row(rt, at, reply)])
+        return resting.NOT_OURS
+    journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, reply)])
     asked = _through_the_gate(rt, run, scene, reply.asks)
     calls.open_round(tx, run, step, asked, now=now, lease_until=until)
-    runnable = [call.id for call in asked if call.status is CallStatus.NEW]
+    _ask_about(tx, rt, run, step, asked)
+    runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]
     if not runnable:
-        return ending.Crossing(intents=[Advance(run_id=run.id, group=run.group)])
-    batches = spread(runnable, scene.agent.concurrency)
+        return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
+    at_once = 1 if scene.agent.tool_mode is ToolMode.SEQUENTIAL else scene.agent.concurrency
+    batches = spread(runnable, at_once)
     fan_out = CallTools(run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group)
-    return ending.Crossing(intents=[fan_out])
+    return Crossing(intents=[fan_out])
+
+
+def _ask_about(tx: Tx, rt: Runtime, run: Run, step: int, asked: Sequence[NewCall]) -> None:
+    """A question for each call that was put aside before it started."""
+    suspended = [call for call in asked if call.question is not None]
+    if suspended:
+        claims.note_suspension(tx, run.id)
+    for call in suspended:
+        asking.ask_before(tx, rt, run, step, call)
 
 
 def _through_the_gate(rt: Runtime, run: Run, scene: Scene, asks: Sequence[ToolAsk]) -> list[NewCall]:
@@ -138,13 +153,28 @@ def _refusal(rt: Runtime, scene: Scene, ask: ToolAsk) -> tuple[str, str] | None:
     return ("invalid_arguments", wrong) if wrong else None
 
 
-def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply, how: Ending) -> ending.Crossing:
+def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply, how: Ending) -> Crossing:
+    if resting.is_held_up(tx, at.run, how):
+        return _finish_later(tx, rt, at, scene, reply, how)
     if not claims.finish(tx, at, how, usage=reply.usage, now=rt.now()):
-        return ending.NOT_OURS
+        return resting.NOT_OURS
     if reply.asks:
         _close_unrun(tx, rt, at, scene, reply)
-    rows = [*_round_rows(rt, at, scene), _reply_row(rt, at, reply)]
-    return ending.Crossing(intents=ending.close_turn(tx, rt, at.run, at.step, how, rows, text=reply.text), ended=True)
+    rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, reply)]
+    return Crossing(intents=ending.close_turn(tx, rt, at.run, at.step, how, rows, text=reply.text), ended=True)
+
+
+def _finish_later(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply, how: Ending) -> Crossing:
+    """The reply would end the run, and calls of it still wait for a decision: it is kept, and the run waits with
+    them.
+    """
+    rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, reply)]
+    crossing = resting.rest(
+        tx, rt, at, to=at.step + 1, kept=how, rows=rows, mode=scene.agent.tool_mode, usage=reply.usage, rounds=1
+    )
+    if crossing.ours and reply.asks:
+        _close_unrun(tx, rt, at, scene, reply)
+    return crossing
 
 
 def _close_unrun(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> None:
@@ -163,11 +193,14 @@ def _reply_row(rt: Runtime, at: Position, reply: Reply) -> journal.Row:
     return journal.entry(run.thread_id, run.id, at.step, Checkpoint.ASSISTANT_TURN, body, rt.now())
 
 
-def _round_rows(rt: Runtime, at: Position, scene: Scene) -> list[journal.Row]:
-    """The checkpoint of the round before, if it has none yet: it rides in the next commit of the run."""
+def _round_rows(tx: Tx, rt: Runtime, at: Position, scene: Scene) -> list[journal.Row]:
+    """The checkpoint of the round or replay before, if it has none yet: it rides in the next commit of the run."""
     run = at.run
-    if run.phase is not Phase.TOOL_ROUND:
-        return []
-    return [
-        ending.round_row(rt, run, [call for call in scene.known if call.run_id == run.id and call.step == run.step])
-    ]
+    match run.phase:
+        case Phase.INFERENCE:
+            return []
+        case Phase.REPLAY:
+            return resting.owed_rows(tx, rt, run)
+        case Phase.TOOL_ROUND:
+            settled = [call for call in scene.known if call.run_id == run.id and call.step == run.step]
+            return [resting.round_row(rt, run, settled)]

@@ -6,52 +6,50 @@ Every end is one transaction. Afterwards, and only then, the thread is let go an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from chordage.orchestrator import resting
 from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Intent
-from chordage.orchestrator.core.model import Attempt, Usage
-from chordage.orchestrator.core.reasons import Ending, failed
-from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Phase, Run
-from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.core.model import Attempt
+from chordage.orchestrator.core.reasons import SUPERSEDED, Ending, disposition_of, failed
+from chordage.orchestrator.core.records import Checkpoint, Phase, Run
+from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, attempts_of
+from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, journal, outbox
+from chordage.orchestrator.store import claims, journal, outbox, suspensions
 from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.tx import Tx
 
-NO_USAGE = Usage()
 PATIENCE = 3  # how often a run whose agent cannot be loaded is tried again
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Crossing:
-    """What came of a crossing: whether it was ours to pass, whether the run ended there, and what follows."""
-
-    intents: list[Intent] = field(default_factory=list)
-    ours: bool = True
-    ended: bool = False
-
-
-NOT_OURS = Crossing(ours=False)
 
 
 def end_here(rt: Runtime, at: Position, ending: Ending, *, attempts: Sequence[Attempt] = ()) -> list[Intent]:
     """The run ends without another reply, in a transaction of its own. `attempts`: what was tried in vain."""
-
-    def work(tx: Tx) -> Crossing:
-        if not claims.finish(tx, at, ending, usage=NO_USAGE, now=rt.now()):
-            return NOT_OURS
-        claims.close_calls(tx, at.run.id, code="run_ended", content=NOT_RUN, now=rt.now())
-        return Crossing(
-            intents=close_turn(tx, rt, at.run, at.step, ending, [], text=None, attempts=attempts), ended=True
-        )
-
-    crossing = rt.store.insist(work)
+    crossing = rt.store.insist(lambda tx: end(tx, rt, at, ending, attempts=attempts))
     if crossing.ended:
         tell_the_end(rt, at.run)
+    if crossing.rests:
+        resting.tell_the_rest(rt, at.run)
     return crossing.intents
+
+
+def end(tx: Tx, rt: Runtime, at: Position, ending: Ending, *, attempts: Sequence[Attempt] = ()) -> Crossing:
+    """... or comes to rest, while calls of it wait for a decision; the end is kept for afterwards."""
+    if resting.is_held_up(tx, at.run, ending):
+        return resting.rest(tx, rt, at, to=at.step, kept=ending, rows=_settled_round(tx, rt, at.run))
+    if not claims.finish(tx, at, ending, usage=resting.NO_USAGE, now=rt.now()):
+        return resting.NOT_OURS
+    close_open_calls(tx, rt, at.run, code="run_ended", content=NOT_RUN)
+    return Crossing(intents=close_turn(tx, rt, at.run, at.step, ending, [], text=None, attempts=attempts), ended=True)
+
+
+def close_open_calls(tx: Tx, rt: Runtime, run: Run, *, code: str, content: str) -> None:
+    """Each call that is still open gets a row that says so, and nobody is asked about it any more."""
+    claims.close_calls(tx, run.id, code=code, content=content, now=rt.now())
+    if run.suspended:
+        suspensions.close_of_run(tx, run.id)
 
 
 def end_run(tx: Tx, rt: Runtime, run: Run, ending: Ending, *, content: str) -> list[Intent] | None:
@@ -59,8 +57,14 @@ def end_run(tx: Tx, rt: Runtime, run: Run, ending: Ending, *, content: str) -> l
     now = rt.now()
     if not claims.end_run(tx, run, ending, now):
         return None
-    claims.close_calls(tx, run.id, code=ending.reason.value, content=content, now=now)
-    return close_turn(tx, rt, run, run.step, ending, [], text=None)
+    code = SUPERSEDED if ending.code == SUPERSEDED else ending.reason.value
+    close_open_calls(tx, rt, run, code=code, content=content)
+    told = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail}
+    rows = [
+        *_settled_round(tx, rt, run),
+        journal.entry(run.thread_id, run.id, run.step, Checkpoint.RUN_INTERRUPTED, told, now),
+    ]
+    return close_turn(tx, rt, run, run.step, ending, rows, text=None)
 
 
 def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Intent]:
@@ -72,16 +76,11 @@ def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Inte
     raise error
 
 
-def round_row(rt: Runtime, run: Run, settled: Sequence[Answer | Call]) -> journal.Row:
-    body = {"calls": [{"id": call.id, "status": call.status.value, "code": call.code} for call in settled]}
-    return journal.entry(run.thread_id, run.id, run.step, Checkpoint.TOOL_RESULTS, body, rt.now())
-
-
 def _settled_round(tx: Tx, rt: Runtime, run: Run) -> list[journal.Row]:
     """A run that ends at a settled round has no reply for the round's checkpoint to ride with."""
-    if run.phase is not Phase.TOOL_ROUND or run.in_flight:
+    if run.phase is Phase.INFERENCE or run.in_flight or run.status is RunStatus.WAITING:
         return []
-    return [round_row(rt, run, calls.of_step(tx, run.id, run.step))]
+    return resting.owed_rows(tx, rt, run)
 
 
 def count_as_death(rt: Runtime, run: Run) -> None:
@@ -129,7 +128,7 @@ def close_turn(
     finished = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, tried, now)
     journal.append(tx, [*rows, finished])
     ended = claims.end_turn(
-        tx, run.turn_id, run.thread_id, run.group, ending.disposition, budget=rt.budgets[run.group], now=now
+        tx, run.turn_id, run.thread_id, run.group, disposition_of(ending), budget=rt.budgets[run.group], now=now
     )
     if ended.reply_target is not None:
         outbox.leave(tx, run.thread_id, run.turn_id, target=ended.reply_target, body={**body, "text": text}, now=now)

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
-from chordage.orchestrator.core.errors import InvalidMessage
+from chordage.orchestrator.core.agent import WhileWaiting
+from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, WhenBusy
+from chordage.orchestrator.core.suspending import Action, DecisionRequest
+
+
+class DecisionFields(BaseModel):
+    """An answer to a question about a call, as others write it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    target: str
+    action: Action
+    payload: Any = None
+    edited_args: dict[str, Any] | None = None
+    reason: str | None = None
+    decision_key: str | None = None
+
+    def request(self) -> DecisionRequest:
+        return DecisionRequest(
+            target=self.target, action=self.action, payload=self.payload, edited_args=self.edited_args,
+            reason=self.reason, key=self.decision_key,
+        )  # fmt: skip
 
 
 class TurnFields(BaseModel):
@@ -34,6 +55,8 @@ class TurnFields(BaseModel):
     not_before: AwareDatetime | None = None
     deadline: AwareDatetime | None = None
     when_busy: WhenBusy = WhenBusy.ENQUEUE
+    while_waiting: WhileWaiting | None = None
+    decisions: tuple[DecisionFields, ...] = ()
 
 
 MESSAGE = ("origin", "channel", "sender", "thread_id", "text", "meta")
@@ -47,5 +70,19 @@ def request_from(fields: Mapping[str, Any], *, source: str) -> TurnRequest:
         name = ".".join(str(part) for part in first["loc"])
         raise InvalidMessage(f"{name}: {first['msg']}; got {first['input']!r:.80}", field=name) from error
     given: dict[str, Any] = {name: getattr(valid, name) for name in TurnFields.model_fields}
+    given["decisions"] = tuple(fields.request() for fields in valid.decisions)
     message = Message(**{name: given.pop(name) for name in MESSAGE})
     return TurnRequest(message=message, source=source, **given)
+
+
+def decisions_from(given: Sequence[Mapping[str, Any]]) -> list[DecisionRequest]:
+    """A batch of answers from the JSON edge."""
+    requests = []
+    for place, fields in enumerate(given):
+        try:
+            requests.append(DecisionFields.model_validate(fields).request())
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = ".".join(str(part) for part in (place, *first["loc"]))
+            raise InvalidDecision(f"{name}: {first['msg']}; got {first['input']!r:.80}", field=name) from error
+    return requests

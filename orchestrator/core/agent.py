@@ -21,6 +21,41 @@ class Effect(StrEnum):
         return self in {Effect.RECONCILABLE, Effect.UNSAFE}
 
 
+class MixedRound(StrEnum):
+    """What a run does after a round of which some calls wait for a decision and others have their results."""
+
+    CONTINUE = "continue"  # ask the model again; it sees a placeholder for the calls that wait
+    WAIT = "wait"  # until every suspended call is settled
+
+
+class ToolMode(StrEnum):
+    PARALLEL = "parallel"
+    PARALLEL_BATCH = "parallel_batch"  # decided calls go on only when all that wait are decided
+    SEQUENTIAL = "sequential"  # one by one; a call that waits holds up those behind it
+
+
+class OnUnknown(StrEnum):
+    """What follows when nobody knows whether an unsafe call took effect."""
+
+    ASK = "ask"
+    FAIL = "fail"
+
+
+class WhileWaiting(StrEnum):
+    """What a message does that comes while its thread's run waits for a decision."""
+
+    SUPERSEDE = "supersede"
+    HOLD = "hold"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PluginUse:
+    """One plugin as an agent's file asks for it: an entry point's name or an import path, and its options."""
+
+    use: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolSpec:
     """What the orchestrator needs to know of a tool without running it."""
@@ -55,3 +90,8 @@ class AgentSpec:
     model_retries: int = 2
     stream: bool = True
     tenant: str | None = None
+    tool_mode: ToolMode = ToolMode.PARALLEL
+    mixed_round: MixedRound = MixedRound.CONTINUE
+    on_unknown: OnUnknown = OnUnknown.ASK
+    while_waiting: WhileWaiting | None = None  # None: supersede for chat, hold for the rest
+    plugins: tuple[PluginUse, ...] = ()

@@ -3,6 +3,7 @@
 ChordageError
 ├── UserError                what somebody outside can put right; its text says what, where and what to do
 │   ├── InvalidMessage       a message or turn request breaks a rule
+│   ├── InvalidDecision      a decision does not fit what was asked
 │   ├── UnknownAgent         no such agent in the room
 │   ├── NotFound             no such turn, run, thread or call
 │   ├── Conflict             the thing is not in a state that allows this
@@ -43,6 +44,14 @@ class InvalidMessage(UserError):
         super().__init__(message)
         self.field = field
         self.too_large = too_large
+
+
+class InvalidDecision(UserError):
+    """The decision does not fit what was asked."""
+
+    def __init__(self, message: str, *, field: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class UnknownAgent(UserError):

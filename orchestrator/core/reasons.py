@@ -23,10 +23,6 @@ class Ending:
     code: str | None = None
     detail: str | None = None
 
-    @property
-    def disposition(self) -> Disposition:
-        return DISPOSITION_OF[self.reason]
-
 
 DISPOSITION_OF = {
     Reason.NATURAL_END: Disposition.ANSWERED,
@@ -35,6 +31,14 @@ DISPOSITION_OF = {
     Reason.CANCELLED: Disposition.CANCELLED,
     Reason.ERROR: Disposition.FAILED,
 }
+
+SUPERSEDED = "superseded"
+
+
+def disposition_of(ending: Ending) -> Disposition:
+    """How the message ended whose run ended so."""
+    return Disposition.SUPERSEDED if ending.code == SUPERSEDED else DISPOSITION_OF[ending.reason]
+
 
 NATURAL_END = Ending(reason=Reason.NATURAL_END)
 
@@ -45,6 +49,10 @@ def stopped(code: str, detail: str | None = None) -> Ending:
 
 def failed(code: str, detail: str) -> Ending:
     return Ending(reason=Reason.ERROR, code=code, detail=detail)
+
+
+def superseded_by(detail: str) -> Ending:
+    return Ending(reason=Reason.CANCELLED, code=SUPERSEDED, detail=detail)
 
 
 def cancelled(detail: str | None = None) -> Ending:

@@ -10,8 +10,9 @@ from typing import Any
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
-from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
+from chordage.orchestrator.core.suspending import Question
 
 
 class Phase(StrEnum):
@@ -19,14 +20,17 @@ class Phase(StrEnum):
 
     INFERENCE = "inference"
     TOOL_ROUND = "tool_round"
+    REPLAY = "replay"  # calls that were decided are carried out; also where a run rests while it waits
 
 
 class Checkpoint(StrEnum):
-    """What a journal row commits. The first three are the history of the thread."""
+    """What a journal row commits."""
 
     USER_MESSAGE = "UserMessage"
     ASSISTANT_TURN = "AssistantTurnCommitted"
     TOOL_RESULTS = "ToolResultsCommitted"
+    RUN_WAITING = "RunWaiting"
+    RUN_INTERRUPTED = "RunInterrupted"
     RUN_FINISHED = "RunFinished"
 
 
@@ -77,7 +81,10 @@ class Run:
     usage: Usage
     started_at: datetime
     ended_at: datetime | None
-    in_flight: int  # calls of the open round that are not settled
+    suspended: int = 0  # 1 once a call of it was suspended
+    replay_from: int | None = None
+    kept: Ending | None = None  # what it ends with once nothing is suspended any more
+    in_flight: int = 0  # calls of the open round or replay that are not settled
 
     @property
     def next_inference(self) -> int | None:
@@ -85,7 +92,7 @@ class Run:
         match self.phase:
             case Phase.INFERENCE:
                 return self.step
-            case Phase.TOOL_ROUND:
+            case Phase.TOOL_ROUND | Phase.REPLAY:
                 return None if self.in_flight else self.step + 1
 
     def work_key(self, step: int) -> str:
@@ -121,6 +128,8 @@ class Call:
     started_at: datetime | None
     ended_at: datetime | None
     progress: str | None = None
+    suspension_id: str | None = None
+    replayed_at: int | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -155,6 +164,9 @@ class NewCall:
     status: CallStatus
     code: str | None = None
     content: str | None = None
+    suspension_id: str | None = None
+    question: Question | None = None
+    parked: bool = False  # it stands behind one that is suspended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,7 @@ OUTCOME_UNKNOWN = "outcome_unknown"
 UNKNOWN_TEXT = (
     "The worker died while this call was running. It is not known whether it took effect, and it was not run again."
 )
+NOT_STARTED = "This call has not been executed yet: it comes after one that awaits a decision."
 AWAITING = "This call has not been executed: it awaits a decision."
 
 Told = Answer | Call
@@ -43,7 +44,9 @@ def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
                 said.append(UserSays(text=_heard(entry.body)))
             case Checkpoint.ASSISTANT_TURN:
                 said.extend(_exchange(entry, by_step.get((entry.run_id, entry.step + 1), [])))
-            case Checkpoint.TOOL_RESULTS | Checkpoint.RUN_FINISHED:
+            case Checkpoint.RUN_INTERRUPTED:
+                said.append(UserSays(text=_interrupted(entry.body)))
+            case Checkpoint.TOOL_RESULTS | Checkpoint.RUN_WAITING | Checkpoint.RUN_FINISHED:
                 pass  # the results are told from the calls themselves, behind the message that asked
     return tuple(said)
 
@@ -54,6 +57,13 @@ def _heard(body: dict[str, Any]) -> str:
         return str(body["text"])
     texts = [str(part["text"]) for part in body.get("parts") or () if isinstance(part, dict) and part.get("text")]
     return "\n".join(texts) or "(content without text)"
+
+
+def _interrupted(body: dict[str, Any]) -> str:
+    """What the next turn's model has to know of one that was cut off."""
+    why = f": {body['detail']}" if body.get("detail") else ""
+    ended = body.get("code") or body["reason"]
+    return f"[The work on the message above ended before it was done ({ended}{why}).]"
 
 
 def _exchange(entry: Entry, calls: Sequence[Told]) -> list[Said]:
@@ -73,6 +83,8 @@ def _answer(ask: ToolAsk, call: Told | None) -> ToolSays:
             return ToolSays(ask_id=ask.id, name=ask.name, content=call.content or NOT_RUN, is_error=True)
         case CallStatus.SUSPENDED | CallStatus.RESUMING:
             return ToolSays(ask_id=ask.id, name=ask.name, content=AWAITING, is_error=True)
+        case CallStatus.NEW | CallStatus.RUNNING:
+            return ToolSays(ask_id=ask.id, name=ask.name, content=NOT_STARTED, is_error=True)
         case _:
             return ToolSays(ask_id=ask.id, name=ask.name, content=NOT_RUN, is_error=True)
 

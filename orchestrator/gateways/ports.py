@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.model import Prompt, Reply
+from chordage.orchestrator.core.suspending import Question
 
 
 class Abort(Protocol):
@@ -39,6 +40,7 @@ class CallOrder:
     arguments: dict[str, Any]
     idempotency_key: str
     attempt: int = 1
+    decision: Any = None  # what was answered, when the call asked for it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +51,7 @@ class ToolOutcome:
     code: str | None = None
     full: str | None = None  # the whole result, where `content` is only a preview
     tries: int = 1
+    question: Question | None = None  # the call waits for a decision
 
     @property
     def ok(self) -> bool:

@@ -7,15 +7,18 @@ import re
 import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from chordage.orchestrator.core.agent import AgentSpec, Limits
+from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, OnUnknown, ToolMode, WhileWaiting
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways import room_lines
+from chordage.orchestrator.gateways import room_lines, room_plugins
 from chordage.orchestrator.gateways.room_table import COUNT, FLAG, HEADERS, SECONDS, SOME, TEXT, TEXTS, Source, Table
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
 
+E = TypeVar("E", bound=StrEnum)
+D = TypeVar("D")
 Providers = dict[str, dict[str, Any]]
 
 _PROVIDER = {
@@ -92,6 +95,11 @@ class _Reading:
             model_retries=table.take("model_retries", COUNT, usual.model_retries),
             stream=table.take("stream", FLAG, usual.stream),
             tenant=table.take("tenant", TEXT, None),
+            tool_mode=self._choice("tool_mode", ToolMode, usual.tool_mode),
+            mixed_round=self._choice("mixed_round", MixedRound, usual.mixed_round),
+            on_unknown=self._choice("on_unknown", OnUnknown, usual.on_unknown),
+            while_waiting=self._choice("while_waiting", WhileWaiting, None),
+            plugins=room_plugins.read(table, self._room, self._reads),
         )
 
     def _name(self) -> str:
@@ -130,6 +138,16 @@ class _Reading:
         if strategy not in self._strategies:
             self._table.complain("strategy", f"must be one of {', '.join(sorted(self._strategies))}; got {strategy!r}")
         return strategy
+
+    def _choice(self, key: str, kind: type[E], usual: D) -> E | D:
+        """One of a closed set."""
+        given: str | None = self._table.take(key, TEXT, None)
+        if given is None:
+            return usual
+        if given not in set(kind):
+            self._table.complain(key, f"must be one of {', '.join(kind)}, or leave it out; got {given!r}")
+            return usual
+        return kind(given)
 
     def _limits(self) -> Limits:
         table = self._table.inner("limits")

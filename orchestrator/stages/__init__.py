@@ -8,6 +8,7 @@ from chordage.orchestrator.stages.inference import call_model  # isort: skip
 from chordage.orchestrator.stages.tool_call import after_lone_call, run_batch, run_call  # isort: skip
 from chordage.orchestrator.stages.commit import commit_round  # isort: skip
 from chordage.orchestrator.stages.cancel import cancel_turn  # isort: skip
+from chordage.orchestrator.stages.decision import decide  # isort: skip
 from chordage.orchestrator.stages.heartbeat import beat  # isort: skip
 from chordage.orchestrator.stages.rescue import rescue  # isort: skip
 
@@ -20,6 +21,7 @@ __all__ = [
     "call_model",
     "cancel_turn",
     "commit_round",
+    "decide",
     "dispatch",
     "rescue",
     "run_batch",

@@ -10,14 +10,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from chordage.orchestrator import answering, ending
+from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
-from chordage.orchestrator.core.message import TurnRequest, WhenBusy, check, group_of
+from chordage.orchestrator.core.message import TurnRequest, WhenBusy, check, group_of, supersedes
+from chordage.orchestrator.core.reasons import superseded_by
+from chordage.orchestrator.core.records import Run
+from chordage.orchestrator.core.status import RunStatus
+from chordage.orchestrator.core.suspending import Suspension
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 from chordage.orchestrator.strategies import STRATEGIES
+
+SUPERSEDED_CALL = "This call was not executed: a later message came before anybody had decided about it."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,13 +42,17 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
     _check_strategy(request)
     if (seen := _already_there(rt, agent, request)) is not None:
         return seen, []
+    asked = answering.checked(rt, request.decisions) if request.decisions else []
     try:
-        admitted = _store(rt, agent, request, now)
+        stored = _store(rt, agent, request, asked, now)
     except LostRace:  # the same dedupe key came in beside us and was first
         seen = _already_there(rt, agent, request)
         assert seen is not None
         return seen, []
-    return admitted, [Dispatch(group=group_of(request), hint=Hint(admitted.turn_id, admitted.thread_id))]
+    answering.tell(rt, stored.decided)
+    if stored.superseded is not None:
+        ending.tell_the_end(rt, stored.superseded)
+    return stored.admitted, stored.intents
 
 
 def _check_strategy(request: TurnRequest) -> None:
@@ -58,15 +70,39 @@ def _already_there(rt: Runtime, agent: AgentSpec, request: TurnRequest) -> Admit
     return Admitted(turn_id=turn.id, thread_id=turn.thread_id, duplicate=True) if turn else None
 
 
-def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, now: datetime) -> Admitted:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stored:
+    admitted: Admitted
+    intents: list[Intent]
+    decided: list[Decided]
+    superseded: Run | None
+
+
+def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Suspension], now: datetime) -> _Stored:
     turn_id = rt.new_id()
     thread_id = request.message.thread_id or f"{request.message.origin.value}:{turn_id}"
     with rt.store.write() as tx:
         if request.when_busy is WhenBusy.REJECT:
             _refuse_if_busy(tx, thread_id)
         arrival = threads.arrive(tx, thread_id, agent.name, now)
-        turns.admit(tx, _fields(turn_id, thread_id, arrival, agent, request, now))
-    return Admitted(turn_id=turn_id, thread_id=thread_id)
+        decided, moved = answering.take(tx, rt, request.decisions, asked, request.source) if asked else ([], [])
+        ready = turns.admit(tx, _fields(turn_id, thread_id, arrival, agent, request, now))
+        superseded, freed = (None, []) if ready else _supersede(tx, rt, agent, request, thread_id)
+    hint = Hint(turn_id, thread_id)
+    intents = [*moved, *(freed or [Dispatch(group=group_of(request), hint=hint)])]
+    admitted = Admitted(turn_id=turn_id, thread_id=thread_id)
+    return _Stored(admitted=admitted, intents=intents, decided=decided, superseded=superseded)
+
+
+def _supersede(
+    tx: Tx, rt: Runtime, agent: AgentSpec, request: TurnRequest, thread_id: str
+) -> tuple[Run | None, list[Intent]]:
+    """Who writes on while a question stands has other things in mind: the run ends, what it has finished stays."""
+    run = runs.open_on(tx, thread_id)
+    if run is None or run.status is not RunStatus.WAITING or not supersedes(request, agent.while_waiting):
+        return None, []
+    ended = ending.end_run(tx, rt, run, superseded_by("a later message came"), content=SUPERSEDED_CALL)
+    return (run, ended) if ended is not None else (None, [])
 
 
 def _refuse_if_busy(tx: Tx, thread_id: str) -> None:

@@ -27,7 +27,7 @@ def commit_round(rt: Runtime, run_id: str, step: int) -> list[Intent]:
 def _is_due(run: Run, step: int) -> bool:
     return (
         run.status is RunStatus.RUNNING
-        and run.phase is Phase.TOOL_ROUND
+        and run.phase is not Phase.INFERENCE
         and run.step == step
         and run.next_inference is not None
     )

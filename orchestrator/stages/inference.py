@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from chordage.orchestrator import decider, ending
+from chordage.orchestrator import decider, ending, resting
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Prompt, Reply, ToolOffer
@@ -136,4 +136,6 @@ def _record(rt: Runtime, work: Work, reply: Reply) -> list[Intent]:
         rt.events.emit(run.id, "model.replied", step=step, text=reply.text, calls=len(reply.asks))
     if crossing.ended:
         ending.tell_the_end(rt, run)
+    if crossing.rests:
+        resting.tell_the_rest(rt, run)
     return crossing.intents

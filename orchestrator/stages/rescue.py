@@ -14,29 +14,31 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from chordage.orchestrator import ending
-from chordage.orchestrator.core.agent import Effect
-from chordage.orchestrator.core.errors import Unavailable, UserError
+from chordage.orchestrator import answering, asking, ending
+from chordage.orchestrator.core.agent import Effect, ToolMode
+from chordage.orchestrator.core.errors import Conflict, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, CallTool, CommitRound, Dispatch, Hint, Intent
-from chordage.orchestrator.core.reasons import Ending, failed
+from chordage.orchestrator.core.reasons import Ending, cancelled, failed
 from chordage.orchestrator.core.records import Call, Run
 from chordage.orchestrator.core.status import CallStatus, Disposition
+from chordage.orchestrator.core.suspending import Action, DecisionRequest, OnExpiry, Suspension, about_the_unknown
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, runs, turns
+from chordage.orchestrator.store import calls, claims, runs, suspensions, turns
 from chordage.orchestrator.store.claims import Outcome
 from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
 
+NOBODY = "Nobody decided in time."
 BATCH = 500  # rows of one transaction
 
 
 def rescue(rt: Runtime) -> list[Intent]:
     """Each part by itself: what one of them has found is sent, whatever happens to the next."""
     intents: list[Intent] = []
-    for part in (_runs, _calls, _expired_turns, _stranded, _queued):
+    for part in (_runs, _calls, _questions, _expired_turns, _stranded, _queued):
         try:
             intents += part(rt)
         except Unavailable as error:
@@ -103,19 +105,26 @@ def _calls(rt: Runtime) -> list[Intent]:
     now = rt.now()
     intents: list[Intent] = []
     poisoned: list[tuple[Run, Ending]] = []
+    unknown: list[tuple[Run, Call]] = []
     agents: dict[str, str] = {}
     with rt.store.write() as tx:
         for call in calls.expired(tx, now, BATCH):
             run = runs.load(tx, call.run_id)
             assert run is not None
             agents[run.id] = run.agent
-            follow = _see_to_call(tx, rt, run, call, now)
+            if call.status is CallStatus.RUNNING and call.effect is Effect.UNSAFE:
+                unknown.append((run, call))
+                continue
+            follow = _see_to_call(tx, rt, call, run, now)
             if follow is None:
                 poisoned.append((run, _poisoned_by(call, run)))
             else:
                 intents += follow
-    for run, why in poisoned:  # in a transaction that locks the run first, as everybody does who ends one
+    # In transactions that lock the run first, as everybody does who ends one or puts a call of it aside.
+    for run, why in poisoned:
         intents += _end_poisoned(rt, run, why)
+    for run, call in unknown:
+        intents += _close_unknown(rt, run, call, now)
     return _within_the_cap(rt, intents, agents)
 
 
@@ -143,15 +152,14 @@ def _within_the_cap(rt: Runtime, intents: Sequence[Intent], agent_of: Mapping[st
 
 def _is_capped(rt: Runtime, agent: str) -> bool:
     try:
-        return rt.agents.get(agent).concurrency is not None
+        spec = rt.agents.get(agent)
     except UserError:
         return True
+    return spec.concurrency is not None or spec.tool_mode is ToolMode.SEQUENTIAL
 
 
-def _see_to_call(tx: Tx, rt: Runtime, run: Run, call: Call, now: datetime) -> list[Intent] | None:
+def _see_to_call(tx: Tx, rt: Runtime, call: Call, run: Run, now: datetime) -> list[Intent] | None:
     """None: it has taken too many workers with it."""
-    if call.status is CallStatus.RUNNING and call.effect is Effect.UNSAFE:
-        return _close_unknown(tx, run, call, now)
     expiries = call.expiries + (call.status is CallStatus.RUNNING and call.worker is not None)
     if expiries >= rt.leases.poison_after:
         return None
@@ -166,15 +174,60 @@ def _poisoned_by(call: Call, run: Run) -> Ending:
     return failed("poison", f"tool {call.tool!r} took {call.expiries + 1} workers with it")
 
 
-def _close_unknown(tx: Tx, run: Run, call: Call, now: datetime) -> list[Intent]:
-    """An unsafe call whose worker died is never run again blindly: the model is told that nobody knows."""
-    outcome = Outcome(
-        status=CallStatus.FAILED, code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT, full=None, worker=call.worker or "",
-        started_at=call.started_at or now, ended_at=now,
-    )  # fmt: skip
-    claims.settle_call(tx, call.id, call.claim_token, outcome)
+def _close_unknown(rt: Runtime, run: Run, call: Call, now: datetime) -> list[Intent]:
+    """An unsafe call whose worker died is never run again blindly: a person is asked, or the model is told that nobody
+    knows.
+    """
     log.warning("outcome of an unsafe call is unknown", call=call.id, tool=call.tool, run=run.id, worker=call.worker)
-    return [CommitRound(run_id=run.id, step=call.step, group=run.group)]
+    if asking.asks_about_unknown(rt, run.agent):
+        question = about_the_unknown(call.tool)
+        asking.put_aside(rt, call, run.agent, call.claim_token, question, seen_lease=call.lease_until)
+    else:
+        outcome = Outcome(
+            status=CallStatus.FAILED, code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT, full=None, worker=call.worker or "",
+            started_at=call.started_at or now, ended_at=now,
+        )  # fmt: skip
+        with rt.store.single() as tx:
+            claims.settle_call(tx, call.id, call.claim_token, outcome)
+    return [CommitRound(run_id=run.id, step=run.step, group=run.group)]
+
+
+def _questions(rt: Runtime) -> list[Intent]:
+    """Questions that nobody answered in time, each as whoever asked laid down."""
+    with rt.store.read() as tx:
+        late = suspensions.expired(tx, rt.now(), BATCH)
+    return [intent for asked in late for intent in _answer_for_nobody(rt, asked)]
+
+
+def _answer_for_nobody(rt: Runtime, asked: Suspension) -> list[Intent]:
+    log.info("a question was not answered in time", suspension=asked.id, call=asked.call_id, then=asked.on_expiry)
+    match asked.on_expiry:
+        case OnExpiry.ESCALATE:
+            with rt.store.write() as tx:
+                suspensions.escalate(tx, asked.id, rt.now())
+            rt.events.emit(asked.run_id, "call.overdue", call=asked.call_id, suspension=asked.id)
+            return []
+        case OnExpiry.CANCEL_RUN:
+            return _cancel_undecided(rt, asked)
+        case OnExpiry.DENY:
+            answer = DecisionRequest(target=asked.id, action=Action.CANCEL, reason=NOBODY)
+        case OnExpiry.DEFAULT:
+            answer = DecisionRequest(target=asked.id, action=Action.RESUME, payload=asked.default, reason=NOBODY)
+    try:
+        decided, intents = rt.store.insist(lambda tx: answering.take(tx, rt, [answer], [asked], "expiry"))
+    except Conflict:  # somebody was just in time
+        return []
+    answering.tell(rt, decided)
+    return intents
+
+
+def _cancel_undecided(rt: Runtime, asked: Suspension) -> list[Intent]:
+    with rt.store.write() as tx:
+        run = runs.lock(tx, asked.run_id)
+        ended = ending.end_run(tx, rt, run, cancelled(NOBODY), content=NOBODY) if run else None
+    if run is not None and ended is not None:
+        ending.tell_the_end(rt, run)
+    return ended or []
 
 
 def _expired_turns(rt: Runtime) -> list[Intent]:

@@ -11,20 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import structlog
 
+from chordage.orchestrator import asking
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import Aborted, Unavailable, UserError
 from chordage.orchestrator.core.intents import CommitRound, Intent
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.suspending import Question, about_the_unknown, seen_by_tool
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, runs
+from chordage.orchestrator.store import calls, claims, decisions, runs, suspensions
 from chordage.orchestrator.store.claims import Outcome
 
 log = structlog.get_logger()
@@ -37,6 +40,7 @@ class Work:
     epoch: int
     token: str | None
     began: datetime
+    decision: Any = None
 
 
 def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -> None:
@@ -91,19 +95,29 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
     now, token = rt.now(), None
     if not running or not _may_start(call, now):
         return None
-    if in_doubt or call.resends or call.effect.starts_on_record or call.status is CallStatus.RUNNING:
+    if in_doubt or call.resends or call.effect.starts_on_record or call.status is not CallStatus.NEW:
         token = rt.new_id()
         until = rt.leases.until(now)
         with rt.store.single() as tx:
             if not claims.claim_call(tx, call, token, rt.worker, now=now, lease_until=until):
                 return None
-    return Work(call=call, agent_name=agent_name, epoch=epoch, token=token, began=call.started_at or now)
+    began = call.started_at or now
+    return Work(call=call, agent_name=agent_name, epoch=epoch, token=token, began=began, decision=_decision(rt, call))
+
+
+def _decision(rt: Runtime, call: Call) -> Any:
+    """What the tool is told of the answer to its question. A call that never asked costs no look."""
+    if call.suspension_id is None:
+        return None
+    with rt.store.read() as tx:
+        asked, answer = suspensions.load(tx, call.suspension_id), decisions.of_suspension(tx, call.suspension_id)
+    return seen_by_tool(asked, answer) if asked and answer else None
 
 
 def _may_start(call: Call, now: datetime) -> bool:
     match call.status:
-        case CallStatus.NEW:
-            return True
+        case CallStatus.NEW | CallStatus.RESUMING:
+            return call.lease_until is not None  # without one it is parked behind a call that waits
         case CallStatus.RUNNING if call.effect is not Effect.UNSAFE:
             return call.worker is None or (call.lease_until is not None and call.lease_until < now)
         case _:
@@ -136,11 +150,16 @@ def _order(work: Work) -> CallOrder:
     call = work.call
     return CallOrder(
         call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, tool=call.tool, arguments=call.arguments,
-        idempotency_key=call.idempotency_key, attempt=1 + call.resends,
+        idempotency_key=call.idempotency_key, attempt=1 + call.resends, decision=work.decision,
     )  # fmt: skip
 
 
 def _settle(rt: Runtime, work: Work, outcome: ToolOutcome) -> None:
+    question = outcome.question or _asked_about(rt, work, outcome)
+    if question is not None:
+        if not asking.put_aside(rt, work.call, work.agent_name, work.token, question):
+            log.warning("late question refused", call=work.call.id, run=work.call.run_id)
+        return
     record = Outcome(
         status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED,
         code=outcome.code,
@@ -154,6 +173,13 @@ def _settle(rt: Runtime, work: Work, outcome: ToolOutcome) -> None:
         log.warning("late result refused", call=work.call.id, run=work.call.run_id)
         return
     rt.events.emit(work.call.run_id, "tool.settled", call=work.call.id, status=record.status.value, code=record.code)
+
+
+def _asked_about(rt: Runtime, work: Work, outcome: ToolOutcome) -> Question | None:
+    """Nobody knows what became of the call: a person may, unless the agent says not to ask."""
+    if outcome.code != OUTCOME_UNKNOWN or not asking.asks_about_unknown(rt, work.agent_name):
+        return None
+    return about_the_unknown(work.call.tool)
 
 
 def _cut_short(rt: Runtime, work: Work) -> None:
@@ -173,4 +199,4 @@ def after_lone_call(rt: Runtime, call_id: str) -> list[Intent]:
             run = runs.load(tx, call.run_id)
     if call is None or run is None or run.in_flight:
         return []
-    return [CommitRound(run_id=run.id, step=call.step, group=run.group)]
+    return [CommitRound(run_id=run.id, step=run.step, group=run.group)]

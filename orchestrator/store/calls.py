@@ -14,7 +14,7 @@ from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus
 from chordage.orchestrator.store import many
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import FLYING_CALLS, calls, runs
+from chordage.orchestrator.store.schema import FLYING_CALLS, calls, has, runs
 from chordage.orchestrator.store.tx import Tx
 
 COLUMNS = [column for column in calls.c if column.name != "full_result"]
@@ -65,7 +65,7 @@ def full_result(tx: Tx, call_id: str) -> str | None:
 _INSERT = many.Insert(
     calls,
     ("id", "run_id", "thread_id", "step", "place", "ask_id", "generation", "tool", "arguments", "effect", "status",
-     "code", "content", "lease_until", "resends", "expiries", "ended_at"),
+     "code", "content", "lease_until", "resends", "expiries", "suspension_id", "ended_at"),
 )  # fmt: skip
 
 
@@ -74,18 +74,32 @@ def open_round(tx: Tx, run: Run, step: int, asked: Sequence[NewCall], *, now: da
     many.insert(tx, _INSERT, [_new_row(run, step, call, now, lease_until) for call in asked])
 
 
-def _new_row(run: Run, step: int, call: NewCall, now: datetime, lease_until: datetime) -> dict[str, Any]:
+def _new_row(run: Run, step: int, call: NewCall, now: datetime, lease_until: datetime | None) -> dict[str, Any]:
     settled = call.status not in OPEN_CALL
+    fields = asdict(call)
+    del fields["question"], fields["parked"]
     return {
-        **asdict(call),
+        **fields,
         "run_id": run.id,
         "thread_id": run.thread_id,
         "step": step,
-        "lease_until": None if settled else lease_until,
+        "lease_until": lease_until if call.status is CallStatus.NEW and not call.parked else None,
         "resends": 0,
         "expiries": 0,
         "ended_at": now if settled else None,
     }
+
+
+def unsettled(tx: Tx, run_id: str) -> list[Call]:
+    """Suspended, resuming, or parked behind one that is."""
+    found = select(*COLUMNS).where(calls.c.run_id == run_id, has(calls.c.status, *sorted(OPEN_CALL)))
+    return [from_row(row._mapping) for row in tx.execute(found.order_by(calls.c.step, calls.c.place))]  # noqa: SLF001 - by name
+
+
+def of_replay(tx: Tx, run_id: str, step: int) -> list[Call]:
+    """The calls that were carried out again in this step."""
+    found = select(*COLUMNS).where(calls.c.run_id == run_id, calls.c.replayed_at == step)
+    return [from_row(row._mapping) for row in tx.execute(found.order_by(calls.c.step, calls.c.place))]  # noqa: SLF001 - by name
 
 
 def expired(tx: Tx, now: datetime, limit: int) -> list[Call]:
@@ -93,7 +107,7 @@ def expired(tx: Tx, now: datetime, limit: int) -> list[Call]:
     found = (
         select(*COLUMNS)
         .where(FLYING_CALLS, calls.c.lease_until < now)
-        .order_by(calls.c.lease_until)
+        .order_by(calls.c.lease_until, calls.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import and_, bindparam, func, or_, update
 
@@ -53,6 +54,74 @@ _SETTLE = Hot(
         ended_at=bindparam("now"), lease_until=None,
     )
 )  # fmt: skip
+
+
+def suspend_call(
+    tx: Tx, call_id: str, token: str | None, suspension_id: str, *, seen_lease: datetime | None = None
+) -> bool:
+    """The call waits for a decision, in nobody's hand. `seen_lease`: unless somebody has renewed it since."""
+    unrenewed = [] if seen_lease is None else [calls.c.lease_until == seen_lease]
+    put_aside = (
+        update(calls)
+        .where(
+            calls.c.id == call_id,
+            has(calls.c.status, *sources(CALL, CallStatus.SUSPENDED)),
+            or_(calls.c.claim_token.is_(None), calls.c.claim_token == token),
+            *unrenewed,
+        )
+        .values(
+            status=CallStatus.SUSPENDED.value, suspension_id=suspension_id, claim_token=None, worker=None,
+            lease_until=None, resends=0, expiries=0,
+        )
+    )  # fmt: skip
+    return tx.execute(put_aside).rowcount == 1
+
+
+def park_behind(tx: Tx, call: Call) -> None:
+    """The calls of its round that have not started and come after it stay where they are until it is settled."""
+    behind = update(calls).where(
+        calls.c.run_id == call.run_id,
+        calls.c.step == call.step,
+        calls.c.place > call.place,
+        has(calls.c.status, CallStatus.NEW),
+    )
+    tx.execute(behind.values(lease_until=None))
+
+
+def resume_call(
+    tx: Tx, call_id: str, *, step: int, arguments: dict[str, Any] | None, lease_until: datetime | None
+) -> bool:
+    """The decision is there; with a lease, the call is to be carried out in this step of its run."""
+    changed = {} if arguments is None else {"arguments": arguments}
+    resumed = (
+        update(calls)
+        .where(calls.c.id == call_id, has(calls.c.status, *sources(CALL, CallStatus.RESUMING)))
+        .values(status=CallStatus.RESUMING.value, replayed_at=step, lease_until=lease_until, **changed)
+    )
+    return tx.execute(resumed).rowcount == 1
+
+
+def unpark(tx: Tx, call_ids: Collection[str], *, step: int, lease_until: datetime) -> None:
+    """Calls that stood behind a suspended one are sent for now."""
+    freed = update(calls).where(
+        calls.c.id.in_(sorted(call_ids)), has(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_(None)
+    )
+    tx.execute(freed.values(replayed_at=step, lease_until=lease_until))
+
+
+def answer_call(
+    tx: Tx, call_id: str, *, status: CallStatus, code: str | None, content: str, step: int, now: datetime
+) -> bool:
+    """The decision alone settles the call."""
+    settled = (
+        update(calls)
+        .where(calls.c.id == call_id, has(calls.c.status, *sources(CALL, status)))
+        .values(
+            status=status.value, code=code, content=content, ended_at=now, lease_until=None, claim_token=None,
+            replayed_at=step,
+        )
+    )  # fmt: skip
+    return tx.execute(settled).rowcount == 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

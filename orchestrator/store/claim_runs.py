@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, bindparam, or_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from chordage.orchestrator.core.model import Usage
-from chordage.orchestrator.core.reasons import Ending
+from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run, Turn
 from chordage.orchestrator.core.status import RUN, RunStatus, sources
 from chordage.orchestrator.store.hot import Hot
@@ -19,7 +19,7 @@ from chordage.orchestrator.store.schema import RUNNING_RUNS, has, runs
 from chordage.orchestrator.store.tx import Tx
 
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-_COUNTERS = ("rounds", "resends", "expiries", "input_tokens", "output_tokens", "cached_tokens")
+_COUNTERS = ("rounds", "resends", "expiries", "suspended", "input_tokens", "output_tokens", "cached_tokens")
 _NEW = {
     **{name: bindparam(name) for name in ("id", "thread_id", "turn_id", "agent", "grp", "strategy")},
     **dict.fromkeys(_COUNTERS, 0),
@@ -58,7 +58,7 @@ def _stands_at(step: ColumnElement[int]) -> ColumnElement[bool]:
     """The run may record this inference: its step is open, or the round before it is the open one."""
     return or_(
         and_(runs.c.step == step, has(runs.c.phase, Phase.INFERENCE)),
-        and_(runs.c.step == step - 1, has(runs.c.phase, Phase.TOOL_ROUND)),
+        and_(runs.c.step == step - 1, has(runs.c.phase, Phase.TOOL_ROUND, Phase.REPLAY)),
     )
 
 
@@ -89,6 +89,22 @@ _FINISH = Hot(
         detail=bindparam("why_detail"),
         ended_at=bindparam("now"),
         lease_until=None,
+        **_SPENT,
+        **_CLEAN,
+    )
+)
+
+
+_KEPT: dict[str, Any] = {f"kept_{name}": bindparam(f"kept_{name}") for name in ("reason", "code", "detail")}
+_REST = Hot(
+    _MOVE.values(
+        status=RunStatus.WAITING.value,
+        reason=Reason.SUSPENDED.value,
+        step=bindparam("to_step"),
+        phase=Phase.REPLAY.value,
+        rounds=runs.c.rounds + bindparam("add_rounds"),
+        lease_until=None,
+        **_KEPT,
         **_SPENT,
         **_CLEAN,
     )
@@ -126,6 +142,41 @@ def finish(tx: Tx, at: Position, ending: Ending, *, usage: Usage, now: datetime)
     """The run ends where it stands."""
     binds = {"why": ending.reason.value, "why_code": ending.code, "why_detail": ending.detail, "now": now}
     return _FINISH.changed(tx, {**at.binds(), **binds, **_spent(usage)}) == 1
+
+
+def rest(tx: Tx, at: Position, *, to: int, kept: Ending | None, rounds: int, usage: Usage) -> bool:
+    """The run waits for decisions: no lease, no budget, and what it will end with is kept."""
+    keeps = {
+        "kept_reason": kept.reason.value if kept else None,
+        "kept_code": kept.code if kept else None,
+        "kept_detail": kept.detail if kept else None,
+    }
+    return _REST.changed(tx, {**at.binds(), "to_step": to, "add_rounds": rounds, **keeps, **_spent(usage)}) == 1
+
+
+def wake_run(tx: Tx, run_id: str, lease_until: datetime) -> bool:
+    """A decision is there: the run goes on where it rested."""
+    woken = update(runs).where(runs.c.id == run_id, has(runs.c.status, RunStatus.WAITING))
+    values = {"status": RunStatus.RUNNING.value, "reason": None, "lease_until": lease_until, "resends": 0}
+    return tx.execute(woken.values(values)).rowcount == 1
+
+
+def note_suspension(tx: Tx, run_id: str) -> None:
+    """From now on it is looked at more closely. Also the lock that whoever suspends a call takes first."""
+    tx.execute(update(runs).where(runs.c.id == run_id).values(suspended=1))
+
+
+def open_replay(tx: Tx, run: Run, *, to: int, replay_from: int, lease_until: datetime) -> bool:
+    """A step in which calls are carried out again; with `to` the step it is at, they join the round that is out."""
+    opened = (
+        update(runs)
+        .where(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.step == run.step, RUNNING_RUNS)
+        .values(
+            step=to, phase=Phase.REPLAY.value if to != run.step else runs.c.phase, replay_from=replay_from,
+            lease_until=lease_until, **_CLEAN,
+        )
+    )  # fmt: skip
+    return tx.execute(opened).rowcount == 1
 
 
 def end_run(tx: Tx, run: Run, ending: Ending, now: datetime) -> bool:

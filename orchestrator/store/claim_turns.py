@@ -150,6 +150,14 @@ def end_turn(
     )
 
 
+_OTHERS_WAIT = Hot(select(and_(_WAS_FULL, _SOMEBODY_IS_READY).label("others")))
+
+
+def others_wait(tx: Tx, group: Group, *, budget: int) -> bool:
+    """Whether somebody is ready for the budget that one run of this group has just given back."""
+    return bool(_OTHERS_WAIT.scalar(tx, {"of_group": group.value, "budget": budget}))
+
+
 _LOCK_THREAD = select(threads.c.id).join(turns, turns.c.thread_id == threads.c.id)
 _LOCK_RUN = select(runs.c.id).join(turns, turns.c.thread_id == runs.c.thread_id).where(OPEN_RUNS)
 

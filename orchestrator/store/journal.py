@@ -1,4 +1,4 @@
-"""The journal: checkpoints, append-only. Its first three kinds are the history of a thread."""
+"""The journal: checkpoints, append-only. Messages, replies and interruptions are the history of a thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HISTORY = Hot(
     )
     .where(
         journal.c.thread_id == bindparam("thread_id"),
-        has(journal.c.kind, Checkpoint.USER_MESSAGE, Checkpoint.ASSISTANT_TURN),
+        has(journal.c.kind, Checkpoint.USER_MESSAGE, Checkpoint.ASSISTANT_TURN, Checkpoint.RUN_INTERRUPTED),
     )
     .order_by(journal.c.id, calls.c.place)
 )

@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, func, select
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
-from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.store.hot import Hot, Row
@@ -21,7 +21,7 @@ _TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 
 in_flight = (
     select(func.count())
-    .where(calls.c.run_id == runs.c.id, calls.c.step == runs.c.step, FLYING_CALLS)
+    .where(calls.c.run_id == runs.c.id, calls.c.step >= func.coalesce(runs.c.replay_from, runs.c.step), FLYING_CALLS)
     .scalar_subquery()
     .label("in_flight")
 )
@@ -32,11 +32,13 @@ _BY_ID = Hot(_LOAD.where(runs.c.id == bindparam("run_id")))
 def from_row(row: Row) -> Run:
     fields = dict(row)
     reason = fields.pop("reason")
+    kept = {name: fields.pop(f"kept_{name}") for name in ("reason", "code", "detail")}
     typed: dict[str, Any] = {
         "group": Group(fields.pop("grp")),
         "status": RunStatus(fields.pop("status")),
         "phase": Phase(fields.pop("phase")),
         "reason": Reason(reason) if reason else None,
+        "kept": Ending(**{**kept, "reason": Reason(kept["reason"])}) if kept["reason"] else None,
         "usage": Usage(**{name: fields.pop(name) for name in _TOKENS}),
     }
     return Run(**fields, **typed)
@@ -45,6 +47,12 @@ def from_row(row: Row) -> Run:
 def load(tx: Tx, run_id: str) -> Run | None:
     row = _BY_ID.first(tx, {"run_id": run_id})
     return from_row(row) if row else None
+
+
+def lock(tx: Tx, run_id: str) -> Run | None:
+    """As it is now, and as it stays until we are done."""
+    row = tx.execute(_LOAD.where(runs.c.id == run_id).with_for_update(of=runs)).first()
+    return from_row(dict(row._mapping)) if row else None  # noqa: SLF001 - SQLAlchemy's documented way to names
 
 
 def open_on(tx: Tx, thread_id: str) -> Run | None:

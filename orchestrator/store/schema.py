@@ -2,8 +2,8 @@
 
 One schema for SQLite and PostgreSQL. Rows that are only ever written in the transaction that made or locked what they
 point to have no foreign key: the check would lock that row a second time, and write to it, for every step of every
-turn. The invariants that carry the product are two partial unique indexes: one open run per thread, and one turn per
-dedupe key.
+turn. The invariants that carry the product are unique indexes: one open run per thread, one turn per dedupe key, one
+open question per call, and one answer per question.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, CallStatus, RunStatus, TurnStatus
+from chordage.orchestrator.core.suspending import SuspensionStatus
 from chordage.orchestrator.store.types import Json, Moment, Serial
 
 metadata = MetaData(
@@ -55,6 +56,8 @@ def has(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[boo
     ]
     return column == listed[0] if len(listed) == 1 else column.in_(listed)
 
+
+UNSETTLED = frozenset({SuspensionStatus.OPEN, SuspensionStatus.DECIDED})
 
 Id = String(200)
 
@@ -164,6 +167,12 @@ runs = Table(
     Column("input_tokens", Integer, nullable=False),
     Column("output_tokens", Integer, nullable=False),
     Column("cached_tokens", Integer, nullable=False),
+    Column("suspended", Integer, nullable=False),  # 1 once a call of it was suspended: then more has to be looked at
+    Column("replay_from", Integer),  # the lowest step of which calls are carried out again
+    # What it will end with once nothing is suspended any more.
+    Column("kept_reason", String(30)),
+    Column("kept_code", String(100)),
+    Column("kept_detail", Text),
     Column("started_at", Moment, nullable=False),
     Column("ended_at", Moment),
     CheckConstraint(_among("status", RunStatus), name="status"),
@@ -175,7 +184,6 @@ Index("uq_runs_open_thread", runs.c.thread_id, unique=True, sqlite_where=_OPEN, 
 _RUNNING = text("status = 'running'")
 Index("ix_runs_running", runs.c.grp, sqlite_where=_RUNNING, postgresql_where=_RUNNING)
 Index("ix_runs_lease", runs.c.lease_until, sqlite_where=_RUNNING, postgresql_where=_RUNNING)
-Index("ix_runs_thread", runs.c.thread_id)
 
 calls = Table(
     "calls",
@@ -200,6 +208,8 @@ calls = Table(
     Column("lease_until", Moment),
     Column("resends", Integer, nullable=False),
     Column("expiries", Integer, nullable=False),
+    Column("suspension_id", Id),  # the newest there was
+    Column("replayed_at", Integer),  # the step at which it was last carried out again
     Column("started_at", Moment),
     Column("ended_at", Moment),
     UniqueConstraint("run_id", "step", "place"),
@@ -212,7 +222,6 @@ calls = Table(
 )
 _FLYING = text(_among("status", IN_FLIGHT_CALL))
 Index("ix_calls_lease", calls.c.lease_until, sqlite_where=_FLYING, postgresql_where=_FLYING)
-Index("ix_calls_thread", calls.c.thread_id)
 
 journal = Table(
     "journal",
@@ -230,6 +239,74 @@ journal = Table(
 )
 Index("ix_journal_thread", journal.c.thread_id, journal.c.id)
 
+suspensions = Table(
+    "suspensions",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("call_id", Id, nullable=False),
+    Column("run_id", Id, nullable=False),
+    Column("thread_id", Id, nullable=False),
+    Column("agent", String(200), nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("tool", String(200), nullable=False),
+    Column("why", String(30), nullable=False),
+    Column("prompt", Text, nullable=False),
+    Column("schema", Json),
+    Column("resume_mode", String(40), nullable=False),
+    Column("digest", String(64), nullable=False),  # of the arguments that were asked about
+    Column("status", String(20), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment),
+    Column("on_expiry", String(20), nullable=False),
+    Column("default", Json),
+    Column("escalated_at", Moment),
+    CheckConstraint(_among("status", SuspensionStatus), name="status"),
+)
+_UNSETTLED = text(_among("status", UNSETTLED))
+# One question at a time for each call.
+Index(
+    "uq_suspensions_call",
+    suspensions.c.call_id,
+    unique=True,
+    sqlite_where=_UNSETTLED,
+    postgresql_where=_UNSETTLED,
+)
+Index("ix_suspensions_run", suspensions.c.run_id, sqlite_where=_UNSETTLED, postgresql_where=_UNSETTLED)
+_ASKED = text("status = 'open'")
+Index(
+    "ix_suspensions_inbox",
+    suspensions.c.created_at,
+    suspensions.c.id,
+    sqlite_where=_ASKED,
+    postgresql_where=_ASKED,
+)
+_MAY_EXPIRE = text("status = 'open' AND expires_at IS NOT NULL AND escalated_at IS NULL")
+Index(
+    "ix_suspensions_expiry",
+    suspensions.c.expires_at,
+    sqlite_where=_MAY_EXPIRE,
+    postgresql_where=_MAY_EXPIRE,
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("id", Id, primary_key=True),
+    # One answer for each question, and none that could answer a later one of the same call.
+    Column("suspension_id", Id, ForeignKey("suspensions.id"), nullable=False, unique=True),
+    Column("call_id", Id, nullable=False),
+    Column("run_id", Id, nullable=False),
+    Column("key", String(200)),
+    Column("action", String(20), nullable=False),
+    Column("payload", Json),
+    Column("edited_args", Json),
+    Column("edited_digest", String(64)),
+    Column("reason", Text),
+    Column("source", String(200), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("applied_at", Moment),
+)
+
 outbox = Table(
     "outbox",
     metadata,
@@ -246,6 +323,8 @@ outbox = Table(
 # The predicates of the partial indexes, for the statements that are to use them.
 OPEN_RUNS = has(runs.c.status, *sorted(OPEN_RUN))
 RUNNING_RUNS = has(runs.c.status, RunStatus.RUNNING)
-FLYING_CALLS = has(calls.c.status, *sorted(IN_FLIGHT_CALL))
+# A call without a lease is parked: it stands behind one that is suspended, and nobody was sent for it.
+FLYING_CALLS = and_(has(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
+OPEN_SUSPENSIONS = has(suspensions.c.status, SuspensionStatus.OPEN)
 QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)
 READY_TURNS = and_(QUEUED_TURNS, has(turns.c.ready, 1))

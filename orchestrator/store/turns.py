@@ -97,7 +97,8 @@ _FIELDS = (
 )  # fmt: skip
 
 _ADMIT = Hot(
-    insert(turns).from_select(
+    insert(turns)
+    .from_select(
         [*_FIELDS, "status", "ready"],
         select(
             *(type_coerce(bindparam(name, type_=turns.c[name].type), turns.c[name].type) for name in _FIELDS),
@@ -105,13 +106,14 @@ _ADMIT = Hot(
             case((or_(_thread_is_busy(), _somebody_is_ahead()), 0), else_=1),
         ),
     )
+    .returning(turns.c.ready)
 )
 
 
-def admit(tx: Tx, fields: Mapping[str, Any]) -> None:
-    """A queued turn; `ready` if its thread is free and nobody is ahead of it there."""
+def admit(tx: Tx, fields: Mapping[str, Any]) -> bool:
+    """A queued turn; whether it is `ready`: its thread is free and nobody is ahead of it there."""
     try:
-        _ADMIT.changed(tx, fields)
+        return bool(_ADMIT.scalar(tx, fields))
     except IntegrityError as error:
         if fields["dedupe_key"] is None or "dedupe" not in str(error.orig):
             raise

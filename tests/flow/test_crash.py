@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from chordage.orchestrator.core.agent import OnUnknown
 from chordage.orchestrator.core.intents import CallTool
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all
-from support.world import Died, World
+from support.world import Died, World, a_persons_answer
 
 COMMITS = 3 + 2 * (1 + 3)
 
@@ -40,9 +43,11 @@ def test_a_turn_survives_death_at_any_commit(world: World, at: int, before: bool
 
 def _no_finished_work_ran_again(world: World, effect: str) -> None:
     replies = len(world.rows("journal", kind="AssistantTurnCommitted"))
-    assert replies == 3
+    asked = len(world.rows("suspensions"))
+    assert replies == 3 + asked, "after an answer the model is asked once more"
     assert len(world.models.prompts) <= replies + 1, "more model calls than the one that was cut"
-    lost = [call for call in world.rows("calls") if call["code"] == "outcome_unknown"]
+    lost = [call for call in world.rows("calls") if call["code"] == "failed_by_decision"]
+    assert len(lost) == asked
     if effect == "unsafe":
         assert max(world.tools.ran.values()) == 1
         assert len(lost) <= 1
@@ -74,7 +79,8 @@ def test_a_reconcilable_call_that_did_happen_is_not_run_again(world: World) -> N
     assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
-def test_an_unsafe_call_cut_in_the_middle_is_closed_as_unknown_and_the_model_is_told(world: World) -> None:
+def test_an_unsafe_call_cut_in_the_middle_is_closed_as_unknown_where_nobody_shall_be_asked(world: World) -> None:
+    world.agents.agents["ada"] = replace(world.agents.agents["ada"], on_unknown=OnUnknown.FAIL)
     world.models.script = rounds_of(2, tool="unsafe")
     world.submit()
     cut = iter([True])
@@ -361,10 +367,13 @@ def test_a_call_that_ends_in_a_way_nobody_foresaw_ends_the_turn_somehow(world: W
                 world.forget_the_dead()
         if not world.unfinished():
             break
+        world.revive()
+        for row in world.inbox():
+            world.decide(a_persons_answer(row))
         world.sweep(seconds=2000)
 
     assert world.row("turns", id=turn)["disposition"] == ("answered" if effect == "unsafe" else "failed")
-    assert world.row("calls")["code"] == ("outcome_unknown" if effect == "unsafe" else "error")
+    assert world.row("calls")["code"] == ("failed_by_decision" if effect == "unsafe" else "error")
     check_all(world.store)
 
 

@@ -21,6 +21,7 @@ from chordage.orchestrator.core.model import (
     Usage,
     UserSays,
 )
+from chordage.orchestrator.core.suspending import Question
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
 
 
@@ -104,6 +105,8 @@ class FakeTools:
     finished: Counter[str] = field(default_factory=Counter)
     before: Callable[[CallOrder], None] = lambda order: None
     known: dict[str, ToolOutcome] = field(default_factory=dict)
+    asks: Callable[[CallOrder], Question | None] = lambda order: None
+    orders: list[CallOrder] = field(default_factory=list)
 
     def specs(self, agent: AgentSpec) -> dict[str, ToolSpec]:
         return {
@@ -116,7 +119,10 @@ class FakeTools:
 
     def run(self, agent: AgentSpec, order: CallOrder, *, abort: Any, on_progress: Any) -> ToolOutcome:
         self.ran[order.idempotency_key] += 1
+        self.orders.append(order)
         self.before(order)
+        if (question := self.asks(order)) is not None:
+            return ToolOutcome(content=question.prompt, question=question)
         self.finished[order.idempotency_key] += 1
         return ToolOutcome(content=f"{order.tool}{order.arguments.get('n', '')}")
 

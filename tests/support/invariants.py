@@ -22,6 +22,7 @@ def check_all(store: Store) -> None:
     _every_turn_has_one_end(turns)
     assert [run.id for run in runs if run.status != "done"] == [], "runs left open"
     assert [call.id for call in calls if call.status not in {"succeeded", "failed", "cancelled"}] == []
+    _every_question_is_closed(store)
     _history_is_in_order_of_arrival(turns, entries)
     _each_run_finished_once(runs, entries)
     for thread in {turn.thread_id for turn in turns}:
@@ -31,11 +32,18 @@ def check_all(store: Store) -> None:
 def check_always(store: Store, budgets: dict[str, int]) -> None:
     """At every moment."""
     with store.read() as tx:
-        runs = tx.execute(select(schema.runs.c.thread_id, schema.runs.c.grp, schema.runs.c.status)).all()
+        runs = tx.execute(select(schema.runs)).all()
     open_runs = Counter(run.thread_id for run in runs if run.status != "done")
     assert all(count == 1 for count in open_runs.values()), f"two open runs on one thread: {open_runs}"
-    running = Counter(run.grp for run in runs if run.status == "running")
+    # A run that somebody has decided about goes on at once, whether there is budget or not.
+    running = Counter(run.grp for run in runs if run.status == "running" and not run.suspended)
     assert all(count <= budgets[group] for group, count in running.items()), f"over budget: {running}"
+
+
+def _every_question_is_closed(store: Store) -> None:
+    with store.read() as tx:
+        left = tx.execute(select(schema.suspensions.c.status)).scalars()
+        assert set(left) <= {"settled", "superseded"}
 
 
 def _every_turn_has_one_end(turns) -> None:

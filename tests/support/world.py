@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import event, select
 
 from chordage.orchestrator import stages
+from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
 from chordage.orchestrator.core.intents import (
     Advance,
@@ -24,6 +25,7 @@ from chordage.orchestrator.core.intents import (
     Intent,
 )
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import hot, schema
 from chordage.orchestrator.store.tx import Store
@@ -131,10 +133,19 @@ class World:
 
     def submit(self, text: str = "hi", *, thread: str | None = "t1", **more: object) -> str:
         origin = more.pop("origin", Origin.INVOKE)
-        message = Message(origin=origin, channel=None, sender=Sender.SERVICE, thread_id=thread, text=text)
+        sender = more.pop("sender", Sender.SERVICE)
+        message = Message(origin=origin, channel=None, sender=sender, thread_id=thread, text=text)
         admitted, intents = stages.admit(self.runtime, TurnRequest(message=message, **more))
         self.pending += intents
         return admitted.turn_id
+
+    def decide(self, *requests: DecisionRequest) -> list[Decided]:
+        decided, intents = stages.decide(self.runtime, requests, source="test")
+        self.pending += intents
+        return decided
+
+    def inbox(self) -> list[dict[str, object]]:
+        return self.rows("suspensions", status="open")
 
     def deliver(self, intent: Intent, *, doubt: bool = False) -> list[Intent]:
         """Carry one intent out, as a worker does; what follows from it is pending now."""
@@ -185,11 +196,14 @@ class World:
         return woken
 
     def recover(self, limit: int = 60) -> None:
-        """Time passes and rescue sweeps until every turn is done."""
+        """Time passes, rescue sweeps and a person answers whatever is asked, until every turn is done."""
         for _ in range(limit):
             self.run_dry()
             if not self.unfinished():
                 return
+            self.revive()
+            for row in self.inbox():
+                self.decide(a_persons_answer(row))
             self.forget_the_dead()
             self.sweep(seconds=40)
         raise AssertionError(f"not finished: {self.unfinished()}")
@@ -214,6 +228,12 @@ class World:
     def row(self, table: str, **where: object) -> dict[str, object]:
         (row,) = self.rows(table, **where)
         return row
+
+
+def a_persons_answer(row: dict[str, object]) -> DecisionRequest:
+    """Yes to all that may run; what nobody knows of is called failed."""
+    payload = {"answer": "failed"} if row["why"] == "outcome_unknown" else True
+    return DecisionRequest(target=str(row["id"]), action=Action.RESUME, payload=payload)
 
 
 def as_sent(intent: Intent) -> Intent:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from chordage.orchestrator.gateways.tools.suspend import OnExpiry, ResumeMode, Suspend
+from chordage.orchestrator.core.suspending import OnExpiry, ResumeMode
+from chordage.orchestrator.gateways.tools.suspend import Suspend
 
 TEXT_LIMIT = 500  # characters of one progress note: it is shown in a line
 
@@ -22,7 +23,7 @@ def _into_the_void(note: str) -> None:
 class Context:
     """The call in hand. `idempotency_key` stays the same however often the call is tried."""
 
-    __slots__ = ("_cancelled", "_say", "attempt", "call_id", "idempotency_key", "run_id", "thread_id")
+    __slots__ = ("_cancelled", "_say", "attempt", "call_id", "decision", "idempotency_key", "run_id", "thread_id")
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class Context:
         call_id: str = "call",
         idempotency_key: str = "key",
         attempt: int = 1,
+        decision: Any = None,
         on_progress: Callable[[str], None] = _into_the_void,
     ) -> None:
         self.run_id = run_id
@@ -39,6 +41,7 @@ class Context:
         self.call_id = call_id
         self.idempotency_key = idempotency_key
         self.attempt = attempt  # 1 for the first, one more for every further try
+        self.decision = decision  # what was answered, when the call asked for it and runs again
         self._say = on_progress
         self._cancelled = False
 

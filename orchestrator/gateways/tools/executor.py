@@ -98,6 +98,7 @@ def _context(order: CallOrder, tries: int, letters: Letters) -> Context:
         call_id=order.call_id,
         idempotency_key=order.idempotency_key,
         attempt=order.attempt + tries - 1,
+        decision=order.decision,
         on_progress=letters.put,
     )
 
@@ -115,6 +116,8 @@ def _pause(tries: int) -> float:
 def _told(tool: Tool, order: CallOrder, ended: Ended, tries: int) -> ToolOutcome:
     if ended.error is None:
         return results.outcome(ended.text or "", limit=tool.options.result_limit, call_id=order.call_id, tries=tries)
+    if isinstance(ended.error, Suspend):
+        return ToolOutcome(content=ended.error.prompt, question=ended.error.question, tries=tries)
     trouble = failures.outcome(tool.name, ended.error, timeout=tool.options.timeout, tries=tries)
     _log.warning("%s, call %s: %s", tool.place, order.call_id, trouble.code, exc_info=ended.error)
     return trouble

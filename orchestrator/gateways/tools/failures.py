@@ -31,11 +31,8 @@ def outcome(tool: str, error: BaseException, *, timeout: float, tries: int) -> T
             said = f"{tool} did not finish within {timeout:g} s and was told to stop. What it has done is not known."
             return _failed("timeout", said, tries)
         case Suspend():
-            said = (
-                f"{tool} asked to wait for a decision ({_short(error.prompt, 200)}), and in this version "
-                "a tool cannot be suspended from inside. Nobody was asked, and nobody will answer."
-            )
-            return _failed("suspend_unsupported", said, tries)
+            said = f"{tool} asked for a decision where nobody can be asked: a reconcile hook must not suspend."
+            return _failed("suspended_in_hook", said, tries)
         case NotJson():
             return _failed("result_not_json", f"{tool} ran, but its result cannot be shown: {_words(error)}", tries)
         case _:

@@ -6,24 +6,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from chordage.orchestrator.core.suspending import OnExpiry, Question, ResumeMode, Why
+
 E = TypeVar("E", bound=StrEnum)
-
-
-class ResumeMode(StrEnum):
-    """What the decision is used for once it is there."""
-
-    REPLAY = "replay_tool_call"  # the tool runs again with the same arguments
-    USE_AS_RESULT = "use_decision_as_tool_result"  # the decision is the result, the tool does not run
-    PASS_TO_TOOL = "pass_decision_to_tool"  # noqa: S105 - a mode; the tool runs again and sees the decision
-
-
-class OnExpiry(StrEnum):
-    """What happens when nobody decided in time."""
-
-    DENY = "deny"
-    CANCEL_RUN = "cancel_run"
-    ESCALATE = "escalate"
-    DEFAULT = "default"  # `default` is taken as if somebody had answered it
 
 
 class Suspend(Exception):
@@ -46,6 +31,13 @@ class Suspend(Exception):
         self.expires_in = _seconds(expires_in)
         self.on_expiry = _one_of(OnExpiry, on_expiry, "on_expiry")
         self.default = default
+
+    @property
+    def question(self) -> Question:
+        return Question(
+            why=Why.TOOL, prompt=self.prompt, schema=self.schema, resume_mode=self.resume_mode,
+            expires_in=self.expires_in, on_expiry=self.on_expiry, default=self.default,
+        )  # fmt: skip
 
 
 def _asked(prompt: str) -> str:

@@ -38,6 +38,8 @@ def upgrade() -> None:
         sa.Column("lease_until", MOMENT, nullable=True),
         sa.Column("resends", sa.Integer(), nullable=False),
         sa.Column("expiries", sa.Integer(), nullable=False),
+        sa.Column("suspension_id", sa.String(length=200), nullable=True),
+        sa.Column("replayed_at", sa.Integer(), nullable=True),
         sa.Column("started_at", MOMENT, nullable=True),
         sa.Column("ended_at", MOMENT, nullable=True),
         sa.CheckConstraint(
@@ -60,7 +62,6 @@ def upgrade() -> None:
             sqlite_where=sa.text("status IN ('new', 'resuming', 'running')"),
             postgresql_where=sa.text("status IN ('new', 'resuming', 'running')"),
         )
-        batch_op.create_index("ix_calls_thread", ["thread_id"], unique=False)
 
     op.create_table(
         "groups",
@@ -121,6 +122,11 @@ def upgrade() -> None:
         sa.Column("input_tokens", sa.Integer(), nullable=False),
         sa.Column("output_tokens", sa.Integer(), nullable=False),
         sa.Column("cached_tokens", sa.Integer(), nullable=False),
+        sa.Column("suspended", sa.Integer(), nullable=False),
+        sa.Column("replay_from", sa.Integer(), nullable=True),
+        sa.Column("kept_reason", sa.String(length=30), nullable=True),
+        sa.Column("kept_code", sa.String(length=100), nullable=True),
+        sa.Column("kept_detail", sa.Text(), nullable=True),
         sa.Column("started_at", MOMENT, nullable=False),
         sa.Column("ended_at", MOMENT, nullable=True),
         sa.CheckConstraint("(status = 'done') = (ended_at IS NOT NULL)", name=op.f("ck_runs_done_has_time")),
@@ -143,7 +149,6 @@ def upgrade() -> None:
             sqlite_where=sa.text("status = 'running'"),
             postgresql_where=sa.text("status = 'running'"),
         )
-        batch_op.create_index("ix_runs_thread", ["thread_id"], unique=False)
         batch_op.create_index(
             "uq_runs_open_thread",
             ["thread_id"],
@@ -152,6 +157,64 @@ def upgrade() -> None:
             postgresql_where=sa.text("status IN ('running', 'waiting')"),
         )
 
+    op.create_table(
+        "suspensions",
+        sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("call_id", sa.String(length=200), nullable=False),
+        sa.Column("run_id", sa.String(length=200), nullable=False),
+        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("agent", sa.String(length=200), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("tool", sa.String(length=200), nullable=False),
+        sa.Column("why", sa.String(length=30), nullable=False),
+        sa.Column("prompt", sa.Text(), nullable=False),
+        sa.Column("schema", JSON, nullable=True),
+        sa.Column("resume_mode", sa.String(length=40), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("status", sa.String(length=20), nullable=False),
+        sa.Column("created_at", MOMENT, nullable=False),
+        sa.Column("expires_at", MOMENT, nullable=True),
+        sa.Column("on_expiry", sa.String(length=20), nullable=False),
+        sa.Column("default", JSON, nullable=True),
+        sa.Column("escalated_at", MOMENT, nullable=True),
+        sa.CheckConstraint(
+            "status IN ('decided', 'open', 'settled', 'superseded')", name=op.f("ck_suspensions_status")
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_suspensions")),
+    )
+    with op.batch_alter_table("suspensions", schema=None) as batch_op:
+        unsettled = sa.text("status IN ('decided', 'open')")
+        asked = sa.text("status = 'open'")
+        may_expire = sa.text("status = 'open' AND expires_at IS NOT NULL AND escalated_at IS NULL")
+        for name, columns, where in (
+            ("ix_suspensions_run", ["run_id"], unsettled),
+            ("ix_suspensions_inbox", ["created_at", "id"], asked),
+            ("ix_suspensions_expiry", ["expires_at"], may_expire),
+        ):
+            batch_op.create_index(name, columns, unique=False, sqlite_where=where, postgresql_where=where)
+        batch_op.create_index(
+            "uq_suspensions_call", ["call_id"], unique=True, sqlite_where=unsettled, postgresql_where=unsettled
+        )
+
+    op.create_table(
+        "decisions",
+        sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("suspension_id", sa.String(length=200), nullable=False),
+        sa.Column("call_id", sa.String(length=200), nullable=False),
+        sa.Column("run_id", sa.String(length=200), nullable=False),
+        sa.Column("key", sa.String(length=200), nullable=True),
+        sa.Column("action", sa.String(length=20), nullable=False),
+        sa.Column("payload", JSON, nullable=True),
+        sa.Column("edited_args", JSON, nullable=True),
+        sa.Column("edited_digest", sa.String(length=64), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("source", sa.String(length=200), nullable=False),
+        sa.Column("created_at", MOMENT, nullable=False),
+        sa.Column("applied_at", MOMENT, nullable=True),
+        sa.ForeignKeyConstraint(["suspension_id"], ["suspensions.id"], name=op.f("fk_decisions_suspension_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_decisions")),
+        sa.UniqueConstraint("suspension_id", name=op.f("uq_decisions_suspension_id")),
+    )
     op.create_table(
         "threads",
         sa.Column("id", sa.String(length=200), nullable=False),

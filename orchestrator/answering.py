@@ -1,0 +1,146 @@
+"""Answers to questions about calls: checked, stored, and what they set in motion.
+
+An answer is a row before anything is done with it; the run takes it up at its resume gate. A waiting run is woken. Beside
+a round that is still out, an answer is carried out at once, and its call joins the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chordage.orchestrator import gate
+from chordage.orchestrator.core import resuming
+from chordage.orchestrator.core.agent import ToolMode
+from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound
+from chordage.orchestrator.core.intents import Advance, CallTool, Intent
+from chordage.orchestrator.core.records import Phase, Run
+from chordage.orchestrator.core.status import RunStatus
+from chordage.orchestrator.core.suspending import Action, Decision, DecisionRequest, Suspension, SuspensionStatus
+from chordage.orchestrator.gateways.schemas import complaint_about
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import calls, claims, decisions, runs, suspensions
+from chordage.orchestrator.store.tx import Tx
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decided:
+    """One answer as it is stored. `duplicate`: it had been given before."""
+
+    decision_id: str
+    suspension_id: str
+    call_id: str
+    run_id: str
+    duplicate: bool = False
+
+
+def checked(rt: Runtime, requests: Sequence[DecisionRequest]) -> list[Suspension]:
+    """The questions they answer, if they can. The first that cannot is raised."""
+    if not requests:
+        raise InvalidDecision("there is no decision: give at least one", field="decisions")
+    asked = [_asked(rt, request) for request in requests]
+    for request, about in zip(requests, asked, strict=True):
+        _check(rt, request, about)
+    return asked
+
+
+def _asked(rt: Runtime, request: DecisionRequest) -> Suspension:
+    with rt.store.read() as tx:
+        found = suspensions.named(tx, request.target)
+        known = found is not None or calls.load(tx, request.target) is not None
+    if found is not None:
+        return found
+    if known:
+        raise Conflict(f"call {request.target!r} waits for no decision and never did")
+    raise NotFound(f"there is no suspension and no call {request.target!r}; `chordage inbox` lists what waits")
+
+
+def _check(rt: Runtime, request: DecisionRequest, asked: Suspension) -> None:
+    """Whether the answer fits the question. An answer that was stored was checked when it came."""
+    if request.action is Action.CANCEL:
+        if request.edited_args is not None:
+            raise InvalidDecision("a denied call has no arguments: leave edited_args out", field="edited_args")
+        return
+    if request.edited_args is not None:
+        _check_arguments(rt, request.edited_args, asked)
+    if asked.schema is not None and (wrong := complaint_about(request.payload, asked.schema)):
+        raise InvalidDecision(f"the answer to {asked.id} does not fit what was asked: {wrong}", field="payload")
+
+
+def _check_arguments(rt: Runtime, arguments: dict[str, object], asked: Suspension) -> None:
+    wrong = rt.tools.invalid(rt.agents.get(asked.agent), asked.tool, arguments)
+    if wrong:
+        raise InvalidDecision(f"edited_args do not fit tool {asked.tool!r}: {wrong}", field="edited_args")
+
+
+def take(
+    tx: Tx, rt: Runtime, requests: Sequence[DecisionRequest], asked: Sequence[Suspension], source: str
+) -> tuple[list[Decided], list[Intent]]:
+    """All of them, or none. Their runs are locked first; what counts is what the questions have become meanwhile."""
+    locked = {run_id: runs.lock(tx, run_id) for run_id in sorted({about.run_id for about in asked})}
+    decided = [_store_one(tx, rt, *pair, source) for pair in zip(requests, asked, strict=True)]
+    touched = {one.run_id for one in decided if not one.duplicate}
+    return decided, [intent for run_id in sorted(touched) if (run := locked[run_id]) for intent in _move(tx, rt, run)]
+
+
+def _store_one(tx: Tx, rt: Runtime, request: DecisionRequest, asked: Suspension, source: str) -> Decided:
+    now_asked = suspensions.load(tx, asked.id)
+    assert now_asked is not None
+    before = decisions.of_suspension(tx, asked.id)
+    if before is not None and before.says(request):
+        return _decided(before, duplicate=True)
+    if before is not None or now_asked.status is not SuspensionStatus.OPEN:
+        raise _too_late(tx, now_asked, before)
+    answer = Decision(
+        id=rt.new_id(), suspension_id=asked.id, call_id=asked.call_id, run_id=asked.run_id, action=request.action,
+        payload=request.payload, edited_args=request.edited_args, reason=request.reason, key=request.key,
+    )  # fmt: skip
+    decisions.store(tx, answer, source=source, now=rt.now())
+    suspensions.mark(tx, asked.id, SuspensionStatus.DECIDED, was=SuspensionStatus.OPEN)
+    return _decided(answer)
+
+
+def _decided(answer: Decision, *, duplicate: bool = False) -> Decided:
+    return Decided(
+        decision_id=answer.id, suspension_id=answer.suspension_id, call_id=answer.call_id, run_id=answer.run_id,
+        duplicate=duplicate,
+    )  # fmt: skip
+
+
+def _too_late(tx: Tx, asked: Suspension, before: Decision | None) -> Conflict:
+    call = calls.load(tx, asked.call_id)
+    stands = f"; its call is {call.status.value}" if call else ""
+    if before is None:
+        return Conflict(f"suspension {asked.id} is {asked.status.value}{stands}: there is nothing left to decide")
+    same_key = f" with the same key {before.key!r} and other content" if before.key else ""
+    return Conflict(f"suspension {asked.id} was answered with {before.action.value!r} before{same_key}{stands}")
+
+
+def _move(tx: Tx, rt: Runtime, run: Run) -> list[Intent]:
+    """What the answers set in motion now; else the run comes to its gate by itself."""
+    match run.status:
+        case RunStatus.WAITING:
+            claims.wake_run(tx, run.id, rt.leases.until(rt.now()))
+            return [Advance(run_id=run.id, group=run.group)]
+        case RunStatus.RUNNING if run.in_flight and run.phase is not Phase.INFERENCE:
+            return _join_the_round(tx, rt, run)
+        case _:
+            return []
+
+
+def _join_the_round(tx: Tx, rt: Runtime, run: Run) -> list[Intent]:
+    agent = rt.agents.get(run.agent)
+    if not agent.stream or agent.tool_mode is not ToolMode.PARALLEL:
+        return []
+    answered = gate.answers_of(tx, run)
+    due = resuming.due(calls.unsettled(tx, run.id), answered, agent.tool_mode)
+    sent = gate.apply(tx, rt, due, answered, step=run.step)
+    replay_from = min([call.step for call in sent] + [run.step if run.replay_from is None else run.replay_from])
+    claims.open_replay(tx, run, to=run.step, replay_from=replay_from, lease_until=rt.leases.until(rt.now()))
+    return [CallTool(call_ids=(call.id,), run_id=run.id, group=run.group) for call in sent]
+
+
+def tell(rt: Runtime, decided: Sequence[Decided]) -> None:
+    for one in decided:
+        if not one.duplicate:
+            rt.events.emit(one.run_id, "call.decided", call=one.call_id, suspension=one.suspension_id)

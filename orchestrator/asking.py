@@ -1,0 +1,73 @@
+"""How a call is put aside until somebody has decided: one transaction, in which the call and its question are rows."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from chordage.orchestrator.core.agent import OnUnknown, ToolMode
+from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.core.records import Call, NewCall, Run
+from chordage.orchestrator.core.suspending import Question
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import claims, suspensions
+from chordage.orchestrator.store.suspensions import Asked
+from chordage.orchestrator.store.tx import Tx
+
+
+def put_aside(
+    rt: Runtime, call: Call, agent: str, token: str | None, question: Question, *, seen_lease: datetime | None = None
+) -> bool:
+    """A call that has started asks. `seen_lease`: only while nobody has renewed it. False: it is settled, or not
+    ours.
+    """
+    suspension_id = rt.new_id()
+    sequential = _is_sequential(rt, agent)
+
+    def work(tx: Tx) -> bool:
+        claims.note_suspension(tx, call.run_id)
+        if not claims.suspend_call(tx, call.id, token, suspension_id, seen_lease=seen_lease):
+            return False
+        if sequential:
+            claims.park_behind(tx, call)
+        about = Asked(
+            call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, agent=agent, step=call.step, tool=call.tool,
+            arguments=call.arguments,
+        )  # fmt: skip
+        suspensions.ask(tx, suspension_id, about, question, rt.now())
+        return True
+
+    if not rt.store.insist(work):
+        return False
+    tell(rt, call.run_id, call.id, suspension_id, call.tool, question)
+    return True
+
+
+def ask_before(tx: Tx, rt: Runtime, run: Run, step: int, asked: NewCall) -> None:
+    """A call that was put aside before it started; its row has been written."""
+    assert asked.question is not None
+    assert asked.suspension_id is not None
+    about = Asked(
+        call_id=asked.id, run_id=run.id, thread_id=run.thread_id, agent=run.agent, step=step, tool=asked.tool,
+        arguments=asked.arguments,
+    )  # fmt: skip
+    suspensions.ask(tx, asked.suspension_id, about, asked.question, rt.now())
+
+
+def tell(rt: Runtime, run_id: str, call_id: str, suspension_id: str, tool: str, question: Question) -> None:
+    """As soon as it is asked, not when the slowest call of the round has come back."""
+    rt.events.emit(run_id, "call.suspended", call=call_id, suspension=suspension_id, tool=tool, prompt=question.prompt)
+
+
+def _is_sequential(rt: Runtime, agent: str) -> bool:
+    try:
+        return rt.agents.get(agent).tool_mode is ToolMode.SEQUENTIAL
+    except UserError:
+        return False
+
+
+def asks_about_unknown(rt: Runtime, agent: str) -> bool:
+    """Whether a person is asked what became of an unsafe call. An agent that cannot be loaded cannot have refused."""
+    try:
+        return rt.agents.get(agent).on_unknown is OnUnknown.ASK
+    except UserError:
+        return True

@@ -1,0 +1,183 @@
+"""A call that waits for a decision: what is asked, what was answered, and what the answer makes of the call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from chordage.orchestrator.core.status import CallStatus
+
+
+class ResumeMode(StrEnum):
+    """What the decision is used for once it is there."""
+
+    REPLAY = "replay_tool_call"  # the tool runs with the same arguments
+    USE_AS_RESULT = "use_decision_as_tool_result"  # the decision is the result, the tool does not run
+    PASS_TO_TOOL = "pass_decision_to_tool"  # noqa: S105 - a mode; the tool runs and sees the decision
+
+
+class OnExpiry(StrEnum):
+    """What happens when nobody decided in time."""
+
+    DENY = "deny"
+    CANCEL_RUN = "cancel_run"
+    ESCALATE = "escalate"  # it stays open, and the inbox shows it as overdue
+    DEFAULT = "default"  # `default` is taken as if somebody had answered it
+
+
+class Why(StrEnum):
+    """Who put the call aside."""
+
+    GATE = "permission"
+    TOOL = "tool"
+    UNKNOWN = "outcome_unknown"
+
+
+class SuspensionStatus(StrEnum):
+    OPEN = "open"
+    DECIDED = "decided"  # the answer is stored and not applied yet
+    SETTLED = "settled"
+    SUPERSEDED = "superseded"  # its run ended without an answer
+
+
+class Action(StrEnum):
+    RESUME = "resume"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What has to be decided before the call goes on."""
+
+    why: Why
+    prompt: str
+    schema: dict[str, Any] | None = None
+    resume_mode: ResumeMode = ResumeMode.REPLAY
+    expires_in: float | None = None
+    on_expiry: OnExpiry = OnExpiry.DENY
+    default: Any = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suspension:
+    id: str
+    call_id: str
+    run_id: str
+    thread_id: str
+    agent: str
+    step: int
+    tool: str
+    why: Why
+    prompt: str
+    schema: dict[str, Any] | None
+    resume_mode: ResumeMode
+    digest: str
+    status: SuspensionStatus
+    created_at: datetime
+    expires_at: datetime | None
+    on_expiry: OnExpiry
+    default: Any
+    escalated_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecisionRequest:
+    """An answer as it comes in. `target`: the id of the suspension, or of its call."""
+
+    target: str
+    action: Action
+    payload: Any = None
+    edited_args: dict[str, Any] | None = None
+    reason: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """An answer as it is stored."""
+
+    id: str
+    suspension_id: str
+    call_id: str
+    run_id: str
+    action: Action
+    payload: Any
+    edited_args: dict[str, Any] | None
+    reason: str | None
+    key: str | None
+
+    def says(self, request: DecisionRequest) -> bool:
+        """Whether the request is this very answer once more."""
+        said = (self.action, self.payload, self.edited_args, self.reason, self.key)
+        return said == (request.action, request.payload, request.edited_args, request.reason, request.key)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settlement:
+    """What an answer makes of its call without the tool."""
+
+    status: CallStatus
+    code: str | None
+    content: str
+
+
+UNKNOWN_PROMPT = (
+    "A worker died while {tool} was running. It is not known whether the call took effect. Look, and then answer: "
+    "`retry` runs it again, `result` gives the result it had, `failed` tells the model that it failed."
+)
+UNKNOWN_SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"enum": ["retry", "result", "failed"]}, "result": {}, "reason": {"type": "string"}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+
+
+def about_the_unknown(tool: str) -> Question:
+    return Question(why=Why.UNKNOWN, prompt=UNKNOWN_PROMPT.format(tool=tool), schema=UNKNOWN_SCHEMA)
+
+
+def digest(arguments: dict[str, Any]) -> str:
+    """Of exactly these arguments, whatever order their keys came in."""
+    written = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def settled_by(asked: Suspension, answer: Decision) -> Settlement | None:
+    """What the call comes to by the answer alone; None when the tool has to run."""
+    if answer.action is Action.CANCEL:
+        return Settlement(status=CallStatus.CANCELLED, code="denied", content=_denial(answer.reason))
+    if asked.why is Why.UNKNOWN:
+        return _of_the_unknown(answer)
+    if asked.resume_mode is ResumeMode.USE_AS_RESULT:
+        return Settlement(status=CallStatus.SUCCEEDED, code=None, content=as_text(answer.payload))
+    return None
+
+
+def _denial(reason: str | None) -> str:
+    said = f" The reason given: {reason}" if reason else ""
+    return f"This call was denied and has not been executed.{said}"
+
+
+def _of_the_unknown(answer: Decision) -> Settlement | None:
+    match answer.payload:
+        case {"answer": "result", **given}:
+            return Settlement(status=CallStatus.SUCCEEDED, code=None, content=as_text(given.get("result")))
+        case {"answer": "failed", **given}:
+            said = f"The call failed. {given.get('reason') or ''}".strip()
+            return Settlement(status=CallStatus.FAILED, code="failed_by_decision", content=said)
+        case _:
+            return None
+
+
+def seen_by_tool(asked: Suspension, answer: Decision) -> Any:
+    """What the tool is told of the answer when it runs."""
+    return answer.payload if asked.resume_mode is ResumeMode.PASS_TO_TOOL else None
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

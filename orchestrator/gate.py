@@ -1,0 +1,114 @@
+"""The resume gate: at every crossing of a run that has suspended calls, what was decided goes on, and then the run.
+
+Passed at the run's start, at the top of its loop and after every round; all of them are the same place, `after_rest`
+of the decider. A run none of whose calls was ever suspended does not come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chordage.orchestrator import ending, resting
+from chordage.orchestrator.core import resuming
+from chordage.orchestrator.core.agent import AgentSpec, ToolMode
+from chordage.orchestrator.core.intents import Advance, CallTools, Intent
+from chordage.orchestrator.core.records import Call, Run
+from chordage.orchestrator.core.rounds import spread
+from chordage.orchestrator.core.status import CallStatus, RunStatus
+from chordage.orchestrator.core.suspending import Decision, Suspension, SuspensionStatus, settled_by
+from chordage.orchestrator.resting import Crossing
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import calls, claims, decisions, journal, runs, suspensions
+from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store.tx import Tx
+
+Answered = dict[str, tuple[Suspension, Decision]]  # by call
+
+
+def go_through(rt: Runtime, run: Run, agent: AgentSpec) -> list[Intent] | None:
+    """What follows; None when nothing holds the run up and the model may be asked."""
+    crossing = rt.store.insist(lambda tx: _pass(tx, rt, run, agent))
+    if crossing is None:
+        return None
+    if crossing.rests:
+        resting.tell_the_rest(rt, run)
+    if crossing.ended:
+        ending.tell_the_end(rt, run)
+    return crossing.intents
+
+
+def _pass(tx: Tx, rt: Runtime, seen: Run, agent: AgentSpec) -> Crossing | None:
+    run = runs.lock(tx, seen.id)
+    if run is None or run.status is not RunStatus.RUNNING or run.next_inference is None or _moved(run, seen):
+        return resting.NOT_OURS
+    open_calls = calls.unsettled(tx, run.id)
+    answered = answers_of(tx, run)
+    due = resuming.due(open_calls, answered, agent.tool_mode)
+    if due:
+        return Crossing(intents=_replay(tx, rt, run, agent, due, answered))
+    settled = resting.just_settled(tx, run)
+    at = Position(run=run, step=run.next_inference, token=run.claim_token)
+    ends = run.kept is not None
+    if resuming.must_wait(settled, open_calls, agent.mixed_round, has_kept_an_end=ends):
+        rows = [resting.round_row(rt, run, settled)] if settled else []
+        return resting.rest(tx, rt, at, to=at.step, kept=run.kept, rows=rows, mode=agent.tool_mode)
+    if run.kept is None or open_calls:
+        return None
+    return ending.end(tx, rt, at, run.kept)
+
+
+def _moved(run: Run, seen: Run) -> bool:
+    return (run.epoch, run.step, run.phase) != (seen.epoch, seen.step, seen.phase)
+
+
+def answers_of(tx: Tx, run: Run) -> Answered:
+    """The questions of a run that have their answer, by call."""
+    asked = {s.id: s for s in suspensions.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
+    found = decisions.of_suspensions(tx, asked) if asked else {}
+    return {asked[suspension_id].call_id: (asked[suspension_id], answer) for suspension_id, answer in found.items()}
+
+
+def _replay(tx: Tx, rt: Runtime, run: Run, agent: AgentSpec, due: Sequence[Call], answered: Answered) -> list[Intent]:
+    """A step of its own, in which the calls that were decided are settled or sent."""
+    step = run.step + 1
+    owed = resting.owed_rows(tx, rt, run)
+    sent = apply(tx, rt, due, answered, step=step)
+    replay_from = min([call.step for call in sent], default=step)
+    claims.open_replay(tx, run, to=step, replay_from=replay_from, lease_until=rt.leases.until(rt.now()))
+    journal.append(tx, owed)
+    if not sent:
+        return [Advance(run_id=run.id, group=run.group)]
+    at_once = 1 if agent.tool_mode is ToolMode.SEQUENTIAL else agent.concurrency
+    batches = spread([call.id for call in sent], at_once)
+    return [CallTools(run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group)]
+
+
+def apply(tx: Tx, rt: Runtime, due: Sequence[Call], answered: Answered, *, step: int) -> list[Call]:
+    """Settle what the answer settles; returned are the calls that have to be carried out."""
+    now = rt.now()
+    until = rt.leases.until(now)
+    sent: list[Call] = []
+    for call in due:
+        if call.status is CallStatus.NEW:
+            claims.unpark(tx, [call.id], step=step, lease_until=until)
+            sent.append(call)
+        elif _is_sent(tx, rt, call, *answered[call.id], step=step):
+            sent.append(call)
+    used = [answered[call.id] for call in due if call.id in answered]
+    suspensions.settle(tx, [asked.id for asked, _ in used])
+    decisions.applied(tx, [answer.id for _, answer in used], now)
+    return sent
+
+
+def _is_sent(tx: Tx, rt: Runtime, call: Call, asked: Suspension, answer: Decision, *, step: int) -> bool:
+    now = rt.now()
+    settled = settled_by(asked, answer)
+    if settled is None:
+        until = rt.leases.until(now)
+        return claims.resume_call(tx, call.id, step=step, arguments=answer.edited_args, lease_until=until)
+    if settled.status is not CallStatus.CANCELLED:
+        claims.resume_call(tx, call.id, step=step, arguments=None, lease_until=None)
+    claims.answer_call(
+        tx, call.id, status=settled.status, code=settled.code, content=settled.content, step=step, now=now
+    )
+    return False

@@ -1,0 +1,1 @@
+"""Plugins: what an agent adds to the phases of its runs."""

@@ -1,0 +1,135 @@
+"""From what an agent's file asks for to its plugins: shipped ones, then entry points, then import paths."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from chordage.orchestrator.core.agent import PluginUse
+from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.plugins.base import OptionRefused, Plugin
+from chordage.orchestrator.plugins.crew import HOOK_SECONDS, Crew
+from chordage.orchestrator.plugins.permission import Permission
+from chordage.orchestrator.plugins.stops import Stops
+from chordage.orchestrator.plugins.tracing import Tracing
+
+ENTRY_POINTS = "chordage.plugins"
+SHIPPED: dict[str, type[Plugin]] = {"permission": Permission, "stops": Stops, "tracing": Tracing}
+
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+class PluginRefused(RoomError):
+    """A plugin cannot be made as it is asked for. `option`: the one that is at fault, if it is one."""
+
+    def __init__(self, message: str, *, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+def crew_of(uses: Sequence[PluginUse], *, hook_seconds: float = HOOK_SECONDS) -> Crew:
+    """RoomError says which plugin of the agent is wrong, and what to do."""
+    plugins = [_told_apart(number, use) for number, use in enumerate(uses, 1)]
+    return Crew(plugins, hook_seconds=hook_seconds)
+
+
+def plugin_of(use: PluginUse) -> Plugin:
+    """Raises PluginRefused."""
+    kind = _kind(use.use)
+    _check_options(kind, use.options)
+    try:
+        return kind(**use.options)
+    except OptionRefused as error:
+        raise PluginRefused(error.why, option=error.option) from error
+    except (Exception, SystemExit) as error:
+        raise PluginRefused(f"{kind.__qualname__}(...) raised {type(error).__name__}: {error}") from error
+
+
+def _told_apart(number: int, use: PluginUse) -> Plugin:
+    try:
+        return plugin_of(use)
+    except PluginRefused as error:
+        option = f", option {error.option}" if error.option else ""
+        raise PluginRefused(f"plugin {number} ({use.use!r}{option}): {error}", option=error.option) from error
+
+
+def _kind(name: str) -> type[Plugin]:
+    if name in SHIPPED:
+        return SHIPPED[name]
+    offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if name in offered:
+        return _checked(_from_entry_point(offered[name]), name)
+    if _PATH.fullmatch(name):
+        return _checked(_from_path(name), name)
+    known = sorted({*SHIPPED, *offered})
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}."
+    raise PluginRefused(f"there is no such plugin; {hint} One of your own is written as module:Class")
+
+
+def _from_entry_point(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except (Exception, SystemExit) as error:
+        raise PluginRefused(
+            f"its entry point {point.value} cannot be loaded ({type(error).__name__}: {error}); "
+            "repair or remove the package that offers it"
+        ) from error
+
+
+def _from_path(path: str) -> Any:
+    name, _, attribute = path.partition(":")
+    importlib.invalidate_caches()  # the file may have been written a moment ago
+    try:
+        module = importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # a script without a main guard ends "the program"
+        raise PluginRefused(_not_imported(name, error)) from error
+    if not hasattr(module, attribute):
+        raise PluginRefused(f"module {name} has no {attribute!r}; {_classes_in(module)}")
+    return getattr(module, attribute)
+
+
+def _not_imported(name: str, error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+        return f"there is no module {error.name}; put {error.name.partition('.')[0]}.py into the room, or install it"
+    return f"importing module {name} raised {type(error).__name__}: {error}"
+
+
+def _classes_in(module: Any) -> str:
+    found = sorted(name for name, value in vars(module).items() if _is_plugin_class(value))
+    return f"there are: {', '.join(found)}" if found else "there is no plugin class in it"
+
+
+def _is_plugin_class(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, Plugin) and value is not Plugin
+
+
+def _checked(found: Any, name: str) -> type[Plugin]:
+    if not _is_plugin_class(found):
+        raise PluginRefused(f"{name} is no plugin class; derive it from {Plugin.__module__}.{Plugin.__name__}")
+    kind: type[Plugin] = found
+    return kind
+
+
+def _check_options(kind: type[Plugin], options: dict[str, Any]) -> None:
+    parameters = inspect.signature(kind).parameters.values()
+    named = {p.name for p in parameters if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}}
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for option in options:
+            if option not in named:
+                raise PluginRefused(_no_such_option(option, named), option=option)
+    for p in parameters:
+        if p.default is p.empty and p.name in named and p.name not in options:
+            raise PluginRefused(f"the option {p.name!r} is missing")
+
+
+def _no_such_option(option: str, named: set[str]) -> str:
+    close = get_close_matches(option, named, n=1)
+    if close:
+        return f"there is no such option; did you mean {close[0]}?"
+    return f"there is no such option; there are: {', '.join(sorted(named)) or 'none'}"

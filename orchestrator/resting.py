@@ -1,0 +1,104 @@
+"""How a run comes to rest: nothing of it moves until somebody decides, and it holds nothing meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from chordage.orchestrator.core import resuming
+from chordage.orchestrator.core.agent import ToolMode
+from chordage.orchestrator.core.intents import Advance, Dispatch, Intent
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.reasons import Ending, Reason
+from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Phase, Run
+from chordage.orchestrator.core.suspending import SuspensionStatus
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import calls, claims, journal, suspensions
+from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store.tx import Tx
+
+NO_USAGE = Usage()
+FINAL = frozenset({Reason.CANCELLED, Reason.ERROR})  # such an end waits for nobody
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crossing:
+    """What came of a crossing: whether it was ours to pass, whether the run came to its end or to rest there, and
+    what follows.
+    """
+
+    intents: list[Intent] = field(default_factory=list)
+    ours: bool = True
+    ended: bool = False
+    rests: bool = False
+
+
+NOT_OURS = Crossing(ours=False)
+
+
+def is_held_up(tx: Tx, run: Run, how: Ending) -> bool:
+    """Whether this end has to wait, because calls of the run do. The run is locked from here on."""
+    if not run.suspended or how.reason in FINAL:
+        return False
+    claims.note_suspension(tx, run.id)
+    return bool(calls.unsettled(tx, run.id))
+
+
+def rest(
+    tx: Tx,
+    rt: Runtime,
+    at: Position,
+    *,
+    to: int,
+    kept: Ending | None,
+    rows: Sequence[journal.Row],
+    mode: ToolMode = ToolMode.PARALLEL,
+    usage: Usage = NO_USAGE,
+    rounds: int = 0,
+) -> Crossing:
+    """Running -> Waiting. A decision that came in while the last work was done moves it on at once."""
+    if kept is not None and kept.reason is Reason.NATURAL_END:
+        kept = None  # there will be results that the model has not seen: it is asked again
+    if not claims.rest(tx, at, to=to, kept=kept, rounds=rounds, usage=usage):
+        return NOT_OURS
+    run, now = at.run, rt.now()
+    waits = {"calls": [call.id for call in calls.unsettled(tx, run.id)]}
+    journal.append(tx, [*rows, journal.entry(run.thread_id, run.id, to, Checkpoint.RUN_WAITING, waits, now)])
+    if _is_decided(tx, run, mode):
+        claims.wake_run(tx, run.id, rt.leases.until(now))
+        return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
+    others = claims.others_wait(tx, run.group, budget=rt.budgets[run.group])
+    return Crossing(intents=[Dispatch(group=run.group)] if others else [], rests=True)
+
+
+def _is_decided(tx: Tx, run: Run, mode: ToolMode) -> bool:
+    decided = {s.call_id for s in suspensions.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
+    return bool(decided) and bool(resuming.due(calls.unsettled(tx, run.id), decided, mode))
+
+
+def tell_the_rest(rt: Runtime, run: Run) -> None:
+    """After the commit: the lock is let go, and whoever watches may look into the inbox."""
+    rt.locks.release(run.thread_id, run.owner)
+    rt.events.emit(run.id, "run.waiting", turn=run.turn_id)
+
+
+def just_settled(tx: Tx, run: Run) -> list[Call]:
+    """The calls of the round or the replay at which the run stands."""
+    match run.phase:
+        case Phase.TOOL_ROUND:
+            return calls.of_step(tx, run.id, run.step)
+        case Phase.REPLAY:
+            return calls.of_replay(tx, run.id, run.step)
+        case Phase.INFERENCE:
+            return []
+
+
+def owed_rows(tx: Tx, rt: Runtime, run: Run) -> list[journal.Row]:
+    """The checkpoint of that round or replay: it rides in the run's next commit."""
+    settled = just_settled(tx, run)
+    return [round_row(rt, run, settled)] if settled else []
+
+
+def round_row(rt: Runtime, run: Run, settled: Sequence[Answer | Call]) -> journal.Row:
+    body = {"calls": [{"id": call.id, "status": call.status.value, "code": call.code} for call in settled]}
+    return journal.entry(run.thread_id, run.id, run.step, Checkpoint.TOOL_RESULTS, body, rt.now())

@@ -1,0 +1,147 @@
+"""Hypothesis owns the schedule, and people decide in it: early, late, twice, otherwise, while processes die.
+
+Whatever it chooses, an answer is applied once or not at all, a call runs no more often than it was allowed to, and the
+run comes to its end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chordage.orchestrator.core.agent import MixedRound, ToolMode
+from chordage.orchestrator.core.errors import Conflict
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, ResumeMode, Why
+from chordage.orchestrator.store.tx import Store
+from support.fakes import rounds_of
+from support.invariants import check_all, check_always
+from support.play import BUDGETS, NAMED, Play
+from support.world import Died, World
+
+QUESTIONS = [
+    Question(why=Why.TOOL, prompt="?", resume_mode=mode, expires_in=expires)
+    for mode in ResumeMode
+    for expires in (None, 90.0)
+]
+place = st.integers(0, 1_000)
+moves = st.one_of(
+    st.tuples(st.just("deliver"), place),
+    st.tuples(st.just("deliver"), place),
+    st.tuples(st.just("deliver"), place),
+    st.tuples(st.just("double"), place),
+    st.tuples(st.just("drop"), place),
+    st.tuples(st.just("die"), place, st.integers(1, 4), st.booleans()),
+    st.tuples(st.just("submit"), st.sampled_from(["a", "b"]), st.sampled_from([Group.CHAT, Group.CHORE])),
+    st.tuples(st.just("sweep"), st.sampled_from([1, 31, 120]), st.booleans()),
+    st.tuples(st.just("wipe")),
+    st.tuples(st.just("cancel"), place),
+    st.tuples(st.just("decide"), place, st.sampled_from(list(Action)), st.sampled_from([None, "k", "l"])),
+    st.tuples(st.just("decide"), place, st.sampled_from(list(Action)), st.sampled_from([None, "k", "l"])),
+    st.tuples(st.just("decide_and_die"), place, st.booleans()),
+)
+schedules = st.lists(moves, min_size=8, max_size=60)
+
+
+class Deciding(Play):
+    def __init__(self, world: World, question: Question) -> None:
+        super().__init__(world)
+        self.asked: Counter[str] = Counter()
+        self.question = question
+        world.tools.asks = self._ask
+
+    def _ask(self, order) -> Question | None:
+        """The second call of a round asks twice, the first not at all."""
+        if order.arguments["n"] != 1 or self.asked[order.call_id] >= 2:
+            return None
+        self.asked[order.call_id] += 1
+        return self.question
+
+    def decide(self, at: int, action: Action, key: str | None) -> None:
+        rows = self.world.rows("suspensions")
+        if not rows:
+            return
+        row = rows[at % len(rows)]
+        payload = {"answer": "failed"} if row["why"] == "outcome_unknown" else True
+        request = DecisionRequest(target=row["id"], action=action, payload=payload, key=key)
+        try:
+            (taken,) = self.world.decide(request)
+        except Conflict:
+            assert row["status"] != "open", "a question that is open takes an answer"
+        else:
+            assert taken.duplicate == (row["status"] != "open")
+
+    def decide_and_die(self, at: int, before: bool) -> None:
+        world = self.world
+        world.die_at, world.die_before = world.commits + 1, before
+        try:
+            self.decide(at, Action.RESUME, None)
+        except Died:
+            world.revive()
+        world.die_at = None
+
+
+def play(world: World, tool: str, question: Question, mode: ToolMode, mixed: MixedRound, schedule) -> None:
+    world.agents.agents["ada"] = replace(world.agents.agents["ada"], tool_mode=mode, mixed_round=mixed)
+    world.models.script = rounds_of(3, tool=tool)
+    world.budgets.update(BUDGETS)
+    game = Deciding(world, question)
+    game.submit("a", Group.CHAT)
+    for name, *arguments in schedule:
+        getattr(game, name)(*arguments)
+        check_always(world.store, NAMED)
+    world.recover(limit=300)
+    check_all(world.store)
+    _nothing_ran_without_leave(world, tool)
+
+
+def _nothing_ran_without_leave(world: World, tool: str) -> None:
+    answered = world.rows("decisions")
+    assert max(Counter(row["suspension_id"] for row in answered).values(), default=0) <= 1
+    if tool != "unsafe":
+        return
+    leave = Counter(row["call_id"] for row in answered if row["action"] == "resume")
+    ran = Counter(order.call_id for order in world.tools.orders)
+    assert all(times <= 1 + leave[call_id] for call_id, times in ran.items()), (ran, leave)
+
+
+@pytest.fixture
+def fresh_world(migrated_database_url: Callable[[str], str]):
+    def make(backend: str) -> World:
+        return World(Store(migrated_database_url(backend), pool_size=1))
+
+    return make
+
+
+LONG = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+TOOLS = st.sampled_from(["pure", "unsafe"])
+SETTING = {
+    "tool": TOOLS, "question": st.sampled_from(QUESTIONS), "mode": st.sampled_from(list(ToolMode)),
+    "mixed": st.sampled_from(list(MixedRound)), "schedule": schedules,
+}  # fmt: skip
+
+
+@settings(LONG, max_examples=200)
+@given(**SETTING)
+def test_an_answer_is_applied_once_whatever_the_schedule(fresh_world, tool, question, mode, mixed, schedule) -> None:
+    world = fresh_world("sqlite")
+    try:
+        play(world, tool, question, mode, mixed, schedule)
+    finally:
+        world.close()
+
+
+@pytest.mark.postgres
+@settings(LONG, max_examples=30)
+@given(**SETTING)
+def test_an_answer_is_applied_once_on_postgres(fresh_world, tool, question, mode, mixed, schedule) -> None:
+    world = fresh_world("postgres")
+    try:
+        play(world, tool, question, mode, mixed, schedule)
+    finally:
+        world.close()

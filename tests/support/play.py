@@ -1,0 +1,65 @@
+"""A schedule of wake-ups, carried out: delivered, doubled, lost, cut by deaths."""
+
+from __future__ import annotations
+
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.groups import Group
+from support.world import Died, World
+
+BUDGETS = {Group.CHAT: 2, Group.TASK: 1, Group.CHORE: 1, Group.WILL: 1}
+NAMED = {group.value: budget for group, budget in BUDGETS.items()}
+
+
+class Play:
+    """One schedule, carried out."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.turns: list[str] = []
+        self.may_be_repeated = 0  # model calls cut by a death or a cancel, whose replies nobody has
+        world.tools.before = self._not_again
+
+    def _not_again(self, order) -> None:
+        status = self.world.row("calls", id=order.call_id)["status"]
+        assert status in {"new", "running", "resuming"}, f"a call that is {status} runs again"
+
+    def submit(self, thread: str, group: Group) -> None:
+        self.turns.append(self.world.submit(f"m{len(self.turns)}", thread=thread, group=group))
+
+    def _pick(self, at: int, *, keep: bool = False):
+        pending = self.world.pending
+        return pending[at % len(pending)] if keep else pending.pop(at % len(pending))
+
+    def deliver(self, at: int) -> None:
+        if self.world.pending:
+            self.world.deliver(self._pick(at), doubt=bool(at % 2))
+
+    def double(self, at: int) -> None:
+        if self.world.pending:
+            self.world.deliver(self._pick(at, keep=True))
+
+    def drop(self, at: int) -> None:
+        if self.world.pending:
+            self._pick(at)
+
+    def die(self, at: int, commit: int, before: bool) -> None:
+        world = self.world
+        world.die_at, world.die_before = world.commits + commit, before
+        try:
+            self.deliver(at)
+        except Died:
+            self.may_be_repeated += 1
+            world.revive()
+        world.die_at = None
+
+    def sweep(self, seconds: int, after_the_dead: bool) -> None:
+        if after_the_dead:  # the marks of work in hand have expired with their holders
+            self.world.locks.work.clear()
+        self.world.sweep(seconds)
+
+    def wipe(self) -> None:
+        self.world.locks.wipe()
+
+    def cancel(self, at: int) -> None:
+        if self.turns and at % 4 == 0:
+            self.world.pending += stages.cancel_turn(self.world.runtime, self.turns[at % len(self.turns)])[1]

@@ -1,0 +1,165 @@
+"""Verdicts of plugins: which of them can be built, and where each has a meaning."""
+
+from __future__ import annotations
+
+import pytest
+
+from chordage.orchestrator.core import verdicts
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.model import UserSays
+from chordage.orchestrator.core.phases import Hook, RunStart, Scope
+from chordage.orchestrator.core.reasons import NATURAL_END, Ending, Reason, cancelled, failed, stopped
+from chordage.orchestrator.core.state_updates import Merge
+from chordage.orchestrator.core.suspending import OnExpiry, Question, ResumeMode, Why
+from chordage.orchestrator.core.verdict_places import ALLOWED, MisplacedVerdict, check_place
+from chordage.orchestrator.core.verdicts import (
+    AddContextMessage,
+    AddMessage,
+    AmendArguments,
+    AmendResult,
+    Block,
+    Exclude,
+    IncludeOnly,
+    OverrideModel,
+    OverrideParams,
+    SetState,
+    SupplyResult,
+    SuspendCall,
+    Terminate,
+)
+
+ONE_OF_EACH = [
+    AddContextMessage(key="k", text="t"),
+    IncludeOnly(["a"]),
+    Exclude(["a"]),
+    OverrideModel("m"),
+    OverrideParams({"temperature": 0}),
+    Terminate(stopped("enough")),
+    Block("no"),
+    SuspendCall(prompt="may it?"),
+    SupplyResult("42"),
+    AmendArguments({"a": 1}),
+    AddMessage("by the way"),
+    AmendResult("43"),
+    SetState(scope=Scope.RUN, key="k", value=1),
+]
+HERE_ONLY = {
+    Hook.BEFORE_INFERENCE: {AddContextMessage, IncludeOnly, Exclude, OverrideModel, OverrideParams, Terminate},
+    Hook.AFTER_INFERENCE: {Terminate},
+    Hook.BEFORE_TOOL_EXECUTE: {Block, SuspendCall, SupplyResult, AmendArguments},
+    Hook.AFTER_TOOL_EXECUTE: {AddMessage, AmendResult},
+}
+
+
+def test_every_phase_has_a_row_in_the_table():
+    assert set(ALLOWED) == set(Hook)
+    assert len(Hook) == 8
+
+
+@pytest.mark.parametrize("hook", Hook)
+@pytest.mark.parametrize("verdict", ONE_OF_EACH, ids=lambda verdict: type(verdict).__name__)
+def test_a_verdict_is_taken_exactly_where_it_means_something(hook, verdict):
+    if isinstance(verdict, SetState) or type(verdict) in HERE_ONLY.get(hook, ()):
+        check_place(hook, "p", verdict)
+    else:
+        with pytest.raises(MisplacedVerdict, match=f"plugin 'p' gave {type(verdict).__name__} in {hook}, where"):
+            check_place(hook, "p", verdict)
+
+
+def test_a_note_for_a_call_needs_a_phase_that_is_about_one():
+    note = SetState(scope=Scope.CALL, key="k", value=1)
+
+    check_place(Hook.AFTER_TOOL_EXECUTE, "p", note)
+    with pytest.raises(MisplacedVerdict, match="noted 'k' for a call in step_end, which is about no call"):
+        check_place(Hook.STEP_END, "p", note)
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (lambda: AddContextMessage(key=" ", text="t"), "needs a key that is not blank"),
+        (lambda: AddContextMessage(key="k", text=""), "'k' needs a text that is not blank"),
+        (lambda: AddContextMessage(key="k", text="t", cooldown=-1), "0 or more; got -1"),
+        (lambda: IncludeOnly("search"), "list of names; got the text 'search'"),
+        (lambda: Exclude("search"), "list of names; got the text 'search'"),
+        (lambda: OverrideModel(" "), "name of the model is blank"),
+        (lambda: OverrideParams({"a": object()}), "params must be something JSON has"),
+        (lambda: Terminate(NATURAL_END), "not as natural_end"),
+        (lambda: Terminate(failed("x", "y")), "not as error"),
+        (lambda: Terminate(cancelled()), "not as cancelled"),
+        (lambda: Block(" "), "a block needs a reason"),
+        (lambda: SuspendCall(prompt=""), "the prompt is blank"),
+        (
+            lambda: SuspendCall(prompt="?", resume_mode="later"),
+            "resume_mode must be one of replay_tool_call, .*'later'",
+        ),
+        (lambda: SuspendCall(prompt="?", on_expiry="shrug"), "on_expiry must be one of deny, .*'shrug'"),
+        (lambda: SuspendCall(prompt="?", expires_in=0), "more than 0 seconds, or left out; got 0"),
+        (lambda: SuspendCall(prompt="?", expires_in=float("inf")), "more than 0 seconds"),
+        (lambda: SuspendCall(prompt="?", default={1}), "the default must be something JSON has"),
+        (lambda: SuspendCall(prompt="?", schema={"a": {1}}), "the schema must be something JSON has"),
+        (lambda: AmendArguments({"a": float("nan")}), "the arguments must be something JSON has"),
+        (lambda: AddMessage("\n"), "the message is blank"),
+        (lambda: SetState(scope="planet", key="k", value=1), "scope must be one of thread, run, call; got 'planet'"),
+        (lambda: SetState(scope="run", key="", value=1), "needs a key that is not blank"),
+        (lambda: SetState(scope="run", key="k", value=1, merge="mix"), "merge must be one of exclusive, add, union"),
+        (lambda: SetState(scope="run", key="k", value="a", merge="add"), "k: only numbers can be added; got 'a'"),
+        (lambda: SetState(scope="run", key="k", value=True, merge="add"), "k: only numbers can be added; got True"),
+        (lambda: SetState(scope="run", key="k", value="a", merge="union"), "k: only lists and sets can be joined"),
+        (lambda: SetState(scope="run", key="k", value=[object()], merge="union"), "k must be something JSON has"),
+        (lambda: SetState(scope="run", key="k", value=object()), "k must be something JSON has"),
+    ],
+)
+def test_a_verdict_that_could_not_be_carried_out_cannot_be_built(build, why):
+    with pytest.raises(ValueError, match=why):
+        build()
+
+
+def test_a_plugin_may_end_a_run_as_its_behaviour():
+    assert Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED)).ending.reason is Reason.BEHAVIOR_REQUESTED
+
+
+def test_words_become_members_of_their_sets():
+    note = SetState(scope="thread", key="k", value={"b", "a"}, merge="union")
+    asked = SuspendCall(prompt="?", resume_mode="pass_decision_to_tool", on_expiry="escalate")
+
+    assert (note.scope, note.merge, note.value) == (Scope.THREAD, Merge.UNION, ["a", "b"])
+    assert (asked.resume_mode, asked.on_expiry) == (ResumeMode.PASS_TO_TOOL, OnExpiry.ESCALATE)
+
+
+def test_a_suspended_call_asks_what_the_gate_asks():
+    asked = SuspendCall(prompt="may it?", schema={"type": "null"}, expires_in=60, on_expiry="default", default={"a": 1})
+
+    assert asked.question == Question(
+        why=Why.GATE,
+        prompt="may it?",
+        schema={"type": "null"},
+        resume_mode=ResumeMode.REPLAY,
+        expires_in=60,
+        on_expiry=OnExpiry.DEFAULT,
+        default={"a": 1},
+    )
+
+
+def test_a_context_tells_what_is_of_its_run_and_what_was_noted():
+    said = (UserSays(text="before"), UserSays(text="now"))
+    state = {Scope.RUN: {"mine.count": 3}}
+    seen = RunStart(run_id="r", thread_id="t", agent="a", group=Group.CHAT, said=said, said_before=1, state=state)
+
+    assert seen.said_in_run == (UserSays(text="now"),)
+    assert seen.noted(Scope.RUN, "mine.count") == 3
+    assert seen.noted(Scope.THREAD, "mine.count", 0) == 0
+
+
+def test_nothing_is_noted_unless_it_is_given():
+    seen = RunStart(run_id="r", thread_id="t", agent="a", group=Group.CHAT)
+
+    assert seen.noted(Scope.RUN, "x") is None
+    with pytest.raises(TypeError):
+        seen.state[Scope.RUN]["x"] = 1
+
+
+def test_every_kind_of_verdict_is_tried_above():
+    kinds = {kind for kind in vars(verdicts).values() if getattr(kind, "__dataclass_params__", None)}
+
+    assert {type(verdict) for verdict in ONE_OF_EACH} == kinds - {Ending, Question}

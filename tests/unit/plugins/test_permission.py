@@ -1,0 +1,173 @@
+"""Which calls may run, which are asked about, and which are never shown."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chordage.orchestrator.core import phase_fold
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.phases import BeforeToolExecute, Hook, Resumed, Scope, ShownCall
+from chordage.orchestrator.core.state_updates import Merge
+from chordage.orchestrator.core.suspending import OnExpiry, ResumeMode
+from chordage.orchestrator.core.verdicts import Block, Exclude, SetState, SuspendCall
+from chordage.orchestrator.plugins.base import OptionRefused
+from chordage.orchestrator.plugins.permission import REMEMBERED, Permission
+
+GATE = Hook.BEFORE_TOOL_EXECUTE
+LISTS = st.sets(st.sampled_from(["allow", "ask", "deny"]))
+WORDS = {Block: "deny", SuspendCall: "ask"}
+
+
+def a_call(**given):
+    call = ShownCall(id="c", ask_id="a", tool="search", **given)
+    return BeforeToolExecute(run_id="r", thread_id="t", agent="ada", group=Group.CHAT, call=call)
+
+
+@pytest.fixture
+def verdicts(moment):
+    def ask(options, **given):
+        return list(Permission(**options).before_tool_execute(moment(GATE, **given)))
+
+    return ask
+
+
+@pytest.fixture
+def answer(verdicts):
+    """In a word, what becomes of a call."""
+
+    def ask(options, **given):
+        return [WORDS[type(verdict)] for verdict in verdicts(options, **given)] or ["allow"]
+
+    return ask
+
+
+def test_without_a_rule_a_call_is_asked_about(answer):
+    assert answer({}) == ["ask"]
+
+
+@pytest.mark.parametrize("default", ["allow", "ask", "deny"])
+def test_the_default_holds_where_no_rule_does(default, answer):
+    assert answer({"default": default, "allow": ["x"], "ask": ["y"], "deny": ["z"]}) == [default]
+
+
+@given(LISTS, st.sampled_from(["allow", "ask", "deny"]), st.sampled_from(["search", "s*", "search(q=*)"]))
+def test_deny_beats_allow_and_allow_beats_ask(lists, default, rule):
+    options = {name: [rule] for name in lists} | {"default": default}
+    expected = next((name for name in ("deny", "allow", "ask") if name in lists), default)
+    verdicts = Permission(**options).before_tool_execute(a_call(arguments={"q": "x"}))
+
+    found = [WORDS[type(one)] for one in verdicts] or ["allow"]
+
+    assert found == [expected]
+
+
+def test_arguments_decide_where_a_rule_names_them(answer):
+    options = {"allow": ["shell(cmd=git *)"], "deny": ["shell(cmd=*push*)"], "default": "ask"}
+
+    assert answer(options, tool="shell", arguments={"cmd": "git log"}) == ["allow"]
+    assert answer(options, tool="shell", arguments={"cmd": "git push"}) == ["deny"]
+    assert answer(options, tool="shell", arguments={"cmd": "ls"}) == ["ask"]
+
+
+def test_a_denial_names_the_rule_for_the_model(verdicts):
+    (block,) = verdicts({"deny": ["sea*"]})
+    assert block.reason == "Permission denied: the rule 'sea*' does not allow this call. Do not try it again."
+
+    (block,) = verdicts({"default": "deny"})
+    assert block.reason == "Permission denied: no rule allows this call of search."
+
+
+def test_the_question_shows_the_call(verdicts):
+    (question,) = verdicts({"expires_in": 60, "on_expiry": "escalate"}, arguments={"q": "größe"})
+
+    assert question.prompt == 'May search run with these arguments?\n{\n  "q": "größe"\n}'
+    assert (question.resume_mode, question.expires_in) == (ResumeMode.REPLAY, 60)
+    assert question.on_expiry is OnExpiry.ESCALATE
+
+
+def test_a_question_about_a_novel_shows_its_beginning(verdicts):
+    (question,) = verdicts({}, arguments={"text": "x" * 10_000})
+
+    assert question.prompt.endswith("more characters)")
+    assert len(question.prompt) < 2_200
+
+
+@pytest.mark.parametrize("payload", [None, {}, {"remember": False}, {"remember": "yes"}, "remember", 1])
+def test_a_decision_lets_the_call_pass_once(payload, verdicts):
+    assert verdicts({"default": "deny"}, resumed=Resumed(payload)) == []
+
+
+def test_a_decision_cannot_overrule_a_denial(answer):
+    options = {"deny": ["shell(cmd=rm *)"]}
+    edited = {"cmd": "rm -rf x"}
+
+    assert answer(options, tool="shell", arguments=edited, resumed=Resumed({"remember": True})) == ["deny"]
+
+
+def test_an_answer_to_be_remembered_allows_the_tool_in_this_thread(verdicts):
+    assert verdicts({}, resumed=Resumed({"remember": True})) == [
+        SetState(scope=Scope.THREAD, key=REMEMBERED, value=["search"], merge=Merge.UNION)
+    ]
+
+
+def test_what_is_remembered_reaches_no_further_than_the_rule_that_asked(verdicts):
+    options = {"ask": ["sh*(cmd=git *)"]}
+    (note,) = verdicts(options, tool="shell", arguments={"cmd": "git push"}, resumed=Resumed({"remember": True}))
+
+    assert note.value == ['shell(cmd="git *")']
+    state = {Scope.THREAD: {REMEMBERED: note.value}}
+    assert verdicts(options, tool="shell", arguments={"cmd": "git pull"}, state=state) == []
+    assert len(verdicts(options, tool="shell", arguments={"cmd": "rm x"}, state=state)) == 1
+    assert len(verdicts(options, tool="shoot", arguments={"cmd": "git x"}, state=state)) == 1
+
+
+def test_a_denial_beats_what_is_remembered(answer):
+    assert answer({"deny": ["search"]}, state={Scope.THREAD: {REMEMBERED: ["search"]}}) == ["deny"]
+
+
+@pytest.mark.parametrize(
+    ("options", "hidden"),
+    [
+        ({}, []),
+        ({"deny": ["fs_*", "shell(cmd=*)"]}, ["fs_read", "fs_write"]),
+        ({"default": "deny", "allow": ["fs_read(path=/tmp/*)"], "ask": ["search"]}, ["fs_write", "shell"]),
+    ],
+)
+def test_a_tool_that_can_never_run_is_not_shown(options, hidden, moment):
+    context = moment(Hook.BEFORE_INFERENCE, tools=("fs_read", "fs_write", "search", "shell"))
+
+    assert list(Permission(**options).before_inference(context)) == ([Exclude(hidden)] if hidden else [])
+
+
+def test_a_remembered_tool_is_shown_under_a_default_that_denies(moment):
+    state = {Scope.THREAD: {REMEMBERED: ["shell"]}}
+    context = moment(Hook.BEFORE_INFERENCE, tools=("search", "shell"), state=state)
+
+    assert list(Permission(default="deny").before_inference(context)) == [Exclude(["search"])]
+
+
+def test_its_question_gives_way_to_a_block_of_another_plugin(verdicts):
+    given = [("permission", one) for one in verdicts({})]
+
+    assert isinstance(phase_fold.gate([*given, ("zz", Block("no"))]).verdict, Block)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"allow": "search"}, "allow: must be a list of rules, each a text; got 'search'"),
+        ({"deny": [5]}, "deny: must be a list of rules"),
+        ({"ask": ["a b"]}, "ask: 'a b' is no rule; write `tool`"),
+        ({"default": "maybe"}, "default: must be one of allow, ask, deny; got 'maybe'"),
+        ({"expires_in": 0}, "expires_in: must be a number of seconds, more than 0, or left out; got 0"),
+        ({"expires_in": True}, "expires_in: must be a number of seconds"),
+        ({"expires_in": "1h"}, "expires_in: must be a number of seconds"),
+        ({"on_expiry": "default"}, "on_expiry: must be one of deny, cancel_run, escalate; got 'default'"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(options, said):
+    with pytest.raises(OptionRefused) as refusal:
+        Permission(**options)
+    assert str(refusal.value).startswith(said)
