@@ -1,7 +1,7 @@
 """Answers to questions about calls: checked, stored, and what they set in motion.
 
-An answer is a row before anything is done with it; the run takes it up at its resume gate. A waiting run is woken. Beside
-a round that is still out, an answer is carried out at once, and its call joins the round.
+An answer is a row before anything is done with it; the run takes it up at its resume gate. A waiting run is woken.
+Beside a round that is still out, an answer is carried out at once, and its call joins the round.
 """
 
 from __future__ import annotations

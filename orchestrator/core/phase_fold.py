@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from chordage.orchestrator.core.json_values import canonical
 from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.core.reasons import Ending
+from chordage.orchestrator.core.state_updates import SetState
 from chordage.orchestrator.core.verdict_places import check_places
 from chordage.orchestrator.core.verdicts import (
     AddContextMessage,
@@ -27,7 +28,6 @@ from chordage.orchestrator.core.verdicts import (
     IncludeOnly,
     OverrideModel,
     OverrideParams,
-    SetState,
     SupplyResult,
     SuspendCall,
     Terminate,

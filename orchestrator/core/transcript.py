@@ -83,7 +83,7 @@ def _answer(ask: ToolAsk, call: Told | None) -> ToolSays:
             return ToolSays(ask_id=ask.id, name=ask.name, content=call.content or NOT_RUN, is_error=True)
         case CallStatus.SUSPENDED | CallStatus.RESUMING:
             return ToolSays(ask_id=ask.id, name=ask.name, content=AWAITING, is_error=True)
-        case CallStatus.NEW | CallStatus.RUNNING:
+        case CallStatus.NEW:
             return ToolSays(ask_id=ask.id, name=ask.name, content=NOT_STARTED, is_error=True)
         case _:
             return ToolSays(ask_id=ask.id, name=ask.name, content=NOT_RUN, is_error=True)

@@ -7,6 +7,7 @@ from typing import get_args
 
 from chordage.orchestrator.core.errors import ChordageError
 from chordage.orchestrator.core.phases import Hook, Scope
+from chordage.orchestrator.core.state_updates import SetState
 from chordage.orchestrator.core.verdicts import (
     AddContextMessage,
     AddMessage,
@@ -18,7 +19,6 @@ from chordage.orchestrator.core.verdicts import (
     IncludeOnly,
     OverrideModel,
     OverrideParams,
-    SetState,
     SupplyResult,
     SuspendCall,
     Terminate,

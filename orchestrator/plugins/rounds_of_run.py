@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from chordage.orchestrator.core.model import AssistantSays, Said, ToolAsk, ToolSays
-from chordage.orchestrator.core.transcript import AWAITING
+from chordage.orchestrator.core.transcript import AWAITING, NOT_STARTED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,8 +19,12 @@ class Round:
 
     @property
     def failed(self) -> bool:
-        """All of its tools did. A call that awaits a decision has not failed."""
-        return bool(self.answers) and all(says.is_error and says.content != AWAITING for says in self.answers)
+        """All of its tools did. A call that awaits a decision, or stands behind one that does, has not failed."""
+        return bool(self.answers) and all(_is_failure(says) for says in self.answers)
+
+
+def _is_failure(says: ToolSays) -> bool:
+    return says.is_error and says.content not in {AWAITING, NOT_STARTED}
 
 
 def rounds_of(said: Sequence[Said]) -> list[Round]:

@@ -28,6 +28,7 @@ moves = st.one_of(
     st.tuples(st.just("double"), place),
     st.tuples(st.just("drop"), place),
     st.tuples(st.just("die"), place, st.integers(1, 4), st.booleans()),
+    st.tuples(st.just("die_in_tool"), place),
     st.tuples(st.just("submit"), st.sampled_from(["a", "b", "c"]), st.sampled_from(list(Group))),
     st.tuples(st.just("sweep"), st.sampled_from([1, 31, 120]), st.booleans()),
     st.tuples(st.just("wipe")),

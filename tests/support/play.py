@@ -16,12 +16,17 @@ class Play:
     def __init__(self, world: World) -> None:
         self.world = world
         self.turns: list[str] = []
+        self.dies_in_tool = False
         self.may_be_repeated = 0  # model calls cut by a death or a cancel, whose replies nobody has
         world.tools.before = self._not_again
 
     def _not_again(self, order) -> None:
         status = self.world.row("calls", id=order.call_id)["status"]
         assert status in {"new", "running", "resuming"}, f"a call that is {status} runs again"
+        if self.dies_in_tool:
+            self.dies_in_tool = False
+            self.world.tools.finished[order.idempotency_key] += 1  # it took effect, and nobody will say so
+            raise self.world.kill()
 
     def submit(self, thread: str, group: Group) -> None:
         self.turns.append(self.world.submit(f"m{len(self.turns)}", thread=thread, group=group))
@@ -45,12 +50,20 @@ class Play:
     def die(self, at: int, commit: int, before: bool) -> None:
         world = self.world
         world.die_at, world.die_before = world.commits + commit, before
+        self._deliver_and_die(at)
+        world.die_at = None
+
+    def _deliver_and_die(self, at: int) -> None:
         try:
             self.deliver(at)
         except Died:
             self.may_be_repeated += 1
-            world.revive()
-        world.die_at = None
+            self.world.revive()
+
+    def die_in_tool(self, at: int) -> None:
+        self.dies_in_tool = True
+        self._deliver_and_die(at)
+        self.dies_in_tool = False
 
     def sweep(self, seconds: int, after_the_dead: bool) -> None:
         if after_the_dead:  # the marks of work in hand have expired with their holders

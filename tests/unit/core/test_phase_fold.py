@@ -10,6 +10,7 @@ from chordage.orchestrator.core import phase_fold
 from chordage.orchestrator.core.phase_fold import Aftermath, Gate, GateCode, Inference
 from chordage.orchestrator.core.phases import Scope
 from chordage.orchestrator.core.reasons import stopped
+from chordage.orchestrator.core.state_updates import SetState
 from chordage.orchestrator.core.verdict_places import MisplacedVerdict
 from chordage.orchestrator.core.verdicts import (
     AddContextMessage,
@@ -21,7 +22,6 @@ from chordage.orchestrator.core.verdicts import (
     IncludeOnly,
     OverrideModel,
     OverrideParams,
-    SetState,
     SupplyResult,
     SuspendCall,
     Terminate,

@@ -9,7 +9,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import UserSays
 from chordage.orchestrator.core.phases import Hook, RunStart, Scope
 from chordage.orchestrator.core.reasons import NATURAL_END, Ending, Reason, cancelled, failed, stopped
-from chordage.orchestrator.core.state_updates import Merge
+from chordage.orchestrator.core.state_updates import Merge, SetState
 from chordage.orchestrator.core.suspending import OnExpiry, Question, ResumeMode, Why
 from chordage.orchestrator.core.verdict_places import ALLOWED, MisplacedVerdict, check_place
 from chordage.orchestrator.core.verdicts import (
@@ -22,7 +22,6 @@ from chordage.orchestrator.core.verdicts import (
     IncludeOnly,
     OverrideModel,
     OverrideParams,
-    SetState,
     SupplyResult,
     SuspendCall,
     Terminate,

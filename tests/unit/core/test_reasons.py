@@ -10,8 +10,10 @@ from chordage.orchestrator.core.reasons import (
     Ending,
     Reason,
     cancelled,
+    disposition_of,
     failed,
     stopped,
+    superseded_by,
 )
 from chordage.orchestrator.core.status import Disposition
 
@@ -27,7 +29,11 @@ from chordage.orchestrator.core.status import Disposition
     ],
 )
 def test_every_end_of_a_run_is_one_end_of_its_message(reason, disposition):
-    assert Ending(reason=reason).disposition is disposition
+    assert disposition_of(Ending(reason=reason)) is disposition
+
+
+def test_a_run_that_a_later_message_ended_was_superseded():
+    assert disposition_of(superseded_by("a later message came")) is Disposition.SUPERSEDED
 
 
 def test_suspended_is_the_one_reason_that_ends_nothing():

@@ -21,7 +21,7 @@ from chordage.orchestrator.core.model import (
 )
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import CallStatus
-from chordage.orchestrator.core.transcript import AWAITING, NOT_RUN, ask_from, body_of, build, stop_of
+from chordage.orchestrator.core.transcript import AWAITING, NOT_RUN, NOT_STARTED, ask_from, body_of, build, stop_of
 from support.builders import a_call, a_reply, an_ask, an_entry
 
 
@@ -121,7 +121,7 @@ def test_only_a_call_that_succeeded_is_no_error(history):
         (CallStatus.CANCELLED, None, ("a", NOT_RUN, True)),
         (CallStatus.SUSPENDED, "half", ("a", AWAITING, True)),
         (CallStatus.RESUMING, None, ("a", AWAITING, True)),
-        (CallStatus.NEW, None, ("a", NOT_RUN, True)),
+        (CallStatus.NEW, None, ("a", NOT_STARTED, True)),
         (CallStatus.RUNNING, None, ("a", NOT_RUN, True)),
     ],
 )

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from chordage.orchestrator.core import phase_fold
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.phases import BeforeToolExecute, Hook, Resumed, Scope, ShownCall
-from chordage.orchestrator.core.state_updates import Merge
+from chordage.orchestrator.core.state_updates import Merge, SetState
 from chordage.orchestrator.core.suspending import OnExpiry, ResumeMode
-from chordage.orchestrator.core.verdicts import Block, Exclude, SetState, SuspendCall
+from chordage.orchestrator.core.verdicts import Block, Exclude, SuspendCall
 from chordage.orchestrator.plugins.base import OptionRefused
 from chordage.orchestrator.plugins.permission import REMEMBERED, Permission
 

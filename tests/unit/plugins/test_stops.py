@@ -7,7 +7,7 @@ import pytest
 from chordage.orchestrator.core.model import AssistantSays, Fault, StopReason, ToolSays, Usage, UserSays
 from chordage.orchestrator.core.phases import Hook, ModelError
 from chordage.orchestrator.core.reasons import Reason
-from chordage.orchestrator.core.transcript import AWAITING
+from chordage.orchestrator.core.transcript import AWAITING, NOT_STARTED
 from chordage.orchestrator.plugins.base import OptionRefused
 from chordage.orchestrator.plugins.stops import Stops
 from support.builders import a_reply, an_ask
@@ -110,6 +110,7 @@ def test_cached_input_costs_as_much_as_other_input_unless_it_is_said(stop):
         (FAILED + (AssistantSays(text="hm"),) + FAILED, TOOLS, False),
         (FAILED + (UserSays(text="go on"),) + FAILED, TOOLS, True),
         (FAILED + a_round(f"!{AWAITING}"), TOOLS, False),
+        (FAILED + a_round("!no", f"!{NOT_STARTED}"), TOOLS, False),
         (FAILED * 2, TEXT, False),
     ],
 )
