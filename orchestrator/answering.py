@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chordage.orchestrator import gate
+from chordage.orchestrator import gate, views
 from chordage.orchestrator.core import resuming
 from chordage.orchestrator.core.agent import ToolMode
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound
@@ -64,7 +64,11 @@ def _check(rt: Runtime, request: DecisionRequest, asked: Suspension) -> None:
     if request.edited_args is not None:
         _check_arguments(rt, request.edited_args, asked)
     if asked.schema is not None and (wrong := complaint_about(request.payload, asked.schema)):
-        raise InvalidDecision(f"the answer to {asked.id} does not fit what was asked: {wrong}", field="payload")
+        raise InvalidDecision(_misfit(asked, wrong), field="payload")
+
+
+def _misfit(asked: Suspension, wrong: str) -> str:
+    return f"answer {asked.id} with a payload such as {views.answers(asked.schema)}; what came does not fit: {wrong}"
 
 
 def _check_arguments(rt: Runtime, arguments: dict[str, object], asked: Suspension) -> None:

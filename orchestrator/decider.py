@@ -7,23 +7,30 @@ moment at which a reply is known and what follows from it is not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import assert_never
+from typing import Any, assert_never
 
-from chordage.orchestrator import asking, ending, gate, resting
+import structlog
+
+from chordage.orchestrator import asking, ending, gate, phasing, resting
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode, ToolSpec
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Intent
 from chordage.orchestrator.core.model import Reply, ToolAsk
 from chordage.orchestrator.core.moves import Finish, Infer, Move, RunTools, View
-from chordage.orchestrator.core.reasons import Ending, stopped
+from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
+from chordage.orchestrator.core.reasons import Ending, Reason, failed, stopped
 from chordage.orchestrator.core.records import Answer, Checkpoint, NewCall, Phase, Run
 from chordage.orchestrator.core.rounds import distinct, generations, spread
 from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.suspending import Question
 from chordage.orchestrator.core.transcript import NOT_RUN, body_of
+from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
+from chordage.orchestrator.phasing import Hearing
+from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, journal
@@ -31,14 +38,29 @@ from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.tx import Tx
 from chordage.orchestrator.strategies import STRATEGIES
 
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
     """What an inference knew when it asked the model; the reply is judged against the same."""
 
     agent: AgentSpec
-    specs: dict[str, ToolSpec]
+    specs: dict[str, ToolSpec]  # offered
+    withheld: frozenset[str] = frozenset()  # tools of the agent that plugins keep from the model
     known: Sequence[Answer]
+    hearing: Hearing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """A reply, and what follows from it: decided before the transaction in which it is recorded begins."""
+
+    reply: Reply
+    move: Move
+    asked: list[NewCall] = field(default_factory=list)
+    keeps: Ending | None = None  # with what the run ends once the round is settled
+    hearings: list[Hearing] = field(default_factory=list)  # of the calls that plugins noted something about
 
 
 def next_move(run: Run, agent: AgentSpec, reply: Reply | None, now: datetime) -> Move:
@@ -59,6 +81,8 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
         agent = rt.agents.get(run.agent)
         if run.suspended and (held_up := gate.go_through(rt, run, agent)) is not None:
             return held_up
+        if run.kept is not None:  # the round after which it was to stop is settled
+            return ending.end_here(rt, at, run.kept)
         move = next_move(run, agent, None, rt.now())
     except UserError as error:
         return ending.bear_with_the_room(rt, at, error)
@@ -74,19 +98,46 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
             raise AssertionError(f"strategy {run.strategy!r} runs tools before the model asked for any")
 
 
-def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
-    """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
+def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Judged:
+    """Plugins are heard, the strategy is asked, each call goes through its gate. A broken plugin ends the run, and the
+    reply is kept all the same.
+    """
     reply = storable.reply(reply)
     reply = replace(reply, asks=distinct(reply.asks, at.step))
-    match next_move(at.run, scene.agent, reply, rt.now()):
+    try:
+        stop = phasing.after_inference(scene.hearing, reply=reply)
+        move, keeps = _with_stop(next_move(at.run, scene.agent, reply, rt.now()), stop)
+        if not isinstance(move, RunTools):
+            return Judged(reply=reply, move=move)
+        asked, hearings = _through_the_gate(rt, at.run, scene, reply.asks)
+    except PluginFailed as error:
+        return Judged(reply=reply, move=Finish(ending=failed("plugin", str(error))))
+    return Judged(reply=reply, move=move, asked=asked, keeps=keeps, hearings=hearings)
+
+
+def _with_stop(move: Move, stop: Ending | None) -> tuple[Move, Ending | None]:
+    """Where it is stopped, the round's tools finish first; any other end comes at once."""
+    if stop is None:
+        return move, None
+    if isinstance(move, RunTools) and stop.reason is Reason.STOPPED:
+        return move, stop
+    return Finish(ending=stop), None
+
+
+def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
+    """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
+    match judged.move:
         case Infer():
-            return _ask_again(tx, rt, at, scene, reply)
+            crossing = _ask_again(tx, rt, at, scene, judged.reply)
         case RunTools():
-            return _open_round(tx, rt, at, scene, reply)
+            crossing = _open_round(tx, rt, at, scene, judged)
         case Finish(ending=how):
-            return _finish(tx, rt, at, scene, reply, how)
+            crossing = _finish(tx, rt, at, scene, judged.reply, how)
         case other:
             assert_never(other)
+    if crossing.ours and (conflict := phasing.note(tx, scene.hearing)) is not None:
+        log.warning("what plugins noted was not kept", run=at.run.id, step=at.step, why=conflict)
+    return crossing
 
 
 def _ask_again(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
@@ -97,15 +148,17 @@ def _ask_again(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) ->
     return Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group)])
 
 
-def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
-    run, step, now = at.run, at.step + 1, rt.now()
+def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
+    run, step, now, reply = at.run, at.step + 1, rt.now(), judged.reply
     until = rt.leases.until(now)
     if not claims.go_on(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=reply.usage, lease_until=until):
         return resting.NOT_OURS
     journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, reply)])
-    asked = _through_the_gate(rt, run, scene, reply.asks)
+    asked = _noted(tx, judged)
     calls.open_round(tx, run, step, asked, now=now, lease_until=until)
     _ask_about(tx, rt, run, step, asked)
+    if judged.keeps is not None:
+        claims.keep(tx, run.id, judged.keeps)
     runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]
     if not runnable:
         return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
@@ -113,6 +166,20 @@ def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -
     batches = spread(runnable, at_once)
     fan_out = CallTools(run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group)
     return Crossing(intents=[fan_out])
+
+
+def _noted(tx: Tx, judged: Judged) -> list[NewCall]:
+    """What plugins noted about a call is written with it; a conflict costs that call its run, and no other."""
+    conflicts = {at.call_id: why for at in judged.hearings if (why := phasing.note(tx, at)) is not None}
+    return [
+        _refused(call, STATE_CONFLICT, conflicts[call.id]) if call.id in conflicts else call for call in judged.asked
+    ]
+
+
+def _refused(call: NewCall, code: str, content: str) -> NewCall:
+    return replace(
+        call, status=CallStatus.FAILED, code=code, content=content, question=None, suspension_id=None, parked=False
+    )
 
 
 def _ask_about(tx: Tx, rt: Runtime, run: Run, step: int, asked: Sequence[NewCall]) -> None:
@@ -124,33 +191,73 @@ def _ask_about(tx: Tx, rt: Runtime, run: Run, step: int, asked: Sequence[NewCall
         asking.ask_before(tx, rt, run, step, call)
 
 
-def _through_the_gate(rt: Runtime, run: Run, scene: Scene, asks: Sequence[ToolAsk]) -> list[NewCall]:
-    """Each call in the model's order: runnable, or settled at once with a result that tells the model why it is not."""
+def _through_the_gate(
+    rt: Runtime, run: Run, scene: Scene, asks: Sequence[ToolAsk]
+) -> tuple[list[NewCall], list[Hearing]]:
+    """Each call in the model's order: runnable, put aside, or settled with a result that tells the model why."""
+    asked: list[NewCall] = []
+    hearings: list[Hearing] = []
+    in_line = scene.agent.tool_mode is ToolMode.SEQUENTIAL
+    for call, ask in zip(_new_calls(rt, run, scene, asks), asks, strict=True):
+        heard = scene.hearing.of_call(call.id)
+        judged = _judged(rt, scene, heard, call, ask)
+        behind = in_line and judged.status is CallStatus.NEW and any(one.question for one in asked)
+        asked.append(replace(judged, parked=behind))
+        hearings += [heard] if heard.notes else []
+    return asked, hearings
+
+
+def _new_calls(rt: Runtime, run: Run, scene: Scene, asks: Sequence[ToolAsk]) -> Iterator[NewCall]:
     lives = generations(run.id, scene.known)
-    asked = []
     for place, ask in enumerate(asks):
         lives[ask.id] += 1
-        code, content = _refusal(rt, scene, ask) or (None, None)
         spec = scene.specs.get(ask.name)
-        call = NewCall(
+        yield NewCall(
             id=rt.new_id(), place=place, ask_id=ask.id, generation=lives[ask.id], tool=ask.name,
-            arguments=ask.arguments or {}, code=code, content=content,
-            status=CallStatus.FAILED if code else CallStatus.NEW,
+            arguments=ask.arguments or {}, status=CallStatus.NEW,
             effect=spec.effect if spec else Effect.PURE,  # one that is unknown never runs
         )  # fmt: skip
-        asked.append(call)
-    return asked
 
 
-def _refusal(rt: Runtime, scene: Scene, ask: ToolAsk) -> tuple[str, str] | None:
-    """Why a call cannot run, in words for the model. The order is the contract: unknown tool, then arguments."""
+def _judged(rt: Runtime, scene: Scene, heard: Hearing, call: NewCall, ask: ToolAsk) -> NewCall:
+    """The order is the contract: blocked, supplied, unknown, out of scope, bad arguments, suspended, runnable. So bad
+    arguments beat approval.
+    """
+    shown = phasing.shown_call(call.id, call.ask_id, call.tool, call.arguments, call.effect)
+    gate_says = phasing.gate(heard, shown)
+    call = replace(call, arguments=gate_says.arguments(call.arguments))
+    match gate_says.verdict:
+        case Block(reason=reason):
+            settled = _refused(call, gate_says.code or "blocked", reason)
+        case SupplyResult(content=content):
+            settled = replace(call, status=CallStatus.SUCCEEDED, content=content)
+        case verdict:
+            refusal = _refusal(rt, scene, ask, call.arguments)
+            if refusal is None:
+                return _put_aside(rt, call, verdict.question) if isinstance(verdict, SuspendCall) else call
+            settled = _refused(call, *refusal)
+    told = phasing.after_tool(heard, shown, settled.content or "", settled.code, None)
+    return replace(settled, content=told)
+
+
+def _put_aside(rt: Runtime, call: NewCall, question: Question) -> NewCall:
+    return replace(call, status=CallStatus.SUSPENDED, question=question, suspension_id=rt.new_id())
+
+
+def _refusal(rt: Runtime, scene: Scene, ask: ToolAsk, arguments: dict[str, Any]) -> tuple[str, str] | None:
+    """Why a call cannot run, in words for the model."""
+    if ask.name in scene.withheld:
+        return "out_of_scope", f"The tool {ask.name!r} may not be used here. Tools you may use: {_offered(scene)}."
     if ask.name not in scene.specs:
-        offered = ", ".join(sorted(scene.specs)) or "none"
-        return "unknown_tool", f"There is no tool {ask.name!r}. Tools you may use: {offered}."
+        return "unknown_tool", f"There is no tool {ask.name!r}. Tools you may use: {_offered(scene)}."
     if ask.arguments is None:
         return "invalid_arguments", f"The arguments are not a JSON object: {ask.raw[:200]}"
-    wrong = rt.tools.invalid(scene.agent, ask.name, ask.arguments)
+    wrong = rt.tools.invalid(scene.agent, ask.name, arguments)
     return ("invalid_arguments", wrong) if wrong else None
+
+
+def _offered(scene: Scene) -> str:
+    return ", ".join(sorted(scene.specs)) or "none"
 
 
 def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply, how: Ending) -> Crossing:
@@ -181,7 +288,7 @@ def _close_unrun(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) 
     """A reply that was cut, refused or came too late may hold half a call: closed as not run, never carried out."""
     asked = [
         replace(call, status=CallStatus.CANCELLED, code="not_run", content=NOT_RUN)
-        for call in _through_the_gate(rt, at.run, scene, reply.asks)
+        for call in _new_calls(rt, at.run, scene, reply.asks)
     ]
     now = rt.now()
     calls.open_round(tx, at.run, at.step + 1, asked, now=now, lease_until=now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chordage.orchestrator import resting
+from chordage.orchestrator import phasing, resting
 from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Intent
@@ -103,8 +103,9 @@ def drop_queued(tx: Tx, rt: Runtime, turn_id: str, disposition: Disposition, det
 
 
 def tell_the_end(rt: Runtime, run: Run) -> None:
-    """After the commit: the thread is free, and whoever waits for the turn may look."""
+    """After the commit: the thread is free, plugins hear of it, and whoever waits for the turn may look."""
     rt.locks.release(run.thread_id, run.owner)
+    phasing.run_end(rt, run)
     rt.events.emit(run.id, "run.finished", turn=run.turn_id)
     rt.events.turn_done(run.turn_id)
 

@@ -6,12 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.gateways.holding import Held
 from chordage.orchestrator.gateways.ports import Agents, Clock, Events, Locks, Models, Tools
+from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.store.tx import Store
+
+NOBODY = Crew()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +33,7 @@ class Runtime:
     leases: LeaseRules = field(default_factory=LeaseRules)
     bounds: Bounds = field(default_factory=Bounds)
     held: Held = field(default_factory=Held)
+    crews: Callable[[AgentSpec], Crew] = lambda _agent: NOBODY  # the plugins of an agent
 
     def now(self) -> datetime:
         return self.clock()

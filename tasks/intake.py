@@ -1,9 +1,13 @@
-"""The way in for whoever is not a Celery task: a turn is stored, then the fleet is woken."""
+"""The way in for whoever is not a Celery task: what comes is stored, then the fleet is woken."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chordage.orchestrator import stages
+from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.core.message import TurnRequest
+from chordage.orchestrator.core.suspending import DecisionRequest
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages import Admitted
 from chordage.tasks.courier import Courier
@@ -14,3 +18,10 @@ def accept(rt: Runtime, courier: Courier, request: TurnRequest) -> Admitted:
     admitted, intents = stages.admit(rt, request)
     courier.send(intents)
     return admitted
+
+
+def decide(rt: Runtime, courier: Courier, requests: Sequence[DecisionRequest], *, source: str) -> list[Decided]:
+    """Raises when one of them is refused; then none is stored."""
+    decided, intents = stages.decide(rt, requests, source=source)
+    courier.send(intents)
+    return decided

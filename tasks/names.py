@@ -4,6 +4,7 @@ from __future__ import annotations
 
 SUBMIT = "turns.submit"
 CANCEL = "turns.cancel"
+DECIDE = "turns.decide"
 DISPATCH = "turns.dispatch"
 ADVANCE = "runs.advance"
 CALL_MODEL = "models.call"

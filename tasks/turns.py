@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from celery import Celery
 from celery.exceptions import Reject
@@ -14,9 +15,21 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.tasks import names
 from chordage.tasks.base import StageTask
-from chordage.tasks.request import request_from
+from chordage.tasks.request import decisions_from, request_from
 
+T = TypeVar("T")
+
+SOURCE = "celery"
 PAUSE = 1.0  # seconds between two tries to store a message while the database is away
+
+
+def _stored(store: Callable[[], T]) -> T:
+    """Nobody else has this message: it stays in the queue until it can be stored."""
+    try:
+        return store()
+    except Unavailable as error:
+        time.sleep(PAUSE)
+        raise Reject(str(error), requeue=True) from error
 
 
 def register(app: Celery, base: type[StageTask]) -> None:
@@ -25,14 +38,20 @@ def register(app: Celery, base: type[StageTask]) -> None:
         """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
         if fields.get("dedupe_key") is None:
             fields["dedupe_key"] = self.request.id
-        request = request_from(fields, source="celery")
-        try:
-            admitted, intents = stages.admit(self.runtime, request)
-        except Unavailable as error:
-            time.sleep(PAUSE)  # nobody else has this message: it stays in the queue until it can be stored
-            raise Reject(str(error), requeue=True) from error
+        request = request_from(fields, source=SOURCE)
+        admitted, intents = _stored(lambda: stages.admit(self.runtime, request))
         self.courier.send(intents)
         return admitted.turn_id
+
+    @app.task(name=names.DECIDE, base=base, bind=True, shared=False, ignore_result=False)
+    def decide(self: StageTask, decisions: list[dict[str, Any]]) -> list[str]:
+        """Answer questions about calls, all of them or none. The result is the ids of the answers, in their order; a
+        redelivered message finds those that are there.
+        """
+        requests = decisions_from(decisions)
+        decided, intents = _stored(lambda: stages.decide(self.runtime, requests, source=SOURCE))
+        self.courier.send(intents)
+        return [one.decision_id for one in decided]
 
     @app.task(name=names.CANCEL, base=base, bind=True, shared=False)
     def cancel(self: StageTask, turn: str, reason: str | None = None) -> None:

@@ -23,6 +23,7 @@ from chordage.orchestrator.gateways.ports import Events, Locks
 from chordage.orchestrator.gateways.redis_events import RedisEvents
 from chordage.orchestrator.gateways.redis_locks import RedisLocks
 from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.plugins.loading import Crews
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
@@ -41,6 +42,7 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
         clock=lambda: datetime.now(UTC),
         new_id=Ids(),
         worker=f"{socket.gethostname()}:{os.getpid()}",
+        crews=Crews(),
         budgets={group: getattr(settings.budgets, group.value) for group in Group},
         leases=LeaseRules(
             seconds=settings.lease, beat=settings.beat, sweep=settings.sweep, poison_after=settings.poison_after

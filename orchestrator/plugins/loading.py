@@ -10,8 +10,9 @@ from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from chordage.orchestrator.core.agent import PluginUse
+from chordage.orchestrator.core.agent import AgentSpec, PluginUse
 from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.core.json_values import canonical
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
 from chordage.orchestrator.plugins.crew import HOOK_SECONDS, Crew
 from chordage.orchestrator.plugins.permission import Permission
@@ -32,10 +33,29 @@ class PluginRefused(RoomError):
         self.option = option
 
 
+NOBODY = Crew()
+
+
 def crew_of(uses: Sequence[PluginUse], *, hook_seconds: float = HOOK_SECONDS) -> Crew:
     """RoomError says which plugin of the agent is wrong, and what to do."""
     plugins = [_told_apart(number, use) for number, use in enumerate(uses, 1)]
     return Crew(plugins, hook_seconds=hook_seconds)
+
+
+class Crews:
+    """The crew of each agent, made once for each definition of its plugins."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Crew] = {}
+
+    def __call__(self, agent: AgentSpec) -> Crew:
+        if not agent.plugins:
+            return NOBODY
+        key = canonical([[use.use, use.options] for use in agent.plugins])
+        crew = self._made.get(key)
+        if crew is None:
+            crew = self._made[key] = crew_of(agent.plugins)
+        return crew
 
 
 def plugin_of(use: PluginUse) -> Plugin:

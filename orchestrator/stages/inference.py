@@ -7,21 +7,24 @@ calls. If all of that fails, two calls are made and one reply is written: the gu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
-from chordage.orchestrator import decider, ending, resting
+from chordage.orchestrator import decider, ending, phasing, resting
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
-from chordage.orchestrator.core.model import Prompt, Reply, ToolOffer
+from chordage.orchestrator.core.model import Prompt, Reply, Said, ToolOffer
 from chordage.orchestrator.core.moves import Infer
-from chordage.orchestrator.core.reasons import failed
-from chordage.orchestrator.core.records import Run
+from chordage.orchestrator.core.phase_fold import Inference
+from chordage.orchestrator.core.reasons import Ending, failed
+from chordage.orchestrator.core.records import Answer, Entry, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.transcript import build
 from chordage.orchestrator.decider import Scene
 from chordage.orchestrator.gateways.holding import Hand
+from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import claims, journal, runs
 from chordage.orchestrator.store.claims import Position
@@ -34,6 +37,7 @@ class Work:
     at: Position
     scene: Scene
     prompt: Prompt
+    ends: Ending | None = None  # a plugin ends the run instead of the call
 
 
 def call_model(rt: Runtime, run_id: str, step: int, seen: Run | None = None) -> list[Intent]:
@@ -74,9 +78,12 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     try:
         with rt.held.holding(hand):
             work = _prepare(rt, at)
+            if work.ends is not None:
+                return ending.end_here(rt, at, work.ends)
             rt.locks.extend(run.thread_id, run.owner)
-            reply = _ask(rt, work, hand)
-            return _record(rt, work, reply)
+            return _record(rt, work, _ask(rt, work, hand))
+    except PluginFailed as error:
+        return ending.end_here(rt, at, failed("plugin", str(error)))
     except ModelFailed as error:
         how = failed(f"model_{error.fault.value}", str(error))
         return ending.end_here(rt, at, how, attempts=error.attempts)
@@ -113,9 +120,30 @@ def _prepare(rt: Runtime, at: Position) -> Work:
         entries, known = journal.history(tx, run.thread_id)
     move = decider.next_move(run, agent, None, run.started_at)
     specs = rt.tools.specs(agent) if isinstance(move, Infer) and move.offer_tools else {}
-    offers = tuple(ToolOffer(name=s.name, description=s.description, schema=s.schema) for s in specs.values())
-    prompt = Prompt(system=agent.instructions, said=build(entries, known), offers=offers, params=agent.params)
-    return Work(at=at, scene=Scene(agent=agent, specs=specs, known=known), prompt=prompt)
+    said = build(entries, known)
+    heard = phasing.hearing(rt, run, agent, at.step, said=said, said_before=_said_before(run, entries, known))
+    phasing.start(heard)
+    found = phasing.before_inference(heard, list(specs))
+    offered = {name: spec for name, spec in specs.items() if found.offers(name)}
+    scene = Scene(
+        agent=replace(agent, model=found.model or agent.model), specs=offered, known=known, hearing=heard,
+        withheld=frozenset(specs.keys() - offered.keys()),
+    )  # fmt: skip
+    return Work(at=at, scene=scene, prompt=_prompt(scene, said, found), ends=found.ending)
+
+
+def _said_before(run: Run, entries: Sequence[Entry], known: Sequence[Answer]) -> int:
+    """How much of what was said is older than the run."""
+    older = [entry for entry in entries if entry.run_id != run.id]
+    return len(build(older, known))
+
+
+def _prompt(scene: Scene, said: tuple[Said, ...], found: Inference) -> Prompt:
+    offers = tuple(
+        ToolOffer(name=spec.name, description=spec.description, schema=spec.schema) for spec in scene.specs.values()
+    )
+    system = "\n\n".join(text for text in (scene.agent.instructions, *phasing.texts_due(scene.hearing, found)) if text)
+    return Prompt(system=system, said=said, offers=offers, params={**scene.agent.params, **found.params})
 
 
 def _ask(rt: Runtime, work: Work, hand: Hand) -> Reply:
@@ -124,12 +152,17 @@ def _ask(rt: Runtime, work: Work, hand: Hand) -> Reply:
     def on_delta(text: str) -> None:
         rt.events.emit(run.id, "model.delta", step=work.at.step, text=text)
 
-    return rt.models.complete(work.scene.agent, work.prompt, abort=hand, on_delta=on_delta)
+    try:
+        return rt.models.complete(work.scene.agent, work.prompt, abort=hand, on_delta=on_delta)
+    except ModelFailed as error:
+        phasing.after_inference(work.scene.hearing, error=error)
+        raise
 
 
 def _record(rt: Runtime, work: Work, reply: Reply) -> list[Intent]:
     run, step = work.at.run, work.at.step
-    crossing = rt.store.insist(lambda tx: decider.after_reply(tx, rt, work.at, work.scene, reply))
+    judged = decider.judge(rt, work.at, work.scene, reply)
+    crossing = rt.store.insist(lambda tx: decider.after_reply(tx, rt, work.at, work.scene, judged))
     if not crossing.ours:
         log.warning("late reply refused", run=run.id, step=step, epoch=run.epoch)
     else:

@@ -9,26 +9,33 @@ its first wake-up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import structlog
 
-from chordage.orchestrator import asking
+from chordage.orchestrator import asking, phasing
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import Aborted, Unavailable, UserError
 from chordage.orchestrator.core.intents import CommitRound, Intent
+from chordage.orchestrator.core.phases import Hook, Resumed, ShownCall
+from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
+from chordage.orchestrator.core.reasons import failed
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.suspending import Question, about_the_unknown, seen_by_tool
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
+from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
+from chordage.orchestrator.phasing import Hearing
+from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, decisions, runs, suspensions
 from chordage.orchestrator.store.claims import Outcome
+from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
 
@@ -40,7 +47,12 @@ class Work:
     epoch: int
     token: str | None
     began: datetime
-    decision: Any = None
+    decision: Any = None  # what the tool is told of the answer
+    answer: Any = None  # the answer itself
+
+    @property
+    def is_resumed(self) -> bool:
+        return self.call.suspension_id is not None
 
 
 def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -> None:
@@ -63,8 +75,9 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> None:
     )  # fmt: skip
     try:
         with rt.held.holding(hand):
-            outcome = _known_outcome(rt, work) or _carry_out(rt, work, hand)
-            _settle(rt, work, outcome)
+            heard = _hearing(rt, work)
+            outcome = _heard_before(work, heard) or _known_outcome(rt, work) or _carry_out(rt, work, hand)
+            _settle(rt, work, _heard_after(rt, work, heard, outcome), heard)
     except Aborted:
         log.info("call was cancelled while it ran", call=call_id, run=work.call.run_id)
     except (SystemExit, KeyboardInterrupt):
@@ -75,6 +88,60 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> None:
     except Exception:
         _after_a_fault(rt, work)
         raise
+
+
+def _hearing(rt: Runtime, work: Work) -> Hearing | None:
+    """None where no plugin listens to tools: the usual case costs nothing."""
+    try:
+        agent = rt.agents.get(work.agent_name)
+    except UserError:  # said when the tool is to run
+        return None
+    crew = rt.crews(agent)
+    if not (crew.listens(Hook.AFTER_TOOL_EXECUTE) or (crew.listens(Hook.BEFORE_TOOL_EXECUTE) and work.is_resumed)):
+        return None
+    with rt.store.read() as tx:
+        run = runs.load(tx, work.call.run_id)
+    assert run is not None
+    return phasing.hearing(rt, run, agent, work.call.step, call_id=work.call.id)
+
+
+def _shown(work: Work) -> ShownCall:
+    call = work.call
+    resumed = Resumed(payload=work.answer) if work.is_resumed else None
+    return phasing.shown_call(call.id, call.ask_id, call.tool, call.arguments, call.effect, resumed)
+
+
+def _heard_before(work: Work, heard: Hearing | None) -> ToolOutcome | None:
+    """A call that somebody approved goes through the gate once more: what has become forbidden meanwhile stays so."""
+    if heard is None or not work.is_resumed:
+        return None
+    try:
+        found = phasing.gate(heard, _shown(work))
+    except PluginFailed as error:
+        return ToolOutcome(code="plugin", content=str(error))
+    match found.verdict:
+        case Block(reason=reason):
+            return ToolOutcome(code=found.code or "blocked", content=reason)
+        case SupplyResult(content=content):
+            return ToolOutcome(content=content)
+        case SuspendCall() as again:
+            return ToolOutcome(content=again.prompt, question=again.question)
+        case None:
+            return None
+
+
+def _heard_after(rt: Runtime, work: Work, heard: Hearing | None, outcome: ToolOutcome) -> ToolOutcome:
+    """A broken plugin ends the run, but the tool has run: its outcome is recorded as it was."""
+    if heard is None or outcome.question is not None:
+        return outcome
+    seconds = (rt.now() - work.began).total_seconds()
+    try:
+        told = phasing.after_tool(heard, _shown(work), outcome.content, outcome.code, seconds)
+    except PluginFailed as error:
+        with rt.store.write() as tx:
+            claims.keep(tx, work.call.run_id, failed("plugin", str(error)))
+        return outcome
+    return replace(outcome, content=told)
 
 
 def _after_a_fault(rt: Runtime, work: Work) -> None:
@@ -154,7 +221,7 @@ def _order(work: Work) -> CallOrder:
     )  # fmt: skip
 
 
-def _settle(rt: Runtime, work: Work, outcome: ToolOutcome) -> None:
+def _settle(rt: Runtime, work: Work, outcome: ToolOutcome, heard: Hearing | None = None) -> None:
     question = outcome.question or _asked_about(rt, work, outcome)
     if question is not None:
         if not asking.put_aside(rt, work.call, work.agent_name, work.token, question):
@@ -169,10 +236,24 @@ def _settle(rt: Runtime, work: Work, outcome: ToolOutcome) -> None:
         started_at=work.began,
         ended_at=rt.now(),
     )
-    if not rt.store.insist_single(lambda tx: claims.settle_call(tx, work.call.id, work.token, record)):
+    if not _is_settled(rt, work, record, heard):
         log.warning("late result refused", call=work.call.id, run=work.call.run_id)
         return
     rt.events.emit(work.call.run_id, "tool.settled", call=work.call.id, status=record.status.value, code=record.code)
+
+
+def _is_settled(rt: Runtime, work: Work, record: Outcome, heard: Hearing | None) -> bool:
+    if heard is None or not heard.notes:
+        return rt.store.insist_single(lambda tx: claims.settle_call(tx, work.call.id, work.token, record))
+    return rt.store.insist(lambda tx: _settle_with_notes(tx, work, record, heard))
+
+
+def _settle_with_notes(tx: Tx, work: Work, record: Outcome, heard: Hearing) -> bool:
+    """A conflict with what another call of the round noted costs this call its result, and nobody else."""
+    conflict = phasing.note(tx, heard)
+    if conflict is not None:
+        record = replace(record, status=CallStatus.FAILED, code=STATE_CONFLICT, content=conflict)
+    return claims.settle_call(tx, work.call.id, work.token, record)
 
 
 def _asked_about(rt: Runtime, work: Work, outcome: ToolOutcome) -> Question | None:

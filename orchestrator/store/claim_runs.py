@@ -154,6 +154,12 @@ def rest(tx: Tx, at: Position, *, to: int, kept: Ending | None, rounds: int, usa
     return _REST.changed(tx, {**at.binds(), "to_step": to, "add_rounds": rounds, **keeps, **_spent(usage)}) == 1
 
 
+def keep(tx: Tx, run_id: str, ending: Ending) -> None:
+    """With what the run ends once its round is settled."""
+    kept = {"kept_reason": ending.reason.value, "kept_code": ending.code, "kept_detail": ending.detail}
+    tx.execute(update(runs).where(runs.c.id == run_id, RUNNING_RUNS).values(kept))
+
+
 def wake_run(tx: Tx, run_id: str, lease_until: datetime) -> bool:
     """A decision is there: the run goes on where it rested."""
     woken = update(runs).where(runs.c.id == run_id, has(runs.c.status, RunStatus.WAITING))

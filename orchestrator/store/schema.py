@@ -307,6 +307,20 @@ decisions = Table(
     Column("applied_at", Moment),
 )
 
+# What plugins have noted. Who wrote last, and in which round, tells a conflict of parallel calls from a later change.
+plugin_state = Table(
+    "plugin_state",
+    metadata,
+    Column("scope", String(20), primary_key=True),
+    Column("owner", Id, primary_key=True),  # the thread, the run or the call
+    Column("key", String(200), primary_key=True),
+    Column("value", Json),
+    Column("run_id", Id),
+    Column("step", Integer),
+    Column("writer", Id),
+    Column("merge", String(20)),
+)
+
 outbox = Table(
     "outbox",
     metadata,

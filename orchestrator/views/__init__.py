@@ -1,27 +1,50 @@
 """What the outside is shown of the truth. Read-only: a view changes nothing and decides nothing."""
 
 from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.hints import answers
 from chordage.orchestrator.views.history import Remark, history
-from chordage.orchestrator.views.runs import AttemptView, InferenceStep, RunView, Step, ToolRound, run
+from chordage.orchestrator.views.inbox import OpenQuestion, inbox, schema_asked
+from chordage.orchestrator.views.questions import AnswerView, QuestionView
+from chordage.orchestrator.views.runs import RunView, run
+from chordage.orchestrator.views.steps import (
+    AttemptView,
+    InferenceStep,
+    Interruption,
+    ReplayStep,
+    Step,
+    StepStatus,
+    ToolRound,
+    WaitStep,
+)
 from chordage.orchestrator.views.subjects import Subject, subject_of
 from chordage.orchestrator.views.threads import ThreadView, thread, threads
 from chordage.orchestrator.views.turns import TurnLine, TurnView, is_done, turn, turns
 
 __all__ = [
+    "AnswerView",
     "AttemptView",
     "CallView",
     "InferenceStep",
+    "Interruption",
+    "OpenQuestion",
+    "QuestionView",
     "Remark",
+    "ReplayStep",
     "RunView",
     "Step",
+    "StepStatus",
     "Subject",
     "ThreadView",
     "ToolRound",
     "TurnLine",
     "TurnView",
+    "WaitStep",
+    "answers",
     "history",
+    "inbox",
     "is_done",
     "run",
+    "schema_asked",
     "subject_of",
     "thread",
     "threads",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.views.questions import QuestionView
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,21 +28,27 @@ class CallView:
     ended_at: datetime | None
     seconds: float | None
     wake_ups: int  # 1, and one more for every time it had to be sent again
+    replayed_at: int | None  # the step at which it last went on after a decision
+    question: QuestionView | None  # the newest there was about it
 
 
-def view_of(call: Call) -> CallView:
+def view_of(call: Call, question: QuestionView | None) -> CallView:
     return CallView(
         id=call.id, tool=call.tool, arguments=call.arguments, effect=call.effect, status=call.status, code=call.code,
         content=call.content, progress=call.progress, worker=call.worker, started_at=call.started_at,
         ended_at=call.ended_at, seconds=seconds_between(call.started_at, call.ended_at), wake_ups=1 + call.resends,
+        replayed_at=call.replayed_at, question=question,
     )  # fmt: skip
 
 
-def by_round(calls: Iterable[Call]) -> dict[tuple[str, int], tuple[CallView, ...]]:
+def by_round(
+    calls: Iterable[Call], questions: Mapping[str, QuestionView]
+) -> dict[tuple[str, int], tuple[CallView, ...]]:
     """By run and step, each in the order the model asked."""
     rounds: dict[tuple[str, int], list[CallView]] = {}
     for call in calls:
-        rounds.setdefault((call.run_id, call.step), []).append(view_of(call))
+        question = questions.get(call.suspension_id) if call.suspension_id else None
+        rounds.setdefault((call.run_id, call.step), []).append(view_of(call, question))
     return {key: tuple(found) for key, found in rounds.items()}
 
 

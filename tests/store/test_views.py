@@ -18,7 +18,7 @@ from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
 from chordage.orchestrator.store.tx import Store
 from chordage.orchestrator.views.history import Role
-from chordage.orchestrator.views.runs import StepStatus
+from chordage.orchestrator.views.steps import StepStatus
 from support.fakes import asking, rounds_of, spoken
 from support.world import World
 
@@ -339,9 +339,10 @@ def test_a_run_cancelled_in_its_round_ends_with_the_round(world):
 
     run = run_of(world, turn_id)
 
+    _, closed, interrupted = run.steps
     assert (run.reason, run.detail) == (Reason.CANCELLED, "enough")
-    assert [call.status for call in run.steps[-1].calls] == [CallStatus.CANCELLED]
-    assert len(run.steps) == 2
+    assert [call.status for call in closed.calls] == [CallStatus.CANCELLED]
+    assert (interrupted.reason, interrupted.detail) == (Reason.CANCELLED, "enough")
 
 
 def test_calls_of_a_reply_that_came_too_late_are_shown_as_not_run(world):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from chordage.config.settings import SettingsFault
-from chordage.orchestrator.core.errors import InvalidMessage, UserError
+from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage, UserError
 
 BAD_INPUT = 2  # what click itself uses for wrong options
 FAILED = 1
@@ -19,4 +19,4 @@ def tell(error: Exception) -> None:
 
 
 def exit_code(error: Exception) -> int:
-    return BAD_INPUT if isinstance(error, InvalidMessage | SettingsFault) else FAILED
+    return BAD_INPUT if isinstance(error, InvalidMessage | InvalidDecision | SettingsFault) else FAILED

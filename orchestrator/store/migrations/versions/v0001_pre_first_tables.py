@@ -216,6 +216,18 @@ def upgrade() -> None:
         sa.UniqueConstraint("suspension_id", name=op.f("uq_decisions_suspension_id")),
     )
     op.create_table(
+        "plugin_state",
+        sa.Column("scope", sa.String(length=20), nullable=False),
+        sa.Column("owner", sa.String(length=200), nullable=False),
+        sa.Column("key", sa.String(length=200), nullable=False),
+        sa.Column("value", JSON, nullable=True),
+        sa.Column("run_id", sa.String(length=200), nullable=True),
+        sa.Column("step", sa.Integer(), nullable=True),
+        sa.Column("writer", sa.String(length=200), nullable=True),
+        sa.Column("merge", sa.String(length=20), nullable=True),
+        sa.PrimaryKeyConstraint("scope", "owner", "key", name=op.f("pk_plugin_state")),
+    )
+    op.create_table(
         "threads",
         sa.Column("id", sa.String(length=200), nullable=False),
         sa.Column("agent", sa.String(length=200), nullable=False),

@@ -1,0 +1,194 @@
+"""Where plugins are heard: what each phase shows them, and what their verdicts come to.
+
+A plugin never sees a transaction: it is asked before one begins, and what it noted is written in the one that follows.
+An agent without plugins costs a look into a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from chordage.orchestrator.core import context_messages, phase_fold, phases
+from chordage.orchestrator.core.agent import AgentSpec, Effect
+from chordage.orchestrator.core.errors import ModelFailed
+from chordage.orchestrator.core.model import Reply, Said
+from chordage.orchestrator.core.phases import Hook, Scope
+from chordage.orchestrator.core.reasons import Ending
+from chordage.orchestrator.core.records import Run
+from chordage.orchestrator.core.state_updates import SetState
+from chordage.orchestrator.plugins.crew import Crew
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import plugin_state, runs
+from chordage.orchestrator.store.plugin_state import Noter
+from chordage.orchestrator.store.tx import Tx
+
+log = structlog.get_logger()
+SHOWN = "context_messages"  # in scope run: which context messages were shown, and when
+
+
+@dataclass(kw_only=True, slots=True)
+class Hearing:
+    """One piece of work on a run, and the plugins that are heard in it. Collects what they note."""
+
+    rt: Runtime
+    crew: Crew
+    run: Run
+    agent: AgentSpec
+    step: int
+    said: tuple[Said, ...] = ()
+    said_before: int = 0
+    call_id: str = ""
+    notes: list[SetState] = field(default_factory=list)
+    _state: dict[Scope, dict[str, Any]] | None = None
+
+    @property
+    def noter(self) -> Noter:
+        return Noter(thread_id=self.run.thread_id, run_id=self.run.id, step=self.step, call_id=self.call_id)
+
+    def state(self) -> dict[Scope, dict[str, Any]]:
+        if self._state is None:
+            with self.rt.store.read() as tx:
+                self._state = plugin_state.held(tx, self.noter)
+        return self._state
+
+    def moment(self, reply: Reply | None = None) -> dict[str, Any]:
+        """What every phase shows."""
+        run, usage = self.run, self.run.usage
+        return {
+            "run_id": run.id, "thread_id": run.thread_id, "agent": self.agent.name, "group": run.group,
+            "step": self.step, "rounds": run.rounds, "usage": usage if reply is None else usage + reply.usage,
+            "elapsed": (self.rt.now() - run.started_at).total_seconds(), "said": self.said,
+            "said_before": self.said_before, "state": self.state(),
+        }  # fmt: skip
+
+    def hear(self, hook: Hook, context: Any) -> list[Any]:
+        """Their verdicts; what they note is seen by whoever is asked next."""
+        given = self.crew.ask(hook, context)
+        new = phase_fold.updates(given, self.crew.ids)
+        self.notes += new
+        for one in new:
+            values = self.state()[one.scope]
+            if plugin_state.unfit(values.get(one.key), one) is None:  # else it is refused when it is written
+                values[one.key] = plugin_state.combined(values.get(one.key), one)
+        return given
+
+    def of_call(self, call_id: str) -> Hearing:
+        """The same for one call: what is noted is the call's, and fails with it."""
+        return replace(self, call_id=call_id, notes=[], _state=None)
+
+
+def hearing(rt: Runtime, run: Run, agent: AgentSpec, step: int, **known: Any) -> Hearing:
+    return Hearing(rt=rt, crew=rt.crews(agent), run=run, agent=agent, step=step, **known)
+
+
+def start(at: Hearing) -> None:
+    """RunStart, in the first step of a run."""
+    if at.step == 1 and at.crew.listens(Hook.RUN_START):
+        at.hear(Hook.RUN_START, phases.RunStart(**at.moment()))
+
+
+def before_inference(at: Hearing, tools: Sequence[str]) -> phase_fold.Inference:
+    if at.crew.listens(Hook.STEP_START):
+        at.hear(Hook.STEP_START, phases.StepStart(**at.moment()))
+    if not at.crew.listens(Hook.BEFORE_INFERENCE):
+        return phase_fold.Inference()
+    shown = phases.BeforeInference(**at.moment(), model=at.agent.model, tools=tuple(tools), params=at.agent.params)
+    return phase_fold.inference(at.hear(Hook.BEFORE_INFERENCE, shown), at.crew.ids)
+
+
+def texts_due(at: Hearing, found: phase_fold.Inference) -> tuple[str, ...]:
+    """The context messages that are shown in this prompt; that they were is noted."""
+    if not found.messages:
+        return ()
+    book = {name: context_messages.Shown(**mark) for name, mark in at.state()[Scope.RUN].get(SHOWN, {}).items()}
+    due = context_messages.due(found.messages, book, at.step)
+    marks = {name: {"step": mark.step, "digest": mark.digest} for name, mark in due.shown.items()}
+    at.notes.append(SetState(scope=Scope.RUN, key=SHOWN, value=marks))
+    return due.texts
+
+
+def after_inference(at: Hearing, *, reply: Reply | None = None, error: ModelFailed | None = None) -> Ending | None:
+    """AfterInference and StepEnd; also when the model failed."""
+    if not (at.crew.listens(Hook.AFTER_INFERENCE) or at.crew.listens(Hook.STEP_END)):
+        return None
+    failed = None if error is None else _shown_error(error)
+    shown = {**at.moment(reply), "reply": reply, "error": failed}
+    ending = phase_fold.after_inference(at.hear(Hook.AFTER_INFERENCE, phases.AfterInference(**shown)))
+    at.hear(Hook.STEP_END, phases.StepEnd(**{**shown, "state": at.state()}))
+    return ending
+
+
+def _shown_error(error: ModelFailed) -> phases.ModelError:
+    return phases.ModelError(fault=error.fault, message=str(error), attempts=error.attempts)
+
+
+def shown_call(
+    call_id: str,
+    ask_id: str,
+    tool: str,
+    arguments: dict[str, Any],
+    effect: Effect,
+    resumed: phases.Resumed | None = None,
+) -> phases.ShownCall:
+    return phases.ShownCall(id=call_id, ask_id=ask_id, tool=tool, arguments=arguments, effect=effect, resumed=resumed)
+
+
+def gate(at: Hearing, call: phases.ShownCall) -> phase_fold.Gate:
+    """BeforeToolExecute. Amended arguments are looked at once more: a rule must not be slipped past by amending."""
+    if not at.crew.listens(Hook.BEFORE_TOOL_EXECUTE):
+        return phase_fold.Gate()
+    found = phase_fold.gate(at.hear(Hook.BEFORE_TOOL_EXECUTE, phases.BeforeToolExecute(**at.moment(), call=call)))
+    if not found.amended:
+        return found
+    amended = shown_call(call.id, call.ask_id, call.tool, found.arguments(call.arguments), call.effect, call.resumed)
+    again = at.hear(Hook.BEFORE_TOOL_EXECUTE, phases.BeforeToolExecute(**at.moment(), call=amended))
+    judged = phase_fold.gate(again)
+    return phase_fold.Gate(
+        verdict=judged.verdict, plugin=judged.plugin, code=judged.code, amended=found.amended | judged.amended
+    )
+
+
+def after_tool(at: Hearing, call: phases.ShownCall, content: str, code: str | None, seconds: float | None) -> str:
+    """AfterToolExecute: the content as the plugins leave it, with what they add behind it."""
+    if not at.crew.listens(Hook.AFTER_TOOL_EXECUTE):
+        return content
+    outcome = phases.ShownOutcome(content=content, code=code, seconds=seconds)
+    shown = phases.AfterToolExecute(**at.moment(), call=call, outcome=outcome)
+    found = phase_fold.aftermath(at.hear(Hook.AFTER_TOOL_EXECUTE, shown), at.crew.ids)
+    return "\n\n".join([content if found.content is None else found.content, *found.messages])
+
+
+def run_end(rt: Runtime, run: Run) -> None:
+    """RunEnd, after the end is on record: nothing that goes wrong here changes it."""
+    try:
+        at = hearing(rt, run, rt.agents.get(run.agent), run.step)
+        if at.crew.listens(Hook.RUN_END):
+            _hear_the_end(rt, at)
+    except Exception:
+        log.exception("plugins did not hear of the end", run=run.id)
+
+
+def _hear_the_end(rt: Runtime, at: Hearing) -> None:
+    with rt.store.read() as tx:
+        ended = runs.load(tx, at.run.id)
+    if ended is None or ended.reason is None:
+        return
+    ending = Ending(reason=ended.reason, code=ended.code, detail=ended.detail)
+    at.hear(Hook.RUN_END, phases.RunEnd(**at.moment(), ending=ending))
+    with rt.store.write() as tx:
+        note(tx, at)
+
+
+def note(tx: Tx, at: Hearing) -> str | None:
+    """What they noted, in the transaction of what it is about: all of it, or nothing and why."""
+    if not at.notes:
+        return None
+    with tx.begin_nested() as inner:
+        conflict = plugin_state.note(tx, at.noter, at.notes)
+        if conflict is not None:
+            inner.rollback()
+    return conflict

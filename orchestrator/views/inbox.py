@@ -1,0 +1,70 @@
+"""The inbox: every question about a call that nobody has answered yet, over all threads, oldest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from chordage.orchestrator.core.errors import NotFound
+from chordage.orchestrator.core.suspending import OnExpiry, ResumeMode, Why
+from chordage.orchestrator.store import reads_suspensions, suspensions
+from chordage.orchestrator.store.reads_suspensions import Row
+from chordage.orchestrator.store.tx import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenQuestion:
+    id: str  # of the suspension
+    call_id: str
+    run_id: str
+    thread_id: str
+    agent: str
+    tool: str
+    arguments: dict[str, Any]
+    why: Why
+    prompt: str
+    schema: dict[str, Any] | None  # what an answer has to look like
+    resume_mode: ResumeMode
+    created_at: datetime
+    expires_at: datetime | None
+    on_expiry: OnExpiry
+    overdue: bool  # it was to be answered by `expires_at`, and stays open until somebody does
+
+
+def inbox(
+    store: Store,
+    *,
+    limit: int = 50,
+    agent: str | None = None,
+    thread_id: str | None = None,
+    run_id: str | None = None,
+    why: Why | None = None,
+    after: str | None = None,
+) -> list[OpenQuestion]:
+    """The next page is what comes after the last question of this one; it may have been answered meanwhile."""
+    with store.read() as tx:
+        mark = None
+        if after is not None:
+            last = suspensions.load(tx, after)
+            if last is None:
+                raise NotFound(f"leave `after` out to start again: there is no suspension {after!r}")
+            mark = (last.created_at, last.id)
+        rows = reads_suspensions.open_ones(
+            tx, limit=limit, agent=agent, thread_id=thread_id, run_id=run_id, why=why, after=mark
+        )
+    return [_question(row) for row in rows]
+
+
+def _question(row: Row) -> OpenQuestion:
+    values = dict(row)
+    overdue = values.pop("escalated_at") is not None
+    kinds = {"why": Why, "resume_mode": ResumeMode, "on_expiry": OnExpiry}
+    return OpenQuestion(**{**values, **{name: kind(values[name]) for name, kind in kinds.items()}}, overdue=overdue)
+
+
+def schema_asked(store: Store, target: str) -> dict[str, Any] | None:
+    """What the answer to this suspension, or to the newest of this call, has to look like. None: anything will do."""
+    with store.read() as tx:
+        found = suspensions.named(tx, target)
+    return found.schema if found else None

@@ -1,0 +1,97 @@
+"""The parts of a run, as they are shown: what was done, what is being done, and what is waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from chordage.orchestrator.core.model import Fault, StopReason, Usage
+from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.records import Phase
+from chordage.orchestrator.views.calls import CallView
+
+
+class StepStatus(StrEnum):
+    OPEN = "open"
+    DONE = "done"
+    BROKEN_OFF = "broken_off"  # the run ended here, without a reply
+
+
+class Pause(StrEnum):
+    """What else a run may be shown at than a phase."""
+
+    WAITING = "waiting"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptView:
+    model: str
+    seconds: float
+    fault: Fault | None
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InferenceStep:
+    number: int
+    status: StepStatus
+    worker: str | None  # who has it in hand, once that is on record
+    model: str | None
+    stop: StopReason | None
+    text: str | None
+    asks: int  # how many calls the reply asked for
+    attempts: tuple[AttemptView, ...]
+    usage: Usage
+    seconds: float | None
+    at: datetime | None  # when the reply was recorded
+    kind: Phase = Phase.INFERENCE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolRound:
+    number: int
+    status: StepStatus
+    calls: tuple[CallView, ...]
+    at: datetime | None = None  # when its results were recorded
+    kind: Phase = Phase.TOOL_ROUND
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayStep:
+    """Calls of earlier rounds that were decided about went on; as they are now."""
+
+    number: int
+    status: StepStatus
+    calls: tuple[CallView, ...]
+    at: datetime | None  # when its results were recorded
+    kind: Phase = Phase.REPLAY
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitStep:
+    """Nothing moved until somebody decided."""
+
+    number: int
+    status: StepStatus
+    calls: tuple[CallView, ...]  # that waited, as they are now
+    at: datetime | None
+    until: datetime | None  # the answer it went on with, if that is on record
+    kind: Pause = Pause.WAITING
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interruption:
+    """The run was ended from outside."""
+
+    number: int
+    reason: Reason
+    code: str | None
+    detail: str | None
+    at: datetime | None
+    status: StepStatus = StepStatus.DONE
+    kind: Pause = Pause.INTERRUPTED
+
+
+Step = InferenceStep | ToolRound | ReplayStep | WaitStep | Interruption

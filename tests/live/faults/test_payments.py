@@ -1,0 +1,137 @@
+"""Money: workers are killed inside calls that pay, and still nobody pays twice.
+
+What an unsafe call did before its worker died is asked of a person, who looks into the book; a reconcilable call looks
+there itself; an idempotent one is booked again under the same key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+from collections import Counter
+
+import psutil
+import pytest
+
+from support.invariants import check_all
+from support.rig import Plan, Rig
+from support.rig_inbox import answer, inbox
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+
+TURNS = 60
+EVERY = 0.5  # seconds between two kills, as far as there is somebody left to kill
+
+
+class Murders:
+    """Tools workers are lost inside their calls: one child, or a whole worker. A supervisor starts others."""
+
+    def __init__(self, rig: Rig, victims: list[str]) -> None:
+        self._rig = rig
+        self._victims = victims
+        self._chance = random.Random(11)
+        self._next = time.monotonic()
+        self.kills = 0
+
+    def go_on(self) -> None:
+        self._rig.restart_the_dead()
+        ready = [self._rig.workers[name] for name in self._victims if self._rig.workers[name].is_ready]
+        if time.monotonic() < self._next or not ready:
+            return
+        self._next = time.monotonic() + EVERY
+        chosen = self._chance.choice(ready)
+        if self._chance.random() < 0.3:
+            chosen.kill()
+        else:
+            self._kill_a_child_of(chosen.pid)
+        self.kills += 1
+
+    def _kill_a_child_of(self, pid: int) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(pid).children()
+            if children:
+                self._chance.choice(children).kill()
+
+
+class Accountant:
+    """Answers what nobody knows by a look into the book."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.answers: Counter[str] = Counter()
+
+    def go_on(self) -> None:
+        for row in inbox(self._rig):
+            assert row["why"] == "outcome_unknown"
+            paid = key_of(self._rig.row("calls", id=row["call_id"])) in booked(self._rig)
+            payload = {"answer": "result", "result": "paid"} if paid else {"answer": "retry"}
+            answer(self._rig, row, payload=payload)
+            self.answers[payload["answer"]] += 1
+
+
+def key_of(call: dict) -> str:
+    return f"{call['run_id']}:{call['ask_id']}:{call['generation']}"
+
+
+def booked(rig: Rig) -> Counter[str]:
+    """How often each call is in the book."""
+    book = rig.room / "book.jsonl"
+    lines = book.read_text().splitlines() if book.exists() else []
+    return Counter(json.loads(line)["key"] for line in lines)
+
+
+def shop(make_rig, url: str) -> Rig:
+    """Nothing is called poison here, however many workers it has seen die."""
+    rig = make_rig(url, lease=3, beat=1, sweep=1, poison_after=10_000, log_level="WARNING")
+    rig.worker("turns", "--role", "turns", "--concurrency", "32")
+    for name in ("till-1", "till-2"):
+        rig.worker(name, "--role", "tools", "--concurrency", "3")
+    rig.ready()
+    return rig
+
+
+def sell(rig: Rig, murders: Murders, accountant: Accountant, *tools: str) -> None:
+    for n in range(TURNS):
+        rig.submit(Plan(id=f"p{n}", tools=(tools[n % len(tools)],), seconds=0.8), f"t{n}", agent="payer")
+
+    def meanwhile() -> None:
+        murders.go_on()
+        accountant.go_on()
+
+    rig.wait_until_done(80, meanwhile=meanwhile)
+    check_all(rig.runtime.store)
+    assert Counter(turn["disposition"] for turn in rig.rows("turns")) == {"answered": TURNS}
+    assert Counter(run["reason"] for run in rig.rows("runs")) == {"natural_end": TURNS}
+    assert Counter(call["status"] for call in rig.rows("calls")) == {"succeeded": TURNS}
+
+
+def test_a_person_who_looks_into_the_book_lets_nobody_pay_twice(make_rig, database_url):
+    rig = shop(make_rig, database_url)
+    murders, accountant = Murders(rig, ["till-1", "till-2"]), Accountant(rig)
+
+    sell(rig, murders, accountant, "charge")
+
+    begun = len(rig.ledger(what="tool", phase="begin"))
+    print(f"{murders.kills} kills, {begun} begun, answers {dict(accountant.answers)}")
+    assert booked(rig) == {key_of(call): 1 for call in rig.rows("calls")}
+    assert accountant.answers["result"] > 0, "somebody died behind his line in the book"
+    assert accountant.answers["retry"] > 0, "somebody died before it"
+    assert begun == TURNS + accountant.answers["retry"], "nothing ran again without a person's word"
+    assert {row["status"] for row in rig.rows("suspensions")} == {"settled"}
+
+
+def test_calls_that_can_be_looked_up_or_repeated_need_no_person(make_rig, database_url):
+    rig = shop(make_rig, database_url)
+    murders, accountant = Murders(rig, ["till-1", "till-2"]), Accountant(rig)
+
+    sell(rig, murders, accountant, "charge_on_record", "charge_by_key")
+
+    begun = Counter(fact["name"] for fact in rig.ledger(what="tool", phase="begin"))
+    print(f"{murders.kills} kills, begun {dict(begun)}, booked {booked(rig).total()}")
+    assert rig.rows("suspensions") == []
+    for call in rig.rows("calls"):
+        times = booked(rig)[key_of(call)]
+        assert times == 1 or (times > 1 and call["tool"] == "charge_by_key"), call
+    assert all(count > TURNS // 2 for count in begun.values()), "some of both were cut off and begun again"
