@@ -6,11 +6,12 @@ Beside a round that is still out, an answer is carried out at once, and its call
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chordage.orchestrator import gate, views
-from chordage.orchestrator.core import resuming
+from chordage.orchestrator.core import resuming, storable
 from chordage.orchestrator.core.agent import ToolMode
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound
 from chordage.orchestrator.core.intents import Advance, CallTool, Intent
@@ -57,6 +58,7 @@ def _asked(rt: Runtime, request: DecisionRequest) -> Suspension:
 
 def _check(rt: Runtime, request: DecisionRequest, asked: Suspension) -> None:
     """Whether the answer fits the question. An answer that was stored was checked when it came."""
+    _check_storable(request, rt.bounds.text_bytes)
     if request.action is Action.CANCEL:
         if request.edited_args is not None:
             raise InvalidDecision("a denied call has no arguments: leave edited_args out", field="edited_args")
@@ -65,6 +67,26 @@ def _check(rt: Runtime, request: DecisionRequest, asked: Suspension) -> None:
         _check_arguments(rt, request.edited_args, asked)
     if asked.schema is not None and (wrong := complaint_about(request.payload, asked.schema)):
         raise InvalidDecision(_misfit(asked, wrong), field="payload")
+
+
+def _check_storable(request: DecisionRequest, limit: int) -> None:
+    """What no database keeps, or only some, is refused before anything of it is stored."""
+    if request.key is not None and not 1 <= len(request.key) <= storable.NAME_MAX:
+        told = f"give a decision_key of 1 to {storable.NAME_MAX} characters; it has {len(request.key)}"
+        raise InvalidDecision(told, field="decision_key")
+    given = {"payload": request.payload, "edited_args": request.edited_args, "reason": request.reason}
+    for field, value in {**given, "decision_key": request.key}.items():
+        if storable.json(value) != value:
+            raise InvalidDecision(f"remove from {field} what is no text: a NUL, or half a surrogate pair", field=field)
+        if (size := _size(field, value)) > limit:
+            raise InvalidDecision(f"give a shorter {field}: it has {size} bytes, the limit is {limit}", field=field)
+
+
+def _size(field: str, value: object) -> int:
+    try:
+        return len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+    except (TypeError, ValueError) as error:
+        raise InvalidDecision(f"give {field} as JSON: {error}", field=field) from error
 
 
 def _misfit(asked: Suspension, wrong: str) -> str:

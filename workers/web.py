@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -9,14 +11,16 @@ from fastapi import FastAPI
 from chordage.config import log as logging_config
 from chordage.config.settings import Settings, SettingsFault
 from chordage.orchestrator import views
+from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.message import TurnRequest
-from chordage.orchestrator.loops.server import make_server
+from chordage.orchestrator.core.suspending import DecisionRequest
+from chordage.orchestrator.loops.server import SOURCE, make_server
 from chordage.orchestrator.stages import Admitted
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.views import TurnView
 from chordage.tasks.courier import Courier
-from chordage.tasks.intake import accept
+from chordage.tasks.intake import accept, decide
 from chordage.workers.app import make_app as make_celery
 from chordage.workers.bootstrap import check_redis, check_services, runtime_from
 from chordage.workers.fleet.found import settings_for_cli
@@ -48,10 +52,15 @@ def wired(settings: Settings) -> FastAPI:
     def wait(turn_id: str, seconds: float) -> TurnView:
         return wait_for_turn(redis, rt, turn_id, seconds, prefix=settings.prefix)
 
+    def take_decisions(requests: Sequence[DecisionRequest]) -> list[Decided]:
+        return decide(rt, courier, requests, source=SOURCE)
+
     return make_server(
         accept=take,
         turn=turn,
         wait=wait,
+        inbox=partial(views.inbox, rt.store),
+        decide=take_decisions,
         checks={"database": lambda: migrating.check(rt.store), "redis": lambda: check_redis(settings)},
         bounds=rt.bounds,
         version=version("chordage"),

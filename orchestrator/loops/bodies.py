@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
+from chordage.orchestrator.core.agent import WhileWaiting
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, WhenBusy
 from chordage.orchestrator.loops import problems
-
-# As JSON writes it; an escaped backslash before it makes it six harmless characters.
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-
-
-def _in_utc(moment: datetime) -> datetime:
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError("lies outside the years 1 to 9999") from error
-
-
-def _storable(value: dict[str, Any]) -> dict[str, Any]:
-    """JSON as the standard has it, and as every database can keep it."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("holds half of a surrogate pair, which is no Unicode text") from error
-    except ValueError as error:
-        raise ValueError("holds NaN or an infinite number, which JSON does not have") from error
-    if _NUL.search(text):
-        raise ValueError("holds a NUL character: remove it")
-    return value
-
-
-Name = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
-Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
-JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
+from chordage.orchestrator.loops.decisions import AT_ONCE, DecisionBody
+from chordage.orchestrator.loops.fields import JsonObject, Moment, Name
 
 
 class TurnFields(BaseModel):
@@ -81,6 +52,17 @@ class TurnFields(BaseModel):
     when_busy: Annotated[WhenBusy, Field(description="`reject`: 409 while a run is open on the thread.")] = (
         WhenBusy.ENQUEUE
     )
+    while_waiting: Annotated[
+        WhileWaiting | None,
+        Field(
+            description="While the thread's run waits for decisions. `supersede`: this message ends it. `hold`: it "
+            "queues. Left out: as the agent says."
+        ),
+    ] = None
+    decisions: Annotated[
+        tuple[DecisionBody, ...],
+        Field(max_length=AT_ONCE, description="About calls that wait; stored with the message, applied before it."),
+    ] = ()
 
     def request(self, sender: Sender, source: str) -> TurnRequest:
         message = Message(
@@ -91,6 +73,7 @@ class TurnFields(BaseModel):
             message=message, agent=self.agent, strategy=self.strategy, control=self.control, group=self.group,
             tenant=self.tenant, source=source, dedupe_key=self.dedupe_key, reply_target=self.reply_target,
             not_before=self.not_before, deadline=self.deadline, when_busy=self.when_busy,
+            while_waiting=self.while_waiting, decisions=tuple(body.request() for body in self.decisions),
         )  # fmt: skip
 
 

@@ -13,7 +13,14 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from chordage.orchestrator.core.errors import Conflict, InvalidMessage, NotFound, Unavailable, UnknownAgent
+from chordage.orchestrator.core.errors import (
+    Conflict,
+    InvalidDecision,
+    InvalidMessage,
+    NotFound,
+    Unavailable,
+    UnknownAgent,
+)
 
 log = structlog.get_logger()
 
@@ -57,7 +64,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _of_http)
     app.add_exception_handler(Exception, _of_ours)
-    for kind in (InvalidMessage, UnknownAgent, NotFound, Conflict, Unavailable):
+    for kind in (InvalidMessage, InvalidDecision, UnknownAgent, NotFound, Conflict, Unavailable):
         app.add_exception_handler(kind, _of_ours)
 
 
@@ -65,7 +72,7 @@ def _of_ours(request: Request, error: Exception) -> JSONResponse:
     match error:
         case InvalidMessage(too_large=True):
             return answer(413, "too_large", str(error), field=error.field)
-        case InvalidMessage():
+        case InvalidMessage() | InvalidDecision():
             return answer(422, "invalid", str(error), field=error.field)
         case UnknownAgent():
             return answer(404, "unknown_agent", str(error), field="agent")

@@ -22,6 +22,7 @@ from chordage.orchestrator.core.message import Bounds, Sender, TurnRequest
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.loops import problems
 from chordage.orchestrator.loops.bodies import BodyLimit, TurnFields
+from chordage.orchestrator.loops.decisions import Decide, ReadInbox, add_decisions
 from chordage.orchestrator.loops.health import Check, Health
 from chordage.orchestrator.loops.problems import documented
 from chordage.orchestrator.views import TurnView
@@ -35,6 +36,9 @@ SLICE = 2.0  # a wait looks this often whether the server is stopping
 ABOUT = """\
 Hand messages to the agents of a room and read what became of them. A message becomes a *turn* on a *thread*; it is
 stored before it is answered with 202, and is carried out by the workers.
+
+A call that needs a decision waits in the *inbox* until somebody decides. It holds nothing meanwhile, and may wait for
+months.
 
 **Sender.** Who sends a message comes from the credential of the caller and never from the body. No credentials are
 configured in this version, so the sender of every message that comes in here is `service`.
@@ -89,6 +93,8 @@ def make_server(
     accept: Accept,
     turn: ReadTurn,
     wait: Wait,
+    inbox: ReadInbox,
+    decide: Decide,
     checks: Mapping[str, Check],
     bounds: Bounds,
     version: str,
@@ -108,6 +114,7 @@ def make_server(
     app.add_middleware(BodyLimit, limit=largest_body(bounds))
     problems.install(app)
     _add_turns(app, accept, turn, patience)
+    add_decisions(app, inbox, decide)
     _add_health(app, health)
     return app
 

@@ -23,7 +23,8 @@ REMEMBERED = "permission.allow"
 PROMPT_MAX = 2_000  # characters of arguments shown to whoever decides
 
 SCHEMA = {
-    "type": ["object", "null"],
+    "type": ["object", "boolean", "null"],  # a plain yes, or one that is to be remembered
+    "not": {"const": False},  # to say no is to deny
     "properties": {"remember": {"type": "boolean", "description": "allow this for the rest of the thread"}},
 }
 

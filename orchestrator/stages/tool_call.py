@@ -168,17 +168,16 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
         with rt.store.single() as tx:
             if not claims.claim_call(tx, call, token, rt.worker, now=now, lease_until=until):
                 return None
-    began = call.started_at or now
-    return Work(call=call, agent_name=agent_name, epoch=epoch, token=token, began=began, decision=_decision(rt, call))
+    work = Work(call=call, agent_name=agent_name, epoch=epoch, token=token, began=call.started_at or now)
+    return _with_answer(rt, work, call.suspension_id) if call.suspension_id else work
 
 
-def _decision(rt: Runtime, call: Call) -> Any:
-    """What the tool is told of the answer to its question. A call that never asked costs no look."""
-    if call.suspension_id is None:
-        return None
+def _with_answer(rt: Runtime, work: Work, suspension_id: str) -> Work:
     with rt.store.read() as tx:
-        asked, answer = suspensions.load(tx, call.suspension_id), decisions.of_suspension(tx, call.suspension_id)
-    return seen_by_tool(asked, answer) if asked and answer else None
+        asked, answer = suspensions.load(tx, suspension_id), decisions.of_suspension(tx, suspension_id)
+    if asked is None or answer is None:
+        return work
+    return replace(work, decision=seen_by_tool(asked, answer), answer=answer.payload)
 
 
 def _may_start(call: Call, now: datetime) -> bool:

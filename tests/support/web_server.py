@@ -52,7 +52,8 @@ def server_with(**doors: object) -> FastAPI:
     def unexpected(*args: object) -> object:
         raise AssertionError(args)
 
-    given = {"accept": unexpected, "turn": unexpected, "wait": unexpected, "checks": {"database": lambda: None}}
+    names = ("accept", "turn", "wait", "inbox", "decide")
+    given = {**dict.fromkeys(names, unexpected), "checks": {"database": lambda: None}}
     return make_server(**{**given, "bounds": Bounds(), "version": "0", **doors})
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chordage.orchestrator.core.errors import ChordageError, Unavailable
+from chordage.orchestrator.core.reasons import Reason
 from chordage.workers.cli import message
 from chordage.workers.cli.output import json_option
 from chordage.workers.cli.streaming import Streamed
@@ -110,19 +111,21 @@ def _cancel(rt: Runtime, turn_id: str, reason: str) -> None:
 
 
 class _Patience:
-    """Says once why nothing happens."""
+    """Says why nothing happens, and says it again only when it has become something else."""
 
     def __init__(self) -> None:
-        self._said = False
+        self._said = ""
 
     def __call__(self, turn: TurnView) -> None:
-        if self._said:
-            return
-        self._said = True
+        told = self._why(turn)
+        if told != self._said:
+            click.echo(f"chordage: turn {turn.id} {told}", err=True)
+        self._said = told
+
+    @staticmethod
+    def _why(turn: TurnView) -> str:
+        if turn.reason is Reason.SUSPENDED:
+            return f"waits for a decision: `chordage inbox --run {turn.run_id}` shows which"
         if turn.run_id is not None:
-            told = f"is carried out by another process (run {turn.run_id})"
-        else:
-            told = (
-                f"waits: thread {turn.thread_id} or group {turn.group.value} is busy; `chordage turns` shows with what"
-            )
-        click.echo(f"chordage: turn {turn.id} {told}", err=True)
+            return f"is carried out by another process (run {turn.run_id})"
+        return f"waits: thread {turn.thread_id} or group {turn.group.value} is busy; `chordage turns` shows with what"

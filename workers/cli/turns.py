@@ -44,7 +44,7 @@ def turns(
 
 def _took(line: object) -> str | None:
     from chordage.orchestrator.views import TurnLine
-    from chordage.workers.cli.showing import span
+    from chordage.workers.cli.showing_calls import span
 
     assert isinstance(line, TurnLine)
     if line.started_at is None or line.done_at is None:

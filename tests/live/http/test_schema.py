@@ -14,7 +14,7 @@ from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.tx import Store
-from chordage.tasks.intake import accept
+from chordage.tasks.intake import accept, decide
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
 from support.web_server import served, server_with, with_database
@@ -44,8 +44,14 @@ def test_the_api_keeps_what_its_schema_promises(settings, database_url, tmp_path
             raise Unavailable("it is not due yet")
         return turn
 
-    take = partial(accept, rt, Nobody())
-    app = server_with(accept=take, turn=partial(views.turn, rt.store), wait=wait, bounds=rt.bounds)
+    app = server_with(
+        accept=partial(accept, rt, Nobody()),
+        turn=partial(views.turn, rt.store),
+        wait=wait,
+        inbox=partial(views.inbox, rt.store),
+        decide=partial(decide, rt, Nobody(), source="test"),
+        bounds=rt.bounds,
+    )
     with served(app) as client:
         program = Path(sysconfig.get_path("scripts"), "schemathesis")
         bounds = ["--seed", "1", "--max-examples", "15", "--phases", "coverage,fuzzing"]

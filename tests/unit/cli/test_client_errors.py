@@ -127,7 +127,10 @@ def test_a_wrong_setting_is_named(chordage):
     assert "CHORDAGE_LEASE" in done.stderr
 
 
-READERS = [("turns",), ("threads",), ("show", "x"), ("cancel", "x"), ("migrate", "--check"), ("submit", "x")]
+READERS = [
+    ("turns",), ("threads",), ("show", "x"), ("inbox",), ("approve", "x"), ("deny", "x"), ("cancel", "x"),
+    ("migrate", "--check"), ("submit", "x"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", READERS)

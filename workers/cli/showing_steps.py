@@ -1,0 +1,101 @@
+"""The steps of a run in lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import assert_never
+
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.views import (
+    AttemptView,
+    CallView,
+    InferenceStep,
+    Interruption,
+    ReplayStep,
+    RunView,
+    Step,
+    StepStatus,
+    ToolRound,
+    WaitStep,
+)
+from chordage.workers.cli.showing_calls import call_lines, clock, indented, moment, span, state
+
+
+def run_lines(run: RunView) -> Iterator[str]:
+    yield ""
+    why = f" ({run.reason.value})" if run.reason else ""
+    took = f", took {span((run.ended_at - run.started_at).total_seconds())}" if run.ended_at else ""
+    yield f"run {run.id}: {run.status.value}{why}, {_usage(run.usage)}, began {clock(run.started_at)}{took}"
+    for step in run.steps:
+        yield from _step(step)
+
+
+def _step(step: Step) -> Iterator[str]:
+    match step:
+        case InferenceStep():
+            yield from _inference(step)
+        case ToolRound():
+            yield f"  {step.number}  tools{_recorded(step.status, step.at)}"
+            for call in step.calls:
+                yield from call_lines(call, "     ")
+        case ReplayStep():
+            yield f"  {step.number}  replay{_recorded(step.status, step.at)}"
+            yield from (f"     {state(call)}" for call in step.calls)
+        case WaitStep():
+            yield f"  {step.number}  wait   {_wait(step)}"
+        case Interruption():
+            why = ": ".join(word for word in (step.reason.value, step.code, step.detail) if word)
+            yield f"  {step.number}  interrupted  {why}{_at(step.at)}"
+        case _:
+            assert_never(step)
+
+
+def _inference(step: InferenceStep) -> Iterator[str]:
+    if step.model is None:
+        worker = f", in hand of {step.worker}" if step.worker else ""
+        yield f"  {step.number}  model  {step.status.value.replace('_', ' ')}{worker}"
+        return
+    asked = f", asks for {_counted(step.asks, 'call')}" if step.asks else ""
+    stop = f"stop {step.stop.value}" if step.stop else ""
+    took = span(step.seconds or 0)
+    yield f"  {step.number}  model  {step.model}, {took}, {_usage(step.usage)}, {stop}{asked}{_at(step.at)}"
+    yield from (_failed_attempt(attempt) for attempt in step.attempts if attempt.fault)
+    if step.text and step.asks:
+        yield from indented(step.text, "     ")
+
+
+def _failed_attempt(attempt: AttemptView) -> str:
+    assert attempt.fault is not None
+    return f"     tried {attempt.model}: {attempt.fault.value} after {span(attempt.seconds)}: {attempt.detail}"
+
+
+def _wait(step: WaitStep) -> str:
+    told = f"for {_named(step.calls)}"
+    if step.at is None:
+        return told
+    if step.status is StepStatus.OPEN:
+        return f"{told}, since {moment(step.at)}"
+    took = f", {span((step.until - step.at).total_seconds())}" if step.until else ""
+    return f"{told}{took}{_at(step.at)}"
+
+
+def _named(calls: Sequence[CallView]) -> str:
+    return f"{_counted(len(calls), 'call')}: {', '.join(call.tool for call in calls)}"
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _recorded(status: StepStatus, at: datetime | None) -> str:
+    return "  open" if status is StepStatus.OPEN else f"  {clock(at)}" if at else ""
+
+
+def _at(at: datetime | None) -> str:
+    return f", {clock(at)}" if at else ""
+
+
+def _usage(usage: Usage) -> str:
+    cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens else ""
+    return f"{usage.input_tokens}{cached} tokens in, {usage.output_tokens} out"
