@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -143,6 +142,8 @@ def about_the_unknown(tool: str) -> Question:
 
 def digest(arguments: dict[str, Any]) -> str:
     """Of exactly these arguments, whatever order their keys came in."""
+    import hashlib  # loads a library of its own: `import chordage` alone must not pay for it
+
     written = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -16,6 +16,7 @@ from chordage.orchestrator.core.message import Origin
 from chordage.orchestrator.core.model import Attempt, Fault, Reply, StopReason, Usage
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
+from chordage.orchestrator.core.suspending import Question, Why
 from chordage.orchestrator.store.tx import Store
 from chordage.orchestrator.views.history import Role
 from chordage.orchestrator.views.steps import StepStatus
@@ -368,6 +369,12 @@ def test_an_id_is_recognised_for_what_it_names(world):
     assert subjects == [views.Subject.TURN, views.Subject.RUN, views.Subject.THREAD]
 
 
+def run_id_of(store: Store) -> str:
+    run_id = views.turns(store, limit=1)[0].run_id
+    assert run_id is not None
+    return run_id
+
+
 @pytest.mark.parametrize(
     ("ask", "scanned"),
     [
@@ -379,6 +386,14 @@ def test_an_id_is_recognised_for_what_it_names(world):
         (lambda store: views.turns(store, status=TurnStatus.ACTIVE), {"runs"}),
         (lambda store: views.history(store, "t1"), set()),
         (lambda store: views.turn(store, "id000001"), set()),
+        (lambda store: views.run(store, run_id_of(store)), {"turns"}),  # to find the id
+        (views.inbox, {"suspensions"}),
+        (
+            lambda store: views.inbox(store, thread_id="t2", agent="ada", after=views.inbox(store)[0].id),
+            {"suspensions"},
+        ),
+        (lambda store: views.inbox(store, run_id=run_id_of(store)), {"suspensions", "turns"}),
+        (lambda store: views.schema_asked(store, "id000001"), set()),
     ],
 )
 def test_no_reader_walks_through_what_is_over(migrated_database_url, ask, scanned):
@@ -387,6 +402,9 @@ def test_no_reader_walks_through_what_is_over(migrated_database_url, ask, scanne
     store, reading = Store(url), Store(url)
     world = World(store)
     world.submit()
+    world.run_dry()
+    world.tools.asks = lambda order: Question(why=Why.TOOL, prompt="May I?")
+    world.submit(thread="t2")
     world.run_dry()
     statements = []
     event.listen(reading.plain, "connect", lambda raw, _: raw.set_trace_callback(statements.append))
@@ -402,4 +420,6 @@ def test_no_reader_walks_through_what_is_over(migrated_database_url, ask, scanne
         ]
     store.close()
     assert plans
+    walked = [plan for plan in plans if plan.startswith("SCAN suspensions")]
+    assert all("ix_suspensions_inbox" in plan for plan in walked)
     assert {plan.split()[1] for plan in plans if plan.startswith("SCAN")} - {"CONSTANT"} <= scanned

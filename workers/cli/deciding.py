@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chordage.orchestrator.core.errors import InvalidDecision
+from chordage.workers.cli.letting_go import let_go
 from chordage.workers.cli.message import INTERRUPTED, SOURCE
 from chordage.workers.cli.output import print_json
 
@@ -82,5 +83,6 @@ def _go_on_here(settings: Settings, rt: Runtime, intents: Sequence[Intent]) -> N
         with local.heartbeat(rt, settings.beat):
             local.interruptible(lambda: local.carry_out(rt, intents))
     except KeyboardInterrupt:
+        let_go(rt)
         click.echo("\nchordage: `chordage dev` goes on with the run; what you decided is stored", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None

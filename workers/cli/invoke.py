@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import click
 from chordage.orchestrator.core.errors import ChordageError, Unavailable
 from chordage.orchestrator.core.reasons import Reason
 from chordage.workers.cli import message
+from chordage.workers.cli.letting_go import let_go
 from chordage.workers.cli.output import json_option
 from chordage.workers.cli.streaming import Streamed
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from chordage.orchestrator.core.message import TurnRequest
     from chordage.orchestrator.runtime import Runtime
     from chordage.orchestrator.views import TurnView
-
-LONG = 5.0  # seconds a cancelled turn has to let go of what it holds
 
 EPILOG = """\
 Exit codes: 0 the turn was answered; 1 no such agent, or something cannot be reached; 2 the message or an option is
@@ -102,12 +100,7 @@ def _cancel(rt: Runtime, turn_id: str, reason: str) -> None:
     from chordage.orchestrator import stages
 
     stages.cancel_turn(rt, turn_id, reason)
-    rt.held.abort(rt.held.all())
-    until = threading.Event()
-    for _ in range(int(LONG / 0.05)):
-        if not rt.held.all():
-            return
-        until.wait(0.05)
+    let_go(rt)
 
 
 class _Patience:

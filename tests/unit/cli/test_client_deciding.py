@@ -185,7 +185,8 @@ def test_an_answer_that_does_not_fit_is_told_which_answers_there_are(chordage, r
 
 def test_a_batch_is_taken_whole(chordage, rt, room):
     turn = asking_room.waiting_turn(rt, "send")
-    first, second = (question["id"] for question in questions(chordage))
+    to = {question["arguments"]["to"]: question["id"] for question in questions(chordage)}
+    first, second = to["bob"], to["eve"]
     batch = [
         {"target": first, "action": "resume", "payload": True},
         {"target": second, "action": "cancel", "reason": "no", "decision_key": "k"},

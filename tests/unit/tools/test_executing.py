@@ -12,6 +12,7 @@ import pytest
 
 from chordage import Context, Suspend, tool
 from chordage.orchestrator.core.errors import Aborted, HandedOver
+from chordage.orchestrator.core.suspending import ResumeMode
 from chordage.orchestrator.gateways.tools.attempt import Attempt, Letters
 from chordage.orchestrator.gateways.tools.side_thread import SideThreads
 
@@ -118,22 +119,19 @@ def test_a_coroutine_that_cancels_itself_is_an_outcome(bench):
     assert bench.call(confused).content == "ToolError: CancelledError"
 
 
-def test_a_tool_that_suspends_itself_is_told_that_this_does_not_work_yet(bench):
+def test_a_tool_that_suspends_itself_asks_and_is_not_tried_again(bench):
     @tool
     def ask(ctx: Context) -> str:
         ctx.suspend("May I?", expires_in=60)
 
     @tool(retries=3)
     async def ask_async() -> str:
-        raise Suspend("May I?")
+        raise Suspend("May I?", resume_mode="use_decision_as_tool_result")
 
-    for function in (ask, ask_async):
-        outcome = bench.call(function)
-        assert (outcome.code, outcome.tries) == ("suspend_unsupported", 1)
-        assert outcome.content == (
-            f"ToolError: {function.__name__} asked to wait for a decision (May I?), and in this version a tool cannot "
-            "be suspended from inside. Nobody was asked, and nobody will answer."
-        )
+    first, second = bench.call(ask), bench.call(ask_async)
+
+    assert (first.question.prompt, first.question.expires_in) == ("May I?", 60)
+    assert (second.question.resume_mode, second.tries) == (ResumeMode.USE_AS_RESULT, 1)
 
 
 def test_a_declared_exception_is_tried_again_with_growing_pauses(bench):

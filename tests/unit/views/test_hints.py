@@ -1,0 +1,41 @@
+"""A schema in one line: which answers there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from chordage.orchestrator.core.suspending import UNKNOWN_SCHEMA
+from chordage.orchestrator.views import answers
+
+SHOWN = {
+    "of an unknown outcome": (
+        UNKNOWN_SCHEMA, '{"answer": "retry" | "result" | "failed", "result"?: anything, "reason"?: text}'
+    ),
+    "none": (None, "anything"),
+    "true": (True, "anything"),
+    "nothing is known": ({"description": "x"}, "anything"),
+    "kinds": ({"type": ["boolean", "null", "string", "number"]}, "true | false | null | text | number"),
+    "object or null": (
+        {"type": ["object", "null"], "properties": {"remember": {"type": "boolean"}}},
+        '{"remember"?: true | false} | null',
+    ),
+    "members without a type": ({"properties": {"n": {"type": "integer"}}}, '{"n"?: integer}'),
+    "list": ({"type": "array", "items": {"enum": [1, "zwölf"]}}, '[1 | "zwölf", …]'),
+    "choice": ({"anyOf": [{"const": "yes"}, {"type": "null"}]}, '"yes" | null'),
+    "deep": (
+        {"type": "array", "items": {"type": "array", "items": {"type": "array", "items": {"type": "array"}}}},
+        "[[[[anything, …], …], …], …]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "shown"), SHOWN.values(), ids=SHOWN)
+def test_a_schema_is_shown_as_the_answers_that_fit_it(schema, shown):
+    assert answers(schema) == shown
+
+
+def test_a_schema_that_holds_itself_comes_to_an_end():
+    schema = {"type": "array"}
+    schema["items"] = schema
+
+    assert answers(schema) == "[[[[anything, …], …], …], …]"
