@@ -23,6 +23,8 @@ OUTCOME_UNKNOWN = "outcome_unknown"
 UNKNOWN_TEXT = (
     "The worker died while this call was running. It is not known whether it took effect, and it was not run again."
 )
+INTERRUPTED = "[The work on the message above ended before it was done"
+DECIDED = "[What awaited a decision has been decided: the result stands above, where the call was made.]"
 NOT_STARTED = "This call has not been executed yet: it comes after one that awaits a decision."
 AWAITING = "This call has not been executed: it awaits a decision."
 
@@ -46,7 +48,10 @@ def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
                 said.extend(_exchange(entry, by_step.get((entry.run_id, entry.step + 1), [])))
             case Checkpoint.RUN_INTERRUPTED:
                 said.append(UserSays(text=_interrupted(entry.body)))
-            case Checkpoint.TOOL_RESULTS | Checkpoint.RUN_WAITING | Checkpoint.RUN_FINISHED:
+            case Checkpoint.RUN_WAITING:
+                # Behind a reply: a prompt must not end with the model's own words, and there is news further up.
+                said.extend([UserSays(text=DECIDED)] if isinstance(said[-1], AssistantSays) else [])
+            case Checkpoint.TOOL_RESULTS | Checkpoint.RUN_FINISHED:
                 pass  # the results are told from the calls themselves, behind the message that asked
     return tuple(said)
 
@@ -63,7 +68,12 @@ def _interrupted(body: dict[str, Any]) -> str:
     """What the next turn's model has to know of one that was cut off."""
     why = f": {body['detail']}" if body.get("detail") else ""
     ended = body.get("code") or body["reason"]
-    return f"[The work on the message above ended before it was done ({ended}{why}).]"
+    return f"{INTERRUPTED} ({ended}{why}).]"
+
+
+def is_note(said: Said) -> bool:
+    """Whether this is the engine's word to the model, which only stands where a user's words would."""
+    return isinstance(said, UserSays) and said.text.startswith((DECIDED, INTERRUPTED))
 
 
 def _exchange(entry: Entry, calls: Sequence[Told]) -> list[Said]:

@@ -136,4 +136,5 @@ def _fields(
         "due_at": max(request.not_before or now, now),
         "deadline": request.deadline,
         "queued_at": now,
+        "nudge_at": now,
     }

@@ -121,7 +121,9 @@ def _prepare(rt: Runtime, at: Position) -> Work:
     move = decider.next_move(run, agent, None, run.started_at)
     specs = rt.tools.specs(agent) if isinstance(move, Infer) and move.offer_tools else {}
     said = build(entries, known)
-    heard = phasing.hearing(rt, run, agent, at.step, said=said, said_before=_said_before(run, entries, known))
+    heard = phasing.hearing(rt, run, agent, at.step, said=said)
+    if heard.crew.plugins:
+        heard.said_before = _said_before(run, entries, known)
     phasing.start(heard)
     found = phasing.before_inference(heard, list(specs))
     offered = {name: spec for name, spec in specs.items() if found.offers(name)}

@@ -246,8 +246,10 @@ def _expire(rt: Runtime, turn_id: str) -> list[Intent]:
 
 def _stranded(rt: Runtime) -> list[Intent]:
     """A line whose head nobody made ready: it came while the one ahead of it both started and ended."""
-    with rt.store.read() as tx:
-        found = turns.stranded(tx, rt.now() - timedelta(seconds=rt.leases.sweep), BATCH)
+    now = rt.now()
+    with rt.store.write() as tx:
+        before = now - timedelta(seconds=rt.leases.sweep)
+        found = turns.stranded(tx, before, BATCH, look_again=now + turns.SELDOM)
     intents: list[Intent] = []
     for thread_id in found:
         with rt.store.write() as tx:

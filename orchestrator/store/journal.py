@@ -33,7 +33,13 @@ _HISTORY = Hot(
     )
     .where(
         journal.c.thread_id == bindparam("thread_id"),
-        has(journal.c.kind, Checkpoint.USER_MESSAGE, Checkpoint.ASSISTANT_TURN, Checkpoint.RUN_INTERRUPTED),
+        has(
+            journal.c.kind,
+            Checkpoint.USER_MESSAGE,
+            Checkpoint.ASSISTANT_TURN,
+            Checkpoint.RUN_WAITING,
+            Checkpoint.RUN_INTERRUPTED,
+        ),
     )
     .order_by(journal.c.id, calls.c.place)
 )

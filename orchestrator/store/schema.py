@@ -108,7 +108,7 @@ turns = Table(
     Column("not_before", Moment),
     Column("due_at", Moment, nullable=False),
     Column("deadline", Moment),
-    Column("nudge_at", Moment),  # when rescue will ask for it again
+    Column("nudge_at", Moment, nullable=False),  # when rescue looks at it next
     Column("queued_at", Moment, nullable=False),
     Column("started_at", Moment),
     Column("done_at", Moment),
@@ -129,7 +129,7 @@ Index(
 _READY = text("status = 'queued' AND ready = 1")
 Index("ix_turns_ready", turns.c.grp, turns.c.due_at, turns.c.id, sqlite_where=_READY, postgresql_where=_READY)
 _BEHIND = text("status = 'queued' AND ready = 0")
-Index("ix_turns_behind", turns.c.queued_at, sqlite_where=_BEHIND, postgresql_where=_BEHIND)
+Index("ix_turns_behind", turns.c.nudge_at, sqlite_where=_BEHIND, postgresql_where=_BEHIND)
 _QUEUED = text("status = 'queued'")
 Index(
     "ix_turns_line",

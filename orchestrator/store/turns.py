@@ -93,7 +93,7 @@ def _somebody_is_ahead() -> ColumnElement[bool]:
 
 _FIELDS = (
     "id", "thread_id", "arrival", "agent", "grp", "rank", "tenant", "origin", "channel", "sender", "text", "meta",
-    "strategy", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at",
+    "strategy", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at", "nudge_at",
 )  # fmt: skip
 
 _ADMIT = Hot(
@@ -168,7 +168,7 @@ def nudge(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, 
     due = (
         select(turns.c.id, turns.c.due_at)
         .where(_STARTABLE, turns.c.due_at <= bindparam("a_moment_ago"))
-        .where(or_(turns.c.nudge_at.is_(None), turns.c.nudge_at <= bindparam("now")))
+        .where(turns.c.nudge_at <= bindparam("now"))
         .order_by(turns.c.due_at, turns.c.id)
         .limit(bindparam("as_many"))
         .with_for_update(skip_locked=True)
@@ -189,23 +189,32 @@ def nudge(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, 
     return nudged
 
 
-def stranded(tx: Tx, before: datetime, limit: int) -> list[str]:
-    """Threads with a turn that has queued since then, while nothing is open there and nobody is ready."""
-    other = turns.alias("other")
-    oldest = (
-        select(turns.c.thread_id, turns.c.id)
-        .where(QUEUED_TURNS, has(turns.c.ready, 0), turns.c.queued_at < before)
-        .order_by(turns.c.queued_at)
+def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> list[str]:
+    """Threads on which a turn queues while nothing is open there and nobody is ready.
+
+    Only so many are looked at, and then not again for a while: turns that wait for weeks behind a run that waits must
+    not hide one that was forgotten.
+    """
+    looked_at = tx.execute(
+        select(turns.c.id)
+        .where(QUEUED_TURNS, has(turns.c.ready, 0), turns.c.nudge_at < before)
+        .order_by(turns.c.nudge_at)
         .limit(limit)
-        .subquery()
+        .with_for_update(skip_locked=True)
     )
+    ids = list(looked_at.scalars())
+    if not ids:
+        return []
+    tx.execute(update(turns).where(turns.c.id.in_(ids), QUEUED_TURNS).values(nudge_at=look_again))
+    other = turns.alias("other")
     found = (
-        select(oldest.c.thread_id)
+        select(turns.c.thread_id)
         .distinct()
         .where(
-            ~exists().where(runs.c.thread_id == oldest.c.thread_id, OPEN_RUNS),
+            turns.c.id.in_(ids),
+            ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
             ~exists().where(
-                other.c.thread_id == oldest.c.thread_id, has(other.c.status, TurnStatus.QUEUED), has(other.c.ready, 1)
+                other.c.thread_id == turns.c.thread_id, has(other.c.status, TurnStatus.QUEUED), has(other.c.ready, 1)
             ),
         )
     )

@@ -22,6 +22,7 @@ from chordage.orchestrator.core.model import (
     UserSays,
 )
 from chordage.orchestrator.core.suspending import Question
+from chordage.orchestrator.core.transcript import is_note
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
 
 
@@ -70,7 +71,9 @@ def rounds_of(width: int, rounds: int = 1, tool: str = "pure") -> Script:
     """
 
     def reply(prompt: Prompt) -> Reply:
-        last_user = max(place for place, said in enumerate(prompt.said) if isinstance(said, UserSays))
+        last_user = max(
+            place for place, said in enumerate(prompt.said) if isinstance(said, UserSays) and not is_note(said)
+        )
         since = prompt.said[last_user + 1 :]
         done = sum(isinstance(said, AssistantSays) for said in since)
         if done < rounds:

@@ -12,6 +12,7 @@ import yaml
 
 from chordage.orchestrator.core.errors import ChordageError, RoomError
 from chordage.orchestrator.core.model import AssistantSays, Prompt, UserSays
+from chordage.orchestrator.core.transcript import is_note
 from chordage.orchestrator.gateways.models import script_shape
 from chordage.orchestrator.gateways.models.script import Script, ScriptedReply
 
@@ -125,7 +126,7 @@ def place(prompt: Prompt) -> tuple[str, int, int]:
     user, turn, index = "", 0, 0
     for said in prompt.said:
         match said:
-            case UserSays(text=text):
+            case UserSays(text=text) if not is_note(said):
                 user, turn, index = text, turn + 1, 0
             case AssistantSays():
                 index += 1

@@ -22,6 +22,7 @@ from chordage.orchestrator.core.model import (
     Usage,
     UserSays,
 )
+from chordage.orchestrator.core.transcript import is_note
 from chordage.orchestrator.gateways.models.attempt import AttemptFailed, Order
 from chordage.orchestrator.gateways.models.script import Fail, ScriptedReply
 from chordage.orchestrator.gateways.models.script_files import Chooser, place
@@ -115,7 +116,7 @@ def _results(prompt: Prompt) -> str:
     found: list[str] = []
     for said in prompt.said:
         match said:
-            case UserSays():
+            case UserSays() if not is_note(said):
                 found.clear()
             case ToolSays(content=content):
                 found.append(content)

@@ -205,7 +205,6 @@ def test_a_result_that_comes_three_replies_later_takes_the_place_of_its_placehol
     check_rig(rig)
 
 
-@pytest.mark.xfail(strict=True, reason="after a natural end that waited, the reply itself is the last message")
 @pytest.mark.parametrize("wire", PATHS)
 def test_a_model_that_is_asked_again_reads_something_new_behind_its_own_reply(make_rig, migrated_database_url, wire):
     """Anthropic refuses a conversation that ends with the assistant: newer models take no beginnings of replies."""

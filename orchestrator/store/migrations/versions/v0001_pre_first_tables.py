@@ -263,7 +263,7 @@ def upgrade() -> None:
         sa.Column("not_before", MOMENT, nullable=True),
         sa.Column("due_at", MOMENT, nullable=False),
         sa.Column("deadline", MOMENT, nullable=True),
-        sa.Column("nudge_at", MOMENT, nullable=True),
+        sa.Column("nudge_at", MOMENT, nullable=False),
         sa.Column("queued_at", MOMENT, nullable=False),
         sa.Column("started_at", MOMENT, nullable=True),
         sa.Column("done_at", MOMENT, nullable=True),
@@ -277,7 +277,7 @@ def upgrade() -> None:
     with op.batch_alter_table("turns", schema=None) as batch_op:
         batch_op.create_index(
             "ix_turns_behind",
-            ["queued_at"],
+            ["nudge_at"],
             unique=False,
             sqlite_where=sa.text("status = 'queued' AND ready = 0"),
             postgresql_where=sa.text("status = 'queued' AND ready = 0"),
