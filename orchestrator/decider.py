@@ -226,6 +226,7 @@ def _judged(rt: Runtime, scene: Scene, heard: Hearing, call: NewCall, ask: ToolA
     shown = phasing.shown_call(call.id, call.ask_id, call.tool, call.arguments, call.effect)
     gate_says = phasing.gate(heard, shown)
     call = replace(call, arguments=gate_says.arguments(call.arguments))
+    shown = replace(shown, arguments=call.arguments)
     match gate_says.verdict:
         case Block(reason=reason):
             settled = _refused(call, gate_says.code or "blocked", reason)

@@ -183,6 +183,15 @@ def _hear_the_end(rt: Runtime, at: Hearing) -> None:
         note(tx, at)
 
 
+def write_down(rt: Runtime, at: Hearing) -> None:
+    """What they noted where no reply is recorded that it could go with: the run is about to end."""
+    if at.notes:
+        with rt.store.write() as tx:
+            conflict = note(tx, at)
+        if conflict is not None:
+            log.warning("what plugins noted was not kept", run=at.run.id, step=at.step, why=conflict)
+
+
 def note(tx: Tx, at: Hearing) -> str | None:
     """What they noted, in the transaction of what it is about: all of it, or nothing and why."""
     if not at.notes:

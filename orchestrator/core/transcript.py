@@ -24,7 +24,7 @@ UNKNOWN_TEXT = (
     "The worker died while this call was running. It is not known whether it took effect, and it was not run again."
 )
 INTERRUPTED = "[The work on the message above ended before it was done"
-DECIDED = "[What awaited a decision has been decided: the result stands above, where the call was made.]"
+DECIDED = "[A decision has come: what came of it stands above, where the call was made.]"
 NOT_STARTED = "This call has not been executed yet: it comes after one that awaits a decision."
 AWAITING = "This call has not been executed: it awaits a decision."
 
@@ -40,20 +40,28 @@ def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
     for call in calls:
         by_step.setdefault((call.run_id, call.step), []).append(call)
     said: list[Said] = []
+    waited = False  # behind a reply, and nobody has said yet that it is over
     for entry in entries:
         match entry.kind:
             case Checkpoint.USER_MESSAGE:
                 said.append(UserSays(text=_heard(entry.body)))
             case Checkpoint.ASSISTANT_TURN:
+                said.extend(_news(waited=waited))
+                waited = False
                 said.extend(_exchange(entry, by_step.get((entry.run_id, entry.step + 1), [])))
             case Checkpoint.RUN_INTERRUPTED:
+                waited = False
                 said.append(UserSays(text=_interrupted(entry.body)))
             case Checkpoint.RUN_WAITING:
-                # Behind a reply: a prompt must not end with the model's own words, and there is news further up.
-                said.extend([UserSays(text=DECIDED)] if isinstance(said[-1], AssistantSays) else [])
+                waited = isinstance(said[-1], AssistantSays)
             case Checkpoint.TOOL_RESULTS | Checkpoint.RUN_FINISHED:
                 pass  # the results are told from the calls themselves, behind the message that asked
-    return tuple(said)
+    return (*said, *_news(waited=waited))
+
+
+def _news(*, waited: bool) -> list[Said]:
+    """A prompt must not end with the model's own words, and it has to learn that there is something new further up."""
+    return [UserSays(text=DECIDED)] if waited else []
 
 
 def _heard(body: dict[str, Any]) -> str:

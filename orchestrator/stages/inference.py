@@ -79,6 +79,7 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
         with rt.held.holding(hand):
             work = _prepare(rt, at)
             if work.ends is not None:
+                phasing.write_down(rt, work.scene.hearing)
                 return ending.end_here(rt, at, work.ends)
             rt.locks.extend(run.thread_id, run.owner)
             return _record(rt, work, _ask(rt, work, hand))
@@ -158,6 +159,7 @@ def _ask(rt: Runtime, work: Work, hand: Hand) -> Reply:
         return rt.models.complete(work.scene.agent, work.prompt, abort=hand, on_delta=on_delta)
     except ModelFailed as error:
         phasing.after_inference(work.scene.hearing, error=error)
+        phasing.write_down(rt, work.scene.hearing)
         raise
 
 

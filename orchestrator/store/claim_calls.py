@@ -185,8 +185,10 @@ def renew_calls(
 
 
 def renew_waiting_calls(tx: Tx, behind: Collection[str], *, lease_until: datetime) -> None:
-    """Calls that wait behind another in a batch are not lost, and rescue need not send them."""
-    waiting = update(calls).where(calls.c.id.in_(sorted(behind)), has(calls.c.status, CallStatus.NEW))
+    """Calls that wait behind another in a batch are not lost, and rescue need not send them. A parked one stays so."""
+    waiting = update(calls).where(
+        calls.c.id.in_(sorted(behind)), has(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_not(None)
+    )
     tx.execute(waiting.values(lease_until=lease_until))
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from chordage.orchestrator.core.agent import ToolMode
-from chordage.orchestrator.core.model import ToolSays
+from chordage.orchestrator.core.errors import ModelFailed
+from chordage.orchestrator.core.model import Fault, ToolSays
 from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.reasons import Ending, Reason, stopped
 from chordage.orchestrator.core.state_updates import Merge, SetState
@@ -340,3 +341,35 @@ def test_sums_of_parallel_calls_add_up_and_an_exclusive_conflict_costs_only_the_
     assert [call["code"] for call in world.rows("calls")] == [None, None, "state_conflict"]
     assert {row["key"]: row["value"] for row in world.rows("plugin_state")} == {"sum": 2, "last": 1}
     check_all(world.store)
+
+
+def test_what_was_noted_is_kept_though_there_is_no_reply(world):
+    noted = SetState(scope=Scope.THREAD, key="n", value=1, merge=Merge.ADD)
+    crew(world, saying(Hook.BEFORE_INFERENCE, noted, Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED))))
+    play(world)
+    crew(world, saying(Hook.AFTER_INFERENCE, noted))
+
+    def down(prompt):
+        raise ModelFailed("down", fault=Fault.SERVER, attempts=())
+
+    world.models.script = down
+    world.submit()
+    world.run_dry()
+    assert [row["value"] for row in world.rows("plugin_state")] == [2]
+
+
+def test_after_a_call_its_plugins_see_the_arguments_it_was_amended_to(world):
+    seen = []
+
+    class Sees(Plugin):
+        id = "sees"
+
+        def before_tool_execute(self, context, /):
+            return [AmendArguments({"n": 9}), SupplyResult("x")]
+
+        def after_tool_execute(self, context, /):
+            seen.append(context.call.arguments)
+
+    crew(world, Sees())
+    play(world, rounds_of(1))
+    assert seen == [{"n": 9}]

@@ -10,9 +10,9 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import MixedRound, OnUnknown, ToolMode, WhileWaiting
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound
 from chordage.orchestrator.core.message import Origin, Sender
-from chordage.orchestrator.core.model import ToolSays
+from chordage.orchestrator.core.model import ToolSays, UserSays
 from chordage.orchestrator.core.suspending import Action, DecisionRequest, OnExpiry, Question, ResumeMode, Why
-from chordage.orchestrator.core.transcript import AWAITING, NOT_STARTED
+from chordage.orchestrator.core.transcript import AWAITING, DECIDED, NOT_STARTED
 from support.fakes import asking, rounds_of
 from support.invariants import check_all
 from support.world import Died
@@ -98,6 +98,7 @@ def test_a_mixed_round_goes_on_with_a_placeholder_and_waits_at_its_natural_end(w
     world.run_dry()
 
     assert told(world.models.prompts[-1]) == ["pure0", "pure1", "pure2"]
+    assert world.models.prompts[-1].said[-1] == UserSays(text=DECIDED), "no prompt ends with the model's own words"
     assert world.row("turns")["disposition"] == "answered"
     assert len(world.models.prompts) == 3
     check_all(world.store)
@@ -360,6 +361,7 @@ def test_a_message_ends_a_waiting_run_of_a_chat_and_keeps_what_was_finished(worl
     seen = told(world.models.prompts[-2])
     assert seen[0] == "pure0"
     assert "later message" in seen[1]
+    assert UserSays(text=DECIDED) not in world.models.prompts[-1].said
     with pytest.raises(Conflict, match="superseded"):
         world.decide(approve(question))
     check_all(world.store)
