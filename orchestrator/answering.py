@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from chordage.orchestrator import gate, views
 from chordage.orchestrator.core import resuming, storable
 from chordage.orchestrator.core.agent import ToolMode
-from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound
+from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound, UserError
 from chordage.orchestrator.core.intents import Advance, CallTool, Intent
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
@@ -47,7 +47,8 @@ def checked(rt: Runtime, requests: Sequence[DecisionRequest]) -> list[Suspension
 
 def _asked(rt: Runtime, request: DecisionRequest) -> Suspension:
     with rt.store.read() as tx:
-        found = suspensions.named(tx, request.target)
+        before = decisions.of_call(tx, request.target, request.key) if request.key else None
+        found = suspensions.named(tx, before.suspension_id if before else request.target)
         known = found is not None or calls.load(tx, request.target) is not None
     if found is not None:
         return found
@@ -113,6 +114,8 @@ def _store_one(tx: Tx, rt: Runtime, request: DecisionRequest, asked: Suspension,
     now_asked = suspensions.load(tx, asked.id)
     assert now_asked is not None
     before = decisions.of_suspension(tx, asked.id)
+    if before is None and request.key and request.target == asked.call_id:  # the call has asked again meanwhile
+        before = decisions.of_call(tx, asked.call_id, request.key)
     if before is not None and before.says(request):
         return _decided(before, duplicate=True)
     if before is not None or now_asked.status is not SuspensionStatus.OPEN:
@@ -146,7 +149,9 @@ def _move(tx: Tx, rt: Runtime, run: Run) -> list[Intent]:
     """What the answers set in motion now; else the run comes to its gate by itself."""
     match run.status:
         case RunStatus.WAITING:
-            claims.wake_run(tx, run.id, rt.leases.until(rt.now()))
+            since = run.rested_since or rt.now()
+            rested_ms = run.rested_ms + int((rt.now() - since).total_seconds() * 1000)
+            claims.wake_run(tx, run, rested_ms=rested_ms, lease_until=rt.leases.until(rt.now()))
             return [Advance(run_id=run.id, group=run.group)]
         case RunStatus.RUNNING if run.in_flight and run.phase is not Phase.INFERENCE:
             return _join_the_round(tx, rt, run)
@@ -155,7 +160,10 @@ def _move(tx: Tx, rt: Runtime, run: Run) -> list[Intent]:
 
 
 def _join_the_round(tx: Tx, rt: Runtime, run: Run) -> list[Intent]:
-    agent = rt.agents.get(run.agent)
+    try:
+        agent = rt.agents.get(run.agent)
+    except UserError:  # its file is being edited: the gate comes to it after the round
+        return []
     if not agent.stream or agent.tool_mode is not ToolMode.PARALLEL:
         return []
     answered = gate.answers_of(tx, run)

@@ -25,7 +25,7 @@ def put_aside(
 
     def work(tx: Tx) -> bool:
         claims.note_suspension(tx, call.run_id)
-        if not claims.suspend_call(tx, call.id, token, suspension_id, seen_lease=seen_lease):
+        if not claims.suspend_call(tx, call, token, suspension_id, seen_lease=seen_lease):
             return False
         if sequential:
             claims.park_behind(tx, call)

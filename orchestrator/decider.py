@@ -66,7 +66,7 @@ class Judged:
 def next_move(run: Run, agent: AgentSpec, reply: Reply | None, now: datetime) -> Move:
     move = STRATEGIES[run.strategy](View(rounds=run.rounds, reply=reply, max_rounds=agent.limits.max_rounds))
     limit = agent.limits.timeout
-    if limit is not None and not isinstance(move, Finish) and (now - run.started_at).total_seconds() > limit:
+    if limit is not None and not isinstance(move, Finish) and run.worked(now) > limit:
         return Finish(ending=stopped("timeout", f"the limit of {limit:g} s for a turn was reached"))
     return move
 
@@ -154,7 +154,7 @@ def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
     if not claims.go_on(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=reply.usage, lease_until=until):
         return resting.NOT_OURS
     journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, reply)])
-    asked = _noted(tx, judged)
+    asked = _in_line(scene.agent, _noted(tx, judged))
     calls.open_round(tx, run, step, asked, now=now, lease_until=until)
     _ask_about(tx, rt, run, step, asked)
     if judged.keeps is not None:
@@ -174,6 +174,14 @@ def _noted(tx: Tx, judged: Judged) -> list[NewCall]:
     return [
         _refused(call, STATE_CONFLICT, conflicts[call.id]) if call.id in conflicts else call for call in judged.asked
     ]
+
+
+def _in_line(agent: AgentSpec, asked: list[NewCall]) -> list[NewCall]:
+    """In sequence, what stands behind a call that waits is parked."""
+    if agent.tool_mode is not ToolMode.SEQUENTIAL:
+        return asked
+    first = next((place for place, call in enumerate(asked) if call.question is not None), len(asked))
+    return [replace(call, parked=place > first and call.status is CallStatus.NEW) for place, call in enumerate(asked)]
 
 
 def _refused(call: NewCall, code: str, content: str) -> NewCall:
@@ -197,12 +205,10 @@ def _through_the_gate(
     """Each call in the model's order: runnable, put aside, or settled with a result that tells the model why."""
     asked: list[NewCall] = []
     hearings: list[Hearing] = []
-    in_line = scene.agent.tool_mode is ToolMode.SEQUENTIAL
     for call, ask in zip(_new_calls(rt, run, scene, asks), asks, strict=True):
         heard = scene.hearing.of_call(call.id)
         judged = _judged(rt, scene, heard, call, ask)
-        behind = in_line and judged.status is CallStatus.NEW and any(one.question for one in asked)
-        asked.append(replace(judged, parked=behind))
+        asked.append(judged)
         hearings += [heard] if heard.notes else []
     return asked, hearings
 
@@ -266,6 +272,8 @@ def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply, how: 
         return _finish_later(tx, rt, at, scene, reply, how)
     if not claims.finish(tx, at, how, usage=reply.usage, now=rt.now()):
         return resting.NOT_OURS
+    if at.run.suspended:  # such an end waits for nobody
+        ending.close_open_calls(tx, rt, at.run, code="run_ended", content=NOT_RUN)
     if reply.asks:
         _close_unrun(tx, rt, at, scene, reply)
     rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, reply)]
@@ -308,6 +316,8 @@ def _round_rows(tx: Tx, rt: Runtime, at: Position, scene: Scene) -> list[journal
         case Phase.INFERENCE:
             return []
         case Phase.REPLAY:
+            return resting.owed_rows(tx, rt, run)
+        case Phase.TOOL_ROUND if run.suspended:
             return resting.owed_rows(tx, rt, run)
         case Phase.TOOL_ROUND:
             settled = [call for call in scene.known if call.run_id == run.id and call.step == run.step]

@@ -12,7 +12,7 @@ from chordage.orchestrator import ending, resting
 from chordage.orchestrator.core import resuming
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
 from chordage.orchestrator.core.intents import Advance, CallTools, Intent
-from chordage.orchestrator.core.records import Call, Run
+from chordage.orchestrator.core.records import Call, Phase, Run
 from chordage.orchestrator.core.rounds import spread
 from chordage.orchestrator.core.status import CallStatus, RunStatus
 from chordage.orchestrator.core.suspending import Decision, Suspension, SuspensionStatus, settled_by
@@ -41,15 +41,19 @@ def _pass(tx: Tx, rt: Runtime, seen: Run, agent: AgentSpec) -> Crossing | None:
     run = runs.lock(tx, seen.id)
     if run is None or run.status is not RunStatus.RUNNING or run.next_inference is None or _moved(run, seen):
         return resting.NOT_OURS
+    at = Position(run=run, step=run.next_inference, token=run.claim_token)
+    if run.kept is not None and run.kept.reason in resting.FINAL:
+        return ending.end(tx, rt, at, run.kept)
     open_calls = calls.unsettled(tx, run.id)
     answered = answers_of(tx, run)
     due = resuming.due(open_calls, answered, agent.tool_mode)
     if due:
         return Crossing(intents=_replay(tx, rt, run, agent, due, answered))
     settled = resting.just_settled(tx, run)
-    at = Position(run=run, step=run.next_inference, token=run.claim_token)
     ends = run.kept is not None
-    if resuming.must_wait(settled, open_calls, agent.mixed_round, has_kept_an_end=ends):
+    if run.phase is not Phase.INFERENCE and resuming.must_wait(
+        settled, open_calls, agent.mixed_round, has_kept_an_end=ends
+    ):
         rows = [resting.round_row(rt, run, settled)] if settled else []
         return resting.rest(tx, rt, at, to=at.step, kept=run.kept, rows=rows, mode=agent.tool_mode)
     if run.kept is None or open_calls:

@@ -61,7 +61,7 @@ class Hearing:
         return {
             "run_id": run.id, "thread_id": run.thread_id, "agent": self.agent.name, "group": run.group,
             "step": self.step, "rounds": run.rounds, "usage": usage if reply is None else usage + reply.usage,
-            "elapsed": (self.rt.now() - run.started_at).total_seconds(), "said": self.said,
+            "elapsed": run.worked(self.rt.now()), "said": self.said,
             "said_before": self.said_before, "state": self.state(),
         }  # fmt: skip
 

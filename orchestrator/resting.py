@@ -11,6 +11,7 @@ from chordage.orchestrator.core.intents import Advance, Dispatch, Intent
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Phase, Run
+from chordage.orchestrator.core.status import IN_FLIGHT_CALL
 from chordage.orchestrator.core.suspending import SuspensionStatus
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, journal, suspensions
@@ -59,16 +60,39 @@ def rest(
     """Running -> Waiting. A decision that came in while the last work was done moves it on at once."""
     if kept is not None and kept.reason is Reason.NATURAL_END:
         kept = None  # there will be results that the model has not seen: it is asked again
-    if not claims.rest(tx, at, to=to, kept=kept, rounds=rounds, usage=usage):
+    if any(call.status in IN_FLIGHT_CALL and call.lease_until is not None for call in calls.unsettled(tx, at.run.id)):
+        return _stand_by(tx, rt, at, to=to, kept=kept, rows=rows, usage=usage, rounds=rounds)
+    if not claims.rest(tx, at, to=to, kept=kept, rounds=rounds, usage=usage, now=rt.now()):
         return NOT_OURS
     run, now = at.run, rt.now()
     waits = {"calls": [call.id for call in calls.unsettled(tx, run.id)]}
     journal.append(tx, [*rows, journal.entry(run.thread_id, run.id, to, Checkpoint.RUN_WAITING, waits, now)])
     if _is_decided(tx, run, mode):
-        claims.wake_run(tx, run.id, rt.leases.until(now))
+        claims.wake_run(tx, run, rested_ms=run.rested_ms, lease_until=rt.leases.until(now))
         return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
     others = claims.others_wait(tx, run.group, budget=rt.budgets[run.group])
     return Crossing(intents=[Dispatch(group=run.group)] if others else [], rests=True)
+
+
+def _stand_by(
+    tx: Tx,
+    rt: Runtime,
+    at: Position,
+    *,
+    to: int,
+    kept: Ending | None,
+    rows: Sequence[journal.Row],
+    usage: Usage,
+    rounds: int,
+) -> Crossing:
+    """A call that was decided in the last moment is still being carried out: its end is the next crossing."""
+    until = rt.leases.until(rt.now())
+    if not claims.go_on(tx, at, to=(to, Phase.REPLAY), rounds=rounds, usage=usage, lease_until=until):
+        return NOT_OURS
+    if kept is not None:
+        claims.keep(tx, at.run.id, kept)
+    journal.append(tx, rows)
+    return Crossing()
 
 
 def _is_decided(tx: Tx, run: Run, mode: ToolMode) -> bool:
@@ -86,7 +110,8 @@ def just_settled(tx: Tx, run: Run) -> list[Call]:
     """The calls of the round or the replay at which the run stands."""
     match run.phase:
         case Phase.TOOL_ROUND:
-            return calls.of_step(tx, run.id, run.step)
+            joined = calls.of_replay(tx, run.id, run.step) if run.suspended else []
+            return [*calls.of_step(tx, run.id, run.step), *joined]
         case Phase.REPLAY:
             return calls.of_replay(tx, run.id, run.step)
         case Phase.INFERENCE:

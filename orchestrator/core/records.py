@@ -82,6 +82,8 @@ class Run:
     started_at: datetime
     ended_at: datetime | None
     suspended: int = 0  # 1 once a call of it was suspended
+    rested_ms: int = 0  # how long it has waited for decisions
+    rested_since: datetime | None = None
     replay_from: int | None = None
     kept: Ending | None = None  # what it ends with once nothing is suspended any more
     in_flight: int = 0  # calls of the open round or replay that are not settled
@@ -94,6 +96,10 @@ class Run:
                 return self.step
             case Phase.TOOL_ROUND | Phase.REPLAY:
                 return None if self.in_flight else self.step + 1
+
+    def worked(self, now: datetime) -> float:
+        """Seconds since it started, without those it waited for people."""
+        return (now - self.started_at).total_seconds() - self.rested_ms / 1000
 
     def work_key(self, step: int) -> str:
         """Under which Redis knows that somebody has this model call in hand."""

@@ -22,7 +22,14 @@ from chordage.orchestrator.core.intents import Advance, CallTool, CommitRound, D
 from chordage.orchestrator.core.reasons import Ending, cancelled, failed
 from chordage.orchestrator.core.records import Call, Run
 from chordage.orchestrator.core.status import CallStatus, Disposition
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, OnExpiry, Suspension, about_the_unknown
+from chordage.orchestrator.core.suspending import (
+    Action,
+    DecisionRequest,
+    OnExpiry,
+    Suspension,
+    SuspensionStatus,
+    about_the_unknown,
+)
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, runs, suspensions, turns
@@ -130,7 +137,8 @@ def _calls(rt: Runtime) -> list[Intent]:
 
 def _end_poisoned(rt: Runtime, run: Run, why: Ending) -> list[Intent]:
     with rt.store.write() as tx:
-        ended = ending.end_run(tx, rt, run, why, content=UNKNOWN_TEXT)
+        now_run = runs.lock(tx, run.id)
+        ended = ending.end_run(tx, rt, now_run, why, content=UNKNOWN_TEXT) if now_run else None
     if ended is not None:
         ending.tell_the_end(rt, run)
     return ended or []
@@ -187,8 +195,10 @@ def _close_unknown(rt: Runtime, run: Run, call: Call, now: datetime) -> list[Int
             status=CallStatus.FAILED, code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT, full=None, worker=call.worker or "",
             started_at=call.started_at or now, ended_at=now,
         )  # fmt: skip
-        with rt.store.single() as tx:
-            claims.settle_call(tx, call.id, call.claim_token, outcome)
+        with rt.store.write() as tx:
+            seen = calls.load(tx, call.id)
+            if seen is not None and seen.lease_until == call.lease_until:  # nobody has renewed it since
+                claims.settle_call(tx, call, call.claim_token, outcome)
     return [CommitRound(run_id=run.id, step=run.step, group=run.group)]
 
 
@@ -196,7 +206,13 @@ def _questions(rt: Runtime) -> list[Intent]:
     """Questions that nobody answered in time, each as whoever asked laid down."""
     with rt.store.read() as tx:
         late = suspensions.expired(tx, rt.now(), BATCH)
-    return [intent for asked in late for intent in _answer_for_nobody(rt, asked)]
+    intents: list[Intent] = []
+    for asked in late:  # each by itself: one that cannot be answered keeps none of the others
+        try:
+            intents += _answer_for_nobody(rt, asked)
+        except UserError as error:
+            log.warning("a question could not be closed", suspension=asked.id, error=str(error))
+    return intents
 
 
 def _answer_for_nobody(rt: Runtime, asked: Suspension) -> list[Intent]:
@@ -224,8 +240,11 @@ def _answer_for_nobody(rt: Runtime, asked: Suspension) -> list[Intent]:
 def _cancel_undecided(rt: Runtime, asked: Suspension) -> list[Intent]:
     with rt.store.write() as tx:
         run = runs.lock(tx, asked.run_id)
-        ended = ending.end_run(tx, rt, run, cancelled(NOBODY), content=NOBODY) if run else None
-    if run is not None and ended is not None:
+        now_asked = suspensions.load(tx, asked.id)
+        if run is None or now_asked is None or now_asked.status is not SuspensionStatus.OPEN:
+            return []  # somebody was just in time
+        ended = ending.end_run(tx, rt, run, cancelled(NOBODY), content=NOBODY)
+    if ended is not None:
         ending.tell_the_end(rt, run)
     return ended or []
 

@@ -24,7 +24,7 @@ from chordage.orchestrator.core.phases import Hook, Resumed, ShownCall
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
 from chordage.orchestrator.core.reasons import failed
 from chordage.orchestrator.core.records import Call
-from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.status import IN_FLIGHT_CALL, CallStatus
 from chordage.orchestrator.core.suspending import Question, about_the_unknown, seen_by_tool
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
@@ -61,14 +61,26 @@ def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -
     with rt.held.holding(batch):
         for call_id in call_ids:
             batch.behind = [other for other in batch.behind if other != call_id]
-            run_call(rt, call_id, in_doubt=in_doubt)
+            if not run_call(rt, call_id, in_doubt=in_doubt) and _is_in_another_hand(rt, call_id, call_ids):
+                return
 
 
-def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> None:
-    """Carry one call out, unless somebody has. `in_doubt`: this is not the first wake-up, so claim before you start."""
+def _is_in_another_hand(rt: Runtime, call_id: str, batch: Sequence[str]) -> bool:
+    """Then the calls behind it are not ours either: they come one after the other, whoever carries them out."""
+    if len(batch) == 1:
+        return False
+    with rt.store.read() as tx:
+        call = calls.load(tx, call_id)
+    return call is not None and call.status in IN_FLIGHT_CALL and call.lease_until is not None
+
+
+def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> bool:
+    """Carry one call out, unless somebody has; whether we did. `in_doubt`: this is not the first wake-up, so claim
+    before you start.
+    """
     work = _take_up(rt, call_id, in_doubt=in_doubt)
     if work is None:
-        return
+        return False
     hand = Hand(
         run_id=work.call.run_id, epoch=work.epoch, call_id=call_id, thread_id=work.call.thread_id, token=work.token,
         may_hand_over=False,
@@ -76,7 +88,8 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> None:
     try:
         with rt.held.holding(hand):
             heard = _hearing(rt, work)
-            outcome = _heard_before(work, heard) or _known_outcome(rt, work) or _carry_out(rt, work, hand)
+            work, refusal = _heard_before(rt, work, heard)
+            outcome = refusal or _known_outcome(rt, work) or _carry_out(rt, work, hand)
             _settle(rt, work, _heard_after(rt, work, heard, outcome), heard)
     except Aborted:
         log.info("call was cancelled while it ran", call=call_id, run=work.call.run_id)
@@ -88,15 +101,16 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> None:
     except Exception:
         _after_a_fault(rt, work)
         raise
+    return True
 
 
 def _hearing(rt: Runtime, work: Work) -> Hearing | None:
     """None where no plugin listens to tools: the usual case costs nothing."""
     try:
         agent = rt.agents.get(work.agent_name)
+        crew = rt.crews(agent)
     except UserError:  # said when the tool is to run
         return None
-    crew = rt.crews(agent)
     if not (crew.listens(Hook.AFTER_TOOL_EXECUTE) or (crew.listens(Hook.BEFORE_TOOL_EXECUTE) and work.is_resumed)):
         return None
     with rt.store.read() as tx:
@@ -111,23 +125,31 @@ def _shown(work: Work) -> ShownCall:
     return phasing.shown_call(call.id, call.ask_id, call.tool, call.arguments, call.effect, resumed)
 
 
-def _heard_before(work: Work, heard: Hearing | None) -> ToolOutcome | None:
+def _heard_before(rt: Runtime, work: Work, heard: Hearing | None) -> tuple[Work, ToolOutcome | None]:
     """A call that somebody approved goes through the gate once more: what has become forbidden meanwhile stays so."""
     if heard is None or not work.is_resumed:
-        return None
+        return work, None
     try:
         found = phasing.gate(heard, _shown(work))
     except PluginFailed as error:
-        return ToolOutcome(code="plugin", content=str(error))
+        _keep_failure(rt, work, error)
+        return work, ToolOutcome(code="plugin", content=str(error))
     match found.verdict:
         case Block(reason=reason):
-            return ToolOutcome(code=found.code or "blocked", content=reason)
+            return work, ToolOutcome(code=found.code or "blocked", content=reason)
         case SupplyResult(content=content):
-            return ToolOutcome(content=content)
+            return work, ToolOutcome(content=content)
         case SuspendCall() as again:
-            return ToolOutcome(content=again.prompt, question=again.question)
+            return work, ToolOutcome(content=again.prompt, question=again.question)
         case None:
-            return None
+            amended = replace(work.call, arguments=found.arguments(work.call.arguments))
+            return replace(work, call=amended), None
+
+
+def _keep_failure(rt: Runtime, work: Work, error: PluginFailed) -> None:
+    """A broken plugin ends the run, once its round is settled."""
+    with rt.store.write() as tx:
+        claims.keep(tx, work.call.run_id, failed("plugin", str(error)))
 
 
 def _heard_after(rt: Runtime, work: Work, heard: Hearing | None, outcome: ToolOutcome) -> ToolOutcome:
@@ -138,8 +160,7 @@ def _heard_after(rt: Runtime, work: Work, heard: Hearing | None, outcome: ToolOu
     try:
         told = phasing.after_tool(heard, _shown(work), outcome.content, outcome.code, seconds)
     except PluginFailed as error:
-        with rt.store.write() as tx:
-            claims.keep(tx, work.call.run_id, failed("plugin", str(error)))
+        _keep_failure(rt, work, error)
         return outcome
     return replace(outcome, content=told)
 
@@ -225,6 +246,8 @@ def _settle(rt: Runtime, work: Work, outcome: ToolOutcome, heard: Hearing | None
     if question is not None:
         if not asking.put_aside(rt, work.call, work.agent_name, work.token, question):
             log.warning("late question refused", call=work.call.id, run=work.call.run_id)
+        elif heard is not None:
+            phasing.write_down(rt, heard)
         return
     record = Outcome(
         status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED,
@@ -243,16 +266,21 @@ def _settle(rt: Runtime, work: Work, outcome: ToolOutcome, heard: Hearing | None
 
 def _is_settled(rt: Runtime, work: Work, record: Outcome, heard: Hearing | None) -> bool:
     if heard is None or not heard.notes:
-        return rt.store.insist_single(lambda tx: claims.settle_call(tx, work.call.id, work.token, record))
+        return rt.store.insist_single(lambda tx: claims.settle_call(tx, work.call, work.token, record))
     return rt.store.insist(lambda tx: _settle_with_notes(tx, work, record, heard))
 
 
 def _settle_with_notes(tx: Tx, work: Work, record: Outcome, heard: Hearing) -> bool:
     """A conflict with what another call of the round noted costs this call its result, and nobody else."""
-    conflict = phasing.note(tx, heard)
-    if conflict is not None:
-        record = replace(record, status=CallStatus.FAILED, code=STATE_CONFLICT, content=conflict)
-    return claims.settle_call(tx, work.call.id, work.token, record)
+    with tx.begin_nested() as attempt:
+        if not claims.settle_call(tx, work.call, work.token, record):
+            return False  # nor is anything noted of a result that nobody wants
+        conflict = phasing.note(tx, heard)
+        if conflict is None:
+            return True
+        attempt.rollback()
+    refused = replace(record, status=CallStatus.FAILED, code=STATE_CONFLICT, content=conflict)
+    return claims.settle_call(tx, work.call, work.token, refused)
 
 
 def _asked_about(rt: Runtime, work: Work, outcome: ToolOutcome) -> Question | None:

@@ -47,6 +47,8 @@ _SETTLE = Hot(
         calls.c.id == bindparam("call"),
         has(calls.c.status, *sources(CALL, CallStatus.FAILED)),
         or_(calls.c.claim_token.is_(None), calls.c.claim_token == bindparam("token")),
+        # Whoever began before the call asked has nothing to say about what became of the answer.
+        calls.c.suspension_id.is_not_distinct_from(bindparam("asked", type_=calls.c.suspension_id.type)),
     )
     .values(
         status=bindparam("to_status"), code=bindparam("to_code"), content=bindparam("to_content"),
@@ -57,14 +59,15 @@ _SETTLE = Hot(
 
 
 def suspend_call(
-    tx: Tx, call_id: str, token: str | None, suspension_id: str, *, seen_lease: datetime | None = None
+    tx: Tx, call: Call, token: str | None, suspension_id: str, *, seen_lease: datetime | None = None
 ) -> bool:
     """The call waits for a decision, in nobody's hand. `seen_lease`: unless somebody has renewed it since."""
     unrenewed = [] if seen_lease is None else [calls.c.lease_until == seen_lease]
     put_aside = (
         update(calls)
         .where(
-            calls.c.id == call_id,
+            calls.c.id == call.id,
+            calls.c.suspension_id.is_not_distinct_from(call.suspension_id),
             has(calls.c.status, *sources(CALL, CallStatus.SUSPENDED)),
             or_(calls.c.claim_token.is_(None), calls.c.claim_token == token),
             *unrenewed,
@@ -135,10 +138,11 @@ class Outcome:
     ended_at: datetime
 
 
-def settle_call(tx: Tx, call_id: str, token: str | None, outcome: Outcome) -> bool:
+def settle_call(tx: Tx, call: Call, token: str | None, outcome: Outcome) -> bool:
     """The outcome of a call, written once. Whoever comes later, or lost the claim, matches no row."""
     binds = {
-        "call": call_id, "token": token, "to_status": outcome.status.value, "to_code": outcome.code,
+        "call": call.id, "asked": call.suspension_id, "token": token, "to_status": outcome.status.value,
+        "to_code": outcome.code,
         "to_content": outcome.content, "to_full": outcome.full, "by_worker": outcome.worker,
         "begun": outcome.started_at, "now": outcome.ended_at,
     }  # fmt: skip

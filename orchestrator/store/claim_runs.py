@@ -19,7 +19,16 @@ from chordage.orchestrator.store.schema import RUNNING_RUNS, has, runs
 from chordage.orchestrator.store.tx import Tx
 
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-_COUNTERS = ("rounds", "resends", "expiries", "suspended", "input_tokens", "output_tokens", "cached_tokens")
+_COUNTERS = (
+    "rounds",
+    "resends",
+    "expiries",
+    "suspended",
+    "rested_ms",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+)
 _NEW = {
     **{name: bindparam(name) for name in ("id", "thread_id", "turn_id", "agent", "grp", "strategy")},
     **dict.fromkeys(_COUNTERS, 0),
@@ -104,6 +113,7 @@ _REST = Hot(
         phase=Phase.REPLAY.value,
         rounds=runs.c.rounds + bindparam("add_rounds"),
         lease_until=None,
+        rested_since=bindparam("now"),
         **_KEPT,
         **_SPENT,
         **_CLEAN,
@@ -144,14 +154,17 @@ def finish(tx: Tx, at: Position, ending: Ending, *, usage: Usage, now: datetime)
     return _FINISH.changed(tx, {**at.binds(), **binds, **_spent(usage)}) == 1
 
 
-def rest(tx: Tx, at: Position, *, to: int, kept: Ending | None, rounds: int, usage: Usage) -> bool:
+def rest(tx: Tx, at: Position, *, to: int, kept: Ending | None, rounds: int, usage: Usage, now: datetime) -> bool:
     """The run waits for decisions: no lease, no budget, and what it will end with is kept."""
     keeps = {
         "kept_reason": kept.reason.value if kept else None,
         "kept_code": kept.code if kept else None,
         "kept_detail": kept.detail if kept else None,
     }
-    return _REST.changed(tx, {**at.binds(), "to_step": to, "add_rounds": rounds, **keeps, **_spent(usage)}) == 1
+    return (
+        _REST.changed(tx, {**at.binds(), "to_step": to, "now": now, "add_rounds": rounds, **keeps, **_spent(usage)})
+        == 1
+    )
 
 
 def keep(tx: Tx, run_id: str, ending: Ending) -> None:
@@ -160,10 +173,13 @@ def keep(tx: Tx, run_id: str, ending: Ending) -> None:
     tx.execute(update(runs).where(runs.c.id == run_id, RUNNING_RUNS).values(kept))
 
 
-def wake_run(tx: Tx, run_id: str, lease_until: datetime) -> bool:
+def wake_run(tx: Tx, run: Run, *, rested_ms: int, lease_until: datetime) -> bool:
     """A decision is there: the run goes on where it rested."""
-    woken = update(runs).where(runs.c.id == run_id, has(runs.c.status, RunStatus.WAITING))
-    values = {"status": RunStatus.RUNNING.value, "reason": None, "lease_until": lease_until, "resends": 0}
+    woken = update(runs).where(runs.c.id == run.id, has(runs.c.status, RunStatus.WAITING))
+    values = {
+        "status": RunStatus.RUNNING.value, "reason": None, "lease_until": lease_until, "resends": 0,
+        "rested_ms": rested_ms, "rested_since": None,
+    }  # fmt: skip
     return tx.execute(woken.values(values)).rowcount == 1
 
 

@@ -41,6 +41,13 @@ def of_suspension(tx: Tx, suspension_id: str) -> Decision | None:
     return _from_row(row) if row else None
 
 
+def of_call(tx: Tx, call_id: str, key: str) -> Decision | None:
+    """The answer that was given for this call under that key, to whichever of its questions."""
+    found = select(*_COLUMNS).where(decisions.c.call_id == call_id, decisions.c.key == key)
+    row = tx.execute(found.order_by(decisions.c.id.desc()).limit(1)).mappings().first()
+    return _from_row(row) if row else None
+
+
 def of_suspensions(tx: Tx, suspension_ids: Collection[str]) -> dict[str, Decision]:
     found = select(*_COLUMNS).where(decisions.c.suspension_id.in_(sorted(suspension_ids)))
     return {row["suspension_id"]: _from_row(row) for row in tx.execute(found).mappings()}

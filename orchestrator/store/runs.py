@@ -51,8 +51,9 @@ def load(tx: Tx, run_id: str) -> Run | None:
 
 def lock(tx: Tx, run_id: str) -> Run | None:
     """As it is now, and as it stays until we are done."""
-    row = tx.execute(_LOAD.where(runs.c.id == run_id).with_for_update(of=runs)).first()
-    return from_row(dict(row._mapping)) if row else None  # noqa: SLF001 - SQLAlchemy's documented way to names
+    # Two statements: one that waits for the lock would count calls in flight as they were before it waited.
+    locked = tx.execute(select(runs.c.id).where(runs.c.id == run_id).with_for_update()).first()
+    return load(tx, run_id) if locked else None
 
 
 def open_on(tx: Tx, thread_id: str) -> Run | None:

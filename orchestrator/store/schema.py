@@ -168,6 +168,8 @@ runs = Table(
     Column("output_tokens", Integer, nullable=False),
     Column("cached_tokens", Integer, nullable=False),
     Column("suspended", Integer, nullable=False),  # 1 once a call of it was suspended: then more has to be looked at
+    Column("rested_ms", Integer, nullable=False),  # how long it has waited for decisions
+    Column("rested_since", Moment),
     Column("replay_from", Integer),  # the lowest step of which calls are carried out again
     # What it will end with once nothing is suspended any more.
     Column("kept_reason", String(30)),
@@ -306,6 +308,7 @@ decisions = Table(
     Column("created_at", Moment, nullable=False),
     Column("applied_at", Moment),
 )
+Index("ix_decisions_call", decisions.c.call_id)
 
 # What plugins have noted. Who wrote last, and in which round, tells a conflict of parallel calls from a later change.
 plugin_state = Table(

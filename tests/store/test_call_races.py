@@ -9,6 +9,7 @@ import pytest
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store import calls, claims, runs
 from chordage.orchestrator.store.claims import Outcome
+from support.builders import a_call as built
 from support.race import race
 from support.rows import LATER, NOW, a_call, load_call
 
@@ -40,7 +41,7 @@ def test_a_call_is_settled_once_and_stays_as_it_was_settled(store):
 
     won = race(
         store,
-        [lambda tx, n=n: claims.settle_call(tx, "c1", None, an_outcome(str(n))) for n in range(RACERS)],
+        [lambda tx, n=n: claims.settle_call(tx, built(id="c1"), None, an_outcome(str(n))) for n in range(RACERS)],
         single=True,
     )
 
@@ -56,9 +57,9 @@ def test_whoever_lost_the_claim_of_a_call_cannot_settle_it(store):
         claims.claim_call(tx, call, "first", "w1", now=NOW, lease_until=LATER)
         claims.claim_call(tx, call, "second", "w2", now=LATER + timedelta(seconds=1), lease_until=LATER)
 
-        assert not claims.settle_call(tx, "c1", "first", an_outcome())
-        assert not claims.settle_call(tx, "c1", None, an_outcome())
-        assert claims.settle_call(tx, "c1", "second", an_outcome())
+        assert not claims.settle_call(tx, built(id="c1"), "first", an_outcome())
+        assert not claims.settle_call(tx, built(id="c1"), None, an_outcome())
+        assert claims.settle_call(tx, built(id="c1"), "second", an_outcome())
 
 
 def test_a_call_is_settled_or_closed_with_its_run(store):
@@ -67,7 +68,7 @@ def test_a_call_is_settled_or_closed_with_its_run(store):
     won = race(
         store,
         [
-            lambda tx: claims.settle_call(tx, "c1", None, an_outcome("mine")),
+            lambda tx: claims.settle_call(tx, built(id="c1"), None, an_outcome("mine")),
             lambda tx: claims.close_calls(tx, "r1", code="cancelled", content="closed", now=NOW) == 1,
         ],
     )

@@ -40,6 +40,7 @@ from support.waiting import until
 
 HERE = Path(__file__).parent
 AGENT = """
+on_unknown = "fail"
 model = "fake:model"
 tools = ["rig_tools"]
 model_retries = 2

@@ -123,6 +123,8 @@ def upgrade() -> None:
         sa.Column("output_tokens", sa.Integer(), nullable=False),
         sa.Column("cached_tokens", sa.Integer(), nullable=False),
         sa.Column("suspended", sa.Integer(), nullable=False),
+        sa.Column("rested_ms", sa.Integer(), nullable=False),
+        sa.Column("rested_since", MOMENT, nullable=True),
         sa.Column("replay_from", sa.Integer(), nullable=True),
         sa.Column("kept_reason", sa.String(length=30), nullable=True),
         sa.Column("kept_code", sa.String(length=100), nullable=True),
@@ -215,6 +217,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_decisions")),
         sa.UniqueConstraint("suspension_id", name=op.f("uq_decisions_suspension_id")),
     )
+    op.create_index("ix_decisions_call", "decisions", ["call_id"])
     op.create_table(
         "plugin_state",
         sa.Column("scope", sa.String(length=20), nullable=False),
