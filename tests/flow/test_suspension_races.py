@@ -56,7 +56,7 @@ def st(world):
     return [(c["arguments"].get("n"), c["status"], c["code"]) for c in world.rows("calls")]
 
 
-def test_key_retry_by_call_id(world):
+def test_a_retried_approval_of_a_call_answers_no_later_question(world):
     world.models.script = rounds_of(1)
     world.tools.asks = lambda o: ASK if len(world.tools.orders) < 3 else None
     world.submit()
@@ -69,7 +69,7 @@ def test_key_retry_by_call_id(world):
     assert again.duplicate and world.inbox() == [second]
 
 
-def test_error_with_open_suspension(world):
+def test_a_run_that_ends_with_an_error_asks_nobody_any_more(world):
     n = [0]
 
     def boom(c):
@@ -86,7 +86,7 @@ def test_error_with_open_suspension(world):
     assert world.inbox() == []
 
 
-def test_after_tool_error_beside_suspended(world):
+def test_an_error_beside_a_call_that_waits_waits_for_nobody(world):
     def boom(c):
         raise RuntimeError("x")
 
@@ -98,7 +98,7 @@ def test_after_tool_error_beside_suspended(world):
     assert world.row("runs")["status"] == "done"
 
 
-def test_notes_doubled(world):
+def test_a_result_that_comes_twice_is_noted_once(world):
     crew(
         world, saying(Hook.AFTER_TOOL_EXECUTE, lambda c: [SetState(scope=Scope.RUN, key="k", value=1, merge=Merge.ADD)])
     )
@@ -117,7 +117,7 @@ def test_notes_doubled(world):
     assert [r["value"] for r in world.rows("plugin_state") if r["key"].endswith("k")] == [1]
 
 
-def test_parked_for_ever(world):
+def test_nothing_stays_parked_behind_a_call_that_was_refused(world):
     settings(world, tool_mode=ToolMode.SEQUENTIAL)
 
     def gate(c):
@@ -135,7 +135,7 @@ def test_parked_for_ever(world):
     assert world.rows("calls")[2]["status"] != "new"
 
 
-def test_pause_turn(world):
+def test_a_reply_that_is_only_a_pause_puts_no_run_to_rest(world):
     n = [0]
     base = rounds_of(2)
 
@@ -153,7 +153,7 @@ def test_pause_turn(world):
     assert n[0] == 3
 
 
-def test_heartbeat_unparks(world):
+def test_a_heartbeat_sets_no_parked_call_free(world):
     settings(world, tool_mode=ToolMode.SEQUENTIAL)
     world.models.script = rounds_of(3)
     world.tools.asks = asks_once(1)
@@ -188,7 +188,7 @@ def test_heartbeat_unparks(world):
     assert world.rows("calls")[2]["status"] == "new"
 
 
-def test_redelivered_sequential(world):
+def test_a_redelivered_batch_does_not_overtake_the_call_in_hand(world):
     settings(world, tool_mode=ToolMode.SEQUENTIAL)
     world.models.script = rounds_of(3, tool="unsafe")
     order = []
@@ -209,7 +209,7 @@ def test_redelivered_sequential(world):
     assert order.index(("end", 1)) < order.index(("start", 2))
 
 
-def test_amend_on_resume(world):
+def test_amendments_hold_for_edited_arguments_too(world):
     def gate(c):
         out = [AmendArguments({"n": 9})]
         if not c.call.resumed:
@@ -226,7 +226,7 @@ def test_amend_on_resume(world):
     assert world.tools.orders[0].arguments["n"] == 9
 
 
-def test_broken_plugin_on_resume(world):
+def test_a_plugin_that_breaks_at_an_approved_call_ends_the_run(world):
     def gate(c):
         if c.call.resumed:
             raise RuntimeError("x")
@@ -241,7 +241,7 @@ def test_broken_plugin_on_resume(world):
     assert world.row("runs")["reason"] == "error"
 
 
-def test_timeout_counts_waiting(world):
+def test_the_time_a_person_takes_is_no_working_time(world):
 
     settings(world, limits=replace(world.agents.agents["ada"].limits, timeout=60))
     world.models.script = rounds_of(1)
@@ -254,7 +254,7 @@ def test_timeout_counts_waiting(world):
     assert world.row("runs")["reason"] == "natural_end"
 
 
-def test_joined_is_an_outcome(world):
+def test_a_call_that_joined_a_round_is_an_outcome_of_it(world):
     # step A: 0 suspended, 1 done -> model -> second round: one call that asks; first is approved beside it
     world.models.script = rounds_of(2, rounds=2)
     seen = []
@@ -280,7 +280,7 @@ def test_joined_is_an_outcome(world):
     assert len(world.models.prompts) == 3
 
 
-def test_cancel_run_beats_decision(world):
+def test_a_decision_just_in_time_beats_the_expiry_that_cancels(world):
     import sys
 
     from chordage.orchestrator.core.suspending import OnExpiry
@@ -306,10 +306,9 @@ def test_cancel_run_beats_decision(world):
     assert world.row("turns")["disposition"] == "answered"
 
 
+@pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 @pytest.mark.parametrize("mixed", list(MixedRound))
-def test_epq(world, mixed):
-    if not world.store.is_postgres:
-        return  # SQLite has one writer: nobody waits for a lock and reads afterwards
+def test_a_call_that_joins_while_the_round_is_committed_is_not_left_behind(world, mixed):
     settings(world, mixed_round=mixed)
     world.models.script = rounds_of(2)
     world.tools.asks = asks_once(0)
