@@ -39,6 +39,8 @@ def checked(rt: Runtime, requests: Sequence[DecisionRequest]) -> list[Suspension
     """The questions they answer, if they can. The first that cannot is raised."""
     if not requests:
         raise InvalidDecision("there is no decision: give at least one", field="decisions")
+    for request in requests:  # before the database is asked for anything by it
+        _check_storable(request, rt.bounds.text_bytes)
     asked = [_asked(rt, request) for request in requests]
     for request, about in zip(requests, asked, strict=True):
         _check(rt, request, about)
@@ -59,7 +61,6 @@ def _asked(rt: Runtime, request: DecisionRequest) -> Suspension:
 
 def _check(rt: Runtime, request: DecisionRequest, asked: Suspension) -> None:
     """Whether the answer fits the question. An answer that was stored was checked when it came."""
-    _check_storable(request, rt.bounds.text_bytes)
     if request.action is Action.CANCEL:
         if request.edited_args is not None:
             raise InvalidDecision("a denied call has no arguments: leave edited_args out", field="edited_args")
@@ -76,7 +77,7 @@ def _check_storable(request: DecisionRequest, limit: int) -> None:
         told = f"give a decision_key of 1 to {storable.NAME_MAX} characters; it has {len(request.key)}"
         raise InvalidDecision(told, field="decision_key")
     given = {"payload": request.payload, "edited_args": request.edited_args, "reason": request.reason}
-    for field, value in {**given, "decision_key": request.key}.items():
+    for field, value in {**given, "decision_key": request.key, "target": request.target}.items():
         if storable.json(value) != value:
             raise InvalidDecision(f"remove from {field} what is no text: a NUL, or half a surrogate pair", field=field)
         if (size := _size(field, value)) > limit:

@@ -19,6 +19,7 @@ BROKEN = {
     "no JSON": ({"payload": object()}, "payload", "give payload as JSON"),
     "too long": ({"reason": "x" * 262_144}, "reason", "give a shorter reason: it has 262146 bytes"),
     "long key": ({"key": "k" * 201}, "decision_key", "give a decision_key of 1 to 200 characters; it has 201"),
+    "NUL in target": ({"target": "a\0b"}, "target", "remove from target what is no text"),
     "empty key": ({"key": ""}, "decision_key", "give a decision_key of 1 to 200 characters; it has 0"),
 }
 
@@ -32,7 +33,7 @@ def test_what_no_database_keeps_is_refused(world, fields, field, told):
     (row,) = world.inbox()
 
     with pytest.raises(InvalidDecision) as raised:
-        world.decide(DecisionRequest(target=row["id"], action=Action.RESUME, **fields))
+        world.decide(DecisionRequest(**{"target": row["id"], "action": Action.RESUME, **fields}))
 
     assert str(raised.value).startswith(told)
     assert raised.value.field == field
