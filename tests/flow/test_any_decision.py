@@ -127,7 +127,7 @@ SETTING = {
 }  # fmt: skip
 
 
-@settings(LONG, max_examples=200)
+@settings(LONG, max_examples=120)
 @given(**SETTING)
 def test_an_answer_is_applied_once_whatever_the_schedule(fresh_world, tool, question, mode, mixed, schedule) -> None:
     world = fresh_world("sqlite")
@@ -138,7 +138,7 @@ def test_an_answer_is_applied_once_whatever_the_schedule(fresh_world, tool, ques
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=30)
+@settings(LONG, max_examples=20)
 @given(**SETTING)
 def test_an_answer_is_applied_once_on_postgres(fresh_world, tool, question, mode, mixed, schedule) -> None:
     world = fresh_world("postgres")
