@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from chordage.orchestrator.core.agent import OnUnknown, ToolMode
@@ -15,10 +16,17 @@ from chordage.orchestrator.store.tx import Tx
 
 
 def put_aside(
-    rt: Runtime, call: Call, agent: str, token: str | None, question: Question, *, seen_lease: datetime | None = None
+    rt: Runtime,
+    call: Call,
+    agent: str,
+    token: str | None,
+    question: Question,
+    *,
+    seen_lease: datetime | None = None,
+    with_it: Callable[[Tx], None] | None = None,
 ) -> bool:
-    """A call that has started asks. `seen_lease`: only while nobody has renewed it. False: it is settled, or not
-    ours.
+    """A call that has started asks. `seen_lease`: only while nobody has renewed it. `with_it`: what else is on record
+    from the same moment on. False: it is settled, or not ours.
     """
     suspension_id = rt.new_id()
     sequential = _is_sequential(rt, agent)
@@ -34,6 +42,8 @@ def put_aside(
             arguments=call.arguments,
         )  # fmt: skip
         suspensions.ask(tx, suspension_id, about, question, rt.now())
+        if with_it is not None:
+            with_it(tx)
         return True
 
     if not rt.store.insist(work):

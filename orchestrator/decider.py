@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, assert_never
 
-import structlog
-
 from chordage.orchestrator import asking, ending, gate, phasing, resting
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode, ToolSpec
@@ -37,8 +35,6 @@ from chordage.orchestrator.store import calls, claims, journal
 from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.tx import Tx
 from chordage.orchestrator.strategies import STRATEGIES
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,8 +131,8 @@ def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
             crossing = _finish(tx, rt, at, scene, judged.reply, how)
         case other:
             assert_never(other)
-    if crossing.ours and (conflict := phasing.note(tx, scene.hearing)) is not None:
-        log.warning("what plugins noted was not kept", run=at.run.id, step=at.step, why=conflict)
+    if crossing.ours:
+        phasing.note_beside(tx, scene.hearing)
     return crossing
 
 

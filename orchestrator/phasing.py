@@ -187,9 +187,13 @@ def write_down(rt: Runtime, at: Hearing) -> None:
     """What they noted where no reply is recorded that it could go with: the run is about to end."""
     if at.notes:
         with rt.store.write() as tx:
-            conflict = note(tx, at)
-        if conflict is not None:
-            log.warning("what plugins noted was not kept", run=at.run.id, step=at.step, why=conflict)
+            note_beside(tx, at)
+
+
+def note_beside(tx: Tx, at: Hearing) -> None:
+    """What they noted, with something that stands whether it can be kept or not."""
+    if (conflict := note(tx, at)) is not None:
+        log.warning("what plugins noted was not kept", run=at.run.id, step=at.step, why=conflict)
 
 
 def note(tx: Tx, at: Hearing) -> str | None:

@@ -11,7 +11,6 @@ from chordage.orchestrator.core.intents import Advance, Dispatch, Intent
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Phase, Run
-from chordage.orchestrator.core.status import IN_FLIGHT_CALL
 from chordage.orchestrator.core.suspending import SuspensionStatus
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, journal, suspensions
@@ -60,8 +59,6 @@ def rest(
     """Running -> Waiting. A decision that came in while the last work was done moves it on at once."""
     if kept is not None and kept.reason is Reason.NATURAL_END:
         kept = None  # there will be results that the model has not seen: it is asked again
-    if any(call.status in IN_FLIGHT_CALL and call.lease_until is not None for call in calls.unsettled(tx, at.run.id)):
-        return _stand_by(tx, rt, at, to=to, kept=kept, rows=rows, usage=usage, rounds=rounds)
     if not claims.rest(tx, at, to=to, kept=kept, rounds=rounds, usage=usage, now=rt.now()):
         return NOT_OURS
     run, now = at.run, rt.now()
@@ -72,27 +69,6 @@ def rest(
         return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
     others = claims.others_wait(tx, run.group, budget=rt.budgets[run.group])
     return Crossing(intents=[Dispatch(group=run.group)] if others else [], rests=True)
-
-
-def _stand_by(
-    tx: Tx,
-    rt: Runtime,
-    at: Position,
-    *,
-    to: int,
-    kept: Ending | None,
-    rows: Sequence[journal.Row],
-    usage: Usage,
-    rounds: int,
-) -> Crossing:
-    """A call that was decided in the last moment is still being carried out: its end is the next crossing."""
-    until = rt.leases.until(rt.now())
-    if not claims.go_on(tx, at, to=(to, Phase.REPLAY), rounds=rounds, usage=usage, lease_until=until):
-        return NOT_OURS
-    if kept is not None:
-        claims.keep(tx, at.run.id, kept)
-    journal.append(tx, rows)
-    return Crossing()
 
 
 def _is_decided(tx: Tx, run: Run, mode: ToolMode) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -244,10 +245,9 @@ def _order(work: Work) -> CallOrder:
 def _settle(rt: Runtime, work: Work, outcome: ToolOutcome, heard: Hearing | None = None) -> None:
     question = outcome.question or _asked_about(rt, work, outcome)
     if question is not None:
-        if not asking.put_aside(rt, work.call, work.agent_name, work.token, question):
+        notes = partial(phasing.note_beside, at=heard) if heard is not None else None
+        if not asking.put_aside(rt, work.call, work.agent_name, work.token, question, with_it=notes):
             log.warning("late question refused", call=work.call.id, run=work.call.run_id)
-        elif heard is not None:
-            phasing.write_down(rt, heard)
         return
     record = Outcome(
         status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED,

@@ -105,7 +105,7 @@ def resume_call(
 
 
 def unpark(tx: Tx, call_ids: Collection[str], *, step: int, lease_until: datetime) -> None:
-    """Calls that stood behind a suspended one are sent for now."""
+    """Calls that stood behind a suspended one have their turn: somebody is sent for them."""
     freed = update(calls).where(
         calls.c.id.in_(sorted(call_ids)), has(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_(None)
     )

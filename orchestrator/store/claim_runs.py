@@ -82,6 +82,7 @@ _SPENT = {name: runs.c[name] + bindparam(f"add_{name}") for name in ("input_toke
 _CLEAN = {"resends": 0, "expiries": 0, "claim_token": None, "claim_worker": None}
 _GO_ON = Hot(
     _MOVE.values(
+        replay_from=None,  # a run stands at a crossing only when no call of it is out
         step=bindparam("to_step"),
         phase=bindparam("to_phase"),
         rounds=runs.c.rounds + bindparam("add_rounds"),
@@ -113,6 +114,7 @@ _REST = Hot(
         phase=Phase.REPLAY.value,
         rounds=runs.c.rounds + bindparam("add_rounds"),
         lease_until=None,
+        replay_from=None,
         rested_since=bindparam("now"),
         **_KEPT,
         **_SPENT,

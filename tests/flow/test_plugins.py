@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -33,6 +34,7 @@ from chordage.orchestrator.plugins.permission import Permission
 from chordage.orchestrator.plugins.stops import Stops
 from support.fakes import rounds_of
 from support.invariants import check_all
+from support.world import Died
 
 
 def crew(world, *plugins, **more):
@@ -373,3 +375,18 @@ def test_after_a_call_its_plugins_see_the_arguments_it_was_amended_to(world):
     crew(world, Sees())
     play(world, rounds_of(1))
     assert seen == [{"n": 9}]
+
+
+@pytest.mark.parametrize("death", range(1, 7))
+def test_a_call_asks_again_and_what_its_plugins_noted_is_on_record_from_the_same_moment(world, death):
+    noted = SetState(scope=Scope.RUN, key="n", value=1)
+    again = SuspendCall(prompt="Sure?")
+    crew(world, Permission(ask=["pure"]), saying(Hook.BEFORE_TOOL_EXECUTE, noted, again, when=lambda c: c.call.resumed))
+    play(world, rounds_of(1))
+    world.die_at = world.commits + death
+    with suppress(Died):
+        answer(world)
+
+    world.revive()
+    questions = world.rows("suspensions")
+    assert [row["value"] for row in world.rows("plugin_state") if row["key"] == "n"] == [1] * (len(questions) - 1)
