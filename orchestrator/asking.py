@@ -29,7 +29,7 @@ def put_aside(
     from the same moment on. False: it is settled, or not ours.
     """
     suspension_id = rt.new_id()
-    sequential = _is_sequential(rt, agent)
+    sequential = is_sequential(rt, agent)
 
     def work(tx: Tx) -> bool:
         claims.note_suspension(tx, call.run_id)
@@ -68,7 +68,8 @@ def tell(rt: Runtime, run_id: str, call_id: str, suspension_id: str, tool: str, 
     rt.events.emit(run_id, "call.suspended", call=call_id, suspension=suspension_id, tool=tool, prompt=question.prompt)
 
 
-def _is_sequential(rt: Runtime, agent: str) -> bool:
+def is_sequential(rt: Runtime, agent: str) -> bool:
+    """Whether its calls come one after the other, and one that waits holds up those behind it."""
     try:
         return rt.agents.get(agent).tool_mode is ToolMode.SEQUENTIAL
     except UserError:

@@ -182,7 +182,7 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
         return None
     call, agent_name, epoch, running = found
     now, token = rt.now(), None
-    if not running or not _may_start(call, now):
+    if not running or not _may_start(call, now) or (in_doubt and _is_held_up(rt, call, agent_name)):
         return None
     if in_doubt or call.resends or call.effect.starts_on_record or call.status is not CallStatus.NEW:
         token = rt.new_id()
@@ -192,6 +192,14 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
                 return None
     work = Work(call=call, agent_name=agent_name, epoch=epoch, token=token, began=call.started_at or now)
     return _with_answer(rt, work, call.suspension_id) if call.suspension_id else work
+
+
+def _is_held_up(rt: Runtime, call: Call, agent_name: str) -> bool:
+    """A wake-up of rescue may come for a call whose lease was up before that of the one it stands behind."""
+    if call.place == 0 or not asking.is_sequential(rt, agent_name):
+        return False
+    with rt.store.read() as tx:
+        return calls.is_behind(tx, call)
 
 
 def _with_answer(rt: Runtime, work: Work, suspension_id: str) -> Work:

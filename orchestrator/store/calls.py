@@ -114,6 +114,15 @@ def expired(tx: Tx, now: datetime, limit: int) -> list[Call]:
     return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
 
 
+def is_behind(tx: Tx, call: Call) -> bool:
+    """Whether one that stands before it in its round is not settled yet."""
+    ahead = select(calls.c.id).where(
+        calls.c.run_id == call.run_id, calls.c.step == call.step, calls.c.place < call.place,
+        has(calls.c.status, *sorted(OPEN_CALL)),
+    )  # fmt: skip
+    return tx.execute(ahead.limit(1)).first() is not None
+
+
 def lost(tx: Tx, call_ids: Collection[str]) -> set[str]:
     """Which of these calls are no longer in flight."""
     found = select(calls.c.id).where(calls.c.id.in_(call_ids), FLYING_CALLS)

@@ -7,21 +7,19 @@ run comes to its end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chordage.orchestrator.core.agent import MixedRound, ToolMode
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, ResumeMode, Why
-from chordage.orchestrator.store.tx import Store
 from support.fakes import rounds_of
-from support.invariants import check_all, check_always
-from support.play import BUDGETS, NAMED, Play
+from support.one_turn import change_agent
+from support.play import Play
+from support.schedules import LONG, carry_out, fresh_world, place, schedules_of
 from support.world import Died, World
 
 QUESTIONS = [
@@ -29,24 +27,14 @@ QUESTIONS = [
     for mode in ResumeMode
     for expires in (None, 90.0)
 ]
-place = st.integers(0, 1_000)
-moves = st.one_of(
-    st.tuples(st.just("deliver"), place),
-    st.tuples(st.just("deliver"), place),
-    st.tuples(st.just("deliver"), place),
-    st.tuples(st.just("double"), place),
-    st.tuples(st.just("drop"), place),
-    st.tuples(st.just("die"), place, st.integers(1, 4), st.booleans()),
-    st.tuples(st.just("die_in_tool"), place),
+keys = st.sampled_from([None, "k", "l"])
+schedules = schedules_of(
     st.tuples(st.just("submit"), st.sampled_from(["a", "b"]), st.sampled_from([Group.CHAT, Group.CHORE])),
-    st.tuples(st.just("sweep"), st.sampled_from([1, 31, 120]), st.booleans()),
-    st.tuples(st.just("wipe")),
-    st.tuples(st.just("cancel"), place),
-    st.tuples(st.just("decide"), place, st.sampled_from(list(Action)), st.sampled_from([None, "k", "l"])),
-    st.tuples(st.just("decide"), place, st.sampled_from(list(Action)), st.sampled_from([None, "k", "l"])),
+    st.tuples(st.just("decide"), place, st.sampled_from(list(Action)), keys),
+    st.tuples(st.just("decide"), place, st.sampled_from(list(Action)), keys),
     st.tuples(st.just("decide_and_die"), place, st.booleans()),
+    min_size=8,
 )
-schedules = st.lists(moves, min_size=8, max_size=60)
 
 
 class Deciding(Play):
@@ -88,16 +76,9 @@ class Deciding(Play):
 
 
 def play(world: World, tool: str, question: Question, mode: ToolMode, mixed: MixedRound, schedule) -> None:
-    world.agents.agents["ada"] = replace(world.agents.agents["ada"], tool_mode=mode, mixed_round=mixed)
+    change_agent(world, tool_mode=mode, mixed_round=mixed)
     world.models.script = rounds_of(3, tool=tool)
-    world.budgets.update(BUDGETS)
-    game = Deciding(world, question)
-    game.submit("a", Group.CHAT)
-    for name, *arguments in schedule:
-        getattr(game, name)(*arguments)
-        check_always(world.store, NAMED)
-    world.recover(limit=300)
-    check_all(world.store)
+    carry_out(Deciding(world, question), schedule)
     _nothing_ran_without_leave(world, tool)
 
 
@@ -111,15 +92,6 @@ def _nothing_ran_without_leave(world: World, tool: str) -> None:
     assert all(times <= 1 + leave[call_id] for call_id, times in ran.items()), (ran, leave)
 
 
-@pytest.fixture
-def fresh_world(migrated_database_url: Callable[[str], str]):
-    def make(backend: str) -> World:
-        return World(Store(migrated_database_url(backend), pool_size=1))
-
-    return make
-
-
-LONG = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 TOOLS = st.sampled_from(["pure", "unsafe"])
 SETTING = {
     "tool": TOOLS, "question": st.sampled_from(QUESTIONS), "mode": st.sampled_from(list(ToolMode)),
@@ -129,20 +101,14 @@ SETTING = {
 
 @settings(LONG, max_examples=120)
 @given(**SETTING)
-def test_an_answer_is_applied_once_whatever_the_schedule(fresh_world, tool, question, mode, mixed, schedule) -> None:
-    world = fresh_world("sqlite")
-    try:
-        play(world, tool, question, mode, mixed, schedule)
-    finally:
-        world.close()
+def test_an_answer_is_applied_once_whatever_the_schedule(migrated_database_url, **chosen) -> None:
+    with fresh_world(migrated_database_url("sqlite")) as world:
+        play(world, **chosen)
 
 
 @pytest.mark.postgres
 @settings(LONG, max_examples=20)
 @given(**SETTING)
-def test_an_answer_is_applied_once_on_postgres(fresh_world, tool, question, mode, mixed, schedule) -> None:
-    world = fresh_world("postgres")
-    try:
-        play(world, tool, question, mode, mixed, schedule)
-    finally:
-        world.close()
+def test_an_answer_is_applied_once_on_postgres(migrated_database_url, **chosen) -> None:
+    with fresh_world(migrated_database_url("postgres")) as world:
+        play(world, **chosen)

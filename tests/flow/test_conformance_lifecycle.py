@@ -17,15 +17,15 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel
 from chordage.orchestrator.core.model import AssistantSays, ToolSays
 from chordage.orchestrator.core.status import CALL, RUN, CallStatus, RunStatus
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, ResumeMode, Why
+from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, ResumeMode
 from chordage.orchestrator.core.transcript import AWAITING, NOT_RUN
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.store import schema
 from support.fakes import asking, rounds_of, spoken
 from support.invariants import check_all
+from support.one_turn import kinds, results, statuses, told
+from support.questions import ASK
 from support.world import Died
-
-ASK = Question(why=Why.TOOL, prompt="May I?")
 
 
 def suspended(world, *numbers: int, width: int = 1, question: Question = ASK) -> list[dict]:
@@ -42,18 +42,6 @@ def decide(world, target: str, action: Action = Action.RESUME, **more):
     decided = world.decide(DecisionRequest(target=target, action=action, **more))
     world.run_dry()
     return decided
-
-
-def told(world) -> list[str]:
-    return [said.content for said in world.models.prompts[-1].said if isinstance(said, ToolSays)]
-
-
-def statuses(world) -> list[str]:
-    return [call["status"] for call in world.rows("calls")]
-
-
-def kinds(world) -> list[str]:
-    return [entry["kind"] for entry in world.rows("journal")]
 
 
 @pytest.mark.parametrize(("here", "there"), list(product(RunStatus, RunStatus)), ids=str)
@@ -126,14 +114,14 @@ def test_a_failed_result_that_was_asked_for_is_told_as_an_error(world):  # 24
     world.models.script = rounds_of(1, tool="nobody")
     world.submit()
     world.run_dry()
-    (result,) = [said for said in world.models.prompts[-1].said if isinstance(said, ToolSays)]
+    (result,) = results(world)
     assert (result.is_error, result.ask_id) == (True, "r0c0")
 
 
 def test_a_result_that_reads_like_the_placeholder_is_a_result_all_the_same(world):  # 26
     (asked,) = suspended(world, 0, question=replace(ASK, resume_mode=ResumeMode.USE_AS_RESULT))
     decide(world, asked["id"], payload=AWAITING)
-    (result,) = [said for said in world.models.prompts[-1].said if isinstance(said, ToolSays)]
+    (result,) = results(world)
     assert (result.content, result.is_error) == (AWAITING, False)
 
 

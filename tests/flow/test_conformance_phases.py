@@ -10,66 +10,22 @@ from itertools import permutations
 import pytest
 
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.core.model import ToolSays
 from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.state_updates import Merge, SetState
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, Why
 from chordage.orchestrator.core.transcript import AWAITING
 from chordage.orchestrator.core.verdicts import (
     AddContextMessage,
     Block,
     Exclude,
     SupplyResult,
-    SuspendCall,
 )
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
 from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.plugins.stops import Stops
 from support.fakes import asking, rounds_of, spoken
-
-ASK = Question(why=Why.TOOL, prompt="May I?")
-GATE = SuspendCall(prompt="Really?")
-
-
-def heard(hook: Hook, answer, name="tested", **declared) -> Plugin:
-    """A plugin that hears one phase; `answer` is called with the context, or is what it always says."""
-    say = answer if callable(answer) else lambda context: [answer]
-    return type("Tested", (Plugin,), {"id": name, hook.value: lambda self, context: say(context), **declared})()
-
-
-def gate(answer, name="gate") -> Plugin:
-    return heard(Hook.BEFORE_TOOL_EXECUTE, answer, name)
-
-
-def play(world, *plugins, script=None, text="hi") -> dict:
-    if plugins:
-        crew = Crew(plugins)
-        object.__setattr__(world.runtime, "crews", lambda agent: crew)
-    world.models.script = script or rounds_of(2)
-    turn = world.submit(text)
-    world.run_dry()
-    return world.row("turns", id=turn)
-
-
-def asks_of(*numbers: int):
-    return lambda order: ASK if order.arguments["n"] in numbers and order.decision is None else None
-
-
-def approve(world, row, payload=True) -> None:
-    world.decide(DecisionRequest(target=row["id"], action=Action.RESUME, payload=payload))
-    world.run_dry()
-
-
-def told(world) -> list[str]:
-    return [said.content for said in world.models.prompts[-1].said if isinstance(said, ToolSays)]
-
-
-def column(world, name: str) -> list:
-    return [call[name] for call in world.rows("calls")]
-
-
-def kinds(world) -> list[str]:
-    return [entry["kind"] for entry in world.rows("journal")]
+from support.hooks import gate, heard
+from support.one_turn import column, kinds, play, told
+from support.questions import GATE, approve, asks_of
 
 
 def test_a_message_keeps_what_the_round_before_has_finished_and_runs_nothing_again(world):  # 56

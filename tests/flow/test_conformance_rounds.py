@@ -6,7 +6,6 @@ The numbers are those of the scenarios of the run-lifecycle design this one star
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -14,70 +13,19 @@ from chordage import tool
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import ToolMode
 from chordage.orchestrator.core.errors import NotFound
-from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk, ToolSays, UserSays
+from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk, UserSays
 from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.state_updates import Merge, SetState
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, Why
 from chordage.orchestrator.core.transcript import AWAITING
-from chordage.orchestrator.core.verdicts import (
-    SuspendCall,
-    Terminate,
-)
+from chordage.orchestrator.core.verdicts import Terminate
 from chordage.orchestrator.gateways.tools import ToolBox, declared_on
-from chordage.orchestrator.plugins.base import Plugin
-from chordage.orchestrator.plugins.crew import Crew
 from support.fakes import asking, rounds_of, spoken
+from support.hooks import after_tool, gate, heard, install
 from support.invariants import check_all
+from support.one_turn import change_agent, column, kinds, play, told
+from support.questions import ASK, GATE, approve, asks_of
 from support.world import Died, Header
-
-ASK = Question(why=Why.TOOL, prompt="May I?")
-GATE = SuspendCall(prompt="Really?")
-
-
-def heard(hook: Hook, answer, name="tested", **declared) -> Plugin:
-    """A plugin that hears one phase; `answer` is called with the context, or is what it always says."""
-    say = answer if callable(answer) else lambda context: [answer]
-    return type("Tested", (Plugin,), {"id": name, hook.value: lambda self, context: say(context), **declared})()
-
-
-def gate(answer, name="gate") -> Plugin:
-    return heard(Hook.BEFORE_TOOL_EXECUTE, answer, name)
-
-
-def after_tool(answer) -> Plugin:
-    return heard(Hook.AFTER_TOOL_EXECUTE, answer)
-
-
-def play(world, *plugins, script=None, text="hi") -> dict:
-    if plugins:
-        crew = Crew(plugins)
-        object.__setattr__(world.runtime, "crews", lambda agent: crew)
-    world.models.script = script or rounds_of(2)
-    turn = world.submit(text)
-    world.run_dry()
-    return world.row("turns", id=turn)
-
-
-def asks_of(*numbers: int):
-    return lambda order: ASK if order.arguments["n"] in numbers and order.decision is None else None
-
-
-def approve(world, row, payload=True) -> None:
-    world.decide(DecisionRequest(target=row["id"], action=Action.RESUME, payload=payload))
-    world.run_dry()
-
-
-def told(world) -> list[str]:
-    return [said.content for said in world.models.prompts[-1].said if isinstance(said, ToolSays)]
-
-
-def column(world, name: str) -> list:
-    return [call[name] for call in world.rows("calls")]
-
-
-def kinds(world) -> list[str]:
-    return [entry["kind"] for entry in world.rows("journal")]
 
 
 def test_when_the_only_call_waits_the_model_is_asked_once_and_the_run_waits(world):  # 11
@@ -93,7 +41,7 @@ def test_when_the_only_call_waits_the_model_is_asked_once_and_the_run_waits(worl
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_of_three_calls_the_middle_one_waits_and_the_others_have_results(world, stream):  # 12
-    world.agents.agents["ada"] = replace(world.agents.agents["ada"], stream=stream)
+    change_agent(world, stream=stream)
     world.tools.asks = asks_of(1)
     play(world, script=rounds_of(3))
     assert (len(world.models.prompts), world.row("runs")["status"]) == (2, "waiting")
@@ -157,7 +105,7 @@ def test_a_tool_that_does_not_exist_is_an_error_and_the_run_goes_on(world):  # 7
 
 @pytest.mark.parametrize("mode", list(ToolMode))
 def test_the_gate_shows_every_call_of_a_round_what_was_known_before_it(world, mode):  # 76
-    world.agents.agents["ada"] = replace(world.agents.agents["ada"], tool_mode=mode)
+    change_agent(world, tool_mode=mode)
     seen = []
 
     def note(context):
@@ -169,7 +117,7 @@ def test_the_gate_shows_every_call_of_a_round_what_was_known_before_it(world, mo
 
 
 def test_in_sequence_each_call_is_followed_by_what_those_before_it_have_noted(world):  # 76
-    world.agents.agents["ada"] = replace(world.agents.agents["ada"], tool_mode=ToolMode.SEQUENTIAL)
+    change_agent(world, tool_mode=ToolMode.SEQUENTIAL)
     seen = []
 
     def note(context):
@@ -204,7 +152,7 @@ def test_two_calls_of_one_tool_in_a_round_have_results_of_their_own(world):  # 7
 def test_a_tool_over_its_time_fails_with_a_mark_of_its_own(world):  # 81
     @tool(timeout=0.05, effect="pure")
     async def endless() -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     box = ToolBox(lambda agent: {"endless": declared_on(endless)})
     object.__setattr__(world.runtime, "tools", box)
@@ -249,7 +197,7 @@ def test_a_result_whose_commit_fails_is_not_announced(world):  # 91
         play(world, after_tool(fail_next), script=rounds_of(1))
     world.revive()
     assert (settled(), column(world, "status"), world.rows("plugin_state")) == ([], ["new"], [])
-    object.__setattr__(world.runtime, "crews", lambda agent: Crew())
+    install(world)
     world.forget_the_dead()
     world.recover()
     assert (settled(), told(world)) == (["tool.settled"], ["pure0"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import MixedRound, OnUnknown, ToolMode, WhileWaiting
@@ -13,6 +14,7 @@ from chordage.orchestrator.core.message import Origin, Sender
 from chordage.orchestrator.core.model import ToolSays, UserSays
 from chordage.orchestrator.core.suspending import Action, DecisionRequest, OnExpiry, Question, ResumeMode, Why
 from chordage.orchestrator.core.transcript import AWAITING, DECIDED, NOT_STARTED
+from chordage.orchestrator.store.schema import calls
 from support.fakes import asking, rounds_of
 from support.invariants import check_all
 from support.world import Died
@@ -538,3 +540,23 @@ def test_a_result_that_comes_three_replies_later_stands_behind_its_question(worl
 
     assert told(world.models.prompts[-1]) == ["pure0", "pure10", "pure1", "pure11", "pure2", "pure12"]
     check_all(world.store)
+
+
+def test_in_sequence_rescue_sends_no_call_past_the_one_it_stands_behind(world):
+    settings(world, tool_mode=ToolMode.SEQUENTIAL)
+    world.models.script = rounds_of(2, tool="unsafe")
+    world.tools.before = lambda order: (_ for _ in ()).throw(world.kill())
+    world.submit()
+    with pytest.raises(Died):
+        world.run_dry()
+    world.revive()
+    world.tools.before = lambda order: None
+    behind = world.rows("calls")[1]
+    with world.store.write() as tx:
+        tx.execute(update(calls).where(calls.c.id == behind["id"]).values(lease_until=world.clock()))
+    world.sweep(1)
+    world.run_dry()
+
+    assert [order.arguments["n"] for order in world.tools.orders] == [0]
+    world.recover()
+    assert statuses(world) == ["failed", "succeeded"]

@@ -2,341 +2,231 @@
 
 from __future__ import annotations
 
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
 from chordage.orchestrator import answering, stages
 from chordage.orchestrator.core.agent import MixedRound, ToolMode
 from chordage.orchestrator.core.model import StopReason
-from chordage.orchestrator.core.phases import Hook, Scope
+from chordage.orchestrator.core.phases import Scope
 from chordage.orchestrator.core.state_updates import Merge, SetState
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, Why
-from chordage.orchestrator.core.verdicts import AmendArguments, SuspendCall
-from chordage.orchestrator.plugins.base import Plugin
-from chordage.orchestrator.plugins.crew import Crew
-from chordage.orchestrator.store import claims
+from chordage.orchestrator.core.suspending import OnExpiry
+from chordage.orchestrator.core.verdicts import AmendArguments
 from support.fakes import rounds_of, spoken
-
-ASK = Question(why=Why.TOOL, prompt="May I?")
-
-
-def asks_once(*numbers, question=ASK):
-    asked = set()
-
-    def ask(order):
-        if order.arguments.get("n") not in numbers or order.call_id in asked:
-            return None
-        asked.add(order.call_id)
-        return question
-
-    return ask
+from support.hooks import after_model, after_tool, gate
+from support.lock_waits import somebody_waits_for_a_lock
+from support.moments import when_told
+from support.one_turn import change_agent, play, statuses
+from support.questions import ASK, GATE, approval, approve, asks_once
+from support.waiting import until
+from support.world import Header
 
 
-def crew(world, *plugins):
-    made = Crew(plugins)
-    object.__setattr__(world.runtime, "crews", lambda agent: made)
-
-
-def saying(hook, fn, name="tested"):
-    return type("T", (Plugin,), {"id": name, hook.value: lambda self, c: fn(c)})()
-
-
-def settings(world, **c):
-    world.agents.agents["ada"] = replace(world.agents.agents["ada"], **c)
-
-
-def approve(row, payload=True, **m):
-    return DecisionRequest(target=row["id"], action=Action.RESUME, payload=payload, **m)
-
-
-def st(world):
-    return [(c["arguments"].get("n"), c["status"], c["code"]) for c in world.rows("calls")]
+def break_down(context):
+    raise RuntimeError("a plugin that breaks")
 
 
 def test_a_retried_approval_of_a_call_answers_no_later_question(world):
-    world.models.script = rounds_of(1)
-    world.tools.asks = lambda o: ASK if len(world.tools.orders) < 3 else None
-    world.submit()
-    world.run_dry()
+    world.tools.asks = lambda order: ASK if len(world.tools.orders) < 3 else None
+    play(world, script=rounds_of(1))
     call = world.row("calls")
-    world.decide(approve(call, key="k"))
-    world.run_dry()
+    approve(world, call, key="k")
     second = world.inbox()[0]
-    (again,) = world.decide(approve(call, key="k"))
-    assert again.duplicate and world.inbox() == [second]
+    (again,) = world.decide(approval(call, key="k"))
+    assert again.duplicate
+    assert world.inbox() == [second]
 
 
 def test_a_run_that_ends_with_an_error_asks_nobody_any_more(world):
-    n = [0]
+    replies = count(1)
 
-    def boom(c):
-        n[0] += 1
-        if n[0] == 2:
-            raise RuntimeError("x")
+    def break_at_the_second_reply(context):
+        if next(replies) == 2:
+            break_down(context)
 
-    crew(world, saying(Hook.AFTER_INFERENCE, boom))
-    world.models.script = rounds_of(2)
     world.tools.asks = asks_once(0)
-    world.submit()
-    world.run_dry()
+    play(world, after_model(break_at_the_second_reply))
     assert world.row("runs")["status"] == "done"
     assert world.inbox() == []
 
 
 def test_an_error_beside_a_call_that_waits_waits_for_nobody(world):
-    def boom(c):
-        raise RuntimeError("x")
-
-    crew(world, saying(Hook.AFTER_TOOL_EXECUTE, boom))
-    world.models.script = rounds_of(2)
     world.tools.asks = asks_once(0)
-    world.submit()
-    world.run_dry()
+    play(world, after_tool(break_down))
     assert world.row("runs")["status"] == "done"
 
 
 def test_a_result_that_comes_twice_is_noted_once(world):
-    crew(
-        world, saying(Hook.AFTER_TOOL_EXECUTE, lambda c: [SetState(scope=Scope.RUN, key="k", value=1, merge=Merge.ADD)])
-    )
-    world.models.script = rounds_of(1)
-    again = [False]
+    def deliver_a_twin_that_wins(order):
+        world.tools.before = lambda order: None
+        stages.run_batch(world.runtime, [order.call_id])
 
-    def before(order):
-        if not again[0]:
-            again[0] = True
-            stages.run_batch(world.runtime, [order.call_id])  # the redelivered twin, pure, wins
-
-    world.tools.before = before
-    world.submit()
-    world.run_dry()
-    print([(r["key"], r["value"]) for r in world.rows("plugin_state")])
-    assert [r["value"] for r in world.rows("plugin_state") if r["key"].endswith("k")] == [1]
+    world.tools.before = deliver_a_twin_that_wins
+    noted = SetState(scope=Scope.RUN, key="k", value=1, merge=Merge.ADD)
+    play(world, after_tool(noted), script=rounds_of(1))
+    assert [row["value"] for row in world.rows("plugin_state") if row["key"].endswith("k")] == [1]
 
 
 def test_nothing_stays_parked_behind_a_call_that_was_refused(world):
-    settings(world, tool_mode=ToolMode.SEQUENTIAL)
+    change_agent(world, tool_mode=ToolMode.SEQUENTIAL)
 
-    def gate(c):
-        out = [SetState(scope=Scope.RUN, key="last", value=c.call.arguments["n"])] if c.call.arguments["n"] < 2 else []
-        if c.call.arguments["n"] == 1:
-            out.append(SuspendCall(prompt="?"))
-        return out
+    def note_two_and_put_the_second_aside(context):
+        number = context.call.arguments["n"]
+        noted = [SetState(scope=Scope.RUN, key="last", value=number)] if number < 2 else []
+        return [*noted, GATE] if number == 1 else noted
 
-    crew(world, saying(Hook.BEFORE_TOOL_EXECUTE, gate))
-    world.models.script = rounds_of(3)
-    world.submit()
-    world.run_dry()
+    play(world, gate(note_two_and_put_the_second_aside), script=rounds_of(3))
     world.sweep(100)
     world.run_dry()
-    assert world.rows("calls")[2]["status"] != "new"
+    assert statuses(world)[2] != "new"
 
 
 def test_a_reply_that_is_only_a_pause_puts_no_run_to_rest(world):
-    n = [0]
-    base = rounds_of(2)
+    usual = rounds_of(2)
 
-    def script(p):
-        n[0] += 1
-        if n[0] == 2:
+    def pause_at_the_second_reply(prompt):
+        if len(world.models.prompts) == 2:
             return replace(spoken("wait"), stop=StopReason.PAUSE_TURN)
-        return base(p)
+        return usual(prompt)
 
-    world.models.script = script
     world.tools.asks = asks_once(0)
-    world.submit()
-    world.run_dry()
-    print(n)
-    assert n[0] == 3
+    play(world, script=pause_at_the_second_reply)
+    assert len(world.models.prompts) == 3
 
 
 def test_a_heartbeat_sets_no_parked_call_free(world):
-    settings(world, tool_mode=ToolMode.SEQUENTIAL)
-    world.models.script = rounds_of(3)
+    change_agent(world, tool_mode=ToolMode.SEQUENTIAL)
     world.tools.asks = asks_once(1)
-    rt = world.runtime
-    world.submit()
-    # the beat that read `behind` before the call asked, and writes after it was put aside
-    from chordage.orchestrator import asking
+    behind = []
 
-    orig = asking.put_aside
+    def beat_while_the_batch_is_in_hand():
+        behind.extend(call_id for hand in world.runtime.held.all() for call_id in hand.behind)
+        stages.beat(world.runtime, first=0, every=0)
 
-    def put(*a, **k):
-        done = orig(*a, **k)
-        behind = [c for h in rt.held.all() for c in h.behind]
-        print("BEHIND", behind, rt.held.all())
-        with world.store.write() as tx:
-            claims.renew_waiting_calls(tx, behind, lease_until=rt.leases.until(rt.now()))
-        return done
-
-    asking.put_aside = put
-    try:
-        world.run_dry()
-    finally:
-        asking.put_aside = orig
-    print(
-        [o.arguments for o in world.tools.orders],
-        world.rows("calls")[2]["lease_until"],
-        world.row("runs")["lease_until"],
-    )
+    when_told(world, "call.suspended", beat_while_the_batch_is_in_hand)
+    play(world, script=rounds_of(3))
+    parked = world.rows("calls")[2]
+    assert behind == [parked["id"]], "the beat has the parked call on its list"
+    assert parked["lease_until"] is None
     world.sweep(100)
     world.run_dry()
-    print([o.arguments for o in world.tools.orders])
-    assert world.rows("calls")[2]["status"] == "new"
+    assert statuses(world)[2] == "new"
 
 
 def test_a_redelivered_batch_does_not_overtake_the_call_in_hand(world):
-    settings(world, tool_mode=ToolMode.SEQUENTIAL)
-    world.models.script = rounds_of(3, tool="unsafe")
-    order = []
-    busy = [False]
+    change_agent(world, tool_mode=ToolMode.SEQUENTIAL)
+    course = []
 
-    def before(o):
-        order.append(("start", o.arguments["n"]))
-        if o.arguments["n"] == 1 and not busy[0]:
-            busy[0] = True
-            ids = [c["id"] for c in world.rows("calls")]
-            stages.run_batch(world.runtime, ids, in_doubt=True)
-            order.append(("end", 1))
+    def deliver_the_batch_again_within_the_second(order):
+        course.append(("start", order.arguments["n"]))
+        if order.arguments["n"] == 1 and course.count(("start", 1)) == 1:
+            stages.run_batch(world.runtime, [call["id"] for call in world.rows("calls")], in_doubt=True)
+            course.append(("end", 1))
 
-    world.tools.before = before
-    world.submit()
-    world.run_dry()
-    print(order)
-    assert order.index(("end", 1)) < order.index(("start", 2))
+    world.tools.before = deliver_the_batch_again_within_the_second
+    play(world, script=rounds_of(3, tool="unsafe"))
+    assert course.index(("end", 1)) < course.index(("start", 2))
 
 
 def test_amendments_hold_for_edited_arguments_too(world):
-    def gate(c):
-        out = [AmendArguments({"n": 9})]
-        if not c.call.resumed:
-            out.append(SuspendCall(prompt="?"))
-        return out
+    def amend_and_ask(context):
+        amended = AmendArguments({"n": 9})
+        return [amended] if context.call.resumed else [amended, GATE]
 
-    crew(world, saying(Hook.BEFORE_TOOL_EXECUTE, gate))
-    world.models.script = rounds_of(1)
-    world.submit()
-    world.run_dry()
-    world.decide(approve(world.inbox()[0], edited_args={"n": 3}))
-    world.run_dry()
-    print([o.arguments for o in world.tools.orders])
+    play(world, gate(amend_and_ask), script=rounds_of(1))
+    approve(world, world.inbox()[0], edited_args={"n": 3})
     assert world.tools.orders[0].arguments["n"] == 9
 
 
 def test_a_plugin_that_breaks_at_an_approved_call_ends_the_run(world):
-    def gate(c):
-        if c.call.resumed:
-            raise RuntimeError("x")
-        return [SuspendCall(prompt="?")]
+    def ask_and_break(context):
+        return break_down(context) if context.call.resumed else [GATE]
 
-    crew(world, saying(Hook.BEFORE_TOOL_EXECUTE, gate))
-    world.models.script = rounds_of(1)
-    world.submit()
-    world.run_dry()
-    world.decide(approve(world.inbox()[0]))
-    world.run_dry()
+    play(world, gate(ask_and_break), script=rounds_of(1))
+    approve(world, world.inbox()[0])
     assert world.row("runs")["reason"] == "error"
 
 
 def test_the_time_a_person_takes_is_no_working_time(world):
-
-    settings(world, limits=replace(world.agents.agents["ada"].limits, timeout=60))
-    world.models.script = rounds_of(1)
+    change_agent(world, limits=replace(world.agents.get("ada").limits, timeout=60))
     world.tools.asks = asks_once(0)
-    world.submit()
-    world.run_dry()
+    play(world, script=rounds_of(1))
     world.clock.pass_by(3600)
-    world.decide(approve(world.inbox()[0]))
-    world.run_dry()
+    approve(world, world.inbox()[0])
     assert world.row("runs")["reason"] == "natural_end"
 
 
 def test_a_call_that_joined_a_round_is_an_outcome_of_it(world):
-    # step A: 0 suspended, 1 done -> model -> second round: one call that asks; first is approved beside it
-    world.models.script = rounds_of(2, rounds=2)
-    seen = []
+    """The one of the first round that waits is approved while the last call of the second one runs."""
+    asked = set()
 
-    def asks(o):
-        if o.call_id in seen:
+    def ask(order):
+        _, ask_id, _ = order.idempotency_key.split(":")
+        if ask_id == "r0c1" or order.call_id in asked:
             return None
-        if o.idempotency_key.split(":")[1] in ("r0c0", "r1c0", "r1c1"):
-            if (
-                o.idempotency_key.split(":")[1] == "r1c1"
-                and world.inbox()[0]["call_id"] == world.rows("calls")[0]["id"]
-            ):
-                seen.append(world.rows("calls")[0]["id"])
-                world.decide(approve(world.inbox()[0]))
-            seen.append(o.call_id)
-            return ASK
-        return None
+        asked.add(order.call_id)
+        if ask_id == "r1c1":
+            world.decide(approval(world.inbox()[0]))
+        return ASK
 
-    world.tools.asks = asks
-    world.submit()
-    world.run_dry()
-    print(len(world.models.prompts))
+    world.tools.asks = ask
+    play(world, script=rounds_of(2, rounds=2))
+    assert world.row("decisions")["call_id"] == world.rows("calls")[0]["id"]
     assert len(world.models.prompts) == 3
 
 
 def test_a_decision_just_in_time_beats_the_expiry_that_cancels(world):
-    import sys
-
-    from chordage.orchestrator.core.suspending import OnExpiry
-
-    R = sys.modules["chordage.orchestrator.stages.rescue"]
-    world.models.script = rounds_of(1)
-    world.tools.asks = asks_once(0, question=replace(ASK, expires_in=60.0, on_expiry=OnExpiry.CANCEL_RUN))
-    world.submit()
+    """Both questions are late. Somebody hears of the one and answers the other, which the sweep has read already."""
+    in_time = replace(ASK, expires_in=60.0, on_expiry=OnExpiry.CANCEL_RUN)
+    first_to_be_late = replace(ASK, expires_in=30.0, on_expiry=OnExpiry.ESCALATE)
+    world.tools.asks = lambda order: first_to_be_late if order.thread_id == "other" else None
+    world.submit(thread="other")
     world.run_dry()
-    row = world.inbox()[0]
-    orig = R._answer_for_nobody
+    world.tools.asks = asks_once(0, question=in_time)
+    turn = play(world, script=rounds_of(1))
+    (asked,) = world.rows("suspensions", run_id=turn["run_id"])
 
-    def late(rt, asked):
-        world.decide(approve(row))
-        return orig(rt, asked)
-
-    R._answer_for_nobody = late
-    try:
-        world.sweep(61)
-    finally:
-        R._answer_for_nobody = orig
+    when_told(world, "call.overdue", lambda: world.decide(approval(asked)))
+    world.sweep(61)
     world.run_dry()
-    assert world.row("turns")["disposition"] == "answered"
+    assert world.row("turns", id=turn["id"])["disposition"] == "answered"
 
 
 @pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 @pytest.mark.parametrize("mixed", list(MixedRound))
 def test_a_call_that_joins_while_the_round_is_committed_is_not_left_behind(world, mixed):
-    settings(world, mixed_round=mixed)
+    change_agent(world, mixed_round=mixed)
     world.models.script = rounds_of(2)
     world.tools.asks = asks_once(0)
     world.submit()
     while not world.inbox():
         world.deliver(world.pending.pop(0))
-    rt = world.runtime
-    row = world.inbox()[0]
-    req = [approve(row)]
-    run = world.row("runs")
-    asked = answering.checked(rt, req)
-    out = []
-    with world.store.write() as tx:
-        _, moved = answering.take(tx, rt, req, asked, "test")
 
-        stages.run_batch(rt, [world.rows("calls")[1]["id"]])
-        t = threading.Thread(target=lambda: out.extend(stages.commit_round(rt, run["id"], run["step"])))
-        t.start()
-        time.sleep(1.5)
-    t.join()
+    committed, joined = _commit_the_round_while_an_answer_is_taken(world, approval(world.inbox()[0]))
 
-    # model answers while the joined call has not yet run
-    world.pending = [i for i in world.pending if type(i).__name__ != "Header"]
-    world.pending += out
+    # the model answers while the joined call has not yet run
+    world.pending = [intent for intent in world.pending if not isinstance(intent, Header)] + committed
     world.run_dry()
-    world.pending += moved
+    world.pending += joined
     world.run_dry()
     for _ in range(10):
         world.sweep(100)
         world.run_dry()
     assert world.row("runs")["status"] == "done"
+
+
+def _commit_the_round_while_an_answer_is_taken(world, answer):
+    """What follows from each. The commit comes when the answer has locked the run and is not yet stored."""
+    rt, run = world.runtime, world.row("runs")
+    asked = answering.checked(rt, [answer])
+    with ThreadPoolExecutor(1) as pool:
+        with world.store.write() as tx:
+            _, joined = answering.take(tx, rt, [answer], asked, "test")
+            stages.run_batch(rt, [world.rows("calls")[1]["id"]])
+            commit = pool.submit(stages.commit_round, rt, run["id"], run["step"])
+            until(lambda: commit.done() or somebody_waits_for_a_lock(world.store), "the commit waits for the run")
+            assert not commit.done(), "it did not wait"
+        return commit.result(), joined

@@ -12,41 +12,34 @@ from chordage.orchestrator.core.reasons import NATURAL_END, Ending, Reason, canc
 from chordage.orchestrator.core.state_updates import Merge, SetState
 from chordage.orchestrator.core.suspending import OnExpiry, Question, ResumeMode, Why
 from chordage.orchestrator.core.verdict_places import ALLOWED, MisplacedVerdict, check_place
-from chordage.orchestrator.core.verdicts import (
-    AddContextMessage,
-    AddMessage,
-    AmendArguments,
-    AmendResult,
-    Block,
-    Exclude,
-    IncludeOnly,
-    OverrideModel,
-    OverrideParams,
-    SupplyResult,
-    SuspendCall,
-    Terminate,
-)
 
 ONE_OF_EACH = [
-    AddContextMessage(key="k", text="t"),
-    IncludeOnly(["a"]),
-    Exclude(["a"]),
-    OverrideModel("m"),
-    OverrideParams({"temperature": 0}),
-    Terminate(stopped("enough")),
-    Block("no"),
-    SuspendCall(prompt="may it?"),
-    SupplyResult("42"),
-    AmendArguments({"a": 1}),
-    AddMessage("by the way"),
-    AmendResult("43"),
+    verdicts.AddContextMessage(key="k", text="t"),
+    verdicts.IncludeOnly(["a"]),
+    verdicts.Exclude(["a"]),
+    verdicts.OverrideModel("m"),
+    verdicts.OverrideParams({"temperature": 0}),
+    verdicts.Terminate(stopped("enough")),
+    verdicts.Block("no"),
+    verdicts.SuspendCall(prompt="may it?"),
+    verdicts.SupplyResult("42"),
+    verdicts.AmendArguments({"a": 1}),
+    verdicts.AddMessage("by the way"),
+    verdicts.AmendResult("43"),
     SetState(scope=Scope.RUN, key="k", value=1),
 ]
 HERE_ONLY = {
-    Hook.BEFORE_INFERENCE: {AddContextMessage, IncludeOnly, Exclude, OverrideModel, OverrideParams, Terminate},
-    Hook.AFTER_INFERENCE: {Terminate},
-    Hook.BEFORE_TOOL_EXECUTE: {Block, SuspendCall, SupplyResult, AmendArguments},
-    Hook.AFTER_TOOL_EXECUTE: {AddMessage, AmendResult},
+    Hook.BEFORE_INFERENCE: {
+        verdicts.AddContextMessage,
+        verdicts.IncludeOnly,
+        verdicts.Exclude,
+        verdicts.OverrideModel,
+        verdicts.OverrideParams,
+        verdicts.Terminate,
+    },
+    Hook.AFTER_INFERENCE: {verdicts.Terminate},
+    Hook.BEFORE_TOOL_EXECUTE: {verdicts.Block, verdicts.SuspendCall, verdicts.SupplyResult, verdicts.AmendArguments},
+    Hook.AFTER_TOOL_EXECUTE: {verdicts.AddMessage, verdicts.AmendResult},
 }
 
 
@@ -76,29 +69,29 @@ def test_a_note_for_a_call_needs_a_phase_that_is_about_one():
 @pytest.mark.parametrize(
     ("build", "why"),
     [
-        (lambda: AddContextMessage(key=" ", text="t"), "needs a key that is not blank"),
-        (lambda: AddContextMessage(key="k", text=""), "'k' needs a text that is not blank"),
-        (lambda: AddContextMessage(key="k", text="t", cooldown=-1), "0 or more; got -1"),
-        (lambda: IncludeOnly("search"), "list of names; got the text 'search'"),
-        (lambda: Exclude("search"), "list of names; got the text 'search'"),
-        (lambda: OverrideModel(" "), "name of the model is blank"),
-        (lambda: OverrideParams({"a": object()}), "params must be something JSON has"),
-        (lambda: Terminate(NATURAL_END), "not as natural_end"),
-        (lambda: Terminate(failed("x", "y")), "not as error"),
-        (lambda: Terminate(cancelled()), "not as cancelled"),
-        (lambda: Block(" "), "a block needs a reason"),
-        (lambda: SuspendCall(prompt=""), "the prompt is blank"),
+        (lambda: verdicts.AddContextMessage(key=" ", text="t"), "needs a key that is not blank"),
+        (lambda: verdicts.AddContextMessage(key="k", text=""), "'k' needs a text that is not blank"),
+        (lambda: verdicts.AddContextMessage(key="k", text="t", cooldown=-1), "0 or more; got -1"),
+        (lambda: verdicts.IncludeOnly("search"), "list of names; got the text 'search'"),
+        (lambda: verdicts.Exclude("search"), "list of names; got the text 'search'"),
+        (lambda: verdicts.OverrideModel(" "), "name of the model is blank"),
+        (lambda: verdicts.OverrideParams({"a": object()}), "params must be something JSON has"),
+        (lambda: verdicts.Terminate(NATURAL_END), "not as natural_end"),
+        (lambda: verdicts.Terminate(failed("x", "y")), "not as error"),
+        (lambda: verdicts.Terminate(cancelled()), "not as cancelled"),
+        (lambda: verdicts.Block(" "), "a block needs a reason"),
+        (lambda: verdicts.SuspendCall(prompt=""), "the prompt is blank"),
         (
-            lambda: SuspendCall(prompt="?", resume_mode="later"),
+            lambda: verdicts.SuspendCall(prompt="?", resume_mode="later"),
             "resume_mode must be one of replay_tool_call, .*'later'",
         ),
-        (lambda: SuspendCall(prompt="?", on_expiry="shrug"), "on_expiry must be one of deny, .*'shrug'"),
-        (lambda: SuspendCall(prompt="?", expires_in=0), "more than 0 seconds, or left out; got 0"),
-        (lambda: SuspendCall(prompt="?", expires_in=float("inf")), "more than 0 seconds"),
-        (lambda: SuspendCall(prompt="?", default={1}), "the default must be something JSON has"),
-        (lambda: SuspendCall(prompt="?", schema={"a": {1}}), "the schema must be something JSON has"),
-        (lambda: AmendArguments({"a": float("nan")}), "the arguments must be something JSON has"),
-        (lambda: AddMessage("\n"), "the message is blank"),
+        (lambda: verdicts.SuspendCall(prompt="?", on_expiry="shrug"), "on_expiry must be one of deny, .*'shrug'"),
+        (lambda: verdicts.SuspendCall(prompt="?", expires_in=0), "more than 0 seconds, or left out; got 0"),
+        (lambda: verdicts.SuspendCall(prompt="?", expires_in=float("inf")), "more than 0 seconds"),
+        (lambda: verdicts.SuspendCall(prompt="?", default={1}), "the default must be something JSON has"),
+        (lambda: verdicts.SuspendCall(prompt="?", schema={"a": {1}}), "the schema must be something JSON has"),
+        (lambda: verdicts.AmendArguments({"a": float("nan")}), "the arguments must be something JSON has"),
+        (lambda: verdicts.AddMessage("\n"), "the message is blank"),
         (lambda: SetState(scope="planet", key="k", value=1), "scope must be one of thread, run, call; got 'planet'"),
         (lambda: SetState(scope="run", key="", value=1), "needs a key that is not blank"),
         (lambda: SetState(scope="run", key="k", value=1, merge="mix"), "merge must be one of exclusive, add, union"),
@@ -115,19 +108,21 @@ def test_a_verdict_that_could_not_be_carried_out_cannot_be_built(build, why):
 
 
 def test_a_plugin_may_end_a_run_as_its_behaviour():
-    assert Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED)).ending.reason is Reason.BEHAVIOR_REQUESTED
+    assert verdicts.Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED)).ending.reason is Reason.BEHAVIOR_REQUESTED
 
 
 def test_words_become_members_of_their_sets():
     note = SetState(scope="thread", key="k", value={"b", "a"}, merge="union")
-    asked = SuspendCall(prompt="?", resume_mode="pass_decision_to_tool", on_expiry="escalate")
+    asked = verdicts.SuspendCall(prompt="?", resume_mode="pass_decision_to_tool", on_expiry="escalate")
 
     assert (note.scope, note.merge, note.value) == (Scope.THREAD, Merge.UNION, ["a", "b"])
     assert (asked.resume_mode, asked.on_expiry) == (ResumeMode.PASS_TO_TOOL, OnExpiry.ESCALATE)
 
 
 def test_a_suspended_call_asks_what_the_gate_asks():
-    asked = SuspendCall(prompt="may it?", schema={"type": "null"}, expires_in=60, on_expiry="default", default={"a": 1})
+    asked = verdicts.SuspendCall(
+        prompt="may it?", schema={"type": "null"}, expires_in=60, on_expiry="default", default={"a": 1}
+    )
 
     assert asked.question == Question(
         why=Why.GATE,
