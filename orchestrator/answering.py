@@ -102,10 +102,20 @@ def _check_arguments(rt: Runtime, arguments: dict[str, object], asked: Suspensio
 
 
 def take(
-    tx: Tx, rt: Runtime, requests: Sequence[DecisionRequest], asked: Sequence[Suspension], source: str
+    tx: Tx,
+    rt: Runtime,
+    requests: Sequence[DecisionRequest],
+    asked: Sequence[Suspension],
+    source: str,
+    *,
+    beside: Run | None = None,
 ) -> tuple[list[Decided], list[Intent]]:
-    """All of them, or none. Their runs are locked first; what counts is what the questions have become meanwhile."""
-    locked = {run_id: runs.lock(tx, run_id) for run_id in sorted({about.run_id for about in asked})}
+    """All of them, or none. Their runs are locked first; what counts is what the questions have become meanwhile.
+    `beside`: the run that the caller will lock as well; all who lock several do so in one order.
+    """
+    of_questions = {about.run_id for about in asked}
+    in_order = sorted(of_questions | ({beside.id} if beside else set()))
+    locked = {run_id: runs.lock(tx, run_id) for run_id in in_order}
     decided = [_store_one(tx, rt, *pair, source) for pair in zip(requests, asked, strict=True)]
     touched = {one.run_id for one in decided if not one.duplicate}
     return decided, [intent for run_id in sorted(touched) if (run := locked[run_id]) for intent in _move(tx, rt, run)]

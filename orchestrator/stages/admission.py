@@ -85,13 +85,23 @@ def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Susp
         if request.when_busy is WhenBusy.REJECT:
             _refuse_if_busy(tx, thread_id)
         arrival = threads.arrive(tx, thread_id, agent.name, now)
-        decided, moved = answering.take(tx, rt, request.decisions, asked, request.source) if asked else ([], [])
+        decided, moved = _take_decisions(tx, rt, request, asked, thread_id) if asked else ([], [])
         ready = turns.admit(tx, _fields(turn_id, thread_id, arrival, agent, request, now))
         superseded, freed = (None, []) if ready else _supersede(tx, rt, agent, request, thread_id)
     hint = Hint(turn_id, thread_id)
     intents = [*moved, *(freed or [Dispatch(group=group_of(request), hint=hint)])]
     admitted = Admitted(turn_id=turn_id, thread_id=thread_id)
     return _Stored(admitted=admitted, intents=intents, decided=decided, superseded=superseded)
+
+
+def _take_decisions(
+    tx: Tx, rt: Runtime, request: TurnRequest, asked: list[Suspension], thread_id: str
+) -> tuple[list[Decided], list[Intent]]:
+    """The message will look at the run of its own thread: messages with decisions for each other's threads must not
+    wait for each other.
+    """
+    beside = runs.open_on(tx, thread_id)
+    return answering.take(tx, rt, request.decisions, asked, request.source, beside=beside)
 
 
 def _supersede(
