@@ -7,6 +7,7 @@ An agent without plugins costs a look into a dict.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,13 +18,13 @@ from chordage.orchestrator.core.agent import AgentSpec, Effect
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Reply, Said
 from chordage.orchestrator.core.phases import Hook, Scope
+from chordage.orchestrator.core.plugin_state import Noter
 from chordage.orchestrator.core.reasons import Ending
 from chordage.orchestrator.core.records import Run
-from chordage.orchestrator.core.state_updates import SetState
+from chordage.orchestrator.core.state_updates import Refused, SetState, combined
 from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import plugin_state, runs
-from chordage.orchestrator.store.plugin_state import Noter
 from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
@@ -72,8 +73,8 @@ class Hearing:
         self.notes += new
         for one in new:
             values = self.state()[one.scope]
-            if plugin_state.unfit(values.get(one.key), one) is None:  # else it is refused when it is written
-                values[one.key] = plugin_state.combined(values.get(one.key), one)
+            with suppress(Refused):  # what is refused here is refused when it is written
+                values[one.key] = combined(values.get(one.key), one)
         return given
 
     def of_call(self, call_id: str) -> Hearing:

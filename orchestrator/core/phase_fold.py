@@ -133,7 +133,7 @@ def aftermath(given: Iterable[Given], order: Sequence[str]) -> Aftermath:
 
 
 def updates(given: Iterable[Given], order: Sequence[str]) -> tuple[SetState, ...]:
-    """What is to be noted, in the declared order of the plugins, for `plugin_state.merged`."""
+    """What is to be noted, in the declared order of the plugins, for `plugin_state.noted`."""
     return tuple(_ordered(_of(SetState, given), order))
 
 

@@ -1,4 +1,4 @@
-"""What the calls of one round have noted, put together. A conflict costs the later call its result, not the run.
+"""The rule for what is noted in parallel: a conflict costs the later call of a round its result, not the run.
 
 Sums and unions come out the same in any order. A value of which there can be only one belongs to the first call of
 the round that wrote it: a later one that writes something else is refused, and nothing it noted is kept.
@@ -6,117 +6,94 @@ the round that wrote it: a later one that writes something else is refused, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
-from chordage.orchestrator.core.json_values import canonical, each_once, is_number
+from chordage.orchestrator.core.json_values import canonical
 from chordage.orchestrator.core.phases import Scope
-from chordage.orchestrator.core.state_updates import Merge, SetState
+from chordage.orchestrator.core.state_updates import Merge, Refused, SetState, combined
 
 STATE_CONFLICT = "state_conflict"  # the code of a call that is refused
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Place:
-    """Where a value is kept. `owner` is the call in scope call, and blank in the others."""
+    """Where a value is kept. `owner` is the thread, the run or the call."""
 
     scope: Scope
+    owner: str
     key: str
-    owner: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Writes:
-    """All that one writer has noted, in its order: a call of the round, or whatever else is refused as a whole."""
+class Noter:
+    """Who notes something: a call of a round, or the run itself, which is never in parallel to its calls."""
 
-    writer: str
-    updates: tuple[SetState, ...]
+    thread_id: str
+    run_id: str
+    step: int
     call_id: str = ""
 
-    def place(self, update: SetState) -> Place:
-        return Place(update.scope, update.key, self.call_id if update.scope is Scope.CALL else "")
+    def owner(self, scope: Scope) -> str:
+        return {Scope.THREAD: self.thread_id, Scope.RUN: self.run_id, Scope.CALL: self.call_id}[scope]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Merged:
-    values: dict[Place, Any]  # what has to be written; no other place has changed
-    refused: dict[str, str]  # by writer: why nothing it noted is kept
+class Entry:
+    """What a place holds, and who wrote it in the last round in which it was written, and how."""
+
+    value: Any = None
+    run_id: str | None = None
+    step: int | None = None
+    writer: str | None = None  # blank: the run itself; None: more than one call
+    merge: Merge | None = None
+
+    def is_of_round(self, noter: Noter) -> bool:
+        return (self.run_id, self.step) == (noter.run_id, noter.step)
+
+    def is_by(self, noter: Noter) -> bool:
+        """And by nobody else in its round."""
+        return self.is_of_round(noter) and self.writer == noter.call_id
+
+    def is_beside(self, noter: Noter) -> bool:
+        """Another call of its round wrote this too."""
+        return self.is_of_round(noter) and noter.call_id != "" and self.writer not in {"", noter.call_id}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Mark:
-    """Who has written a place in this round, how, and for exclusive ones what."""
-
-    writer: str
-    merge: Merge
-    value: Any
-
-
-class _Refused(Exception):
-    pass
+def by_place(noter: Noter, updates: Iterable[SetState]) -> dict[Place, list[SetState]]:
+    """In the order in which everybody locks, so that nobody waits in a ring."""
+    found: dict[Place, list[SetState]] = {}
+    for one in updates:
+        found.setdefault(Place(one.scope, noter.owner(one.scope), one.key), []).append(one)
+    return dict(sorted(found.items()))
 
 
-def merged(held: Mapping[Place, Any], writes: Iterable[Writes]) -> Merged:
-    """`held` is the state before the round, as far as it is written here; `writes` come in the order of the calls."""
-    values: dict[Place, Any] = {}
-    marks: dict[Place, _Mark] = {}
-    refused: dict[str, str] = {}
-    for one in writes:
-        try:
-            new, own = _of_one({**held, **values}, marks, one)
-        except _Refused as why:
-            refused[one.writer] = str(why)
-        else:
-            values |= new
-            marks = own | marks
-    return Merged(values=values, refused=refused)
+def noted(held: Mapping[Place, Entry], noter: Noter, updates: Iterable[SetState]) -> dict[Place, Entry]:
+    """What has to be written: all of it, or `Refused`. `held` is what the places hold that are written here."""
+    mine = by_place(noter, updates)
+    return {place: _after(place, held.get(place, Entry()), noter, mine[place]) for place in mine}
 
 
-def _of_one(
-    held: Mapping[Place, Any], marks: Mapping[Place, _Mark], one: Writes
-) -> tuple[dict[Place, Any], dict[Place, _Mark]]:
-    values: dict[Place, Any] = {}
-    own: dict[Place, _Mark] = {}
-    for update in one.updates:
-        place = one.place(update)
-        before = values.get(place, held.get(place))
-        values[place] = _combined(place, before, update)
-        own[place] = _Mark(writer=one.writer, merge=_strictest(own.get(place), update), value=values[place])
-    for place, mark in own.items():
-        _check(place, marks.get(place), mark)
-    return values, own
-
-
-def _strictest(mine: _Mark | None, update: SetState) -> Merge:
-    """Two ways of one writer to write a place do not commute with another's: the value is then its alone."""
-    return update.merge if mine is None or mine.merge is update.merge else Merge.EXCLUSIVE
-
-
-def _check(place: Place, first: _Mark | None, mine: _Mark) -> None:
-    if first is None:
-        return
-    if first.merge is not mine.merge:
-        raise _Refused(
-            f"{place.key} of the {place.scope} was written by {first.writer} in the same round as {first.merge}, "
-            f"and by {mine.writer} as {mine.merge}"
+def _after(place: Place, before: Entry, noter: Noter, updates: Sequence[SetState]) -> Entry:
+    shared, way = before.is_beside(noter), _way(before, noter, updates)
+    named, other = f"{place.key} of the {place.scope}", before.writer or "several calls"
+    if shared and way is not before.merge:
+        raise Refused(
+            f"{named} was written by {other} in the same round as {before.merge}, and by {noter.call_id} as {way}"
         )
-    if mine.merge is Merge.EXCLUSIVE and canonical(first.value) != canonical(mine.value):
-        raise _Refused(
-            f"{place.key} of the {place.scope} was set to something else by {first.writer} in the same round; "
+    value = reduce(combined, updates, before.value)
+    if shared and way is Merge.EXCLUSIVE and canonical(value) != canonical(before.value):
+        raise Refused(
+            f"{named} was set to something else by {other} in the same round; "
             "use merge add or union where several calls may write"
         )
+    writer = None if shared else noter.call_id
+    return Entry(value=value, run_id=noter.run_id, step=noter.step, writer=writer, merge=way)
 
 
-def _combined(place: Place, before: Any, update: SetState) -> Any:
-    match update.merge:
-        case Merge.EXCLUSIVE:
-            return update.value
-        case Merge.ADD:
-            if before is not None and not is_number(before):
-                raise _Refused(f"{place.key} of the {place.scope} holds {before!r}, to which nothing can be added")
-            return (before or 0) + update.value
-        case Merge.UNION:
-            if before is not None and not isinstance(before, list):
-                raise _Refused(f"{place.key} of the {place.scope} holds {before!r}, which is no list to join")
-            return each_once([*(before or []), *update.value])
+def _way(before: Entry, noter: Noter, updates: Sequence[SetState]) -> Merge:
+    """Two ways of one writer to write a place do not commute with another's: the value is then its alone."""
+    ways = {one.merge for one in updates} | ({before.merge} if before.is_by(noter) else set())
+    return updates[0].merge if len(ways) == 1 else Merge.EXCLUSIVE

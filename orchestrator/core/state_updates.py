@@ -1,4 +1,4 @@
-"""How a plugin notes something, for its own use at a later moment."""
+"""How a plugin notes something, for its own use at a later moment, and what becomes of the value held until then."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ class Merge(StrEnum):
     EXCLUSIVE = "exclusive"  # one of them writes it; another that writes something else fails
     ADD = "add"  # numbers are summed
     UNION = "union"  # lists are joined, each member once
+
+
+class Refused(Exception):
+    """Nothing is kept of what somebody noted, and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,3 +48,27 @@ class SetState:
 
 def _is_many(value: object) -> bool:
     return isinstance(value, list | tuple | set | frozenset)
+
+
+def combined(held: Any, update: SetState) -> Any:
+    """The value after the update. `Refused` when the one that is held is of the wrong kind for it."""
+    named = f"{update.key} of the {update.scope}"
+    match update.merge:
+        case Merge.EXCLUSIVE:
+            return update.value
+        case Merge.ADD:
+            if held is not None and not _has_sum(held, update.value):
+                raise Refused(f"{named} holds {held!r}, to which {update.value!r} cannot be added")
+            return (held or 0) + update.value
+        case Merge.UNION:
+            if not isinstance(held, list | None):
+                raise Refused(f"{named} holds {held!r}, which is no list to join")
+            return each_once([*(held or []), *update.value])
+
+
+def _has_sum(held: Any, value: float) -> bool:
+    """One that JSON has: infinity is not."""
+    try:
+        return is_number(held) and is_number(held + value)
+    except OverflowError:  # whole numbers know no bounds, but those of a fraction
+        return False

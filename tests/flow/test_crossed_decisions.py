@@ -35,7 +35,7 @@ def test_messages_that_decide_for_each_others_threads_do_not_block_each_other(wo
     with ThreadPoolExecutor(2) as both:
         admitted = list(both.map(lambda request: stages.admit(world.runtime, request), crossed))
     world.pending += [intent for _, intents in admitted for intent in intents]
-    world.run_dry()
+    world.recover()
 
     assert [turn["disposition"] for turn in world.rows("turns")] == ["answered"] * 4
     check_all(world.store)
