@@ -84,7 +84,7 @@ def _after(place: Place, before: Entry, noter: Noter, updates: Sequence[SetState
             f"{named} was written by {other} in the same round as {before.merge}, and by {noter.call_id} as {way}"
         )
     value = reduce(combined, updates, before.value)
-    if shared and way is Merge.EXCLUSIVE and canonical(value) != canonical(before.value):
+    if shared and way is Merge.EXCLUSIVE and not _is_same(value, before.value):
         raise Refused(
             f"{named} was set to something else by {other} in the same round; "
             "use merge add or union where several calls may write"
@@ -97,3 +97,10 @@ def _way(before: Entry, noter: Noter, updates: Sequence[SetState]) -> Merge:
     """Two ways of one writer to write a place do not commute with another's: the value is then its alone."""
     ways = {one.merge for one in updates} | ({before.merge} if before.is_by(noter) else set())
     return updates[0].merge if len(ways) == 1 else Merge.EXCLUSIVE
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Numbers by what they are worth, as SQLite gives 1.0 back as 1; True is no number."""
+    if {type(one), type(other)} <= {int, float}:
+        return bool(one == other)
+    return canonical(one) == canonical(other)

@@ -1,0 +1,32 @@
+"""Plugins of a single hook, for tests of what the engine makes of their verdicts."""
+
+from __future__ import annotations
+
+from chordage.orchestrator.core.phases import Hook
+from chordage.orchestrator.plugins.base import Plugin
+from chordage.orchestrator.plugins.crew import Crew
+from support.world import World
+
+
+def heard(hook: Hook, answer, name: str = "tested", **declared) -> Plugin:
+    """A plugin that hears one phase; `answer` is called with the context, or is what it always says."""
+    say = answer if callable(answer) else lambda context: [answer]
+    return type("Tested", (Plugin,), {"id": name, hook.value: lambda self, context: say(context), **declared})()
+
+
+def gate(answer, name: str = "gate") -> Plugin:
+    return heard(Hook.BEFORE_TOOL_EXECUTE, answer, name)
+
+
+def after_model(answer) -> Plugin:
+    return heard(Hook.AFTER_INFERENCE, answer)
+
+
+def after_tool(answer) -> Plugin:
+    return heard(Hook.AFTER_TOOL_EXECUTE, answer)
+
+
+def install(world: World, *plugins: Plugin) -> None:
+    """From now on these are the plugins of every agent."""
+    crew = Crew(plugins)
+    object.__setattr__(world.runtime, "crews", lambda agent: crew)

@@ -1,0 +1,17 @@
+"""Who waits for whom in PostgreSQL, so that a test goes on at once when somebody stands before a lock."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from chordage.orchestrator.store.tx import Store
+
+BLOCKED = text(
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"
+)
+
+
+def somebody_waits_for_a_lock(store: Store) -> bool:
+    with store.read() as tx:
+        return bool(tx.execute(BLOCKED).scalar_one())
