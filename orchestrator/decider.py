@@ -7,18 +7,21 @@ moment at which a reply is known and what follows from it is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, assert_never
 
-from chordage.orchestrator import asking, ending, gate, phasing, resting
+from chordage.orchestrator import asking, ending, gate, phasing, planning, resting
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode, ToolSpec
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Intent
 from chordage.orchestrator.core.model import Reply, ToolAsk
-from chordage.orchestrator.core.moves import Finish, Infer, Move, RunTools, View
+from chordage.orchestrator.core.moves import Finish, Infer, Move, Plan, RunPlan, RunTools, View
+from chordage.orchestrator.core.planning import state
+from chordage.orchestrator.core.planning.plan import PlanDecision
+from chordage.orchestrator.core.planning.state import Planning
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
 from chordage.orchestrator.core.reasons import Ending, Reason, failed, stopped
 from chordage.orchestrator.core.records import Answer, Checkpoint, NewCall, Phase, Run
@@ -46,6 +49,8 @@ class Scene:
     withheld: frozenset[str] = frozenset()  # tools of the agent that plugins keep from the model
     known: Sequence[Answer]
     hearing: Hearing
+    planning: Planning | None = None  # of a strategy that plans
+    asks_planner: bool = False  # the reply will be a plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,13 +59,23 @@ class Judged:
 
     reply: Reply
     move: Move
+    plan: PlanDecision | None = None  # the reply, read as what it is
     asked: list[NewCall] = field(default_factory=list)
     keeps: Ending | None = None  # with what the run ends once the round is settled
     hearings: list[Hearing] = field(default_factory=list)  # of the calls that plugins noted something about
 
 
-def next_move(run: Run, agent: AgentSpec, reply: Reply | None, now: datetime) -> Move:
-    move = STRATEGIES[run.strategy](View(rounds=run.rounds, reply=reply, max_rounds=agent.limits.max_rounds))
+def next_move(
+    run: Run,
+    agent: AgentSpec,
+    reply: Reply | None,
+    now: datetime,
+    *,
+    plans: Planning | None = None,
+    plan: PlanDecision | None = None,
+) -> Move:
+    view = View(rounds=run.rounds, reply=reply, max_rounds=agent.limits.max_rounds, planning=plans, plan=plan)
+    move = STRATEGIES[run.strategy](view)
     limit = agent.limits.timeout
     if limit is not None and not isinstance(move, Finish) and run.worked(now) > limit:
         return Finish(ending=stopped("timeout", f"the limit of {limit:g} s for a turn was reached"))
@@ -86,36 +101,49 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
         ending.count_as_death(rt, run)
         raise
     match move:
-        case Infer():
+        case Infer() | Plan():
             return [CallModel(run_id=run.id, step=step, group=run.group, seen=run)]
         case Finish(ending=how):
             return ending.end_here(rt, at, how)
-        case RunTools():
+        case RunTools() | RunPlan():
             raise AssertionError(f"strategy {run.strategy!r} runs tools before the model asked for any")
 
 
-def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Judged:
+def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply, plan: PlanDecision | None = None) -> Judged:
     """Plugins are heard, the strategy is asked, each call goes through its gate. A broken plugin ends the run, and the
     reply is kept all the same.
     """
     reply = storable.reply(reply)
-    reply = replace(reply, asks=distinct(reply.asks, at.step))
+    reply = replace(reply, asks=() if scene.asks_planner else distinct(reply.asks, at.step))
     try:
         stop = phasing.after_inference(scene.hearing, reply=reply)
-        move, keeps = _with_stop(next_move(at.run, scene.agent, reply, rt.now()), stop)
-        if not isinstance(move, RunTools):
-            return Judged(reply=reply, move=move)
-        asked, hearings = _through_the_gate(rt, at.run, scene, reply.asks)
+        then = next_move(at.run, scene.agent, reply, rt.now(), plans=scene.planning, plan=plan)
+        move, keeps = _with_stop(then, stop)
+        asks = _asks_of(move, at, scene, reply)
+        if not asks:
+            return Judged(reply=reply, move=move, plan=plan, keeps=keeps)
+        asked, hearings = _through_the_gate(rt, at.run, scene, asks)
     except PluginFailed as error:
-        return Judged(reply=reply, move=Finish(ending=failed("plugin", str(error))))
-    return Judged(reply=reply, move=move, asked=asked, keeps=keeps, hearings=hearings)
+        return Judged(reply=reply, plan=plan, move=Finish(ending=failed("plugin", str(error))))
+    return Judged(reply=reply, move=move, plan=plan, asked=asked, keeps=keeps, hearings=hearings)
+
+
+def _asks_of(move: Move, at: Position, scene: Scene, reply: Reply) -> dict[int, ToolAsk]:
+    """The calls that a move opens, each with its place."""
+    match move:
+        case RunTools():
+            return dict(enumerate(reply.asks))
+        case RunPlan():
+            return planning.asks_of(move, at.step, scene.agent.plan)
+        case _:
+            return {}
 
 
 def _with_stop(move: Move, stop: Ending | None) -> tuple[Move, Ending | None]:
     """Where it is stopped, the round's tools finish first; any other end comes at once."""
     if stop is None:
         return move, None
-    if isinstance(move, RunTools) and stop.reason is Reason.STOPPED:
+    if isinstance(move, RunTools | RunPlan) and stop.reason is Reason.STOPPED:
         return move, stop
     return Finish(ending=stop), None
 
@@ -124,11 +152,13 @@ def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
     """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
     match judged.move:
         case Infer():
-            crossing = _ask_again(tx, rt, at, scene, judged.reply)
-        case RunTools():
+            crossing = _ask_again(tx, rt, at, scene, judged)
+        case Plan():
+            raise AssertionError(f"strategy {at.run.strategy!r} answers a reply with a plan to be made")
+        case RunTools() | RunPlan():
             crossing = _open_round(tx, rt, at, scene, judged)
         case Finish(ending=how):
-            crossing = _finish(tx, rt, at, scene, judged.reply, how)
+            crossing = _finish(tx, rt, at, scene, judged, how)
         case other:
             assert_never(other)
     if crossing.ours:
@@ -136,11 +166,12 @@ def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
     return crossing
 
 
-def _ask_again(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> Crossing:
-    to = (at.step + 1, Phase.INFERENCE)
-    if not claims.go_on(tx, at, to=to, rounds=1, usage=reply.usage, lease_until=rt.leases.until(rt.now())):
+def _ask_again(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
+    to, until, usage = (at.step + 1, Phase.INFERENCE), rt.leases.until(rt.now()), judged.reply.usage
+    rounds = 1 if judged.plan is None else 0  # the end of planning is no round
+    if not claims.go_on(tx, at, to=to, rounds=rounds, usage=usage, lease_until=until):
         return resting.NOT_OURS
-    journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, reply)])
+    journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)])
     return Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group)])
 
 
@@ -149,7 +180,7 @@ def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
     until = rt.leases.until(now)
     if not claims.go_on(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=reply.usage, lease_until=until):
         return resting.NOT_OURS
-    journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, reply)])
+    journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)])
     asked = _in_line(scene.agent, _noted(tx, judged))
     calls.open_round(tx, run, step, asked, now=now, lease_until=until)
     _ask_about(tx, rt, run, step, asked)
@@ -196,12 +227,12 @@ def _ask_about(tx: Tx, rt: Runtime, run: Run, step: int, asked: Sequence[NewCall
 
 
 def _through_the_gate(
-    rt: Runtime, run: Run, scene: Scene, asks: Sequence[ToolAsk]
+    rt: Runtime, run: Run, scene: Scene, asks: Mapping[int, ToolAsk]
 ) -> tuple[list[NewCall], list[Hearing]]:
     """Each call in the model's order: runnable, put aside, or settled with a result that tells the model why."""
     asked: list[NewCall] = []
     hearings: list[Hearing] = []
-    for call, ask in zip(_new_calls(rt, run, scene, asks), asks, strict=True):
+    for call, ask in zip(_new_calls(rt, run, scene, asks), asks.values(), strict=True):
         heard = scene.hearing.of_call(call.id)
         judged = _judged(rt, scene, heard, call, ask)
         asked.append(judged)
@@ -209,9 +240,9 @@ def _through_the_gate(
     return asked, hearings
 
 
-def _new_calls(rt: Runtime, run: Run, scene: Scene, asks: Sequence[ToolAsk]) -> Iterator[NewCall]:
+def _new_calls(rt: Runtime, run: Run, scene: Scene, asks: Mapping[int, ToolAsk]) -> Iterator[NewCall]:
     lives = generations(run.id, scene.known)
-    for place, ask in enumerate(asks):
+    for place, ask in asks.items():
         lives[ask.id] += 1
         spec = scene.specs.get(ask.name)
         yield NewCall(
@@ -263,24 +294,28 @@ def _offered(scene: Scene) -> str:
     return ", ".join(sorted(scene.specs)) or "none"
 
 
-def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply, how: Ending) -> Crossing:
+def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how: Ending) -> Crossing:
+    reply = judged.reply
     if resting.is_held_up(tx, at.run, how):
-        return _finish_later(tx, rt, at, scene, reply, how)
+        return _finish_later(tx, rt, at, scene, judged, how)
     if not claims.finish(tx, at, how, usage=reply.usage, now=rt.now()):
         return resting.NOT_OURS
     if at.run.suspended:  # such an end waits for nobody
         ending.close_open_calls(tx, rt, at.run, code="run_ended", content=NOT_RUN)
     if reply.asks:
         _close_unrun(tx, rt, at, scene, reply)
-    rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, reply)]
-    return Crossing(intents=ending.close_turn(tx, rt, at.run, at.step, how, rows, text=reply.text), ended=True)
+    rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
+    text = None if scene.asks_planner else reply.text
+    told = {} if scene.planning is None else planning.told(scene.planning)
+    return Crossing(intents=ending.close_turn(tx, rt, at.run, at.step, how, rows, text=text, told=told), ended=True)
 
 
-def _finish_later(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply, how: Ending) -> Crossing:
+def _finish_later(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how: Ending) -> Crossing:
     """The reply would end the run, and calls of it still wait for a decision: it is kept, and the run waits with
     them.
     """
-    rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, reply)]
+    reply = judged.reply
+    rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
     crossing = resting.rest(
         tx, rt, at, to=at.step + 1, kept=how, rows=rows, mode=scene.agent.tool_mode, usage=reply.usage, rounds=1
     )
@@ -293,16 +328,19 @@ def _close_unrun(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) 
     """A reply that was cut, refused or came too late may hold half a call: closed as not run, never carried out."""
     asked = [
         replace(call, status=CallStatus.CANCELLED, code="not_run", content=NOT_RUN)
-        for call in _new_calls(rt, at.run, scene, reply.asks)
+        for call in _new_calls(rt, at.run, scene, dict(enumerate(reply.asks)))
     ]
     now = rt.now()
     calls.open_round(tx, at.run, at.step + 1, asked, now=now, lease_until=now)
 
 
-def _reply_row(rt: Runtime, at: Position, reply: Reply) -> journal.Row:
+def _reply_row(rt: Runtime, at: Position, scene: Scene, judged: Judged) -> journal.Row:
     run = at.run
-    body = {**body_of(reply), "worker": rt.worker}
-    return journal.entry(run.thread_id, run.id, at.step, Checkpoint.ASSISTANT_TURN, body, rt.now())
+    body = {**body_of(judged.reply), "worker": rt.worker}
+    kind = Checkpoint.ASSISTANT_TURN
+    if judged.plan is not None and scene.planning is not None:
+        kind, body = Checkpoint.PLAN, {**body, **state.body_of(scene.planning, judged.plan)}
+    return journal.entry(run.thread_id, run.id, at.step, kind, body, rt.now())
 
 
 def _round_rows(tx: Tx, rt: Runtime, at: Position, scene: Scene) -> list[journal.Row]:

@@ -5,7 +5,8 @@ Every end is one transaction. Afterwards, and only then, the thread is let go an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from chordage.orchestrator import phasing, resting
 from chordage.orchestrator.core.errors import Unavailable, UserError
@@ -120,11 +121,14 @@ def close_turn(
     *,
     text: str | None,
     attempts: Sequence[Attempt] = (),
+    told: Mapping[str, Any] | None = None,
 ) -> list[Intent]:
-    """The last checkpoint of a run, the end of its turn, and the start of whoever waited for it."""
+    """The last checkpoint of a run, the end of its turn, and the start of whoever waited for it. `told`: what else is
+    said of how it came to its answer.
+    """
     now = rt.now()
     rows = rows or _settled_round(tx, rt, run)
-    body = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail}
+    body = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail, **(told or {})}
     tried = {**body, "attempts": attempts_of(attempts)} if attempts else body
     finished = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, tried, now)
     journal.append(tx, [*rows, finished])

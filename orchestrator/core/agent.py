@@ -48,6 +48,33 @@ class WhileWaiting(StrEnum):
     HOLD = "hold"
 
 
+class OutOfScope(StrEnum):
+    """What becomes of a plan that names a tool which was not offered."""
+
+    FAIL_COMMAND = "fail_command"  # that command fails, the planner is told, the others run
+    REFUSE_BATCH = "refuse_batch"  # nothing runs, and planning is over
+
+
+class OnPlannerError(StrEnum):
+    """What follows when every attempt to ask the planner failed."""
+
+    RESPOND = "respond"  # the answer is given with what was found out so far
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanSpec:
+    """How an agent plans, where its strategy is one that does."""
+
+    model: str | None = None  # None: the agent's
+    max_rounds: int | None = 5
+    timeout: float | None = None  # seconds of work after which no further round is planned
+    out_of_scope: OutOfScope = OutOfScope.FAIL_COMMAND
+    on_error: OnPlannerError = OnPlannerError.RESPOND
+    planner: str | None = None  # a function that plans instead of a model, by entry point or import path
+    executor: str | None = None  # the tool that carries out a whole round, by name
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PluginUse:
     """One plugin as an agent's file asks for it: an entry point's name or an import path, and its options."""
@@ -95,3 +122,4 @@ class AgentSpec:
     on_unknown: OnUnknown = OnUnknown.ASK
     while_waiting: WhileWaiting | None = None  # None: supersede for chat, hold for the rest
     plugins: tuple[PluginUse, ...] = ()
+    plan: PlanSpec = PlanSpec()

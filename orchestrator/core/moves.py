@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from chordage.orchestrator.core.model import Reply
+from chordage.orchestrator.core.planning.plan import Command, PlanDecision
+from chordage.orchestrator.core.planning.records import PlanRecord
+from chordage.orchestrator.core.planning.state import Planning
 from chordage.orchestrator.core.reasons import Ending
 
 
@@ -17,6 +21,8 @@ class View:
     rounds: int
     reply: Reply | None
     max_rounds: int | None
+    planning: Planning | None = None  # for strategies that plan, once the rows are read
+    plan: PlanDecision | None = None  # the reply, where it was the planner that was asked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +30,19 @@ class Infer:
     """Ask the model."""
 
     offer_tools: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Ask the planner."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPlan:
+    """Carry out a plan. Commands that may not run have their record already, by their place in it."""
+
+    commands: tuple[Command, ...]
+    refused: Mapping[int, PlanRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,4 +55,4 @@ class Finish:
     ending: Ending
 
 
-Move = Infer | RunTools | Finish
+Move = Infer | Plan | RunTools | RunPlan | Finish

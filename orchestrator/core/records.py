@@ -28,6 +28,7 @@ class Checkpoint(StrEnum):
 
     USER_MESSAGE = "UserMessage"
     ASSISTANT_TURN = "AssistantTurnCommitted"
+    PLAN = "PlanCommitted"  # of a strategy that plans its rounds; no part of the conversation
     TOOL_RESULTS = "ToolResultsCommitted"
     RUN_WAITING = "RunWaiting"
     RUN_INTERRUPTED = "RunInterrupted"

@@ -44,7 +44,7 @@ def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
     for entry in entries:
         match entry.kind:
             case Checkpoint.USER_MESSAGE:
-                said.append(UserSays(text=_heard(entry.body)))
+                said.append(UserSays(text=heard(entry.body)))
             case Checkpoint.ASSISTANT_TURN:
                 said.extend(_news(waited=waited))
                 waited = False
@@ -54,7 +54,7 @@ def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
                 said.append(UserSays(text=_interrupted(entry.body)))
             case Checkpoint.RUN_WAITING:
                 waited = isinstance(said[-1], AssistantSays)
-            case Checkpoint.TOOL_RESULTS | Checkpoint.RUN_FINISHED:
+            case Checkpoint.TOOL_RESULTS | Checkpoint.PLAN | Checkpoint.RUN_FINISHED:
                 pass  # the results are told from the calls themselves, behind the message that asked
     return (*said, *_news(waited=waited))
 
@@ -64,7 +64,7 @@ def _news(*, waited: bool) -> list[Said]:
     return [UserSays(text=DECIDED)] if waited else []
 
 
-def _heard(body: dict[str, Any]) -> str:
+def heard(body: dict[str, Any]) -> str:
     """What was said: the text, or where that is blank the text of the content parts."""
     if body["text"].strip():
         return str(body["text"])

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from chordage.orchestrator import decider, ending, phasing, resting
+from chordage.orchestrator import decider, ending, phasing, planning, resting, strategies
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Prompt, Reply, Said, ToolOffer
-from chordage.orchestrator.core.moves import Infer
+from chordage.orchestrator.core.moves import Infer, Plan
 from chordage.orchestrator.core.phase_fold import Inference
+from chordage.orchestrator.core.planning.plan import PlanDecision
+from chordage.orchestrator.core.planning.prompts import PlannerAsk
 from chordage.orchestrator.core.reasons import Ending, failed
 from chordage.orchestrator.core.records import Answer, Entry, Run
 from chordage.orchestrator.core.status import RunStatus
@@ -25,6 +27,7 @@ from chordage.orchestrator.core.transcript import build
 from chordage.orchestrator.decider import Scene
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.plugins.base import PluginFailed
+from chordage.orchestrator.plugins.planners import PlannerFailed
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import claims, journal, runs
 from chordage.orchestrator.store.claims import Position
@@ -37,6 +40,7 @@ class Work:
     at: Position
     scene: Scene
     prompt: Prompt
+    plan: PlannerAsk | None = None  # it is the planner that is asked
     ends: Ending | None = None  # a plugin ends the run instead of the call
 
 
@@ -82,9 +86,11 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
                 phasing.write_down(rt, work.scene.hearing)
                 return ending.end_here(rt, at, work.ends)
             rt.locks.extend(run.thread_id, run.owner)
-            return _record(rt, work, _ask(rt, work, hand))
+            return _record(rt, work, *_ask(rt, work, hand))
     except PluginFailed as error:
         return ending.end_here(rt, at, failed("plugin", str(error)))
+    except PlannerFailed as error:
+        return ending.end_here(rt, at, failed("planner", str(error)))
     except ModelFailed as error:
         how = failed(f"model_{error.fault.value}", str(error))
         return ending.end_here(rt, at, how, attempts=error.attempts)
@@ -117,10 +123,12 @@ def _claim_if_in_doubt(rt: Runtime, run: Run) -> str | None:
 def _prepare(rt: Runtime, at: Position) -> Work:
     run = at.run
     agent = rt.agents.get(run.agent)
+    plans = strategies.plans(run.strategy)
     with rt.store.read() as tx:
-        entries, known = journal.history(tx, run.thread_id)
-    move = decider.next_move(run, agent, None, run.started_at)
-    specs = rt.tools.specs(agent) if isinstance(move, Infer) and move.offer_tools else {}
+        entries, known = journal.history(tx, run.thread_id, plans_of=run.id if plans else None)
+    planned = planning.read(rt, run, agent, entries, known) if plans else None
+    move = decider.next_move(run, agent, None, run.started_at, plans=planned)
+    specs = {} if move == Infer(offer_tools=False) else rt.tools.specs(agent)
     said = build(entries, known)
     heard = phasing.hearing(rt, run, agent, at.step, said=said)
     if heard.crew.plugins:
@@ -128,11 +136,23 @@ def _prepare(rt: Runtime, at: Position) -> Work:
     phasing.start(heard)
     found = phasing.before_inference(heard, list(specs))
     offered = {name: spec for name, spec in specs.items() if found.offers(name)}
+    if planned is not None and isinstance(move, Plan):
+        planned = planned.offering(offered)
     scene = Scene(
         agent=replace(agent, model=found.model or agent.model), specs=offered, known=known, hearing=heard,
-        withheld=frozenset(specs.keys() - offered.keys()),
+        withheld=frozenset(specs.keys() - offered.keys()), planning=planned,
+        asks_planner=isinstance(move, Plan),
     )  # fmt: skip
-    return Work(at=at, scene=scene, prompt=_prompt(scene, said, found), ends=found.ending)
+    return _work(at, scene, _prompt(scene, said, found), entries, found.ending)
+
+
+def _work(at: Position, scene: Scene, prompt: Prompt, entries: Sequence[Entry], ends: Ending | None) -> Work:
+    if scene.planning is None:
+        return Work(at=at, scene=scene, prompt=prompt, ends=ends)
+    if not scene.asks_planner:
+        return Work(at=at, scene=scene, prompt=planning.answer(prompt, scene.planning), ends=ends)
+    asked = planning.ask(at.run, scene.agent, scene.planning, entries, prompt.offers)
+    return Work(at=at, scene=scene, prompt=prompt, plan=asked, ends=ends)
 
 
 def _said_before(run: Run, entries: Sequence[Entry], known: Sequence[Answer]) -> int:
@@ -149,26 +169,30 @@ def _prompt(scene: Scene, said: tuple[Said, ...], found: Inference) -> Prompt:
     return Prompt(system=system, said=said, offers=offers, params={**scene.agent.params, **found.params})
 
 
-def _ask(rt: Runtime, work: Work, hand: Hand) -> Reply:
+def _ask(rt: Runtime, work: Work, hand: Hand) -> tuple[Reply, PlanDecision | None]:
     run = work.at.run
 
     def on_delta(text: str) -> None:
         rt.events.emit(run.id, "model.delta", step=work.at.step, text=text)
 
     try:
-        return rt.models.complete(work.scene.agent, work.prompt, abort=hand, on_delta=on_delta)
+        if work.plan is not None:
+            return planning.hear(rt, work.scene.agent, work.plan, hand)
+        return rt.models.complete(work.scene.agent, work.prompt, abort=hand, on_delta=on_delta), None
     except ModelFailed as error:
         phasing.after_inference(work.scene.hearing, error=error)
         phasing.write_down(rt, work.scene.hearing)
         raise
 
 
-def _record(rt: Runtime, work: Work, reply: Reply) -> list[Intent]:
+def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) -> list[Intent]:
     run, step = work.at.run, work.at.step
-    judged = decider.judge(rt, work.at, work.scene, reply)
+    judged = decider.judge(rt, work.at, work.scene, reply, plan)
     crossing = rt.store.insist(lambda tx: decider.after_reply(tx, rt, work.at, work.scene, judged))
     if not crossing.ours:
         log.warning("late reply refused", run=run.id, step=step, epoch=run.epoch)
+    elif plan is not None:
+        rt.events.emit(run.id, "plan.made", step=step, ends=plan.ends, commands=len(plan.commands))
     else:
         rt.events.emit(run.id, "model.replied", step=step, text=reply.text, calls=len(reply.asks))
     if crossing.ended:

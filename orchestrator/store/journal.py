@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, bindparam, select
+from sqlalchemy import ColumnElement, and_, bindparam, or_, select
 
 from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
 from chordage.orchestrator.core.status import CallStatus
@@ -20,28 +20,34 @@ Row = dict[str, Any]
 
 _OF_CALL = ("id", "run_id", "step", "place", "ask_id", "status", "code", "content")
 _CALL = [calls.c[name].label(f"call_{name}") for name in _OF_CALL]
-_HISTORY = Hot(
-    select(journal, *_CALL)
-    .select_from(journal)
-    .outerjoin(
-        calls,
-        and_(
-            has(journal.c.kind, Checkpoint.ASSISTANT_TURN),
-            calls.c.run_id == journal.c.run_id,
-            calls.c.step == journal.c.step + 1,
-        ),
+_SAID = (
+    Checkpoint.USER_MESSAGE,
+    Checkpoint.ASSISTANT_TURN,
+    Checkpoint.RUN_WAITING,
+    Checkpoint.RUN_INTERRUPTED,
+)
+
+
+def _history(*ask_for_calls: Checkpoint, wanted: ColumnElement[bool]) -> Hot:
+    """Each entry that is wanted, and behind those of these kinds the calls of the step that follows it."""
+    its_calls = and_(
+        has(journal.c.kind, *ask_for_calls),
+        calls.c.run_id == journal.c.run_id,
+        calls.c.step == journal.c.step + 1,
     )
-    .where(
-        journal.c.thread_id == bindparam("thread_id"),
-        has(
-            journal.c.kind,
-            Checkpoint.USER_MESSAGE,
-            Checkpoint.ASSISTANT_TURN,
-            Checkpoint.RUN_WAITING,
-            Checkpoint.RUN_INTERRUPTED,
-        ),
-    )
-    .order_by(journal.c.id, calls.c.place)
+    found = select(journal, *_CALL).select_from(journal).outerjoin(calls, its_calls)
+    of_thread = journal.c.thread_id == bindparam("thread_id")
+    return Hot(found.where(of_thread, wanted).order_by(journal.c.id, calls.c.place))
+
+
+_HISTORY = _history(Checkpoint.ASSISTANT_TURN, wanted=has(journal.c.kind, *_SAID))
+_WITH_PLANS = _history(
+    Checkpoint.ASSISTANT_TURN,
+    Checkpoint.PLAN,
+    wanted=or_(
+        has(journal.c.kind, *_SAID),
+        and_(has(journal.c.kind, Checkpoint.PLAN), journal.c.run_id == bindparam("plans_of")),
+    ),
 )
 
 
@@ -56,11 +62,15 @@ def append(tx: Tx, rows: Sequence[Row]) -> None:
     many.insert(tx, _INSERT, rows)
 
 
-def history(tx: Tx, thread_id: str) -> tuple[list[Entry], list[Answer]]:
-    """What was said on a thread, and every call with its result, in one statement."""
+def history(tx: Tx, thread_id: str, *, plans_of: str | None = None) -> tuple[list[Entry], list[Answer]]:
+    """What was said on a thread, and every call with its result, in one statement; with the plans of one run, if
+    asked for.
+    """
     entries: dict[int, Entry] = {}
     asked: list[Answer] = []
-    for row in _HISTORY.rows(tx, {"thread_id": thread_id}):
+    statement = _HISTORY if plans_of is None else _WITH_PLANS
+    binds = {"thread_id": thread_id, **({"plans_of": plans_of} if plans_of else {})}
+    for row in statement.rows(tx, binds):
         if row["id"] not in entries:
             entries[row["id"]] = _from_row(row)
         if row["call_id"] is not None:

@@ -19,16 +19,16 @@ def react(view: View) -> Move:
         return Infer()
     match view.reply.stop:
         case StopReason.TOOL_USE if view.reply.asks:
-            return _on_or_stop(view, RunTools())
+            return on_or_stop(view, RunTools())
         case StopReason.TOOL_USE:
             return Finish(ending=NATURAL_END)  # says it uses tools and asks for none: nothing is left to do
         case StopReason.PAUSE_TURN:
-            return _on_or_stop(view, Infer())
+            return on_or_stop(view, Infer())
         case stop:
             return Finish(ending=ENDINGS[stop])
 
 
-def _on_or_stop(view: View, move: Move) -> Move:
+def on_or_stop(view: View, move: Move) -> Move:
     """The limit is asked before a round is opened: its calls would run for a model that is never asked again. A pause
     counts as a round, or a model that always pauses would never end.
     """

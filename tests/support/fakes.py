@@ -110,6 +110,7 @@ class FakeTools:
     known: dict[str, ToolOutcome] = field(default_factory=dict)
     asks: Callable[[CallOrder], Question | None] = lambda order: None
     orders: list[CallOrder] = field(default_factory=list)
+    says: Callable[[CallOrder], str] = lambda order: f"{order.tool}{order.arguments.get('n', '')}"
 
     def specs(self, agent: AgentSpec) -> dict[str, ToolSpec]:
         return {
@@ -127,7 +128,7 @@ class FakeTools:
         if (question := self.asks(order)) is not None:
             return ToolOutcome(content=question.prompt, question=question)
         self.finished[order.idempotency_key] += 1
-        return ToolOutcome(content=f"{order.tool}{order.arguments.get('n', '')}")
+        return ToolOutcome(content=self.says(order))
 
     def reconcile(self, agent: AgentSpec, order: CallOrder) -> ToolOutcome | None:
         return self.known.get(order.idempotency_key)

@@ -1,0 +1,104 @@
+"""Where a run stands with its plans, read from its rows each time: nothing of it is kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chordage.orchestrator.core.agent import PlanSpec
+from chordage.orchestrator.core.planning.deciding import Converge, Execute, before_planning, decide
+from chordage.orchestrator.core.planning.plan import Command, PlanDecision, PlanEnd, decision_from
+from chordage.orchestrator.core.planning.records import PlanRecord, PlanRound, done_plans, record_from
+from chordage.orchestrator.core.planning.settling import settled, value_in
+from chordage.orchestrator.core.planning.supplying import supplied
+from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
+from chordage.orchestrator.core.status import CallStatus
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planning:
+    spec: PlanSpec
+    rounds: tuple[PlanRound, ...]
+    ended: PlanEnd | None  # what a plan on record came to
+    offered: frozenset[str] = frozenset()
+    overdue: bool = False
+
+    @property
+    def round_index(self) -> int:
+        return len(self.rounds)
+
+    @property
+    def records(self) -> tuple[PlanRecord, ...]:
+        return done_plans(self.rounds)
+
+    @property
+    def ends(self) -> PlanEnd | None:
+        """Why the answer is due; None while the planner is to be asked."""
+        if self.ended is not None:
+            return self.ended
+        found = before_planning(
+            round_index=self.round_index, offered=self.offered, max_rounds=self.spec.max_rounds, rounds=self.rounds,
+            overdue=self.overdue,
+        )  # fmt: skip
+        return None if found is None else found.reason
+
+    def offering(self, tools: Iterable[str]) -> Planning:
+        """The tool that carries out whole rounds is not for the planner to name."""
+        return replace(self, offered=frozenset(tools) - {self.spec.executor})
+
+    def judge(self, decision: PlanDecision) -> Execute | Converge:
+        return decide(
+            decision, round_index=self.round_index, offered=self.offered, max_rounds=self.spec.max_rounds,
+            overdue=self.overdue, out_of_scope=self.spec.out_of_scope,
+        )  # fmt: skip
+
+
+def read(spec: PlanSpec, entries: Iterable[Entry], calls: Sequence[Answer], run_id: str) -> Planning:
+    """`entries` and `calls`: the thread's, of which those of this run's plans count."""
+    by_step: dict[int, list[Answer]] = {}
+    for call in calls:
+        if call.run_id == run_id:
+            by_step.setdefault(call.step, []).append(call)
+    rounds: list[PlanRound] = []
+    ended: PlanEnd | None = None
+    for entry in entries:
+        if entry.kind is not Checkpoint.PLAN or entry.run_id != run_id:
+            continue
+        records = _records(entry.body, by_step.get(entry.step + 1, []))
+        ended = PlanEnd(entry.body["ends"]) if entry.body["ends"] else None
+        if records:
+            rounds.append(PlanRound(index=len(rounds), records=records))
+    return Planning(spec=spec, rounds=tuple(rounds), ended=ended)
+
+
+def body_of(planning: Planning, decision: PlanDecision) -> dict[str, Any]:
+    """A plan as the journal keeps it: as it was understood, and what became of it at once."""
+    match planning.judge(decision):
+        case Execute(refused=refused):
+            ends, told = None, {str(place): record.as_json() for place, record in refused.items()}
+        case Converge(reason=reason, records=records):
+            ends, told = reason.value, {str(place): record.as_json() for place, record in enumerate(records)}
+    offered = sorted(planning.offered)
+    made = {"decision": decision.as_json(), "ends": ends, "refused": told, "offered": offered}
+    return {**made, "round": planning.round_index, "executor": planning.spec.executor}
+
+
+def _records(body: dict[str, Any], calls: Sequence[Answer]) -> tuple[PlanRecord, ...]:
+    """Of a plan that is not carried out, those of the commands that it was refused for."""
+    refused = {int(place): record_from(record) for place, record in body["refused"].items()}
+    if body["ends"]:
+        return tuple(refused[place] for place in sorted(refused))
+    commands = decision_from(body["decision"]).commands
+    if body["executor"]:
+        runnable = [command for place, command in enumerate(commands) if place not in refused]
+        return (*_by_executor(runnable, calls), *refused.values())
+    return tuple(refused.get(place, record) for place, record in enumerate(settled(commands, calls)))
+
+
+def _by_executor(commands: Sequence[Command], calls: Sequence[Answer]) -> tuple[PlanRecord, ...]:
+    """One call carried all of them out. Where it failed, its failure is that of each."""
+    whole = calls[0] if calls else None
+    if whole is not None and whole.status is CallStatus.SUCCEEDED:
+        return supplied(value_in(whole.content or ""), commands)
+    return settled(commands, [replace(whole, place=place) for place in range(len(commands))] if whole else ())

@@ -1,0 +1,127 @@
+"""Where a run that plans meets its planner: what it is asked, how its answer is heard, and what calls come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from chordage.orchestrator.core.agent import AgentSpec, OnPlannerError, PlanSpec
+from chordage.orchestrator.core.errors import ModelFailed
+from chordage.orchestrator.core.model import Attempt, Prompt, Reply, StopReason, ToolAsk, ToolOffer
+from chordage.orchestrator.core.moves import RunPlan
+from chordage.orchestrator.core.planning import state
+from chordage.orchestrator.core.planning.normalising import NORMALISER_VERSION, cut_short, normalise
+from chordage.orchestrator.core.planning.plan import PlanDecision, PlanEnd
+from chordage.orchestrator.core.planning.prompts import PlannerAsk, answer_prompt, planner_input, planner_prompt
+from chordage.orchestrator.core.planning.records import tool_logs
+from chordage.orchestrator.core.planning.short_circuit import ResponseWatch
+from chordage.orchestrator.core.planning.state import Planning
+from chordage.orchestrator.core.records import Answer, Checkpoint, Entry, Run
+from chordage.orchestrator.core.transcript import heard
+from chordage.orchestrator.gateways.ports import Abort
+from chordage.orchestrator.plugins.planners import PlannerFailed, planner_of
+from chordage.orchestrator.runtime import Runtime
+
+Heard = tuple[Reply, PlanDecision]
+
+
+class _Known(Exception):
+    """The planner has said `response`: the rest of the stream would be paid for and read by nobody."""
+
+
+def read(rt: Runtime, run: Run, agent: AgentSpec, entries: Sequence[Entry], calls: Sequence[Answer]) -> Planning:
+    limit = agent.plan.timeout
+    overdue = limit is not None and run.worked(rt.now()) > limit
+    found = state.read(agent.plan, entries, calls, run.id)
+    return replace(found, overdue=overdue).offering(rt.tools.specs(agent))
+
+
+def ask(
+    run: Run, agent: AgentSpec, planning: Planning, entries: Sequence[Entry], offers: Sequence[ToolOffer]
+) -> PlannerAsk:
+    said = [heard(entry.body) for entry in entries if _is_message_of(entry, run)]
+    return PlannerAsk(
+        user_input="\n\n".join(said), user_extra_requirement=agent.instructions,
+        tools=[offer for offer in offers if offer.name in planning.offered], round_index=planning.round_index,
+        rounds=planning.rounds, max_rounds=planning.spec.max_rounds, params=agent.params,
+    )  # fmt: skip
+
+
+def _is_message_of(entry: Entry, run: Run) -> bool:
+    return entry.kind is Checkpoint.USER_MESSAGE and entry.run_id == run.id
+
+
+def answer(prompt: Prompt, planning: Planning) -> Prompt:
+    """What was done is put before the model, and nothing where nothing was."""
+    return answer_prompt(prompt, planning.records, planning.ends)
+
+
+def hear(rt: Runtime, agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> Heard:
+    """The plan. Raises ModelFailed where the planner failed and the agent would rather end than answer."""
+    try:
+        return _from_function(agent, asked) if agent.plan.planner else _from_model(rt, agent, asked, abort)
+    except ModelFailed as error:
+        if agent.plan.on_error is OnPlannerError.FAIL:
+            raise
+        return _in_vain(agent, str(error), error.attempts)
+    except PlannerFailed as error:
+        if agent.plan.on_error is OnPlannerError.FAIL:
+            raise
+        return _in_vain(agent, str(error), ())
+
+
+def _from_function(agent: AgentSpec, asked: PlannerAsk) -> Heard:
+    raw = planner_of(agent.plan.planner or "")(planner_input(asked))
+    return _reply(agent, repr(raw) if not isinstance(raw, str) else raw), normalise(raw)
+
+
+def _from_model(rt: Runtime, agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> Heard:
+    planner = replace(agent, model=agent.plan.model or agent.model)
+    so_far: list[str] = []
+    try:
+        reply = rt.models.complete(planner, planner_prompt(asked), abort=abort, on_delta=_watching(so_far))
+    except _Known:
+        began = Attempt(model=planner.model, seconds=0.0, detail="broken off: it had said `response`")
+        return replace(_reply(planner, "".join(so_far)), attempts=(began,)), cut_short()
+    return reply, normalise(reply.text)
+
+
+def _watching(so_far: list[str]) -> Callable[[str], None]:
+    watch = ResponseWatch()
+
+    def on_delta(text: str) -> None:
+        so_far.append(text)
+        if watch.feed(text):
+            raise _Known
+
+    return on_delta
+
+
+def _in_vain(agent: AgentSpec, why: str, attempts: Sequence[Attempt]) -> Heard:
+    """No plan: the answer is given with what was found out before, and the failure is on record."""
+    nothing = PlanDecision(commands=(), ends=PlanEnd.PLANNER_ERROR, version=NORMALISER_VERSION)
+    return replace(_reply(agent, why), attempts=tuple(attempts)), nothing
+
+
+def _reply(agent: AgentSpec, text: str) -> Reply:
+    return Reply(text=text, asks=(), stop=StopReason.END, model=agent.plan.planner or agent.model)
+
+
+def asks_of(move: RunPlan, step: int, spec: PlanSpec) -> dict[int, ToolAsk]:
+    """The commands that may run, as calls; or the one call of the tool that carries them all out."""
+    runnable = {place: command for place, command in enumerate(move.commands) if place not in move.refused}
+    if spec.executor and runnable:
+        whole = {"commands": [command.as_json() for command in runnable.values()]}
+        return {0: ToolAsk(id=f"plan-{step}", name=spec.executor, arguments=whole)}
+    return {
+        place: ToolAsk(id=f"plan-{step}-{place}", name=command.tool_name, arguments=command.kwargs)
+        for place, command in runnable.items()
+    }
+
+
+def told(planning: Planning) -> dict[str, Any]:
+    """What the end of the run says of its plans."""
+    ends = planning.ends
+    plans = {"rounds": planning.round_index, "ends": ends.value if ends else None}
+    return {"extra": {"planning": plans, "tool_logs": tool_logs(planning.records)}}

@@ -1,0 +1,36 @@
+"""Functions that plan instead of a model, by name: an entry point's, or an import path.
+
+One is handed what a model planner would read, as a dict, and returns a plan in any shape the normaliser knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chordage.orchestrator.core.errors import ChordageError
+from chordage.orchestrator.plugins import named
+from chordage.orchestrator.plugins.time_limit import JobRaised, TookTooLong, within
+
+ENTRY_POINTS = "chordage.planners"
+SECONDS = 60.0  # it may well ask a service
+
+Planner = Callable[[dict[str, Any]], Any]
+
+
+class PlannerFailed(ChordageError):
+    """The function raised, or did not come back."""
+
+
+def planner_of(name: str) -> Planner:
+    found: Planner = named.function(name, ENTRY_POINTS, what="planner")
+
+    def ask(given: dict[str, Any]) -> Any:
+        try:
+            return within(SECONDS, lambda: found(given), f"planner {name}")
+        except JobRaised as error:
+            raise PlannerFailed(f"planner {name!r} raised {type(error.error).__name__}: {error.error}") from error.error
+        except TookTooLong as error:
+            raise PlannerFailed(f"planner {name!r} did not answer within {SECONDS:g} s") from error
+
+    return ask

@@ -1,0 +1,206 @@
+"""plan_execute in the engine: a planner lays down each round, the rows keep what came of it, an answer ends it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+
+from chordage.orchestrator.core.agent import OnPlannerError, OutOfScope, PlanSpec
+from chordage.orchestrator.core.errors import ModelFailed
+from chordage.orchestrator.core.model import Fault, UserSays
+from chordage.orchestrator.core.planning.prompts import ACTION_RESULTS
+from support.fakes import spoken
+from support.invariants import check_all
+from support.one_turn import change_agent
+from support.questions import approve, asks_once
+from support.world import Died
+
+
+def plan_of(*commands, action="execute"):
+    made = [
+        {"purpose": f"p{number}", "tool_name": tool, "tool_kwargs": {"n": number}, "todo_suggestion": ""}
+        for number, tool in enumerate(commands)
+    ]
+    return json.dumps({"next_action": action, "execution_commands": made})
+
+
+def asked_of(prompt) -> dict | None:
+    """What the planner is asked; None where it is the answer that is asked for."""
+    first = prompt.said[0]
+    return json.loads(first.text) if isinstance(first, UserSays) and first.text.startswith('{"input"') else None
+
+
+def planner(*plans):
+    """These plans, one after the other; then `response`, and an answer that repeats what it was shown."""
+
+    def reply(prompt):
+        asked = asked_of(prompt)
+        if asked is None:
+            return spoken("answer: " + " ".join(said.text for said in prompt.said if isinstance(said, UserSays)))
+        index = asked["info"]["round_index"]
+        return spoken(plans[index] if index < len(plans) else plan_of(action="response"))
+
+    return reply
+
+
+def play(world, *plans, **spec):
+    change_agent(world, strategy="plan_execute", plan=PlanSpec(**spec))
+    world.models.script = planner(*plans)
+    world.submit("find out", strategy="plan_execute")
+    world.run_dry()
+    return world.row("turns")
+
+
+def planned(world) -> list[dict]:
+    return [row["body"] for row in world.rows("journal", kind="PlanCommitted")]
+
+
+def finished(world) -> dict:
+    return world.row("journal", kind="RunFinished")["body"]
+
+
+def test_two_rounds_are_planned_carried_out_and_answered_from(world):
+    turn = play(world, plan_of("pure", "pure"), plan_of("pure"))
+
+    asked = [found for prompt in world.models.prompts if (found := asked_of(prompt))]
+    assert turn["disposition"] == "answered"
+    assert [len(one["info"]["done_plans"]) for one in asked] == [0, 2, 3]
+    assert [len(one["info"]["last_round_result"]) for one in asked] == [0, 2, 1]
+    assert [one["input"]["user_input"] for one in asked] == ["find out"] * 3
+    assert finished(world)["extra"]["planning"] == {"rounds": 2, "ends": "response"}
+    assert [log["result"] for log in finished(world)["extra"]["tool_logs"]] == ["pure0", "pure1", "pure0"]
+    check_all(world.store)
+
+
+def test_the_answer_is_given_from_the_results_and_without_tools(world):
+    play(world, plan_of("pure"))
+
+    last = world.models.prompts[-1]
+    assert (last.offers, last.said[0].text) == ((), "find out")
+    assert last.said[-1].text.startswith(ACTION_RESULTS)
+    assert "pure0" in last.said[-1].text
+
+
+def test_plans_are_no_part_of_the_conversation(world):
+    play(world, plan_of("pure"))
+    world.submit("and now?", strategy="plan_execute")
+    world.run_dry()
+
+    said = [said.text for said in world.models.prompts[-1].said]
+    assert said[0] == "find out"
+    assert said[1].startswith("answer:")
+    assert said[2] == "and now?"
+
+
+def test_nothing_is_put_before_the_answer_where_nothing_was_done(world):
+    play(world)
+    assert [said.text for said in world.models.prompts[-1].said] == ["find out"]
+    assert finished(world)["extra"]["tool_logs"] == []
+
+
+def test_at_the_limit_of_rounds_no_further_plan_is_paid_for(world):
+    turn = play(world, *[plan_of("pure")] * 9, max_rounds=2)
+
+    assert turn["disposition"] == "answered"
+    assert len([prompt for prompt in world.models.prompts if asked_of(prompt)]) == 2
+    assert finished(world)["extra"]["planning"] == {"rounds": 2, "ends": "max_rounds"}
+
+
+def test_a_tool_that_was_not_offered_is_a_failed_record_and_the_others_run(world):
+    play(world, plan_of("pure", "nowhere"))
+
+    assert [call["place"] for call in world.rows("calls")] == [0]
+    assert [log["status"] for log in finished(world)["extra"]["tool_logs"]] == ["ok", "not_offered"]
+
+
+def test_an_agent_may_refuse_a_plan_as_a_whole_that_is_out_of_scope(world):
+    play(world, plan_of("pure", "nowhere"), out_of_scope=OutOfScope.REFUSE_BATCH)
+
+    assert world.rows("calls") == []
+    assert finished(world)["extra"]["planning"]["ends"] == "not_offered"
+    assert [log["status"] for log in finished(world)["extra"]["tool_logs"]] == ["cancelled", "not_offered"]
+
+
+def failing_at(index: int, plans):
+    usual = planner(*plans)
+
+    def reply(prompt):
+        asked = asked_of(prompt)
+        if asked is not None and asked["info"]["round_index"] == index:
+            raise ModelFailed("no planner", fault=Fault.SERVER, attempts=())
+        return usual(prompt)
+
+    return reply
+
+
+def test_a_planner_that_fails_loses_no_record_and_the_answer_is_given(world):
+    change_agent(world, plan=PlanSpec())
+    world.models.script = failing_at(1, [plan_of("pure")])
+    world.submit("find out", strategy="plan_execute")
+    world.run_dry()
+
+    assert world.row("turns")["disposition"] == "answered"
+    assert finished(world)["extra"]["planning"] == {"rounds": 1, "ends": "planner_error"}
+    assert [log["result"] for log in finished(world)["extra"]["tool_logs"]] == ["pure0"]
+
+
+def test_an_agent_may_rather_fail_than_answer_without_a_planner(world):
+    change_agent(world, plan=PlanSpec(on_error=OnPlannerError.FAIL))
+    world.models.script = failing_at(1, [plan_of("pure")])
+    world.submit("find out", strategy="plan_execute")
+    world.run_dry()
+
+    run = world.row("runs")
+    assert (run["reason"], run["code"]) == ("error", "model_server")
+    assert [call["status"] for call in world.rows("calls")] == ["succeeded"]
+
+
+def test_what_cannot_be_read_as_a_plan_ends_planning(world):
+    play(world, "I would rather not say")
+    assert finished(world)["extra"]["planning"]["ends"] == "unreadable"
+
+
+def test_identical_records_are_kept(world):
+    play(world, plan_of("pure"), plan_of("pure"), plan_of("pure"))
+    assert [log["purpose"] for log in finished(world)["extra"]["tool_logs"]] == ["p0"] * 3
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("death", range(1, 17))
+def test_a_death_at_any_commit_loses_no_record_and_doubles_none(world, death, before):
+    change_agent(world, plan=PlanSpec())
+    world.models.script = planner(plan_of("pure", "pure"), plan_of("pure"))
+    world.submit("find out", strategy="plan_execute")
+    world.die_at, world.die_before = world.commits + death, before
+    with suppress(Died):
+        world.run_dry()
+    world.revive()
+    world.recover()
+
+    logs = finished(world)["extra"]["tool_logs"]
+    assert [(log["purpose"], log["result"]) for log in logs] == [("p0", "pure0"), ("p1", "pure1"), ("p0", "pure0")]
+    assert [body["round"] for body in planned(world)] == [0, 1, 2]
+    check_all(world.store)
+
+
+def test_a_call_of_a_plan_may_wait_for_a_person(world):
+    world.tools.asks = asks_once(0)
+    play(world, plan_of("pure"))
+    assert world.row("runs")["status"] == "waiting"
+    (row,) = world.inbox()
+    approve(world, row)
+    assert world.row("turns")["disposition"] == "answered"
+    assert [log["status"] for log in finished(world)["extra"]["tool_logs"]] == ["ok"]
+
+
+def test_one_tool_may_carry_out_a_whole_round(world):
+    world.tools.says = lambda order: json.dumps(
+        [{"result": f"did {one['purpose']}", "success": True} for one in order.arguments["commands"]]
+    )
+    play(world, plan_of("pure", "pure"), executor="unsafe")
+
+    assert [call["tool"] for call in world.rows("calls")] == ["unsafe"]
+    assert [log["result"] for log in finished(world)["extra"]["tool_logs"]] == ["did p0", "did p1"]
+    assert "unsafe" not in json.dumps([asked_of(prompt) for prompt in world.models.prompts])
