@@ -37,7 +37,7 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, journal
 from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.tx import Tx
-from chordage.orchestrator.strategies import STRATEGIES
+from chordage.orchestrator.strategies import loading
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,7 @@ def next_move(
     plan: PlanDecision | None = None,
 ) -> Move:
     view = View(rounds=run.rounds, reply=reply, max_rounds=agent.limits.max_rounds, planning=plans, plan=plan)
-    move = STRATEGIES[run.strategy](view)
+    move = loading.decide(run.strategy, view)
     limit = agent.limits.timeout
     if limit is not None and not isinstance(move, Finish) and run.worked(now) > limit:
         return Finish(ending=stopped("timeout", f"the limit of {limit:g} s for a turn was reached"))

@@ -9,10 +9,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from chordage.orchestrator.gateways import room_lines
 
+E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
 
 
@@ -85,6 +87,16 @@ class Table:
         remedy = "" if required else ", or leave it out"
         self.complain(key, f"must be {kind.words}{remedy}; got {value!r}")
         return default
+
+    def choose(self, key: str, kind: type[E], usual: T) -> E | T:
+        """One of a closed set."""
+        given: str | None = self.take(key, TEXT, None)
+        if given is None:
+            return usual
+        if given not in set(kind):
+            self.complain(key, f"must be one of {', '.join(kind)}, or leave it out; got {given!r}")
+            return usual
+        return kind(given)
 
     def inner(self, key: str) -> Table:
         values: dict[str, Any] = self.take(key, TABLE, {})

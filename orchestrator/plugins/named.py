@@ -10,9 +10,9 @@ from typing import Any
 from chordage.orchestrator.core.errors import RoomError
 
 
-def function(name: str, group: str, *, what: str) -> Callable[..., Any]:
+def function(name: str, group: str | None = None, *, what: str) -> Callable[..., Any]:
     """Raises RoomError, which says what to do."""
-    offered = {point.name: point for point in entry_points(group=group)}
+    offered = {point.name: point for point in entry_points(group=group)} if group else {}
     try:
         found = offered[name].load() if name in offered else _from_path(name, sorted(offered), what)
     except RoomError:

@@ -6,6 +6,7 @@ One is handed what a model planner would read, as a dict, and returns a plan in 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from chordage.orchestrator.core.errors import ChordageError
@@ -22,6 +23,7 @@ class PlannerFailed(ChordageError):
     """The function raised, or did not come back."""
 
 
+@cache
 def planner_of(name: str) -> Planner:
     found: Planner = named.function(name, ENTRY_POINTS, what="planner")
 

@@ -24,6 +24,7 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 from chordage.orchestrator.strategies import STRATEGIES
+from chordage.orchestrator.strategies.loading import names
 
 SUPERSEDED_CALL = "This call was not executed: a later message came before anybody had decided about it."
 
@@ -39,7 +40,7 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
     now = rt.now()
     check(request, rt.bounds, now)
     agent = rt.agents.get(request.agent)
-    _check_strategy(request)
+    _check_strategy(agent, request)
     if (seen := _already_there(rt, agent, request)) is not None:
         return seen, []
     asked = answering.checked(rt, request.decisions) if request.decisions else []
@@ -55,10 +56,11 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
     return stored.admitted, stored.intents
 
 
-def _check_strategy(request: TurnRequest) -> None:
-    if request.strategy is not None and request.strategy not in STRATEGIES:
-        known = ", ".join(sorted(STRATEGIES))
-        raise InvalidMessage(f"strategy {request.strategy!r} is not known; use one of: {known}", field="strategy")
+def _check_strategy(agent: AgentSpec, request: TurnRequest) -> None:
+    """Whoever sends a message names no code of ours: an import path is for the agent's own file."""
+    wanted = request.strategy
+    if wanted not in {None, agent.strategy, *STRATEGIES} and wanted not in (known := names()):
+        raise InvalidMessage(f"strategy {wanted!r} is not known; use one of: {', '.join(known)}", field="strategy")
 
 
 def _already_there(rt: Runtime, agent: AgentSpec, request: TurnRequest) -> Admitted | None:

@@ -150,7 +150,8 @@ def _work(at: Position, scene: Scene, prompt: Prompt, entries: Sequence[Entry], 
     if scene.planning is None:
         return Work(at=at, scene=scene, prompt=prompt, ends=ends)
     if not scene.asks_planner:
-        return Work(at=at, scene=scene, prompt=planning.answer(prompt, scene.planning), ends=ends)
+        told = planning.answer(prompt, scene.planning) if scene.planning.rounds else prompt
+        return Work(at=at, scene=scene, prompt=told, ends=ends)
     asked = planning.ask(at.run, scene.agent, scene.planning, entries, prompt.offers)
     return Work(at=at, scene=scene, prompt=prompt, plan=asked, ends=ends)
 

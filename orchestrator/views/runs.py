@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Reason
-from chordage.orchestrator.core.records import Run
+from chordage.orchestrator.core.records import Checkpoint, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.store import calls, journal, runs
 from chordage.orchestrator.store.tx import Store
@@ -35,6 +36,7 @@ class RunView:
     usage: Usage
     started_at: datetime
     ended_at: datetime | None
+    extra: dict[str, Any]  # what its end says besides: of a run that planned, its records
     steps: tuple[Step, ...]
 
 
@@ -47,12 +49,14 @@ def run(store: Store, run_id: str) -> RunView:
     if found is None:
         raise NotFound(f"there is no run {run_id!r}; `chordage turns` lists turns with their runs")
     rounds = {step: views for (_, step), views in by_round(asked, questions_asked).items()}
-    return _view(found, Timeline(run=found, entries=entries, rounds=rounds).steps())
+    extra = next((entry.body.get("extra") or {} for entry in entries if entry.kind is Checkpoint.RUN_FINISHED), {})
+    return _view(found, extra, Timeline(run=found, entries=entries, rounds=rounds).steps())
 
 
-def _view(found: Run, steps: tuple[Step, ...]) -> RunView:
+def _view(found: Run, extra: dict[str, Any], steps: tuple[Step, ...]) -> RunView:
     return RunView(
         id=found.id, thread_id=found.thread_id, turn_id=found.turn_id, agent=found.agent, group=found.group,
         strategy=found.strategy, status=found.status, reason=found.reason, code=found.code, detail=found.detail,
-        rounds=found.rounds, usage=found.usage, started_at=found.started_at, ended_at=found.ended_at, steps=steps,
+        rounds=found.rounds, usage=found.usage, started_at=found.started_at, ended_at=found.ended_at, extra=extra,
+        steps=steps,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from chordage.orchestrator.core.model import Fault, StopReason, Usage
 from chordage.orchestrator.core.reasons import Reason
@@ -34,6 +35,15 @@ class AttemptView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlanView:
+    """A reply of a planner, as it was understood."""
+
+    decision: dict[str, Any]
+    ends: str | None  # why planning was over with it; None: its commands were carried out
+    refused: int  # commands of it that may not run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InferenceStep:
     number: int
     status: StepStatus
@@ -46,6 +56,7 @@ class InferenceStep:
     usage: Usage
     seconds: float | None
     at: datetime | None  # when the reply was recorded
+    plan: PlanView | None = None  # it was a planner that was asked
     kind: Phase = Phase.INFERENCE
 
 

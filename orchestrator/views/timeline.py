@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from chordage.orchestrator.views.steps import (
     AttemptView,
     InferenceStep,
     Interruption,
+    PlanView,
     ReplayStep,
     Step,
     StepStatus,
@@ -36,6 +37,7 @@ class Timeline:
 
     def steps(self) -> tuple[Step, ...]:
         steps: list[Step] = [_inference(entry) for entry in self._of(Checkpoint.ASSISTANT_TURN)]
+        steps += (_plan(entry) for entry in self._of(Checkpoint.PLAN))
         steps += (self._round(number, asked) for number, asked in self.rounds.items())
         steps += self._replays()
         steps += (self._wait(entry) for entry in self._of(Checkpoint.RUN_WAITING))
@@ -128,6 +130,13 @@ def _inference(entry: Entry) -> InferenceStep:
         stop=StopReason(body["stop"]), text=body["text"], asks=len(body["asks"]), attempts=attempts,
         usage=Usage(**body["usage"]), seconds=round(sum(attempt.seconds for attempt in attempts), 3), at=entry.at,
     )  # fmt: skip
+
+
+def _plan(entry: Entry) -> InferenceStep:
+    body = entry.body
+    ends, decision = body["ends"], body["decision"]
+    plan = PlanView(decision=decision, ends=ends, refused=len(body["refused"]))
+    return replace(_inference(entry), plan=plan, asks=0 if ends else len(decision["execution_commands"]))
 
 
 def _attempt(body: dict[str, str | float | None]) -> AttemptView:

@@ -12,6 +12,7 @@ from chordage.orchestrator.views import (
     CallView,
     InferenceStep,
     Interruption,
+    PlanView,
     ReplayStep,
     RunView,
     Step,
@@ -57,12 +58,18 @@ def _inference(step: InferenceStep) -> Iterator[str]:
         yield f"  {step.number}  model  {step.status.value.replace('_', ' ')}{worker}"
         return
     asked = f", asks for {_counted(step.asks, 'call')}" if step.asks else ""
-    stop = f"stop {step.stop.value}" if step.stop else ""
+    stop = f"stop {step.stop.value}{asked}" if step.stop else ""
+    what, came = ("model", stop) if step.plan is None else ("plan ", _planned(step, step.plan))
     took = span(step.seconds or 0)
-    yield f"  {step.number}  model  {step.model}, {took}, {_usage(step.usage)}, {stop}{asked}{_at(step.at)}"
+    yield f"  {step.number}  {what}  {step.model}, {took}, {_usage(step.usage)}, {came}{_at(step.at)}"
     yield from (_failed_attempt(attempt) for attempt in step.attempts if attempt.fault)
-    if step.text and step.asks:
+    if step.text and step.asks and step.plan is None:
         yield from indented(step.text, "     ")
+
+
+def _planned(step: InferenceStep, plan: PlanView) -> str:
+    refused = f", {plan.refused} of them not offered" if plan.refused else ""
+    return f"ends: {plan.ends}" if plan.ends else f"{_counted(step.asks, 'command')}{refused}"
 
 
 def _failed_attempt(attempt: AttemptView) -> str:

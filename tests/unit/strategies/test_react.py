@@ -82,5 +82,5 @@ def test_tools_run_only_where_they_were_asked_for_within_the_limit(stop, asks, r
 
 
 def test_strategies_are_found_by_name():
-    assert set(STRATEGIES) == {"direct", "react"}
+    assert set(STRATEGIES) == {"direct", "react", "plan_execute"}
     assert STRATEGIES["react"] is react

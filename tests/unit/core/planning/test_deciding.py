@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from chordage.orchestrator.core.agent import OutOfScope
 from chordage.orchestrator.core.planning.deciding import (
     BESIDE,
     MAX_ROUNDS,
     Converge,
     Execute,
-    OutOfScope,
     before_planning,
     decide,
     is_stuck,
@@ -154,6 +154,12 @@ def test_an_agent_may_refuse_such_a_plan_as_a_whole_and_every_command_has_a_reco
     assert said.records[0].error == BESIDE
 
 
+def test_such_an_agent_carries_out_a_plan_in_which_all_was_offered():
+    said = decide(a_plan("search"), round_index=0, offered=OFFERED, out_of_scope=OutOfScope.REFUSE_BATCH)
+
+    assert said == Execute(commands=commands("search"))
+
+
 @pytest.mark.parametrize("padded", [" search", "Search", "sear"])
 def test_a_name_that_is_nearly_right_was_not_offered(padded):
     said = decide(a_plan(padded), round_index=0, offered=OFFERED)
@@ -215,6 +221,7 @@ def test_only_the_last_two_rounds_count():
     rounds = [a_round(0, ("read", ERROR)), a_round(1, ("read", ERROR)), a_round(2, ("search", OK))]
 
     assert not is_stuck(rounds)
+    assert is_stuck([a_round(0, ("search", OK)), a_round(1, ("read", ERROR)), a_round(2, ("read", ERROR))])
     assert not is_stuck(rounds[:1])
     assert not is_stuck([])
 

@@ -71,6 +71,24 @@ def test_between_sentences_and_in_fences_the_verdict_is_that_of_the_plan_that_is
     assert says(pieces) == is_response(plan_in(text))
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [{" next_action": "response"}, {"next_action ": "response"}, {"next_action": "res ponse"},
+     {"next_action": "response."}, {"next_action": "re sponse "}, {"a": "next_action", "b": "response"}],
+    ids=repr,
+)  # fmt: skip
+def test_nearly_is_not_enough(plan):
+    assert not says([json.dumps(plan)])
+    assert not is_response(plan)
+
+
+def test_behind_the_plan_nothing_counts():
+    text = '{"use_tool": true} or rather {"next_action": "response"}'
+
+    assert not says([text])
+    assert normalise(text).ends is PlanEnd.NO_COMMANDS
+
+
 @given(values, st.sampled_from(["tool_kwargs", "a", "execution_commands", "next_action"]))
 def test_a_key_that_is_nested_deeper_never_counts(value, key):
     nested = {key: [{"next_action": "response", "more": value}], "b": {"next_action": "response"}}
@@ -89,7 +107,7 @@ def test_escapes_change_nothing(action, data):
     assert says(list(f'{{"{written("next_action")}": "{written(action)}"'))
 
 
-@pytest.mark.parametrize("lead", ["", "\ufeff\n ", "```json\n", "Let me think {about it} [now]:\n"])
+@pytest.mark.parametrize("lead", ["", "\ufeff\n ", "```json\n", "{", "Let me think {about it} [now]:\n"])
 def test_the_closing_quote_is_enough(lead):
     """A45, beaten: nothing behind the word has to be waited for, and no schema has to be known."""
     text = f'{lead}{{ "next_action" : "response", "execution_commands": [] }}'
