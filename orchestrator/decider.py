@@ -122,7 +122,7 @@ def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply, plan: PlanDecis
         asks = _asks_of(move, at, scene, reply)
         if not asks:
             return Judged(reply=reply, move=move, plan=plan, keeps=keeps)
-        asked, hearings = _through_the_gate(rt, at.run, scene, asks)
+        asked, hearings = _through_the_gate(rt, at, scene, asks)
     except PluginFailed as error:
         return Judged(reply=reply, plan=plan, move=Finish(ending=failed("plugin", str(error))))
     return Judged(reply=reply, move=move, plan=plan, asked=asked, keeps=keeps, hearings=hearings)
@@ -161,7 +161,7 @@ def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
             crossing = _finish(tx, rt, at, scene, judged, how)
         case other:
             assert_never(other)
-    if crossing.ours:
+    if crossing.ours and not isinstance(judged.move, RunTools | RunPlan):
         phasing.note_beside(tx, scene.hearing)
     return crossing
 
@@ -181,7 +181,7 @@ def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
     if not claims.go_on(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=reply.usage, lease_until=until):
         return resting.NOT_OURS
     journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)])
-    asked = _in_line(scene.agent, _noted(tx, judged))
+    asked = _in_line(scene.agent, _noted(tx, scene, judged))
     calls.open_round(tx, run, step, asked, now=now, lease_until=until)
     _ask_about(tx, rt, run, step, asked)
     if judged.keeps is not None:
@@ -195,8 +195,11 @@ def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
     return Crossing(intents=[fan_out])
 
 
-def _noted(tx: Tx, judged: Judged) -> list[NewCall]:
-    """What plugins noted about a call is written with it; a conflict costs that call its run, and no other."""
+def _noted(tx: Tx, scene: Scene, judged: Judged) -> list[NewCall]:
+    """What plugins noted about a call is written with it; a conflict costs that call its run, and no other. What they
+    noted before, about the reply, comes first: the later word stands.
+    """
+    phasing.note_beside(tx, scene.hearing)
     conflicts = {at.call_id: why for at in judged.hearings if (why := phasing.note(tx, at)) is not None}
     return [
         _refused(call, STATE_CONFLICT, conflicts[call.id]) if call.id in conflicts else call for call in judged.asked
@@ -227,13 +230,13 @@ def _ask_about(tx: Tx, rt: Runtime, run: Run, step: int, asked: Sequence[NewCall
 
 
 def _through_the_gate(
-    rt: Runtime, run: Run, scene: Scene, asks: Mapping[int, ToolAsk]
+    rt: Runtime, at: Position, scene: Scene, asks: Mapping[int, ToolAsk]
 ) -> tuple[list[NewCall], list[Hearing]]:
     """Each call in the model's order: runnable, put aside, or settled with a result that tells the model why."""
     asked: list[NewCall] = []
     hearings: list[Hearing] = []
-    for call, ask in zip(_new_calls(rt, run, scene, asks), asks.values(), strict=True):
-        heard = scene.hearing.of_call(call.id)
+    for call, ask in zip(_new_calls(rt, at.run, scene, asks), asks.values(), strict=True):
+        heard = scene.hearing.of_call(call.id, at.step + 1)
         judged = _judged(rt, scene, heard, call, ask)
         asked.append(judged)
         hearings += [heard] if heard.notes else []

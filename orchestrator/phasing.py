@@ -77,9 +77,9 @@ class Hearing:
                 values[one.key] = combined(values.get(one.key), one)
         return given
 
-    def of_call(self, call_id: str) -> Hearing:
-        """The same for one call: what is noted is the call's, and fails with it."""
-        return replace(self, call_id=call_id, notes=[], _state=None)
+    def of_call(self, call_id: str, step: int) -> Hearing:
+        """The same for one call of this step: what is noted is the call's, and fails with it."""
+        return replace(self, call_id=call_id, step=step, notes=[], _state=None)
 
 
 def hearing(rt: Runtime, run: Run, agent: AgentSpec, step: int, **known: Any) -> Hearing:

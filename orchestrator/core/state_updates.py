@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.demands import must, must_be_json, one_of
 from chordage.orchestrator.core.json_values import each_once, is_number
 from chordage.orchestrator.core.phases import Scope
@@ -36,6 +37,8 @@ class SetState:
         object.__setattr__(self, "scope", one_of(Scope, self.scope, "scope"))
         object.__setattr__(self, "merge", one_of(Merge, self.merge, "merge"))
         must(self.key.strip(), "what is noted needs a key that is not blank")
+        fits = len(self.key) <= storable.NAME_MAX and storable.text(self.key) == self.key
+        must(fits, f"a key is text of at most {storable.NAME_MAX} characters, without NUL; got {self.key[:50]!r}...")
         match self.merge:
             case Merge.UNION:
                 must(_is_many(self.value), f"{self.key}: only lists and sets can be joined; got {self.value!r}")
@@ -44,6 +47,7 @@ class SetState:
             case Merge.ADD:
                 must(is_number(self.value), f"{self.key}: only numbers can be added; got {self.value!r}")
         must_be_json(self.value, self.key)
+        object.__setattr__(self, "value", storable.json(self.value))
 
 
 def _is_many(value: object) -> bool:

@@ -23,7 +23,7 @@ def json(value: Any) -> Any:
             return text(value)
         case dict():
             return {text(str(key)): json(member) for key, member in value.items()}
-        case list():
+        case list() | tuple():
             return [json(member) for member in value]
         case _:
             return value

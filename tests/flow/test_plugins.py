@@ -390,3 +390,43 @@ def test_a_call_asks_again_and_what_its_plugins_noted_is_on_record_from_the_same
     world.revive()
     questions = world.rows("suspensions")
     assert [row["value"] for row in world.rows("plugin_state") if row["key"] == "n"] == [1] * (len(questions) - 1)
+
+
+def test_what_a_gate_noted_and_what_was_noted_after_another_call_of_the_round_conflict(world):
+    def noted(number):
+        return SetState(scope=Scope.RUN, key="k", value=number)
+
+    at_the_gate = saying(Hook.BEFORE_TOOL_EXECUTE, noted(0), name="a", when=lambda c: c.call.arguments["n"] == 0)
+    after = saying(Hook.AFTER_TOOL_EXECUTE, noted(1), name="b", when=lambda c: c.call.arguments["n"] == 1)
+    crew(world, at_the_gate, after)
+    play(world)
+
+    assert [call["code"] for call in world.rows("calls")] == [None, "state_conflict"]
+    assert [row["value"] for row in world.rows("plugin_state")] == [0]
+
+
+def test_of_two_notes_under_one_key_the_later_stands(world):
+    noted = [SetState(scope=Scope.RUN, key="k", value=value) for value in ("before the reply", "at the gate")]
+    crew(
+        world,
+        saying(Hook.BEFORE_INFERENCE, noted[0], name="a", when=lambda c: c.rounds == 0),
+        saying(Hook.BEFORE_TOOL_EXECUTE, noted[1], name="b"),
+    )
+    play(world, rounds_of(1))
+
+    assert [row["value"] for row in world.rows("plugin_state")] == ["at the gate"]
+
+
+@pytest.mark.parametrize("value", ["a\x00b", "half \ud800", ["\x00"], {"k": "\x00"}, ("\x00",)])
+def test_what_no_database_keeps_of_a_note_is_replaced(world, value):
+    crew(world, saying(Hook.BEFORE_INFERENCE, SetState(scope=Scope.RUN, key="k", value=value)))
+    turn = play(world, rounds_of(1))
+
+    assert turn["disposition"] == "answered"
+    assert "\x00" not in str(world.row("plugin_state")["value"])
+
+
+@pytest.mark.parametrize("key", ["k" * 201, "a\x00", " "])
+def test_a_note_needs_a_key_that_can_be_kept(key):
+    with pytest.raises(ValueError, match="key"):
+        SetState(scope=Scope.RUN, key=key, value=1)
