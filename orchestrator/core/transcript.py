@@ -24,6 +24,7 @@ UNKNOWN_TEXT = (
     "The worker died while this call was running. It is not known whether it took effect, and it was not run again."
 )
 INTERRUPTED = "[The work on the message above ended before it was done"
+ACTION_RESULTS = "[ACTION RESULTS]"  # how the message begins that puts what was done before the answer
 DECIDED = "[A decision has come: what came of it stands above, where the call was made.]"
 NOT_STARTED = "This call has not been executed yet: it comes after one that awaits a decision."
 AWAITING = "This call has not been executed: it awaits a decision."
@@ -81,7 +82,7 @@ def _interrupted(body: dict[str, Any]) -> str:
 
 def is_note(said: Said) -> bool:
     """Whether this is the engine's word to the model, which only stands where a user's words would."""
-    return isinstance(said, UserSays) and said.text.startswith((DECIDED, INTERRUPTED))
+    return isinstance(said, UserSays) and said.text.startswith((DECIDED, INTERRUPTED, ACTION_RESULTS))
 
 
 def _exchange(entry: Entry, calls: Sequence[Told]) -> list[Said]:

@@ -7,15 +7,18 @@ from contextlib import suppress
 
 import pytest
 
+from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import OnPlannerError, OutOfScope, PlanSpec
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Fault, UserSays
-from chordage.orchestrator.core.planning.prompts import ACTION_RESULTS
+from chordage.orchestrator.core.transcript import ACTION_RESULTS
+from chordage.orchestrator.core.verdicts import Block
 from support.fakes import spoken
+from support.hooks import gate, install
 from support.invariants import check_all
 from support.one_turn import change_agent
 from support.questions import approve, asks_once
-from support.world import Died
+from support.world import Died, Header
 
 
 def plan_of(*commands, action="execute"):
@@ -204,3 +207,98 @@ def test_one_tool_may_carry_out_a_whole_round(world):
     assert [call["tool"] for call in world.rows("calls")] == ["unsafe"]
     assert [log["result"] for log in finished(world)["extra"]["tool_logs"]] == ["did p0", "did p1"]
     assert "unsafe" not in json.dumps([asked_of(prompt) for prompt in world.models.prompts])
+
+
+@pytest.mark.parametrize("nothing", ["null", "[]", "no list"])
+def test_a_round_counts_though_its_tool_tells_nothing_of_it(world, nothing):
+    """A11"""
+    world.tools.says = lambda order: nothing
+    play(world, *[plan_of("pure")] * 9, executor="unsafe", max_rounds=3)
+
+    assert len(world.rows("calls")) == 3
+    assert finished(world)["extra"]["planning"] == {"rounds": 3, "ends": "max_rounds"}
+
+
+def test_what_a_whole_round_is_refused_for_stands_at_its_place(world):
+    """A18"""
+    world.tools.says = lambda order: json.dumps(["did"] * len(order.arguments["commands"]))
+    play(world, plan_of("nowhere", "pure"), executor="unsafe")
+    assert [log["status"] for log in finished(world)["extra"]["tool_logs"]] == ["not_offered", "ok"]
+
+
+def test_the_failure_of_a_tool_that_runs_whole_rounds_is_that_of_each_command(world):
+    """A10"""
+    change_agent(world, strategy="plan_execute", plan=PlanSpec(executor="unsafe"))
+    install(world, gate(lambda context: [Block("not today")]))
+    world.models.script = planner(plan_of("pure", "pure"))
+    world.submit("find out")
+    world.run_dry()
+
+    logs = finished(world)["extra"]["tool_logs"]
+    assert [(log["status"], log["error"]) for log in logs] == [("denied", "not today")] * 2
+
+
+def test_no_round_is_planned_when_the_time_is_up(world):
+    """A52: the limit is real, asked at each transition, and the answer says that the work was cut short."""
+    world.tools.before = lambda order: world.clock.pass_by(30)
+    play(world, *[plan_of("pure")] * 9, timeout=50)
+
+    assert finished(world)["extra"]["planning"] == {"rounds": 2, "ends": "deadline"}
+    assert "the time was up" in world.models.prompts[-1].said[-1].text
+
+
+def test_the_same_failure_in_two_rounds_ends_planning(world):
+    install(world, gate(lambda context: [Block("no")]))
+    play(world, *[plan_of("pure")] * 9)
+    assert finished(world)["extra"]["planning"] == {"rounds": 2, "ends": "stuck"}
+
+
+def test_what_was_done_is_told_before_the_first_word_of_the_answer(world):
+    """A37"""
+    play(world, plan_of("pure"))
+    kinds = [kind for _, kind, _ in world.events.seen]
+    assert kinds.index("tool.settled") < kinds.index("model.replied")
+    assert kinds.count("plan.made") == 2
+
+
+def test_runs_at_once_do_not_share_their_plans(world):
+    """A54"""
+    change_agent(world, plan=PlanSpec())
+    world.models.script = planner(plan_of("pure", "pure"))
+    for number in range(5):
+        world.submit(f"question {number}", thread=f"t{number}", strategy="plan_execute")
+    world.run_dry()
+
+    ends = [row["body"]["extra"] for row in world.rows("journal", kind="RunFinished")]
+    assert [len(end["tool_logs"]) for end in ends] == [2] * 5
+    check_all(world.store)
+
+
+def test_a_cancel_in_a_planned_round_ends_the_run_and_keeps_what_was_done(world):
+    """A29"""
+    change_agent(world, plan=PlanSpec())
+    world.models.script = planner(plan_of("pure", "pure"))
+    turn = world.submit("find out", strategy="plan_execute")
+    while not any(call["status"] == "succeeded" for call in world.rows("calls")):
+        world.deliver(world.pending.pop(0))
+    _, following = stages.cancel_turn(world.runtime, turn, "enough")
+    world.pending += following
+    world.run_dry()
+
+    assert world.row("turns")["disposition"] == "cancelled"
+    assert [call["status"] for call in world.rows("calls")] == ["succeeded", "cancelled"]
+    check_all(world.store)
+
+
+def test_tools_of_a_plan_that_come_back_in_another_order_are_recorded_in_the_plans(world):
+    """A18, A19"""
+    change_agent(world, plan=PlanSpec())
+    world.models.script = planner(plan_of("pure", "unsafe", "idempotent"))
+    world.submit("find out", strategy="plan_execute")
+    while not any(isinstance(intent, Header) for intent in world.pending):
+        world.deliver(world.pending.pop(0))
+    world.pending.reverse()
+    world.run_dry()
+
+    results = [log["result"] for log in finished(world)["extra"]["tool_logs"]]
+    assert results == ["pure0", "unsafe1", "idempotent2"]

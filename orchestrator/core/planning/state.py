@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,7 +67,7 @@ def read(spec: PlanSpec, entries: Iterable[Entry], calls: Sequence[Answer], run_
             continue
         records = _records(entry.body, by_step.get(entry.step + 1, []))
         ended = PlanEnd(entry.body["ends"]) if entry.body["ends"] else None
-        if records:
+        if ended is None or records:  # a round counts though nothing is known of what came of it
             rounds.append(PlanRound(index=len(rounds), records=records))
     return Planning(spec=spec, rounds=tuple(rounds), ended=ended)
 
@@ -92,8 +92,15 @@ def _records(body: dict[str, Any], calls: Sequence[Answer]) -> tuple[PlanRecord,
     commands = decision_from(body["decision"]).commands
     if body["executor"]:
         runnable = [command for place, command in enumerate(commands) if place not in refused]
-        return (*_by_executor(runnable, calls), *refused.values())
+        return _at_their_places(_by_executor(runnable, calls), refused)
     return tuple(refused.get(place, record) for place, record in enumerate(settled(commands, calls)))
+
+
+def _at_their_places(records: Sequence[PlanRecord], refused: Mapping[int, PlanRecord]) -> tuple[PlanRecord, ...]:
+    found = list(records)
+    for place in sorted(refused):
+        found.insert(place, refused[place])
+    return tuple(found)
 
 
 def _by_executor(commands: Sequence[Command], calls: Sequence[Answer]) -> tuple[PlanRecord, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn, TypeVar
 
 from chordage.orchestrator.core.model import Fault
@@ -56,7 +57,7 @@ def arguments(raw: str) -> dict[str, Any] | None:
     if not raw.strip():
         return {}
     try:
-        value = json.loads(raw, parse_constant=_refuse)
+        value = json.loads(raw, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -67,6 +68,11 @@ def clean(text: str) -> str:
     if text.isascii():
         return text.replace("\0", "")
     return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse(digits)
 
 
 def _refuse(constant: str) -> NoReturn:

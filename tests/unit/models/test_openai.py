@@ -133,6 +133,7 @@ def test_a_refusal_is_text_and_a_reason():
         ('{"a": ', None, '{"a": '),
         ("[1]", None, "[1]"),
         ('{"a": NaN}', None, '{"a": NaN}'),
+        ('{"a": 1e999}', None, '{"a": 1e999}'),
         ("[" * 100_000, None, "[" * 100_000),
     ],
 )

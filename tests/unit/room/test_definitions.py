@@ -124,7 +124,10 @@ def test_a_file_with_a_byte_order_mark_is_fine(folder):
             'model = "m"\nname = "two words"',
             "agent.toml:2: name: must be 1 to 64 letters, digits, _ . or -; got 'two words'",
         ),
-        ('model = "m"\nstrategy = "raect"', "agent.toml:2: strategy: must be one of direct, react; got 'raect'"),
+        (
+            'model = "m"\nstrategy = "raect"',
+            "agent.toml:2: strategy: must be one of direct, plan_execute, react, or module:function; got 'raect'",
+        ),
         (
             'model = "m"\ntools = "x:y"',
             'agent.toml:2: tools: must be a list of texts, like ["one", "two"], or leave it out',
