@@ -17,7 +17,7 @@ class OpenAIWire:
         return {"authorization": f"Bearer {key}"} if key else {}
 
     def body(self, prompt: Prompt, target: Target, *, stream: bool) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": target.model, "messages": _messages(prompt, target.provider)}
+        body: dict[str, Any] = {"model": target.model, "messages": messages(prompt, target.provider)}
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         body = with_params(body, prompt.params, "openai")
@@ -32,7 +32,7 @@ class OpenAIWire:
         return openai_answer.Reader(target)
 
 
-def _messages(prompt: Prompt, provider: str) -> list[dict[str, Any]]:
+def messages(prompt: Prompt, provider: str) -> list[dict[str, Any]]:
     system = [{"role": "system", "content": prompt.system}] if prompt.system else []
     return [*system, *(_message(said, provider) for said in prompt.said)]
 
