@@ -10,7 +10,7 @@ from celery import Celery
 from celery.exceptions import Reject
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.tasks import names
@@ -33,7 +33,8 @@ def _stored(store: Callable[[], T]) -> T:
 
 
 def register(app: Celery, base: type[StageTask]) -> None:
-    @app.task(name=names.SUBMIT, base=base, bind=True, shared=False, ignore_result=False)
+    # `throws`: that a request is refused is an answer, and no fault of ours to be logged as one.
+    @app.task(name=names.SUBMIT, base=base, bind=True, shared=False, ignore_result=False, throws=(UserError,))
     def submit(self: StageTask, /, **fields: Any) -> str:
         """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
         if fields.get("dedupe_key") is None:
@@ -43,7 +44,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         self.courier.send(intents)
         return admitted.turn_id
 
-    @app.task(name=names.DECIDE, base=base, bind=True, shared=False, ignore_result=False)
+    @app.task(name=names.DECIDE, base=base, bind=True, shared=False, ignore_result=False, throws=(UserError,))
     def decide(self: StageTask, decisions: list[dict[str, Any]]) -> list[str]:
         """Answer questions about calls, all of them or none. The result is the ids of the answers, in their order; a
         redelivered message finds those that are there.

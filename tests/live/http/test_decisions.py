@@ -183,3 +183,12 @@ def test_any_service_decides_by_the_name_of_a_celery_task(rt, settings):
     assert (len(first), redelivered) == (1, first)
     assert messages(settings) == [names.ADVANCE]
     assert "0.action: Field required" in str(refused.result)
+
+
+def test_a_refusal_is_an_answer_and_no_fault_to_be_logged(rt, settings, caplog):
+    task = make_app(settings).tasks[names.DECIDE]
+    with caplog.at_level("INFO"):
+        refused = task.apply(kwargs={"decisions": [{"target": "nobody", "action": "cancel"}]})
+
+    assert "nobody" in str(refused.result)
+    assert [record.levelname for record in caplog.records if record.name.startswith("celery")] == ["INFO"]
