@@ -15,6 +15,10 @@ SHARED: list[Processor] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.processors.StackInfoRenderer(),
 ]
+QUIET = (
+    "httpx", "httpcore", "httpx2", "httpcore2", "mcp", "kombu", "amqp", "alembic", "celery.worker.strategy",
+    "celery.app.trace",
+)  # fmt: skip
 
 
 def configure(level: str, style: str) -> None:
@@ -33,8 +37,7 @@ def configure(level: str, style: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    quiet = ("httpx", "httpcore", "kombu", "amqp", "alembic", "celery.worker.strategy", "celery.app.trace")
-    for chatty in quiet if level.upper() != "DEBUG" else ():
+    for chatty in QUIET if level.upper() != "DEBUG" else ():
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

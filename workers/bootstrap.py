@@ -17,6 +17,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.gateways.ids import Ids
+from chordage.orchestrator.gateways.mcp import McpServer
 from chordage.orchestrator.gateways.models import ModelCatalog, providers_from_tables
 from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks
 from chordage.orchestrator.gateways.ports import Events, Locks
@@ -27,10 +28,11 @@ from chordage.orchestrator.plugins.loading import Crews
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.strategies.loading import names as strategies
 
 
 def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
-    room = Room(settings.room_path)
+    room = room_from(settings)
     locks, events = _redis_ports(settings) if with_redis else (NoLocks(), NoEvents())
     return Runtime(
         store=Store(settings.database, pool_size=settings.pool_size),
@@ -49,6 +51,10 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
         ),
         bounds=Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes),
     )
+
+
+def room_from(settings: Settings) -> Room:
+    return Room(settings.room_path, environ=config.environment(), strategies=strategies())
 
 
 def models_of(room: Room) -> ModelCatalog:
@@ -101,16 +107,18 @@ def check_redis(settings: Settings) -> None:
 
 
 def check_room(room: Room, *, time_limit: int) -> None:
-    """Every agent of the room can be loaded, its models can be called as far as one can tell without calling, and none
-    of its tools may take longer than a worker lets a call run.
+    """Every agent of the room can be loaded, its models can be called and its MCP servers be reached as far as one can
+    tell without trying, and none of its tools may take longer than a worker lets a call run.
     """
     catalog = models_of(room)
     for fault in room.faults:
         raise fault
     for name in room.names():
         agent = room.get(name)
-        for tool in room.toolbox.specs(agent).values():
+        for tool in room.check_tools(agent):
             _check_time(name, tool, time_limit)
+        for server in room.servers_of(agent):
+            _check_server_time(server, time_limit)
         catalog.check(agent)
 
 
@@ -121,4 +129,12 @@ def _check_time(agent: str, tool: ToolSpec, limit: int) -> None:
             f"agent {agent!r}: tool {tool.name!r} may take {longest:g} s ({tool.timeout:g} s for each of "
             f"{1 + tool.retries} tries), and a worker ends a call after {limit} s: lower its timeout, or raise "
             "CHORDAGE_TOOL_TIME_LIMIT"
+        )
+
+
+def _check_server_time(server: McpServer, limit: int) -> None:
+    if server.longest >= limit:
+        raise RoomError(
+            f"{server.place}: a call may take {server.longest:g} s (timeout and connect_timeout), and a worker ends a "
+            f"call after {limit} s: lower one of them, or raise CHORDAGE_TOOL_TIME_LIMIT"
         )

@@ -15,6 +15,7 @@ from chordage.config import log as logging_config
 from chordage.config.settings import Settings
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import ChordageError, Unavailable, UserError
+from chordage.orchestrator.gateways.room import Room
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks.courier import Courier
 from chordage.workers.bootstrap import check_services, redis_from
@@ -50,6 +51,14 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         beats.start()
         sweeps.start()
         Watch(app, settings, sender).start()
+
+    @signals.worker_process_shutdown.connect(weak=False)
+    @signals.worker_shutdown.connect(weak=False)
+    def going(**_: Any) -> None:
+        """MCP servers that this process has started end by themselves when it is gone. One that hangs is killed."""
+        agents = runtime().agents
+        if isinstance(agents, Room):
+            agents.close()
 
     @signals.worker_shutting_down.connect(weak=False)
     def shutting_down(**_: Any) -> None:

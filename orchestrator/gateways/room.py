@@ -1,7 +1,7 @@
 """The room: a folder with agent.toml, agents/*.toml and the Python files with their tools.
 
 Definitions are read again when a file changes; one broken file is a fault of its own and stops no other agent. The
-room's Python is imported when an agent's tools are first asked for.
+room's Python is imported, and its MCP servers are connected to, when an agent's tools are first asked for.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from chordage.orchestrator.core.agent import AgentSpec
-from chordage.orchestrator.core.errors import RoomError, UnknownAgent
+from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
+from chordage.orchestrator.core.errors import RoomError, UnknownAgent, UserError
 from chordage.orchestrator.gateways import room_lines, room_tools
+from chordage.orchestrator.gateways.mcp import McpServer, Servers
 from chordage.orchestrator.gateways.room_file import Providers
 from chordage.orchestrator.gateways.room_reading import RoomReading, read_room
 from chordage.orchestrator.gateways.tools.declare import Tool
@@ -23,15 +24,24 @@ LOOK_AGAIN = 1.0  # seconds between two looks at the files
 
 
 class Room:
-    """Implements `ports.Agents`; `toolbox` implements `ports.Tools` for its agents. Safe to share between threads."""
+    """Implements `ports.Agents`; `toolbox` implements `ports.Tools` for its agents. Safe to share between threads.
+
+    `environ` is what keys that end in `_env` are looked up in.
+    """
 
     def __init__(
-        self, path: Path, *, strategies: Collection[str] = ("direct", "react"), look_again: float = LOOK_AGAIN
+        self,
+        path: Path,
+        *,
+        environ: Mapping[str, str] | None = None,
+        strategies: Collection[str] = ("direct", "react", "plan_execute"),
+        look_again: float = LOOK_AGAIN,
     ) -> None:
         if not path.is_dir():
             raise RoomError(f"{path}: there is no such folder; a room is a folder with an agent.toml in it")
         self.path = path.resolve()  # model scripts and instruction files are relative to this
         self.toolbox = ToolBox(self.tools_of)
+        self.servers = Servers(self.path, environ=environ or {})
         self._strategies = strategies
         self._look_again = look_again
         self._lock = threading.Lock()
@@ -62,17 +72,40 @@ class Room:
         """What the [models.<name>] tables say, by name: `wire`, `base_url` and so on, as far as given."""
         return {name: table for file in self._present().files for name, table in file.providers.items()}
 
-    def check(self) -> list[RoomError]:
-        """All faults, those of the tools' Python among them. Imports everything."""
-        found = self.faults
+    def check(self) -> list[UserError]:
+        """All faults, those of the tools' Python among them. Imports everything, and connects to nothing."""
+        found: list[UserError] = [*self.faults]
         for name in self.names():
             try:
-                self.toolbox.specs(self.get(name))
-            except RoomError as error:
+                self.check_tools(self.get(name))
+            except UserError as error:
                 found.append(error)
         return found
 
+    def check_tools(self, agent: AgentSpec) -> list[ToolSpec]:
+        """The tools in Python. Raises RoomError for what is wrong with them, and ConfigError for an MCP server that
+        cannot be used here; whether it answers is not tried.
+        """
+        own = [tool.spec for tool in self._own(agent).values()]
+        for server in self.servers_of(agent):
+            if server.required:
+                self.servers.check(server)
+        return own
+
+    def servers_of(self, agent: AgentSpec) -> tuple[McpServer, ...]:
+        file = self._present().named(agent.name)
+        if file is not None and file.fault is not None:
+            raise file.fault
+        return file.servers if file is not None else ()
+
+    def close(self) -> None:
+        """Ends the connections to MCP servers."""
+        self.servers.close()
+
     def tools_of(self, agent: AgentSpec) -> Mapping[str, Tool]:
+        return self.servers.offered(self._own(agent), self.servers_of(agent))
+
+    def _own(self, agent: AgentSpec) -> Mapping[str, Tool]:
         if agent.tools not in self._tools:
             self._tools[agent.tools] = self._found(agent)
         return self._tools[agent.tools]
@@ -107,6 +140,7 @@ class Room:
                 self._looked_at = time.monotonic()
                 if self._now.is_outdated(self.path):
                     self._now = read_room(self.path, self._strategies)
+                    self.servers.keep({server for file in self._now.files for server in file.servers})
             return self._now
 
     def _unknown(self, name: str | None, room: RoomReading) -> str:

@@ -13,9 +13,12 @@ from typing import Any, TypeVar
 
 from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, OnUnknown, ToolMode, WhileWaiting
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways import room_lines, room_plugins
+from chordage.orchestrator.gateways import room_lines, room_plan, room_plugins, room_tools
+from chordage.orchestrator.gateways.mcp import reading as mcp_reading
+from chordage.orchestrator.gateways.mcp.server import McpServer
 from chordage.orchestrator.gateways.room_table import COUNT, FLAG, HEADERS, SECONDS, SOME, TEXT, TEXTS, Source, Table
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
+from chordage.orchestrator.plugins import named
 
 E = TypeVar("E", bound=StrEnum)
 D = TypeVar("D")
@@ -42,6 +45,7 @@ class AgentFile:
     spec: AgentSpec | None = None
     fault: RoomError | None = None
     providers: Providers
+    servers: tuple[McpServer, ...] = ()
     reads: Traces = field(default_factory=dict)  # further files that the definition is made of
 
 
@@ -66,7 +70,7 @@ class _Reading:
         self._reads: Traces = {}
 
     def done(self) -> AgentFile:
-        spec, providers = self._spec(), self._providers()
+        spec, providers, servers = self._spec(), self._providers(), mcp_reading.read(self._table)
         self._table.refuse_the_rest()
         problems = self._table.source.problems
         return AgentFile(
@@ -75,6 +79,7 @@ class _Reading:
             spec=None if problems else spec,
             fault=RoomError("\n".join(problems)) if problems else None,
             providers={} if problems else providers,
+            servers=() if problems else servers,
             reads=self._reads,
         )
 
@@ -95,11 +100,12 @@ class _Reading:
             model_retries=table.take("model_retries", COUNT, usual.model_retries),
             stream=table.take("stream", FLAG, usual.stream),
             tenant=table.take("tenant", TEXT, None),
-            tool_mode=self._choice("tool_mode", ToolMode, usual.tool_mode),
-            mixed_round=self._choice("mixed_round", MixedRound, usual.mixed_round),
-            on_unknown=self._choice("on_unknown", OnUnknown, usual.on_unknown),
-            while_waiting=self._choice("while_waiting", WhileWaiting, None),
+            tool_mode=table.choose("tool_mode", ToolMode, usual.tool_mode),
+            mixed_round=table.choose("mixed_round", MixedRound, usual.mixed_round),
+            on_unknown=table.choose("on_unknown", OnUnknown, usual.on_unknown),
+            while_waiting=table.choose("while_waiting", WhileWaiting, None),
             plugins=room_plugins.read(table, self._room, self._reads),
+            plan=room_plan.read(table, self._room),
         )
 
     def _name(self) -> str:
@@ -135,19 +141,19 @@ class _Reading:
 
     def _strategy(self, usual: str) -> str:
         strategy = self._table.take("strategy", TEXT, usual)
-        if strategy not in self._strategies:
-            self._table.complain("strategy", f"must be one of {', '.join(sorted(self._strategies))}; got {strategy!r}")
+        if ":" in strategy:
+            self._check_strategy(strategy)
+        elif strategy not in self._strategies:
+            known = ", ".join(sorted(self._strategies))
+            self._table.complain("strategy", f"must be one of {known}, or module:function; got {strategy!r}")
         return strategy
 
-    def _choice(self, key: str, kind: type[E], usual: D) -> E | D:
-        """One of a closed set."""
-        given: str | None = self._table.take(key, TEXT, None)
-        if given is None:
-            return usual
-        if given not in set(kind):
-            self._table.complain(key, f"must be one of {', '.join(kind)}, or leave it out; got {given!r}")
-            return usual
-        return kind(given)
+    def _check_strategy(self, path: str) -> None:
+        room_tools.make_importable(self._room)
+        try:
+            named.function(path, what="strategy")
+        except RoomError as error:
+            self._table.complain("strategy", str(error))
 
     def _limits(self) -> Limits:
         table = self._table.inner("limits")

@@ -67,4 +67,4 @@ def _without_clash(file: AgentFile, earlier: list[AgentFile]) -> AgentFile:
 
 def _faulty(file: AgentFile, path: tuple[str, ...], why: str) -> AgentFile:
     file.source.complain(path, why)
-    return replace(file, spec=None, providers={}, fault=RoomError("\n".join(file.source.problems)))
+    return replace(file, spec=None, providers={}, servers=(), fault=RoomError("\n".join(file.source.problems)))

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "web": "Start the HTTP server.",
     "beat": "Start the clock that sends periodic work.",
     "flower": "Start Flower, a web page that watches the workers.",
+    "mcp": "Connect to the room's MCP servers, and list their tools.",
     "migrate": "Bring the database to the schema of this version.",
     "bench": "Measure what the engine costs.",
 }

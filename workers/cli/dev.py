@@ -70,10 +70,9 @@ def _check_room(settings: Settings) -> None:
     if not (settings.room_path / "agent.toml").exists() and not any(settings.room_path.glob("agents/*.toml")):
         raise ConfigError(NO_ROOM.format(folder=settings.room_path))
 
-    from chordage.orchestrator.gateways.room import Room
-    from chordage.workers.bootstrap import check_room
+    from chordage.workers.bootstrap import check_room, room_from
 
-    check_room(Room(settings.room_path), time_limit=settings.tool_time_limit)
+    check_room(room_from(settings), time_limit=settings.tool_time_limit)
 
 
 def _check_port(settings: Settings) -> None:

@@ -67,11 +67,10 @@ def worker(
 
 def _check(settings: Settings) -> None:
     """Everything that can be found broken is found before Celery starts, and said in one line."""
-    from chordage.orchestrator.gateways.room import Room
-    from chordage.workers.bootstrap import check_room, redis_from
+    from chordage.workers.bootstrap import check_room, redis_from, room_from
     from chordage.workers.cli.opened import check_ready
 
-    room = Room(settings.room_path)
+    room = room_from(settings)
     check_room(room, time_limit=settings.tool_time_limit)
     if not room.names():
         room.get(None)  # says what a room must have

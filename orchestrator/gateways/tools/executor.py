@@ -119,7 +119,8 @@ def _told(tool: Tool, order: CallOrder, ended: Ended, tries: int) -> ToolOutcome
     if isinstance(ended.error, Suspend):
         return ToolOutcome(content=ended.error.prompt, question=ended.error.question, tries=tries)
     trouble = failures.outcome(tool.name, ended.error, timeout=tool.options.timeout, tries=tries)
-    _log.warning("%s, call %s: %s", tool.place, order.call_id, trouble.code, exc_info=ended.error)
+    trace = None if isinstance(ended.error, failures.Told) else ended.error  # it says all there is to say
+    _log.warning("%s, call %s: %s", tool.place, order.call_id, trouble.code, exc_info=trace)
     return trouble
 
 

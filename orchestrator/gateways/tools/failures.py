@@ -15,6 +15,14 @@ class TimedOut(Exception):
     """The attempt ran into its timeout."""
 
 
+class Told(Exception):
+    """A failure that brings its code and its words along: who raises it knows more than can be seen from outside."""
+
+    def __init__(self, code: str, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
 def unknown(name: str, names: list[str]) -> str:
     close = get_close_matches(name, names, n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
@@ -30,6 +38,8 @@ def outcome(tool: str, error: BaseException, *, timeout: float, tries: int) -> T
         case TimedOut():
             said = f"{tool} did not finish within {timeout:g} s and was told to stop. What it has done is not known."
             return _failed("timeout", said, tries)
+        case Told():
+            return _failed(error.code, _words(error), tries)
         case Suspend():
             said = f"{tool} asked for a decision where nobody can be asked: a reconcile hook must not suspend."
             return _failed("suspended_in_hook", said, tries)

@@ -1,0 +1,106 @@
+"""A server of the package `mcp`, over both transports: its tools are listed, called, and what comes back is read."""
+
+from __future__ import annotations
+
+import json
+
+from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.gateways.mcp import State
+
+
+def test_tools_are_offered_under_the_name_of_the_server(kit):
+    specs = kit.specs()
+
+    assert {"kit_add", "kit_weather", "kit_linger_long"} <= set(specs)
+    add = specs["kit_add"]
+    assert add.description == "The sum of two numbers."
+    assert add.schema["required"] == ["a", "b"]
+    assert add.result_limit == 65_536
+
+
+def test_effects_follow_the_annotations(kit):
+    effects = {name: spec.effect for name, spec in kit.specs().items()}
+
+    assert effects["kit_add"] is Effect.PURE
+    assert effects["kit_pid"] is Effect.IDEMPOTENT
+    assert effects["kit_fail"] is Effect.UNSAFE
+
+
+def test_a_result_is_read(kit):
+    assert kit.call("kit_add", a=1, b=2).content == "3"
+
+
+def test_a_structured_result_is_told_once(kit):
+    assert json.loads(kit.call("kit_weather", city="Rome").content) == {"city": "Rome", "degrees": 21}
+
+
+def test_of_an_image_is_told_what_it_is(kit):
+    assert json.loads(kit.call("kit_picture").content) == [
+        {"type": "text", "text": "a cat"},
+        {"type": "image", "mime_type": "image/png", "bytes": 300, "note": "the bytes are left out"},
+    ]
+
+
+def test_a_tool_that_fails_gives_a_tool_error_in_its_words(kit):
+    outcome = kit.call("kit_fail")
+
+    assert (outcome.code, outcome.content) == ("mcp_tool_error", "ToolError: Error executing tool fail: no luck today")
+
+
+def test_a_tool_that_is_not_there_gives_a_tool_error_that_names_the_nearest(kit):
+    outcome = kit.call("kit_ad", a=1, b=2)
+
+    assert outcome.code == "unknown_tool"
+    assert "There is no tool 'kit_ad'. Did you mean kit_add?" in outcome.content
+
+
+def test_arguments_that_do_not_fit_never_reach_the_server(kit):
+    outcome = kit.call("kit_add", a="one")
+
+    assert outcome.code == "invalid_arguments"
+    assert "- a: 'one' is not of type 'integer'" in outcome.content
+    assert "- 'b' is a required property" in outcome.content
+
+
+def test_progress_of_the_server_is_passed_on(kit):
+    assert kit.call("kit_steps").content == "done"
+
+    assert kit.notes[-1] == "25% one of four"
+
+
+def test_the_idempotency_key_goes_along(kit):
+    assert kit.call("kit_key").content == "key-1"
+
+
+def test_one_connection_serves_all_calls(kit):
+    assert kit.call("kit_pid").content == kit.call("kit_pid").content
+
+    health = kit.health()
+    assert health.state is State.CONNECTED
+    assert (health.connections, health.version, health.error) == (1, "kit 7", None)
+
+
+def test_a_name_that_no_provider_takes_is_made_one(kit):
+    (kit.folder / "gate").touch()
+
+    assert kit.call("kit_linger_long").content == "the gate is open"
+
+
+def test_a_server_that_tells_of_new_tools_is_asked_for_them(make_kit):
+    kit = make_kit()
+    assert "kit_late_add" not in kit.specs()
+
+    kit.call("kit_grow")
+
+    assert kit.call("kit_late_add", a=2, b=2).content == "4"
+    assert "kit_late_add" in kit.specs()
+
+
+def test_agent_toml_chooses_and_says_what_tools_do(make_kit):
+    kit = make_kit("old", 'tools = ["a*", "die"]\neffect = "unsafe"\nresult_limit = 1\n[mcp.kit.effects]\ndie = "pure"')
+
+    specs = kit.specs()
+
+    assert {name: spec.effect for name, spec in specs.items()} == {"kit_add": Effect.UNSAFE, "kit_die": Effect.PURE}
+    assert kit.call("kit_add", a=10, b=1).full == "11"
+    assert kit.call("kit_pid").code == "unknown_tool"

@@ -1,0 +1,149 @@
+"""From what a server lists to what the model is offered: chosen, named, and with an effect."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.gateways.mcp import McpServer, naming
+from chordage.orchestrator.gateways.mcp.address import Program
+from chordage.orchestrator.gateways.mcp.listing import Listed
+from chordage.orchestrator.gateways.mcp.offers import offers_of
+from chordage.orchestrator.gateways.mcp.schema_arguments import SchemaArguments
+from chordage.orchestrator.gateways.tools.arguments import Unfit
+
+OBJECT = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+def server(**said):
+    return McpServer(name="kit", address=Program(command="x"), place="agent.toml:3: mcp.kit", **said)
+
+
+def listed(*names, schema=OBJECT, **hints):
+    return [Listed(name=name, schema=schema, **hints) for name in names]
+
+
+def names(*tools, **said):
+    return list(offers_of(server(**said), listed(*tools)).by_name)
+
+
+def test_everything_is_offered_unless_something_else_is_said():
+    assert names("read", "write") == ["kit_read", "kit_write"]
+    assert names("read_file", "read_dir", "write", only=("read_*",)) == ["kit_read_file", "kit_read_dir"]
+    assert names("read_file", "read_all", without=("*_all",)) == ["kit_read_file"]
+    assert names("read_file", "read_all", only=("read_*",), without=("read_all",)) == ["kit_read_file"]
+
+
+@given(st.text(min_size=1, max_size=200))
+def test_every_name_is_one_that_providers_take(tool):
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", naming.offered("kit", tool))
+    assert naming.offered("kit", tool).startswith("kit_")
+
+
+def test_long_names_that_begin_alike_stay_two():
+    one, other = naming.offered("kit", "a" * 80 + "1"), naming.offered("kit", "a" * 80 + "2")
+
+    assert one != other
+    assert len(one) == len(other) == 64
+
+
+def test_two_tools_of_one_name_are_told():
+    with pytest.raises(RoomError) as refusal:
+        offers_of(server(), listed("a.b", "a/b"))
+
+    assert str(refusal.value) == (
+        "agent.toml:3: mcp.kit: tools 'a.b' and 'a/b' would both be called kit_a_b; "
+        'leave one of them out with except = ["a/b"]'
+    )
+
+
+def test_a_tool_that_is_asked_for_and_not_there_is_told_with_its_neighbour():
+    with pytest.raises(RoomError, match=r"mcp.kit.tools: the server has no tool 'serch'; did you mean search\?"):
+        offers_of(server(only=("serch",)), listed("search", "other"))
+    with pytest.raises(RoomError, match=r"the server has no tool 'x'; it has none"):
+        offers_of(server(only=("x",)), [])
+
+
+def test_what_is_said_in_vain_is_remarked():
+    said = offers_of(server(without=("delete",), effects=(("list", Effect.PURE),)), listed("deleet")).remarks
+
+    assert said == (
+        "except names 'delete', and the server has no such tool; did you mean deleet?",
+        "effects names 'list', and the server has no such tool; it has: deleet",
+    )
+
+
+@pytest.mark.parametrize(
+    ("hints", "said", "effect"),
+    [
+        ({}, {}, Effect.UNSAFE),
+        ({"read_only": True}, {}, Effect.PURE),
+        ({"read_only": False, "idempotent": True}, {}, Effect.IDEMPOTENT),
+        ({"read_only": True}, {"effect": Effect.UNSAFE}, Effect.UNSAFE),
+        ({}, {"effect": Effect.PURE}, Effect.PURE),
+        ({"read_only": True}, {"effects": (("t", Effect.IDEMPOTENT),)}, Effect.IDEMPOTENT),
+        ({}, {"effect": Effect.PURE, "effects": (("t", Effect.UNSAFE),)}, Effect.UNSAFE),
+    ],
+)
+def test_the_file_goes_before_the_word_of_the_server(hints, said, effect):
+    assert offers_of(server(**said), listed("t", **hints)).by_name["kit_t"].effect is effect
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"type": "array"}, "its arguments are no object but 'array'"),
+        ({"type": "object", "properties": {"n": {"type": "wholenumber"}}}, "its schema is none: 'wholenumber' is not"),
+    ],
+)
+def test_a_tool_no_provider_would_take_is_left_out_and_the_others_stay(schema, why):
+    found = offers_of(server(), [*listed("bad", schema=schema), *listed("good")])
+
+    assert list(found.by_name) == ["kit_good"]
+    assert f"tool 'bad' is left out: {why}" in found.remarks[0]
+
+
+def test_a_schema_that_says_nothing_is_made_one_that_providers_take():
+    assert offers_of(server(), listed("t", schema={})).by_name["kit_t"].schema == {"type": "object", "properties": {}}
+
+
+# arguments
+
+
+def test_arguments_that_fit_are_handed_on_as_they_came():
+    assert SchemaArguments(OBJECT).fit({"n": 1, "more": None}) == {"arguments": {"n": 1, "more": None}}
+    assert SchemaArguments(None).fit({"anything": 1}) == {"arguments": {"anything": 1}}
+
+
+def test_what_does_not_fit_is_listed_line_by_line():
+    schema = {"type": "object", "properties": {"at": {"type": "object", "properties": OBJECT["properties"]}}}
+
+    with pytest.raises(Unfit) as refusal:
+        SchemaArguments({**schema, "required": ["b"]}).fit({"at": {"n": "x"}})
+
+    assert sorted(str(refusal.value).splitlines()) == [
+        "- 'b' is a required property",
+        "- at.n: 'x' is not of type 'integer'",
+    ]
+
+
+def test_of_very_many_complaints_some_are_told():
+    schema = {"type": "object", "properties": {"all": {"type": "array", "items": {"type": "string"}}}}
+
+    with pytest.raises(Unfit) as refusal:
+        SchemaArguments(schema).fit({"all": list(range(50)), "x": "y" * 9000})
+
+    lines = str(refusal.value).splitlines()
+    assert len(lines) == 21
+    assert lines[-1] == "- and 30 more"
+
+
+def test_a_reference_to_elsewhere_is_not_followed():
+    elsewhere = {"type": "object", "properties": {"n": {"$ref": "http://169.254.169.254/schema"}}}
+
+    assert SchemaArguments(elsewhere).fit({"n": 1}) == {"arguments": {"n": 1}}

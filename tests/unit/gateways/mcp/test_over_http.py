@@ -1,0 +1,83 @@
+"""What is peculiar to HTTP, with a server of an older protocol: sessions, status codes, headers, pages of tools."""
+
+from __future__ import annotations
+
+import pytest
+
+from chordage.orchestrator.gateways.mcp.failing import ServerUnreachable
+from support.mcp_kit import Kit
+from support.old_mcp_server import OldHttpServer
+
+TABLE = """model = "m"
+[mcp.kit]
+url_env = "KIT_URL"
+token_env = "KIT_TOKEN"
+[mcp.kit.headers]
+X-Team = "shop"
+X-Key_env = "KIT_KEY"
+"""
+
+
+@pytest.fixture
+def server():
+    one = OldHttpServer()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def kit(server, tmp_path, monkeypatch):
+    for name, value in {"URL": server.url, "TOKEN": "token-1", "KEY": "key-1"}.items():
+        monkeypatch.setenv(f"KIT_{name}", value)
+    one = Kit(tmp_path, "http")
+    (tmp_path / "agent.toml").write_text(TABLE)
+    yield one
+    one.close()
+
+
+def test_all_pages_of_the_list_are_read(kit):
+    assert list(kit.specs()) == ["kit_add", "kit_pid", "kit_linger_long", "kit_die", "kit_gone"]
+    assert kit.health().protocol == "2025-06-18"
+
+
+def test_what_the_environment_holds_is_sent(kit, server):
+    kit.specs()
+
+    assert server.headers["Authorization"] == "Bearer token-1"
+    assert (server.headers["X-Team"], server.headers["X-Key"]) == ("shop", "key-1")
+
+
+def test_a_server_that_has_forgotten_the_session_is_asked_once_more_in_a_new_one(kit, server):
+    assert kit.call("kit_add", a=1, b=1).content == "2"
+    server.session = "second"
+
+    assert kit.call("kit_add", a=2, b=2).content == "4"
+
+    assert server.calls == 2
+    assert kit.health().connections == 2
+
+
+def test_a_refusal_is_told_with_its_status(kit, server):
+    server.status = 401
+
+    with pytest.raises(ServerUnreachable, match="HTTP 401 Unauthorized") as refusal:
+        kit.specs()
+
+    assert "secret" not in str(refusal.value)
+
+
+def test_an_error_of_the_protocol_is_a_tool_error(kit):
+    outcome = kit.call("kit_gone")
+
+    assert outcome.code == "mcp_error"
+    assert "MCP server 'kit' answered kit_gone with an error: Unknown tool: gone (-32602)" in outcome.content
+
+
+def test_an_error_in_a_call_is_told_with_its_status(kit, server):
+    kit.specs()
+    server.status = 503
+
+    outcome = kit.call("kit_add", a=1, b=1)
+
+    assert outcome.code == "mcp_error"
+    assert "HTTP 503 Service Unavailable" in outcome.content
