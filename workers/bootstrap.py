@@ -43,6 +43,7 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
         new_id=Ids(),
         worker=f"{socket.gethostname()}:{os.getpid()}",
         crews=Crews(),
+        outputs=room.output_of,
         budgets={group: getattr(settings.budgets, group.value) for group in Group},
         leases=LeaseRules(
             seconds=settings.lease, beat=settings.beat, sweep=settings.sweep, poison_after=settings.poison_after
@@ -111,6 +112,7 @@ def check_room(room: Room, *, time_limit: int) -> None:
         agent = room.get(name)
         for tool in room.toolbox.specs(agent).values():
             _check_time(name, tool, time_limit)
+        room.output_of(agent)
         catalog.check(agent)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, OnUnknown, ToolMode, WhileWaiting
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways import room_lines, room_plugins
+from chordage.orchestrator.gateways import room_lines, room_output, room_plugins
 from chordage.orchestrator.gateways.room_table import COUNT, FLAG, HEADERS, SECONDS, SOME, TEXT, TEXTS, Source, Table
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
 
@@ -28,6 +28,7 @@ _PROVIDER = {
     "headers": HEADERS,
     "silence": SECONDS,
     "max_tokens_key": TEXT,
+    "json_schema": FLAG,
 }
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _SYNTAX_PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)")
@@ -100,6 +101,7 @@ class _Reading:
             on_unknown=self._choice("on_unknown", OnUnknown, usual.on_unknown),
             while_waiting=self._choice("while_waiting", WhileWaiting, None),
             plugins=room_plugins.read(table, self._room, self._reads),
+            output=room_output.read(table, self._room, self._reads),
         )
 
     def _name(self) -> str:
