@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 DEPTH = 64  # deeper values break readers further down
@@ -106,18 +106,18 @@ def _number(text: str) -> float:
 
 def _is_deeper_than(value: Any, limit: int) -> bool:
     level = [value]
-    for _ in range(limit + 1):
-        level = [member for one in level for member in _members(one)]
+    for _ in range(limit):
+        level = [member for one in level for member in _members(one) if isinstance(member, dict | list)]
         if not level:
             return False
     return True
 
 
-def _members(value: Any) -> list[Any]:
+def _members(value: Any) -> Iterable[Any]:
     match value:
         case dict():
-            return list(value.values())
+            return value.values()
         case list():
             return value
         case _:
-            return []
+            return ()
