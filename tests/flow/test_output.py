@@ -118,6 +118,7 @@ def test_any_json_value_may_be_an_output(world, value):
     play(world, value, form=SchemaForm({}))
     assert last_end(world)["output"] in (None, False, 0, "text", [])
     assert "output" in last_end(world)
+    assert world.models.prompts[0].system == words({})
 
 
 def test_what_no_database_can_store_is_replaced_before_it_is_judged(world):
