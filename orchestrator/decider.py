@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, assert_never
 
-from chordage.orchestrator import asking, ending, gate, phasing, planning, resting
+from chordage.orchestrator import asking, ending, gate, phasing, planning, resting, shaping
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode, ToolSpec
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Intent
 from chordage.orchestrator.core.model import Reply, ToolAsk
 from chordage.orchestrator.core.moves import Finish, Infer, Move, Plan, RunPlan, RunTools, View
+from chordage.orchestrator.core.output import Accepted, Ended, Refused, Verdict
 from chordage.orchestrator.core.planning import state
 from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.state import Planning
@@ -30,6 +31,7 @@ from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.suspending import Question
 from chordage.orchestrator.core.transcript import NOT_RUN, body_of
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
+from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.phasing import Hearing
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.resting import Crossing
@@ -51,6 +53,7 @@ class Scene:
     hearing: Hearing
     planning: Planning | None = None  # of a strategy that plans
     asks_planner: bool = False  # the reply will be a plan
+    form: OutputForm | None = None  # what the answer has to be
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +66,7 @@ class Judged:
     asked: list[NewCall] = field(default_factory=list)
     keeps: Ending | None = None  # with what the run ends once the round is settled
     hearings: list[Hearing] = field(default_factory=list)  # of the calls that plugins noted something about
+    output: Verdict | None = None  # on a reply that would end the run, where it has to fit a form
 
 
 def next_move(
@@ -75,7 +79,10 @@ def next_move(
     plan: PlanDecision | None = None,
 ) -> Move:
     view = View(rounds=run.rounds, reply=reply, max_rounds=agent.limits.max_rounds, planning=plans, plan=plan)
-    move = loading.decide(run.strategy, view)
+    return _in_time(run, agent, loading.decide(run.strategy, view), now)
+
+
+def _in_time(run: Run, agent: AgentSpec, move: Move, now: datetime) -> Move:
     limit = agent.limits.timeout
     if limit is not None and not isinstance(move, Finish) and run.worked(now) > limit:
         return Finish(ending=stopped("timeout", f"the limit of {limit:g} s for a turn was reached"))
@@ -118,10 +125,12 @@ def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply, plan: PlanDecis
     try:
         stop = phasing.after_inference(scene.hearing, reply=reply)
         then = next_move(at.run, scene.agent, reply, rt.now(), plans=scene.planning, plan=plan)
+        then = shaping.whole(scene.form, reply, then)
         move, keeps = _with_stop(then, stop)
         asks = _asks_of(move, at, scene, reply)
         if not asks:
-            return Judged(reply=reply, move=move, plan=plan, keeps=keeps)
+            output = _output(rt, at.run, scene, reply, then, stop)
+            return Judged(reply=reply, move=move, plan=plan, keeps=keeps, output=output)
         asked, hearings = _through_the_gate(rt, at, scene, asks)
     except PluginFailed as error:
         return Judged(reply=reply, plan=plan, move=Finish(ending=failed("plugin", str(error))))
@@ -139,6 +148,12 @@ def _asks_of(move: Move, at: Position, scene: Scene, reply: Reply) -> dict[int, 
             return {}
 
 
+def _output(rt: Runtime, run: Run, scene: Scene, reply: Reply, then: Move, stop: Ending | None) -> Verdict | None:
+    """A run that a plugin ends asks for no repair, but an answer that fits is not lost."""
+    found = shaping.verdict(rt, run, scene.form, reply, then)
+    return found if stop is None or isinstance(found, Accepted) else None
+
+
 def _with_stop(move: Move, stop: Ending | None) -> tuple[Move, Ending | None]:
     """Where it is stopped, the round's tools finish first; any other end comes at once."""
     if stop is None:
@@ -152,7 +167,8 @@ def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
     """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
     match judged.move:
         case Infer():
-            crossing = _ask_again(tx, rt, at, scene, judged)
+            rounds = 1 if judged.plan is None else 0  # the end of planning is no round
+            crossing = _ask_again(tx, rt, at, scene, judged, rounds=rounds)
         case Plan():
             raise AssertionError(f"strategy {at.run.strategy!r} answers a reply with a plan to be made")
         case RunTools() | RunPlan():
@@ -166,12 +182,13 @@ def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
     return crossing
 
 
-def _ask_again(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
+def _ask_again(
+    tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, *, rounds: int, notes: Sequence[journal.Row] = ()
+) -> Crossing:
     to, until, usage = (at.step + 1, Phase.INFERENCE), rt.leases.until(rt.now()), judged.reply.usage
-    rounds = 1 if judged.plan is None else 0  # the end of planning is no round
     if not claims.go_on(tx, at, to=to, rounds=rounds, usage=usage, lease_until=until):
         return resting.NOT_OURS
-    journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)])
+    journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged), *notes])
     return Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group)])
 
 
@@ -297,10 +314,28 @@ def _offered(scene: Scene) -> str:
     return ", ".join(sorted(scene.specs)) or "none"
 
 
+def _ask_to_repair(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, why: str) -> Crossing:
+    """Once: the note in the journal, in the commit of the reply it is about, is what tells that it was given."""
+    run = at.run
+    note = journal.entry(run.thread_id, run.id, at.step, Checkpoint.OUTPUT_REFUSED, {"why": why}, rt.now())
+    crossing = _ask_again(tx, rt, at, scene, judged, rounds=0, notes=[note])
+    if crossing.ours and judged.reply.asks:
+        _close_unrun(tx, rt, at, scene, judged.reply)
+    return crossing
+
+
 def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how: Ending) -> Crossing:
     reply = judged.reply
-    if resting.is_held_up(tx, at.run, how):
+    if resting.is_held_up(tx, at.run, how):  # so this is not the answer, and need not fit
         return _finish_later(tx, rt, at, scene, judged, how)
+    match judged.output:
+        case Refused(why=why):
+            repair = _in_time(at.run, scene.agent, Infer(), rt.now())
+            if not isinstance(repair, Finish):
+                return _ask_to_repair(tx, rt, at, scene, judged, why)
+            how = repair.ending
+        case Ended(ending=ended):
+            how = ended
     if not claims.finish(tx, at, how, usage=reply.usage, now=rt.now()):
         return resting.NOT_OURS
     if at.run.suspended:  # such an end waits for nobody
@@ -310,6 +345,7 @@ def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how
     rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
     text = None if scene.asks_planner else reply.text
     told = {} if scene.planning is None else planning.told(scene.planning)
+    told |= judged.output.told() if isinstance(judged.output, Accepted) else {}
     return Crossing(intents=ending.close_turn(tx, rt, at.run, at.step, how, rows, text=text, told=told), ended=True)
 
 

@@ -45,6 +45,7 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
         new_id=Ids(),
         worker=f"{socket.gethostname()}:{os.getpid()}",
         crews=Crews(),
+        outputs=room.output_of,
         budgets={group: getattr(settings.budgets, group.value) for group in Group},
         leases=LeaseRules(
             seconds=settings.lease, beat=settings.beat, sweep=settings.sweep, poison_after=settings.poison_after
@@ -119,6 +120,7 @@ def check_room(room: Room, *, time_limit: int) -> None:
             _check_time(name, tool, time_limit)
         for server in room.servers_of(agent):
             _check_server_time(server, time_limit)
+        room.output_of(agent)
         catalog.check(agent)
 
 

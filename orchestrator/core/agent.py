@@ -84,6 +84,14 @@ class PluginUse:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OutputUse:
+    """What an agent's file demands of its final answer: a pydantic model by its import path, or a JSON Schema."""
+
+    model: str = ""
+    schema: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ToolSpec:
     """What the orchestrator needs to know of a tool without running it."""
 
@@ -122,4 +130,5 @@ class AgentSpec:
     on_unknown: OnUnknown = OnUnknown.ASK
     while_waiting: WhileWaiting | None = None  # None: supersede for chat, hold for the rest
     plugins: tuple[PluginUse, ...] = ()
+    output: OutputUse | None = None  # None: any text
     plan: PlanSpec = PlanSpec()

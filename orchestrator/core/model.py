@@ -100,6 +100,7 @@ class Prompt:
     said: tuple[Said, ...]
     offers: tuple[ToolOffer, ...] = ()
     params: dict[str, Any] = field(default_factory=dict)
+    output: dict[str, Any] | None = None  # the JSON Schema for the final answer, for providers that can hold to one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,6 +30,7 @@ class Checkpoint(StrEnum):
     ASSISTANT_TURN = "AssistantTurnCommitted"
     PLAN = "PlanCommitted"  # of a strategy that plans its rounds; no part of the conversation
     TOOL_RESULTS = "ToolResultsCommitted"
+    OUTPUT_REFUSED = "OutputRefused"
     RUN_WAITING = "RunWaiting"
     RUN_INTERRUPTED = "RunInterrupted"
     RUN_FINISHED = "RunFinished"

@@ -25,6 +25,7 @@ UNKNOWN_TEXT = (
 )
 INTERRUPTED = "[The work on the message above ended before it was done"
 ACTION_RESULTS = "[ACTION RESULTS]"  # how the message begins that puts what was done before the answer
+REFUSED = "[Your answer above was not accepted, because it is not the output that is demanded"
 DECIDED = "[A decision has come: what came of it stands above, where the call was made.]"
 NOT_STARTED = "This call has not been executed yet: it comes after one that awaits a decision."
 AWAITING = "This call has not been executed: it awaits a decision."
@@ -53,6 +54,8 @@ def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
             case Checkpoint.RUN_INTERRUPTED:
                 waited = False
                 said.append(UserSays(text=_interrupted(entry.body)))
+            case Checkpoint.OUTPUT_REFUSED:
+                said.append(UserSays(text=_refused(entry.body)))
             case Checkpoint.RUN_WAITING:
                 waited = isinstance(said[-1], AssistantSays)
             case Checkpoint.TOOL_RESULTS | Checkpoint.PLAN | Checkpoint.RUN_FINISHED:
@@ -80,9 +83,15 @@ def _interrupted(body: dict[str, Any]) -> str:
     return f"{INTERRUPTED} ({ended}{why}).]"
 
 
+def _refused(body: dict[str, Any]) -> str:
+    """What is wrong with the answer above, and what is wanted instead."""
+    wanted = "Answer again with only the JSON value, whole and put right: no words around it, no code fence."
+    return f"{REFUSED}:\n{body['why']}\n{wanted}]"
+
+
 def is_note(said: Said) -> bool:
     """Whether this is the engine's word to the model, which only stands where a user's words would."""
-    return isinstance(said, UserSays) and said.text.startswith((DECIDED, INTERRUPTED, ACTION_RESULTS))
+    return isinstance(said, UserSays) and said.text.startswith((DECIDED, INTERRUPTED, REFUSED, ACTION_RESULTS))
 
 
 def _exchange(entry: Entry, calls: Sequence[Told]) -> list[Said]:

@@ -75,6 +75,17 @@ class Tools(Protocol):
         ...
 
 
+class OutputForm(Protocol):
+    """What an agent's final answer has to be. `name` is what messages call it."""
+
+    name: str
+    schema: dict[str, Any]
+
+    def problems(self, value: Any) -> list[str]:
+        """What is wrong with this JSON value, each with its place; nothing when it fits."""
+        ...
+
+
 class Agents(Protocol):
     def get(self, name: str | None) -> AgentSpec:
         """The agent of that name (None: the room's default). Raises UnknownAgent, RoomError."""

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.errors import RoomError, UnknownAgent, UserError
-from chordage.orchestrator.gateways import room_lines, room_tools
+from chordage.orchestrator.gateways import room_lines, room_output, room_tools
 from chordage.orchestrator.gateways.mcp import McpServer, Servers
+from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.gateways.room_file import Providers
 from chordage.orchestrator.gateways.room_reading import RoomReading, read_room
 from chordage.orchestrator.gateways.tools.declare import Tool
@@ -46,6 +47,7 @@ class Room:
         self._look_again = look_again
         self._lock = threading.Lock()
         self._tools: dict[tuple[str, ...], Mapping[str, Tool]] = {}
+        self._forms: dict[str, OutputForm] = {}  # of models: their code is not read again
         self._now = read_room(self.path, strategies)
         self._looked_at = time.monotonic()
         room_tools.make_importable(self.path)
@@ -78,6 +80,7 @@ class Room:
         for name in self.names():
             try:
                 self.check_tools(self.get(name))
+                self.output_of(self.get(name))
             except UserError as error:
                 found.append(error)
         return found
@@ -98,6 +101,21 @@ class Room:
             raise file.fault
         return file.servers if file is not None else ()
 
+    def output_of(self, agent: AgentSpec) -> OutputForm | None:
+        """What its final answer has to be; None where any text will do."""
+        use = agent.output
+        if use is None:
+            return None
+        form = self._forms.get(use.model)
+        if form is None:
+            try:
+                form = room_output.form_of(use, self.path)
+            except room_tools.NoTool as error:
+                raise RoomError(f"{self._place(agent, 'output')}: {use.model!r}: {error}") from error
+            if use.model:
+                self._forms[use.model] = form
+        return form
+
     def close(self) -> None:
         """Ends the connections to MCP servers."""
         self.servers.close()
@@ -117,7 +135,7 @@ class Room:
                 if tool.name in found and found[tool.name][1] is not tool:
                     other = found[tool.name]
                     why = f"is called {tool.name} like {other[0]!r}; give one of them another name with @tool(name=...)"
-                    raise RoomError(f"{self._place(agent, path)}: {path!r} {why}")
+                    raise RoomError(f"{self._place(agent, 'tools', path)}: {path!r} {why}")
                 found[tool.name] = (path, tool)
         return {name: tool for name, (_path, tool) in found.items()}
 
@@ -125,13 +143,16 @@ class Room:
         try:
             return room_tools.find(path, self.path)
         except room_tools.NoTool as error:
-            raise RoomError(f"{self._place(agent, path)}: {path!r}: {error}") from error
+            raise RoomError(f"{self._place(agent, 'tools', path)}: {path!r}: {error}") from error
 
-    def _place(self, agent: AgentSpec, path: str) -> str:
+    def _place(self, agent: AgentSpec, key: str, item: str = "") -> str:
+        """Where in the agent's file the key stands, or one item of its list."""
         file = self._present().named(agent.name)
         if file is None:
-            return f"agent {agent.name}: tools"
-        return f"{file.source.name}:{room_lines.line_of_item(file.source.text, ('tools',), path)}: tools"
+            return f"agent {agent.name}: {key}"
+        text = file.source.text
+        line = room_lines.line_of_item(text, (key,), item) if item else room_lines.line_of(text, (key,))
+        return f"{file.source.name}:{line}: {key}"
 
     def _present(self) -> RoomReading:
         """The definitions as the files have them, give or take a second."""

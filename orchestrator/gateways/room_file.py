@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, OnUnknown, ToolMode, WhileWaiting
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways import room_lines, room_plan, room_plugins, room_tools
+from chordage.orchestrator.gateways import room_lines, room_output, room_plan, room_plugins, room_tools
 from chordage.orchestrator.gateways.mcp import reading as mcp_reading
 from chordage.orchestrator.gateways.mcp.server import McpServer
 from chordage.orchestrator.gateways.room_table import COUNT, FLAG, HEADERS, SECONDS, SOME, TEXT, TEXTS, Source, Table
@@ -31,6 +31,7 @@ _PROVIDER = {
     "headers": HEADERS,
     "silence": SECONDS,
     "max_tokens_key": TEXT,
+    "json_schema": FLAG,
 }
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _SYNTAX_PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)")
@@ -106,6 +107,7 @@ class _Reading:
             while_waiting=table.choose("while_waiting", WhileWaiting, None),
             plugins=room_plugins.read(table, self._room, self._reads),
             plan=room_plan.read(table, self._room),
+            output=room_output.read(table, self._room, self._reads),
         )
 
     def _name(self) -> str:

@@ -31,7 +31,7 @@ def find(path: str, room: Path) -> list[Tool]:
     if not _PATH.fullmatch(path):
         raise NoTool("this is no import path; write module:function, or module for all its tools")
     name, _, attribute = path.partition(":")
-    module = _module(BUILTIN if name == "builtin" else name, room)
+    module = imported(BUILTIN if name == "builtin" else name, room)
     if attribute:
         return [_the_tool(module, attribute)]
     found = list({id(tool): tool for tool in tools_in(module).values()}.values())
@@ -55,7 +55,7 @@ def make_importable(room: Path) -> None:
 def _the_tool(module: ModuleType, attribute: str) -> Tool:
     known = sorted(tools_in(module))
     if not hasattr(module, attribute):
-        raise NoTool(f"module {module.__name__} has no {attribute!r}; {_meant(attribute, known)}")
+        raise NoTool(f"module {module.__name__} has no {attribute!r}; {meant(attribute, known)}")
     thing: Any = getattr(module, attribute)
     tool = declared_on(thing)
     if tool is not None:
@@ -63,11 +63,11 @@ def _the_tool(module: ModuleType, attribute: str) -> Tool:
     if is_wrapped(thing):
         raise NoTool(f"{attribute} has another decorator above @tool, which would be left out; make @tool the topmost")
     raise NoTool(
-        f"{attribute} is a {type(thing).__name__} and not a tool; put @tool above it. Of tools, {_meant('', known)}"
+        f"{attribute} is a {type(thing).__name__} and not a tool; put @tool above it. Of tools, {meant('', known)}"
     )
 
 
-def _module(name: str, room: Path) -> ModuleType:
+def imported(name: str, room: Path) -> ModuleType:
     importlib.invalidate_caches()  # the file may have been written a moment ago
     try:
         module = importlib.import_module(name)
@@ -103,7 +103,7 @@ def _is_same(one: Path, other: Path) -> bool:
 def _not_found(name: str, room: Path) -> str:
     known = sorted({p.stem for p in room.glob("*.py")} | {p.parent.name for p in room.glob("*/__init__.py")})
     return (
-        f"there is no module {name}; {_meant(name, known)}; put {name.partition('.')[0]}.py into {room}, or install it"
+        f"there is no module {name}; {meant(name, known)}; put {name.partition('.')[0]}.py into {room}, or install it"
     )
 
 
@@ -114,7 +114,7 @@ def _import_failed(name: str, error: BaseException) -> str:
     return f"importing module {name} raised {type(error).__name__}: {error}{place}"
 
 
-def _meant(wrong: str, known: list[str]) -> str:
+def meant(wrong: str, known: list[str]) -> str:
     close = get_close_matches(wrong, known, n=1)
     if close:
         return f"did you mean {close[0]}?"

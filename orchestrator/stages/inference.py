@@ -17,6 +17,7 @@ from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, 
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Prompt, Reply, Said, ToolOffer
 from chordage.orchestrator.core.moves import Infer, Plan
+from chordage.orchestrator.core.output import demand
 from chordage.orchestrator.core.phase_fold import Inference
 from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.prompts import PlannerAsk
@@ -141,7 +142,7 @@ def _prepare(rt: Runtime, at: Position) -> Work:
     scene = Scene(
         agent=replace(agent, model=found.model or agent.model), specs=offered, known=known, hearing=heard,
         withheld=frozenset(specs.keys() - offered.keys()), planning=planned,
-        asks_planner=isinstance(move, Plan),
+        asks_planner=isinstance(move, Plan), form=None if isinstance(move, Plan) else rt.outputs(agent),
     )  # fmt: skip
     return _work(at, scene, _prompt(scene, said, found), entries, found.ending)
 
@@ -166,8 +167,13 @@ def _prompt(scene: Scene, said: tuple[Said, ...], found: Inference) -> Prompt:
     offers = tuple(
         ToolOffer(name=spec.name, description=spec.description, schema=spec.schema) for spec in scene.specs.values()
     )
-    system = "\n\n".join(text for text in (scene.agent.instructions, *phasing.texts_due(scene.hearing, found)) if text)
-    return Prompt(system=system, said=said, offers=offers, params={**scene.agent.params, **found.params})
+    schema = None if scene.form is None else scene.form.schema
+    demanded = "" if schema is None else demand(schema)
+    texts = (scene.agent.instructions, demanded, *phasing.texts_due(scene.hearing, found))
+    system = "\n\n".join(text for text in texts if text)
+    return Prompt(
+        system=system, said=said, offers=offers, params={**scene.agent.params, **found.params}, output=schema
+    )
 
 
 def _ask(rt: Runtime, work: Work, hand: Hand) -> tuple[Reply, PlanDecision | None]:

@@ -25,6 +25,7 @@ _SAID = (
     Checkpoint.ASSISTANT_TURN,
     Checkpoint.RUN_WAITING,
     Checkpoint.RUN_INTERRUPTED,
+    Checkpoint.OUTPUT_REFUSED,
 )
 
 
@@ -86,6 +87,13 @@ def _answer(row: Mapping[Any, Any]) -> Answer:
 def of_run(tx: Tx, run_id: str) -> list[Entry]:
     found = select(journal).where(journal.c.run_id == run_id).order_by(journal.c.id)
     return [_from_row(row) for row in tx.execute(found).mappings()]
+
+
+def was_refused(tx: Tx, run_id: str) -> bool:
+    """Whether an answer to the last message of this run was refused already."""
+    marks = has(journal.c.kind, Checkpoint.USER_MESSAGE, Checkpoint.OUTPUT_REFUSED)
+    found = select(journal.c.kind).where(journal.c.run_id == run_id, marks).order_by(journal.c.id.desc()).limit(1)
+    return tx.execute(found).scalar() == Checkpoint.OUTPUT_REFUSED.value
 
 
 def of_thread(tx: Tx, thread_id: str, limit: int) -> list[Entry]:

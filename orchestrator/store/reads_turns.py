@@ -47,6 +47,7 @@ _ONE = Hot(
         turns.c.grp.label("group"),
         *_OF_RUN,
         _REPLY.c.body.label("last_reply"),
+        journal.c.body.label("end"),
         case((QUEUED_TURNS, _QUEUED_UP_TO_HERE)).label("position"),
     )
     .outerjoin(runs, runs.c.id == turns.c.run_id)

@@ -56,6 +56,7 @@ class InferenceStep:
     usage: Usage
     seconds: float | None
     at: datetime | None  # when the reply was recorded
+    refused: str | None = None  # why it was not taken as the output that is demanded
     plan: PlanView | None = None  # it was a planner that was asked
     kind: Phase = Phase.INFERENCE
 

@@ -36,7 +36,10 @@ class Timeline:
     rounds: Mapping[int, tuple[CallView, ...]]  # by step
 
     def steps(self) -> tuple[Step, ...]:
-        steps: list[Step] = [_inference(entry) for entry in self._of(Checkpoint.ASSISTANT_TURN)]
+        steps: list[Step] = [
+            replace(_inference(entry), refused=self._refused.get(entry.step))
+            for entry in self._of(Checkpoint.ASSISTANT_TURN)
+        ]
         steps += (_plan(entry) for entry in self._of(Checkpoint.PLAN))
         steps += (self._round(number, asked) for number, asked in self.rounds.items())
         steps += self._replays()
@@ -56,6 +59,11 @@ class Timeline:
     def _recorded(self) -> dict[int, Entry]:
         """The results of rounds and replays, by step."""
         return {entry.step: entry for entry in self._of(Checkpoint.TOOL_RESULTS)}
+
+    @cached_property
+    def _refused(self) -> dict[int, str]:
+        """Why replies were not taken as output, by step."""
+        return {entry.step: entry.body["why"] for entry in self._of(Checkpoint.OUTPUT_REFUSED)}
 
     @cached_property
     def _waits_at(self) -> set[int]:

@@ -36,6 +36,7 @@ class TurnView:
     position: int | None  # among the queued turns of its thread: 1 is next to start
     run_id: str | None
     answer: str | None
+    output: Any  # the value in the answer, where its agent demands one and it fits
     reason: Reason | None  # why its run ended, or waits
     code: str | None
     detail: str | None
@@ -112,6 +113,7 @@ def turns(
 def _full(row: Mapping[Any, Any]) -> TurnView:
     values = typed(row)
     reply = values.pop("last_reply") or {}
+    end = values.pop("end") or {}
     rounds = values.pop("rounds") or 0
     tokens = {name: values.pop(name) or 0 for name in ("input_tokens", "output_tokens", "cached_tokens")}
-    return TurnView(**values, answer=reply.get("text"), rounds=rounds, usage=Usage(**tokens))
+    return TurnView(**values, answer=reply.get("text"), output=end.get("output"), rounds=rounds, usage=Usage(**tokens))

@@ -66,6 +66,7 @@ def _prepared(
     rt = replace(runtime_from(settings, with_redis=False), events=streamed)
     agent = rt.agents.get(request.agent)
     rt.tools.specs(agent)
+    rt.outputs(agent)
     assert isinstance(rt.agents, Room)
     models_of(rt.agents).check(agent)
     migrating.upgrade(rt.store) if is_empty(rt.store) else migrating.check(rt.store)

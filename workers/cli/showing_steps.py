@@ -63,8 +63,10 @@ def _inference(step: InferenceStep) -> Iterator[str]:
     took = span(step.seconds or 0)
     yield f"  {step.number}  {what}  {step.model}, {took}, {_usage(step.usage)}, {came}{_at(step.at)}"
     yield from (_failed_attempt(attempt) for attempt in step.attempts if attempt.fault)
-    if step.text and step.asks and step.plan is None:
+    if step.text and (step.asks or step.refused) and step.plan is None:
         yield from indented(step.text, "     ")
+    if step.refused:
+        yield from indented(f"refused as output: {step.refused}", "     ")
 
 
 def _planned(step: InferenceStep, plan: PlanView) -> str:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from chordage.orchestrator.core.model import AssistantSays, Prompt, Reply, Said, ToolAsk, ToolOffer, ToolSays, UserSays
-from chordage.orchestrator.gateways.models import openai_answer
+from chordage.orchestrator.gateways.models import openai_answer, openai_output
 from chordage.orchestrator.gateways.models.wire import StreamReader, Target, with_params
 
 
@@ -20,6 +20,8 @@ class OpenAIWire:
         body: dict[str, Any] = {"model": target.model, "messages": messages(prompt, target.provider)}
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if target.json_schema and prompt.output is not None:
+            body |= openai_output.demanded(prompt.output)
         body = with_params(body, prompt.params, "openai")
         # Tools among the parameters are such as the provider runs itself; they stand beside ours.
         tools = [*(_tool(offer) for offer in prompt.offers), *body.pop("tools", [])]

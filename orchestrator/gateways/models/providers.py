@@ -18,7 +18,7 @@ class ProviderConfig:
     """`api_key_env` names the variable, never the key; None for a server that wants none.
 
     `silence` is how long a stream may say nothing before it counts as stalled. `max_tokens_key` is what the provider
-    calls the parameter max_tokens.
+    calls the parameter max_tokens. `json_schema`: it takes an output schema as response_format, also beside tools.
     """
 
     name: str
@@ -28,6 +28,7 @@ class ProviderConfig:
     headers: Mapping[str, str] = field(default_factory=dict)
     silence: float = 60.0
     max_tokens_key: str = "max_tokens"
+    json_schema: bool = False
 
     def key(self, environ: Mapping[str, str]) -> str | None:
         """The API key. Raises ConfigError when it is missing or cannot be sent."""
@@ -52,6 +53,7 @@ BUILTIN: Mapping[str, ProviderConfig] = {
         base_url="https://api.openai.com/v1",
         api_key_env="OPENAI_API_KEY",
         max_tokens_key="max_completion_tokens",
+        json_schema=True,
     ),
     "anthropic": ProviderConfig(
         name="anthropic",
@@ -68,6 +70,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "headers": dict,
     "silence": (int, float),
     "max_tokens_key": str,
+    "json_schema": bool,
 }
 
 
@@ -97,7 +100,7 @@ def _check(table: dict[str, Any], where: str) -> None:
     for key, value in table.items():
         if key not in known:
             raise RoomError(f"{where}: {key!r} is unknown: choose from {', '.join(known)}")
-        if not isinstance(value, _TYPES[key]) or isinstance(value, bool):
+        if not isinstance(value, _TYPES[key]) or (isinstance(value, bool) and _TYPES[key] is not bool):
             raise RoomError(f"{where}: {key} has the wrong type, {type(value).__name__}")
     if any(not isinstance(value, str) for value in table.get("headers", {}).values()):
         raise RoomError(f"{where}: every one of headers must be a text")

@@ -23,7 +23,9 @@ ERROR_LIMIT = 65_536
 class RemoteModel:
     def __init__(self, config: ProviderConfig, model: str, *, transport: Transport, environ: Mapping[str, str]) -> None:
         self._config = config
-        self._target = Target(provider=config.name, model=model, max_tokens_key=config.max_tokens_key)
+        self._target = Target(
+            provider=config.name, model=model, max_tokens_key=config.max_tokens_key, json_schema=config.json_schema
+        )
         self._wire = _wire(config)
         self._url = _url(config, self._wire)
         self._key = config.key(environ)

@@ -18,6 +18,7 @@ class Target:
     provider: str
     model: str
     max_tokens_key: str = "max_tokens"
+    json_schema: bool = False
 
     @property
     def name(self) -> str:

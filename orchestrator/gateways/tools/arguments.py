@@ -24,7 +24,7 @@ class Unfit(Exception):
     """The arguments do not fit; the text lists why, one line each."""
 
 
-class _Schema(GenerateJsonSchema):
+class TerseSchema(GenerateJsonSchema):
     """Without a title for each field, and silent about defaults that JSON cannot show."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as in the base class
@@ -96,7 +96,7 @@ def _aliased(parameter: Parameter) -> Any:
 
 def _schema(model: type[BaseModel], described: dict[str, str]) -> dict[str, Any]:
     try:
-        schema = model.model_json_schema(schema_generator=_Schema)
+        schema = model.model_json_schema(schema_generator=TerseSchema)
     except PydanticUserError as error:
         if error.code == "class-not-fully-defined":  # a model of the user's names a class further down
             raise NameError(error.message) from error

@@ -1,0 +1,123 @@
+"""The JSON value in what a model said: all of it, its one fenced block, or all from the first bracket to the last.
+
+Where two readings are possible there is none: two blocks, two values in a row, a key that stands twice. What JSON does
+not have (NaN, numbers beyond all floats) is refused, although Python would read it. Time grows with the text and no
+faster, whatever was sent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
+
+DEPTH = 64  # deeper values break readers further down
+NEAR = 40  # characters of the text that are shown around a mistake
+
+_FENCE = re.compile(r"```+[ \t]*(\w*)")
+
+
+class NoValue(Exception):
+    """There is no JSON value in the text, or more than one; says why, to the model that wrote it."""
+
+
+def value_in(text: str) -> Any:
+    """Raises NoValue."""
+    whole = text.strip().removeprefix("\ufeff").strip()
+    if not whole:
+        raise NoValue("it is empty")
+    try:
+        value = _loaded(whole)
+    except NoValue:
+        inner = _inner(whole)
+        if inner is None:
+            raise
+        value = _loaded(inner)
+    if _is_deeper_than(value, DEPTH):
+        raise NoValue(f"it is nested more than {DEPTH} levels deep")
+    return value
+
+
+def _inner(whole: str) -> str | None:
+    """The part of the text that may be the value, where the whole is not."""
+    blocks = list(_blocks(whole))
+    found = [inner for word, inner in blocks if word == "json"] or [inner for word, inner in blocks if not word]
+    if len(found) > 1:
+        raise NoValue(f"it holds {len(found)} blocks of JSON, and it is not clear which one counts")
+    return found[0] if found else _bracketed(whole)
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Each fenced block, with the word behind its fence. JSON has no line end inside a string, so a fence ends it."""
+    word: str | None = None
+    lines: list[str] = []
+    for line in text.split("\n"):
+        fence = _FENCE.fullmatch(line.strip())
+        if fence and word is None:
+            word, lines = fence[1].lower(), []
+        elif fence and not fence[1] and word is not None:
+            yield word, "\n".join(lines)
+            word = None
+        else:
+            lines.append(line)
+
+
+def _bracketed(text: str) -> str | None:
+    """All of it, and not the first value that can be read: what follows may be another, or the rest of a broken one."""
+    starts = [place for bracket in "{[" if (place := text.find(bracket)) >= 0]
+    end = max(text.rfind("}"), text.rfind("]"))
+    return text[min(starts) : end + 1] if starts and end > min(starts) else None
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refused, parse_float=_number)
+    except json.JSONDecodeError as error:
+        near = text[max(0, error.pos - NEAR) : error.pos + NEAR]
+        why = f"{error.msg} at line {error.lineno}, column {error.colno}, near {near!r}"
+        raise NoValue(f"it is not one JSON value: {why}") from error
+    except RecursionError as error:
+        raise NoValue(f"it is nested more than {DEPTH} levels deep") from error
+    except ValueError as error:  # Python's own limit for the digits of a number
+        raise NoValue(f"it is not one JSON value: {error}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise NoValue(f"the key {twice!r} stands twice in one object")
+    return found
+
+
+def _refused(word: str) -> NoReturn:
+    raise NoValue(f"{word} is no JSON")
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise NoValue(f"the number {text[:NEAR]} is too large")
+    return value
+
+
+def _is_deeper_than(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit):
+        level = [member for one in level for member in _members(one) if isinstance(member, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _members(value: Any) -> Iterable[Any]:
+    match value:
+        case dict():
+            return value.values()
+        case list():
+            return value
+        case _:
+            return ()

@@ -1,0 +1,116 @@
+"""What an agent's final answer has to be: a JSON Schema, or a pydantic model of the room's own code.
+
+Values are judged as JSON. `problems` names the place of each; whatever else the room's code raises is left to the
+caller, who also sets the time it may take.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from chordage.orchestrator.core.output import COMPLAINTS, place
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic_core import ErrorDetails
+
+
+class SchemaForm:
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.schema = schema
+        self.name = "the output schema"
+
+    def problems(self, value: Any) -> list[str]:
+        from jsonschema.exceptions import best_match  # heavy: only who demands output pays for it
+
+        errors = islice(_validator(self.schema).iter_errors(value), COMPLAINTS + 1)
+        worst = [best_match([error]) for error in errors]  # of several alternatives, the one that was nearly met
+        return [f"{place(list(error.absolute_path))}: {error.message}" for error in worst if error is not None]
+
+
+class ModelForm:
+    """Raises whatever pydantic does when the model cannot be described."""
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        from chordage.orchestrator.gateways.tools.arguments import TerseSchema  # pydantic is heavy
+
+        self._model = model
+        self.schema = model.model_json_schema(schema_generator=TerseSchema)
+        self.name = f"model {model.__module__}:{model.__qualname__}"
+
+    def problems(self, value: Any) -> list[str]:
+        from pydantic import ValidationError
+
+        try:
+            # As JSON, not as Python: a strict date is then a string and not a date.
+            self._model.model_validate_json(json.dumps(value))
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_context=False, include_input=False)
+            return [_told(detail, value) for detail in details]
+        return []
+
+
+def fault_of(schema: dict[str, Any]) -> str | None:
+    """Why nothing can be judged by this schema; None when it can. Nothing is fetched: references stay inside."""
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        _validator(schema).check_schema(schema)
+    except SchemaError as error:
+        return f"{place(list(error.absolute_path))}: {error.message}"
+    dangling = _dangling(schema)
+    remedy = "it must point into the schema itself, as #/$defs/name does"
+    return None if dangling is None else f"the reference {dangling!r} leads nowhere; {remedy}"
+
+
+def _validator(schema: dict[str, Any]) -> Any:
+    from jsonschema import Draft202012Validator
+    from referencing import Registry
+
+    return Draft202012Validator(schema, registry=Registry())  # one that knows no way into the network
+
+
+def _dangling(schema: dict[str, Any]) -> str | None:
+    """A reference that would otherwise fail in the middle of a turn, when it is first followed."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    root = DRAFT202012.create_resource(schema)
+    resolver = Registry().resolver_with_root(root)
+    left = [(root, resolver)]
+    while left:
+        resource, inside = left.pop()
+        for reference in _references(resource.contents):
+            try:
+                inside.lookup(reference)
+            except Unresolvable:
+                return reference
+        left += [(inner, inside.in_subresource(inner)) for inner in resource.subresources()]
+    return None
+
+
+def _references(schema: Any) -> list[str]:
+    return [schema[key] for key in ("$ref", "$dynamicRef") if key in schema] if isinstance(schema, dict) else []
+
+
+def _told(detail: ErrorDetails, value: Any) -> str:
+    missing = detail["type"] == "missing"
+    return f"{place(_in_the_value(detail['loc'], value, missing=missing))}: {detail['msg']}"
+
+
+def _in_the_value(loc: Sequence[str | int], value: Any, *, missing: bool) -> list[str | int]:
+    """Between the keys pydantic names the alternative of a union it tried; that is no place in the JSON."""
+    found: list[str | int] = []
+    for number, part in enumerate(loc, 1):
+        if isinstance(value, dict) and part in value:
+            value = value[str(part)]
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        elif not (missing and number == len(loc)):
+            continue
+        found.append(part)
+    return found
