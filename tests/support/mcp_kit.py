@@ -75,9 +75,9 @@ class Kit:
     def alive(self) -> list[int]:
         return [pid for pid in self.pids if is_alive(pid)]
 
-    def impatient(self) -> None:
-        """A server that has failed twice is not tried again within this test."""
-        self.room.servers = Servers(self.folder, environ=os.environ, rules=Rules(first=60, longest=60, patience=0))
+    def rules(self, **given: float) -> None:
+        """`rules(patience=0)`: before anything is asked."""
+        self.room.servers = Servers(self.folder, environ=os.environ, rules=Rules(**given))
 
     def specs(self) -> dict[str, Any]:
         return self.room.toolbox.specs(self.room.get(None))

@@ -10,43 +10,53 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 VERSION = "2025-06-18"
 NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
-NAMES = ("add", "pid", "linger.long", "die", "gone")  # the last is listed, and is not there
+NAMES = ("add", "pid", "linger.long", "die", "odd", "gone")  # the last is listed, and is not there
 UNKNOWN = {"code": -32601, "message": "Method not found"}
 
 
-def answer(message: dict[str, Any], folder: Path | None = None) -> dict[str, Any] | None:
+def answer(
+    message: dict[str, Any], folder: Path | None = None, names: tuple[str, ...] = NAMES
+) -> dict[str, Any] | None:
     """None to a notification."""
     if "id" not in message:
         return None
-    done = _done(message["method"], message.get("params") or {}, folder)
+    done = _done(message["method"], message.get("params") or {}, folder, names)
     return {"jsonrpc": "2.0", "id": message["id"], **done}
 
 
-def _done(method: str, params: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+def _done(method: str, params: dict[str, Any], folder: Path | None, names: tuple[str, ...]) -> dict[str, Any]:
     match method:
         case "initialize":
             about = {"name": "old", "version": "1"}
             return {"result": {"protocolVersion": VERSION, "capabilities": {"tools": {}}, "serverInfo": about}}
         case "tools/list":  # page by page
             place = int(params.get("cursor") or 0)
-            page = {"tools": [{"name": NAMES[place], "inputSchema": NUMBERS}]}
-            return {"result": {**page, "nextCursor": str(place + 1)} if place + 1 < len(NAMES) else page}
+            page = {"tools": [_tool(names[place])]}
+            return {"result": {**page, "nextCursor": str(place + 1)} if place + 1 < len(names) else page}
         case "tools/call":
             return _called(params["name"], params.get("arguments") or {}, folder)
         case _:
             return {"error": UNKNOWN}
 
 
+def _tool(name: str) -> dict[str, Any]:
+    promised = {"outputSchema": {"type": "object"}} if name == "odd" else {}
+    return {"name": name, "inputSchema": NUMBERS, **promised}
+
+
 def _called(name: str, arguments: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     match name:
         case "add":
             text = str(arguments["a"] + arguments["b"])
+        case "odd":
+            text = "not what was promised"
         case "pid":
             text = str(os.getpid())
         case "linger.long":
@@ -71,9 +81,11 @@ class OldHttpServer:
 
     def __init__(self) -> None:
         self.session = "first"
+        self.names = NAMES
         self.calls = 0
         self.status = 200  # what it answers everything with, if not well
         self.headers: dict[str, str] = {}  # of the last request
+        self.on_post: Callable[[], object] = lambda: None
         here = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -100,6 +112,7 @@ class OldHttpServer:
         self._server.server_close()
 
     def _post(self, request: Any) -> None:
+        self.on_post()
         self.headers = dict(request.headers)
         message = json.loads(request.rfile.read(int(request.headers["Content-Length"])))
         begins = message["method"] in {"initialize", "server/discover"}
@@ -107,7 +120,7 @@ class OldHttpServer:
             request.send_error(self.status if self.status != 200 else 404)
             return
         self.calls += message["method"] == "tools/call"
-        said = answer(message)
+        said = answer(message, names=self.names)
         body = json.dumps(said).encode() if said else b""
         request.send_response(200 if said else 202)
         request.send_header("Content-Type", "application/json")

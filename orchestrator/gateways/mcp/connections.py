@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from chordage.orchestrator.gateways.mcp import checking
 from chordage.orchestrator.gateways.mcp.address import Address, Environ
 from chordage.orchestrator.gateways.mcp.backoff import Rules
+from chordage.orchestrator.gateways.mcp.failing import GOING, Unreachable
 from chordage.orchestrator.gateways.mcp.health import Health
 from chordage.orchestrator.gateways.mcp.hub import Hub
 from chordage.orchestrator.gateways.mcp.link import Link
@@ -42,6 +43,13 @@ class Connections:
         """What it said last that it offers; asks nobody."""
         link = self._hub.link(server.address)
         return link.known if link else None
+
+    def listed(self, server: McpServer) -> Listing:
+        """Raises Unreachable, and what else a server may answer with."""
+        try:
+            return self.listing(server).result()
+        except CancelledError:
+            raise Unreachable(GOING) from None
 
     def listing(self, server: McpServer, *, now: bool = False) -> Future[Listing]:
         """`now`: an older list will not do."""

@@ -12,6 +12,7 @@ from chordage.orchestrator.gateways.mcp.server import McpServer
 from chordage.orchestrator.gateways.tools.failures import Told
 
 CLOSED = "the connection was closed"
+GOING = "this process is ending"
 
 
 class OnTheWay(Exception):

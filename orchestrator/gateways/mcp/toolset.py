@@ -33,15 +33,14 @@ class Toolset:
         without.
         """
         try:
-            return self._tools_in(self._connections.listing(self.server).result())
-        except ConfigError as error:
-            if self.server.required:
-                raise
-            _log.warning("%s: offered without its tools: %s", self.server.place, error)
+            return self._tools_in(self._connections.listed(self.server))
+        except UserError as error:
+            told = error
         except failing.OnTheWay as error:
-            if self.server.required:
-                raise failing.ServerUnreachable(failing.unlisted(self.server, error)) from error
-            _log.warning("%s: offered without its tools: %s", self.server.place, error)
+            told = failing.ServerUnreachable(failing.unlisted(self.server, error))
+        if self.server.required:
+            raise told
+        _log.warning("the agent does without: %s", told)
         return {}
 
     def tool(self, name: str) -> RemoteTool | None:
@@ -97,4 +96,10 @@ class Toolset:
 
 
 async def _of(asked: Future[Any]) -> Any:
-    return await asyncio.wrap_future(asked)
+    try:
+        return await asyncio.wrap_future(asked)
+    except asyncio.CancelledError:
+        here = asyncio.current_task()
+        if here is not None and here.cancelling():
+            raise
+        raise failing.Lost(failing.GOING) from None

@@ -30,7 +30,7 @@ def test_servers_are_listed_with_their_state(chordage, give, room):
 
     assert (done.exit_code, done.stderr) == (0, "")
     cells = done.stdout.strip().split("\t")
-    assert cells[:4] == ["kit", "bob", "connected", "5"]
+    assert cells[:4] == ["kit", "bob", "connected", "6"]
     assert cells[5:] == ["stdio", sys.executable, "old 1"]
     assert not is_alive(int((room / "started").read_text()))
 
@@ -50,7 +50,7 @@ def test_one_that_fails_is_told_and_the_others_are_listed(chordage, give):
 
     assert done.exit_code == 1
     assert [line.split("\t")[2] for line in done.stdout.splitlines()] == ["connected", "failed"]
-    assert done.stderr.startswith("chordage: agents/bob.toml:6: mcp.away: the server has not told its tools: ConnectError")
+    assert done.stderr.startswith("chordage: agents/bob.toml:6: mcp.away: the server has not told its tools: Connect")
     assert "secret" not in done.stdout + done.stderr
 
 
@@ -60,10 +60,13 @@ def test_programs_are_told_everything(chordage, give):
     done = chordage("mcp", "--agent", "bob", "--json")
 
     kit, away = json.loads(done.stdout)
-    assert (kit["server"], kit["state"], kit["protocol"], len(kit["tools"])) == ("kit", "connected", "2025-06-18", 5)
+    assert (kit["server"], kit["state"], kit["protocol"], len(kit["tools"])) == ("kit", "connected", "2025-06-18", 6)
     assert kit["tools"][0] == {"name": "kit_add", "tool": "add", "effect": "unsafe", "description": ""}
     (remark,) = kit["remarks"]
-    assert remark == "except names 'delete', and the server has no such tool; it has: add, die, gone, linger.long, pid"
+    assert (
+        remark
+        == "except names 'delete', and the server has no such tool; it has: add, die, gone, linger.long, odd, pid"
+    )
     assert (away["state"], away["tools"]) == ("failed", [])
     assert "ConnectError" in away["error"]
     assert done.exit_code == 1

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from chordage.orchestrator.core.errors import Aborted
+from chordage.orchestrator.core.errors import Aborted, RoomError
 from chordage.orchestrator.gateways.mcp import State
 from chordage.orchestrator.gateways.mcp.failing import ServerUnreachable
 from support.mcp_kit import TRANSPORTS, is_alive
@@ -116,7 +116,7 @@ def test_a_call_that_is_cancelled_ends_at_once_and_leaves_the_connection(make_ki
 
 def test_a_server_that_keeps_dying_is_not_hammered(make_kit):
     kit = make_kit("old")
-    kit.impatient()
+    kit.rules(first=60, longest=60, patience=0)
     codes = [kit.call("kit_die").code for _ in range(2)]
 
     refused = kit.call("kit_die")
@@ -180,6 +180,30 @@ def test_a_server_that_does_not_answer_in_time_is_given_up(make_kit):
 
     with pytest.raises(ServerUnreachable, match=r"has not told its tools: it did not answer within 0.2 s"):
         kit.specs()
+
+
+def test_calls_of_many_threads_share_one_connection(make_kit):
+    kit = make_kit("old")
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(lambda n: kit.call("kit_add", a=n, b=1).content, range(24)))
+
+    assert results == [str(n + 1) for n in range(24)]
+    assert len(kit.pids) == kit.health().connections == 1
+
+
+def test_a_tool_that_is_called_like_a_function_of_the_room_is_told(make_kit):
+    kit = make_kit("old")
+    (kit.folder / "clashing.py").write_text(
+        "from chordage import tool\n@tool(effect='pure')\ndef kit_add(a: int) -> str:\n    return 'ours'\n"
+    )
+    kit.agent(ahead='tools = ["clashing"]')
+
+    with pytest.raises(RoomError, match=r"mcp.kit: a tool of the server would be called kit_add, like a function in"):
+        kit.specs()
+
+    kit.agent('except = ["add"]', ahead='tools = ["clashing"]')
+    assert kit.specs()["kit_add"].schema["required"] == ["a"]
+    assert kit.call("kit_add", a=1).content == "ours"
 
 
 def test_the_connections_of_a_table_that_is_gone_are_left(make_kit):

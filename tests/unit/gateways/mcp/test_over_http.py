@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from chordage.orchestrator.core.errors import Aborted
 from chordage.orchestrator.gateways.mcp.failing import ServerUnreachable
 from support.mcp_kit import Kit
 from support.old_mcp_server import OldHttpServer
+from support.waiting import until
 
 TABLE = """model = "m"
 [mcp.kit]
@@ -36,7 +40,7 @@ def kit(server, tmp_path, monkeypatch):
 
 
 def test_all_pages_of_the_list_are_read(kit):
-    assert list(kit.specs()) == ["kit_add", "kit_pid", "kit_linger_long", "kit_die", "kit_gone"]
+    assert list(kit.specs()) == ["kit_add", "kit_pid", "kit_linger_long", "kit_die", "kit_odd", "kit_gone"]
     assert kit.health().protocol == "2025-06-18"
 
 
@@ -71,6 +75,62 @@ def test_an_error_of_the_protocol_is_a_tool_error(kit):
 
     assert outcome.code == "mcp_error"
     assert "MCP server 'kit' answered kit_gone with an error: Unknown tool: gone (-32602)" in outcome.content
+
+
+def test_an_answer_that_is_not_what_was_promised_is_a_tool_error_that_says_the_tool_was_run(kit):
+    outcome = kit.call("kit_odd")
+
+    assert outcome.code == "mcp_bad_answer"
+    assert "kit_odd was run, but the answer of MCP server 'kit' is not what it promises: " in outcome.content
+
+
+def test_a_list_that_has_become_old_is_asked_for_anew(kit, server):
+    kit.rules(listing_lives=0.0)
+    before = kit.specs()
+    server.names = ("add", "new")
+
+    assert list(kit.specs()) == ["kit_add", "kit_new"] != list(before)
+
+
+def test_a_list_that_is_long_in_coming_holds_no_turn_up(kit, server):
+    kit.rules(listing_lives=0.0, news_patience=0.1)
+    before = kit.specs()
+    goes_on = threading.Event()
+    server.on_post = goes_on.wait
+
+    assert kit.specs() == before
+
+    goes_on.set()
+
+
+def test_a_call_that_is_cancelled_while_it_connects_ends_at_once(kit, server):
+    asked, goes_on = threading.Event(), threading.Event()
+    server.on_post = lambda: asked.set() or goes_on.wait()
+
+    class Cancelled:
+        def check(self):
+            if asked.is_set():
+                raise Aborted
+
+    with pytest.raises(Aborted):
+        kit.call("kit_add", abort=Cancelled(), a=1, b=1)
+
+    goes_on.set()
+    assert kit.call("kit_add", a=1, b=1).content == "2"
+
+
+def test_an_optional_server_that_hangs_holds_no_turn_up_twice(kit, server):
+    (kit.folder / "agent.toml").write_text(f'model = "m"\n[mcp.kit]\nurl = "{server.url}"\nrequired = false\n')
+    kit.rules(news_patience=0.1)
+    server.status = 500
+    assert kit.specs() == {}
+    goes_on = threading.Event()
+    server.status, server.on_post = 200, goes_on.wait
+
+    assert kit.specs() == {}
+
+    goes_on.set()
+    until(lambda: kit.specs() != {}, "the server is connected to beside")
 
 
 def test_an_error_in_a_call_is_told_with_its_status(kit, server):
