@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from chordage.orchestrator import decider, ending, phasing, planning, resting, strategies
+from chordage.orchestrator import decider, ending, offering, phasing, planning, resting, strategies
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Prompt, Reply, Said, ToolOffer
@@ -129,7 +129,7 @@ def _prepare(rt: Runtime, at: Position) -> Work:
         entries, known = journal.history(tx, run.thread_id, plans_of=run.id if plans else None)
     planned = planning.read(rt, run, agent, entries, known) if plans else None
     move = decider.next_move(run, agent, None, run.started_at, plans=planned)
-    specs = {} if move == Infer(offer_tools=False) else rt.tools.specs(agent)
+    specs = {} if move == Infer(offer_tools=False) else offering.specs(rt, agent)
     said = build(entries, known)
     heard = phasing.hearing(rt, run, agent, at.step, said=said)
     if heard.crew.plugins:
