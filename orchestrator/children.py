@@ -179,6 +179,11 @@ def hold_up(tx: Tx, run: Run) -> bool:
     return bool(run.children) and rows.are_open(tx, run.id)
 
 
+def are_at_work(tx: Tx, run: Run) -> bool:
+    """Whether it waits for children alone, and nobody in its tree for a person."""
+    return hold_up(tx, run) and not rows.ask_people(tx, run.kin.root_run if run.kin else run.id)
+
+
 # an end
 
 

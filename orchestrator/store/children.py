@@ -6,11 +6,12 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.core.suspending import SuspensionStatus, Why
 from chordage.orchestrator.store.schema import (
+    ASKED_OF_PEOPLE,
     OPEN_SUSPENSIONS,
     QUEUED_TURNS,
     UNWANTED_TURNS,
@@ -34,6 +35,13 @@ def are_open(tx: Tx, run_id: str) -> bool:
     """Whether a child of this run has not answered yet."""
     found = select(suspensions.c.id).where(suspensions.c.run_id == run_id, *_OPEN)
     return tx.execute(found.limit(1)).first() is not None
+
+
+def ask_people(tx: Tx, root_run: str) -> bool:
+    """Whether a person is asked something anywhere in this tree."""
+    found = select(suspensions.c.id).join(runs, runs.c.id == suspensions.c.run_id)
+    of_tree = found.where(ASKED_OF_PEOPLE, or_(runs.c.id == root_run, runs.c.root_run == root_run))
+    return tx.execute(of_tree.limit(1)).first() is not None
 
 
 def question(tx: Tx, call_id: str) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from chordage.orchestrator import stages
@@ -11,10 +9,10 @@ from chordage.orchestrator.core.agent import Limits, SubAgent, ToolMode
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.suspending import Action, DecisionRequest
-from support.fakes import asking
 from support.family import Lines, ask, by_agent, change, settle_in
+from support.hooks import gate, install
 from support.invariants import check_all
-from support.questions import approve, asks_once
+from support.questions import GATE, approve, asks_once
 
 PURE = ("pure", {"n": 0})
 
@@ -300,7 +298,10 @@ def test_whoever_denies_the_call_cancels_the_child_and_all_below_it(world):
         "bob": "cancelled",
         "cleo": "cancelled",
     }
-    assert contents(world)[0] == ("denied", "The sub-agent was cancelled before it answered. The reason given: too slow")
+    assert contents(world)[0] == (
+        "denied",
+        "The sub-agent was cancelled before it answered. The reason given: too slow",
+    )
     assert world.row("turns", id=turn)["disposition"] == "answered"
     check_all(world.store)
 
@@ -375,4 +376,33 @@ def test_a_later_message_on_the_root_cancels_the_whole_tree(world):
     assert world.row("turns", id=first)["disposition"] == "superseded"
     assert {row["disposition"] for row in world.rows("turns") if row["parent_run"]} == {"cancelled"}
     assert world.inbox() == []
+    check_all(world.store)
+
+
+def test_a_later_message_waits_while_children_work_and_nobody_is_asked(world):
+    settle_in(world)
+    world.models.script = Lines({"ada": [[ask("bob")]], "bob": [[PURE]]})
+    first = world.submit()
+    while not world.tools.orders:
+        world.deliver(world.pending.pop(0))
+    assert world.row("runs", agent="ada")["status"] == "waiting"
+    second = world.submit("and then")
+    world.run_dry()
+
+    assert [world.row("turns", id=turn)["disposition"] for turn in (first, second)] == ["answered", "answered"]
+    check_all(world.store)
+
+
+def test_a_call_of_a_sub_agent_may_need_leave_and_then_is_asked_with_the_edited_message(world):
+    settle_in(world)
+    install(world, gate(GATE))
+    world.models.script = Lines({"ada": [[ask("bob", "go")]]})
+    turn = world.submit()
+    world.run_dry()
+    assert sorted(by_agent(world)) == ["ada"], "nobody is asked before somebody allowed it"
+    approve(world, world.inbox()[0], edited_args={"message": "go slowly"})
+
+    assert by_agent(world)["bob"]["text"] == "go slowly"
+    assert contents(world) == [(None, "bob[]")]
+    assert world.row("turns", id=turn)["disposition"] == "answered"
     check_all(world.store)
