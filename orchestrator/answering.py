@@ -10,14 +10,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chordage.orchestrator import gate, views
+from chordage.orchestrator import children, gate, offering, resting, views
 from chordage.orchestrator.core import resuming, storable
 from chordage.orchestrator.core.agent import ToolMode
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound, UserError
-from chordage.orchestrator.core.intents import Advance, CallTool, Intent
+from chordage.orchestrator.core.intents import CallTool, Intent
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
-from chordage.orchestrator.core.suspending import Action, Decision, DecisionRequest, Suspension, SuspensionStatus
+from chordage.orchestrator.core.suspending import (
+    Action,
+    Decision,
+    DecisionRequest,
+    Suspension,
+    SuspensionStatus,
+    Why,
+)
 from chordage.orchestrator.gateways.schemas import complaint_about
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, decisions, runs, suspensions
@@ -65,6 +72,9 @@ def _check(rt: Runtime, request: DecisionRequest, asked: Suspension) -> None:
         if request.edited_args is not None:
             raise InvalidDecision("a denied call has no arguments: leave edited_args out", field="edited_args")
         return
+    if asked.why is Why.CHILD:
+        told = f"suspension {asked.id} is answered by its sub-agent alone; deny it and the sub-agent is cancelled"
+        raise InvalidDecision(told, field="action")
     if request.edited_args is not None:
         _check_arguments(rt, request.edited_args, asked)
     if asked.schema is not None and (wrong := complaint_about(request.payload, asked.schema)):
@@ -96,7 +106,7 @@ def _misfit(asked: Suspension, wrong: str) -> str:
 
 
 def _check_arguments(rt: Runtime, arguments: dict[str, object], asked: Suspension) -> None:
-    wrong = rt.tools.invalid(rt.agents.get(asked.agent), asked.tool, arguments)
+    wrong = offering.invalid(rt, rt.agents.get(asked.agent), asked.tool, arguments)
     if wrong:
         raise InvalidDecision(f"edited_args do not fit tool {asked.tool!r}: {wrong}", field="edited_args")
 
@@ -114,11 +124,17 @@ def take(
     `beside`: the run that the caller will lock as well; all who lock several do so in one order.
     """
     of_questions = {about.run_id for about in asked}
-    in_order = sorted(of_questions | ({beside.id} if beside else set()))
+    in_order = sorted(of_questions | ({beside.id} if beside else set()), reverse=True)  # a child before its parent
     locked = {run_id: runs.lock(tx, run_id) for run_id in in_order}
     decided = [_store_one(tx, rt, *pair, source) for pair in zip(requests, asked, strict=True)]
-    touched = {one.run_id for one in decided if not one.duplicate}
-    return decided, [intent for run_id in sorted(touched) if (run := locked[run_id]) for intent in _move(tx, rt, run)]
+    new = [one for one in decided if not one.duplicate]
+    moved = [
+        intent for run_id in sorted({one.run_id for one in new}) if (run := locked[run_id])
+        for intent in _move(tx, rt, run)
+    ]  # fmt: skip
+    of_children = {about.id for about in asked if about.why is Why.CHILD}
+    denied = [one.call_id for one in new if one.suspension_id in of_children]
+    return decided, [*moved, *(intent for call_id in denied for intent in children.given_up(tx, call_id=call_id))]
 
 
 def _store_one(tx: Tx, rt: Runtime, request: DecisionRequest, asked: Suspension, source: str) -> Decided:
@@ -160,10 +176,7 @@ def _move(tx: Tx, rt: Runtime, run: Run) -> list[Intent]:
     """What the answers set in motion now; else the run comes to its gate by itself."""
     match run.status:
         case RunStatus.WAITING:
-            since = run.rested_since or rt.now()
-            rested_ms = run.rested_ms + int((rt.now() - since).total_seconds() * 1000)
-            claims.wake_run(tx, run, rested_ms=rested_ms, lease_until=rt.leases.until(rt.now()))
-            return [Advance(run_id=run.id, group=run.group)]
+            return [resting.wake(tx, rt, run)]
         case RunStatus.RUNNING if run.in_flight and run.phase is not Phase.INFERENCE:
             return _join_the_round(tx, rt, run)
         case _:
@@ -179,10 +192,10 @@ def _join_the_round(tx: Tx, rt: Runtime, run: Run) -> list[Intent]:
         return []
     answered = gate.answers_of(tx, run)
     due = resuming.due(calls.unsettled(tx, run.id), answered, agent.tool_mode)
-    sent = gate.apply(tx, rt, due, answered, step=run.step)
+    sent, begun = gate.apply(tx, rt, run, agent, due, answered, step=run.step)
     replay_from = min([call.step for call in sent] + [run.step if run.replay_from is None else run.replay_from])
     claims.open_replay(tx, run, to=run.step, replay_from=replay_from, lease_until=rt.leases.until(rt.now()))
-    return [CallTool(call_ids=(call.id,), run_id=run.id, group=run.group) for call in sent]
+    return [*begun, *(CallTool(call_ids=(call.id,), run_id=run.id, group=run.group) for call in sent)]
 
 
 def tell(rt: Runtime, decided: Sequence[Decided]) -> None:

@@ -52,6 +52,19 @@ def put_aside(
     return True
 
 
+def put_aside_here(tx: Tx, rt: Runtime, call: Call, agent: str, question: Question) -> bool:
+    """A call that is in nobody's hand, in a transaction that has locked its run."""
+    suspension_id = rt.new_id()
+    if not claims.suspend_call(tx, call, None, suspension_id):
+        return False
+    about = Asked(
+        call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, agent=agent, step=call.step, tool=call.tool,
+        arguments=call.arguments,
+    )  # fmt: skip
+    suspensions.ask(tx, suspension_id, about, question, rt.now())
+    return True
+
+
 def ask_before(tx: Tx, rt: Runtime, run: Run, step: int, asked: NewCall) -> None:
     """A call that was put aside before it started; its row has been written."""
     assert asked.question is not None

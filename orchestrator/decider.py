@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, assert_never
 
-from chordage.orchestrator import asking, ending, gate, phasing, planning, resting, shaping
+from chordage.orchestrator import asking, children, ending, gate, offering, phasing, planning, resting, shaping
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode, ToolSpec
 from chordage.orchestrator.core.errors import UserError
@@ -132,6 +132,7 @@ def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply, plan: PlanDecis
             output = _output(rt, at.run, scene, reply, then, stop)
             return Judged(reply=reply, move=move, plan=plan, keeps=keeps, output=output)
         asked, hearings = _through_the_gate(rt, at, scene, asks)
+        asked = children.put_aside(rt, at.run, scene.agent, asked)
     except PluginFailed as error:
         return Judged(reply=reply, plan=plan, move=Finish(ending=failed("plugin", str(error))))
     return Judged(reply=reply, move=move, plan=plan, asked=asked, keeps=keeps, hearings=hearings)
@@ -201,15 +202,16 @@ def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
     asked = _in_line(scene.agent, _noted(tx, scene, judged))
     calls.open_round(tx, run, step, asked, now=now, lease_until=until)
     _ask_about(tx, rt, run, step, asked)
+    begun = children.begin_round(tx, rt, run, scene.agent, asked)
     if judged.keeps is not None:
         claims.keep(tx, run.id, judged.keeps)
     runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]
     if not runnable:
-        return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
+        return Crossing(intents=[*begun, Advance(run_id=run.id, group=run.group)])
     at_once = 1 if scene.agent.tool_mode is ToolMode.SEQUENTIAL else scene.agent.concurrency
     batches = spread(runnable, at_once)
     fan_out = CallTools(run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group)
-    return Crossing(intents=[fan_out])
+    return Crossing(intents=[*begun, fan_out])
 
 
 def _noted(tx: Tx, scene: Scene, judged: Judged) -> list[NewCall]:
@@ -224,11 +226,12 @@ def _noted(tx: Tx, scene: Scene, judged: Judged) -> list[NewCall]:
 
 
 def _in_line(agent: AgentSpec, asked: list[NewCall]) -> list[NewCall]:
-    """In sequence, what stands behind a call that waits is parked."""
+    """In sequence, what stands behind a call that waits is parked; and a sub-agent is not asked before its turn."""
     if agent.tool_mode is not ToolMode.SEQUENTIAL:
         return asked
-    first = next((place for place, call in enumerate(asked) if call.question is not None), len(asked))
-    return [replace(call, parked=place > first and call.status is CallStatus.NEW) for place, call in enumerate(asked)]
+    waits = (place for place, call in enumerate(asked) if call.question is not None or children.asks_one(agent, call))
+    first = next(waits, len(asked))
+    return [replace(call, parked=place >= first and call.status is CallStatus.NEW) for place, call in enumerate(asked)]
 
 
 def _refused(call: NewCall, code: str, content: str) -> NewCall:
@@ -240,7 +243,7 @@ def _refused(call: NewCall, code: str, content: str) -> NewCall:
 def _ask_about(tx: Tx, rt: Runtime, run: Run, step: int, asked: Sequence[NewCall]) -> None:
     """A question for each call that was put aside before it started."""
     suspended = [call for call in asked if call.question is not None]
-    if suspended:
+    if suspended or any(call.parked for call in asked):
         claims.note_suspension(tx, run.id)
     for call in suspended:
         asking.ask_before(tx, rt, run, step, call)
@@ -306,7 +309,7 @@ def _refusal(rt: Runtime, scene: Scene, ask: ToolAsk, arguments: dict[str, Any])
         return "unknown_tool", f"There is no tool {ask.name!r}. Tools you may use: {_offered(scene)}."
     if ask.arguments is None:
         return "invalid_arguments", f"The arguments are not a JSON object: {ask.raw[:200]}"
-    wrong = rt.tools.invalid(scene.agent, ask.name, arguments)
+    wrong = offering.invalid(rt, scene.agent, ask.name, arguments)
     return ("invalid_arguments", wrong) if wrong else None
 
 

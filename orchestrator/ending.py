@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chordage.orchestrator import phasing, resting
+from chordage.orchestrator import children, phasing, resting
 from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Intent
@@ -99,8 +99,9 @@ def drop_queued(tx: Tx, rt: Runtime, turn_id: str, disposition: Disposition, det
     if dropped.reply_target is not None:
         body = {"reason": disposition.value, "code": None, "detail": detail, "text": None}
         outbox.leave(tx, dropped.thread_id, turn_id, target=dropped.reply_target, body=body, now=now)
+    of_kin = children.after_drop(tx, rt, dropped.kin, detail)
     freed = claims.make_next_ready(tx, dropped.thread_id, now)
-    return [Dispatch(group=freed)] if freed else []
+    return [*of_kin, *([Dispatch(group=freed)] if freed else [])]
 
 
 def tell_the_end(rt: Runtime, run: Run) -> None:
@@ -132,12 +133,13 @@ def close_turn(
     tried = {**body, "attempts": attempts_of(attempts)} if attempts else body
     finished = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, tried, now)
     journal.append(tx, [*rows, finished])
+    of_kin = children.after_end(tx, rt, run, ending, text)
     ended = claims.end_turn(
         tx, run.turn_id, run.thread_id, run.group, disposition_of(ending), budget=rt.budgets[run.group], now=now
     )
     if ended.reply_target is not None:
         outbox.leave(tx, run.thread_id, run.turn_id, target=ended.reply_target, body={**body, "text": text}, now=now)
-    return _whoever_waited(ended, run.group)
+    return [*of_kin, *_whoever_waited(ended, run.group)]
 
 
 def _whoever_waited(ended: claims.Ended, group: Group) -> list[Intent]:

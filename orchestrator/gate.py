@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chordage.orchestrator import ending, resting
+from chordage.orchestrator import children, ending, resting
 from chordage.orchestrator.core import resuming
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
 from chordage.orchestrator.core.intents import Advance, CallTools, Intent
@@ -46,13 +46,13 @@ def _pass(tx: Tx, rt: Runtime, seen: Run, agent: AgentSpec) -> Crossing | None:
         return ending.end(tx, rt, at, run.kept)
     open_calls = calls.unsettled(tx, run.id)
     answered = answers_of(tx, run)
-    due = resuming.due(open_calls, answered, agent.tool_mode)
+    due = children.in_turn(agent, resuming.due(open_calls, answered, agent.tool_mode), answered)
     if due:
         return Crossing(intents=_replay(tx, rt, run, agent, due, answered))
     settled = resting.just_settled(tx, run)
     ends = run.kept is not None
-    if run.phase is not Phase.INFERENCE and resuming.must_wait(
-        settled, open_calls, agent.mixed_round, has_kept_an_end=ends
+    if run.phase is not Phase.INFERENCE and (
+        resuming.must_wait(settled, open_calls, agent.mixed_round, has_kept_an_end=ends) or children.hold_up(tx, run)
     ):
         rows = [resting.round_row(rt, run, settled)] if settled else []
         return resting.rest(tx, rt, at, to=at.step, kept=run.kept, rows=rows, mode=agent.tool_mode)
@@ -76,19 +76,24 @@ def _replay(tx: Tx, rt: Runtime, run: Run, agent: AgentSpec, due: Sequence[Call]
     """A step of its own, in which the calls that were decided are settled or sent."""
     step = run.step + 1
     owed = resting.owed_rows(tx, rt, run)
-    sent = apply(tx, rt, due, answered, step=step)
+    sent, begun = apply(tx, rt, run, agent, due, answered, step=step)
     replay_from = min([call.step for call in sent], default=step)
     claims.open_replay(tx, run, to=step, replay_from=replay_from, lease_until=rt.leases.until(rt.now()))
     journal.append(tx, owed)
     if not sent:
-        return [Advance(run_id=run.id, group=run.group)]
+        return [*begun, Advance(run_id=run.id, group=run.group)]
     at_once = 1 if agent.tool_mode is ToolMode.SEQUENTIAL else agent.concurrency
     batches = spread([call.id for call in sent], at_once)
-    return [CallTools(run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group)]
+    fan_out = CallTools(run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group)
+    return [*begun, fan_out]
 
 
-def apply(tx: Tx, rt: Runtime, due: Sequence[Call], answered: Answered, *, step: int) -> list[Call]:
-    """Settle what the answer settles; returned are the calls that have to be carried out."""
+def apply(
+    tx: Tx, rt: Runtime, run: Run, agent: AgentSpec, due: Sequence[Call], answered: Answered, *, step: int
+) -> tuple[list[Call], list[Intent]]:
+    """Settle what the answer settles; returned are the calls that have to be carried out, and what becomes of those
+    that ask a sub-agent.
+    """
     now = rt.now()
     until = rt.leases.until(now)
     sent: list[Call] = []
@@ -101,7 +106,7 @@ def apply(tx: Tx, rt: Runtime, due: Sequence[Call], answered: Answered, *, step:
     used = [answered[call.id] for call in due if call.id in answered]
     suspensions.settle(tx, [asked.id for asked, _ in used])
     decisions.applied(tx, [answer.id for _, answer in used], now)
-    return sent
+    return children.begin_among(tx, rt, run, agent, sent, step=step)
 
 
 def _is_sent(tx: Tx, rt: Runtime, call: Call, asked: Suspension, answer: Decision, *, step: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from chordage.orchestrator import offering
 from chordage.orchestrator.core.agent import AgentSpec, OnPlannerError, PlanSpec
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Attempt, Prompt, Reply, StopReason, ToolAsk, ToolOffer
@@ -34,7 +35,7 @@ def read(rt: Runtime, run: Run, agent: AgentSpec, entries: Sequence[Entry], call
     limit = agent.plan.timeout
     overdue = limit is not None and run.worked(rt.now()) > limit
     found = state.read(agent.plan, entries, calls, run.id)
-    return replace(found, overdue=overdue).offering(rt.tools.specs(agent))
+    return replace(found, overdue=overdue).offering(offering.specs(rt, agent))
 
 
 def ask(

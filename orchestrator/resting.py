@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from chordage.orchestrator.core import resuming
+from chordage.orchestrator.core import kinship, resuming
 from chordage.orchestrator.core.agent import ToolMode
 from chordage.orchestrator.core.intents import Advance, Dispatch, Intent
 from chordage.orchestrator.core.model import Usage
@@ -13,7 +13,7 @@ from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Phase, Run
 from chordage.orchestrator.core.suspending import SuspensionStatus
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, journal, suspensions
+from chordage.orchestrator.store import calls, children, claims, journal, suspensions
 from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.tx import Tx
 
@@ -69,6 +69,18 @@ def rest(
         return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
     others = claims.others_wait(tx, run.group, budget=rt.budgets[run.group])
     return Crossing(intents=[Dispatch(group=run.group)] if others else [], rests=True)
+
+
+def wake(tx: Tx, rt: Runtime, run: Run) -> Advance:
+    """Waiting -> Running. The time in which a child was at work is none in which the run has rested."""
+    now = rt.now()
+    since = run.rested_since or now
+    rested = now - since
+    if run.children:
+        rested -= kinship.covered(children.spans(tx, run.id, since, now))
+    rested_ms = run.rested_ms + max(0, int(rested.total_seconds() * 1000))
+    claims.wake_run(tx, run, rested_ms=rested_ms, lease_until=rt.leases.until(now))
+    return Advance(run_id=run.id, group=run.group)
 
 
 def _is_decided(tx: Tx, run: Run, mode: ToolMode) -> bool:

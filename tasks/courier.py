@@ -14,11 +14,13 @@ from celery import Celery, Signature, chord, group
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
+from chordage.orchestrator.core.groups import SYSTEM_QUEUE
 from chordage.orchestrator.core.intents import (
     Advance,
     CallModel,
     CallTool,
     CallTools,
+    CancelTurn,
     CommitRound,
     Dispatch,
     Intent,
@@ -66,6 +68,8 @@ class Courier:
                 self._wake(names.COMMIT_ROUND, group.queue, run=run_id, step=step)
             case CallTool(call_ids=call_ids, run_id=run_id, group=group):
                 self._wake(names.CALL_TOOLS, group.tools_queue, run=run_id, calls=list(call_ids), alone=True)
+            case CancelTurn(turn_id=turn_id, reason=reason):
+                self._wake(names.CANCEL, SYSTEM_QUEUE, turn=turn_id, reason=reason)
             case CallTools():
                 self._fan_out(intent)
             case _:

@@ -1,8 +1,8 @@
 """One turn carried out in this process, without Celery: intents come from a list, the calls of a round run in threads.
 
-Only this turn is started here, and nothing that is due for others is carried out: beside a fleet on the same database
-this process is one more worker, alone it is all there is. What it holds is renewed by its heartbeat. If it is killed,
-the run stays open until a fleet's rescue finds it.
+Only this turn and its sub-agents are started here, and nothing that is due for others is carried out: beside a fleet on
+the same database this process is one more worker, alone it is all there is. What it holds is renewed by its heartbeat.
+If it is killed, the run stays open until a fleet's rescue finds it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import TypeVar, assert_never
 import structlog
 
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.core import kinship
 from chordage.orchestrator.core.errors import ChordageError
 from chordage.orchestrator.core.intents import (
     Advance,
     CallModel,
     CallTool,
     CallTools,
+    CancelTurn,
     CommitRound,
     Dispatch,
     Hint,
@@ -46,11 +48,7 @@ FIRST_BEAT = 2.0  # work that lasts longer than this is put on record
 def complete(rt: Runtime, turn_id: str, *, on_wait: Callable[[TurnView], None]) -> TurnView:
     """Start the turn once it is its turn, and carry it out; the turn as it is when it is done."""
     while (turn := views.turn(rt.store, turn_id)).status is not TurnStatus.DONE:
-        due = (
-            stages.dispatch(rt, turn.group, Hint(turn_id, turn.thread_id), only=True)
-            if turn.status is TurnStatus.QUEUED
-            else []
-        )
+        due = begin(rt, turn) or _below(rt, turn)
         if due:
             carry_out(rt, due)
         else:
@@ -64,6 +62,13 @@ def begin(rt: Runtime, turn: TurnView) -> list[Intent]:
     if turn.status is not TurnStatus.QUEUED:
         return []
     return stages.dispatch(rt, turn.group, Hint(turn_id=turn.id, thread_id=turn.thread_id), only=True)
+
+
+def _below(rt: Runtime, turn: TurnView) -> list[Intent]:
+    """The sub-agents of this turn that have not started: there may have been no budget for them."""
+    queued = views.queued_children(rt.store, turn.run_id) if turn.run_id else []
+    started = (stages.dispatch(rt, turn.group, Hint(*child), only=True) for child in queued)
+    return next((due for due in started if due), [])
 
 
 def carry_out(rt: Runtime, intents: Iterable[Intent]) -> None:
@@ -86,6 +91,10 @@ def _follow(rt: Runtime, intent: Intent) -> list[Intent]:
             return stages.after_lone_call(rt, call_ids[-1])
         case CommitRound(run_id=run_id, step=step):
             return stages.commit_round(rt, run_id, step)
+        case CancelTurn(turn_id=turn_id, reason=reason):
+            return stages.cancel_turn(rt, turn_id, reason)[1]
+        case Dispatch(group=group, hint=hint) if hint is not None and hint.thread_id.startswith(kinship.THREAD):
+            return stages.dispatch(rt, group, hint, only=True)
         case Dispatch():
             return []  # the end of our turn lets another begin: that one is not ours
         case other:

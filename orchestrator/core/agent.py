@@ -92,6 +92,15 @@ class OutputUse:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SubAgent:
+    """Another agent of the room that this one may ask."""
+
+    agent: str
+    description: str = ""
+    timeout: float | None = None  # seconds until its answer is waited for no longer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ToolSpec:
     """What the orchestrator needs to know of a tool without running it."""
 
@@ -108,6 +117,8 @@ class ToolSpec:
 class Limits:
     max_rounds: int | None = 25
     timeout: float | None = None
+    max_depth: int = 5  # how deep sub-agents may ask each other, counted from the root
+    max_children: int = 100  # how many sub-agents one run may ask
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +136,7 @@ class AgentSpec:
     model_retries: int = 2
     stream: bool = True
     tenant: str | None = None
+    agents: tuple[SubAgent, ...] = ()
     tool_mode: ToolMode = ToolMode.PARALLEL
     mixed_round: MixedRound = MixedRound.CONTINUE
     on_unknown: OnUnknown = OnUnknown.ASK

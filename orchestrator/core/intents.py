@@ -81,4 +81,12 @@ class CommitRound:
     group: Group
 
 
-Intent = Dispatch | Advance | CallModel | CallTools | CallTool | CommitRound
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CancelTurn:
+    """Cancel a child whose answer nobody waits for any more."""
+
+    turn_id: str
+    reason: str
+
+
+Intent = Dispatch | Advance | CallModel | CallTools | CallTool | CommitRound | CancelTurn

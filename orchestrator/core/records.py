@@ -9,6 +9,7 @@ from typing import Any
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
@@ -57,6 +58,7 @@ class Turn:
     queued_at: datetime
     started_at: datetime | None
     done_at: datetime | None
+    kin: Kin | None = None  # of a child
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +91,8 @@ class Run:
     replay_from: int | None = None
     kept: Ending | None = None  # what it ends with once nothing is suspended any more
     in_flight: int = 0  # calls of the open round or replay that are not settled
+    kin: Kin | None = None  # of a child
+    children: int = 0  # how many sub-agents it has asked
 
     @property
     def next_inference(self) -> int | None:

@@ -34,6 +34,7 @@ class Why(StrEnum):
     GATE = "permission"
     TOOL = "tool"
     UNKNOWN = "outcome_unknown"
+    CHILD = "child"  # nobody is asked: a sub-agent is at work, and its end is the answer
 
 
 class SuspensionStatus(StrEnum):
@@ -151,7 +152,9 @@ def digest(arguments: dict[str, Any]) -> str:
 def settled_by(asked: Suspension, answer: Decision) -> Settlement | None:
     """What the call comes to by the answer alone; None when the tool has to run."""
     if answer.action is Action.CANCEL:
-        return Settlement(status=CallStatus.CANCELLED, code="denied", content=_denial(answer.reason))
+        return Settlement(status=CallStatus.CANCELLED, code="denied", content=_denial(asked.why, answer.reason))
+    if asked.why is Why.CHILD:
+        return _of_the_child(answer)
     if asked.why is Why.UNKNOWN:
         return _of_the_unknown(answer)
     if asked.resume_mode is ResumeMode.USE_AS_RESULT:
@@ -159,8 +162,16 @@ def settled_by(asked: Suspension, answer: Decision) -> Settlement | None:
     return None
 
 
-def _denial(reason: str | None) -> str:
+def _of_the_child(answer: Decision) -> Settlement:
+    """Its end has been put into words for the model when it was stored."""
+    code, content = answer.payload["code"], answer.payload["content"]
+    return Settlement(status=CallStatus.FAILED if code else CallStatus.SUCCEEDED, code=code, content=content)
+
+
+def _denial(why: Why, reason: str | None) -> str:
     said = f" The reason given: {reason}" if reason else ""
+    if why is Why.CHILD:
+        return f"The sub-agent was cancelled before it answered.{said}"
     return f"This call was denied and has not been executed.{said}"
 
 

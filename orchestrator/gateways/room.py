@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from chordage.orchestrator.core import sub_agents
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.errors import RoomError, UnknownAgent, UserError
 from chordage.orchestrator.gateways import room_lines, room_output, room_tools
@@ -79,11 +80,24 @@ class Room:
         found: list[UserError] = [*self.faults]
         for name in self.names():
             try:
-                self.check_tools(self.get(name))
+                found += self._of_sub_agents(self.get(name))
                 self.output_of(self.get(name))
             except UserError as error:
                 found.append(error)
         return found
+
+    def _of_sub_agents(self, agent: AgentSpec) -> list[RoomError]:
+        """Agents that are named and are not there, and tools that nobody can call beside them."""
+        tools, known = {tool.name for tool in self.check_tools(agent)}, self.names()
+        wrong = [
+            f"agent {agent.name}: agents: there is no agent {sub.agent!r}; there are: {', '.join(known)}"
+            for sub in agent.agents if sub.agent not in known
+        ]  # fmt: skip
+        wrong += [
+            f"agent {agent.name}: agents: its tool {name} would never be called; rename it with @tool(name=...)"
+            for name in sub_agents.specs(agent) if name in tools
+        ]  # fmt: skip
+        return [RoomError(why) for why in wrong]
 
     def check_tools(self, agent: AgentSpec) -> list[ToolSpec]:
         """The tools in Python. Raises RoomError for what is wrong with them, and ConfigError for an MCP server that

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, OnUnknown, ToolMode, WhileWaiting
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways import room_lines, room_output, room_plan, room_plugins, room_tools
+from chordage.orchestrator.gateways import room_agents, room_lines, room_output, room_plan, room_plugins, room_tools
 from chordage.orchestrator.gateways.mcp import reading as mcp_reading
 from chordage.orchestrator.gateways.mcp.server import McpServer
 from chordage.orchestrator.gateways.room_table import COUNT, FLAG, HEADERS, SECONDS, SOME, TEXT, TEXTS, Source, Table
@@ -105,6 +105,7 @@ class _Reading:
             mixed_round=table.choose("mixed_round", MixedRound, usual.mixed_round),
             on_unknown=table.choose("on_unknown", OnUnknown, usual.on_unknown),
             while_waiting=table.choose("while_waiting", WhileWaiting, None),
+            agents=room_agents.read(table),
             plugins=room_plugins.read(table, self._room, self._reads),
             plan=room_plan.read(table, self._room),
             output=room_output.read(table, self._room, self._reads),
@@ -160,7 +161,11 @@ class _Reading:
     def _limits(self) -> Limits:
         table = self._table.inner("limits")
         timeout: float | None = table.take("timeout", SECONDS, None)
-        limits = Limits(max_rounds=table.take("max_rounds", SOME, Limits().max_rounds), timeout=timeout)
+        counts = {
+            name: table.take(name, SOME, getattr(Limits(), name))
+            for name in ("max_rounds", "max_depth", "max_children")
+        }
+        limits = Limits(**counts, timeout=timeout)
         table.refuse_the_rest()
         return limits
 

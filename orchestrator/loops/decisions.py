@@ -70,6 +70,8 @@ class ReadInbox(Protocol):
         agent: str | None,
         thread_id: str | None,
         run_id: str | None,
+        root_thread: str | None,
+        root_run: str | None,
         why: Why | None,
         after: str | None,
     ) -> list[OpenQuestion]: ...
@@ -85,12 +87,19 @@ def add_decisions(app: FastAPI, read: ReadInbox, decide: Decide) -> None:
         agent: Name | None = None,
         thread_id: Name | None = None,
         run_id: Name | None = None,
+        root_thread: Annotated[
+            Name | None, Query(description="Of this thread, and of all sub-agents below it.")
+        ] = None,
+        root_run: Annotated[Name | None, Query(description="Of this run, and of all sub-agents below it.")] = None,
         why: Why | None = None,
         after: Annotated[Name | None, Query(description="The `next` of the page before.")] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     ) -> Inbox:
         """Oldest first, over all threads."""
-        found = read(limit=limit, agent=agent, thread_id=thread_id, run_id=run_id, why=why, after=after)
+        found = read(
+            limit=limit, agent=agent, thread_id=thread_id, run_id=run_id, root_thread=root_thread, root_run=root_run,
+            why=why, after=after,
+        )  # fmt: skip
         return Inbox(questions=found, next=found[-1].id if len(found) == limit else None)
 
     @app.post(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from chordage.orchestrator import answering, ending
+from chordage.orchestrator import answering, children, ending
 from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace
@@ -112,6 +112,8 @@ def _supersede(
     """Who writes on while a question stands has other things in mind: the run ends, what it has finished stays."""
     run = runs.open_on(tx, thread_id)
     if run is None or run.status is not RunStatus.WAITING or not supersedes(request, agent.while_waiting):
+        return None, []
+    if children.are_at_work(tx, run):  # no question stands: the message waits, as behind any run that works
         return None, []
     ended = ending.end_run(tx, rt, run, superseded_by("a later message came"), content=SUPERSEDED_CALL)
     return (run, ended) if ended is not None else (None, [])

@@ -35,6 +35,8 @@ def _cancel(tx: Tx, rt: Runtime, turn_id: str, reason: str | None) -> tuple[Run 
         raise NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
     if turn.status is TurnStatus.DONE:
         return None, None
+    if turn.kin is not None and turn.status is TurnStatus.QUEUED:
+        runs.lock(tx, turn.kin.parent_run)  # which its end will tell: before any turn, as everybody does
     if (freed := ending.drop_queued(tx, rt, turn_id, Disposition.CANCELLED, reason)) is not None:
         return None, freed
     run = _run_of(tx, turn_id)
@@ -45,4 +47,4 @@ def _cancel(tx: Tx, rt: Runtime, turn_id: str, reason: str | None) -> tuple[Run 
 def _run_of(tx: Tx, turn_id: str) -> Run | None:
     """Asked anew: the turn may have started since we first looked."""
     turn = turns.load(tx, turn_id)
-    return runs.load(tx, turn.run_id) if turn and turn.run_id else None
+    return runs.lock(tx, turn.run_id) if turn and turn.run_id else None

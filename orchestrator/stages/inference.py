@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from chordage.orchestrator import decider, ending, phasing, planning, resting, strategies
+from chordage.orchestrator import decider, ending, offering, phasing, planning, resting, strategies
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Prompt, Reply, Said, ToolOffer
@@ -129,7 +129,7 @@ def _prepare(rt: Runtime, at: Position) -> Work:
         entries, known = journal.history(tx, run.thread_id, plans_of=run.id if plans else None)
     planned = planning.read(rt, run, agent, entries, known) if plans else None
     move = decider.next_move(run, agent, None, run.started_at, plans=planned)
-    specs = {} if move == Infer(offer_tools=False) else rt.tools.specs(agent)
+    specs = {} if move == Infer(offer_tools=False) else offering.specs(rt, agent)
     said = build(entries, known)
     heard = phasing.hearing(rt, run, agent, at.step, said=said)
     if heard.crew.plugins:
@@ -171,9 +171,7 @@ def _prompt(scene: Scene, said: tuple[Said, ...], found: Inference) -> Prompt:
     demanded = "" if schema is None else demand(schema)
     texts = (scene.agent.instructions, demanded, *phasing.texts_due(scene.hearing, found))
     system = "\n\n".join(text for text in texts if text)
-    return Prompt(
-        system=system, said=said, offers=offers, params={**scene.agent.params, **found.params}, output=schema
-    )
+    return Prompt(system=system, said=said, offers=offers, params={**scene.agent.params, **found.params}, output=schema)
 
 
 def _ask(rt: Runtime, work: Work, hand: Hand) -> tuple[Reply, PlanDecision | None]:

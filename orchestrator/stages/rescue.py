@@ -18,7 +18,7 @@ from chordage.orchestrator import answering, asking, ending
 from chordage.orchestrator.core.agent import Effect, ToolMode
 from chordage.orchestrator.core.errors import Conflict, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Advance, CallTool, CommitRound, Dispatch, Hint, Intent
+from chordage.orchestrator.core.intents import Advance, CallTool, CancelTurn, CommitRound, Dispatch, Hint, Intent
 from chordage.orchestrator.core.reasons import Ending, cancelled, failed
 from chordage.orchestrator.core.records import Call, Run
 from chordage.orchestrator.core.status import CallStatus, Disposition
@@ -32,7 +32,7 @@ from chordage.orchestrator.core.suspending import (
 )
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, runs, suspensions, turns
+from chordage.orchestrator.store import calls, children, claims, runs, suspensions, turns
 from chordage.orchestrator.store.claims import Outcome
 from chordage.orchestrator.store.tx import Tx
 
@@ -45,7 +45,7 @@ BATCH = 500  # rows of one transaction
 def rescue(rt: Runtime) -> list[Intent]:
     """Each part by itself: what one of them has found is sent, whatever happens to the next."""
     intents: list[Intent] = []
-    for part in (_runs, _calls, _questions, _expired_turns, _stranded, _queued):
+    for part in (_runs, _calls, _questions, _expired_turns, _unwanted, _stranded, _queued):
         try:
             intents += part(rt)
         except Unavailable as error:
@@ -261,6 +261,13 @@ def _expire(rt: Runtime, turn_id: str) -> list[Intent]:
     if freed is not None:
         rt.events.turn_done(turn_id)
     return freed or []
+
+
+def _unwanted(rt: Runtime) -> list[Intent]:
+    """Children that nobody waits for any more."""
+    with rt.store.read() as tx:
+        found = children.unwanted(tx, BATCH)
+    return [CancelTurn(turn_id=turn_id, reason="whoever had asked does not wait any more") for turn_id in found]
 
 
 def _stranded(rt: Runtime) -> list[Intent]:

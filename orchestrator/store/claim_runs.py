@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, bindparam, or_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from chordage.orchestrator.core import kinship
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run, Turn
@@ -25,12 +26,13 @@ _COUNTERS = (
     "expiries",
     "suspended",
     "rested_ms",
+    "children",
     "input_tokens",
     "output_tokens",
     "cached_tokens",
 )
 _NEW = {
-    **{name: bindparam(name) for name in ("id", "thread_id", "turn_id", "agent", "grp", "strategy")},
+    **{name: bindparam(name) for name in ("id", "thread_id", "turn_id", "agent", "grp", "strategy", *kinship.COLUMNS)},
     **dict.fromkeys(_COUNTERS, 0),
     "status": RunStatus.RUNNING.value,
     "epoch": 1,
@@ -54,11 +56,11 @@ def open_run(tx: Tx, turn: Turn, run_id: str, *, now: datetime, lease_until: dat
         id=run_id, thread_id=turn.thread_id, turn_id=turn.id, agent=turn.agent, group=turn.group,
         strategy=turn.strategy, status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1,
         phase=Phase.INFERENCE, rounds=0, resends=0, expiries=0, claim_token=None, claim_worker=None,
-        lease_until=lease_until, usage=Usage(), started_at=now, ended_at=None, in_flight=0,
+        lease_until=lease_until, usage=Usage(), started_at=now, ended_at=None, in_flight=0, kin=turn.kin,
     )  # fmt: skip
     binds = {
         "id": run.id, "thread_id": run.thread_id, "turn_id": run.turn_id, "agent": run.agent, "grp": run.group.value,
-        "strategy": run.strategy, "lease_until": lease_until, "started_at": now,
+        "strategy": run.strategy, "lease_until": lease_until, "started_at": now, **kinship.columns(run.kin),
     }  # fmt: skip
     return run if _OPEN.first(tx, binds) is not None else None
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from sqlalchemy import and_, bindparam, case, exists, func, or_, select, update
 
+from chordage.orchestrator.core import kinship
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
+from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.store.hot import Hot
@@ -169,6 +171,7 @@ class Dropped:
     turn_id: str
     thread_id: str
     reply_target: dict[str, Any] | None
+    kin: Kin | None
 
 
 def end_queued(
@@ -185,10 +188,13 @@ def end_queued(
         update(turns)
         .where(turns.c.id == turn_id, QUEUED_TURNS)
         .values(status=TurnStatus.DONE.value, disposition=disposition.value, detail=detail, done_at=now, ready=0)
-        .returning(turns.c.thread_id, turns.c.reply_target)
+        .returning(turns.c.thread_id, turns.c.reply_target, *(turns.c[name] for name in kinship.COLUMNS))
     )
-    row = tx.execute(ended).first()
-    return Dropped(turn_id=turn_id, thread_id=row.thread_id, reply_target=row.reply_target) if row else None
+    row = tx.execute(ended).mappings().first()
+    if row is None:
+        return None
+    kin = kinship.taken_from(dict(row))
+    return Dropped(turn_id=turn_id, thread_id=row["thread_id"], reply_target=row["reply_target"], kin=kin)
 
 
 def make_next_ready(tx: Tx, thread_id: str, now: datetime) -> Group | None:

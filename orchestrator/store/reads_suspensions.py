@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import RowMapping, select, tuple_
+from sqlalchemy import RowMapping, or_, select, tuple_
 
 from chordage.orchestrator.core.suspending import Why
-from chordage.orchestrator.store.schema import OPEN_SUSPENSIONS, calls, decisions, suspensions
+from chordage.orchestrator.store.schema import ASKED_OF_PEOPLE, OPEN_SUSPENSIONS, calls, decisions, runs, suspensions
 from chordage.orchestrator.store.tx import Tx
 
 Row = RowMapping
@@ -23,9 +23,12 @@ _OPEN = (
             )
         ),
         calls.c.arguments,
+        runs.c.root_run,
+        runs.c.root_thread,
+        runs.c.path,
     )
     .join(calls, calls.c.id == suspensions.c.call_id)
-    .where(OPEN_SUSPENSIONS)
+    .join(runs, runs.c.id == suspensions.c.run_id)
     .order_by(suspensions.c.created_at, suspensions.c.id)
 )  # fmt: skip
 _ASKED = [
@@ -49,15 +52,21 @@ def open_ones(
     agent: str | None = None,
     thread_id: str | None = None,
     run_id: str | None = None,
+    root_thread: str | None = None,
+    root_run: str | None = None,
     why: Why | None = None,
     after: tuple[datetime, str] | None = None,
 ) -> Sequence[Row]:
     """Oldest first, with the arguments that are asked about; `after` is the time and the id of the last one seen."""
-    found = _OPEN.limit(limit)
+    found = _OPEN.where(OPEN_SUSPENSIONS if why is Why.CHILD else ASKED_OF_PEOPLE).limit(limit)
     wanted = {"agent": agent, "thread_id": thread_id, "run_id": run_id, "why": why and why.value}
     for name, value in wanted.items():
         if value is not None:
             found = found.where(suspensions.c[name] == value)
+    if root_thread is not None:
+        found = found.where(or_(runs.c.root_thread == root_thread, runs.c.thread_id == root_thread))
+    if root_run is not None:
+        found = found.where(or_(runs.c.root_run == root_run, runs.c.id == root_run))
     if after is not None:
         found = found.where(tuple_(suspensions.c.created_at, suspensions.c.id) > after)
     return tx.execute(found).mappings().all()

@@ -34,7 +34,8 @@ _FULL = [
     turns.c[name]
     for name in (
         "id", "thread_id", "agent", "tenant", "origin", "channel", "sender", "text", "meta", "strategy", "status",
-        "disposition", "run_id", "not_before", "deadline", "queued_at", "started_at", "done_at",
+        "disposition", "run_id", "not_before", "deadline", "queued_at", "started_at", "done_at", "parent_run",
+        "parent_call", "root_run", "path",
     )
 ]  # fmt: skip
 _OF_RUN = [
@@ -67,7 +68,7 @@ _LINE = select(
         turns.c[name]
         for name in (
             "id", "thread_id", "agent", "origin", "sender", "status", "disposition", "run_id", "queued_at",
-            "started_at", "done_at",
+            "started_at", "done_at", "parent_run", "path",
         )
     ),
     turns.c.grp.label("group"),

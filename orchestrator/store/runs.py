@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, select
 
+from chordage.orchestrator.core import kinship
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
@@ -39,6 +40,7 @@ def from_row(row: Row) -> Run:
         "phase": Phase(fields.pop("phase")),
         "reason": Reason(reason) if reason else None,
         "kept": Ending(**{**kept, "reason": Reason(kept["reason"])}) if kept["reason"] else None,
+        "kin": kinship.taken_from(fields),
         "usage": Usage(**{name: fields.pop(name) for name in _TOKENS}),
     }
     return Run(**fields, **typed)

@@ -61,6 +61,19 @@ UNSETTLED = frozenset({SuspensionStatus.OPEN, SuspensionStatus.DECIDED})
 
 Id = String(200)
 
+
+def _kin() -> list[Column[Any]]:
+    """Of a child, where it stands in its tree: core/kinship.py."""
+    return [
+        Column("parent_run", Id),
+        Column("parent_call", Id),
+        Column("root_run", Id),
+        Column("root_thread", Id),
+        Column("path", Text),
+        Column("max_depth", Integer),
+    ]
+
+
 groups = Table(
     "groups",
     metadata,
@@ -109,6 +122,8 @@ turns = Table(
     Column("due_at", Moment, nullable=False),
     Column("deadline", Moment),
     Column("nudge_at", Moment, nullable=False),  # when rescue looks at it next
+    *_kin(),
+    Column("cancel_asked", Integer),  # 1: a child that nobody waits for any more
     Column("queued_at", Moment, nullable=False),
     Column("started_at", Moment),
     Column("done_at", Moment),
@@ -142,6 +157,13 @@ Index(
 _MORTAL = text("status = 'queued' AND deadline IS NOT NULL")
 Index("ix_turns_deadline", turns.c.deadline, sqlite_where=_MORTAL, postgresql_where=_MORTAL)
 
+# One child for each call, whatever anybody believed.
+_IS_CHILD = text("parent_call IS NOT NULL")
+Index("uq_turns_child", turns.c.parent_call, unique=True, sqlite_where=_IS_CHILD, postgresql_where=_IS_CHILD)
+Index("ix_turns_children", turns.c.parent_run, sqlite_where=_IS_CHILD, postgresql_where=_IS_CHILD)
+_UNWANTED = text("cancel_asked = 1 AND status <> 'done'")
+Index("ix_turns_unwanted", turns.c.id, sqlite_where=_UNWANTED, postgresql_where=_UNWANTED)
+
 runs = Table(
     "runs",
     metadata,
@@ -171,6 +193,8 @@ runs = Table(
     Column("rested_ms", Integer, nullable=False),  # how long it has waited for decisions
     Column("rested_since", Moment),
     Column("replay_from", Integer),  # the lowest step of which calls are carried out again
+    *_kin(),
+    Column("children", Integer, nullable=False),  # how many sub-agents it has asked
     # What it will end with once nothing is suspended any more.
     Column("kept_reason", String(30)),
     Column("kept_code", String(100)),
@@ -274,7 +298,7 @@ Index(
     postgresql_where=_UNSETTLED,
 )
 Index("ix_suspensions_run", suspensions.c.run_id, sqlite_where=_UNSETTLED, postgresql_where=_UNSETTLED)
-_ASKED = text("status = 'open'")
+_ASKED = text("status = 'open' AND why <> 'child'")
 Index(
     "ix_suspensions_inbox",
     suspensions.c.created_at,
@@ -343,5 +367,7 @@ RUNNING_RUNS = has(runs.c.status, RunStatus.RUNNING)
 # A call without a lease is parked: it stands behind one that is suspended, and nobody was sent for it.
 FLYING_CALLS = and_(has(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
 OPEN_SUSPENSIONS = has(suspensions.c.status, SuspensionStatus.OPEN)
+ASKED_OF_PEOPLE = and_(OPEN_SUSPENSIONS, suspensions.c.why != literal_column("'child'"))
+UNWANTED_TURNS = and_(turns.c.cancel_asked == literal_column("1"), turns.c.status != literal_column("'done'"))
 QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)
 READY_TURNS = and_(QUEUED_TURNS, has(turns.c.ready, 1))

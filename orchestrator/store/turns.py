@@ -10,6 +10,7 @@ from sqlalchemy import and_, bindparam, case, exists, func, insert, literal_colu
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
+from chordage.orchestrator.core import kinship
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Turn
@@ -27,11 +28,13 @@ from chordage.orchestrator.store.schema import (
 )
 from chordage.orchestrator.store.tx import Tx
 
+_NO_KIN = kinship.columns(None)
 COLUMNS = [
     turns.c[name]
     for name in (
         "id", "thread_id", "arrival", "agent", "grp", "tenant", "status", "disposition", "run_id", "origin", "channel",
         "sender", "text", "meta", "strategy", "deadline", "queued_at", "started_at", "done_at",
+        *kinship.COLUMNS,
     )
 ]  # fmt: skip
 
@@ -41,7 +44,8 @@ def from_row(row: Row) -> Turn:
     fields["group"] = Group(fields.pop("grp"))
     fields["status"] = TurnStatus(fields["status"])
     fields["disposition"] = Disposition(fields["disposition"]) if fields["disposition"] else None
-    return Turn(**fields)
+    kin = kinship.taken_from(fields)
+    return Turn(**fields, kin=kin)
 
 
 _LOAD = Hot(select(*COLUMNS).where(turns.c.id == bindparam("turn_id")))
@@ -94,6 +98,7 @@ def _somebody_is_ahead() -> ColumnElement[bool]:
 _FIELDS = (
     "id", "thread_id", "arrival", "agent", "grp", "rank", "tenant", "origin", "channel", "sender", "text", "meta",
     "strategy", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at", "nudge_at",
+    *kinship.COLUMNS,
 )  # fmt: skip
 
 _ADMIT = Hot(
@@ -113,7 +118,7 @@ _ADMIT = Hot(
 def admit(tx: Tx, fields: Mapping[str, Any]) -> bool:
     """A queued turn; whether it is `ready`: its thread is free and nobody is ahead of it there."""
     try:
-        return bool(_ADMIT.scalar(tx, fields))
+        return bool(_ADMIT.scalar(tx, {**_NO_KIN, **fields}))
     except IntegrityError as error:
         if fields["dedupe_key"] is None or "dedupe" not in str(error.orig):
             raise

@@ -1,6 +1,7 @@
 """What the outside is shown of the truth. Read-only: a view changes nothing and decides nothing."""
 
 from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.family import ChildView, queued_children
 from chordage.orchestrator.views.hints import answers
 from chordage.orchestrator.views.history import Remark, history
 from chordage.orchestrator.views.inbox import OpenQuestion, inbox, schema_asked
@@ -25,6 +26,7 @@ __all__ = [
     "AnswerView",
     "AttemptView",
     "CallView",
+    "ChildView",
     "InferenceStep",
     "Interruption",
     "OpenQuestion",
@@ -45,6 +47,7 @@ __all__ = [
     "history",
     "inbox",
     "is_done",
+    "queued_children",
     "run",
     "schema_asked",
     "subject_of",

@@ -11,7 +11,7 @@ from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.store import reads_threads, threads
 from chordage.orchestrator.store.reads_threads import Row
 from chordage.orchestrator.store.tx import Store
-from chordage.orchestrator.views import questions
+from chordage.orchestrator.views import family, questions
 from chordage.orchestrator.views.calls import CallView, by_round
 
 
@@ -42,7 +42,8 @@ def history(store: Store, thread_id: str, *, limit: int = 100, before: int | Non
             raise NotFound(f"there is no thread {thread_id!r}; `chordage threads` lists them")
         asked = reads_threads.calls_of(tx, (_round_of(row) for row in rows if row["body"].get("asks")))
         questions_asked = questions.of_calls(tx, asked)
-    rounds = by_round(asked, questions_asked)
+        children = family.of_calls(tx, asked, questions_asked)
+    rounds = by_round(asked, questions_asked, children)
     return [_remark(row, rounds.get(_round_of(row), ())) for row in rows]
 
 

@@ -29,6 +29,9 @@ class OpenQuestion:
     created_at: datetime
     expires_at: datetime | None
     on_expiry: OnExpiry
+    root_run: str  # of the tree, if a sub-agent asks; else its own
+    root_thread: str
+    path: str  # the agents from the root down to the one that asks
     overdue: bool  # it was to be answered by `expires_at`, and stays open until somebody does
 
 
@@ -39,10 +42,15 @@ def inbox(
     agent: str | None = None,
     thread_id: str | None = None,
     run_id: str | None = None,
+    root_thread: str | None = None,
+    root_run: str | None = None,
     why: Why | None = None,
     after: str | None = None,
 ) -> list[OpenQuestion]:
-    """The next page is what comes after the last question of this one; it may have been answered meanwhile."""
+    """What people are asked; with `why` child, what waits for sub-agents. `root_thread`, `root_run`: of that tree.
+
+    The next page is what comes after the last question of this one; it may have been answered meanwhile.
+    """
     with store.read() as tx:
         mark = None
         if after is not None:
@@ -51,8 +59,9 @@ def inbox(
                 raise NotFound(f"leave `after` out to start again: there is no suspension {after!r}")
             mark = (last.created_at, last.id)
         rows = reads_suspensions.open_ones(
-            tx, limit=limit, agent=agent, thread_id=thread_id, run_id=run_id, why=why, after=mark
-        )
+            tx, limit=limit, agent=agent, thread_id=thread_id, run_id=run_id, root_thread=root_thread,
+            root_run=root_run, why=why, after=mark,
+        )  # fmt: skip
     return [_question(row) for row in rows]
 
 
@@ -60,6 +69,8 @@ def _question(row: Row) -> OpenQuestion:
     values = dict(row)
     overdue = values.pop("escalated_at") is not None
     kinds = {"why": Why, "resume_mode": ResumeMode, "on_expiry": OnExpiry}
+    own = {"root_run": values["run_id"], "root_thread": values["thread_id"], "path": values["agent"]}
+    values |= {name: values[name] or of_root for name, of_root in own.items()}
     return OpenQuestion(**{**values, **{name: kind(values[name]) for name, kind in kinds.items()}}, overdue=overdue)
 
 

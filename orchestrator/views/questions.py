@@ -40,6 +40,11 @@ class QuestionView:
     overdue: bool
     answer: AnswerView | None
 
+    @property
+    def is_child(self) -> bool:
+        """Nobody is asked: a sub-agent is at work."""
+        return self.why is Why.CHILD
+
 
 def of_calls(tx: Tx, calls: Iterable[Call]) -> dict[str, QuestionView]:
     """The newest question about each of these calls, by the id of the suspension."""

@@ -8,13 +8,14 @@ from typing import Any
 
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Checkpoint, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.store import calls, journal, runs
 from chordage.orchestrator.store.tx import Store
-from chordage.orchestrator.views import questions
+from chordage.orchestrator.views import family, questions
 from chordage.orchestrator.views.calls import by_round
 from chordage.orchestrator.views.steps import Step
 from chordage.orchestrator.views.timeline import Timeline
@@ -33,7 +34,11 @@ class RunView:
     code: str | None
     detail: str | None
     rounds: int
-    usage: Usage
+    usage: Usage  # that of its sub-agents included
+    parent_run: str | None  # that asked this sub-agent, with this call
+    parent_call: str | None
+    root_run: str | None
+    path: str | None  # the agents from the root down to this one
     started_at: datetime
     ended_at: datetime | None
     extra: dict[str, Any]  # what its end says besides: of a run that planned, its records
@@ -46,9 +51,10 @@ def run(store: Store, run_id: str) -> RunView:
         entries = journal.of_run(tx, run_id)
         asked = calls.of_run(tx, run_id)
         questions_asked = questions.of_calls(tx, asked)
+        children = family.of_calls(tx, asked, questions_asked)
     if found is None:
         raise NotFound(f"there is no run {run_id!r}; `chordage turns` lists turns with their runs")
-    rounds = {step: views for (_, step), views in by_round(asked, questions_asked).items()}
+    rounds = {step: views for (_, step), views in by_round(asked, questions_asked, children).items()}
     extra = next((entry.body.get("extra") or {} for entry in entries if entry.kind is Checkpoint.RUN_FINISHED), {})
     return _view(found, extra, Timeline(run=found, entries=entries, rounds=rounds).steps())
 
@@ -58,5 +64,9 @@ def _view(found: Run, extra: dict[str, Any], steps: tuple[Step, ...]) -> RunView
         id=found.id, thread_id=found.thread_id, turn_id=found.turn_id, agent=found.agent, group=found.group,
         strategy=found.strategy, status=found.status, reason=found.reason, code=found.code, detail=found.detail,
         rounds=found.rounds, usage=found.usage, started_at=found.started_at, ended_at=found.ended_at, extra=extra,
-        steps=steps,
+        steps=steps, **_kin(found.kin),
     )  # fmt: skip
+
+
+def _kin(kin: Kin | None) -> dict[str, Any]:
+    return {name: getattr(kin, name, None) for name in ("parent_run", "parent_call", "root_run", "path")}

@@ -47,6 +47,10 @@ class TurnView:
     queued_at: datetime
     started_at: datetime | None
     done_at: datetime | None
+    parent_run: str | None  # that asked this sub-agent, with this call
+    parent_call: str | None
+    root_run: str | None
+    path: str | None  # the agents from the root down to this one
 
     @property
     def fate(self) -> str:
@@ -76,6 +80,8 @@ class TurnLine:
     queued_at: datetime
     started_at: datetime | None
     done_at: datetime | None
+    parent_run: str | None  # of a sub-agent
+    path: str | None
 
 
 def turn(store: Store, turn_id: str) -> TurnView:

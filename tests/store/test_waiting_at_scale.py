@@ -33,7 +33,7 @@ def waits(n: int) -> dict[str, dict]:
         "id": names["run_id"], "thread_id": names["thread_id"], "turn_id": turn["id"], "agent": "ada", "grp": "chat",
         "strategy": "react", "status": "waiting", "reason": "suspended", "epoch": 1, "step": 3, "phase": "replay",
         "rounds": 1, **AT_FIRST, "input_tokens": 5, "output_tokens": 4, "cached_tokens": 0, "suspended": 1,
-        "rested_ms": 0, "started_at": NOW,
+        "rested_ms": 0, "children": 0, "started_at": NOW,
     }  # fmt: skip
     call = {
         "id": f"call{n}", **names, "step": 2, "place": 0, "ask_id": "ask", "generation": 1, "tool": "pure",

@@ -20,6 +20,7 @@ from chordage.orchestrator.core.intents import (
     CallModel,
     CallTool,
     CallTools,
+    CancelTurn,
     CommitRound,
     Dispatch,
     Intent,
@@ -145,7 +146,7 @@ class World:
         return decided
 
     def inbox(self) -> list[dict[str, object]]:
-        return self.rows("suspensions", status="open")
+        return [row for row in self.rows("suspensions", status="open") if row["why"] != "child"]
 
     def deliver(self, intent: Intent, *, doubt: bool = False) -> list[Intent]:
         """Carry one intent out, as a worker does; what follows from it is pending now."""
@@ -172,6 +173,8 @@ class World:
                 stages.run_batch(rt, call_ids, in_doubt=doubt)
                 body.waiting.discard(call_ids)
                 return [] if body.waiting else [body.intent]
+            case CancelTurn(turn_id=turn_id, reason=reason):
+                return stages.cancel_turn(rt, turn_id, reason)[1]
             case CallTools():
                 return self._fan_out(intent)
 

@@ -13,14 +13,28 @@ from chordage.workers.cli.output import json_option, print_json, print_table
 if TYPE_CHECKING:
     from chordage.orchestrator.views import OpenQuestion
 
-COLUMNS = ("suspension", "asked", "expires", "why", "agent", "tool", "thread", "arguments", "prompt", "answer")
+COLUMNS = (
+    "suspension",
+    "asked",
+    "expires",
+    "why",
+    "agent",
+    "tool",
+    "thread",
+    "arguments",
+    "prompt",
+    "answer",
+    "path",
+    "root",
+)
 EMPTY = "nothing waits for a decision"
 
 
 @click.command()
 @click.option("--agent", help="Only of this agent.")
 @click.option("--thread", "thread_id", metavar="ID", help="Only of this thread.")
-@click.option("--run", "run_id", metavar="ID", help="Only of this run.")
+@click.option("--run", "run_id", metavar="ID", help="Only of this run and the sub-agents below it.")
+@click.option("--root", "root_thread", metavar="THREAD", help="Only of this thread and the sub-agents below it.")
 @click.option("--why", type=click.Choice([str(one) for one in Why]), help="Only what was put aside for this reason.")
 @click.option("--after", metavar="SUSPENSION", help="Only what was asked after this one: the next page.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
@@ -30,6 +44,7 @@ def inbox(
     agent: str | None,
     thread_id: str | None,
     run_id: str | None,
+    root_thread: str | None,
     why: str | None,
     after: str | None,
     limit: int,
@@ -48,7 +63,8 @@ def inbox(
             limit=limit,
             agent=agent,
             thread_id=thread_id,
-            run_id=run_id,
+            root_run=run_id,
+            root_thread=root_thread,
             why=Why(why) if why else None,
             after=after,
         )
@@ -67,7 +83,7 @@ def _row(one: OpenQuestion) -> tuple[object, ...]:
 
     return (
         one.id, one.created_at, "overdue" if one.overdue else one.expires_at, one.why, one.agent, one.tool,
-        one.thread_id, short(one.arguments), one.prompt, answers(one.schema),
+        one.thread_id, short(one.arguments), one.prompt, answers(one.schema), one.path, one.root_thread,
     )  # fmt: skip
 
 
@@ -82,6 +98,7 @@ def _lines(one: OpenQuestion) -> list[str]:
         f"  {one.agent} wants {one.tool}  {short(one.arguments)}",
         *indented(one.prompt),
         f"  thread {one.thread_id}, run {one.run_id}",
+        *([f"  for {one.path}, thread {one.root_thread}"] if one.root_thread != one.thread_id else []),
     ]
     if one.schema is not None:
         lines.append(f"  answer with --payload: {answers(one.schema)}")

@@ -99,8 +99,9 @@ def _carried_out(rt: Runtime, request: TurnRequest, beat: float) -> TurnView:
 def _cancel(rt: Runtime, turn_id: str, reason: str) -> None:
     """Nobody else would end it. What is still at work for it is told to stop, and has a moment to do so."""
     from chordage.orchestrator import stages
+    from chordage.workers import local
 
-    stages.cancel_turn(rt, turn_id, reason)
+    local.carry_out(rt, stages.cancel_turn(rt, turn_id, reason)[1])
     let_go(rt)
 
 

@@ -36,6 +36,8 @@ def _turn(turn: TurnView) -> Iterator[str]:
     yield _pair("status", turn.fate)
     yield _pair("thread", turn.thread_id)
     yield _pair("agent", turn.agent, turn.strategy, f"group {turn.group.value}")
+    if turn.parent_run is not None:
+        yield _pair("asked by", f"run {turn.parent_run}", turn.path)
     yield _pair("from", turn.sender.value, turn.origin.value, turn.channel)
     yield _pair("came", moment(turn.queued_at))
     if turn.not_before is not None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from chordage.orchestrator.core.suspending import Action, OnExpiry, SuspensionStatus
-from chordage.orchestrator.views import AnswerView, CallView, QuestionView, answers
+from chordage.orchestrator.views import AnswerView, CallView, ChildView, QuestionView, answers
 from chordage.workers.cli.output import ago
 from chordage.workers.cli.output import span as long_span
 
@@ -32,7 +32,9 @@ def call_lines(call: CallView, indent: str) -> Iterator[str]:
     again = f", woken {call.wake_ups} times" if call.wake_ups > 1 else ""
     yield f"{indent}{state(call)}{took}{began}{worker}{again}"
     yield f"{indent}  asked  {short(call.arguments)}"
-    if call.question is not None:
+    if call.child is not None:
+        yield from _child(call.child, f"{indent}  ")
+    elif call.question is not None:
         yield from _question(call.question, f"{indent}  ")
     if call.content is not None:
         yield f"{indent}  said   {short(call.content)}"
@@ -43,6 +45,13 @@ def call_lines(call: CallView, indent: str) -> Iterator[str]:
 def state(call: CallView) -> str:
     status = f"{call.status.value} ({call.code})" if call.code else call.status.value
     return f"{call.tool}  {status}"
+
+
+def _child(child: ChildView, indent: str) -> Iterator[str]:
+    how = (child.disposition or child.status).value
+    yield f"{indent}agent  {child.agent}: {how}, turn {child.turn_id}" + (
+        f", run {child.run_id}" if child.run_id else ""
+    )
 
 
 def _question(question: QuestionView, indent: str) -> Iterator[str]:

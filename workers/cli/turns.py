@@ -35,7 +35,15 @@ def turns(
         print_json(found)
         return
     rows = [
-        (line.id, line.disposition or line.status, line.agent, line.queued_at, _took(line), line.thread_id, line.text)
+        (
+            line.id,
+            line.disposition or line.status,
+            line.path or line.agent,
+            line.queued_at,
+            _took(line),
+            line.thread_id,
+            line.text,
+        )
         for line in found
     ]
     columns = ("turn", "status", "agent", "came", "took", "thread", "text")

@@ -118,7 +118,10 @@ def test_a_file_with_a_byte_order_mark_is_fine(folder):
             'model = "m"\n[limits]\nrounds = 5',
             "agent.toml:3: limits.rounds: there is no such key; did you mean max_rounds?",
         ),
-        ('model = "m"\nzzz = 1', "agent.toml:2: zzz: there is no such key; there are: concurrency, fallbacks, "),
+        (
+            'model = "m"\nzzz = 1',
+            "agent.toml:2: zzz: there is no such key; there are: agents, concurrency, fallbacks, ",
+        ),
         ('modle = "m"\nmodel = "m"', "agent.toml:1: modle: there is no such key; did you mean model?"),
         (
             'model = "m"\nname = "two words"',

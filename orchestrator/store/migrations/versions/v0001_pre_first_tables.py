@@ -1,5 +1,7 @@
 """The first tables."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
@@ -12,7 +14,13 @@ depends_on = None
 
 MOMENT = sa.DateTime(timezone=True)
 JSON = sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
+ID = sa.String(length=200)
 SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def _kin() -> list[sa.Column[Any]]:
+    ids = [sa.Column(name, ID) for name in ("parent_run", "parent_call", "root_run", "root_thread")]
+    return [*ids, sa.Column("path", sa.Text()), sa.Column("max_depth", sa.Integer())]
 
 
 def upgrade() -> None:
@@ -126,6 +134,8 @@ def upgrade() -> None:
         sa.Column("rested_ms", sa.Integer(), nullable=False),
         sa.Column("rested_since", MOMENT, nullable=True),
         sa.Column("replay_from", sa.Integer(), nullable=True),
+        *_kin(),
+        sa.Column("children", sa.Integer(), nullable=False),
         sa.Column("kept_reason", sa.String(length=30), nullable=True),
         sa.Column("kept_code", sa.String(length=100), nullable=True),
         sa.Column("kept_detail", sa.Text(), nullable=True),
@@ -186,7 +196,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("suspensions", schema=None) as batch_op:
         unsettled = sa.text("status IN ('decided', 'open')")
-        asked = sa.text("status = 'open'")
+        asked = sa.text("status = 'open' AND why <> 'child'")
         may_expire = sa.text("status = 'open' AND expires_at IS NOT NULL AND escalated_at IS NULL")
         for name, columns, where in (
             ("ix_suspensions_run", ["run_id"], unsettled),
@@ -267,6 +277,8 @@ def upgrade() -> None:
         sa.Column("due_at", MOMENT, nullable=False),
         sa.Column("deadline", MOMENT, nullable=True),
         sa.Column("nudge_at", MOMENT, nullable=False),
+        *_kin(),
+        sa.Column("cancel_asked", sa.Integer(), nullable=True),
         sa.Column("queued_at", MOMENT, nullable=False),
         sa.Column("started_at", MOMENT, nullable=True),
         sa.Column("done_at", MOMENT, nullable=True),
@@ -278,6 +290,14 @@ def upgrade() -> None:
         sa.UniqueConstraint("thread_id", "arrival", name=op.f("uq_turns_thread_id_arrival")),
     )
     with op.batch_alter_table("turns", schema=None) as batch_op:
+        is_child = sa.text("parent_call IS NOT NULL")
+        unwanted = sa.text("cancel_asked = 1 AND status <> 'done'")
+        for name, columns, where, unique in (
+            ("uq_turns_child", ["parent_call"], is_child, True),
+            ("ix_turns_children", ["parent_run"], is_child, False),
+            ("ix_turns_unwanted", ["id"], unwanted, False),
+        ):
+            batch_op.create_index(name, columns, unique=unique, sqlite_where=where, postgresql_where=where)
         batch_op.create_index(
             "ix_turns_behind",
             ["nudge_at"],

@@ -1,0 +1,99 @@
+"""Children of runs: turns that a call of another run waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, or_, select, update
+
+from chordage.orchestrator.core.status import TurnStatus
+from chordage.orchestrator.core.suspending import SuspensionStatus, Why
+from chordage.orchestrator.store.schema import (
+    ASKED_OF_PEOPLE,
+    OPEN_SUSPENSIONS,
+    QUEUED_TURNS,
+    UNWANTED_TURNS,
+    has,
+    runs,
+    suspensions,
+    turns,
+)
+from chordage.orchestrator.store.tx import Tx
+
+_TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
+_OPEN = suspensions.c.why == Why.CHILD.value, OPEN_SUSPENSIONS
+
+
+def count(tx: Tx, run_id: str, more: int) -> None:
+    """A run has asked that many more sub-agents."""
+    tx.execute(update(runs).where(runs.c.id == run_id).values(children=runs.c.children + more))
+
+
+def are_open(tx: Tx, run_id: str) -> bool:
+    """Whether a child of this run has not answered yet."""
+    found = select(suspensions.c.id).where(suspensions.c.run_id == run_id, *_OPEN)
+    return tx.execute(found.limit(1)).first() is not None
+
+
+def ask_people(tx: Tx, root_run: str) -> bool:
+    """Whether a person is asked something anywhere in this tree."""
+    found = select(suspensions.c.id).join(runs, runs.c.id == suspensions.c.run_id)
+    of_tree = found.where(ASKED_OF_PEOPLE, or_(runs.c.id == root_run, runs.c.root_run == root_run))
+    return tx.execute(of_tree.limit(1)).first() is not None
+
+
+def question(tx: Tx, call_id: str) -> str | None:
+    """The suspension that the child of this call answers, while nobody has."""
+    return tx.execute(select(suspensions.c.id).where(suspensions.c.call_id == call_id, *_OPEN)).scalar()
+
+
+def mark_answered(tx: Tx, suspension_id: str) -> bool:
+    moved = update(suspensions).where(suspensions.c.id == suspension_id, OPEN_SUSPENSIONS)
+    return tx.execute(moved.values(status=SuspensionStatus.DECIDED.value)).rowcount == 1
+
+
+def charge(tx: Tx, parent_run: str, child_run: str) -> None:
+    """What a child has used, its own children included, is used by whoever asked it."""
+    used = {name: select(runs.c[name]).where(runs.c.id == child_run).scalar_subquery() for name in _TOKENS}
+    own = {name: runs.c[name] for name in _TOKENS}
+    tx.execute(update(runs).where(runs.c.id == parent_run).values({name: own[name] + used[name] for name in _TOKENS}))
+
+
+def give_up(tx: Tx, *, run_id: str | None = None, call_id: str | None = None) -> list[str]:
+    """Nobody waits any more for the children of this run, or for that of this call: those that are not done."""
+    of_whom: ColumnElement[bool] = turns.c.parent_run == run_id if call_id is None else turns.c.parent_call == call_id
+    unwanted = update(turns).where(
+        of_whom, turns.c.parent_call.is_not(None), has(turns.c.status, TurnStatus.QUEUED, TurnStatus.ACTIVE)
+    )
+    return sorted(tx.execute(unwanted.values(cancel_asked=1).returning(turns.c.id)).scalars())
+
+
+def unwanted(tx: Tx, limit: int) -> list[str]:
+    """Children that were given up and are not done."""
+    return list(tx.execute(select(turns.c.id).where(UNWANTED_TURNS).order_by(turns.c.id).limit(limit)).scalars())
+
+
+def spans(tx: Tx, run_id: str, since: datetime, now: datetime) -> list[tuple[datetime, datetime]]:
+    """When the children of this run were at work after `since`: each as if it had not rested, up to its end."""
+    found = (
+        select(runs.c.started_at, func.coalesce(runs.c.ended_at, now).label("to"), runs.c.rested_ms)
+        .join(turns, turns.c.run_id == runs.c.id)
+        .where(turns.c.parent_run == run_id, turns.c.parent_call.is_not(None))
+    )
+    begun = ((row.started_at + timedelta(milliseconds=row.rested_ms), row.to) for row in tx.execute(found))
+    return [(max(since, start), end) for start, end in begun if end > since]
+
+
+def of_calls(tx: Tx, call_ids: Collection[str]) -> list[dict[str, Any]]:
+    """The turn of the child of each of these calls."""
+    names = ("id", "thread_id", "agent", "run_id", "status", "disposition", "parent_call")
+    found = select(*(turns.c[name] for name in names)).where(turns.c.parent_call.in_(sorted(call_ids)))
+    return [dict(row) for row in tx.execute(found).mappings()]
+
+
+def queued_below(tx: Tx, root_run: str) -> list[tuple[str, str]]:
+    """Turns of a tree that have not started, each with its thread."""
+    found = select(turns.c.id, turns.c.thread_id).where(QUEUED_TURNS, turns.c.root_run == root_run)
+    return [(row.id, row.thread_id) for row in tx.execute(found.order_by(turns.c.due_at, turns.c.id))]
