@@ -11,16 +11,15 @@ from chordage.orchestrator.core.agent import Limits
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.model import StopReason, ToolSays, UserSays
 from chordage.orchestrator.core.output import demand as words
-from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.core.reasons import stopped
 from chordage.orchestrator.core.transcript import NOT_RUN, REFUSED
 from chordage.orchestrator.core.verdicts import Terminate
 from chordage.orchestrator.gateways.output_forms import SchemaForm
-from chordage.orchestrator.plugins.base import Plugin
-from chordage.orchestrator.plugins.crew import Crew
 from support.fakes import asking, spoken
+from support.hooks import after_model, install
 from support.invariants import check_all
-from support.outputs import BAD, GOOD, PROSE, SCHEMA, WRONG, Saying, demand, kinds, last_end, refusals, saying
+from support.one_turn import change_agent, kinds
+from support.outputs import BAD, GOOD, PROSE, SCHEMA, WRONG, Saying, demand, last_end, refusals, saying
 
 ANSWER = ["AssistantTurnCommitted", "OutputRefused", "AssistantTurnCommitted", "RunFinished"]
 
@@ -31,16 +30,6 @@ def play(world, *replies, form=None, **submitted) -> views.TurnView:
     turn = world.submit(**submitted)
     world.run_dry()
     return views.turn(world.store, turn)
-
-
-def settings(world, **changed):
-    world.agents.agents["ada"] = replace(world.agents.agents["ada"], **changed)
-
-
-def crew(world, hook, verdict):
-    plugin = type("Tested", (Plugin,), {"id": "tested", hook.value: lambda self, context: [verdict]})()
-    made = Crew([plugin])
-    object.__setattr__(world.runtime, "crews", lambda agent: made)
 
 
 @pytest.mark.parametrize("strategy", ["react", "direct"])
@@ -148,7 +137,7 @@ def test_a_round_between_two_refusals_gives_no_second_repair(world):
 
 
 def test_a_repair_is_no_round_but_a_round_behind_it_counts(world):
-    settings(world, limits=Limits(max_rounds=1))
+    change_agent(world, limits=Limits(max_rounds=1))
     ask = asking(("pure", {"n": 1}))
     assert play(world, ask, BAD, GOOD).output == {"n": 7}
     assert play(world, ask, BAD, ask).code == "max_rounds"
@@ -156,7 +145,7 @@ def test_a_repair_is_no_round_but_a_round_behind_it_counts(world):
 
 
 def test_no_repair_is_asked_for_when_the_time_of_the_turn_is_up(world):
-    settings(world, limits=Limits(timeout=10))
+    change_agent(world, limits=Limits(timeout=10))
     world.models.before_reply = lambda prompt: world.clock.pass_by(11)
     turn = play(world, BAD, GOOD)
 
@@ -165,7 +154,7 @@ def test_no_repair_is_asked_for_when_the_time_of_the_turn_is_up(world):
 
 
 def test_an_answer_that_fits_is_taken_however_late_it_is(world):
-    settings(world, limits=Limits(timeout=10))
+    change_agent(world, limits=Limits(timeout=10))
     world.models.before_reply = lambda prompt: world.clock.pass_by(11)
     assert play(world, GOOD).output == {"n": 7}
 
@@ -191,7 +180,7 @@ def test_calls_of_an_answer_that_may_call_nothing_are_closed_and_told_before_the
 
 
 def test_a_run_that_a_plugin_stops_is_not_asked_to_repair(world):
-    crew(world, Hook.AFTER_INFERENCE, Terminate(stopped("budget", "spent")))
+    install(world, after_model(Terminate(stopped("budget", "spent"))))
     turn = play(world, BAD)
 
     assert (turn.reason, turn.code, turn.output) == ("stopped", "budget", None)
@@ -199,7 +188,7 @@ def test_a_run_that_a_plugin_stops_is_not_asked_to_repair(world):
 
 
 def test_an_answer_that_fits_is_not_lost_when_a_plugin_stops_the_run(world):
-    crew(world, Hook.AFTER_INFERENCE, Terminate(stopped("budget", "spent")))
+    install(world, after_model(Terminate(stopped("budget", "spent"))))
     turn = play(world, GOOD)
     assert (turn.code, turn.output) == ("budget", {"n": 7})
 

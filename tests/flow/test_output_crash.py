@@ -8,7 +8,8 @@ from chordage.orchestrator import views
 from chordage.orchestrator.core.intents import CallModel
 from support.fakes import asking
 from support.invariants import check_all
-from support.outputs import BAD, GOOD, PROSE, demand, kinds, refusals, saying
+from support.one_turn import kinds
+from support.outputs import BAD, GOOD, PROSE, demand, refusals, saying
 from support.world import Died, World
 
 COMMITS = 7  # admission, start, ask, outcome, refused, answered; and one more than there are

@@ -5,26 +5,18 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator import views
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, Why
 from support.fakes import asking
 from support.invariants import check_all
 from support.outputs import BAD, GOOD, PROSE, demand, refusals, saying
+from support.questions import approve, asks_once
 
 ASK = asking(("pure", {"n": 0}), ("pure", {"n": 1}))
 
 
 def play(world, *replies) -> str:
-    """Of each round of two calls the first waits the first time it runs, so that the model is asked meanwhile."""
-    asked = set()
-
-    def asks(order):
-        if order.arguments["n"] != 0 or order.call_id in asked:
-            return None
-        asked.add(order.call_id)
-        return Question(why=Why.TOOL, prompt="May I?")
-
+    """The first call of the round waits, so that the model is asked again meanwhile."""
     demand(world)
-    world.tools.asks = asks
+    world.tools.asks = asks_once(0)
     world.models.script = saying(*replies)
     turn = world.submit()
     world.run_dry()
@@ -32,18 +24,12 @@ def play(world, *replies) -> str:
     return turn
 
 
-def approve(world) -> None:
-    (row,) = world.inbox()
-    world.decide(DecisionRequest(target=row["id"], action=Action.RESUME, payload=True))
-    world.run_dry()
-
-
 @pytest.mark.parametrize("meanwhile", [PROSE, BAD, GOOD])
 def test_what_is_said_while_a_call_waits_need_not_fit_and_costs_no_repair(world, meanwhile):
     turn = play(world, ASK, meanwhile, BAD, '{"n": 9}')
     assert refusals(world) == []
 
-    approve(world)
+    approve(world, *world.inbox())
 
     found = views.turn(world.store, turn)
     assert (found.disposition, found.output) == ("answered", {"n": 9})
@@ -55,7 +41,7 @@ def test_a_run_that_has_used_its_repair_waits_all_the_same_and_fails_only_at_its
     turn = play(world, BAD, ASK, PROSE, BAD)
     assert len(refusals(world)) == 1
 
-    approve(world)
+    approve(world, *world.inbox())
 
     found = views.turn(world.store, turn)
     assert (found.code, len(refusals(world))) == ("output_invalid", 1)
@@ -64,7 +50,7 @@ def test_a_run_that_has_used_its_repair_waits_all_the_same_and_fails_only_at_its
 
 def test_once_nothing_waits_any_more_a_run_is_held_to_its_output(world):
     turn = play(world, ASK, PROSE, PROSE, PROSE)
-    approve(world)
+    approve(world, *world.inbox())
 
     found = views.turn(world.store, turn)
     assert (found.disposition, found.code) == ("failed", "output_invalid")

@@ -61,7 +61,3 @@ def last_end(world: World) -> dict[str, Any]:
 
 def refusals(world: World) -> list[str]:
     return [row["body"]["why"] for row in world.rows("journal", kind="OutputRefused")]  # type: ignore[index]
-
-
-def kinds(world: World) -> list[object]:
-    return [row["kind"] for row in world.rows("journal")]
