@@ -93,6 +93,9 @@ turns = Table(
     Column("status", String(20), nullable=False),
     # The next of its thread to start, and nothing on the thread is open. Set by whoever makes it true.
     Column("ready", Integer, nullable=False),
+    Column(
+        "steers", Integer, nullable=False
+    ),  # 1: a run of its thread may take it in, if it is at work before this starts
     Column("disposition", String(20)),
     Column("detail", Text),  # why a turn ended that never started; of others the run tells
     Column("run_id", Id),
@@ -139,6 +142,14 @@ Index(
     sqlite_where=_QUEUED,
     postgresql_where=_QUEUED,
 )
+_STEERING = text("status = 'queued' AND steers = 1")
+Index(
+    "ix_turns_steering",
+    turns.c.thread_id,
+    turns.c.arrival,
+    sqlite_where=_STEERING,
+    postgresql_where=_STEERING,
+)
 _MORTAL = text("status = 'queued' AND deadline IS NOT NULL")
 Index("ix_turns_deadline", turns.c.deadline, sqlite_where=_MORTAL, postgresql_where=_MORTAL)
 
@@ -171,6 +182,7 @@ runs = Table(
     Column("rested_ms", Integer, nullable=False),  # how long it has waited for decisions
     Column("rested_since", Moment),
     Column("replay_from", Integer),  # the lowest step of which calls are carried out again
+    Column("steers", Integer, nullable=False),  # 1 while a message waits to be taken in at its next step
     # What it will end with once nothing is suspended any more.
     Column("kept_reason", String(30)),
     Column("kept_code", String(100)),
@@ -240,6 +252,14 @@ journal = Table(
     sqlite_autoincrement=True,
 )
 Index("ix_journal_thread", journal.c.thread_id, journal.c.id)
+_ROLLED_BACK = text("kind = 'RolledBack'")
+Index(
+    "ix_journal_rolled_back",
+    journal.c.thread_id,
+    journal.c.run_id,
+    sqlite_where=_ROLLED_BACK,
+    postgresql_where=_ROLLED_BACK,
+)
 
 suspensions = Table(
     "suspensions",
@@ -344,4 +364,5 @@ RUNNING_RUNS = has(runs.c.status, RunStatus.RUNNING)
 FLYING_CALLS = and_(has(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
 OPEN_SUSPENSIONS = has(suspensions.c.status, SuspensionStatus.OPEN)
 QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)
+STEERING_TURNS = and_(QUEUED_TURNS, has(turns.c.steers, 1))
 READY_TURNS = and_(QUEUED_TURNS, has(turns.c.ready, 1))

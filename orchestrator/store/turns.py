@@ -94,6 +94,7 @@ def _somebody_is_ahead() -> ColumnElement[bool]:
 _FIELDS = (
     "id", "thread_id", "arrival", "agent", "grp", "rank", "tenant", "origin", "channel", "sender", "text", "meta",
     "strategy", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at", "nudge_at",
+    "steers",
 )  # fmt: skip
 
 _ADMIT = Hot(
