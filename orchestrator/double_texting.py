@@ -53,7 +53,7 @@ def meet(tx: Tx, rt: Runtime, agent: AgentSpec, came: Arrival) -> Met:
     how = busy.end_of(run, came.request, agent, came.manner)
     if how is not None:
         return _end(tx, rt, run, how, came)
-    if came.manner is WhenBusy.STEER and _can_answer(run, agent, came.request):
+    if came.manner is WhenBusy.STEER:
         claims.address(tx, run.id)
     return Met()
 
@@ -67,7 +67,3 @@ def _end(tx: Tx, rt: Runtime, run: Run, how: Ending, came: Arrival) -> Met:
         return Met(ended=run, intents=ended)
     freed = claims.make_next_ready(tx, came.thread_id, rt.now())
     return Met(intents=[Dispatch(group=freed)] if freed else [])
-
-
-def _can_answer(run: Run, agent: AgentSpec, request: TurnRequest) -> bool:
-    return (run.agent, run.strategy) == (agent.name, request.strategy or agent.strategy)

@@ -125,8 +125,14 @@ def test_it_starts_although_another_was_ready_on_its_thread(world: World) -> Non
     world.models.script = all_it_heard
     world.submit("chore", group=Group.CHORE)
     world.submit("chat")
+    late = [intent for intent in world.pending if intent.group is Group.CHORE]
     world.pending = [intent for intent in world.pending if intent.group is Group.CHAT]
-    in_the_model_call(world, lambda: interrupt(world, "now"))
+
+    def interrupt_and_wake_the_chore() -> None:
+        interrupt(world, "now")
+        world.pending[:0] = late
+
+    in_the_model_call(world, interrupt_and_wake_the_chore)
     world.run_dry()
     world.sweep(100)
     world.run_dry()
@@ -160,6 +166,18 @@ def test_who_was_to_steer_the_run_that_ended_has_a_turn_of_its_own_behind(world:
 
     assert heard(world.models.prompts[-1]) == ["do it", "now", "mind this"]
     assert dispositions(world) == ["cancelled", "answered", "answered"]
+    check_all(world.store)
+
+
+def test_who_came_before_the_interruption_is_not_taken_in_beside_who_came_after_it(world: World) -> None:
+    world.models.script = a_round_then_all_it_heard
+    in_the_first_call(world, lambda: [steer(world, "older"), interrupt(world, "now")])
+    in_the_model_call(world, lambda: steer(world, "younger"), number=2)
+    world.submit("do it")
+    world.run_dry()
+
+    assert heard(world.models.prompts[-1]) == ["do it", "now", "younger", "older"]
+    assert dispositions(world) == ["cancelled", "answered", "answered", "steered"]
     check_all(world.store)
 
 

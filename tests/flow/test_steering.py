@@ -11,8 +11,9 @@ from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, WhenBusy, WhileWaiting
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch
-from chordage.orchestrator.core.model import StopReason
+from chordage.orchestrator.core.model import Prompt, StopReason, UserSays
 from chordage.orchestrator.plugins.base import Plugin
+from chordage.orchestrator.store import runs
 from support.busy_thread import (
     a_round_then_all_it_heard,
     all_it_heard,
@@ -51,6 +52,7 @@ def test_into_a_round_it_is_heard_behind_the_results(world: World) -> None:
 
     assert dispositions(world) == ["answered", "steered"]
     run = world.row("runs")
+    assert run["steers"] == 0, "nobody waits any more"
     assert {turn["run_id"] for turn in world.rows("turns")} == {run["id"]}
     assert shapes(world.models.prompts[-1]) == ["UserSays", "AssistantSays", "ToolSays", "ToolSays", "UserSays"]
     assert views.turn(world.store, first).answer == "do it | mind this"
@@ -78,6 +80,21 @@ def test_while_the_model_asks_for_tools_it_waits_for_their_results(world: World)
 
     assert shapes(world.models.prompts[-1]) == ["UserSays", "AssistantSays", "ToolSays", "ToolSays", "UserSays"]
     assert dispositions(world) == ["answered", "steered"]
+    check_all(world.store)
+
+
+def test_behind_a_last_reply_with_half_a_call_it_has_a_step_of_its_own(world: World) -> None:
+    """The reply ends the run although it names a call: that is closed as not run, at the step behind the reply."""
+    half = replace(rounds_of(1)(Prompt(system="", said=(UserSays(text="x"),), offers=())), stop=StopReason.END)
+    world.models.script = lambda prompt: half if len(world.models.prompts) == 1 else all_it_heard(prompt)
+    in_the_model_call(world, lambda: steer(world, "and this"))
+    world.submit("do it")
+    world.run_dry()
+
+    assert dispositions(world) == ["answered", "steered"]
+    assert [(step.number, step.kind.value) for step in views.run(world.store, world.row("runs")["id"]).steps] == [
+        (1, "inference"), (2, "tool_round"), (3, "steered"), (4, "inference"),
+    ]  # fmt: skip
     check_all(world.store)
 
 
@@ -157,12 +174,14 @@ def test_plugins_hear_of_the_start_of_a_run_that_takes_messages_in_at_once(world
 def test_a_run_takes_in_only_what_it_can_answer_as_asked(world: World, other: dict) -> None:
     world.agents.agents["bob"] = AgentSpec(name="bob", model="fake")
     world.models.script = a_round_then_all_it_heard
-    in_the_first_call(world, lambda: steer(world, "not for you", **other))
+    in_the_first_call(world, lambda: [steer(world, "not for you", **other), steer(world, "for you")])
     world.submit("do it")
     world.run_dry()
 
-    assert dispositions(world) == ["answered", "answered"]
-    assert len(world.rows("runs")) == 2
+    assert dispositions(world) == ["answered", "answered", "steered"]
+    assert [row["body"]["text"] for row in world.rows("journal", kind="UserMessage")] == [
+        "do it", "for you", "not for you",
+    ]  # fmt: skip
     check_all(world.store)
 
 
@@ -290,6 +309,7 @@ def test_one_that_is_cancelled_in_time_leaves_no_trace_in_the_run(world: World) 
     world.run_dry()
 
     assert dispositions(world) == ["answered", "cancelled"]
+    assert world.row("runs")["steers"] == 0
     assert heard(world.models.prompts[-1]) == ["do it"]
     assert len(world.models.prompts) == 2
     check_all(world.store)
@@ -400,6 +420,30 @@ def test_a_wake_up_that_comes_twice_takes_nothing_in_twice(world: World) -> None
         intent = world.pending[0]
         world.deliver(intent)
         world.deliver(world.pending.pop(world.pending.index(intent)))
+    world.run_dry()
+
+    assert dispositions(world) == ["answered", "steered"]
+    check_all(world.store)
+
+
+def test_whoever_saw_the_round_settled_too_early_takes_nothing_in(world: World) -> None:
+    """A call that was decided about may join a round between the look at the run and its lock."""
+    world.models.script = a_round_then_all_it_heard
+
+    def steer_and_go_on_too_early() -> None:
+        turn = steer(world, "mind this")
+        with world.store.read() as tx:
+            run = runs.load(tx, world.row("runs")["id"])
+        assert run is not None
+        assert run.in_flight == 2
+        assert stages.call_model(world.runtime, run.id, run.step + 1, replace(run, in_flight=0)) == []
+        assert world.row("turns", id=turn)["status"] == "queued"
+
+    in_the_first_call(world, steer_and_go_on_too_early)
+    world.submit("do it")
+    world.run_dry()
+    world.forget_the_dead()
+    world.sweep(100)
     world.run_dry()
 
     assert dispositions(world) == ["answered", "steered"]
