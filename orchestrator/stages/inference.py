@@ -179,9 +179,7 @@ def _prompt(scene: Scene, said: tuple[Said, ...], found: Inference) -> Prompt:
     demanded = "" if schema is None else demand(schema)
     texts = (scene.agent.instructions, demanded, *phasing.texts_due(scene.hearing, found))
     system = "\n\n".join(text for text in texts if text)
-    return Prompt(
-        system=system, said=said, offers=offers, params={**scene.agent.params, **found.params}, output=schema
-    )
+    return Prompt(system=system, said=said, offers=offers, params={**scene.agent.params, **found.params}, output=schema)
 
 
 def _ask(rt: Runtime, work: Work, hand: Hand) -> tuple[Reply, PlanDecision | None]:
