@@ -12,7 +12,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, assert_never
 
-from chordage.orchestrator import asking, children, ending, gate, offering, phasing, planning, resting, shaping
+from chordage.orchestrator import (
+    asking,
+    children,
+    ending,
+    gate,
+    offering,
+    phasing,
+    planning,
+    resting,
+    shaping,
+    steering,
+)
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode, ToolSpec
 from chordage.orchestrator.core.errors import UserError
@@ -25,7 +36,7 @@ from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.state import Planning
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
 from chordage.orchestrator.core.reasons import Ending, Reason, failed, stopped
-from chordage.orchestrator.core.records import Answer, Checkpoint, NewCall, Phase, Run
+from chordage.orchestrator.core.records import Answer, Checkpoint, NewCall, Phase, Run, Turn
 from chordage.orchestrator.core.rounds import distinct, generations, spread
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.suspending import Question
@@ -328,9 +339,31 @@ def _ask_to_repair(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judg
 
 
 def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how: Ending) -> Crossing:
+    """A run that would end of itself goes on instead, if a message waits to be taken in."""
+    if how.reason is not Reason.NATURAL_END:
+        return _end(tx, rt, at, scene, judged, how)
+    crossing = _end(tx, rt, at, scene, judged, how, unless_steered=True)
+    if crossing.ours or (waiting := steering.who_waits(tx, rt, at, scene.agent.limits)) is None:
+        return crossing
+    return _go_on_with(tx, rt, at, scene, judged, waiting) if waiting else _end(tx, rt, at, scene, judged, how)
+
+
+def _go_on_with(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, waiting: Sequence[Turn]) -> Crossing:
+    reply = judged.reply
+    behind = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
+    first = at.step + 1 + bool(reply.asks)  # asks that are not carried out have their step too
+    crossing = steering.take_in(tx, rt, at, waiting, first=first, behind=behind, rounds=1, usage=reply.usage)
+    if crossing.ours and reply.asks:
+        _close_unrun(tx, rt, at, scene, reply)
+    return crossing
+
+
+def _end(
+    tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how: Ending, *, unless_steered: bool = False
+) -> Crossing:
     reply = judged.reply
     if resting.is_held_up(tx, at.run, how):  # so this is not the answer, and need not fit
-        return _finish_later(tx, rt, at, scene, judged, how)
+        return _finish_later(tx, rt, at, scene, judged, how, unless_steered=unless_steered)
     match judged.output:
         case Refused(why=why):
             repair = _in_time(at.run, scene.agent, Infer(), rt.now())
@@ -339,7 +372,7 @@ def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how
             how = repair.ending
         case Ended(ending=ended):
             how = ended
-    if not claims.finish(tx, at, how, usage=reply.usage, now=rt.now()):
+    if not claims.finish(tx, at, how, usage=reply.usage, now=rt.now(), unless_steered=unless_steered):
         return resting.NOT_OURS
     if at.run.suspended:  # such an end waits for nobody
         ending.close_open_calls(tx, rt, at.run, code="run_ended", content=NOT_RUN)
@@ -352,15 +385,18 @@ def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how
     return Crossing(intents=ending.close_turn(tx, rt, at.run, at.step, how, rows, text=text, told=told), ended=True)
 
 
-def _finish_later(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how: Ending) -> Crossing:
+def _finish_later(
+    tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how: Ending, *, unless_steered: bool
+) -> Crossing:
     """The reply would end the run, and calls of it still wait for a decision: it is kept, and the run waits with
     them.
     """
     reply = judged.reply
     rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
     crossing = resting.rest(
-        tx, rt, at, to=at.step + 1, kept=how, rows=rows, mode=scene.agent.tool_mode, usage=reply.usage, rounds=1
-    )
+        tx, rt, at, to=at.step + 1, kept=how, rows=rows, mode=scene.agent.tool_mode, usage=reply.usage, rounds=1,
+        unless_steered=unless_steered,
+    )  # fmt: skip
     if crossing.ours and reply.asks:
         _close_unrun(tx, rt, at, scene, reply)
     return crossing

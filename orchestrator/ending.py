@@ -13,7 +13,7 @@ from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Intent
 from chordage.orchestrator.core.model import Attempt
-from chordage.orchestrator.core.reasons import SUPERSEDED, Ending, disposition_of, failed
+from chordage.orchestrator.core.reasons import BY_A_MESSAGE, ROLLED_BACK, Ending, disposition_of, failed
 from chordage.orchestrator.core.records import Checkpoint, Phase, Run
 from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, attempts_of
@@ -58,13 +58,15 @@ def end_run(tx: Tx, rt: Runtime, run: Run, ending: Ending, *, content: str) -> l
     now = rt.now()
     if not claims.end_run(tx, run, ending, now):
         return None
-    code = SUPERSEDED if ending.code == SUPERSEDED else ending.reason.value
+    code = ending.code if ending.code in BY_A_MESSAGE else ending.reason.value
     close_open_calls(tx, rt, run, code=code, content=content)
     told = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail}
     rows = [
         *_settled_round(tx, rt, run),
         journal.entry(run.thread_id, run.id, run.step, Checkpoint.RUN_INTERRUPTED, told, now),
     ]
+    if ending.code == ROLLED_BACK:
+        rows.append(journal.entry(run.thread_id, run.id, run.step, Checkpoint.ROLLED_BACK, {}, now))
     return close_turn(tx, rt, run, run.step, ending, rows, text=None)
 
 

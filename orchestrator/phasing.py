@@ -86,9 +86,9 @@ def hearing(rt: Runtime, run: Run, agent: AgentSpec, step: int, **known: Any) ->
     return Hearing(rt=rt, crew=rt.crews(agent), run=run, agent=agent, step=step, **known)
 
 
-def start(at: Hearing) -> None:
-    """RunStart, in the first step of a run."""
-    if at.step == 1 and at.crew.listens(Hook.RUN_START):
+def start(at: Hearing, *, is_first: bool) -> None:
+    """RunStart, before the model is asked for the first time."""
+    if is_first and at.crew.listens(Hook.RUN_START):
         at.hear(Hook.RUN_START, phases.RunStart(**at.moment()))
 
 

@@ -31,6 +31,7 @@ class Crossing:
     ours: bool = True
     ended: bool = False
     rests: bool = False
+    steered: tuple[str, ...] = ()  # turns that the run has taken in
 
 
 NOT_OURS = Crossing(ours=False)
@@ -55,11 +56,14 @@ def rest(
     mode: ToolMode = ToolMode.PARALLEL,
     usage: Usage = NO_USAGE,
     rounds: int = 0,
+    unless_steered: bool = False,
 ) -> Crossing:
     """Running -> Waiting. A decision that came in while the last work was done moves it on at once."""
     if kept is not None and kept.reason is Reason.NATURAL_END:
         kept = None  # there will be results that the model has not seen: it is asked again
-    if not claims.rest(tx, at, to=to, kept=kept, rounds=rounds, usage=usage, now=rt.now()):
+    if not claims.rest(
+        tx, at, to=to, kept=kept, rounds=rounds, usage=usage, now=rt.now(), unless_steered=unless_steered
+    ):
         return NOT_OURS
     run, now = at.run, rt.now()
     waits = {"calls": [call.id for call in calls.unsettled(tx, run.id)]}

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
-from chordage.orchestrator.core.agent import WhileWaiting
+from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, WhenBusy
+from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.suspending import Action, DecisionRequest
 
 
@@ -54,7 +54,7 @@ class TurnFields(BaseModel):
     reply_target: dict[str, Any] | None = None
     not_before: AwareDatetime | None = None
     deadline: AwareDatetime | None = None
-    when_busy: WhenBusy = WhenBusy.ENQUEUE
+    when_busy: WhenBusy | None = None
     while_waiting: WhileWaiting | None = None
     decisions: tuple[DecisionFields, ...] = ()
 

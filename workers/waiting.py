@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from chordage.config.settings import Settings
 from chordage.orchestrator import views
-from chordage.orchestrator.core.status import TurnStatus
+from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.gateways.redis_events import done_channel
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.views import TurnView
@@ -51,6 +51,19 @@ def wait_for_turn(
             if turn.status is TurnStatus.DONE or left <= 0:
                 return turn
             word.wait(min(LOOK, left))
+
+
+def wait_for_answer(
+    redis: Redis | None, rt: Runtime, turn_id: str, timeout: float | None, *, prefix: str = "chordage:"
+) -> TurnView:
+    """The same; a turn that was taken into a run is answered by that run, so its end is waited for too."""
+    until = None if timeout is None else time.monotonic() + timeout
+    turn = wait_for_turn(redis, rt, turn_id, timeout, prefix=prefix)
+    if turn.disposition is not Disposition.STEERED or turn.run_id is None:
+        return turn
+    left = None if until is None else max(0.0, until - time.monotonic())
+    wait_for_turn(redis, rt, views.run(rt.store, turn.run_id).turn_id, left, prefix=prefix)
+    return views.turn(rt.store, turn_id)
 
 
 class Word:

@@ -34,6 +34,16 @@ class ToolMode(StrEnum):
     SEQUENTIAL = "sequential"  # one by one; a call that waits holds up those behind it
 
 
+class WhenBusy(StrEnum):
+    """What a message does that comes while its thread's run is at work."""
+
+    ENQUEUE = "enqueue"  # it waits for its turn
+    REJECT = "reject"  # it is refused
+    INTERRUPT = "interrupt"  # it ends the run; what that has finished stays
+    ROLLBACK = "rollback"  # ... and what that has said leaves the history
+    STEER = "steer"  # the run takes it in at its next step
+
+
 class OnUnknown(StrEnum):
     """What follows when nobody knows whether an unsafe call took effect."""
 
@@ -141,6 +151,7 @@ class AgentSpec:
     mixed_round: MixedRound = MixedRound.CONTINUE
     on_unknown: OnUnknown = OnUnknown.ASK
     while_waiting: WhileWaiting | None = None  # None: supersede for chat, hold for the rest
+    when_busy: WhenBusy = WhenBusy.ENQUEUE  # for messages that say nothing themselves
     plugins: tuple[PluginUse, ...] = ()
     output: OutputUse | None = None  # None: any text
     plan: PlanSpec = PlanSpec()

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from chordage.orchestrator.core.agent import WhileWaiting
+from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.suspending import DecisionRequest
@@ -29,11 +29,6 @@ class Sender(StrEnum):
     GUEST = "guest"
     SELF = "self"
     SERVICE = "service"
-
-
-class WhenBusy(StrEnum):
-    ENQUEUE = "enqueue"
-    REJECT = "reject"
 
 
 SELF_MADE = frozenset({Origin.TASK, Origin.CHORE, Origin.WILL})
@@ -82,7 +77,7 @@ class TurnRequest:
     reply_target: dict[str, Any] | None = None
     not_before: datetime | None = None
     deadline: datetime | None = None
-    when_busy: WhenBusy = WhenBusy.ENQUEUE
+    when_busy: WhenBusy | None = None  # None: as the agent says
     while_waiting: WhileWaiting | None = None  # None: as the agent says
     decisions: tuple[DecisionRequest, ...] = ()  # applied before the message is looked at
 
@@ -173,12 +168,6 @@ def _check_group(request: TurnRequest) -> None:
             f"{request.message.origin.value!r}: a turn may only be moved downwards",
             field="group",
         )
-
-
-def supersedes(request: TurnRequest, usual: WhileWaiting | None) -> bool:
-    """Whether this message ends a run of its thread that waits for decisions, instead of waiting with it."""
-    of_group = WhileWaiting.SUPERSEDE if group_of(request) is Group.CHAT else WhileWaiting.HOLD
-    return (request.while_waiting or usual or of_group) is WhileWaiting.SUPERSEDE
 
 
 def group_of(request: TurnRequest) -> Group:

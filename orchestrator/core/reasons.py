@@ -33,6 +33,9 @@ DISPOSITION_OF = {
 }
 
 SUPERSEDED = "superseded"
+INTERRUPTED = "interrupted"
+ROLLED_BACK = "rolled_back"
+BY_A_MESSAGE = frozenset({SUPERSEDED, INTERRUPTED, ROLLED_BACK})  # a later message ended the run
 
 
 def disposition_of(ending: Ending) -> Disposition:
@@ -53,6 +56,14 @@ def failed(code: str, detail: str) -> Ending:
 
 def superseded_by(detail: str) -> Ending:
     return Ending(reason=Reason.CANCELLED, code=SUPERSEDED, detail=detail)
+
+
+def interrupted_by(detail: str) -> Ending:
+    return Ending(reason=Reason.CANCELLED, code=INTERRUPTED, detail=detail)
+
+
+def rolled_back_by(detail: str) -> Ending:
+    return Ending(reason=Reason.CANCELLED, code=ROLLED_BACK, detail=detail)
 
 
 def cancelled(detail: str | None = None) -> Ending:

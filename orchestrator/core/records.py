@@ -34,6 +34,7 @@ class Checkpoint(StrEnum):
     OUTPUT_REFUSED = "OutputRefused"
     RUN_WAITING = "RunWaiting"
     RUN_INTERRUPTED = "RunInterrupted"
+    ROLLED_BACK = "RolledBack"  # what the run said has left the history
     RUN_FINISHED = "RunFinished"
 
 
@@ -89,6 +90,7 @@ class Run:
     rested_ms: int = 0  # how long it has waited for decisions
     rested_since: datetime | None = None
     replay_from: int | None = None
+    steers: int = 0  # 1 while a message waits to be taken in at the next step
     kept: Ending | None = None  # what it ends with once nothing is suspended any more
     in_flight: int = 0  # calls of the open round or replay that are not settled
     kin: Kin | None = None  # of a child

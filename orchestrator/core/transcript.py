@@ -15,7 +15,7 @@ from chordage.orchestrator.core.model import (
     ToolSays,
     UserSays,
 )
-from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Entry
+from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Entry, Turn
 from chordage.orchestrator.core.status import CallStatus
 
 NOT_RUN = "This call did not run and has no result."
@@ -46,6 +46,8 @@ def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
     for entry in entries:
         match entry.kind:
             case Checkpoint.USER_MESSAGE:
+                said.extend(_news(waited=waited))
+                waited = False
                 said.append(UserSays(text=heard(entry.body)))
             case Checkpoint.ASSISTANT_TURN:
                 said.extend(_news(waited=waited))
@@ -58,7 +60,7 @@ def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
                 said.append(UserSays(text=_refused(entry.body)))
             case Checkpoint.RUN_WAITING:
                 waited = isinstance(said[-1], AssistantSays)
-            case Checkpoint.TOOL_RESULTS | Checkpoint.PLAN | Checkpoint.RUN_FINISHED:
+            case Checkpoint.TOOL_RESULTS | Checkpoint.PLAN | Checkpoint.RUN_FINISHED | Checkpoint.ROLLED_BACK:
                 pass  # the results are told from the calls themselves, behind the message that asked
     return (*said, *_news(waited=waited))
 
@@ -115,6 +117,12 @@ def _answer(ask: ToolAsk, call: Told | None) -> ToolSays:
             return ToolSays(ask_id=ask.id, name=ask.name, content=NOT_STARTED, is_error=True)
         case _:
             return ToolSays(ask_id=ask.id, name=ask.name, content=NOT_RUN, is_error=True)
+
+
+def message_of(turn: Turn) -> dict[str, Any]:
+    """A message as the journal keeps it."""
+    said = {"text": turn.text, "turn": turn.id, "origin": turn.origin, "channel": turn.channel, "sender": turn.sender}
+    return {**said, "parts": turn.meta["parts"]} if turn.meta.get("parts") else said
 
 
 def body_of(reply: Reply) -> dict[str, Any]:

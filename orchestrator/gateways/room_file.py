@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, OnUnknown, ToolMode, WhileWaiting
+from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, OnUnknown, ToolMode, WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways import room_agents, room_lines, room_output, room_plan, room_plugins, room_tools
 from chordage.orchestrator.gateways.mcp import reading as mcp_reading
@@ -106,6 +106,7 @@ class _Reading:
             on_unknown=table.choose("on_unknown", OnUnknown, usual.on_unknown),
             while_waiting=table.choose("while_waiting", WhileWaiting, None),
             agents=room_agents.read(table),
+            when_busy=table.choose("when_busy", WhenBusy, usual.when_busy),
             plugins=room_plugins.read(table, self._room, self._reads),
             plan=room_plan.read(table, self._room),
             output=room_output.read(table, self._room, self._reads),

@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
-from chordage.orchestrator.core.agent import WhileWaiting
+from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, WhenBusy
+from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.loops import problems
 from chordage.orchestrator.loops.decisions import AT_ONCE, DecisionBody
 from chordage.orchestrator.loops.fields import JsonObject, Moment, Name
@@ -49,9 +49,14 @@ class TurnFields(BaseModel):
     reply_target: Annotated[JsonObject | None, Field(description="Where the answer is to be delivered.")] = None
     not_before: Annotated[Moment | None, Field(description="It does not start earlier.")] = None
     deadline: Annotated[Moment | None, Field(description="If it has not started by then it ends as `expired`.")] = None
-    when_busy: Annotated[WhenBusy, Field(description="`reject`: 409 while a run is open on the thread.")] = (
-        WhenBusy.ENQUEUE
-    )
+    when_busy: Annotated[
+        WhenBusy | None,
+        Field(
+            description="While the thread's run is at work. `enqueue`: it queues. `reject`: 409. `interrupt`: it ends "
+            "the run and is next; what the run has finished stays. `rollback`: the same, and what the run has said "
+            "leaves the history. `steer`: the run takes it in at its next step. Left out: as the agent says."
+        ),
+    ] = None
     while_waiting: Annotated[
         WhileWaiting | None,
         Field(

@@ -10,23 +10,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from chordage.orchestrator import answering, children, ending
+from chordage.orchestrator import answering, double_texting, ending
 from chordage.orchestrator.answering import Decided
-from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core import busy
+from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
-from chordage.orchestrator.core.message import TurnRequest, WhenBusy, check, group_of, supersedes
-from chordage.orchestrator.core.reasons import superseded_by
+from chordage.orchestrator.core.message import TurnRequest, check, group_of
 from chordage.orchestrator.core.records import Run
-from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.suspending import Suspension
+from chordage.orchestrator.double_texting import Arrival
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 from chordage.orchestrator.strategies import STRATEGIES
 from chordage.orchestrator.strategies.loading import names
-
-SUPERSEDED_CALL = "This call was not executed: a later message came before anybody had decided about it."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +49,8 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
         assert seen is not None
         return seen, []
     answering.tell(rt, stored.decided)
-    if stored.superseded is not None:
-        ending.tell_the_end(rt, stored.superseded)
+    if stored.ended is not None:
+        ending.tell_the_end(rt, stored.ended)
     return stored.admitted, stored.intents
 
 
@@ -77,23 +75,26 @@ class _Stored:
     admitted: Admitted
     intents: list[Intent]
     decided: list[Decided]
-    superseded: Run | None
+    ended: Run | None  # the run that was open there
 
 
 def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Suspension], now: datetime) -> _Stored:
     turn_id = rt.new_id()
     thread_id = request.message.thread_id or f"{request.message.origin.value}:{turn_id}"
+    manner = busy.manner_of(request, agent, now)
     with rt.store.write() as tx:
-        if request.when_busy is WhenBusy.REJECT:
+        if manner is WhenBusy.REJECT:
             _refuse_if_busy(tx, thread_id)
         arrival = threads.arrive(tx, thread_id, agent.name, now)
         decided, moved = _take_decisions(tx, rt, request, asked, thread_id) if asked else ([], [])
-        ready = turns.admit(tx, _fields(turn_id, thread_id, arrival, agent, request, now))
-        superseded, freed = (None, []) if ready else _supersede(tx, rt, agent, request, thread_id)
+        steers = {"steers": int(manner is WhenBusy.STEER)}
+        ready = turns.admit(tx, _fields(turn_id, thread_id, arrival, agent, request, now) | steers)
+        came = Arrival(turn_id=turn_id, thread_id=thread_id, request=request, manner=manner, ready=ready)
+        met = double_texting.meet(tx, rt, agent, came)
     hint = Hint(turn_id, thread_id)
-    intents = [*moved, *(freed or [Dispatch(group=group_of(request), hint=hint)])]
+    intents = [*moved, *(met.intents or [Dispatch(group=group_of(request), hint=hint)])]
     admitted = Admitted(turn_id=turn_id, thread_id=thread_id)
-    return _Stored(admitted=admitted, intents=intents, decided=decided, superseded=superseded)
+    return _Stored(admitted=admitted, intents=intents, decided=decided, ended=met.ended)
 
 
 def _take_decisions(
@@ -104,19 +105,6 @@ def _take_decisions(
     """
     beside = runs.open_on(tx, thread_id)
     return answering.take(tx, rt, request.decisions, asked, request.source, beside=beside)
-
-
-def _supersede(
-    tx: Tx, rt: Runtime, agent: AgentSpec, request: TurnRequest, thread_id: str
-) -> tuple[Run | None, list[Intent]]:
-    """Who writes on while a question stands has other things in mind: the run ends, what it has finished stays."""
-    run = runs.open_on(tx, thread_id)
-    if run is None or run.status is not RunStatus.WAITING or not supersedes(request, agent.while_waiting):
-        return None, []
-    if children.are_at_work(tx, run):  # no question stands: the message waits, as behind any run that works
-        return None, []
-    ended = ending.end_run(tx, rt, run, superseded_by("a later message came"), content=SUPERSEDED_CALL)
-    return (run, ended) if ended is not None else (None, [])
 
 
 def _refuse_if_busy(tx: Tx, thread_id: str) -> None:

@@ -7,7 +7,6 @@ makes it true, also while Redis is empty, paused or wrong. Either alone is enoug
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 import structlog
 
@@ -15,7 +14,8 @@ from chordage.orchestrator import decider
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
-from chordage.orchestrator.core.records import Checkpoint, Run, Turn
+from chordage.orchestrator.core.records import Checkpoint, Run
+from chordage.orchestrator.core.transcript import message_of
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import claims, journal, runs, turns
 from chordage.orchestrator.store.tx import Tx
@@ -100,10 +100,5 @@ def _start(tx: Tx, rt: Runtime, group: Group, turn_id: str, run_id: str, *, over
     run = claims.open_run(tx, turn, run_id, now=now, lease_until=rt.leases.until(now))
     if run is None:
         raise LostRace
-    journal.append(tx, [journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, _said(turn), now)])
+    journal.append(tx, [journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), now)])
     return run
-
-
-def _said(turn: Turn) -> dict[str, Any]:
-    said = {"text": turn.text, "turn": turn.id, "origin": turn.origin, "channel": turn.channel, "sender": turn.sender}
-    return {**said, "parts": turn.meta["parts"]} if turn.meta.get("parts") else said

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from chordage.orchestrator import decider, ending, offering, phasing, planning, resting, strategies
+from chordage.orchestrator import decider, ending, offering, phasing, planning, resting, steering, strategies
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Prompt, Reply, Said, ToolOffer
@@ -22,7 +22,7 @@ from chordage.orchestrator.core.phase_fold import Inference
 from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.prompts import PlannerAsk
 from chordage.orchestrator.core.reasons import Ending, failed
-from chordage.orchestrator.core.records import Answer, Entry, Run
+from chordage.orchestrator.core.records import Answer, Checkpoint, Entry, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.transcript import build
 from chordage.orchestrator.decider import Scene
@@ -81,6 +81,8 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     hand = Hand(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id, token=token)
     at = Position(run=run, step=step, token=token)
     try:
+        if run.steers and (onward := steering.before_the_model(rt, at)) is not None:
+            return onward
         with rt.held.holding(hand):
             work = _prepare(rt, at)
             if work.ends is not None:
@@ -134,7 +136,7 @@ def _prepare(rt: Runtime, at: Position) -> Work:
     heard = phasing.hearing(rt, run, agent, at.step, said=said)
     if heard.crew.plugins:
         heard.said_before = _said_before(run, entries, known)
-    phasing.start(heard)
+    phasing.start(heard, is_first=_is_first(run, at.step, entries))
     found = phasing.before_inference(heard, list(specs))
     offered = {name: spec for name, spec in specs.items() if found.offers(name)}
     if planned is not None and isinstance(move, Plan):
@@ -155,6 +157,12 @@ def _work(at: Position, scene: Scene, prompt: Prompt, entries: Sequence[Entry], 
         return Work(at=at, scene=scene, prompt=told, ends=ends)
     asked = planning.ask(at.run, scene.agent, scene.planning, entries, prompt.offers)
     return Work(at=at, scene=scene, prompt=prompt, plan=asked, ends=ends)
+
+
+def _is_first(run: Run, step: int, entries: Sequence[Entry]) -> bool:
+    """Whether the model is asked for the first time: messages that were taken in at once have steps before it."""
+    replies = {Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN}
+    return step == 1 or (not run.rounds and not any(e.run_id == run.id and e.kind in replies for e in entries))
 
 
 def _said_before(run: Run, entries: Sequence[Entry], known: Sequence[Answer]) -> int:
@@ -200,6 +208,7 @@ def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) ->
         rt.events.emit(run.id, "plan.made", step=step, ends=plan.ends, commands=len(plan.commands))
     else:
         rt.events.emit(run.id, "model.replied", step=step, text=reply.text, calls=len(reply.asks))
+    steering.tell(rt, run, crossing)
     if crossing.ended:
         ending.tell_the_end(rt, run)
     if crossing.rests:

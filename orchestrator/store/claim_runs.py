@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, or_, update
+from sqlalchemy import ColumnElement, and_, bindparam, case, exists, literal_column, or_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from chordage.orchestrator.core import kinship
@@ -16,7 +16,7 @@ from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run, Turn
 from chordage.orchestrator.core.status import RUN, RunStatus, sources
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import RUNNING_RUNS, has, runs
+from chordage.orchestrator.store.schema import RUNNING_RUNS, STEERING_TURNS, has, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -31,6 +31,14 @@ _COUNTERS = (
     "output_tokens",
     "cached_tokens",
 )
+# Somebody who came after the message that starts the run wrote to be taken in by whatever is at work.
+_IS_AWAITED = exists().where(
+    STEERING_TURNS,
+    turns.c.thread_id == bindparam("of_thread"),
+    turns.c.arrival > bindparam("of_arrival"),
+    turns.c.agent == bindparam("of_agent"),
+    turns.c.strategy == bindparam("of_strategy"),
+)
 _NEW = {
     **{name: bindparam(name) for name in ("id", "thread_id", "turn_id", "agent", "grp", "strategy", *kinship.COLUMNS)},
     **dict.fromkeys(_COUNTERS, 0),
@@ -38,13 +46,14 @@ _NEW = {
     "epoch": 1,
     "step": 1,
     "phase": Phase.INFERENCE.value,
+    "steers": case((_IS_AWAITED, literal_column("1")), else_=literal_column("0")),
     "lease_until": bindparam("lease_until"),
     "started_at": bindparam("started_at"),
 }
 
 
 def _open(dialect: str) -> Any:
-    return _INSERT[dialect](runs).values(_NEW).on_conflict_do_nothing().returning(runs.c.id)
+    return _INSERT[dialect](runs).values(_NEW).on_conflict_do_nothing().returning(runs.c.id, runs.c.steers)
 
 
 _OPEN = Hot(_open)
@@ -61,8 +70,10 @@ def open_run(tx: Tx, turn: Turn, run_id: str, *, now: datetime, lease_until: dat
     binds = {
         "id": run.id, "thread_id": run.thread_id, "turn_id": run.turn_id, "agent": run.agent, "grp": run.group.value,
         "strategy": run.strategy, "lease_until": lease_until, "started_at": now, **kinship.columns(run.kin),
+        "of_thread": run.thread_id, "of_arrival": turn.arrival, "of_agent": run.agent, "of_strategy": run.strategy,
     }  # fmt: skip
-    return run if _OPEN.first(tx, binds) is not None else None
+    row = _OPEN.first(tx, binds)
+    return replace(run, steers=row["steers"]) if row else None
 
 
 def _stands_at(step: ColumnElement[int]) -> ColumnElement[bool]:
@@ -93,36 +104,37 @@ _GO_ON = Hot(
         **_CLEAN,
     )
 )
-_FINISH = Hot(
-    _MOVE.values(
-        status=RunStatus.DONE.value,
-        reason=bindparam("why"),
-        code=bindparam("why_code"),
-        detail=bindparam("why_detail"),
-        ended_at=bindparam("now"),
-        lease_until=None,
-        **_SPENT,
-        **_CLEAN,
-    )
-)
+_ENDED = {
+    "status": RunStatus.DONE.value,
+    "reason": bindparam("why"),
+    "code": bindparam("why_code"),
+    "detail": bindparam("why_detail"),
+    "ended_at": bindparam("now"),
+    "lease_until": None,
+    **_SPENT,
+    **_CLEAN,
+}
+_FINISH = Hot(_MOVE.values(_ENDED))
+_NOBODY_WRITES = has(runs.c.steers, 0)  # what is guarded so does not happen over the head of a message that steers
+_FINISH_UNSTEERED = Hot(_MOVE.where(_NOBODY_WRITES).values(_ENDED))
 
 
 _KEPT: dict[str, Any] = {f"kept_{name}": bindparam(f"kept_{name}") for name in ("reason", "code", "detail")}
-_REST = Hot(
-    _MOVE.values(
-        status=RunStatus.WAITING.value,
-        reason=Reason.SUSPENDED.value,
-        step=bindparam("to_step"),
-        phase=Phase.REPLAY.value,
-        rounds=runs.c.rounds + bindparam("add_rounds"),
-        lease_until=None,
-        replay_from=None,
-        rested_since=bindparam("now"),
-        **_KEPT,
-        **_SPENT,
-        **_CLEAN,
-    )
-)
+_RESTING = {
+    "status": RunStatus.WAITING.value,
+    "reason": Reason.SUSPENDED.value,
+    "step": bindparam("to_step"),
+    "phase": Phase.REPLAY.value,
+    "rounds": runs.c.rounds + bindparam("add_rounds"),
+    "lease_until": None,
+    "replay_from": None,
+    "rested_since": bindparam("now"),
+    **_KEPT,
+    **_SPENT,
+    **_CLEAN,
+}
+_REST = Hot(_MOVE.values(_RESTING))
+_REST_UNSTEERED = Hot(_MOVE.where(_NOBODY_WRITES).values(_RESTING))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,23 +164,33 @@ def go_on(tx: Tx, at: Position, *, to: tuple[int, Phase], rounds: int, usage: Us
     return _GO_ON.changed(tx, {**at.binds(), **binds, **_spent(usage)}) == 1
 
 
-def finish(tx: Tx, at: Position, ending: Ending, *, usage: Usage, now: datetime) -> bool:
-    """The run ends where it stands."""
+def finish(tx: Tx, at: Position, ending: Ending, *, usage: Usage, now: datetime, unless_steered: bool = False) -> bool:
+    """The run ends where it stands. `unless_steered`: not while a message waits to be taken in."""
     binds = {"why": ending.reason.value, "why_code": ending.code, "why_detail": ending.detail, "now": now}
-    return _FINISH.changed(tx, {**at.binds(), **binds, **_spent(usage)}) == 1
+    finished = _FINISH_UNSTEERED if unless_steered else _FINISH
+    return finished.changed(tx, {**at.binds(), **binds, **_spent(usage)}) == 1
 
 
-def rest(tx: Tx, at: Position, *, to: int, kept: Ending | None, rounds: int, usage: Usage, now: datetime) -> bool:
+def rest(
+    tx: Tx,
+    at: Position,
+    *,
+    to: int,
+    kept: Ending | None,
+    rounds: int,
+    usage: Usage,
+    now: datetime,
+    unless_steered: bool = False,
+) -> bool:
     """The run waits for decisions: no lease, no budget, and what it will end with is kept."""
     keeps = {
         "kept_reason": kept.reason.value if kept else None,
         "kept_code": kept.code if kept else None,
         "kept_detail": kept.detail if kept else None,
     }
-    return (
-        _REST.changed(tx, {**at.binds(), "to_step": to, "now": now, "add_rounds": rounds, **keeps, **_spent(usage)})
-        == 1
-    )
+    rested = _REST_UNSTEERED if unless_steered else _REST
+    binds = {"to_step": to, "now": now, "add_rounds": rounds}
+    return rested.changed(tx, {**at.binds(), **binds, **keeps, **_spent(usage)}) == 1
 
 
 def keep(tx: Tx, run_id: str, ending: Ending) -> None:

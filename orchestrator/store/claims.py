@@ -41,6 +41,7 @@ from chordage.orchestrator.store.claim_runs import (
     unclaim_run,
     wake_run,
 )
+from chordage.orchestrator.store.claim_steering import address, nobody_waits, step_in_front, take_in
 from chordage.orchestrator.store.claim_turns import (
     Dropped,
     Ended,
@@ -58,6 +59,7 @@ __all__ = [
     "Ended",
     "Outcome",
     "Position",
+    "address",
     "answer_call",
     "budget_of",
     "claim_call",
@@ -73,6 +75,7 @@ __all__ = [
     "keep",
     "lock_budget",
     "make_next_ready",
+    "nobody_waits",
     "note_progress",
     "note_suspension",
     "open_replay",
@@ -89,7 +92,9 @@ __all__ = [
     "resume_call",
     "settle_call",
     "start_turn",
+    "step_in_front",
     "suspend_call",
+    "take_in",
     "unclaim_run",
     "unpark",
     "wake_run",

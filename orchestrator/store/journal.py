@@ -27,6 +27,11 @@ _SAID = (
     Checkpoint.RUN_INTERRUPTED,
     Checkpoint.OUTPUT_REFUSED,
 )
+_GONE = journal.alias("gone")
+# What a run that was rolled back has said is no part of the history. Whether there is one an index of its own knows.
+STANDS = journal.c.run_id.not_in(
+    select(_GONE.c.run_id).where(_GONE.c.thread_id == bindparam("thread_id"), has(_GONE.c.kind, Checkpoint.ROLLED_BACK))
+)
 
 
 def _history(*ask_for_calls: Checkpoint, wanted: ColumnElement[bool]) -> Hot:
@@ -38,7 +43,7 @@ def _history(*ask_for_calls: Checkpoint, wanted: ColumnElement[bool]) -> Hot:
     )
     found = select(journal, *_CALL).select_from(journal).outerjoin(calls, its_calls)
     of_thread = journal.c.thread_id == bindparam("thread_id")
-    return Hot(found.where(of_thread, wanted).order_by(journal.c.id, calls.c.place))
+    return Hot(found.where(of_thread, wanted, STANDS).order_by(journal.c.id, calls.c.place))
 
 
 _HISTORY = _history(Checkpoint.ASSISTANT_TURN, wanted=has(journal.c.kind, *_SAID))

@@ -11,6 +11,7 @@ from chordage.orchestrator.core.records import Call, Checkpoint
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.calls import COLUMNS as CALL_COLUMNS
 from chordage.orchestrator.store.calls import from_row as call_from_row
+from chordage.orchestrator.store.journal import STANDS
 from chordage.orchestrator.store.schema import OPEN_RUNS, calls, has, journal, runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 
@@ -63,13 +64,13 @@ def latest(tx: Tx, *, limit: int, before: tuple[datetime, str] | None = None) ->
 def spoken(tx: Tx, thread_id: str, *, limit: int, before: int | None = None) -> Sequence[Row]:
     """The last things said on a thread, or the last before one of them, in the order they were said."""
     found = (
-        _SPOKEN.where(journal.c.thread_id == thread_id, journal.c.kind.in_(_SPOKEN_KINDS))
+        _SPOKEN.where(journal.c.thread_id == thread_id, journal.c.kind.in_(_SPOKEN_KINDS), STANDS)
         .order_by(journal.c.id.desc())
         .limit(limit)
     )
     if before is not None:
         found = found.where(journal.c.id < before)
-    return list(reversed(tx.execute(found).mappings().all()))
+    return list(reversed(tx.execute(found, {"thread_id": thread_id}).mappings().all()))
 
 
 def calls_of(tx: Tx, rounds: Iterable[tuple[str, int]]) -> list[Call]:

@@ -106,6 +106,9 @@ turns = Table(
     Column("status", String(20), nullable=False),
     # The next of its thread to start, and nothing on the thread is open. Set by whoever makes it true.
     Column("ready", Integer, nullable=False),
+    Column(
+        "steers", Integer, nullable=False
+    ),  # 1: a run of its thread may take it in, if it is at work before this starts
     Column("disposition", String(20)),
     Column("detail", Text),  # why a turn ended that never started; of others the run tells
     Column("run_id", Id),
@@ -154,6 +157,14 @@ Index(
     sqlite_where=_QUEUED,
     postgresql_where=_QUEUED,
 )
+_STEERING = text("status = 'queued' AND steers = 1")
+Index(
+    "ix_turns_steering",
+    turns.c.thread_id,
+    turns.c.arrival,
+    sqlite_where=_STEERING,
+    postgresql_where=_STEERING,
+)
 _MORTAL = text("status = 'queued' AND deadline IS NOT NULL")
 Index("ix_turns_deadline", turns.c.deadline, sqlite_where=_MORTAL, postgresql_where=_MORTAL)
 
@@ -195,6 +206,7 @@ runs = Table(
     Column("replay_from", Integer),  # the lowest step of which calls are carried out again
     *_kin(),
     Column("children", Integer, nullable=False),  # how many sub-agents it has asked
+    Column("steers", Integer, nullable=False),  # 1 while a message waits to be taken in at its next step
     # What it will end with once nothing is suspended any more.
     Column("kept_reason", String(30)),
     Column("kept_code", String(100)),
@@ -264,6 +276,14 @@ journal = Table(
     sqlite_autoincrement=True,
 )
 Index("ix_journal_thread", journal.c.thread_id, journal.c.id)
+_ROLLED_BACK = text("kind = 'RolledBack'")
+Index(
+    "ix_journal_rolled_back",
+    journal.c.thread_id,
+    journal.c.run_id,
+    sqlite_where=_ROLLED_BACK,
+    postgresql_where=_ROLLED_BACK,
+)
 
 suspensions = Table(
     "suspensions",
@@ -370,4 +390,5 @@ OPEN_SUSPENSIONS = has(suspensions.c.status, SuspensionStatus.OPEN)
 ASKED_OF_PEOPLE = and_(OPEN_SUSPENSIONS, suspensions.c.why != literal_column("'child'"))
 UNWANTED_TURNS = and_(turns.c.cancel_asked == literal_column("1"), turns.c.status != literal_column("'done'"))
 QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)
+STEERING_TURNS = and_(QUEUED_TURNS, has(turns.c.steers, 1))
 READY_TURNS = and_(QUEUED_TURNS, has(turns.c.ready, 1))

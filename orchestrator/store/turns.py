@@ -99,6 +99,7 @@ _FIELDS = (
     "id", "thread_id", "arrival", "agent", "grp", "rank", "tenant", "origin", "channel", "sender", "text", "meta",
     "strategy", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at", "nudge_at",
     *kinship.COLUMNS,
+    "steers",
 )  # fmt: skip
 
 _ADMIT = Hot(

@@ -23,6 +23,7 @@ class Pause(StrEnum):
     """What else a run may be shown at than a phase."""
 
     WAITING = "waiting"
+    STEERED = "steered"
     INTERRUPTED = "interrupted"
 
 
@@ -94,6 +95,19 @@ class WaitStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SteeredStep:
+    """A message that came while the run was at work was taken in: a further turn of it."""
+
+    number: int
+    turn_id: str
+    sender: str
+    text: str
+    at: datetime | None
+    status: StepStatus = StepStatus.DONE
+    kind: Pause = Pause.STEERED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Interruption:
     """The run was ended from outside."""
 
@@ -106,4 +120,4 @@ class Interruption:
     kind: Pause = Pause.INTERRUPTED
 
 
-Step = InferenceStep | ToolRound | ReplayStep | WaitStep | Interruption
+Step = InferenceStep | ToolRound | ReplayStep | WaitStep | SteeredStep | Interruption

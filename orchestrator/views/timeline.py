@@ -18,13 +18,14 @@ from chordage.orchestrator.views.steps import (
     Interruption,
     PlanView,
     ReplayStep,
+    SteeredStep,
     Step,
     StepStatus,
     ToolRound,
     WaitStep,
 )
 
-_ORDER = (InferenceStep, ToolRound, ReplayStep, WaitStep, Interruption)  # of steps with the same number
+_ORDER = (InferenceStep, ToolRound, ReplayStep, WaitStep, SteeredStep, Interruption)  # of steps with the same number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class Timeline:
         steps += (self._round(number, asked) for number, asked in self.rounds.items())
         steps += self._replays()
         steps += (self._wait(entry) for entry in self._of(Checkpoint.RUN_WAITING))
+        steps += (_steered(entry) for entry in self._of(Checkpoint.USER_MESSAGE) if entry.step)
         steps += (_interruption(entry) for entry in self._of(Checkpoint.RUN_INTERRUPTED))
         steps += self._without_reply({step.number for step in steps if isinstance(step, InferenceStep)})
         return tuple(sorted(steps, key=lambda step: (step.number, _ORDER.index(type(step)))))
@@ -155,6 +157,11 @@ def _attempt(body: dict[str, str | float | None]) -> AttemptView:
         fault=Fault(str(fault)) if fault else None,
         detail=str(body["detail"]),
     )
+
+
+def _steered(entry: Entry) -> SteeredStep:
+    body = entry.body
+    return SteeredStep(number=entry.step, turn_id=body["turn"], sender=body["sender"], text=body["text"], at=entry.at)
 
 
 def _interruption(entry: Entry) -> Interruption:

@@ -57,6 +57,8 @@ class TurnView:
         """What became of the message, in a few words."""
         if self.status is TurnStatus.QUEUED:
             return f"queued, number {self.position} in the line of its thread"
+        if self.disposition is Disposition.STEERED:
+            return f"steered into run {self.run_id}"
         told = self.disposition.value if self.disposition else "active"
         why = [self.reason.value] if self.reason in {Reason.STOPPED, Reason.SUSPENDED} else []
         why += [word for word in (self.code, self.detail) if word]

@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import text
 
 from chordage.orchestrator import stages
+from chordage.orchestrator.core.agent import WhenBusy
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch
-from chordage.orchestrator.core.message import WhenBusy
 from chordage.orchestrator.gateways.no_redis import NoLocks
 from chordage.orchestrator.store import claims, turns
 from support.fakes import spoken

@@ -51,13 +51,16 @@ def _every_turn_has_one_end(turns) -> None:
 
 
 def _history_is_in_order_of_arrival(turns, entries) -> None:
-    """Among turns of one thread and one priority."""
+    """Among turns of one thread and one priority; those that a run has taken in among themselves, behind its own."""
     by_id = {turn.id: turn for turn in turns}
-    told: dict[tuple[str, str], list[int]] = {}
+    told: dict[tuple[str, str, int], list[int]] = {}
     for entry in entries:
         if entry.kind == "UserMessage":
             turn = by_id[entry.body["turn"]]
-            told.setdefault((entry.thread_id, turn.grp), []).append(turn.arrival)
+            of = entry.run_id if entry.step else turn.grp
+            told.setdefault((entry.thread_id, of, turn.rank), []).append(turn.arrival)
+            assert (turn.disposition == "steered") == bool(entry.step)
+            assert turn.run_id == entry.run_id
     for thread, arrivals in told.items():
         assert arrivals == sorted(set(arrivals)), f"thread {thread} tells its turns as {arrivals}"
 

@@ -13,6 +13,7 @@ import click
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.message import SELF_MADE, Bounds, Origin, Sender, TurnRequest, check
+from chordage.orchestrator.core.reasons import DISPOSITION_OF
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.views import TurnView
 from chordage.workers.cli.output import print_json
@@ -65,9 +66,16 @@ def sender_of(origin: Origin) -> Sender:
     return Sender.SELF if origin in SELF_MADE else Sender.OWNER
 
 
+def _is_answered(turn: TurnView) -> bool:
+    """A message that was taken into a run is answered by what that says at its end."""
+    if turn.disposition is Disposition.STEERED and turn.reason is not None:
+        return DISPOSITION_OF.get(turn.reason) is Disposition.ANSWERED
+    return turn.disposition is Disposition.ANSWERED
+
+
 def tell_end(turn: TurnView, *, as_json: bool, already_shown: str = "") -> int:
     """Print the answer, or why there is none. Returns the exit code."""
-    answered = turn.disposition is Disposition.ANSWERED
+    answered = _is_answered(turn)
     if as_json:
         print_json(turn)
     elif answered and turn.answer and turn.answer != already_shown:

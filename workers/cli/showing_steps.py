@@ -15,6 +15,7 @@ from chordage.orchestrator.views import (
     PlanView,
     ReplayStep,
     RunView,
+    SteeredStep,
     Step,
     StepStatus,
     ToolRound,
@@ -45,6 +46,9 @@ def _step(step: Step) -> Iterator[str]:
             yield from (f"     {state(call)}" for call in step.calls)
         case WaitStep():
             yield f"  {step.number}  wait   {_wait(step)}"
+        case SteeredStep():
+            yield f"  {step.number}  steered  by {step.sender}, turn {step.turn_id}{_at(step.at)}"
+            yield from indented(step.text, "     ")
         case Interruption():
             why = ": ".join(word for word in (step.reason.value, step.code, step.detail) if word)
             yield f"  {step.number}  interrupted  {why}{_at(step.at)}"

@@ -7,9 +7,12 @@ from typing import Any
 import click
 
 from chordage.config.settings import Settings
+from chordage.orchestrator.core.agent import WhenBusy
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.message import Origin, TurnRequest, WhenBusy
-from chordage.orchestrator.core.status import TurnStatus
+from chordage.orchestrator.core.message import Origin, TurnRequest
+from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.status import Disposition, TurnStatus
+from chordage.orchestrator.views import TurnView
 from chordage.workers.cli import message
 from chordage.workers.cli.output import busy, json_option, print_json
 
@@ -33,7 +36,9 @@ Exit codes: 0 the turn was accepted, with --wait: it was answered; 1 a service d
 @click.option("--not-before", metavar="TIME", help="Do not start earlier; such as 2026-01-31T09:00:00Z.")
 @click.option("--deadline", metavar="TIME", help="Expire if not started by then.")
 @click.option(
-    "--when-busy", type=click.Choice([str(one) for one in WhenBusy]), default="enqueue", help="... is the thread."
+    "--when-busy",
+    type=click.Choice([str(one) for one in WhenBusy]),
+    help="What it does to the run at work on its thread.  [default: as the agent says]",
 )
 @click.option("--wait", is_flag=True, help="Wait for the answer and print it.")
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer than this.")
@@ -71,16 +76,21 @@ def _submit(settings: Settings, request: TurnRequest, *, wait: bool, timeout: fl
     return message.ANSWERED
 
 
+def _is_on_its_way(turn: TurnView) -> bool:
+    """It was taken into a run that is still at work."""
+    return turn.disposition is Disposition.STEERED and turn.reason in {None, Reason.SUSPENDED}
+
+
 def _wait(settings: Settings, rt: Any, turn_id: str, timeout: float | None, *, as_json: bool) -> int:
-    from chordage.workers.waiting import redis_for_waiting, wait_for_turn
+    from chordage.workers.waiting import redis_for_waiting, wait_for_answer
 
     try:
         with busy("waiting for the answer"):
-            turn = wait_for_turn(redis_for_waiting(settings), rt, turn_id, timeout, prefix=settings.prefix)
+            turn = wait_for_answer(redis_for_waiting(settings), rt, turn_id, timeout, prefix=settings.prefix)
     except KeyboardInterrupt:
         click.echo(f"chordage: turn {turn_id} goes on; `chordage show {turn_id}` tells how it ends", err=True)
         return message.INTERRUPTED
-    if turn.status is TurnStatus.DONE:
+    if turn.status is TurnStatus.DONE and not _is_on_its_way(turn):
         return message.tell_end(turn, as_json=as_json)
     if as_json:
         print_json(turn)

@@ -38,7 +38,7 @@ BROKEN = {
     "NUL in channel": ({"text": "x", "origin": "chat", "channel": "a\0"}, 422, "channel", "pattern"),
     "long channel": ({"text": "x", "origin": "chat", "channel": "c" * 201}, 422, "channel", "at most 200"),
     "meta is a list": ({"text": "x", "meta": []}, 422, "meta", "dictionary"),
-    "no such way when busy": ({"text": "x", "when_busy": "drop"}, 422, "when_busy", "'enqueue' or 'reject'"),
+    "no such way when busy": ({"text": "x", "when_busy": "drop"}, 422, "when_busy", "'rollback' or 'steer'"),
     "no such group": ({"text": "x", "group": "vip"}, 422, "group", "'chat', 'task'"),
     "no such strategy": ({"text": "x", "strategy": "think"}, 422, "strategy", "direct, react"),
     "control": ({"text": "x", "control": "step"}, 422, "control", "'auto'"),
@@ -104,6 +104,18 @@ def test_a_busy_thread_can_be_a_conflict(client, rt):
 
     assert response.status_code == 409
     assert "thread 't' is busy with run" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("manner", ["enqueue", "interrupt", "rollback", "steer"])
+def test_any_other_manner_is_accepted_while_a_thread_is_busy(client, rt, manner):
+    turn_id = client.post("/turns", json={"text": "x", "thread_id": "t"}).json()["turn_id"]
+    local.begin(rt, views.turn(rt.store, turn_id))
+
+    response = client.post("/turns", json={"text": "y", "thread_id": "t", "when_busy": manner})
+
+    assert response.status_code == 202
+    ended = views.turn(rt.store, turn_id).disposition == "cancelled"
+    assert ended == (manner in {"interrupt", "rollback"})
 
 
 @pytest.mark.parametrize("path", ["/turns/nope", "/turns/%00", "/turns/a%2Fb", "/turns/" + "x" * 300, "/nowhere"])

@@ -50,13 +50,9 @@ def test_one_that_fails_is_told_and_the_others_are_listed(chordage, give):
 
     assert done.exit_code == 1
     assert [line.split("\t")[2] for line in done.stdout.splitlines()] == ["connected", "failed"]
-<<<<<<< HEAD
-    assert done.stderr.startswith("chordage: agents/bob.toml:6: mcp.away: the server has not told its tools: Connect")
-=======
     assert done.stderr.startswith(
         "chordage: agents/bob.toml:6: mcp.away: the server has not told its tools: ConnectError"
     )
->>>>>>> 6695ee7cb3f110d6ba397b911b123877de94bf87
     assert "secret" not in done.stdout + done.stderr
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from chordage import RoomError
-from chordage.orchestrator.core.agent import AgentSpec, MixedRound, OnUnknown, PluginUse, ToolMode, WhileWaiting
+from chordage.orchestrator.core.agent import (
+    AgentSpec,
+    MixedRound,
+    OnUnknown,
+    PluginUse,
+    ToolMode,
+    WhenBusy,
+    WhileWaiting,
+)
 from chordage.orchestrator.plugins.loading import crew_of
 
 EVERYTHING = """
@@ -14,6 +22,7 @@ tool_mode = "sequential"
 mixed_round = "wait"
 on_unknown = "fail"
 while_waiting = "hold"
+when_busy = "steer"
 
 [permission]
 allow = ["search"]
@@ -65,6 +74,7 @@ def test_every_key_reaches_the_definition(folder, plugins_file):
         mixed_round=MixedRound.WAIT,
         on_unknown=OnUnknown.FAIL,
         while_waiting=WhileWaiting.HOLD,
+        when_busy=WhenBusy.STEER,
         plugins=(
             PluginUse(use="permission", options={"allow": ["search"], "default": "deny"}),
             PluginUse(use="stops", options={"max_rounds": 7}),
@@ -96,6 +106,7 @@ def test_plugins_may_stand_in_one_line(folder):
         ),
         ('mixed_round = "stop"', "agent.toml:2: mixed_round: must be one of continue, wait, or leave it out"),
         ("on_unknown = true", "agent.toml:2: on_unknown: must be a text that is not blank, or leave it out; got True"),
+        ('when_busy = "drop"', "agent.toml:2: when_busy: must be one of enqueue, reject, interrupt, rollback, steer"),
         ('while_waiting = "drop"', "agent.toml:2: while_waiting: must be one of supersede, hold, or leave it out"),
         ('tool_modes = "x"', "agent.toml:2: tool_modes: there is no such key; did you mean tool_mode?"),
         ("stops = 3", "agent.toml:2: stops: must be a table, or leave it out; got 3"),

@@ -91,6 +91,13 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     with op.batch_alter_table("journal", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_journal_rolled_back",
+            ["thread_id", "run_id"],
+            unique=False,
+            sqlite_where=sa.text("kind = 'RolledBack'"),
+            postgresql_where=sa.text("kind = 'RolledBack'"),
+        )
         batch_op.create_index("ix_journal_thread", ["thread_id", "id"], unique=False)
 
     op.create_table(
@@ -136,6 +143,7 @@ def upgrade() -> None:
         sa.Column("replay_from", sa.Integer(), nullable=True),
         *_kin(),
         sa.Column("children", sa.Integer(), nullable=False),
+        sa.Column("steers", sa.Integer(), nullable=False),
         sa.Column("kept_reason", sa.String(length=30), nullable=True),
         sa.Column("kept_code", sa.String(length=100), nullable=True),
         sa.Column("kept_detail", sa.Text(), nullable=True),
@@ -261,6 +269,7 @@ def upgrade() -> None:
         sa.Column("tenant", sa.String(length=200), nullable=False),
         sa.Column("status", sa.String(length=20), nullable=False),
         sa.Column("ready", sa.Integer(), nullable=False),
+        sa.Column("steers", sa.Integer(), nullable=False),
         sa.Column("disposition", sa.String(length=20), nullable=True),
         sa.Column("detail", sa.Text(), nullable=True),
         sa.Column("run_id", sa.String(length=200), nullable=True),
@@ -325,6 +334,13 @@ def upgrade() -> None:
             unique=False,
             sqlite_where=sa.text("status = 'queued' AND ready = 1"),
             postgresql_where=sa.text("status = 'queued' AND ready = 1"),
+        )
+        batch_op.create_index(
+            "ix_turns_steering",
+            ["thread_id", "arrival"],
+            unique=False,
+            sqlite_where=sa.text("status = 'queued' AND steers = 1"),
+            postgresql_where=sa.text("status = 'queued' AND steers = 1"),
         )
         batch_op.create_index(
             "uq_turns_dedupe",

@@ -1,0 +1,74 @@
+"""What a message does to the run that is open on its thread, in the transaction in which it is stored.
+
+Storing it has locked that run. A run that is just ending is so waited for, and what was seen of it stays as it was
+until the message is committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from chordage.orchestrator import children, ending
+from chordage.orchestrator.core import busy
+from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
+from chordage.orchestrator.core.intents import Dispatch, Intent
+from chordage.orchestrator.core.message import TurnRequest
+from chordage.orchestrator.core.reasons import INTERRUPTED, ROLLED_BACK, SUPERSEDED, Ending
+from chordage.orchestrator.core.records import Run
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import claims, runs
+from chordage.orchestrator.store.tx import Tx
+
+_CUT_OFF = "This call was cut off: a later message came. If it had started, it may have taken effect."
+TOLD = {
+    SUPERSEDED: "This call was not executed: a later message came before anybody had decided about it.",
+    INTERRUPTED: _CUT_OFF,
+    ROLLED_BACK: _CUT_OFF,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Met:
+    """What a message has met with on its thread."""
+
+    ended: Run | None = None
+    intents: list[Intent] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arrival:
+    turn_id: str
+    thread_id: str
+    request: TurnRequest
+    manner: WhenBusy
+    ready: bool  # nothing was open on the thread, and nobody ahead
+
+
+def meet(tx: Tx, rt: Runtime, agent: AgentSpec, came: Arrival) -> Met:
+    if came.ready and came.manner not in busy.AT_ONCE:
+        return Met()
+    run = runs.open_on(tx, came.thread_id)
+    if run is None:
+        return Met()
+    how = busy.end_of(run, came.request, agent, came.manner)
+    if how is not None and not _is_left_to_work(tx, run, came):
+        return _end(tx, rt, run, how, came)
+    if came.manner is WhenBusy.STEER:
+        claims.address(tx, run.id)
+    return Met()
+
+
+def _is_left_to_work(tx: Tx, run: Run, came: Arrival) -> bool:
+    """A run that waits for its sub-agents alone asks nobody: only who ends runs at work ends it."""
+    return came.manner not in busy.ENDS_RUNS and children.are_at_work(tx, run)
+
+
+def _end(tx: Tx, rt: Runtime, run: Run, how: Ending, came: Arrival) -> Met:
+    """Who ends a run does not do so for those who were queued behind it: the message comes before them."""
+    if came.manner in busy.ENDS_RUNS:
+        claims.step_in_front(tx, came.thread_id, came.turn_id)
+    ended = ending.end_run(tx, rt, run, how, content=TOLD[how.code or SUPERSEDED])
+    if ended is not None:
+        return Met(ended=run, intents=ended)
+    freed = claims.make_next_ready(tx, came.thread_id, rt.now())
+    return Met(intents=[Dispatch(group=freed)] if freed else [])

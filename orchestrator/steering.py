@@ -1,0 +1,101 @@
+"""Messages that a run takes in while it is at work: they become further turns of it.
+
+A message is taken in where the run would ask its model next: behind the results of a round, or behind the reply that
+would have ended it. Its entry in the history, the end of its turn and the move of the run are one transaction, in
+which the row of the run is locked; the flag `steers` on that row says, without a statement of its own, whether there
+is anybody to take in. A run that has to stop takes in nobody: who waited is then the next of the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chordage.orchestrator import resting
+from chordage.orchestrator.core.agent import Limits
+from chordage.orchestrator.core.intents import Advance, Intent
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.records import Checkpoint, Phase, Run, Turn
+from chordage.orchestrator.core.status import Disposition, RunStatus
+from chordage.orchestrator.core.transcript import message_of
+from chordage.orchestrator.resting import Crossing
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import claim_steering, claims, journal, outbox, runs
+from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store.tx import Tx
+
+
+def before_the_model(rt: Runtime, at: Position) -> list[Intent] | None:
+    """Take in who waits, before the prompt is made. What follows; None when nobody waits any more and the model may be
+    asked.
+    """
+    crossing = rt.store.insist(lambda tx: _pass(tx, rt, at))
+    if crossing is None:
+        return None
+    tell(rt, at.run, crossing)
+    return crossing.intents
+
+
+def _pass(tx: Tx, rt: Runtime, at: Position) -> Crossing | None:
+    if (run := _locked(tx, at)) is None:
+        return resting.NOT_OURS
+    if not (waiting := claim_steering.waiting(tx, run, rt.now())):
+        claims.nobody_waits(tx, run.id)
+        return None
+    return take_in(tx, rt, at, waiting, first=at.step, behind=resting.owed_rows(tx, rt, run))
+
+
+def who_waits(tx: Tx, rt: Runtime, at: Position, limits: Limits) -> list[Turn] | None:
+    """For whom a run goes on that would have ended of itself. None: it is not at this step any more."""
+    if (run := _locked(tx, at)) is None:
+        return None
+    return [] if _must_stop(rt, run, limits) else claim_steering.waiting(tx, run, rt.now())
+
+
+def _locked(tx: Tx, at: Position) -> Run | None:
+    run = runs.lock(tx, at.run.id)
+    if run is None or run.status is not RunStatus.RUNNING or run.epoch != at.run.epoch:
+        return None
+    return run if run.steers and run.next_inference == at.step else None
+
+
+def _must_stop(rt: Runtime, run: Run, limits: Limits) -> bool:
+    """To go on behind a reply counts as a round, or a run that is steered all the time would never end."""
+    if limits.max_rounds is not None and run.rounds >= limits.max_rounds:
+        return True
+    return limits.timeout is not None and run.worked(rt.now()) > limits.timeout
+
+
+def take_in(
+    tx: Tx,
+    rt: Runtime,
+    at: Position,
+    waiting: Sequence[Turn],
+    *,
+    first: int,
+    behind: Sequence[journal.Row],
+    rounds: int = 0,
+    usage: Usage = resting.NO_USAGE,
+) -> Crossing:
+    """Each message is a step of its own, the first of them `first`; behind the last the model is asked."""
+    run, now = at.run, rt.now()
+    to = (first + len(waiting), Phase.INFERENCE)
+    if not claims.go_on(tx, at, to=to, rounds=rounds, usage=usage, lease_until=rt.leases.until(now)):
+        return resting.NOT_OURS
+    targets = claims.take_in(tx, run, [turn.id for turn in waiting], now)
+    heard = [
+        journal.entry(run.thread_id, run.id, step, Checkpoint.USER_MESSAGE, message_of(turn), now)
+        for step, turn in enumerate(waiting, first)
+    ]
+    journal.append(tx, [*behind, *heard])
+    for turn_id, target in targets.items():
+        if target is not None:
+            body = {"reason": Disposition.STEERED.value, "code": None, "detail": run.id, "text": None}
+            outbox.leave(tx, run.thread_id, turn_id, target=target, body=body, now=now)
+    return Crossing(intents=[Advance(run_id=run.id, group=run.group)], steered=tuple(turn.id for turn in waiting))
+
+
+def tell(rt: Runtime, run: Run, crossing: Crossing) -> None:
+    """After the commit: whoever waits for such a turn may look."""
+    for turn_id in crossing.steered:
+        rt.events.emit(run.id, "turn.steered", turn=turn_id)
+        rt.events.turn_done(turn_id)

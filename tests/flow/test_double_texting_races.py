@@ -1,0 +1,85 @@
+"""A message and the end of a run at the same moment, held by real locks: whoever is second sees what the first did."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import event
+
+from chordage.orchestrator.core.agent import WhenBusy
+from support.busy_thread import all_it_heard, heard, in_the_model_call
+from support.invariants import check_all
+from support.lock_waits import somebody_waits_for_a_lock
+from support.waiting import until
+from support.world import World
+
+pytestmark = pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+
+
+class HeldCommit:
+    """The next commit of one thread waits until somebody else stands before its locks."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._of: int | None = None
+        self.reached = threading.Event()
+        event.listen(world.store.engine, "commit", self._hold)
+
+    def of_this_thread(self) -> None:
+        self._of = threading.get_ident()
+
+    def _hold(self, connection) -> None:
+        if threading.get_ident() != self._of:
+            return
+        self._of = None
+        self.reached.set()
+        until(lambda: somebody_waits_for_a_lock(self._world.store), "the other waits")
+
+
+@pytest.mark.parametrize("manner", [WhenBusy.STEER, WhenBusy.INTERRUPT])
+def test_a_message_that_is_being_stored_is_waited_for_by_the_end_of_the_run(world: World, manner: WhenBusy) -> None:
+    world.models.script = all_it_heard
+    held = HeldCommit(world)
+
+    def store() -> None:
+        held.of_this_thread()
+        world.submit("and this", when_busy=manner)
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def write_meanwhile() -> None:
+            pool.submit(store)
+            assert held.reached.wait(10)
+
+        in_the_model_call(world, write_meanwhile)
+        world.submit("do it")
+        for _ in range(2):
+            world.deliver(world.pending.pop(0))
+    world.run_dry()
+
+    ends = ["answered", "steered"] if manner is WhenBusy.STEER else ["cancelled", "answered"]
+    assert [turn["disposition"] for turn in world.rows("turns")] == ends
+    assert heard(world.models.prompts[-1]) == ["do it", "and this"]
+    check_all(world.store)
+
+
+@pytest.mark.parametrize("manner", [WhenBusy.STEER, WhenBusy.INTERRUPT, WhenBusy.ROLLBACK])
+def test_a_message_that_comes_while_the_run_ends_has_a_run_of_its_own(world: World, manner: WhenBusy) -> None:
+    world.models.script = all_it_heard
+    held = HeldCommit(world)
+    in_the_model_call(world, held.of_this_thread)
+    world.submit("do it")
+    world.deliver(world.pending.pop(0))
+    with ThreadPoolExecutor(1) as pool:
+        last = pool.submit(world.deliver, world.pending.pop(0))
+        assert held.reached.wait(10)
+        world.submit("and this", when_busy=manner)
+        last.result()
+    assert world.rows("turns")[1]["ready"] == 1
+    world.run_dry()
+
+    assert [turn["disposition"] for turn in world.rows("turns")] == ["answered", "answered"]
+    assert len(world.rows("runs")) == 2
+    check_all(world.store)

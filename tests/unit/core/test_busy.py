@@ -1,0 +1,73 @@
+"""What a message does that finds its thread busy: whose word counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from chordage.orchestrator.core import busy
+from chordage.orchestrator.core.agent import AgentSpec, WhenBusy, WhileWaiting
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.suspending import Action, DecisionRequest
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ADA = AgentSpec(name="ada", model="fake")
+
+
+def request(**more: object) -> TurnRequest:
+    message = Message(origin=Origin.INVOKE, channel=None, sender=Sender.SERVICE, thread_id="t", text="hi")
+    return TurnRequest(message=message, **more)
+
+
+@pytest.mark.parametrize("said", [None, *WhenBusy])
+@pytest.mark.parametrize("usual", list(WhenBusy))
+def test_the_message_has_the_word_and_where_it_is_silent_its_agent(said, usual):
+    manner = busy.manner_of(request(when_busy=said), replace(ADA, when_busy=usual), NOW)
+
+    assert manner is (said or usual)
+
+
+@pytest.mark.parametrize("manner", list(WhenBusy))
+def test_what_is_for_later_touches_nothing_now(manner):
+    later = request(when_busy=manner, not_before=NOW + timedelta(seconds=1))
+    past = request(when_busy=manner, not_before=NOW)
+
+    assert busy.manner_of(past, ADA, NOW) is manner
+    assert busy.manner_of(later, ADA, NOW) is (manner if manner is WhenBusy.REJECT else WhenBusy.ENQUEUE)
+
+
+@pytest.mark.parametrize("manner", list(WhenBusy))
+def test_who_decides_about_a_run_ends_it_only_in_so_many_words(manner):
+    decides = request(decisions=(DecisionRequest(target="x", action=Action.RESUME),))
+    by_habit = busy.manner_of(decides, replace(ADA, when_busy=manner), NOW)
+    by_word = busy.manner_of(replace(decides, when_busy=manner), ADA, NOW)
+
+    assert by_habit is (WhenBusy.ENQUEUE if manner in busy.ENDS_RUNS else manner)
+    assert by_word is manner
+
+
+HOLD, SUPERSEDE = WhileWaiting.HOLD, WhileWaiting.SUPERSEDE
+INTERRUPT = WhenBusy.INTERRUPT
+
+
+@pytest.mark.parametrize(
+    ("said", "usual", "group", "supersedes"),
+    [
+        ({}, {}, Group.CHAT, True),
+        ({}, {}, Group.TASK, False),
+        ({"while_waiting": HOLD}, {}, Group.CHAT, False),
+        ({"while_waiting": HOLD, "when_busy": INTERRUPT}, {}, Group.CHAT, False),
+        ({"when_busy": INTERRUPT}, {"while_waiting": HOLD}, Group.CHAT, True),
+        ({"when_busy": INTERRUPT}, {}, Group.TASK, True),
+        ({}, {"while_waiting": HOLD, "when_busy": INTERRUPT}, Group.CHAT, False),
+        ({}, {"when_busy": INTERRUPT}, Group.TASK, True),
+        ({"when_busy": WhenBusy.ENQUEUE}, {"when_busy": INTERRUPT}, Group.TASK, False),
+        ({"when_busy": WhenBusy.STEER}, {}, Group.CHAT, True),
+        ({"while_waiting": SUPERSEDE}, {"while_waiting": HOLD}, Group.TASK, True),
+    ],
+)
+def test_whether_a_run_that_waits_is_ended(said, usual, group, supersedes):
+    assert busy.supersedes(request(group=group, **said), replace(ADA, **usual)) is supersedes
