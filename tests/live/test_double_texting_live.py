@@ -20,6 +20,10 @@ pytestmark = [pytest.mark.redis, pytest.mark.slow]
 AGENT = """
 model = "scripted:script.yaml"
 tools = ["gate_tools"]
+
+[models.fake]
+wire = "openai"
+base_url = "{url}/v1"
 """
 TOOLS = '''
 import time
@@ -57,7 +61,7 @@ def fleet(request, databases, redis_databases, tmp_path_factory):
     with Redis.from_url(redis_url) as redis:
         redis.flushdb()
     with closing(Rig(tmp_path_factory.mktemp("rig"), url, redis_url)) as rig:
-        (rig.room / "agent.toml").write_text(AGENT)
+        (rig.room / "agent.toml").write_text(AGENT.format(url=rig.model.url))
         (rig.room / "script.yaml").write_text(SCRIPT)
         (rig.room / "gate_tools.py").write_text(TOOLS)
         rig.worker("turns", "--role", "turns", "--concurrency", "4")
