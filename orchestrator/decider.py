@@ -366,6 +366,8 @@ def _end(
         return _finish_later(tx, rt, at, scene, judged, how, unless_steered=unless_steered)
     match judged.output:
         case Refused(why=why):
+            if unless_steered and steering.who_waits(tx, rt, at, scene.agent.limits):
+                return resting.NOT_OURS  # a message waits, so this is not the answer either
             repair = _in_time(at.run, scene.agent, Infer(), rt.now())
             if not isinstance(repair, Finish):
                 return _ask_to_repair(tx, rt, at, scene, judged, why)
