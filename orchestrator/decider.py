@@ -7,6 +7,7 @@ moment at which a reply is known and what follows from it is not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -65,6 +66,8 @@ class Scene:
     planning: Planning | None = None  # of a strategy that plans
     asks_planner: bool = False  # the reply will be a plan
     form: OutputForm | None = None  # what the answer has to be
+    recalls: bool = False  # not all calls of the run are among the known: a summary stands for some
+    lives: Counter[str] | None = None  # then, of the ids that the reply uses
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -275,7 +278,7 @@ def _through_the_gate(
 
 
 def _new_calls(rt: Runtime, run: Run, scene: Scene, asks: Mapping[int, ToolAsk]) -> Iterator[NewCall]:
-    lives = generations(run.id, scene.known)
+    lives = generations(run.id, scene.known) if scene.lives is None else scene.lives.copy()
     for place, ask in asks.items():
         lives[ask.id] += 1
         spec = scene.specs.get(ask.name)
@@ -424,15 +427,4 @@ def _reply_row(rt: Runtime, at: Position, scene: Scene, judged: Judged) -> journ
 
 
 def _round_rows(tx: Tx, rt: Runtime, at: Position, scene: Scene) -> list[journal.Row]:
-    """The checkpoint of the round or replay before, if it has none yet: it rides in the next commit of the run."""
-    run = at.run
-    match run.phase:
-        case Phase.INFERENCE:
-            return []
-        case Phase.REPLAY:
-            return resting.owed_rows(tx, rt, run)
-        case Phase.TOOL_ROUND if run.suspended:
-            return resting.owed_rows(tx, rt, run)
-        case Phase.TOOL_ROUND:
-            settled = [call for call in scene.known if call.run_id == run.id and call.step == run.step]
-            return [resting.round_row(rt, run, settled)]
+    return resting.rows_before(tx, rt, at.run, scene.known)

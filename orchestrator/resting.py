@@ -116,6 +116,20 @@ def owed_rows(tx: Tx, rt: Runtime, run: Run) -> list[journal.Row]:
     return [round_row(rt, run, settled)] if settled else []
 
 
+def rows_before(tx: Tx, rt: Runtime, run: Run, known: Sequence[Answer]) -> list[journal.Row]:
+    """The checkpoint of the round or replay before, if it has none yet: it rides in the next commit of the run."""
+    match run.phase:
+        case Phase.INFERENCE:
+            return []
+        case Phase.REPLAY:
+            return owed_rows(tx, rt, run)
+        case Phase.TOOL_ROUND if run.suspended:
+            return owed_rows(tx, rt, run)
+        case Phase.TOOL_ROUND:
+            settled = [call for call in known if call.run_id == run.id and call.step == run.step]
+            return [round_row(rt, run, settled)]
+
+
 def round_row(rt: Runtime, run: Run, settled: Sequence[Answer | Call]) -> journal.Row:
     body = {"calls": [{"id": call.id, "status": call.status.value, "code": call.code} for call in settled]}
     return journal.entry(run.thread_id, run.id, run.step, Checkpoint.TOOL_RESULTS, body, rt.now())

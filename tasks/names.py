@@ -5,6 +5,7 @@ from __future__ import annotations
 SUBMIT = "turns.submit"
 CANCEL = "turns.cancel"
 DECIDE = "turns.decide"
+COMPACT = "threads.compact"
 DISPATCH = "turns.dispatch"
 ADVANCE = "runs.advance"
 CALL_MODEL = "models.call"

@@ -58,6 +58,11 @@ def register(app: Celery, base: type[StageTask]) -> None:
     def cancel(self: StageTask, turn: str, reason: str | None = None) -> None:
         self.courier.send(stages.cancel_turn(self.runtime, turn, reason)[1])
 
+    @app.task(name=names.COMPACT, base=base, bind=True, shared=False)
+    def compact(self: StageTask, thread: str) -> None:
+        """Before its next model call, the older part of what was said on the thread gives way to a summary."""
+        _stored(lambda: stages.ask_to_compact(self.runtime, thread))
+
     @app.task(name=names.DISPATCH, base=base, bind=True, shared=False)
     def dispatch(self: StageTask, group: str, turn: str | None = None, thread: str | None = None) -> None:
         hint = Hint(turn, thread) if turn and thread else None

@@ -86,6 +86,16 @@ class PlanSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CompactionSpec:
+    """When the older part of a conversation gives way to a summary, and who writes it."""
+
+    threshold: int | None = None  # tokens of the last reply, with its prompt; None: only on request
+    model: str | None = None  # None: the agent's
+    instructions: str | None = None  # for whoever writes the summary; None: ours
+    keep: int = 0  # how many of the newest replies stay word for word, whatever else may go
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PluginUse:
     """One plugin as an agent's file asks for it: an entry point's name or an import path, and its options."""
 
@@ -155,3 +165,4 @@ class AgentSpec:
     plugins: tuple[PluginUse, ...] = ()
     output: OutputUse | None = None  # None: any text
     plan: PlanSpec = PlanSpec()
+    compaction: CompactionSpec = CompactionSpec()

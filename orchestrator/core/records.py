@@ -32,6 +32,8 @@ class Checkpoint(StrEnum):
     PLAN = "PlanCommitted"  # of a strategy that plans its rounds; no part of the conversation
     TOOL_RESULTS = "ToolResultsCommitted"
     OUTPUT_REFUSED = "OutputRefused"
+    COMPACTED = "HistoryCompacted"  # a summary stands for what was said before it
+    COMPACTION_FAILED = "CompactionFailed"  # it was tried, and nothing changed
     RUN_WAITING = "RunWaiting"
     RUN_INTERRUPTED = "RunInterrupted"
     ROLLED_BACK = "RolledBack"  # what the run said has left the history
@@ -162,6 +164,7 @@ class Answer:
     status: CallStatus
     code: str | None
     content: str | None
+    replayed_at: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from chordage.orchestrator.core.model import (
 )
 from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Entry, Turn
 from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.summaries import standing
 
 NOT_RUN = "This call did not run and has no result."
 OUTCOME_UNKNOWN = "outcome_unknown"
@@ -26,6 +27,8 @@ UNKNOWN_TEXT = (
 INTERRUPTED = "[The work on the message above ended before it was done"
 ACTION_RESULTS = "[ACTION RESULTS]"  # how the message begins that puts what was done before the answer
 REFUSED = "[Your answer above was not accepted, because it is not the output that is demanded"
+SUMMARY = "[Summary of the conversation up to here"
+_BEGUN = " What is said next is part of it, word for word: what the summary tells of the work on that has been done."
 DECIDED = "[A decision has come: what came of it stands above, where the call was made.]"
 NOT_STARTED = "This call has not been executed yet: it comes after one that awaits a decision."
 AWAITING = "This call has not been executed: it awaits a decision."
@@ -36,12 +39,13 @@ Calls = dict[tuple[str, int], list[Told]]
 
 def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
     """The history of a thread as the model is to see it. Results stand where they were asked for, in the order
-    asked.
+    asked; the newest summary stands for what came before it.
     """
     by_step: Calls = {}
     for call in calls:
         by_step.setdefault((call.run_id, call.step), []).append(call)
-    said: list[Said] = []
+    summary, entries = standing(entries)
+    said: list[Said] = _summed_up(summary.body) if summary else []
     waited = False  # behind a reply, and nobody has said yet that it is over
     for entry in entries:
         match entry.kind:
@@ -60,9 +64,18 @@ def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
                 said.append(UserSays(text=_refused(entry.body)))
             case Checkpoint.RUN_WAITING:
                 waited = isinstance(said[-1], AssistantSays)
-            case Checkpoint.TOOL_RESULTS | Checkpoint.PLAN | Checkpoint.RUN_FINISHED | Checkpoint.ROLLED_BACK:
+            case _:
                 pass  # the results are told from the calls themselves, behind the message that asked
     return (*said, *_news(waited=waited))
+
+
+def _summed_up(body: dict[str, Any]) -> list[Said]:
+    """The summary, and behind it what was said to the run that it was written in, word for word: the work on that goes
+    on.
+    """
+    words: list[Said] = [UserSays(text=heard(message)) for message in body["said"]]
+    begun = _BEGUN if words else ""
+    return [UserSays(text=f"{SUMMARY}, in place of its messages.{begun}]\n\n{body['summary']}"), *words]
 
 
 def _news(*, waited: bool) -> list[Said]:
@@ -93,7 +106,8 @@ def _refused(body: dict[str, Any]) -> str:
 
 def is_note(said: Said) -> bool:
     """Whether this is the engine's word to the model, which only stands where a user's words would."""
-    return isinstance(said, UserSays) and said.text.startswith((DECIDED, INTERRUPTED, REFUSED, ACTION_RESULTS))
+    notes = (DECIDED, INTERRUPTED, REFUSED, ACTION_RESULTS, SUMMARY)
+    return isinstance(said, UserSays) and said.text.startswith(notes)
 
 
 def _exchange(entry: Entry, calls: Sequence[Told]) -> list[Said]:

@@ -13,7 +13,15 @@ from typing import Any, TypeVar
 
 from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, OnUnknown, ToolMode, WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways import room_agents, room_lines, room_output, room_plan, room_plugins, room_tools
+from chordage.orchestrator.gateways import (
+    room_agents,
+    room_compaction,
+    room_lines,
+    room_output,
+    room_plan,
+    room_plugins,
+    room_tools,
+)
 from chordage.orchestrator.gateways.mcp import reading as mcp_reading
 from chordage.orchestrator.gateways.mcp.server import McpServer
 from chordage.orchestrator.gateways.room_table import COUNT, FLAG, HEADERS, SECONDS, SOME, TEXT, TEXTS, Source, Table
@@ -110,6 +118,7 @@ class _Reading:
             plugins=room_plugins.read(table, self._room, self._reads),
             plan=room_plan.read(table, self._room),
             output=room_output.read(table, self._room, self._reads),
+            compaction=room_compaction.read(table),
         )
 
     def _name(self) -> str:

@@ -9,6 +9,7 @@ from chordage.orchestrator.stages.tool_call import after_lone_call, run_batch, r
 from chordage.orchestrator.stages.commit import commit_round  # isort: skip
 from chordage.orchestrator.stages.cancel import cancel_turn  # isort: skip
 from chordage.orchestrator.stages.decision import decide  # isort: skip
+from chordage.orchestrator.stages.compact import ask_to_compact  # isort: skip
 from chordage.orchestrator.stages.heartbeat import beat  # isort: skip
 from chordage.orchestrator.stages.rescue import rescue  # isort: skip
 
@@ -17,6 +18,7 @@ __all__ = [
     "admit",
     "advance",
     "after_lone_call",
+    "ask_to_compact",
     "beat",
     "call_model",
     "cancel_turn",

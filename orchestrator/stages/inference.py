@@ -12,7 +12,19 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from chordage.orchestrator import decider, ending, offering, phasing, planning, resting, steering, strategies
+from chordage.orchestrator import (
+    compaction,
+    decider,
+    ending,
+    offering,
+    phasing,
+    planning,
+    resting,
+    steering,
+    strategies,
+)
+from chordage.orchestrator.compaction import Summing
+from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Prompt, Reply, Said, ToolOffer
@@ -24,13 +36,14 @@ from chordage.orchestrator.core.planning.prompts import PlannerAsk
 from chordage.orchestrator.core.reasons import Ending, failed
 from chordage.orchestrator.core.records import Answer, Checkpoint, Entry, Run
 from chordage.orchestrator.core.status import RunStatus
+from chordage.orchestrator.core.summaries import TRIES, older_than
 from chordage.orchestrator.core.transcript import build
 from chordage.orchestrator.decider import Scene
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.plugins.planners import PlannerFailed
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claims, journal, runs
+from chordage.orchestrator.store import calls, claims, journal, runs
 from chordage.orchestrator.store.claims import Position
 
 log = structlog.get_logger()
@@ -85,6 +98,8 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
             return onward
         with rt.held.holding(hand):
             work = _prepare(rt, at)
+            if isinstance(work, Summing):
+                return compaction.carry_out(rt, work, hand)
             if work.ends is not None:
                 phasing.write_down(rt, work.scene.hearing)
                 return ending.end_here(rt, at, work.ends)
@@ -123,12 +138,13 @@ def _claim_if_in_doubt(rt: Runtime, run: Run) -> str | None:
     return token if claimed else None
 
 
-def _prepare(rt: Runtime, at: Position) -> Work:
+def _prepare(rt: Runtime, at: Position) -> Work | Summing:
     run = at.run
     agent = rt.agents.get(run.agent)
     plans = strategies.plans(run.strategy)
     with rt.store.read() as tx:
-        entries, known = journal.history(tx, run.thread_id, plans_of=run.id if plans else None)
+        past = journal.history(tx, run.thread_id, plans_of=run.id if plans else None)
+    entries, known = past.entries, past.calls
     planned = planning.read(rt, run, agent, entries, known) if plans else None
     move = decider.next_move(run, agent, None, run.started_at, plans=planned)
     specs = {} if move == Infer(offer_tools=False) else offering.specs(rt, agent)
@@ -137,6 +153,8 @@ def _prepare(rt: Runtime, at: Position) -> Work:
     if heard.crew.plugins:
         heard.said_before = _said_before(run, entries, known)
     phasing.start(heard, is_first=_is_first(run, at.step, entries))
+    if not isinstance(move, Plan) and (shorter := compaction.due(at, heard, past, plans=plans)) is not None:
+        return shorter
     found = phasing.before_inference(heard, list(specs))
     offered = {name: spec for name, spec in specs.items() if found.offers(name)}
     if planned is not None and isinstance(move, Plan):
@@ -145,6 +163,7 @@ def _prepare(rt: Runtime, at: Position) -> Work:
         agent=replace(agent, model=found.model or agent.model), specs=offered, known=known, hearing=heard,
         withheld=frozenset(specs.keys() - offered.keys()), planning=planned,
         asks_planner=isinstance(move, Plan), form=None if isinstance(move, Plan) else rt.outputs(agent),
+        recalls=compaction.has_shortened(run, entries),
     )  # fmt: skip
     return _work(at, scene, _prompt(scene, said, found), entries, found.ending)
 
@@ -161,14 +180,13 @@ def _work(at: Position, scene: Scene, prompt: Prompt, entries: Sequence[Entry], 
 
 def _is_first(run: Run, step: int, entries: Sequence[Entry]) -> bool:
     """Whether the model is asked for the first time: messages that were taken in at once have steps before it."""
-    replies = {Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN}
+    replies = {Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN, *TRIES}
     return step == 1 or (not run.rounds and not any(e.run_id == run.id and e.kind in replies for e in entries))
 
 
 def _said_before(run: Run, entries: Sequence[Entry], known: Sequence[Answer]) -> int:
     """How much of what was said is older than the run."""
-    older = [entry for entry in entries if entry.run_id != run.id]
-    return len(build(older, known))
+    return len(build(older_than(run.id, entries), known))
 
 
 def _prompt(scene: Scene, said: tuple[Said, ...], found: Inference) -> Prompt:
@@ -200,8 +218,9 @@ def _ask(rt: Runtime, work: Work, hand: Hand) -> tuple[Reply, PlanDecision | Non
 
 def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) -> list[Intent]:
     run, step = work.at.run, work.at.step
-    judged = decider.judge(rt, work.at, work.scene, reply, plan)
-    crossing = rt.store.insist(lambda tx: decider.after_reply(tx, rt, work.at, work.scene, judged))
+    scene = _with_lives(rt, work, reply) if work.scene.recalls and reply.asks else work.scene
+    judged = decider.judge(rt, work.at, scene, reply, plan)
+    crossing = rt.store.insist(lambda tx: decider.after_reply(tx, rt, work.at, scene, judged))
     if not crossing.ours:
         log.warning("late reply refused", run=run.id, step=step, epoch=run.epoch)
     elif plan is not None:
@@ -214,3 +233,9 @@ def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) ->
     if crossing.rests:
         resting.tell_the_rest(rt, run)
     return crossing.intents
+
+
+def _with_lives(rt: Runtime, work: Work, reply: Reply) -> Scene:
+    ids = {ask.id for ask in storable.reply(reply).asks}
+    with rt.store.read() as tx:
+        return replace(work.scene, lives=calls.lives(tx, work.at.run.id, ids))

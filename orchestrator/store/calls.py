@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, func, select
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.records import Call, NewCall, Run
@@ -88,6 +89,13 @@ def _new_row(run: Run, step: int, call: NewCall, now: datetime, lease_until: dat
         "expiries": 0,
         "ended_at": now if settled else None,
     }
+
+
+def lives(tx: Tx, run_id: str, ask_ids: Collection[str]) -> Counter[str]:
+    """How many lives each of these provider ids has had in this run."""
+    found = select(calls.c.ask_id).where(calls.c.run_id == run_id, calls.c.ask_id.in_(sorted(ask_ids)))
+    counted = found.add_columns(func.count().label("lives")).group_by(calls.c.ask_id)
+    return Counter({row.ask_id: row.lives for row in tx.execute(counted)})
 
 
 def unsettled(tx: Tx, run_id: str) -> list[Call]:

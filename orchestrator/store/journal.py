@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, or_, select
+from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select
 
 from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store import many
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import calls, has, journal
+from chordage.orchestrator.store.schema import calls, has, journal, threads
 from chordage.orchestrator.store.tx import Tx
 
 # A journal row to be written.
 Row = dict[str, Any]
 
-_OF_CALL = ("id", "run_id", "step", "place", "ask_id", "status", "code", "content")
+_OF_CALL = ("id", "run_id", "step", "place", "ask_id", "status", "code", "content", "replayed_at")
 _CALL = [calls.c[name].label(f"call_{name}") for name in _OF_CALL]
 _SAID = (
     Checkpoint.USER_MESSAGE,
@@ -26,12 +27,29 @@ _SAID = (
     Checkpoint.RUN_WAITING,
     Checkpoint.RUN_INTERRUPTED,
     Checkpoint.OUTPUT_REFUSED,
+    Checkpoint.COMPACTED,
+    Checkpoint.COMPACTION_FAILED,
 )
 _GONE = journal.alias("gone")
-# What a run that was rolled back has said is no part of the history. Whether there is one an index of its own knows.
-STANDS = journal.c.run_id.not_in(
-    select(_GONE.c.run_id).where(_GONE.c.thread_id == bindparam("thread_id"), has(_GONE.c.kind, Checkpoint.ROLLED_BACK))
+_ROLLED_BACK = select(_GONE.c.run_id).where(
+    _GONE.c.thread_id == bindparam("thread_id"), has(_GONE.c.kind, Checkpoint.ROLLED_BACK)
 )
+# What a run that was rolled back has said is no part of the history. Whether there is one an index of its own knows.
+STANDS = journal.c.run_id.not_in(_ROLLED_BACK)
+_ENTRY = [column for column in journal.c if column.name != "upto"]
+_summaries = journal.alias("summaries")
+_REPLACED = (
+    select(_summaries.c.upto)
+    .where(
+        _summaries.c.thread_id == bindparam("thread_id"),
+        _summaries.c.upto.is_not(None),
+        _summaries.c.run_id.not_in(_ROLLED_BACK),
+    )
+    .order_by(_summaries.c.upto.desc())  # each goes further than the one before
+    .limit(1)
+    .scalar_subquery()
+)
+_ASKED = select(threads.c.compact_asked).where(threads.c.id == bindparam("thread_id")).scalar_subquery()
 
 
 def _history(*ask_for_calls: Checkpoint, wanted: ColumnElement[bool]) -> Hot:
@@ -41,9 +59,10 @@ def _history(*ask_for_calls: Checkpoint, wanted: ColumnElement[bool]) -> Hot:
         calls.c.run_id == journal.c.run_id,
         calls.c.step == journal.c.step + 1,
     )
-    found = select(journal, *_CALL).select_from(journal).outerjoin(calls, its_calls)
+    found = select(*_ENTRY, *_CALL, _ASKED.label("asked")).select_from(journal).outerjoin(calls, its_calls)
     of_thread = journal.c.thread_id == bindparam("thread_id")
-    return Hot(found.where(of_thread, wanted, STANDS).order_by(journal.c.id, calls.c.place))
+    in_full = journal.c.id > func.coalesce(_REPLACED, 0)
+    return Hot(found.where(of_thread, in_full, wanted, STANDS).order_by(journal.c.id, calls.c.place))
 
 
 _HISTORY = _history(Checkpoint.ASSISTANT_TURN, wanted=has(journal.c.kind, *_SAID))
@@ -68,20 +87,37 @@ def append(tx: Tx, rows: Sequence[Row]) -> None:
     many.insert(tx, _INSERT, rows)
 
 
-def history(tx: Tx, thread_id: str, *, plans_of: str | None = None) -> tuple[list[Entry], list[Answer]]:
-    """What was said on a thread, and every call with its result, in one statement; with the plans of one run, if
-    asked for.
-    """
+_INSERT_SUMMARY = many.Insert(journal, ("thread_id", "run_id", "step", "kind", "body", "at", "upto"))
+
+
+def append_summary(tx: Tx, row: Row) -> None:
+    """From here on, a thread's history is read from behind what it stands for."""
+    many.insert(tx, _INSERT_SUMMARY, [{**row, "upto": row["body"]["upto"]}])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """What is said on a thread since what its newest summary stands for, that summary, and every call asked for."""
+
+    entries: list[Entry]
+    calls: list[Answer]
+    asked: int  # how often somebody has asked for a summary
+
+
+def history(tx: Tx, thread_id: str, *, plans_of: str | None = None) -> History:
+    """In one statement; with the plans of one run, if asked for."""
     entries: dict[int, Entry] = {}
-    asked: list[Answer] = []
+    answers: list[Answer] = []
+    asked = 0
     statement = _HISTORY if plans_of is None else _WITH_PLANS
     binds = {"thread_id": thread_id, **({"plans_of": plans_of} if plans_of else {})}
     for row in statement.rows(tx, binds):
         if row["id"] not in entries:
             entries[row["id"]] = _from_row(row)
         if row["call_id"] is not None:
-            asked.append(_answer(row))
-    return list(entries.values()), asked
+            answers.append(_answer(row))
+        asked = row["asked"] or 0
+    return History(entries=list(entries.values()), calls=answers, asked=asked)
 
 
 def _answer(row: Mapping[Any, Any]) -> Answer:

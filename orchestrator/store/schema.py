@@ -29,6 +29,7 @@ from sqlalchemy import (
     text,
 )
 
+from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, CallStatus, RunStatus, TurnStatus
 from chordage.orchestrator.core.suspending import SuspensionStatus
 from chordage.orchestrator.store.types import Json, Moment, Serial
@@ -89,6 +90,7 @@ threads = Table(
     Column("arrivals", Integer, nullable=False),  # how many turns have arrived: numbers the next one
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
+    Column("compact_asked", Integer),  # how often somebody has asked for a summary; null: never
 )
 
 Index("ix_threads_recent", threads.c.updated_at, threads.c.id)
@@ -271,8 +273,10 @@ journal = Table(
     Column("kind", String(30), nullable=False),
     Column("body", Json, nullable=False),
     Column("at", Moment, nullable=False),
+    Column("upto", Serial),  # of a summary: the last row that it stands for
     # A checkpoint is written once. This holds even where every guard before it should fail.
     UniqueConstraint("run_id", "step", "kind"),
+    CheckConstraint(f"(kind = '{Checkpoint.COMPACTED}') = (upto IS NOT NULL)", name="summary_says_upto"),
     sqlite_autoincrement=True,
 )
 Index("ix_journal_thread", journal.c.thread_id, journal.c.id)
@@ -280,10 +284,13 @@ _ROLLED_BACK = text("kind = 'RolledBack'")
 Index(
     "ix_journal_rolled_back",
     journal.c.thread_id,
+    journal.c.kind,  # without it SQLite would rather go through all rows of the thread
     journal.c.run_id,
     sqlite_where=_ROLLED_BACK,
     postgresql_where=_ROLLED_BACK,
 )
+_SUMMARY = text("upto IS NOT NULL")
+Index("ix_journal_upto", journal.c.thread_id, journal.c.upto, sqlite_where=_SUMMARY, postgresql_where=_SUMMARY)
 
 suspensions = Table(
     "suspensions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from chordage.orchestrator.store.hot import Hot
@@ -34,6 +34,12 @@ _ARRIVE = Hot(_arrive)
 def arrive(tx: Tx, thread_id: str, agent: str, now: datetime) -> int:
     """The number of the next arrival on this thread. The row stays locked until commit: arrivals come one by one."""
     return int(_ARRIVE.scalar(tx, {"thread_id": thread_id, "agent": agent, "now": now}))
+
+
+def ask_to_compact(tx: Tx, thread_id: str) -> bool:
+    """Once more: whoever compacts notes how often was asked by then, so that a request in between is not lost."""
+    asked = update(threads).where(threads.c.id == thread_id)
+    return tx.execute(asked.values(compact_asked=func.coalesce(threads.c.compact_asked, 0) + 1)).rowcount == 1
 
 
 def exists(tx: Tx, thread_id: str) -> bool:

@@ -9,6 +9,7 @@ from chordage.orchestrator.views.questions import AnswerView, QuestionView
 from chordage.orchestrator.views.runs import RunView, run
 from chordage.orchestrator.views.steps import (
     AttemptView,
+    CompactionStep,
     InferenceStep,
     Interruption,
     PlanView,
@@ -28,6 +29,7 @@ __all__ = [
     "AttemptView",
     "CallView",
     "ChildView",
+    "CompactionStep",
     "InferenceStep",
     "Interruption",
     "OpenQuestion",

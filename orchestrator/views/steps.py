@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from chordage.orchestrator.core.compacting import Cause
 from chordage.orchestrator.core.model import Fault, StopReason, Usage
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Phase
@@ -25,6 +26,12 @@ class Pause(StrEnum):
     WAITING = "waiting"
     STEERED = "steered"
     INTERRUPTED = "interrupted"
+
+
+class Upkeep(StrEnum):
+    """... or than a pause."""
+
+    COMPACTION = "compaction"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +115,26 @@ class SteeredStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CompactionStep:
+    """A summary took the place of the older part of the conversation, or should have."""
+
+    number: int
+    cause: Cause
+    worker: str | None
+    model: str
+    summary: str | None
+    why_not: str | None  # there is no summary, and the history is as it was
+    upto: int | None  # the journal row up to which the summary stands for all that was said
+    entries: int  # messages, replies and notes that it has replaced
+    attempts: tuple[AttemptView, ...]
+    usage: Usage
+    seconds: float
+    at: datetime | None
+    status: StepStatus = StepStatus.DONE
+    kind: Upkeep = Upkeep.COMPACTION
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Interruption:
     """The run was ended from outside."""
 
@@ -120,4 +147,4 @@ class Interruption:
     kind: Pause = Pause.INTERRUPTED
 
 
-Step = InferenceStep | ToolRound | ReplayStep | WaitStep | SteeredStep | Interruption
+Step = InferenceStep | ToolRound | ReplayStep | WaitStep | SteeredStep | CompactionStep | Interruption

@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 
+from chordage.orchestrator.core.compacting import Cause
 from chordage.orchestrator.core.model import Fault, StopReason, Usage
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Checkpoint, Entry, Phase, Run
 from chordage.orchestrator.core.status import RunStatus
+from chordage.orchestrator.core.summaries import tries
 from chordage.orchestrator.views.calls import CallView
 from chordage.orchestrator.views.steps import (
     AttemptView,
+    CompactionStep,
     InferenceStep,
     Interruption,
     PlanView,
@@ -25,7 +28,8 @@ from chordage.orchestrator.views.steps import (
     WaitStep,
 )
 
-_ORDER = (InferenceStep, ToolRound, ReplayStep, WaitStep, SteeredStep, Interruption)  # of steps with the same number
+# Of steps with the same number.
+_ORDER = (InferenceStep, ToolRound, ReplayStep, WaitStep, SteeredStep, CompactionStep, Interruption)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,7 @@ class Timeline:
         steps += self._replays()
         steps += (self._wait(entry) for entry in self._of(Checkpoint.RUN_WAITING))
         steps += (_steered(entry) for entry in self._of(Checkpoint.USER_MESSAGE) if entry.step)
+        steps += (_compaction(entry) for entry in tries(self.entries))
         steps += (_interruption(entry) for entry in self._of(Checkpoint.RUN_INTERRUPTED))
         steps += self._without_reply({step.number for step in steps if isinstance(step, InferenceStep)})
         return tuple(sorted(steps, key=lambda step: (step.number, _ORDER.index(type(step)))))
@@ -138,7 +143,7 @@ def _inference(entry: Entry) -> InferenceStep:
     return InferenceStep(
         number=entry.step, status=StepStatus.DONE, worker=body.get("worker"), model=body["model"],
         stop=StopReason(body["stop"]), text=body["text"], asks=len(body["asks"]), attempts=attempts,
-        usage=Usage(**body["usage"]), seconds=round(sum(attempt.seconds for attempt in attempts), 3), at=entry.at,
+        usage=Usage(**body["usage"]), seconds=_seconds(attempts), at=entry.at,
     )  # fmt: skip
 
 
@@ -147,6 +152,20 @@ def _plan(entry: Entry) -> InferenceStep:
     ends, decision = body["ends"], body["decision"]
     plan = PlanView(decision=decision, ends=ends, refused=len(body["refused"]))
     return replace(_inference(entry), plan=plan, asks=0 if ends else len(decision["execution_commands"]))
+
+
+def _compaction(entry: Entry) -> CompactionStep:
+    body = entry.body
+    attempts = tuple(_attempt(attempt) for attempt in body["attempts"])
+    return CompactionStep(
+        number=entry.step, cause=Cause(body["cause"]), worker=body.get("worker"), model=body["model"],
+        summary=body.get("summary"), why_not=body.get("why"), upto=body.get("upto"), entries=body.get("entries", 0),
+        attempts=attempts, usage=Usage(**body["usage"]), seconds=_seconds(attempts), at=entry.at,
+    )  # fmt: skip
+
+
+def _seconds(attempts: Sequence[AttemptView]) -> float:
+    return round(sum(attempt.seconds for attempt in attempts), 3)
 
 
 def _attempt(body: dict[str, str | float | None]) -> AttemptView:

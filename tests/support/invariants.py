@@ -73,7 +73,8 @@ def _each_run_finished_once(runs, entries) -> None:
 
 def _every_ask_is_answered_once(store: Store, thread: str) -> None:
     with store.read() as tx:
-        said = build(*journal.history(tx, thread))
+        past = journal.history(tx, thread)
+    said = build(past.entries, past.calls)
     for place, message in enumerate(said):
         if isinstance(message, AssistantSays):
             answers = said[place + 1 : place + 1 + len(message.asks)]

@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "deny": "Turn calls that wait down.",
     "decide": "Store a list of decisions, all of them or none.",
     "cancel": "Cancel a turn.",
+    "compact": "Have the older part of a thread summed up.",
     "worker": "Start one worker.",
     "web": "Start the HTTP server.",
     "beat": "Start the clock that sends periodic work.",

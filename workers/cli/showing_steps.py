@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import assert_never
 
+from chordage.orchestrator.core.compacting import Cause
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.views import (
     AttemptView,
     CallView,
+    CompactionStep,
     InferenceStep,
     Interruption,
     PlanView,
@@ -49,6 +51,8 @@ def _step(step: Step) -> Iterator[str]:
         case SteeredStep():
             yield f"  {step.number}  steered  by {step.sender}, turn {step.turn_id}{_at(step.at)}"
             yield from indented(step.text, "     ")
+        case CompactionStep():
+            yield from _compaction(step)
         case Interruption():
             why = ": ".join(word for word in (step.reason.value, step.code, step.detail) if word)
             yield f"  {step.number}  interrupted  {why}{_at(step.at)}"
@@ -78,6 +82,15 @@ def _planned(step: InferenceStep, plan: PlanView) -> str:
     return f"ends: {plan.ends}" if plan.ends else f"{_counted(step.asks, 'command')}{refused}"
 
 
+def _compaction(step: CompactionStep) -> Iterator[str]:
+    became = f"{_counted(step.entries, 'entry', 'entries')} summed up" if step.why_not is None else "no summary"
+    asked = ", on request" if step.cause is Cause.REQUEST else ""
+    took = span(step.seconds)
+    yield f"  {step.number}  compact  {step.model}, {took}, {_usage(step.usage)}, {became}{asked}{_at(step.at)}"
+    yield from (_failed_attempt(attempt) for attempt in step.attempts if attempt.fault)
+    yield from indented(f"the history stays whole: {step.why_not}" if step.why_not else step.summary or "", "     ")
+
+
 def _failed_attempt(attempt: AttemptView) -> str:
     assert attempt.fault is not None
     return f"     tried {attempt.model}: {attempt.fault.value} after {span(attempt.seconds)}: {attempt.detail}"
@@ -97,8 +110,8 @@ def _named(calls: Sequence[CallView]) -> str:
     return f"{_counted(len(calls), 'call')}: {', '.join(call.tool for call in calls)}"
 
 
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+def _counted(number: int, word: str, words: str | None = None) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {words or word + 's'}"
 
 
 def _recorded(status: StepStatus, at: datetime | None) -> str:

@@ -48,7 +48,7 @@ class ModelCatalog:
 
     def check(self, agent: AgentSpec) -> None:
         """Whether every model of the agent could be called. Raises ConfigError or RoomError; calls nobody."""
-        for name in (agent.model, *agent.fallbacks):
+        for name in (agent.model, *agent.fallbacks, agent.compaction.model or agent.model):
             self._model(name, agent)
 
     def complete(

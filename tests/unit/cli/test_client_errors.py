@@ -129,7 +129,7 @@ def test_a_wrong_setting_is_named(chordage):
 
 READERS = [
     ("turns",), ("threads",), ("show", "x"), ("inbox",), ("approve", "x"), ("deny", "x"), ("cancel", "x"),
-    ("migrate", "--check"), ("submit", "x"),
+    ("compact", "x"), ("migrate", "--check"), ("submit", "x"),
 ]  # fmt: skip
 
 
@@ -220,6 +220,7 @@ def test_an_empty_database_is_told_to_be_migrated(chordage, room, arguments):
     [
         (("show", "nope"), "there is no turn, run or thread 'nope'; `chordage turns` and `chordage threads` list"),
         (("cancel", "nope"), "there is no turn 'nope'; `chordage turns` lists them"),
+        (("compact", "nope"), "there is no thread 'nope'; `chordage threads` lists them"),
     ],
 )
 def test_an_unknown_id_says_where_to_look(chordage, arguments, told):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from chordage.orchestrator.core.agent import CompactionSpec
 from chordage.orchestrator.core.errors import ConfigError, ModelFailed, RoomError
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.gateways.models import ModelCatalog, scripted_server
@@ -135,6 +138,13 @@ def test_a_fallback_is_checked_too(tmp_path):
     a_script(tmp_path, "[{text: hello}]", "s.yaml")
     with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
         scripted(tmp_path).check(an_agent("scripted:s.yaml", "anthropic:claude"))
+
+
+def test_the_model_that_writes_summaries_is_checked_too(tmp_path):
+    a_script(tmp_path, "[{text: hello}]", "s.yaml")
+    agent = replace(an_agent("scripted:s.yaml"), compaction=CompactionSpec(model="anthropic:claude"))
+    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
+        scripted(tmp_path).check(agent)
 
 
 def test_a_checked_agent_with_all_it_needs_passes(tmp_path):

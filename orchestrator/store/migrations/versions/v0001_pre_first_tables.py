@@ -86,6 +86,10 @@ def upgrade() -> None:
         sa.Column("kind", sa.String(length=30), nullable=False),
         sa.Column("body", JSON, nullable=False),
         sa.Column("at", MOMENT, nullable=False),
+        sa.Column("upto", SERIAL, nullable=True),
+        sa.CheckConstraint(
+            "(kind = 'HistoryCompacted') = (upto IS NOT NULL)", name=op.f("ck_journal_summary_says_upto")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_journal")),
         sa.UniqueConstraint("run_id", "step", "kind", name=op.f("uq_journal_run_id_step_kind")),
         sqlite_autoincrement=True,
@@ -93,12 +97,19 @@ def upgrade() -> None:
     with op.batch_alter_table("journal", schema=None) as batch_op:
         batch_op.create_index(
             "ix_journal_rolled_back",
-            ["thread_id", "run_id"],
+            ["thread_id", "kind", "run_id"],
             unique=False,
             sqlite_where=sa.text("kind = 'RolledBack'"),
             postgresql_where=sa.text("kind = 'RolledBack'"),
         )
         batch_op.create_index("ix_journal_thread", ["thread_id", "id"], unique=False)
+        batch_op.create_index(
+            "ix_journal_upto",
+            ["thread_id", "upto"],
+            unique=False,
+            sqlite_where=sa.text("upto IS NOT NULL"),
+            postgresql_where=sa.text("upto IS NOT NULL"),
+        )
 
     op.create_table(
         "outbox",
@@ -255,6 +266,7 @@ def upgrade() -> None:
         sa.Column("arrivals", sa.Integer(), nullable=False),
         sa.Column("created_at", MOMENT, nullable=False),
         sa.Column("updated_at", MOMENT, nullable=False),
+        sa.Column("compact_asked", sa.Integer(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_threads")),
     )
     op.create_index("ix_threads_recent", "threads", ["updated_at", "id"])

@@ -1,0 +1,125 @@
+"""When the older part of a conversation gives way to a summary, and where it is cut.
+
+The cut stands before a reply, or before the message it answers: never between a reply and its results. Everything from
+the oldest reply on that has an open call stays, and so does what the model has not seen yet: the newest results, and
+late ones of calls that were decided about. A message that is being worked on may fall behind the cut; it is then kept
+word for word beside the summary.
+
+Nothing here loops. A cut is only found where it takes something away, and after a compaction, or one that failed, the
+threshold alone is not enough: the conversation must have grown by a part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from chordage.orchestrator.core.agent import CompactionSpec
+from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
+from chordage.orchestrator.core.status import OPEN_CALL
+from chordage.orchestrator.core.summaries import standing, tries
+
+GROWTH = 4  # a quarter of the threshold has to be added before it is tried again
+
+
+class Cause(StrEnum):
+    THRESHOLD = "threshold"
+    REQUEST = "request"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    upto: int  # the last entry that the summary stands for
+    part: tuple[Entry, ...]  # what is summed up: the summary before, if there is one, and what was said since
+    replaced: int  # entries of it that were read in full until now
+    said: tuple[dict[str, Any], ...]  # messages in it that are being worked on: kept word for word
+
+
+def cause(spec: CompactionSpec, entries: Sequence[Entry], run_id: str, asked: int) -> Cause | None:
+    """Why it is due; None when it is not. `asked`: how often somebody has asked for it on this thread."""
+    tried = tries(entries)
+    if asked > (tried[-1].body["asked"] if tried else 0):
+        return Cause.REQUEST
+    if spec.threshold is not None and _is_too_long(spec.threshold, entries, run_id):
+        return Cause.THRESHOLD
+    return None
+
+
+def tokens(reply: Entry) -> int:
+    """What the reply took and gave. Cached tokens are among those that went in."""
+    usage = reply.body["usage"]
+    return int(usage["input_tokens"]) + int(usage["output_tokens"])
+
+
+def _is_too_long(threshold: int, entries: Sequence[Entry], run_id: str) -> bool:
+    replies = [entry for entry in standing(entries)[1] if entry.kind is Checkpoint.ASSISTANT_TURN]
+    if not replies or tokens(replies[-1]) < threshold:
+        return False
+    floor = _floor(entries, replies, run_id)
+    return floor == 0 or tokens(replies[-1]) >= floor + max(1, threshold // GROWTH)
+
+
+def _floor(entries: Sequence[Entry], replies: Sequence[Entry], run_id: str) -> int:
+    """How long it was when it was last tried: behind a summary, the reply that follows tells. 0: never."""
+    tried = tries(entries)
+    if not tried:
+        return 0
+    last = tried[-1]
+    if last.kind is Checkpoint.COMPACTED:
+        since = next((reply for reply in replies if reply.id > last.id), replies[-1])
+        return tokens(since)
+    if last.run_id != run_id:
+        return 0  # another run tries once: what was wrong may be over
+    return max((tokens(reply) for reply in replies if reply.id < last.id), default=0)
+
+
+def cut(
+    entries: Sequence[Entry], calls: Sequence[Answer], run_id: str, *, keep: int = 0, whole_run: bool = False
+) -> Cut | None:
+    """None when there is nothing that a summary could take the place of. `whole_run`: nothing of this run may go."""
+    summary, spoken = standing(entries)
+    part = spoken[: _first_that_stays(spoken, calls, run_id, keep=keep, whole_run=whole_run)]
+    if not part:
+        return None
+    words = [entry for entry in part if entry.kind is Checkpoint.USER_MESSAGE and entry.run_id == run_id]
+    still_said = summary.body["said"] if summary and summary.run_id == run_id else []
+    return Cut(
+        upto=part[-1].id, part=(*([summary] if summary else []), *part), replaced=len(part),
+        said=(*still_said, *(entry.body for entry in words)),
+    )  # fmt: skip
+
+
+def _first_that_stays(
+    spoken: Sequence[Entry], calls: Sequence[Answer], run_id: str, *, keep: int, whole_run: bool
+) -> int:
+    own = [place for place, entry in enumerate(spoken) if entry.run_id == run_id]
+    replies = [place for place, entry in enumerate(spoken) if entry.kind is Checkpoint.ASSISTANT_TURN]
+    of_run = [place for place in replies if spoken[place].run_id == run_id]
+    newest = spoken[of_run[-1]].step if of_run else 0
+    needed = {(call.run_id, call.step - 1) for call in _needed(calls, run_id, newest)}
+    bounds = [
+        *(own[:1] if whole_run else of_run[-1:] or own[:1]),
+        *(place for place in replies if (spoken[place].run_id, spoken[place].step) in needed),
+        *(replies[-keep:][:1] if keep else []),
+    ]
+    return _with_its_question(spoken, min(bounds, default=len(spoken)))
+
+
+def _needed(calls: Sequence[Answer], run_id: str, newest: int) -> Iterator[Answer]:
+    """Calls that are open, and those of this run whose result has come since its newest reply."""
+    for call in calls:
+        if call.status in OPEN_CALL or (call.run_id == run_id and (call.replayed_at or call.step) > newest):
+            yield call
+
+
+def _with_its_question(spoken: Sequence[Entry], place: int) -> int:
+    """A message stays with the reply to it, where they stand side by side."""
+    while 0 < place < len(spoken) and _asks_for(spoken[place - 1], spoken[place]):
+        place -= 1
+    return place
+
+
+def _asks_for(before: Entry, entry: Entry) -> bool:
+    return before.kind is Checkpoint.USER_MESSAGE and before.run_id == entry.run_id
