@@ -1,0 +1,78 @@
+"""Hypothesis owns the schedule of trees: wake-ups are lost and doubled, processes die, people decide and cancel."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.agent import ToolMode
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.suspending import Action, DecisionRequest
+from support.family import Lines, ask, settle_in
+from support.play import Play
+from support.questions import asks_once
+from support.schedules import LONG, carry_out, fresh_world, place, schedules_of
+from support.world import World
+
+PURE = ("pure", {"n": 0})
+TREE = {"ada": [[ask("bob"), PURE, ask("bob")]], "bob": [[PURE, ask("cleo")]], "cleo": [[("pure", {"n": 1})]]}
+schedules = schedules_of(
+    st.tuples(st.just("submit"), st.sampled_from(["a", "b"]), st.sampled_from([Group.CHAT, Group.CHORE])),
+    st.tuples(st.just("decide"), place, st.sampled_from(list(Action))),
+    st.tuples(st.just("cancel_any"), place),
+    min_size=8,
+)
+
+
+class Family(Play):
+    def __init__(self, world: World, mode: ToolMode) -> None:
+        super().__init__(world)
+        settle_in(world, tool_mode=mode)
+        world.models.script = Lines(TREE)
+        world.tools.asks = asks_once(1)
+
+    def decide(self, at: int, action: Action) -> None:
+        """Of all that waits: a person's question is answered, a child is denied."""
+        waiting = self.world.rows("suspensions", status="open")
+        if waiting:
+            row = waiting[at % len(waiting)]
+            is_child = row["why"] == "child"
+            payload = {"answer": "failed"} if row["why"] == "outcome_unknown" else True
+            action = Action.CANCEL if is_child else action
+            self.world.decide(DecisionRequest(target=row["id"], action=action, payload=payload))
+
+    def cancel_any(self, at: int) -> None:
+        """A turn of a tree, as often as not a child."""
+        found = self.world.rows("turns")
+        if at % 3 == 0:
+            self.world.pending += stages.cancel_turn(self.world.runtime, found[at % len(found)]["id"])[1]
+
+
+def play(world: World, mode: ToolMode, schedule) -> None:
+    carry_out(Family(world, mode), schedule)
+    rows = world.rows("turns")
+    by_call = Counter(row["parent_call"] for row in rows if row["parent_call"])
+    assert max(by_call.values(), default=1) == 1, "two children of one call"
+    done = {row["run_id"]: row["disposition"] for row in rows}
+    left = [row for row in rows if row["parent_run"] and row["cancel_asked"] and row["status"] != "done"]
+    assert left == [], "a child outlived whoever waited for it"
+    assert set(done.values()) <= {"answered", "cancelled", "superseded", "failed"}
+
+
+@settings(LONG, max_examples=60)
+@given(mode=st.sampled_from(list(ToolMode)), schedule=schedules)
+def test_a_tree_comes_to_its_end_whatever_the_schedule(migrated_database_url, mode, schedule) -> None:
+    with fresh_world(migrated_database_url("sqlite")) as world:
+        play(world, mode, schedule)
+
+
+@pytest.mark.postgres
+@settings(LONG, max_examples=10)
+@given(mode=st.sampled_from(list(ToolMode)), schedule=schedules)
+def test_a_tree_comes_to_its_end_on_postgres(migrated_database_url, mode, schedule) -> None:
+    with fresh_world(migrated_database_url("postgres")) as world:
+        play(world, mode, schedule)
