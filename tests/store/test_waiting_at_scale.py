@@ -26,14 +26,14 @@ def waits(n: int) -> dict[str, dict]:
     thread = {"id": names["thread_id"], "agent": "ada", "arrivals": 1, "created_at": NOW, "updated_at": NOW}
     turn = {
         "id": f"turn{n}", **names, "arrival": 1, "agent": "ada", "grp": "chat", "rank": 0, "tenant": "ada",
-        "status": "active", "ready": 0, "origin": "invoke", "sender": "service", "text": "hi", "meta": {},
+        "status": "active", "ready": 0, "steers": 0, "origin": "invoke", "sender": "service", "text": "hi", "meta": {},
         "strategy": "react", "source": "test", "due_at": NOW, "queued_at": NOW, "nudge_at": NOW, "started_at": NOW,
     }  # fmt: skip
     run = {
         "id": names["run_id"], "thread_id": names["thread_id"], "turn_id": turn["id"], "agent": "ada", "grp": "chat",
         "strategy": "react", "status": "waiting", "reason": "suspended", "epoch": 1, "step": 3, "phase": "replay",
         "rounds": 1, **AT_FIRST, "input_tokens": 5, "output_tokens": 4, "cached_tokens": 0, "suspended": 1,
-        "rested_ms": 0, "children": 0, "started_at": NOW,
+        "rested_ms": 0, "steers": 0, "children": 0, "started_at": NOW,
     }  # fmt: skip
     call = {
         "id": f"call{n}", **names, "step": 2, "place": 0, "ask_id": "ask", "generation": 1, "tool": "pure",
