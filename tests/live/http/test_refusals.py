@@ -40,7 +40,7 @@ BROKEN = {
     "meta is a list": ({"text": "x", "meta": []}, 422, "meta", "dictionary"),
     "no such way when busy": ({"text": "x", "when_busy": "drop"}, 422, "when_busy", "'rollback' or 'steer'"),
     "no such group": ({"text": "x", "group": "vip"}, 422, "group", "'chat', 'task'"),
-    "no such strategy": ({"text": "x", "strategy": "think"}, 422, "strategy", "direct, react"),
+    "no such strategy": ({"text": "x", "strategy": "think"}, 422, "strategy", "direct, plan_execute, react"),
     "control": ({"text": "x", "control": "step"}, 422, "control", "'auto'"),
     "empty dedupe key": ({"text": "x", "dedupe_key": ""}, 422, "dedupe_key", "1 to 200"),
     "deadline without zone": ({"text": "x", "deadline": "2030-01-01T00:00:00"}, 422, "deadline", "timezone"),
