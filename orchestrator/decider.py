@@ -8,7 +8,7 @@ moment at which a reply is known and what follows from it is not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, assert_never
@@ -18,6 +18,7 @@ from chordage.orchestrator import (
     children,
     ending,
     gate,
+    holding,
     offering,
     phasing,
     planning,
@@ -29,7 +30,7 @@ from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode, ToolSpec
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Intent
-from chordage.orchestrator.core.model import Reply, ToolAsk
+from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk
 from chordage.orchestrator.core.moves import Finish, Infer, Move, Plan, RunPlan, RunTools, View
 from chordage.orchestrator.core.output import Accepted, Ended, Refused, Verdict
 from chordage.orchestrator.core.planning import state
@@ -40,10 +41,12 @@ from chordage.orchestrator.core.reasons import Ending, Reason, failed, stopped
 from chordage.orchestrator.core.records import Answer, Checkpoint, NewCall, Phase, Run, Turn
 from chordage.orchestrator.core.rounds import distinct, generations, spread
 from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.suspending import Question
 from chordage.orchestrator.core.transcript import NOT_RUN, body_of
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.gateways.ports import OutputForm
+from chordage.orchestrator.holding import Recorded, Terms
 from chordage.orchestrator.phasing import Hearing
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.resting import Crossing
@@ -68,6 +71,7 @@ class Scene:
     form: OutputForm | None = None  # what the answer has to be
     recalls: bool = False  # not all calls of the run are among the known: a summary stands for some
     lives: Counter[str] | None = None  # then, of the ids that the reply uses
+    terms: Terms | None = None  # of the consumer of a stepped run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +85,7 @@ class Judged:
     keeps: Ending | None = None  # with what the run ends once the round is settled
     hearings: list[Hearing] = field(default_factory=list)  # of the calls that plugins noted something about
     output: Verdict | None = None  # on a reply that would end the run, where it has to fit a form
+    held: bool = False  # what follows is said by the run's consumer
 
 
 def next_move(
@@ -111,6 +116,8 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
     at = Position(run=run, step=step, token=run.claim_token)
     try:
         agent = rt.agents.get(run.agent)
+        if run.control is Control.STEP and (held := holding.at_rest(rt, run, agent)) is not None:
+            return held
         if run.suspended and (held_up := gate.go_through(rt, run, agent)) is not None:
             return held_up
         if run.kept is not None:  # the round after which it was to stop is settled
@@ -122,6 +129,8 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
         ending.count_as_death(rt, run)
         raise
     match move:
+        case Infer() if run.control is Control.STEP and (moved := holding.with_news(rt, run)) is not None:
+            return moved
         case Infer() | Plan():
             return [CallModel(run_id=run.id, step=step, group=run.group, seen=run)]
         case Finish(ending=how):
@@ -138,6 +147,8 @@ def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply, plan: PlanDecis
     reply = replace(reply, asks=() if scene.asks_planner else distinct(reply.asks, at.step))
     try:
         stop = phasing.after_inference(scene.hearing, reply=reply)
+        if holding.holds(at.run, Recorded.REPLY):
+            return Judged(reply=reply, move=Infer(), keeps=stop, held=True)
         then = next_move(at.run, scene.agent, reply, rt.now(), plans=scene.planning, plan=plan)
         then = shaping.whole(scene.form, reply, then)
         move, keeps = _with_stop(then, stop)
@@ -181,6 +192,8 @@ def _with_stop(move: Move, stop: Ending | None) -> tuple[Move, Ending | None]:
 def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
     """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
     match judged.move:
+        case Infer() if judged.held:
+            crossing = _hold(tx, rt, at, scene, judged)
         case Infer():
             rounds = 1 if judged.plan is None else 0  # the end of planning is no round
             crossing = _ask_again(tx, rt, at, scene, judged, rounds=rounds)
@@ -205,6 +218,14 @@ def _ask_again(
         return resting.NOT_OURS
     journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged), *notes])
     return Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group)])
+
+
+def _hold(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
+    assert scene.terms is not None
+    rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
+    return holding.hold_reply(
+        tx, rt, at, judged.reply, rows, kept=judged.keeps, withheld=list(scene.withheld), sent=scene.terms.sent
+    )
 
 
 def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
@@ -275,6 +296,37 @@ def _through_the_gate(
         asked.append(judged)
         hearings += [heard] if heard.notes else []
     return asked, hearings
+
+
+def gate_some(
+    rt: Runtime, at: Position, scene: Scene, asks: Mapping[int, ToolAsk], said: Callable[[NewCall], NewCall | None]
+) -> Judged:
+    """Those of the asks that are to be opened. `said`: the call as its consumer has settled it; as it is, and it goes
+    through its gate; None, and it is left out.
+    """
+    asked: list[NewCall] = []
+    hearings: list[Hearing] = []
+    for call, ask in zip(_new_calls(rt, at.run, scene, asks), asks.values(), strict=True):
+        given = said(call)
+        if given is None:
+            continue
+        heard = scene.hearing.of_call(call.id, at.step + 1)
+        asked.append(given if given.status is not CallStatus.NEW else _judged(rt, scene, heard, call, ask))
+        hearings += [heard] if heard.notes else []
+    asked = children.put_aside(rt, at.run, scene.agent, asked)
+    reply = Reply(text="", asks=tuple(asks.values()), stop=StopReason.TOOL_USE, model="")
+    return Judged(reply=reply, move=RunTools(), asked=asked, hearings=hearings)
+
+
+def open_some(
+    tx: Tx, rt: Runtime, run: Run, scene: Scene, step: int, judged: Judged
+) -> tuple[list[NewCall], list[Intent]]:
+    """Their rows, their questions, the sub-agents they ask, and what plugins noted."""
+    now = rt.now()
+    asked = _in_line(scene.agent, _noted(tx, scene, judged))
+    calls.open_round(tx, run, step, asked, now=now, lease_until=rt.leases.until(now))
+    _ask_about(tx, rt, run, step, asked)
+    return asked, children.begin_round(tx, rt, run, scene.agent, asked)
 
 
 def _new_calls(rt: Runtime, run: Run, scene: Scene, asks: Mapping[int, ToolAsk]) -> Iterator[NewCall]:
@@ -420,7 +472,7 @@ def _close_unrun(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) 
 def _reply_row(rt: Runtime, at: Position, scene: Scene, judged: Judged) -> journal.Row:
     run = at.run
     body = {**body_of(judged.reply), "worker": rt.worker}
-    kind = Checkpoint.ASSISTANT_TURN
+    kind = Checkpoint.REPLY_HELD if judged.held else Checkpoint.ASSISTANT_TURN
     if judged.plan is not None and scene.planning is not None:
         kind, body = Checkpoint.PLAN, {**body, **state.body_of(scene.planning, judged.plan)}
     return journal.entry(run.thread_id, run.id, at.step, kind, body, rt.now())

@@ -13,7 +13,7 @@ from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Intent
 from chordage.orchestrator.core.model import Attempt
-from chordage.orchestrator.core.reasons import BY_A_MESSAGE, ROLLED_BACK, Ending, disposition_of, failed
+from chordage.orchestrator.core.reasons import BY_A_MESSAGE, ROLLED_BACK, Ending, Reason, disposition_of, failed
 from chordage.orchestrator.core.records import Checkpoint, Phase, Run
 from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, attempts_of
@@ -81,7 +81,8 @@ def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Inte
 
 def _settled_round(tx: Tx, rt: Runtime, run: Run) -> list[journal.Row]:
     """A run that ends at a settled round has no reply for the round's checkpoint to ride with."""
-    if run.phase is Phase.INFERENCE or run.in_flight or run.status is RunStatus.WAITING:
+    is_told = run.status is RunStatus.WAITING and run.reason is not Reason.HELD
+    if run.phase is Phase.INFERENCE or run.in_flight or is_told:
         return []
     return resting.owed_rows(tx, rt, run)
 

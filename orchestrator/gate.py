@@ -51,7 +51,7 @@ def _pass(tx: Tx, rt: Runtime, seen: Run, agent: AgentSpec) -> Crossing | None:
         return Crossing(intents=_replay(tx, rt, run, agent, due, answered))
     settled = resting.just_settled(tx, run)
     ends = run.kept is not None
-    if run.phase is not Phase.INFERENCE and (
+    if run.phase not in {Phase.INFERENCE, Phase.HELD} and (
         resuming.must_wait(settled, open_calls, agent.mixed_round, has_kept_an_end=ends) or children.hold_up(tx, run)
     ):
         rows = [resting.round_row(rt, run, settled)] if settled else []
@@ -59,6 +59,13 @@ def _pass(tx: Tx, rt: Runtime, seen: Run, agent: AgentSpec) -> Crossing | None:
     if run.kept is None or open_calls:
         return None
     return ending.end(tx, rt, at, run.kept)
+
+
+def replay_if_due(tx: Tx, rt: Runtime, run: Run, agent: AgentSpec) -> list[Intent] | None:
+    """Only what was decided goes on, and the run nowhere. The run is locked."""
+    answered = answers_of(tx, run)
+    due = resuming.due(calls.unsettled(tx, run.id), answered, agent.tool_mode)
+    return _replay(tx, rt, run, agent, due, answered) if due else None
 
 
 def _moved(run: Run, seen: Run) -> bool:

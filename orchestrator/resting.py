@@ -32,6 +32,7 @@ class Crossing:
     ended: bool = False
     rests: bool = False
     steered: tuple[str, ...] = ()  # turns that the run has taken in
+    held: bool = False  # it lies with its consumer
 
 
 NOT_OURS = Crossing(ours=False)
@@ -106,7 +107,7 @@ def just_settled(tx: Tx, run: Run) -> list[Call]:
             return [*calls.of_step(tx, run.id, run.step), *joined]
         case Phase.REPLAY:
             return calls.of_replay(tx, run.id, run.step)
-        case Phase.INFERENCE:
+        case Phase.INFERENCE | Phase.HELD:
             return []
 
 
@@ -119,7 +120,7 @@ def owed_rows(tx: Tx, rt: Runtime, run: Run) -> list[journal.Row]:
 def rows_before(tx: Tx, rt: Runtime, run: Run, known: Sequence[Answer]) -> list[journal.Row]:
     """The checkpoint of the round or replay before, if it has none yet: it rides in the next commit of the run."""
     match run.phase:
-        case Phase.INFERENCE:
+        case Phase.INFERENCE | Phase.HELD:
             return []
         case Phase.REPLAY:
             return owed_rows(tx, rt, run)

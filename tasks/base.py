@@ -15,7 +15,7 @@ import structlog
 from celery import Task
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.core.intents import Advance, CallModel, CommitRound, Intent
+from chordage.orchestrator.core.intents import Advance, CallModel, CommitRound, Intent, StepOn
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks.courier import Courier
 
@@ -60,5 +60,7 @@ def _follow(rt: Runtime, intent: Intent) -> list[Intent] | None:
             return stages.call_model(rt, run_id, step, seen)
         case CommitRound(run_id=run_id, step=step):
             return stages.commit_round(rt, run_id, step)
+        case StepOn(run_id=run_id):
+            return stages.step_on(rt, run_id)
         case _:
             return None

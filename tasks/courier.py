@@ -24,6 +24,7 @@ from chordage.orchestrator.core.intents import (
     CommitRound,
     Dispatch,
     Intent,
+    StepOn,
 )
 from chordage.tasks import names
 
@@ -70,6 +71,8 @@ class Courier:
                 self._wake(names.CALL_TOOLS, group.tools_queue, run=run_id, calls=list(call_ids), alone=True)
             case CancelTurn(turn_id=turn_id, reason=reason):
                 self._wake(names.CANCEL, SYSTEM_QUEUE, turn=turn_id, reason=reason)
+            case StepOn(run_id=run_id, group=group):
+                self._wake(names.STEP_ON, group.queue, run=run_id)
             case CallTools():
                 self._fan_out(intent)
             case _:

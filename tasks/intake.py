@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.answering import Decided
@@ -10,6 +12,7 @@ from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.core.suspending import DecisionRequest
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages import Admitted
+from chordage.orchestrator.stepping import StepRequest
 from chordage.tasks.courier import Courier
 
 
@@ -18,6 +21,13 @@ def accept(rt: Runtime, courier: Courier, request: TurnRequest) -> Admitted:
     admitted, intents = stages.admit(rt, request)
     courier.send(intents)
     return admitted
+
+
+def step(rt: Runtime, courier: Courier, request: StepRequest) -> dict[str, Any]:
+    """Raises when the verb is refused; then nothing is done. How the turn stands behind it."""
+    stepping, intents = stages.step(rt, request)
+    courier.send(intents)
+    return asdict(stepping)
 
 
 def decide(rt: Runtime, courier: Courier, requests: Sequence[DecisionRequest], *, source: str) -> list[Decided]:

@@ -11,7 +11,9 @@ from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.stepping import CapPolicy, Control, OnHeld, StepTerms, Verb
 from chordage.orchestrator.core.suspending import Action, DecisionRequest
+from chordage.orchestrator.stepping import StepRequest
 
 
 class DecisionFields(BaseModel):
@@ -33,6 +35,22 @@ class DecisionFields(BaseModel):
         )  # fmt: skip
 
 
+class StepFields(BaseModel):
+    """How a turn is driven by its consumer, as others write it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_iterations: int | None = None
+    cap_policy: CapPolicy = CapPolicy.SKIP_TOOLS
+    hold_seconds: float | None = None
+    on_held: OnHeld = OnHeld.PARK
+    params: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+
+    def terms(self) -> StepTerms:
+        return StepTerms(**{name: getattr(self, name) for name in StepFields.model_fields})
+
+
 class TurnFields(BaseModel):
     """A turn request as others write it."""
 
@@ -47,7 +65,8 @@ class TurnFields(BaseModel):
 
     agent: str | None = None
     strategy: str | None = None
-    control: str = "auto"
+    control: Control = Control.AUTO
+    step: StepFields | None = None
     group: Group | None = None
     tenant: str | None = None
     dedupe_key: str | None = None
@@ -71,6 +90,7 @@ def request_from(fields: Mapping[str, Any], *, source: str) -> TurnRequest:
         raise InvalidMessage(f"{name}: {first['msg']}; got {first['input']!r:.80}", field=name) from error
     given: dict[str, Any] = {name: getattr(valid, name) for name in TurnFields.model_fields}
     given["decisions"] = tuple(fields.request() for fields in valid.decisions)
+    given["step"] = valid.step.terms() if valid.step else None
     message = Message(**{name: given.pop(name) for name in MESSAGE})
     return TurnRequest(message=message, source=source, **given)
 
@@ -86,3 +106,25 @@ def decisions_from(given: Sequence[Mapping[str, Any]]) -> list[DecisionRequest]:
             name = ".".join(str(part) for part in (place, *first["loc"]))
             raise InvalidDecision(f"{name}: {first['msg']}; got {first['input']!r:.80}", field=name) from error
     return requests
+
+
+class VerbFields(BaseModel):
+    """What a consumer does with a stepped turn, as others write it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    turn: str
+    verb: Verb
+    args: dict[str, Any] = {}
+    if_rev: int | None = None
+    key: str | None = None
+
+
+def verb_from(fields: Mapping[str, Any]) -> StepRequest:
+    try:
+        valid = VerbFields.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InvalidMessage(f"{name}: {first['msg']}; got {first['input']!r:.80}", field=name) from error
+    return StepRequest(target=valid.turn, verb=valid.verb, args=valid.args, if_rev=valid.if_rev, key=valid.key)

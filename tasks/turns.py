@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from celery import Celery
 from celery.exceptions import Reject
 
-from chordage.orchestrator import stages
+from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.tasks import names
 from chordage.tasks.base import StageTask
-from chordage.tasks.request import decisions_from, request_from
+from chordage.tasks.request import decisions_from, request_from, verb_from
 
 T = TypeVar("T")
 
@@ -53,6 +54,25 @@ def register(app: Celery, base: type[StageTask]) -> None:
         decided, intents = _stored(lambda: stages.decide(self.runtime, requests, source=SOURCE))
         self.courier.send(intents)
         return [one.decision_id for one in decided]
+
+    @app.task(name=names.STEP, base=base, bind=True, shared=False, ignore_result=False, throws=(UserError,))
+    def step(self: StageTask, /, **fields: Any) -> dict[str, Any]:
+        """Do something with a stepped turn. The result is how it stands; a redelivered message finds what was done."""
+        if fields.get("key") is None:
+            fields["key"] = self.request.id
+        request = verb_from(fields)
+        stepping, intents = _stored(lambda: stages.step(self.runtime, request))
+        self.courier.send(intents)
+        return asdict(stepping)
+
+    @app.task(name=names.HELD, base=base, bind=True, shared=False, ignore_result=False, throws=(UserError,))
+    def held(self: StageTask, turn: str) -> dict[str, Any]:
+        """What is held, as its consumer is shown it."""
+        return views.as_json(views.stepped(self.runtime.store, turn))
+
+    @app.task(name=names.STEP_ON, base=base, bind=True, shared=False)
+    def step_on(self: StageTask, run: str) -> None:
+        self.follow(stages.step_on(self.runtime, run))
 
     @app.task(name=names.CANCEL, base=base, bind=True, shared=False)
     def cancel(self: StageTask, turn: str, reason: str | None = None) -> None:

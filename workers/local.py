@@ -30,6 +30,7 @@ from chordage.orchestrator.core.intents import (
     Dispatch,
     Hint,
     Intent,
+    StepOn,
 )
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.runtime import Runtime
@@ -91,6 +92,8 @@ def _follow(rt: Runtime, intent: Intent) -> list[Intent]:
             return stages.after_lone_call(rt, call_ids[-1])
         case CommitRound(run_id=run_id, step=step):
             return stages.commit_round(rt, run_id, step)
+        case StepOn(run_id=run_id):
+            return stages.step_on(rt, run_id)
         case CancelTurn(turn_id=turn_id, reason=reason):
             return stages.cancel_turn(rt, turn_id, reason)[1]
         case Dispatch(group=group, hint=hint) if hint is not None and hint.thread_id.startswith(kinship.THREAD):

@@ -44,7 +44,7 @@ def wait_for_turn(
 ) -> TurnView:
     """The turn as it is when it is done, or when the time is over. `timeout` None: wait for ever."""
     until = None if timeout is None else time.monotonic() + timeout
-    with _listening(redis, done_channel(prefix, turn_id)) as word:
+    with listening(redis, done_channel(prefix, turn_id)) as word:
         while True:
             turn = views.turn(rt.store, turn_id)
             left = LOOK if until is None else until - time.monotonic()
@@ -85,7 +85,7 @@ class Word:
 
 
 @contextmanager
-def _listening(redis: Redis | None, channel: str) -> Iterator[Word]:
+def listening(redis: Redis | None, channel: str) -> Iterator[Word]:
     if redis is None:
         yield Word(None)
         return

@@ -7,7 +7,7 @@ from datetime import datetime
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy, WhileWaiting
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import TurnRequest, group_of
-from chordage.orchestrator.core.reasons import Ending, interrupted_by, rolled_back_by, superseded_by
+from chordage.orchestrator.core.reasons import Ending, Reason, interrupted_by, rolled_back_by, superseded_by
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.core.status import RunStatus
 
@@ -28,6 +28,8 @@ def manner_of(request: TurnRequest, agent: AgentSpec, now: datetime) -> WhenBusy
 
 def end_of(run: Run, request: TurnRequest, agent: AgentSpec, manner: WhenBusy) -> Ending | None:
     """With what this message ends the run that is open on its thread; None when it lets it be."""
+    if run.reason is Reason.HELD and manner not in ENDS_RUNS:
+        return None  # it lies with its consumer, who has not had done with it
     if run.status is RunStatus.WAITING:
         if not supersedes(request, agent):
             return None

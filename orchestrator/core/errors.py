@@ -7,6 +7,7 @@ ChordageError
 │   ├── UnknownAgent         no such agent in the room
 │   ├── NotFound             no such turn, run, thread or call
 │   ├── Conflict             the thing is not in a state that allows this
+│   │   └── StepRefused      a stepped run does not take this verb now; says why in a code, and at which revision
 │   ├── RoomError            agent.toml or a tool import is broken
 │   ├── ConfigError          a setting is missing or wrong
 │   └── Unavailable          a service we need does not answer
@@ -64,6 +65,20 @@ class NotFound(UserError):
 
 class Conflict(UserError):
     """The state of the thing does not allow this."""
+
+
+class StepRefused(Conflict):
+    """The stepped run does not take this verb now. `code` is for programs; `rev` and `standing` are what it is at."""
+
+    def __init__(self, message: str, code: str = "refused", rev: int | None = None, standing: str = "") -> None:
+        super().__init__(message)
+        self.args = (message, code, rev, standing)  # with all of it in them, it comes whole out of a Celery result
+        self.code = code
+        self.rev = rev
+        self.standing = standing
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class RoomError(UserError):

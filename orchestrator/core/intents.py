@@ -89,4 +89,12 @@ class CancelTurn:
     reason: str
 
 
-Intent = Dispatch | Advance | CallModel | CallTools | CallTool | CommitRound | CancelTurn
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOn:
+    """Move a held run on, whose consumer has said so already."""
+
+    run_id: str
+    group: Group
+
+
+Intent = Dispatch | Advance | CallModel | CallTools | CallTool | CommitRound | CancelTurn | StepOn

@@ -12,6 +12,7 @@ from typing import Any
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.stepping import Control, StepTerms
 from chordage.orchestrator.core.suspending import DecisionRequest
 
 
@@ -33,6 +34,7 @@ class Sender(StrEnum):
 
 SELF_MADE = frozenset({Origin.TASK, Origin.CHORE, Origin.WILL})
 NAME_MAX = 200
+HOLD_MAX = 366 * 86_400.0  # seconds
 NAMES = ("thread_id", "channel", "tenant", "dedupe_key")
 # As JSON writes it; a backslash before it that is itself escaped makes it six harmless characters.
 _NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -69,7 +71,8 @@ class TurnRequest:
     message: Message
     agent: str | None = None
     strategy: str | None = None
-    control: str = "auto"
+    control: Control = Control.AUTO
+    step: StepTerms | None = None  # of control step
     group: Group | None = None
     tenant: str | None = None
     source: str = "api"
@@ -90,14 +93,29 @@ def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
         _check_name(name, getattr(message if hasattr(message, name) else request, name))
     _check_text(message, bounds)
     _check_group(request)
-    if request.control != "auto":
-        raise InvalidMessage(f"control is {request.control!r}: only 'auto' can be asked for", field="control")
+    _check_step(request)
     if request.deadline is not None and request.deadline <= now:
         raise InvalidMessage("deadline lies in the past: give a later one or leave it out", field="deadline")
     if request.deadline and request.not_before and request.not_before >= request.deadline:
         raise InvalidMessage("not_before is not before deadline: the turn could never start", field="not_before")
     if request.reply_target is not None:
         _check_json("reply_target", request.reply_target, bounds.meta_bytes)
+
+
+def _check_step(request: TurnRequest) -> None:
+    terms = request.step
+    if terms is None:
+        return
+    if request.control is not Control.STEP:
+        raise InvalidMessage(
+            "step lays down how a turn is driven by its consumer: give control 'step' with it", field="step"
+        )
+    if terms.max_iterations is not None and terms.max_iterations < 1:
+        told = f"max_iterations is {terms.max_iterations}: give at least 1, or null for no limit"
+        raise InvalidMessage(told, field="step.max_iterations")
+    if terms.hold_seconds is not None and not 0 < terms.hold_seconds <= HOLD_MAX:
+        told = f"hold_seconds is {terms.hold_seconds:g}: give more than 0 and at most {HOLD_MAX:g}, or null"
+        raise InvalidMessage(told, field="step.hold_seconds")
 
 
 def _check_origin(message: Message) -> None:

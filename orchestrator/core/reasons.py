@@ -15,6 +15,7 @@ class Reason(StrEnum):
     CANCELLED = "cancelled"
     ERROR = "error"
     SUSPENDED = "suspended"
+    HELD = "held"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
+from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.suspending import Question
 
 
@@ -22,6 +23,7 @@ class Phase(StrEnum):
     INFERENCE = "inference"
     TOOL_ROUND = "tool_round"
     REPLAY = "replay"  # calls that were decided are carried out; also where a run rests while it waits
+    HELD = "held"  # a reply lies with the consumer of a stepped run, or nothing was asked yet
 
 
 class Checkpoint(StrEnum):
@@ -34,6 +36,9 @@ class Checkpoint(StrEnum):
     OUTPUT_REFUSED = "OutputRefused"
     COMPACTED = "HistoryCompacted"  # a summary stands for what was said before it
     COMPACTION_FAILED = "CompactionFailed"  # it was tried, and nothing changed
+    REPLY_HELD = "ReplyHeld"  # no history: what becomes of it is said by its consumer
+    CLIENT_MESSAGES = "ClientMessages"
+    CLIENT_STEERS = "ClientSteers"
     RUN_WAITING = "RunWaiting"
     RUN_INTERRUPTED = "RunInterrupted"
     ROLLED_BACK = "RolledBack"  # what the run said has left the history
@@ -62,6 +67,7 @@ class Turn:
     started_at: datetime | None
     done_at: datetime | None
     kin: Kin | None = None  # of a child
+    control: Control = Control.AUTO
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +103,7 @@ class Run:
     in_flight: int = 0  # calls of the open round or replay that are not settled
     kin: Kin | None = None  # of a child
     children: int = 0  # how many sub-agents it has asked
+    control: Control = Control.AUTO
 
     @property
     def next_inference(self) -> int | None:
@@ -104,7 +111,7 @@ class Run:
         match self.phase:
             case Phase.INFERENCE:
                 return self.step
-            case Phase.TOOL_ROUND | Phase.REPLAY:
+            case Phase.TOOL_ROUND | Phase.REPLAY | Phase.HELD:
                 return None if self.in_flight else self.step + 1
 
     def worked(self, now: datetime) -> float:

@@ -152,7 +152,7 @@ def digest(arguments: dict[str, Any]) -> str:
 def settled_by(asked: Suspension, answer: Decision) -> Settlement | None:
     """What the call comes to by the answer alone; None when the tool has to run."""
     if answer.action is Action.CANCEL:
-        return Settlement(status=CallStatus.CANCELLED, code="denied", content=_denial(asked.why, answer.reason))
+        return Settlement(status=CallStatus.CANCELLED, code="denied", content=denial(asked.why, answer.reason))
     if asked.why is Why.CHILD:
         return _of_the_child(answer)
     if asked.why is Why.UNKNOWN:
@@ -168,7 +168,8 @@ def _of_the_child(answer: Decision) -> Settlement:
     return Settlement(status=CallStatus.FAILED if code else CallStatus.SUCCEEDED, code=code, content=content)
 
 
-def _denial(why: Why, reason: str | None) -> str:
+def denial(why: Why, reason: str | None) -> str:
+    """What the model reads of a call that was denied."""
     said = f" The reason given: {reason}" if reason else ""
     if why is Why.CHILD:
         return f"The sub-agent was cancelled before it answered.{said}"

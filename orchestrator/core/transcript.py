@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from chordage.orchestrator.core import client_messages
 from chordage.orchestrator.core.model import (
     AssistantSays,
     Attempt,
@@ -13,6 +14,7 @@ from chordage.orchestrator.core.model import (
     StopReason,
     ToolAsk,
     ToolSays,
+    Usage,
     UserSays,
 )
 from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Entry, Turn
@@ -57,6 +59,13 @@ def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
                 said.extend(_news(waited=waited))
                 waited = False
                 said.extend(_exchange(entry, by_step.get((entry.run_id, entry.step + 1), [])))
+            case Checkpoint.CLIENT_MESSAGES:
+                said = [] if entry.body["replaces"] else said
+                said.extend(_given(entry, by_step.get((entry.run_id, entry.step + 1), [])))
+                waited = False
+            case Checkpoint.CLIENT_STEERS:
+                said.extend(UserSays(text=text) for text in entry.body["texts"])
+                waited = False
             case Checkpoint.RUN_INTERRUPTED:
                 waited = False
                 said.append(UserSays(text=_interrupted(entry.body)))
@@ -117,6 +126,10 @@ def _exchange(entry: Entry, calls: Sequence[Told]) -> list[Said]:
     return [says, *(_answer(ask, by_place.get(place)) for place, ask in enumerate(asks))]
 
 
+def _given(entry: Entry, calls: Sequence[Told]) -> Iterator[Said]:
+    return client_messages.said(entry.body["messages"], {call.place: call for call in calls}, _answer)
+
+
 def _answer(ask: ToolAsk, call: Told | None) -> ToolSays:
     match call.status if call else None:
         case CallStatus.SUCCEEDED:
@@ -172,6 +185,14 @@ def attempts_of(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
 
 def ask_from(body: dict[str, Any]) -> ToolAsk:
     return ToolAsk(id=body["id"], name=body["name"], arguments=body["arguments"], raw=body.get("raw", ""))
+
+
+def reply_from(body: dict[str, Any]) -> Reply:
+    """A reply as it was, but for the attempts it took."""
+    return Reply(
+        text=body["text"], asks=tuple(ask_from(ask) for ask in body["asks"]), stop=StopReason(body["stop"]),
+        model=body["model"], usage=Usage(**body["usage"]), extra=body.get("extra") or {},
+    )  # fmt: skip
 
 
 def stop_of(entry: Entry) -> StopReason:

@@ -12,6 +12,7 @@ from chordage.orchestrator.core.errors import (
     ModelFailed,
     NotFound,
     RoomError,
+    StepRefused,
     Unavailable,
     UnknownAgent,
     UserError,
@@ -21,6 +22,7 @@ from chordage.orchestrator.gateways.tools import Context, OnExpiry, ResumeMode, 
 
 if TYPE_CHECKING:
     __version__: str
+    client: Any  # as chordage.workers.client has it
 
 __all__ = [
     "ChordageError",
@@ -35,12 +37,14 @@ __all__ = [
     "OnExpiry",
     "ResumeMode",
     "RoomError",
+    "StepRefused",
     "Suspend",
     "Unavailable",
     "UnknownAgent",
     "UserError",
     "WrongSchema",
     "__version__",
+    "client",
     "tool",
 ]
 
@@ -48,9 +52,15 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker would take it for permission to import anything
 
     def __getattr__(name: str) -> Any:
-        """`__version__` is looked up when asked for: reading the package's metadata takes longer than all the rest."""
-        if name != "__version__":
-            raise AttributeError(f"module 'chordage' has no attribute {name!r}")
-        from importlib.metadata import version
+        """What is dear is looked up when asked for: the package's metadata, and the client with all that it needs."""
+        match name:
+            case "__version__":
+                from importlib.metadata import version
 
-        return version("chordage")
+                return version("chordage")
+            case "client":
+                from importlib import import_module
+
+                return import_module("chordage.workers.client").client
+            case _:
+                raise AttributeError(f"module 'chordage' has no attribute {name!r}")

@@ -11,6 +11,7 @@ from starlette.types import Message as Event
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.loops import problems
 from chordage.orchestrator.loops.decisions import AT_ONCE, DecisionBody
 from chordage.orchestrator.loops.fields import JsonObject, Moment, Name
@@ -75,7 +76,7 @@ class TurnFields(BaseModel):
             meta=self.meta,
         )  # fmt: skip
         return TurnRequest(
-            message=message, agent=self.agent, strategy=self.strategy, control=self.control, group=self.group,
+            message=message, agent=self.agent, strategy=self.strategy, control=Control(self.control), group=self.group,
             tenant=self.tenant, source=source, dedupe_key=self.dedupe_key, reply_target=self.reply_target,
             not_before=self.not_before, deadline=self.deadline, when_busy=self.when_busy,
             while_waiting=self.while_waiting, decisions=tuple(body.request() for body in self.decisions),

@@ -10,6 +10,7 @@ from chordage.orchestrator.stages.commit import commit_round  # isort: skip
 from chordage.orchestrator.stages.cancel import cancel_turn  # isort: skip
 from chordage.orchestrator.stages.decision import decide  # isort: skip
 from chordage.orchestrator.stages.compact import ask_to_compact  # isort: skip
+from chordage.orchestrator.stages.step import step, step_on  # isort: skip
 from chordage.orchestrator.stages.heartbeat import beat  # isort: skip
 from chordage.orchestrator.stages.rescue import rescue  # isort: skip
 
@@ -28,4 +29,6 @@ __all__ = [
     "rescue",
     "run_batch",
     "run_call",
+    "step",
+    "step_on",
 ]

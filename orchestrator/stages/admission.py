@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from chordage.orchestrator import answering, double_texting, ending
+from chordage.orchestrator import answering, double_texting, ending, stepping
 from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.core import busy
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
@@ -18,12 +18,13 @@ from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.message import TurnRequest, check, group_of
 from chordage.orchestrator.core.records import Run
+from chordage.orchestrator.core.stepping import Control, StepTerms
 from chordage.orchestrator.core.suspending import Suspension
 from chordage.orchestrator.double_texting import Arrival
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import runs, threads, turns
+from chordage.orchestrator.store import runs, stepped, threads, turns
 from chordage.orchestrator.store.tx import Tx
-from chordage.orchestrator.strategies import STRATEGIES
+from chordage.orchestrator.strategies import STRATEGIES, plans
 from chordage.orchestrator.strategies.loading import names
 
 
@@ -41,6 +42,8 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
     _check_strategy(agent, request)
     if (seen := _already_there(rt, agent, request)) is not None:
         return seen, []
+    if request.control is Control.STEP:
+        _check_stepped(agent, request)
     asked = answering.checked(rt, request.decisions) if request.decisions else []
     try:
         stored = _store(rt, agent, request, asked, now)
@@ -59,6 +62,13 @@ def _check_strategy(agent: AgentSpec, request: TurnRequest) -> None:
     wanted = request.strategy
     if wanted not in {None, agent.strategy, *STRATEGIES} and wanted not in (known := names()):
         raise InvalidMessage(f"strategy {wanted!r} is not known; use one of: {', '.join(known)}", field="strategy")
+
+
+def _check_stepped(agent: AgentSpec, request: TurnRequest) -> None:
+    if plans(wanted := request.strategy or agent.strategy):
+        told = f"strategy {wanted!r} plans, and is not driven step by step: use control 'auto', or another strategy"
+        raise InvalidMessage(told, field="control")
+    stepping.check_terms(request.step or StepTerms())
 
 
 def _already_there(rt: Runtime, agent: AgentSpec, request: TurnRequest) -> Admitted | None:
@@ -89,6 +99,8 @@ def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Susp
         decided, moved = _take_decisions(tx, rt, request, asked, thread_id) if asked else ([], [])
         steers = {"steers": int(manner is WhenBusy.STEER)}
         ready = turns.admit(tx, _fields(turn_id, thread_id, arrival, agent, request, now) | steers)
+        if request.control is Control.STEP:
+            stepped.lay_down(tx, turn_id, request.step or StepTerms())
         came = Arrival(turn_id=turn_id, thread_id=thread_id, request=request, manner=manner, ready=ready)
         met = double_texting.meet(tx, rt, agent, came)
     hint = Hint(turn_id, thread_id)
@@ -131,6 +143,7 @@ def _fields(
         "text": message.text,
         "meta": message.meta,
         "strategy": request.strategy or agent.strategy,
+        "control": request.control.value,
         "source": request.source,
         "dedupe_key": request.dedupe_key,
         "reply_target": request.reply_target,

@@ -16,6 +16,7 @@ from chordage.orchestrator import (
     compaction,
     decider,
     ending,
+    holding,
     offering,
     phasing,
     planning,
@@ -36,6 +37,7 @@ from chordage.orchestrator.core.planning.prompts import PlannerAsk
 from chordage.orchestrator.core.reasons import Ending, failed
 from chordage.orchestrator.core.records import Answer, Checkpoint, Entry, Run
 from chordage.orchestrator.core.status import RunStatus
+from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.summaries import TRIES, older_than
 from chordage.orchestrator.core.transcript import build
 from chordage.orchestrator.decider import Scene
@@ -84,7 +86,7 @@ def _load(rt: Runtime, run_id: str) -> Run | None:
 
 def _is_first_of_its_dispatch(run: Run) -> bool:
     """Whoever started the run makes its first call, in the same breath: nobody else has been told of it yet."""
-    return run.step == 1 and not run.resends
+    return run.step == 1 and not run.resends and run.control is Control.AUTO
 
 
 def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
@@ -110,6 +112,9 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     except PlannerFailed as error:
         return ending.end_here(rt, at, failed("planner", str(error)))
     except ModelFailed as error:
+        if run.control is Control.STEP and (held := holding.hold_failed(rt, at, error)) is not None:
+            rt.locks.forget(key)
+            return held
         how = failed(f"model_{error.fault.value}", str(error))
         return ending.end_here(rt, at, how, attempts=error.attempts)
     except UserError as error:
@@ -145,14 +150,17 @@ def _prepare(rt: Runtime, at: Position) -> Work | Summing:
     with rt.store.read() as tx:
         past = journal.history(tx, run.thread_id, plans_of=run.id if plans else None)
     entries, known = past.entries, past.calls
+    said = build(entries, known)
+    terms = holding.terms(rt, run, said) if run.control is Control.STEP else None
+    agent = agent if terms is None else terms.tune(agent)
     planned = planning.read(rt, run, agent, entries, known) if plans else None
     move = decider.next_move(run, agent, None, run.started_at, plans=planned)
     specs = {} if move == Infer(offer_tools=False) else offering.specs(rt, agent)
-    said = build(entries, known)
+    specs = specs if terms is None else {name: spec for name, spec in specs.items() if terms.offers(name)}
     heard = phasing.hearing(rt, run, agent, at.step, said=said)
     if heard.crew.plugins:
         heard.said_before = _said_before(run, entries, known)
-    phasing.start(heard, is_first=_is_first(run, at.step, entries))
+    phasing.start(heard, is_first=_is_first(run, at.step, entries) or (terms is not None and terms.begins))
     if not isinstance(move, Plan) and (shorter := compaction.due(at, heard, past, plans=plans)) is not None:
         return shorter
     found = phasing.before_inference(heard, list(specs))
@@ -160,7 +168,7 @@ def _prepare(rt: Runtime, at: Position) -> Work | Summing:
     if planned is not None and isinstance(move, Plan):
         planned = planned.offering(offered)
     scene = Scene(
-        agent=replace(agent, model=found.model or agent.model), specs=offered, known=known, hearing=heard,
+        agent=replace(agent, model=found.model or agent.model), specs=offered, known=known, hearing=heard, terms=terms,
         withheld=frozenset(specs.keys() - offered.keys()), planning=planned,
         asks_planner=isinstance(move, Plan), form=None if isinstance(move, Plan) else rt.outputs(agent),
         recalls=compaction.has_shortened(run, entries),
@@ -232,6 +240,8 @@ def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) ->
         ending.tell_the_end(rt, run)
     if crossing.rests:
         resting.tell_the_rest(rt, run)
+    if crossing.held:
+        holding.tell(rt, run)
     return crossing.intents
 
 

@@ -18,10 +18,20 @@ from chordage.orchestrator import answering, asking, ending
 from chordage.orchestrator.core.agent import Effect, ToolMode
 from chordage.orchestrator.core.errors import Conflict, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Advance, CallTool, CancelTurn, CommitRound, Dispatch, Hint, Intent
-from chordage.orchestrator.core.reasons import Ending, cancelled, failed
+from chordage.orchestrator.core.intents import (
+    Advance,
+    CallTool,
+    CancelTurn,
+    CommitRound,
+    Dispatch,
+    Hint,
+    Intent,
+    StepOn,
+)
+from chordage.orchestrator.core.reasons import Ending, Reason, cancelled, failed
 from chordage.orchestrator.core.records import Call, Run
-from chordage.orchestrator.core.status import CallStatus, Disposition
+from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus
+from chordage.orchestrator.core.stepping import Drive, OnHeld
 from chordage.orchestrator.core.suspending import (
     Action,
     DecisionRequest,
@@ -32,20 +42,21 @@ from chordage.orchestrator.core.suspending import (
 )
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, children, claims, runs, suspensions, turns
+from chordage.orchestrator.store import calls, children, claims, runs, stepped, suspensions, turns
 from chordage.orchestrator.store.claims import Outcome
 from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
 
 NOBODY = "Nobody decided in time."
+NOT_MOVED_ON = "The consumer of the run did not move it on in time."
 BATCH = 500  # rows of one transaction
 
 
 def rescue(rt: Runtime) -> list[Intent]:
     """Each part by itself: what one of them has found is sent, whatever happens to the next."""
     intents: list[Intent] = []
-    for part in (_runs, _calls, _questions, _expired_turns, _unwanted, _stranded, _queued):
+    for part in (_runs, _calls, _questions, _held, _expired_turns, _unwanted, _stranded, _queued):
         try:
             intents += part(rt)
         except Unavailable as error:
@@ -247,6 +258,38 @@ def _cancel_undecided(rt: Runtime, asked: Suspension) -> list[Intent]:
     if ended is not None:
         ending.tell_the_end(rt, run)
     return ended or []
+
+
+def _held(rt: Runtime) -> list[Intent]:
+    """Stepped runs that nobody moved on in time."""
+    with rt.store.read() as tx:
+        late = stepped.overdue(tx, rt.now(), BATCH)
+    return [intent for turn_id, run_id in late for intent in _no_longer_held(rt, turn_id, run_id)]
+
+
+def _no_longer_held(rt: Runtime, turn_id: str, run_id: str | None) -> list[Intent]:
+    now = rt.now()
+    with rt.store.write() as tx:
+        run = runs.lock(tx, run_id) if run_id else None
+        row = stepped.load(tx, turn_id, lock=True)
+        if row is None or row.held_until is None or row.held_until > now:
+            return []  # somebody was just in time
+        if run is None or run.status is not RunStatus.WAITING or run.reason is not Reason.HELD:
+            stepped.change(tx, row, held_until=None)
+            return []
+        if row.drive is Drive.STEP and row.on_held is OnHeld.CANCEL:
+            ended = ending.end_run(tx, rt, run, cancelled(NOT_MOVED_ON), content=NOT_MOVED_ON)
+            stepped.change(tx, row, held_until=None)
+        elif row.drive is Drive.STEP and row.on_held is OnHeld.PARK:
+            stepped.change(tx, row, held_until=None, parked=True)
+            return []
+        else:
+            ended, drive = None, Drive.ONCE if row.drive is Drive.STEP else row.drive
+            stepped.change(tx, row, held_until=rt.leases.until(now), drive=drive)
+    if ended is None:
+        return [StepOn(run_id=run.id, group=run.group)]
+    ending.tell_the_end(rt, run)
+    return ended
 
 
 def _expired_turns(rt: Runtime) -> list[Intent]:

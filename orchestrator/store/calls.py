@@ -49,12 +49,13 @@ def load(tx: Tx, call_id: str) -> Call | None:
 
 
 def of_run(tx: Tx, run_id: str) -> list[Call]:
-    found = select(*COLUMNS).where(calls.c.run_id == run_id).order_by(calls.c.step, calls.c.place)
+    found = select(*COLUMNS).where(calls.c.run_id == run_id).order_by(calls.c.step, calls.c.place, calls.c.generation)
     return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
 
 
 def of_step(tx: Tx, run_id: str, step: int) -> list[Call]:
-    found = select(*COLUMNS).where(calls.c.run_id == run_id, calls.c.step == step).order_by(calls.c.place)
+    found = select(*COLUMNS).where(calls.c.run_id == run_id, calls.c.step == step)
+    found = found.order_by(calls.c.place, calls.c.generation)
     return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
 
 

@@ -127,6 +127,32 @@ def answer_call(
     return tx.execute(settled).rowcount == 1
 
 
+def join_replay(tx: Tx, call_ids: Collection[str], *, step: int) -> None:
+    """New calls of an older round are carried out in this step of their run."""
+    tx.execute(update(calls).where(calls.c.id.in_(sorted(call_ids))).values(replayed_at=step))
+
+
+def supply_result(tx: Tx, call: Call, *, status: CallStatus, code: str, content: str, now: datetime) -> bool:
+    """The consumer gives the result. Whoever is carrying the call out finds that it is settled: the first counts."""
+    supplied = (
+        update(calls)
+        .where(calls.c.id == call.id, has(calls.c.status, *sources(CALL, status)))
+        .values(
+            status=status.value, code=code, content=content, ended_at=now, lease_until=None, claim_token=None,
+        )
+    )  # fmt: skip
+    return tx.execute(supplied).rowcount == 1
+
+
+def close_some(tx: Tx, call_ids: Collection[str], *, code: str, content: str, now: datetime) -> None:
+    """Calls that nobody wants any more."""
+    cancellable = has(calls.c.status, *sources(CALL, CallStatus.CANCELLED))
+    closed = update(calls).where(calls.c.id.in_(sorted(call_ids)), cancellable)
+    tx.execute(
+        closed.values(status=CallStatus.CANCELLED.value, code=code, content=content, ended_at=now, lease_until=None)
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     status: CallStatus

@@ -40,7 +40,10 @@ _IS_AWAITED = exists().where(
     turns.c.strategy == bindparam("of_strategy"),
 )
 _NEW = {
-    **{name: bindparam(name) for name in ("id", "thread_id", "turn_id", "agent", "grp", "strategy", *kinship.COLUMNS)},
+    **{
+        name: bindparam(name)
+        for name in ("id", "thread_id", "turn_id", "agent", "grp", "strategy", "control", *kinship.COLUMNS)
+    },
     **dict.fromkeys(_COUNTERS, 0),
     "status": RunStatus.RUNNING.value,
     "epoch": 1,
@@ -66,10 +69,12 @@ def open_run(tx: Tx, turn: Turn, run_id: str, *, now: datetime, lease_until: dat
         strategy=turn.strategy, status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1,
         phase=Phase.INFERENCE, rounds=0, resends=0, expiries=0, claim_token=None, claim_worker=None,
         lease_until=lease_until, usage=Usage(), started_at=now, ended_at=None, in_flight=0, kin=turn.kin,
+        control=turn.control,
     )  # fmt: skip
     binds = {
         "id": run.id, "thread_id": run.thread_id, "turn_id": run.turn_id, "agent": run.agent, "grp": run.group.value,
-        "strategy": run.strategy, "lease_until": lease_until, "started_at": now, **kinship.columns(run.kin),
+        "strategy": run.strategy, "control": run.control.value, "lease_until": lease_until, "started_at": now,
+        **kinship.columns(run.kin),
         "of_thread": run.thread_id, "of_arrival": turn.arrival, "of_agent": run.agent, "of_strategy": run.strategy,
     }  # fmt: skip
     row = _OPEN.first(tx, binds)
@@ -80,7 +85,7 @@ def _stands_at(step: ColumnElement[int]) -> ColumnElement[bool]:
     """The run may record this inference: its step is open, or the round before it is the open one."""
     return or_(
         and_(runs.c.step == step, has(runs.c.phase, Phase.INFERENCE)),
-        and_(runs.c.step == step - 1, has(runs.c.phase, Phase.TOOL_ROUND, Phase.REPLAY)),
+        and_(runs.c.step == step - 1, has(runs.c.phase, Phase.TOOL_ROUND, Phase.REPLAY, Phase.HELD)),
     )
 
 
@@ -137,6 +142,22 @@ _REST = Hot(_MOVE.values(_RESTING))
 _REST_UNSTEERED = Hot(_MOVE.where(_NOBODY_WRITES).values(_RESTING))
 
 
+_HOLD = Hot(
+    _MOVE.values(
+        status=RunStatus.WAITING.value,
+        reason=Reason.HELD.value,
+        step=bindparam("to_step"),
+        phase=Phase.HELD.value,
+        lease_until=None,
+        replay_from=None,
+        rested_since=bindparam("now"),
+        **_KEPT,
+        **_SPENT,
+        **_CLEAN,
+    )
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
     """By what right somebody writes about a run: the run as it was when the work began."""
@@ -191,6 +212,16 @@ def rest(
     rested = _REST_UNSTEERED if unless_steered else _REST
     binds = {"to_step": to, "now": now, "add_rounds": rounds}
     return rested.changed(tx, {**at.binds(), **binds, **keeps, **_spent(usage)}) == 1
+
+
+def hold(tx: Tx, at: Position, *, to: int, kept: Ending | None, usage: Usage, now: datetime) -> bool:
+    """The run lies with its consumer: no lease, no budget. `kept`: with what it is to end once it goes on."""
+    keeps = {
+        "kept_reason": kept.reason.value if kept else None,
+        "kept_code": kept.code if kept else None,
+        "kept_detail": kept.detail if kept else None,
+    }
+    return _HOLD.changed(tx, {**at.binds(), "to_step": to, "now": now, **keeps, **_spent(usage)}) == 1
 
 
 def keep(tx: Tx, run_id: str, ending: Ending) -> None:

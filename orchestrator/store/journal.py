@@ -24,6 +24,8 @@ _CALL = [calls.c[name].label(f"call_{name}") for name in _OF_CALL]
 _SAID = (
     Checkpoint.USER_MESSAGE,
     Checkpoint.ASSISTANT_TURN,
+    Checkpoint.CLIENT_MESSAGES,
+    Checkpoint.CLIENT_STEERS,
     Checkpoint.RUN_WAITING,
     Checkpoint.RUN_INTERRUPTED,
     Checkpoint.OUTPUT_REFUSED,
@@ -62,12 +64,14 @@ def _history(*ask_for_calls: Checkpoint, wanted: ColumnElement[bool]) -> Hot:
     found = select(*_ENTRY, *_CALL, _ASKED.label("asked")).select_from(journal).outerjoin(calls, its_calls)
     of_thread = journal.c.thread_id == bindparam("thread_id")
     in_full = journal.c.id > func.coalesce(_REPLACED, 0)
-    return Hot(found.where(of_thread, in_full, wanted, STANDS).order_by(journal.c.id, calls.c.place))
+    in_order = (journal.c.id, calls.c.place, calls.c.generation)
+    return Hot(found.where(of_thread, in_full, wanted, STANDS).order_by(*in_order))
 
 
-_HISTORY = _history(Checkpoint.ASSISTANT_TURN, wanted=has(journal.c.kind, *_SAID))
+_HISTORY = _history(Checkpoint.ASSISTANT_TURN, Checkpoint.CLIENT_MESSAGES, wanted=has(journal.c.kind, *_SAID))
 _WITH_PLANS = _history(
     Checkpoint.ASSISTANT_TURN,
+    Checkpoint.CLIENT_MESSAGES,
     Checkpoint.PLAN,
     wanted=or_(
         has(journal.c.kind, *_SAID),
@@ -135,6 +139,12 @@ def was_refused(tx: Tx, run_id: str) -> bool:
     marks = has(journal.c.kind, Checkpoint.USER_MESSAGE, Checkpoint.OUTPUT_REFUSED)
     found = select(journal.c.kind).where(journal.c.run_id == run_id, marks).order_by(journal.c.id.desc()).limit(1)
     return tx.execute(found).scalar() == Checkpoint.OUTPUT_REFUSED.value
+
+
+def at_step(tx: Tx, run_id: str, step: int, kind: Checkpoint) -> Entry | None:
+    found = select(journal).where(journal.c.run_id == run_id, journal.c.step == step, journal.c.kind == kind.value)
+    row = tx.execute(found).mappings().first()
+    return _from_row(row) if row else None
 
 
 def of_thread(tx: Tx, thread_id: str, limit: int) -> list[Entry]:

@@ -14,6 +14,7 @@ from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
+from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.hot import Hot, Row
 from chordage.orchestrator.store.schema import FLYING_CALLS, OPEN_RUNS, RUNNING_RUNS, calls, runs
 from chordage.orchestrator.store.tx import Tx
@@ -38,6 +39,7 @@ def from_row(row: Row) -> Run:
         "group": Group(fields.pop("grp")),
         "status": RunStatus(fields.pop("status")),
         "phase": Phase(fields.pop("phase")),
+        "control": Control(fields.pop("control")),
         "reason": Reason(reason) if reason else None,
         "kept": Ending(**{**kept, "reason": Reason(kept["reason"])}) if kept["reason"] else None,
         "kin": kinship.taken_from(fields),

@@ -16,6 +16,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ColumnElement,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -120,6 +121,7 @@ turns = Table(
     Column("text", Text, nullable=False),
     Column("meta", Json, nullable=False),
     Column("strategy", String(50), nullable=False),
+    Column("control", String(10), nullable=False),
     Column("source", String(200), nullable=False),
     Column("dedupe_key", String(200)),
     Column("reply_target", Json),
@@ -186,6 +188,7 @@ runs = Table(
     Column("agent", String(200), nullable=False),
     Column("grp", String(20), nullable=False),
     Column("strategy", String(50), nullable=False),
+    Column("control", String(10), nullable=False),
     Column("status", String(20), nullable=False),
     Column("reason", String(30)),
     Column("code", String(100)),
@@ -252,7 +255,7 @@ calls = Table(
     Column("replayed_at", Integer),  # the step at which it was last carried out again
     Column("started_at", Moment),
     Column("ended_at", Moment),
-    UniqueConstraint("run_id", "step", "place"),
+    UniqueConstraint("run_id", "step", "place", "generation"),
     UniqueConstraint("run_id", "ask_id", "generation"),
     CheckConstraint(_among("status", CallStatus), name="status"),
     CheckConstraint(
@@ -373,6 +376,53 @@ plugin_state = Table(
     Column("step", Integer),
     Column("writer", Id),
     Column("merge", String(20)),
+)
+
+# What the consumer of a stepped turn has laid down and said. Locked behind its run.
+stepped = Table(
+    "stepped",
+    metadata,
+    Column("turn_id", Id, primary_key=True),
+    Column("rev", Integer, nullable=False),
+    Column("drive", String(10), nullable=False),
+    Column("going", Integer, nullable=False),
+    Column("mutated", Integer, nullable=False),
+    Column("parked", Integer, nullable=False),
+    Column("reply_step", Integer),
+    Column("iteration", Integer, nullable=False),
+    Column("max_iterations", Integer),
+    Column("cap_policy", String(20), nullable=False),
+    Column("hold_seconds", Float),
+    Column("on_held", String(20), nullable=False),
+    Column("held_until", Moment),
+    Column("params", Json, nullable=False),
+    Column("options", Json, nullable=False),
+    Column("given", Json, nullable=False),
+    Column("replaces", Integer, nullable=False),
+    Column("steers", Json, nullable=False),
+    Column("verdicts", Json, nullable=False),
+    Column("withheld", Json, nullable=False),
+    Column("sent_hash", String(64)),
+    Column("error", Json),
+    CheckConstraint("max_iterations IS NULL OR max_iterations >= 1", name="at_least_one_iteration"),
+)
+_HELD_TOO_LONG = text("held_until IS NOT NULL")
+Index(
+    "ix_stepped_held_until",
+    stepped.c.held_until,
+    sqlite_where=_HELD_TOO_LONG,
+    postgresql_where=_HELD_TOO_LONG,
+)
+
+# What was done by which idempotency key.
+ops = Table(
+    "ops",
+    metadata,
+    Column("turn_id", Id, primary_key=True),
+    Column("key", String(200), primary_key=True),
+    Column("request_hash", String(64), nullable=False),
+    Column("response", Json, nullable=False),
+    Column("at", Moment, nullable=False),
 )
 
 outbox = Table(

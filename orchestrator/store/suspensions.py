@@ -107,6 +107,12 @@ def close_of_run(tx: Tx, run_id: str) -> None:
     tx.execute(closed.values(status=SuspensionStatus.SUPERSEDED.value))
 
 
+def close_of_calls(tx: Tx, call_ids: Collection[str]) -> None:
+    """The calls were settled in another way."""
+    closed = update(suspensions).where(suspensions.c.call_id.in_(sorted(call_ids)), _UNSETTLED)
+    tx.execute(closed.values(status=SuspensionStatus.SUPERSEDED.value))
+
+
 def settle(tx: Tx, suspension_ids: Collection[str]) -> None:
     done = update(suspensions).where(
         suspensions.c.id.in_(sorted(suspension_ids)), has(suspensions.c.status, SuspensionStatus.DECIDED)

@@ -15,6 +15,7 @@ from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import Disposition, TurnStatus
+from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.hot import Hot, Row
 from chordage.orchestrator.store.schema import (
     OPEN_RUNS,
@@ -33,7 +34,7 @@ COLUMNS = [
     turns.c[name]
     for name in (
         "id", "thread_id", "arrival", "agent", "grp", "tenant", "status", "disposition", "run_id", "origin", "channel",
-        "sender", "text", "meta", "strategy", "deadline", "queued_at", "started_at", "done_at",
+        "sender", "text", "meta", "strategy", "control", "deadline", "queued_at", "started_at", "done_at",
         *kinship.COLUMNS,
     )
 ]  # fmt: skip
@@ -43,6 +44,7 @@ def from_row(row: Row) -> Turn:
     fields = dict(row)
     fields["group"] = Group(fields.pop("grp"))
     fields["status"] = TurnStatus(fields["status"])
+    fields["control"] = Control(fields["control"])
     fields["disposition"] = Disposition(fields["disposition"]) if fields["disposition"] else None
     kin = kinship.taken_from(fields)
     return Turn(**fields, kin=kin)
@@ -97,7 +99,8 @@ def _somebody_is_ahead() -> ColumnElement[bool]:
 
 _FIELDS = (
     "id", "thread_id", "arrival", "agent", "grp", "rank", "tenant", "origin", "channel", "sender", "text", "meta",
-    "strategy", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at", "nudge_at",
+    "strategy", "control", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at",
+    "nudge_at",
     *kinship.COLUMNS,
     "steers",
 )  # fmt: skip

@@ -7,6 +7,7 @@ from chordage.orchestrator.views.history import Remark, history
 from chordage.orchestrator.views.inbox import OpenQuestion, inbox, schema_asked
 from chordage.orchestrator.views.questions import AnswerView, QuestionView
 from chordage.orchestrator.views.runs import RunView, run
+from chordage.orchestrator.views.stepped import HeldCall, HeldReply, SteppedView, as_json, spoken, stepped
 from chordage.orchestrator.views.steps import (
     AttemptView,
     CompactionStep,
@@ -30,6 +31,8 @@ __all__ = [
     "CallView",
     "ChildView",
     "CompactionStep",
+    "HeldCall",
+    "HeldReply",
     "InferenceStep",
     "Interruption",
     "OpenQuestion",
@@ -41,6 +44,7 @@ __all__ = [
     "SteeredStep",
     "Step",
     "StepStatus",
+    "SteppedView",
     "Subject",
     "ThreadView",
     "ToolRound",
@@ -48,12 +52,15 @@ __all__ = [
     "TurnView",
     "WaitStep",
     "answers",
+    "as_json",
     "history",
     "inbox",
     "is_done",
     "queued_children",
     "run",
     "schema_asked",
+    "spoken",
+    "stepped",
     "subject_of",
     "thread",
     "threads",

@@ -42,8 +42,7 @@ class Timeline:
 
     def steps(self) -> tuple[Step, ...]:
         steps: list[Step] = [
-            replace(_inference(entry), refused=self._refused.get(entry.step))
-            for entry in self._of(Checkpoint.ASSISTANT_TURN)
+            replace(_inference(entry), refused=self._refused.get(entry.step)) for entry in self._replies()
         ]
         steps += (_plan(entry) for entry in self._of(Checkpoint.PLAN))
         steps += (self._round(number, asked) for number, asked in self.rounds.items())
@@ -54,6 +53,12 @@ class Timeline:
         steps += (_interruption(entry) for entry in self._of(Checkpoint.RUN_INTERRUPTED))
         steps += self._without_reply({step.number for step in steps if isinstance(step, InferenceStep)})
         return tuple(sorted(steps, key=lambda step: (step.number, _ORDER.index(type(step)))))
+
+    def _replies(self) -> Iterator[Entry]:
+        """Also those that their consumer holds, or did not want: they were asked for, and paid."""
+        told = {entry.step for entry in self._of(Checkpoint.ASSISTANT_TURN)}
+        yield from self._of(Checkpoint.ASSISTANT_TURN)
+        yield from (entry for entry in self._of(Checkpoint.REPLY_HELD) if entry.step not in told)
 
     def _of(self, kind: Checkpoint) -> Iterator[Entry]:
         return (entry for entry in self.entries if entry.kind is kind)

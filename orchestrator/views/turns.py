@@ -60,7 +60,7 @@ class TurnView:
         if self.disposition is Disposition.STEERED:
             return f"steered into run {self.run_id}"
         told = self.disposition.value if self.disposition else "active"
-        why = [self.reason.value] if self.reason in {Reason.STOPPED, Reason.SUSPENDED} else []
+        why = [self.reason.value] if self.reason in {Reason.STOPPED, Reason.SUSPENDED, Reason.HELD} else []
         why += [word for word in (self.code, self.detail) if word]
         return f"{told} ({': '.join(why)})" if why else told
 

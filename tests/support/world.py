@@ -24,10 +24,13 @@ from chordage.orchestrator.core.intents import (
     CommitRound,
     Dispatch,
     Intent,
+    StepOn,
 )
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.stepping import Verb
 from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.stepping import StepRequest
 from chordage.orchestrator.store import hot, schema
 from chordage.orchestrator.store.tx import Store
 from support.fakes import Clock, CountedIds, FakeAgents, FakeModels, FakeTools, MemoryLocks, RecordingEvents
@@ -145,6 +148,12 @@ class World:
         self.pending += intents
         return decided
 
+    def step(self, target: str, verb: str, *, if_rev: int | None = None, key: str | None = None, **args: object):
+        request = StepRequest(target=target, verb=Verb(verb), args=args, if_rev=if_rev, key=key)
+        stepping, intents = stages.step(self.runtime, request)
+        self.pending += intents
+        return stepping
+
     def inbox(self) -> list[dict[str, object]]:
         return [row for row in self.rows("suspensions", status="open") if row["why"] != "child"]
 
@@ -166,6 +175,8 @@ class World:
                 return stages.call_model(rt, run_id, step, seen)
             case CommitRound(run_id=run_id, step=step):
                 return stages.commit_round(rt, run_id, step)
+            case StepOn(run_id=run_id):
+                return stages.step_on(rt, run_id)
             case CallTool(call_ids=call_ids):
                 stages.run_batch(rt, call_ids, in_doubt=True)
                 return stages.after_lone_call(rt, call_ids[-1])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Bounds, Origin, Sender, check, group_of
+from chordage.orchestrator.core.stepping import Control, StepTerms
 from support.builders import NOON, a_request
 
 CHAT = {"origin": Origin.CHAT, "channel": "api"}
@@ -225,9 +226,13 @@ def test_the_origin_decides_the_group(origin, group):
     assert group_of(a_request(origin=origin)) is group
 
 
-def test_control_can_only_be_auto():
-    assert accepted(control="auto")
-    assert refused(control="step").field == "control"
+def test_terms_of_stepping_come_with_control_step_and_within_bounds():
+    assert accepted(control=Control.STEP, step=StepTerms(max_iterations=1, hold_seconds=1))
+    assert refused(step=StepTerms()).field == "step"
+    for wrong in (0, -1):
+        assert refused(control=Control.STEP, step=StepTerms(max_iterations=wrong)).field == "step.max_iterations"
+    for wrong in (0.0, -1.0, 1e9):
+        assert refused(control=Control.STEP, step=StepTerms(hold_seconds=wrong)).field == "step.hold_seconds"
 
 
 @pytest.mark.parametrize("seconds", [0, -1, -86_400])

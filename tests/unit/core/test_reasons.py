@@ -36,8 +36,8 @@ def test_a_run_that_a_later_message_ended_was_superseded():
     assert disposition_of(superseded_by("a later message came")) is Disposition.SUPERSEDED
 
 
-def test_suspended_is_the_one_reason_that_ends_nothing():
-    assert set(Reason) - set(DISPOSITION_OF) == {Reason.SUSPENDED}
+def test_the_reasons_to_wait_end_nothing():
+    assert set(Reason) - set(DISPOSITION_OF) == {Reason.SUSPENDED, Reason.HELD}
 
 
 def test_code_and_detail_are_two_fields():

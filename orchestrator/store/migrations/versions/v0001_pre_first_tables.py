@@ -60,7 +60,9 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_calls")),
         sa.UniqueConstraint("run_id", "ask_id", "generation", name=op.f("uq_calls_run_id_ask_id_generation")),
-        sa.UniqueConstraint("run_id", "step", "place", name=op.f("uq_calls_run_id_step_place")),
+        sa.UniqueConstraint(
+            "run_id", "step", "place", "generation", name=op.f("uq_calls_run_id_step_place_generation")
+        ),
     )
     with op.batch_alter_table("calls", schema=None) as batch_op:
         batch_op.create_index(
@@ -132,6 +134,7 @@ def upgrade() -> None:
         sa.Column("agent", sa.String(length=200), nullable=False),
         sa.Column("grp", sa.String(length=20), nullable=False),
         sa.Column("strategy", sa.String(length=50), nullable=False),
+        sa.Column("control", sa.String(length=10), nullable=False),
         sa.Column("status", sa.String(length=20), nullable=False),
         sa.Column("reason", sa.String(length=30), nullable=True),
         sa.Column("code", sa.String(length=100), nullable=True),
@@ -260,6 +263,52 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("scope", "owner", "key", name=op.f("pk_plugin_state")),
     )
     op.create_table(
+        "stepped",
+        sa.Column("turn_id", sa.String(length=200), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("drive", sa.String(length=10), nullable=False),
+        sa.Column("going", sa.Integer(), nullable=False),
+        sa.Column("mutated", sa.Integer(), nullable=False),
+        sa.Column("parked", sa.Integer(), nullable=False),
+        sa.Column("reply_step", sa.Integer(), nullable=True),
+        sa.Column("iteration", sa.Integer(), nullable=False),
+        sa.Column("max_iterations", sa.Integer(), nullable=True),
+        sa.Column("cap_policy", sa.String(length=20), nullable=False),
+        sa.Column("hold_seconds", sa.Float(), nullable=True),
+        sa.Column("on_held", sa.String(length=20), nullable=False),
+        sa.Column("held_until", MOMENT, nullable=True),
+        sa.Column("params", JSON, nullable=False),
+        sa.Column("options", JSON, nullable=False),
+        sa.Column("given", JSON, nullable=False),
+        sa.Column("replaces", sa.Integer(), nullable=False),
+        sa.Column("steers", JSON, nullable=False),
+        sa.Column("verdicts", JSON, nullable=False),
+        sa.Column("withheld", JSON, nullable=False),
+        sa.Column("sent_hash", sa.String(length=64), nullable=True),
+        sa.Column("error", JSON, nullable=True),
+        sa.CheckConstraint(
+            "max_iterations IS NULL OR max_iterations >= 1", name=op.f("ck_stepped_at_least_one_iteration")
+        ),
+        sa.PrimaryKeyConstraint("turn_id", name=op.f("pk_stepped")),
+    )
+    held_too_long = sa.text("held_until IS NOT NULL")
+    op.create_index(
+        "ix_stepped_held_until",
+        "stepped",
+        ["held_until"],
+        sqlite_where=held_too_long,
+        postgresql_where=held_too_long,
+    )
+    op.create_table(
+        "ops",
+        sa.Column("turn_id", sa.String(length=200), nullable=False),
+        sa.Column("key", sa.String(length=200), nullable=False),
+        sa.Column("request_hash", sa.String(length=64), nullable=False),
+        sa.Column("response", JSON, nullable=False),
+        sa.Column("at", MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("turn_id", "key", name=op.f("pk_ops")),
+    )
+    op.create_table(
         "threads",
         sa.Column("id", sa.String(length=200), nullable=False),
         sa.Column("agent", sa.String(length=200), nullable=False),
@@ -291,6 +340,7 @@ def upgrade() -> None:
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("meta", JSON, nullable=False),
         sa.Column("strategy", sa.String(length=50), nullable=False),
+        sa.Column("control", sa.String(length=10), nullable=False),
         sa.Column("source", sa.String(length=200), nullable=False),
         sa.Column("dedupe_key", sa.String(length=200), nullable=True),
         sa.Column("reply_target", JSON, nullable=True),

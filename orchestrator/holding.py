@@ -1,0 +1,211 @@
+"""How a stepped run comes to lie with its consumer, and what it takes with it to its requests.
+
+A run that is held waits as one does for decisions: no worker, no lock, no lease, no budget. `going` tells where it was
+sent: while it is not set, the run comes back to its consumer at the next crossing, and nothing of it moves on its own.
+Where its consumer has said before what shall follow (`drive`), a wake-up is left; rescue finds what it was about by
+`held_until`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from chordage.orchestrator import gate, resting
+from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.errors import ModelFailed
+from chordage.orchestrator.core.intents import Advance, Dispatch, Intent, StepOn
+from chordage.orchestrator.core.model import Reply, Said
+from chordage.orchestrator.core.reasons import Ending
+from chordage.orchestrator.core.records import Checkpoint, Phase, Run
+from chordage.orchestrator.core.status import RunStatus
+from chordage.orchestrator.core.stepping import Control, Drive, Stepped, digest
+from chordage.orchestrator.core.transcript import attempts_of
+from chordage.orchestrator.resting import Crossing
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import claims, journal, runs, stepped
+from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store.tx import Tx
+
+
+class Recorded(StrEnum):
+    """What has just been recorded of a run."""
+
+    REPLY = "reply"
+
+
+def holds(run: Run, recorded: Recorded) -> bool:  # noqa: ARG001 - the one place that says after what a run is held
+    return run.control is Control.STEP
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What the consumer wants of this request. `sent`: the digest of what is asked."""
+
+    row: Stepped
+    sent: str
+
+    def tune(self, agent: AgentSpec) -> AgentSpec:
+        return tuned(agent, self.row)
+
+    def offers(self, tool: str) -> bool:
+        return tool in self.row.params.get("tools", [tool])
+
+    @property
+    def begins(self) -> bool:
+        return self.row.iteration == 0
+
+
+OF_AGENT = {"model": "model", "instructions": "instructions"}
+NOT_SENT = {*OF_AGENT, "tools"}
+
+
+def tuned(agent: AgentSpec, row: Stepped) -> AgentSpec:
+    """The agent as this turn's consumer has set it."""
+    changed: dict[str, Any] = {field: row.params[name] for name, field in OF_AGENT.items() if name in row.params}
+    sent = {name: value for name, value in row.params.items() if name not in NOT_SENT}
+    return replace(agent, **changed, **row.options, params={**agent.params, **sent})
+
+
+def terms(rt: Runtime, run: Run, said: Sequence[Said]) -> Terms:
+    with rt.store.read() as tx:
+        row = stepped.load(tx, run.turn_id)
+    assert row is not None
+    return Terms(row=row, sent=digest(said, row.params))
+
+
+def hold_reply(
+    tx: Tx,
+    rt: Runtime,
+    at: Position,
+    reply: Reply,
+    rows: Sequence[journal.Row],
+    *,
+    kept: Ending | None,
+    withheld: Sequence[str],
+    sent: str,
+) -> Crossing:
+    """The reply lies with the consumer: recorded, and no part of the history yet."""
+    run = at.run
+    if not claims.hold(tx, at, to=at.step, kept=kept or run.kept, usage=reply.usage, now=rt.now()):
+        return resting.NOT_OURS
+    journal.append(tx, rows)
+    row = _locked(tx, run)
+    changes: dict[str, Any] = {
+        "reply_step": at.step, "iteration": row.iteration + 1, "withheld": sorted(withheld), "sent_hash": sent,
+        "mutated": False, "verdicts": {}, "error": None,
+    }  # fmt: skip
+    return _left_with_consumer(tx, rt, run, row, changes)
+
+
+def _locked(tx: Tx, run: Run) -> Stepped:
+    row = stepped.load(tx, run.turn_id, lock=True)
+    assert row is not None
+    return row
+
+
+def _left_with_consumer(tx: Tx, rt: Runtime, run: Run, row: Stepped, changes: dict[str, Any]) -> Crossing:
+    stepped.change(tx, row, going=False, parked=False, held_until=_until(rt, row), **changes)
+    if row.drive is not Drive.STEP:
+        return Crossing(intents=[StepOn(run_id=run.id, group=run.group)], held=True)
+    others = claims.others_wait(tx, run.group, budget=rt.budgets[run.group])
+    return Crossing(intents=[Dispatch(group=run.group)] if others else [], held=True)
+
+
+def _until(rt: Runtime, row: Stepped) -> datetime | None:
+    """When rescue looks at it. A wake-up that is on its way may get lost."""
+    if row.drive is not Drive.STEP:
+        return rt.leases.until(rt.now())
+    return None if row.hold_seconds is None else rt.now() + timedelta(seconds=row.hold_seconds)
+
+
+def at_rest(rt: Runtime, run: Run, agent: AgentSpec) -> list[Intent] | None:
+    """The run stands at a crossing without a reply. None: it is on its way to a request."""
+    with rt.store.read() as tx:
+        row = stepped.load(tx, run.turn_id)
+    if row is None or row.going:
+        return None
+    crossing = rt.store.insist(lambda tx: _back_to_consumer(tx, rt, run, agent))
+    if crossing.held:
+        tell(rt, run)
+    return crossing.intents
+
+
+def _back_to_consumer(tx: Tx, rt: Runtime, seen: Run, agent: AgentSpec) -> Crossing:
+    run = runs.lock(tx, seen.id)
+    if run is None or _moved(run, seen):
+        return resting.NOT_OURS
+    row = _locked(tx, run)
+    if row.going:
+        return resting.NOT_OURS
+    if run.suspended and (replayed := gate.replay_if_due(tx, rt, run, agent)) is not None:
+        return Crossing(intents=replayed)
+    is_new = run.phase is Phase.INFERENCE and row.sent_hash is None and row.error is None
+    claims.hold_again(tx, run, to=(0, Phase.HELD) if is_new else (run.step, run.phase), now=rt.now())
+    if row.parked:  # a decision has come to a run that nobody drives
+        stepped.change(tx, row)
+        return Crossing(held=True)
+    return _left_with_consumer(tx, rt, run, row, {})
+
+
+def _moved(run: Run, seen: Run) -> bool:
+    is_elsewhere = (run.epoch, run.step, run.phase) != (seen.epoch, seen.step, seen.phase)
+    return run.status is not RunStatus.RUNNING or run.next_inference is None or is_elsewhere
+
+
+def with_news(rt: Runtime, run: Run) -> list[Intent] | None:
+    """Right before a request: what was said meanwhile stands behind the results. None: nothing was."""
+    with rt.store.read() as tx:
+        row = stepped.load(tx, run.turn_id)
+    if row is None or not row.steers:
+        return None
+    return rt.store.insist(lambda tx: _put_behind(tx, rt, run))
+
+
+def _put_behind(tx: Tx, rt: Runtime, seen: Run) -> list[Intent]:
+    run = runs.lock(tx, seen.id)
+    if run is None or _moved(run, seen):
+        return []
+    row = _locked(tx, run)
+    rows = [*resting.owed_rows(tx, rt, run), steers_row(rt, run, run.step, row.steers)]
+    claims.go_on_with_news(tx, run, lease_until=rt.leases.until(rt.now()))
+    journal.append(tx, rows)
+    stepped.change(tx, row, steers=[])
+    return [Advance(run_id=run.id, group=run.group)]
+
+
+def steers_row(rt: Runtime, run: Run, step: int, texts: Sequence[str]) -> journal.Row:
+    return journal.entry(run.thread_id, run.id, step, Checkpoint.CLIENT_STEERS, {"texts": list(texts)}, rt.now())
+
+
+def hold_failed(rt: Runtime, at: Position, error: ModelFailed) -> list[Intent] | None:
+    """The model could not be asked: the consumer may try again. None: a run that goes on by itself ends with it."""
+    told = {"fault": error.fault.value, "detail": str(error), "attempts": attempts_of(error.attempts)}
+    crossing = rt.store.insist(lambda tx: _give_back(tx, rt, at, told))
+    if crossing is None:
+        return None
+    if crossing.held:
+        tell(rt, at.run)
+    return crossing.intents
+
+
+def _give_back(tx: Tx, rt: Runtime, at: Position, told: dict[str, Any]) -> Crossing | None:
+    run = runs.lock(tx, at.run.id)
+    is_ours = run is not None and run.epoch == at.run.epoch and run.claim_token in {None, at.token}
+    if run is None or not is_ours or run.status is not RunStatus.RUNNING or run.next_inference != at.step:
+        return resting.NOT_OURS
+    row = _locked(tx, run)
+    if row.drive is Drive.AUTO:
+        return None
+    claims.hold_again(tx, run, to=(run.step, run.phase), now=rt.now())
+    return _left_with_consumer(tx, rt, run, row, {"error": told, "reply_step": None, "drive": Drive.STEP})
+
+
+def tell(rt: Runtime, run: Run) -> None:
+    """After the commit: the lock is let go, and whoever waits for the turn may look at it."""
+    rt.locks.release(run.thread_id, run.owner)
+    rt.events.emit(run.id, "run.held", turn=run.turn_id)
+    rt.events.turn_done(run.turn_id)

@@ -1,0 +1,184 @@
+"""What a consumer does with a run it holds without moving it on: words, settings, and the calls of the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from chordage.orchestrator import answering, decider, holding
+from chordage.orchestrator.core import client_messages
+from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.errors import InvalidMessage, StepRefused
+from chordage.orchestrator.core.intents import CommitRound, Intent
+from chordage.orchestrator.core.moves import RunTools
+from chordage.orchestrator.core.records import Call
+from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_CALL, CallStatus
+from chordage.orchestrator.core.suspending import Action, DecisionRequest, Suspension
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.stepping import gating, settle
+from chordage.orchestrator.stepping.gating import CLIENT_SUPPLIED, Opening
+from chordage.orchestrator.stepping.request import merged
+from chordage.orchestrator.stepping.settle import Done
+from chordage.orchestrator.store import claims, suspensions
+from chordage.orchestrator.store.look_stepped import Seen
+from chordage.orchestrator.store.tx import Tx
+
+RUNS_AGAIN = frozenset({Effect.PURE, Effect.IDEMPOTENT})
+SOURCE = "consumer"
+
+
+def said(seen: Seen, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The consumer touches the history: what it says is pending until the run moves on."""
+    before = seen.row.given
+    kept = client_messages.normal(messages, before, seen.reply, seen.reply_id)
+    return {"given": [*before, *kept], "mutated": seen.held is not None}
+
+
+def owned(seen: Seen, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The consumer gives the whole history."""
+    kept = client_messages.normal(messages, [], seen.reply, seen.reply_id)
+    return {"given": kept, "replaces": True, "mutated": seen.held is not None}
+
+
+def set_to(seen: Seen, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters alone are neutral."""
+    history = owned(seen, args["messages"]) if args.get("messages") is not None else {}
+    return {**history, "params": merged(seen.row.params, args["params"])}
+
+
+def opening_of_reply(rt: Runtime, seen: Seen) -> Opening | None:
+    """The calls of the reply, as the settle rule would open them. None: there are none, or they are open already."""
+    reply = seen.reply
+    if reply is None or not reply.asks or seen.calls:
+        return None
+    assert seen.run is not None
+    agent = holding.tuned(rt.agents.get(seen.run.agent), seen.row)
+    if not isinstance(decider.next_move(seen.run, agent, reply, rt.now()), RunTools):
+        return None  # the reply was cut or refused: nothing of it is carried out
+    at = gating.at_step(rt, seen, seen.call_step - 1, agent, gating.known(rt, seen.run))
+    judged = gating.judged(rt, seen, at, reply.asks, {ask.id for ask in reply.asks})
+    return at.opening(judged)
+
+
+def open_while_held(tx: Tx, rt: Runtime, seen: Seen, opening: Opening | None) -> Done:
+    """Carried out now; the history is what it was, and the run comes back to its consumer."""
+    if opening is None:
+        return Done(changes={}, intents=[])
+    run = seen.run
+    assert run is not None
+    intents = gating.send(tx, rt, run, opening, rounds=0, rested_ms=settle.rested_ms(rt, run))
+    return Done(changes={"parked": False, "error": None, "held_until": None}, intents=intents)
+
+
+def opening_again(rt: Runtime, seen: Seen, ask_ids: Sequence[str], *, force: bool) -> Opening:
+    """A new life for calls of the reply that have ended."""
+    by_ask = {call.ask_id: call for call in seen.calls}
+    for ask_id in _named(ask_ids, by_ask, "ask_ids"):
+        call = by_ask[ask_id]
+        if call.status in OPEN_CALL:
+            raise _refused(
+                seen, "not_settled", f"call {ask_id!r} is {call.status.value}: only one that ended is retried"
+            )
+        if call.effect not in RUNS_AGAIN and not force:
+            told = f"call {ask_id!r} of tool {call.tool!r} is {call.effect.value} and may have taken effect: say force"
+            raise _refused(seen, "needs_force", told)
+    assert seen.run is not None
+    assert seen.reply is not None
+    agent = holding.tuned(rt.agents.get(seen.run.agent), seen.row)
+    at = gating.at_step(rt, seen, seen.call_step - 1, agent, gating.known(rt, seen.run))
+    judged = gating.judged(rt, seen, at, seen.reply.asks, set(ask_ids))
+    return at.opening(judged)
+
+
+def _named(ask_ids: Sequence[Any], known: Collection[str], field: str) -> Sequence[str]:
+    if not ask_ids:
+        raise InvalidMessage("name at least one call", field=field)
+    for place, ask_id in enumerate(ask_ids):
+        if ask_id not in known:
+            told = f"{ask_id!r} is no call of the reply that is held; there are: {', '.join(sorted(known)) or 'none'}"
+            raise InvalidMessage(told, field=f"{field}.{place}")
+    return ask_ids
+
+
+def _refused(seen: Seen, code: str, told: str) -> StepRefused:
+    return StepRefused(told, code=code, rev=seen.row.rev, standing=seen.standing.value)
+
+
+def _asks(seen: Seen) -> set[str]:
+    return {ask.id for ask in seen.reply.asks} if seen.reply else {call.ask_id for call in seen.calls}
+
+
+def held_back(seen: Seen, ask_ids: Sequence[str]) -> dict[str, Any]:
+    """Calls that have not been opened yet will wait for an explicit yes."""
+    _named(ask_ids, _asks(seen), "ask_ids")
+    _refuse_opened(seen, ask_ids)
+    return {"verdicts": {**seen.row.verdicts, **{ask_id: {"kind": "hold"} for ask_id in ask_ids}}}
+
+
+def _refuse_opened(seen: Seen, ask_ids: Sequence[str]) -> None:
+    if opened := [call.ask_id for call in seen.calls if call.ask_id in ask_ids]:
+        raise _refused(seen, "started", f"{', '.join(opened)} cannot be held back any more: the calls were opened")
+
+
+def supplied(tx: Tx, rt: Runtime, seen: Seen, results: Sequence[Mapping[str, Any]]) -> Done:
+    """The consumer gives results. A call that is being carried out loses its claim; the first terminal write counts."""
+    given = {one["ask_id"]: one for one in results}
+    by_ask = {call.ask_id: call for call in seen.calls}
+    early = {ask_id: _verdict(one) for ask_id, one in given.items() if ask_id not in by_ask}
+    for ask_id in given.keys() & by_ask.keys():
+        _supply(tx, rt, seen, by_ask[ask_id], given[ask_id])
+    changes = {"verdicts": {**seen.row.verdicts, **early}} if early else {}
+    return Done(changes=changes, intents=_commit(seen))
+
+
+def check_results(seen: Seen, results: Sequence[Any]) -> None:
+    for place, one in enumerate(results):
+        match one:
+            case {"ask_id": str(), "content": str(), **rest} if not rest.keys() - {"is_error"}:
+                pass
+            case _:
+                told = f'give {{"ask_id", "content", "is_error"?}}; got {one!r:.120}'
+                raise InvalidMessage(told, field=f"results.{place}")
+    _named([one["ask_id"] for one in results], _asks(seen), "results")
+
+
+def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": "result", "content": one["content"], "is_error": bool(one.get("is_error"))}
+
+
+def _supply(tx: Tx, rt: Runtime, seen: Seen, call: Call, one: Mapping[str, Any]) -> None:
+    assert seen.run is not None
+    status = CallStatus.FAILED if one.get("is_error") else CallStatus.SUCCEEDED
+    if call.status is CallStatus.SUSPENDED:
+        claims.resume_call(tx, call.id, step=seen.run.step, arguments=None, lease_until=None)
+        suspensions.close_of_calls(tx, [call.id])
+    if not claims.supply_result(tx, call, status=status, code=CLIENT_SUPPLIED, content=one["content"], now=rt.now()):
+        raise _refused(seen, "settled", f"call {call.ask_id!r} is {call.status.value} already: its result stands")
+
+
+def _commit(seen: Seen) -> list[Intent]:
+    """Whoever settles the last call of a round asks for its commit."""
+    run = seen.run
+    assert run is not None
+    is_out = any(call.status in IN_FLIGHT_CALL for call in seen.calls)
+    return [CommitRound(run_id=run.id, step=run.step, group=run.group)] if is_out else []
+
+
+def verdict_on(seen: Seen, args: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is said of a call before it is opened. None: it is open, and its question is answered."""
+    ask_id = args["ask_id"]
+    _named([ask_id], _asks(seen) | {call.ask_id for call in seen.calls}, "ask_id")
+    if any(call.ask_id == ask_id for call in seen.calls):
+        return None
+    others = {name: one for name, one in seen.row.verdicts.items() if name != ask_id}
+    return {"verdicts": others if args["allow"] else {**others, ask_id: {"kind": "deny", "reason": args.get("reason")}}}
+
+
+def question_of(rt: Runtime, seen: Seen, args: Mapping[str, Any]) -> tuple[DecisionRequest, Suspension]:
+    (call,) = [call for call in seen.calls if call.ask_id == args["ask_id"]]
+    action = Action.RESUME if args["allow"] else Action.CANCEL
+    request = DecisionRequest(target=call.id, action=action, payload=True, reason=args.get("reason"))
+    request = request if args["allow"] else replace(request, payload=None)
+    (asked,) = answering.checked(rt, [request])
+    return request, asked

@@ -1,0 +1,143 @@
+"""The calls of a message in a stepped run: judged before the transaction that opens them, and sent from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chordage.orchestrator import decider, holding, offering, phasing, resting
+from chordage.orchestrator.core.agent import AgentSpec, ToolMode
+from chordage.orchestrator.core.intents import Advance, CallTools, Intent
+from chordage.orchestrator.core.model import ToolAsk
+from chordage.orchestrator.core.records import Answer, Call, Entry, NewCall, Phase, Run
+from chordage.orchestrator.core.rounds import spread
+from chordage.orchestrator.core.settling import NOT_RUN_CAP
+from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.suspending import Question, Why, denial
+from chordage.orchestrator.core.transcript import NOT_RUN, build
+from chordage.orchestrator.decider import Judged, Scene
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import calls, claims, journal
+from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store.look_stepped import Seen
+from chordage.orchestrator.store.tx import Tx
+
+CLIENT_SUPPLIED = "client_supplied"
+HELD_BACK = Question(why=Why.GATE, prompt="The consumer of this run holds the call back: may it be carried out?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """The history of the thread, and every call of the run, also those that never became history."""
+
+    entries: list[Entry] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+
+def known(rt: Runtime, run: Run) -> Known:
+    with rt.store.read() as tx:
+        past = journal.history(tx, run.thread_id)
+        own = calls.of_run(tx, run.id)
+    others = [one for one in past.calls if one.run_id != run.id]
+    return Known(entries=past.entries, answers=[*others, *map(_answer, own)])
+
+
+def _answer(call: Call) -> Answer:
+    return Answer(
+        id=call.id, run_id=call.run_id, step=call.step, place=call.place, ask_id=call.ask_id, status=call.status,
+        code=call.code, content=call.content,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opening:
+    """Calls to be opened at `step`, behind the message that asks for them."""
+
+    judged: Judged
+    step: int
+    scene: Scene
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class At:
+    """Behind which step calls are opened, and what is known there."""
+
+    behind: Position
+    scene: Scene
+
+    def opening(self, found: Judged) -> Opening:
+        return Opening(judged=found, step=self.behind.step + 1, scene=self.scene)
+
+
+def at_step(rt: Runtime, seen: Seen, step: int, agent: AgentSpec, found: Known) -> At:
+    """As it was when the model replied: what was kept from it then is kept from it now."""
+    assert seen.run is not None
+    withheld = frozenset(seen.row.withheld)
+    terms = holding.Terms(row=seen.row, sent="")
+    offered = {name: spec for name, spec in offering.specs(rt, agent).items() if terms.offers(name)}
+    offered = {name: spec for name, spec in offered.items() if name not in withheld}
+    said = build(found.entries, found.answers)
+    heard = phasing.hearing(rt, seen.run, agent, step, said=said)
+    as_it_was = Scene(agent=agent, specs=offered, withheld=withheld, known=found.answers, hearing=heard)
+    return At(behind=Position(run=seen.run, step=step, token=None), scene=as_it_was)
+
+
+def judged(rt: Runtime, seen: Seen, at: At, asks: Sequence[ToolAsk], wanted: Collection[str]) -> Judged:
+    """Those that are wanted; what the consumer has said about one counts before anything else."""
+
+    def said(call: NewCall) -> NewCall | None:
+        return _as_said(call, seen.row.verdicts.get(call.ask_id)) if call.ask_id in wanted else None
+
+    found = decider.gate_some(rt, at.behind, at.scene, dict(enumerate(asks)), said)
+    return replace(found, asked=[_held_back(rt, call, seen.row.verdicts) for call in found.asked])
+
+
+def _as_said(call: NewCall, verdict: Mapping[str, Any] | None) -> NewCall:
+    match verdict:
+        case {"kind": "deny", "reason": reason}:
+            return replace(call, status=CallStatus.CANCELLED, code="denied", content=denial(Why.GATE, reason))
+        case {"kind": "result", "content": content, "is_error": is_error}:
+            status = CallStatus.FAILED if is_error else CallStatus.SUCCEEDED
+            return replace(call, status=status, code=CLIENT_SUPPLIED, content=content)
+        case _:
+            return call
+
+
+def _held_back(rt: Runtime, call: NewCall, verdicts: Mapping[str, Any]) -> NewCall:
+    if call.status is not CallStatus.NEW or verdicts.get(call.ask_id, {}).get("kind") != "hold":
+        return call
+    return replace(call, status=CallStatus.SUSPENDED, question=HELD_BACK, suspension_id=rt.new_id())
+
+
+def closed(rt: Runtime, at: At, asks: Sequence[ToolAsk], wanted: Collection[str], code: str) -> Judged:
+    """None of them is carried out."""
+    content = "This call did not run: the limit of iterations was reached." if code == NOT_RUN_CAP else NOT_RUN
+
+    def said(call: NewCall) -> NewCall | None:
+        shut = replace(call, status=CallStatus.CANCELLED, code=code, content=content)
+        return shut if call.ask_id in wanted else None
+
+    return decider.gate_some(rt, at.behind, at.scene, dict(enumerate(asks)), said)
+
+
+def send(tx: Tx, rt: Runtime, run: Run, opening: Opening, *, rounds: int, rested_ms: int) -> list[Intent]:
+    """From held to the round. Where the run stands behind that step already, they join as calls of a replay do."""
+    is_first = opening.step > run.step
+    to = (opening.step, Phase.TOOL_ROUND) if is_first else (run.step + 1, Phase.REPLAY)
+    replay_from = None if is_first else opening.step
+    owed = resting.owed_rows(tx, rt, run)
+    claims.go_from_held(
+        tx, run, to=to, rounds=rounds, rested_ms=rested_ms, lease_until=rt.leases.until(rt.now()),
+        replay_from=replay_from,
+    )  # fmt: skip
+    journal.append(tx, owed)
+    asked, begun = decider.open_some(tx, rt, run, opening.scene, opening.step, opening.judged)
+    if not is_first:
+        claims.join_replay(tx, [call.id for call in asked], step=to[0])
+    runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]
+    if not runnable:
+        return [*begun, Advance(run_id=run.id, group=run.group)]
+    at_once = 1 if opening.scene.agent.tool_mode is ToolMode.SEQUENTIAL else opening.scene.agent.concurrency
+    batches = spread(runnable, at_once)
+    return [*begun, CallTools(run_id=run.id, thread_id=run.thread_id, step=to[0], batches=batches, group=run.group)]

@@ -1,0 +1,155 @@
+"""A stepped turn as its consumer is shown it: the reply that is held, what came of its calls, and what is pending."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from chordage.orchestrator.core.model import Said, StopReason, ToolAsk, Usage
+from chordage.orchestrator.core.records import Call, Checkpoint, Entry
+from chordage.orchestrator.core.status import OPEN_CALL, CallStatus, Disposition
+from chordage.orchestrator.core.stepping import Drive, Standing
+from chordage.orchestrator.core.transcript import NOT_RUN, build
+from chordage.orchestrator.store import journal
+from chordage.orchestrator.store.look_stepped import Seen, look
+from chordage.orchestrator.store.tx import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldReply:
+    id: str
+    iteration: int
+    text: str
+    asks: tuple[ToolAsk, ...]
+    stop: StopReason
+    model: str
+    usage: Usage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldCall:
+    """The newest life of a call of the reply."""
+
+    id: str
+    ask_id: str
+    tool: str
+    generation: int
+    status: CallStatus
+    code: str | None
+    content: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SteppedView:
+    turn_id: str
+    run_id: str | None
+    thread_id: str
+    agent: str
+    rev: int
+    standing: Standing
+    drive: Drive
+    mutated: bool
+    iteration: int
+    max_iterations: int | None
+    reply: HeldReply | None
+    calls: tuple[HeldCall, ...]
+    pending: tuple[dict[str, Any], ...]  # messages that become history when the run moves on
+    replaces: bool
+    steers: tuple[str, ...]
+    params: dict[str, Any]
+    options: dict[str, Any]
+    held_until: datetime | None
+    error: dict[str, Any] | None
+    disposition: Disposition | None
+    reason: str | None
+    code: str | None
+    detail: str | None
+    answer: str | None  # of a turn that is done
+
+    @property
+    def tool_response(self) -> list[dict[str, Any]] | None:
+        """The results of the reply's calls, as messages, once all are there. None: they are not, or there are none."""
+        if not self.calls or any(call.status in OPEN_CALL for call in self.calls):
+            return None
+        return [_result(call) for call in self.calls]
+
+
+def _result(call: HeldCall) -> dict[str, Any]:
+    failed = call.status is not CallStatus.SUCCEEDED
+    content = call.content if call.content is not None else NOT_RUN if failed else ""
+    return {"role": "tool", "ask_id": call.ask_id, "content": content, "is_error": failed}
+
+
+def stepped(store: Store, target: str) -> SteppedView:
+    """`target`: a turn, or its run."""
+    with store.read() as tx:
+        seen = look(tx, target)
+        last = journal.of_run(tx, seen.run.id) if seen.run and seen.standing is Standing.DONE else []
+    return _view(seen, _answer(last))
+
+
+def as_json(shown: SteppedView) -> dict[str, Any]:
+    """As it goes over the wire."""
+    until = shown.held_until.isoformat() if shown.held_until else None
+    fields = {**asdict(shown), "held_until": until, "tool_response": shown.tool_response}
+    plain: dict[str, Any] = json.loads(json.dumps(fields))
+    return plain
+
+
+def spoken(store: Store, target: str) -> tuple[Said, ...]:
+    """The history of its thread without the reply that is held, with what is pending behind it; a copy."""
+    with store.read() as tx:
+        seen = look(tx, target)
+        past = journal.history(tx, seen.turn.thread_id)
+    return build([*past.entries, *_pending(seen)], past.calls)
+
+
+def _pending(seen: Seen) -> Sequence[Entry]:
+    if seen.run is None or not seen.row.given:
+        return []
+    body = {"messages": seen.row.given, "replaces": seen.row.replaces}
+    return [
+        Entry(
+            id=0, thread_id=seen.turn.thread_id, run_id=seen.run.id, step=-2, kind=Checkpoint.CLIENT_MESSAGES, body=body
+        )
+    ]
+
+
+def _answer(entries: Sequence[Entry]) -> str | None:
+    finished = [entry.step for entry in entries if entry.kind is Checkpoint.RUN_FINISHED]
+    said = [entry for entry in entries if entry.kind is Checkpoint.ASSISTANT_TURN and entry.step in finished]
+    return str(said[-1].body["text"]) if said else None
+
+
+def _view(seen: Seen, answer: str | None) -> SteppedView:
+    row, run, turn = seen.row, seen.run, seen.turn
+    is_done = seen.standing is Standing.DONE
+    return SteppedView(
+        turn_id=turn.id, run_id=run.id if run else None, thread_id=turn.thread_id, agent=turn.agent, rev=row.rev,
+        standing=seen.standing, drive=row.drive, mutated=row.mutated, iteration=row.iteration,
+        max_iterations=row.max_iterations, reply=_reply(seen), calls=tuple(_call(call) for call in seen.calls),
+        pending=tuple(row.given), replaces=row.replaces, steers=tuple(row.steers), params=row.params,
+        options=row.options, held_until=None if is_done else row.held_until, error=row.error,
+        disposition=turn.disposition, reason=run.reason.value if run and run.reason else None,
+        code=run.code if run else None, detail=run.detail if run else None, answer=answer,
+    )  # fmt: skip
+
+
+def _reply(seen: Seen) -> HeldReply | None:
+    reply = seen.reply
+    if reply is None or seen.reply_id is None:
+        return None
+    return HeldReply(
+        id=seen.reply_id, iteration=seen.row.iteration, text=reply.text, asks=reply.asks, stop=reply.stop,
+        model=reply.model, usage=reply.usage,
+    )  # fmt: skip
+
+
+def _call(call: Call) -> HeldCall:
+    return HeldCall(
+        id=call.id, ask_id=call.ask_id, tool=call.tool, generation=call.generation, status=call.status, code=call.code,
+        content=call.content,
+    )  # fmt: skip

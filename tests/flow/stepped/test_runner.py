@@ -1,0 +1,235 @@
+"""The runner: a loop over replies that are held, whose state is nowhere but in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.errors import ModelFailed, StepRefused
+from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.core.stepping import Standing
+from chordage.tasks.request import request_from, verb_from
+from chordage.workers.client import Client, Runner
+from support.driving import asks, in_short, in_turn, text
+from support.invariants import check_all
+from support.world import World
+
+
+class WorldWay:
+    """To the turns of a world. What is waited for happens while one waits."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def submit(self, fields: Mapping[str, Any]) -> str:
+        admitted, intents = stages.admit(self.world.runtime, request_from(fields, source="test"))
+        self.world.pending += intents
+        return admitted.turn_id
+
+    def step(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        done, intents = stages.step(self.world.runtime, verb_from(fields))
+        self.world.pending += intents
+        return asdict(done)
+
+    def look(self, turn: str) -> dict[str, Any]:
+        return views.as_json(views.stepped(self.world.store, turn))
+
+    @contextmanager
+    def watching(self, turn_id: str) -> Iterator[WorldWay]:
+        yield self
+
+    def wait(self, seconds: float) -> None:
+        if self.world.pending:
+            self.world.deliver(self.world.pending.pop(0))
+        else:
+            self.world.clock.pass_by(seconds)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def client(world) -> Client:
+    return Client(WorldWay(world))
+
+
+def runner(client: Client, world: World, *replies, **fields) -> Runner:
+    world.models.script = in_turn(*replies)
+    return client.runner("hi", thread_id="t1", timeout=0.5, **fields)
+
+
+def asked(world) -> list[list[str]]:
+    return [in_short(prompt.said) for prompt in world.models.prompts]
+
+
+def test_B1_B6_each_reply_is_handed_out_once_and_text_ends_the_loop(client, world):
+    it = runner(client, world, asks("a"), text("done"))
+
+    seen = [(message.iteration, message.text, len(message.asks)) for message in it]
+
+    assert seen == [(1, "", 1), (2, "done", 0)]
+    assert (it.done().text, it.done().ok, it.standing) == ("done", True, Standing.DONE)
+    check_all(world.store)
+
+
+def test_B63_a_loop_over_a_turn_that_is_done_hands_out_nothing(client, world):
+    it = runner(client, world, text("done"))
+    assert len(list(it)) == 1
+    assert list(it) == []
+
+
+def test_pushing_replies_and_results_inside_the_loop(client, world):
+    it = runner(client, world, asks("a"), text("done"))
+    for message in it:
+        results = it.generate_tool_response()
+        if results:
+            it.push_messages(message, results, "be brief")
+
+    assert asked(world)[1] == ["hi", "R(a)", "a=pure0", "be brief"]
+    assert world.tools.ran.total() == 1
+    check_all(world.store)
+
+
+def test_settings_steers_and_calls_are_reached_from_the_loop(client, world):
+    it = runner(client, world, asks("a", "b"), text("done"), params={"temperature": 1})
+    it.set_params(max_tokens=5)
+    for message in it:
+        it.set_options(model_retries=0)
+        if message.asks:
+            it.hold_calls("a")
+            it.decide_call("a", allow=True)
+            it.supply_tool_results({"ask_id": "b", "content": "mine"})
+            assert it.generate_tool_response()[1]["content"] == "mine"
+            assert it.retry_tools("a")[0]["content"] == "pure0"
+            it.steer("S")
+
+    assert asked(world)[1] == ["hi", "R(a b)", "a=pure0", "b=mine", "S"]
+    assert world.models.prompts[0].params == {"temperature": 1, "max_tokens": 5}
+
+
+def test_B65_the_same_runner_goes_on_behind_its_break(client, world):
+    it = runner(client, world, asks("a"), text("done"))
+    for _ in it:
+        break
+    assert (it.standing, world.tools.ran.total()) == (Standing.PARKED, 0)
+
+    assert [message.text for message in it] == ["done"]
+    assert world.tools.ran.total() == 1
+
+
+def test_another_runner_is_handed_what_it_finds_held(client, world):
+    it = runner(client, world, asks("a"), text("done"))
+    for _ in it:
+        break
+    other = Client(WorldWay(world)).runner(run_id=it.run_id, timeout=0.5)
+
+    assert [len(message.asks) for message in other] == [1, 0]
+    assert world.tools.ran.total() == 1
+    assert it.done().text == "done"
+
+
+def test_B66_a_loop_whose_block_raises_can_be_resumed(client, world):
+    it = runner(client, world, asks("a"), text("done"))
+    with pytest.raises(ZeroDivisionError):
+        for _ in it:
+            raise ZeroDivisionError
+
+    assert [message.text for message in it] == ["done"]
+
+
+def test_B64_B70_until_done_goes_on_behind_a_break_and_again(client, world):
+    it = runner(client, world, asks("a"), asks("b"), text("done"))
+    for _ in it:
+        break
+
+    assert it.until_done().text == "done"
+    assert it.until_done().text == "done"
+    assert world.tools.ran.total() == 2
+
+
+def test_B67_B69_a_failed_request_is_raised_and_the_loop_can_go_on(client, world):
+    it = runner(client, world, asks("a"), text("done"))
+    failures = iter([None, "down"])
+
+    def before(_prompt):
+        if next(failures, None):
+            raise ModelFailed("down", fault=Fault.SERVER, attempts=())
+
+    world.models.before_reply = before
+    with pytest.raises(ModelFailed, match="down") as error:
+        list(it)
+    assert error.value.fault is Fault.SERVER
+
+    assert [message.text for message in it] == ["done"]
+    assert world.tools.ran.total() == 1
+
+
+def test_B71_done_waits_and_does_not_drive(client, world):
+    it = runner(client, world, text("done"))
+    with pytest.raises(TimeoutError, match="is ready after 0.5 s"):
+        it.done()
+
+    assert asked(world) == []
+
+
+def test_who_comes_second_is_told_that_the_turn_has_moved(client, world):
+    one = runner(client, world, asks("a"), asks("b"), text("done"))
+    loop = iter(one)
+    next(loop)
+    two = client.runner(run_id=one.run_id, timeout=0.5)
+    other = iter(two)
+    assert [next(other).iteration, next(other).iteration] == [1, 2]
+
+    with pytest.raises(StepRefused, match="at rev"):
+        next(loop)
+
+
+def test_words_from_beside_do_not_disturb_the_loop(client, world):
+    it = runner(client, world, asks("a"), text("done"))
+    for message in it:
+        if message.asks:
+            client.runner(run_id=it.run_id).steer("S")
+
+    assert asked(world)[1][-1] == "S"
+
+
+def test_a_consumer_that_pushes_on_every_iteration_is_stopped_by_its_cap(client, world):
+    it = runner(client, world, asks("a", tool="unsafe"), max_iterations=4)
+    for message in it:
+        results = it.generate_tool_response()
+        it.push_messages(message, results) if message.iteration % 2 else it.push_messages(f"U{message.iteration}")
+
+    assert (it.done().code, len(asked(world))) == ("max_iterations", 4)
+    assert max(world.tools.ran.values()) == 1
+    assert len({tuple(one) for one in asked(world)}) == 4
+    check_all(world.store)
+
+
+def test_a_cancelled_run_ends_the_loop(client, world):
+    it = runner(client, world, asks("a"))
+    for _ in it:
+        it.cancel("enough")
+
+    assert (it.done().disposition, it.done().detail, it.done().ok) == ("cancelled", "enough", False)
+
+
+def test_B3_what_is_handed_in_is_copied(client, world):
+    it = runner(client, world, text("done"))
+    mine = [{"role": "user", "text": "U"}]
+    it.push_messages(mine)
+    mine[0]["text"] = "changed"
+    list(it)
+
+    assert asked(world) == [["hi", "U"]]
+
+
+def test_a_runner_is_made_of_a_text_or_of_a_run(client):
+    with pytest.raises(TypeError, match="the text of a new turn, or the run_id"):
+        client.runner("hi", run_id="r")
+    with pytest.raises(TypeError):
+        client.runner()
