@@ -14,6 +14,7 @@ from chordage.orchestrator.core.message import WhenBusy
 from chordage.orchestrator.core.model import AssistantSays, StopReason, ToolSays, UserSays
 from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.state_updates import SetState
+from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.transcript import AWAITING, DECIDED
 from chordage.orchestrator.store import journal
 from chordage.workers.cli.showing_steps import run_lines
@@ -331,6 +332,23 @@ def test_messages_that_a_run_takes_in_stay_word_for_word(world):
     assert [message["text"] for message in summaries(world)[0]["said"]][:1] == ["find red ones"]
     told = [one.text for one in world.models.prompts[-1].said if isinstance(one, UserSays)]
     assert told[1:] == ["find red ones", "and blue ones"]
+    check_all(world.store)
+
+
+def test_a_stepped_run_is_left_alone_and_the_request_waits_for_the_next(world):
+    summing(world, lambda prompt: spoken("aye"))
+    talk(world, "first")
+    compact(world)
+    turn = world.submit("second", control=Control.STEP)
+    world.run_dry()
+    for _ in range(2):
+        world.step(turn, "next")
+        world.run_dry()
+    assert (last_prompt(world), summaries(world)) == (["first", "aye", "second"], [])
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+
+    talk(world, "third")
+    assert last_prompt(world) == ["summary 1", "third"]
     check_all(world.store)
 
 

@@ -161,6 +161,15 @@ def test_a_message_in_the_middle_of_its_run_is_kept_beside_the_summary_from_one_
     assert cut([*later, message(9, "next")], [], "next").said == ()
 
 
+def test_what_a_consumer_has_said_stays_with_the_open_calls_it_asks_for():
+    given = an_entry(3, Checkpoint.CLIENT_MESSAGES, {"messages": [], "replaces": False}, step=3)
+    entries = [message(1, "old"), reply(2, run="old"), given, reply(4, step=5), reply(5, step=7)]
+    open_call = a_call(step=4, status=CallStatus.SUSPENDED)
+
+    assert cut(entries, [open_call], "r").upto == 2
+    assert cut(entries, [], "r").upto == 4
+
+
 def test_messages_that_were_never_answered_do_not_keep_the_rest_from_being_cut():
     entries = [message(1, "a"), reply(2, run="a"), message(3, "b"), message(4, "c"), message(5)]
     assert cut(entries, [], "r").upto == 4
