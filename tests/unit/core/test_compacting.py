@@ -211,3 +211,10 @@ def test_a_failure_is_not_tried_again_in_its_run_until_much_was_added_but_once_i
     assert cause(FULL, [*entries, reply(4, tokens=125)], "r", 0) is Cause.THRESHOLD
     assert cause(FULL, entries, "next", 0) is Cause.THRESHOLD
     assert cause(FULL, [*entries, failure(4, "next")], "next", 0) is None
+
+
+def test_what_is_not_recorded_yet_is_said_behind_a_summary_and_without_one():
+    unwritten = an_entry(0, USER, {"text": "to be"}, step=3)
+
+    assert standing([message(1), unwritten])[1][-1] is unwritten
+    assert standing([summary(3, 1), unwritten])[1] == [unwritten]
