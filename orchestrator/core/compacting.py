@@ -21,6 +21,7 @@ from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
 from chordage.orchestrator.core.status import OPEN_CALL
 from chordage.orchestrator.core.summaries import standing, tries
 
+ASKING = frozenset({Checkpoint.ASSISTANT_TURN, Checkpoint.CLIENT_MESSAGES, Checkpoint.PLAN})  # may stand before calls
 GROWTH = 4  # a quarter of the threshold has to be added before it is tried again
 
 
@@ -101,7 +102,7 @@ def _first_that_stays(
     needed = {(call.run_id, call.step - 1) for call in _needed(calls, run_id, newest)}
     bounds = [
         *(own[:1] if whole_run else of_run[-1:] or own[:1]),
-        *(place for place in replies if (spoken[place].run_id, spoken[place].step) in needed),
+        *(place for place, entry in enumerate(spoken) if entry.kind in ASKING and (entry.run_id, entry.step) in needed),
         *(replies[-keep:][:1] if keep else []),
     ]
     return _with_its_question(spoken, min(bounds, default=len(spoken)))

@@ -11,10 +11,12 @@ TRIES = frozenset({Checkpoint.COMPACTED, Checkpoint.COMPACTION_FAILED})
 
 
 def standing(entries: Sequence[Entry]) -> tuple[Entry | None, list[Entry]]:
-    """The newest summary, and what it does not stand for. An older one has become part of the newest."""
+    """The newest summary, and what it does not stand for: also what is not recorded yet, and has no id. An older one
+    has become part of the newest.
+    """
     summary = next((entry for entry in reversed(entries) if entry.kind is Checkpoint.COMPACTED), None)
     replaced = summary.body["upto"] if summary else 0
-    return summary, [entry for entry in entries if entry.kind not in TRIES and entry.id > replaced]
+    return summary, [entry for entry in entries if entry.kind not in TRIES and not 0 < entry.id <= replaced]
 
 
 def tries(entries: Sequence[Entry]) -> list[Entry]:

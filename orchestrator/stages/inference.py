@@ -161,8 +161,10 @@ def _prepare(rt: Runtime, at: Position) -> Work | Summing:
     if heard.crew.plugins:
         heard.said_before = _said_before(run, entries, known)
     phasing.start(heard, is_first=_is_first(run, at.step, entries) or (terms is not None and terms.begins))
-    if not isinstance(move, Plan) and (shorter := compaction.due(at, heard, past, plans=plans)) is not None:
-        return shorter
+    if terms is None and not isinstance(move, Plan):  # what the model of a stepped run sees, its consumer decides
+        shorter = compaction.due(at, heard, past, plans=plans)
+        if shorter is not None:
+            return shorter
     found = phasing.before_inference(heard, list(specs))
     offered = {name: spec for name, spec in specs.items() if found.offers(name)}
     if planned is not None and isinstance(move, Plan):

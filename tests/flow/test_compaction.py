@@ -10,9 +10,11 @@ import pytest
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.agent import PlanSpec
 from chordage.orchestrator.core.errors import NotFound
+from chordage.orchestrator.core.message import WhenBusy
 from chordage.orchestrator.core.model import AssistantSays, StopReason, ToolSays, UserSays
 from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.state_updates import SetState
+from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.transcript import AWAITING, DECIDED
 from chordage.orchestrator.store import journal
 from chordage.workers.cli.showing_steps import run_lines
@@ -300,6 +302,68 @@ def test_what_is_read_for_a_prompt_does_not_grow_with_what_was_summed_up(world):
 
     assert set(read[1:]) == {read[1]}
     assert len(world.rows("journal", thread_id="t1")) == 4 * 13 - 1, "nothing is deleted"
+
+
+def test_a_run_that_is_rolled_back_takes_its_summary_along(world):
+    summing(world, lambda prompt: spoken("aye"))
+    talk(world, "first")
+    summing(world, rounds(1))
+    compact(world)
+    once = iter([False, True])
+    world.models.before_reply = lambda prompt: (
+        world.submit("rather this", when_busy=WhenBusy.ROLLBACK) if next(once, False) else None
+    )
+    talk(world, "second")
+
+    again = [prompt.said[0].text for prompt in world.models.prompts if is_for_summary(prompt)][1]
+    assert ('"user": "first"' in again, "summary 1" in again, "second" in again) == (True, False, False)
+    assert last_prompt(world) == ["summary 2", "rather this"]
+    check_all(world.store)
+
+
+def test_messages_that_a_run_takes_in_stay_word_for_word(world):
+    summing(world, rounds(1, 1, 1, 1), threshold=ASKS)
+    once = iter([True])
+    world.models.before_reply = lambda prompt: (
+        world.submit("and blue ones", when_busy=WhenBusy.STEER) if next(once, False) else None
+    )
+    talk(world, "find red ones")
+
+    assert [message["text"] for message in summaries(world)[0]["said"]][:1] == ["find red ones"]
+    told = [one.text for one in world.models.prompts[-1].said if isinstance(one, UserSays)]
+    assert told[1:] == ["find red ones", "and blue ones"]
+    check_all(world.store)
+
+
+def test_a_stepped_run_is_left_alone_and_the_request_waits_for_the_next(world):
+    summing(world, lambda prompt: spoken("aye"))
+    talk(world, "first")
+    compact(world)
+    turn = world.submit("second", control=Control.STEP)
+    world.run_dry()
+    for _ in range(2):
+        world.step(turn, "next")
+        world.run_dry()
+    assert (last_prompt(world), summaries(world)) == (["first", "aye", "second"], [])
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+
+    talk(world, "third")
+    assert last_prompt(world) == ["summary 1", "third"]
+    check_all(world.store)
+
+
+def test_looking_for_a_summary_never_goes_through_the_thread(world):
+    """Whatever SQLite thinks of it: it picks the first index that fits, not the smallest."""
+    if world.store.is_postgres:
+        return
+    with world.store.read() as tx:
+        compiled = journal._HISTORY._compile(tx.dialect)
+        cursor = tx.connection.cursor()
+        cursor.execute(f"EXPLAIN QUERY PLAN {compiled.sql}", {**compiled.defaults, "thread_id": "t1"})
+        plan = [row[3] for row in cursor.fetchall() if row[3].startswith("SEARCH")]
+    assert [step for step in plan if "ix_journal_thread" in step] == [
+        "SEARCH journal USING INDEX ix_journal_thread (thread_id=? AND id>?)"
+    ]
 
 
 def test_in_another_thread_nothing_changes(world):

@@ -87,7 +87,8 @@ def check(world: World, it: Consumer) -> None:
     from chordage.orchestrator.store import journal
 
     with world.store.read() as tx:
-        assert in_short(build(*journal.history(tx, "t1"))) == [*FINISHED, "done"]
+        past = journal.history(tx, "t1")
+    assert in_short(build(past.entries, past.calls)) == [*FINISHED, "done"]
     assert it.look().disposition == "answered"
     assert it.runs <= 3, "more executions than the one that was cut"
     check_all(world.store)

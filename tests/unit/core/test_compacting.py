@@ -161,6 +161,15 @@ def test_a_message_in_the_middle_of_its_run_is_kept_beside_the_summary_from_one_
     assert cut([*later, message(9, "next")], [], "next").said == ()
 
 
+def test_what_a_consumer_has_said_stays_with_the_open_calls_it_asks_for():
+    given = an_entry(3, Checkpoint.CLIENT_MESSAGES, {"messages": [], "replaces": False}, step=3)
+    entries = [message(1, "old"), reply(2, run="old"), given, reply(4, step=5), reply(5, step=7)]
+    open_call = a_call(step=4, status=CallStatus.SUSPENDED)
+
+    assert cut(entries, [open_call], "r").upto == 2
+    assert cut(entries, [], "r").upto == 4
+
+
 def test_messages_that_were_never_answered_do_not_keep_the_rest_from_being_cut():
     entries = [message(1, "a"), reply(2, run="a"), message(3, "b"), message(4, "c"), message(5)]
     assert cut(entries, [], "r").upto == 4
@@ -202,3 +211,10 @@ def test_a_failure_is_not_tried_again_in_its_run_until_much_was_added_but_once_i
     assert cause(FULL, [*entries, reply(4, tokens=125)], "r", 0) is Cause.THRESHOLD
     assert cause(FULL, entries, "next", 0) is Cause.THRESHOLD
     assert cause(FULL, [*entries, failure(4, "next")], "next", 0) is None
+
+
+def test_what_is_not_recorded_yet_is_said_behind_a_summary_and_without_one():
+    unwritten = an_entry(0, USER, {"text": "to be"}, step=3)
+
+    assert standing([message(1), unwritten])[1][-1] is unwritten
+    assert standing([summary(3, 1), unwritten])[1] == [unwritten]

@@ -120,7 +120,7 @@ def test_a_file_with_a_byte_order_mark_is_fine(folder):
         ),
         (
             'model = "m"\nzzz = 1',
-            "agent.toml:2: zzz: there is no such key; there are: agents, concurrency, fallbacks, ",
+            "agent.toml:2: zzz: there is no such key; there are: agents, compaction, concurrency, fallbacks, ",
         ),
         ('modle = "m"\nmodel = "m"', "agent.toml:1: modle: there is no such key; did you mean model?"),
         (
