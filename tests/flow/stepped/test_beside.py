@@ -1,0 +1,151 @@
+"""What else happens to a stepped run: other consumers, other messages, plugins, and agents that cannot be loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from chordage.orchestrator.core.agent import WhenBusy
+from chordage.orchestrator.core.errors import StepRefused
+from chordage.orchestrator.core.phases import Hook
+from chordage.orchestrator.core.reasons import stopped
+from chordage.orchestrator.core.stepping import Control, Standing
+from chordage.orchestrator.core.verdicts import Block, Terminate
+from support import hooks
+from support.driving import USER, asks, consume, in_short, text
+from support.invariants import check_all
+
+
+def crew(world, hook: Hook, answer) -> None:
+    hooks.install(world, hooks.heard(hook, answer))
+
+
+def while_deciding(world, act) -> None:
+    """Something happens between the look at a turn and the transaction in which a verb is written."""
+    left = [act]
+
+    def invalid(agent, tool, arguments):
+        if left:
+            left.pop()()
+
+    world.tools.invalid = invalid
+
+
+def test_a_verb_decided_on_what_has_changed_meanwhile_is_decided_anew(world):
+    it = consume(world, asks("a"), text("done"))
+    it.next()
+    while_deciding(world, lambda: world.step(it.turn, "messages", messages=[USER]))
+
+    it.next()
+
+    assert it.asked[1] == ["hi", "U"], "the words that came in between count"
+    it.next()
+    check_all(world.store)
+
+
+def test_or_refused_where_it_was_meant_for_one_revision(world):
+    it = consume(world, asks("a"), text("done"))
+    it.next()
+    while_deciding(world, lambda: world.step(it.turn, "next"))
+
+    with pytest.raises(StepRefused) as refused:
+        world.step(it.turn, "next", if_rev=it.look().rev)
+    world.run_dry()
+
+    assert (refused.value.code, it.runs, len(it.asked)) == ("stale_rev", 1, 2)
+
+
+def test_two_requests_with_one_key_at_once_do_it_once(world):
+    it = consume(world, asks("a"), text("done"))
+    it.next()
+    answers = []
+    while_deciding(world, lambda: answers.append(world.step(it.turn, "next", key="k")))
+
+    answers.append(world.step(it.turn, "next", key="k"))
+    world.run_dry()
+
+    assert [one.duplicate for one in answers] == [False, True]
+    assert (it.runs, len(it.asked)) == (1, 2)
+
+
+def test_a_later_message_does_not_end_a_run_that_is_held(world):
+    it = consume(world, text("R"))
+    it.next()
+    other = world.submit("later", control=Control.AUTO)
+    world.run_dry()
+    assert (it.look().standing, world.row("turns", id=other)["status"]) == (Standing.HELD, "queued")
+
+    it.next()
+    world.run_dry()
+
+    assert world.row("turns", id=other)["disposition"] == "answered"
+    check_all(world.store)
+
+
+def test_a_message_that_interrupts_ends_it_all_the_same(world):
+    it = consume(world, text("R"))
+    it.next()
+    world.submit("now", when_busy=WhenBusy.INTERRUPT)
+    world.run_dry()
+
+    assert (it.look().standing, it.look().disposition) == (Standing.DONE, "superseded")
+    check_all(world.store)
+
+
+def test_a_message_that_steers_is_taken_in_when_the_run_goes_on(world):
+    it = consume(world, asks("a"), text("done"))
+    it.next()
+    world.submit("by the way", when_busy=WhenBusy.STEER)
+    world.run_dry()
+    assert it.look().standing is Standing.HELD
+    it.next()
+
+    assert it.asked[1] == ["hi", "R(a)", "a=pure0", "by the way"]
+    it.next()
+    check_all(world.store)
+
+
+def test_the_gate_is_heard_when_calls_are_opened_and_what_it_blocks_is_a_result(world):
+    crew(world, Hook.BEFORE_TOOL_EXECUTE, lambda _context: [Block(reason="not on a Sunday")])
+    it = consume(world, asks("a"), text("done"))
+    it.next()
+    (result,) = it.do("tool_response").tool_response
+
+    assert (result["content"], it.runs) == ("not on a Sunday", 0)
+    it.next()
+    it.next()
+    check_all(world.store)
+
+
+def test_a_broken_gate_ends_the_run_and_the_reply_is_kept(world):
+    def broken(_context):
+        raise RuntimeError("out of order")
+
+    crew(world, Hook.BEFORE_TOOL_EXECUTE, broken)
+    it = consume(world, asks("a"), text("done"))
+    it.next()
+    it.next()
+
+    assert (it.look().standing, it.look().code) == (Standing.DONE, "plugin")
+    assert [row["kind"] for row in world.rows("journal")][-2:] == ["AssistantTurnCommitted", "RunFinished"]
+    check_all(world.store)
+
+
+def test_a_plugin_that_stops_the_run_lets_its_consumer_look_and_its_tools_finish(world):
+    crew(world, Hook.AFTER_INFERENCE, lambda _context: [Terminate(ending=stopped("budget"))])
+    it = consume(world, asks("a"), text("done"))
+    it.next()
+    assert it.look().standing is Standing.HELD
+    it.next()
+
+    assert (it.look().code, it.runs, len(it.asked)) == ("budget", 1, 1)
+    check_all(world.store)
+
+
+def test_run_start_is_heard_once_also_behind_words_before_the_first_request(world):
+    heard = []
+    crew(world, Hook.RUN_START, lambda context: heard.append(in_short(context.said)) or [])
+    it = consume(world, asks("a"), text("done"))
+    it.push(USER)
+    it.do("run")
+
+    assert heard == [["hi", "U"]]
