@@ -100,9 +100,7 @@ def _written(tx: Tx, rt: Runtime, request: StepRequest, key: str, seen: Seen, wr
         done, locked = write(tx, seen), look(tx, seen.turn.id)
     else:
         locked = look(tx, seen.turn.id, lock=True)
-        if (before := _done_before(tx, locked, request, key)) is not None:
-            return _Written(answer=before, intents=[])
-        if _moved(locked, seen):
+        if _moved(locked, seen):  # perhaps by this very request: the next look finds its key
             raise LostRace
         done = write(tx, locked)
     if not stepped.change(tx, locked.row, **done.changes):
