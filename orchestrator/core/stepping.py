@@ -11,6 +11,8 @@ from typing import Any
 
 from chordage.orchestrator.core.model import Said
 
+PENDING = 2**62  # in place of the id of an entry that is not recorded yet: it comes after all that are
+
 
 class Control(StrEnum):
     """Who moves a run on: the engine, or a consumer, one iteration at a time."""

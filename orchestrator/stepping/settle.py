@@ -20,7 +20,7 @@ from chordage.orchestrator.core.reasons import Ending, Reason, failed
 from chordage.orchestrator.core.records import Call, Checkpoint, Entry, Phase, Run
 from chordage.orchestrator.core.settling import Fate, Held, Route, Settled, settled
 from chordage.orchestrator.core.status import OPEN_CALL
-from chordage.orchestrator.core.stepping import Drive, digest
+from chordage.orchestrator.core.stepping import PENDING, Drive, digest
 from chordage.orchestrator.core.transcript import NOT_RUN, build
 from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.plugins.base import PluginFailed
@@ -162,7 +162,8 @@ def _entries(seen: Seen, step: int, output: Verdict | None = None) -> list[Entry
         body = {"messages": row.given, "replaces": row.replaces}
         found.append((step, Checkpoint.CLIENT_MESSAGES, body))
     return [
-        Entry(id=0, thread_id=run.thread_id, run_id=run.id, step=at, kind=kind, body=body) for at, kind, body in found
+        Entry(id=PENDING, thread_id=run.thread_id, run_id=run.id, step=at, kind=kind, body=body)
+        for at, kind, body in found
     ]
 
 

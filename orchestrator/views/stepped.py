@@ -11,7 +11,7 @@ from typing import Any
 from chordage.orchestrator.core.model import Said, StopReason, ToolAsk, Usage
 from chordage.orchestrator.core.records import Call, Checkpoint, Entry
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus, Disposition
-from chordage.orchestrator.core.stepping import Drive, Standing
+from chordage.orchestrator.core.stepping import PENDING, Drive, Standing
 from chordage.orchestrator.core.transcript import NOT_RUN, build
 from chordage.orchestrator.store import journal
 from chordage.orchestrator.store.look_stepped import Seen, look
@@ -113,7 +113,12 @@ def _pending(seen: Seen) -> Sequence[Entry]:
     body = {"messages": seen.row.given, "replaces": seen.row.replaces}
     return [
         Entry(
-            id=0, thread_id=seen.turn.thread_id, run_id=seen.run.id, step=-2, kind=Checkpoint.CLIENT_MESSAGES, body=body
+            id=PENDING,
+            thread_id=seen.turn.thread_id,
+            run_id=seen.run.id,
+            step=-2,
+            kind=Checkpoint.CLIENT_MESSAGES,
+            body=body,
         )
     ]
 
