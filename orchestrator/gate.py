@@ -51,7 +51,7 @@ def _pass(tx: Tx, rt: Runtime, seen: Run, agent: AgentSpec) -> Crossing | None:
         return Crossing(intents=_replay(tx, rt, run, agent, due, answered))
     settled = resting.just_settled(tx, run)
     ends = run.kept is not None
-    if run.phase not in {Phase.INFERENCE, Phase.HELD} and (
+    if run.phase is not Phase.INFERENCE and (
         resuming.must_wait(settled, open_calls, agent.mixed_round, has_kept_an_end=ends) or children.hold_up(tx, run)
     ):
         rows = [resting.round_row(rt, run, settled)] if settled else []
