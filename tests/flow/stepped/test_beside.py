@@ -6,6 +6,8 @@ import pytest
 
 from chordage.orchestrator.core.agent import WhenBusy
 from chordage.orchestrator.core.errors import StepRefused
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.intents import CallModel
 from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.core.reasons import stopped
 from chordage.orchestrator.core.stepping import Control, Standing
@@ -149,3 +151,12 @@ def test_run_start_is_heard_once_also_behind_words_before_the_first_request(worl
     it.do("run")
 
     assert heard == [["hi", "U"]]
+
+
+def test_a_wake_up_that_comes_again_while_the_first_request_is_made_asks_no_second_time(world):
+    it = consume(world, text("R"))
+    again = [CallModel(run_id=it.look().run_id, step=1, group=Group.CHAT)]
+    world.models.before_reply = lambda _prompt: world.deliver(again.pop()) if again else None
+    it.next()
+
+    assert len(it.asked) == 1
