@@ -121,7 +121,7 @@ def _admit(tx: Tx, rt: Runtime, run: Run, agent: AgentSpec, call: NewCall | Call
         "rank": run.group.rank, "tenant": tenant, "origin": Origin.INVOKE.value, "channel": None,
         "sender": Sender.SELF.value, "text": call.arguments[sub_agents.ARGUMENT], "meta": {},
         "strategy": _strategy(rt, sub.agent), "source": SOURCE, "dedupe_key": None, "reply_target": None,
-        "not_before": None, "due_at": now, "deadline": None, "queued_at": now, "nudge_at": now, "steers": 0,
+        "not_before": None, "due_at": now, "deadline": None, "queued_at": now, "nudge_at": now,
     }  # fmt: skip
     turns.admit(tx, {**fields, **kinship.columns(_kin(run, agent, sub, call.id))})
     return Dispatch(group=run.group, hint=Hint(turn_id, thread_id))

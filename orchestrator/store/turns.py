@@ -29,7 +29,8 @@ from chordage.orchestrator.store.schema import (
 )
 from chordage.orchestrator.store.tx import Tx
 
-_NO_KIN = kinship.columns(None)
+# Of a turn that says nothing else: nobody asked for it, it steers no run, and nobody drives it.
+_USUAL = {**kinship.columns(None), "steers": 0, "control": Control.AUTO.value}
 COLUMNS = [
     turns.c[name]
     for name in (
@@ -122,7 +123,7 @@ _ADMIT = Hot(
 def admit(tx: Tx, fields: Mapping[str, Any]) -> bool:
     """A queued turn; whether it is `ready`: its thread is free and nobody is ahead of it there."""
     try:
-        return bool(_ADMIT.scalar(tx, {**_NO_KIN, **fields}))
+        return bool(_ADMIT.scalar(tx, {**_USUAL, **fields}))
     except IntegrityError as error:
         if fields["dedupe_key"] is None or "dedupe" not in str(error.orig):
             raise

@@ -27,12 +27,13 @@ def waits(n: int) -> dict[str, dict]:
     turn = {
         "id": f"turn{n}", **names, "arrival": 1, "agent": "ada", "grp": "chat", "rank": 0, "tenant": "ada",
         "status": "active", "ready": 0, "steers": 0, "origin": "invoke", "sender": "service", "text": "hi", "meta": {},
-        "strategy": "react", "source": "test", "due_at": NOW, "queued_at": NOW, "nudge_at": NOW, "started_at": NOW,
+        "strategy": "react", "control": "auto", "source": "test", "due_at": NOW, "queued_at": NOW, "nudge_at": NOW,
+        "started_at": NOW,
     }  # fmt: skip
     run = {
         "id": names["run_id"], "thread_id": names["thread_id"], "turn_id": turn["id"], "agent": "ada", "grp": "chat",
-        "strategy": "react", "status": "waiting", "reason": "suspended", "epoch": 1, "step": 3, "phase": "replay",
-        "rounds": 1, **AT_FIRST, "input_tokens": 5, "output_tokens": 4, "cached_tokens": 0, "suspended": 1,
+        "strategy": "react", "control": "auto", "status": "waiting", "reason": "suspended", "epoch": 1, "step": 3,
+        "phase": "replay", "rounds": 1, **AT_FIRST, "input_tokens": 5, "output_tokens": 4, "cached_tokens": 0, "suspended": 1,
         "rested_ms": 0, "steers": 0, "children": 0, "started_at": NOW,
     }  # fmt: skip
     call = {

@@ -23,7 +23,7 @@ def admit(tx: Tx, turn_id: str, thread_id: str = "t1", group: Group = Group.CHAT
         "id": turn_id, "thread_id": thread_id, "arrival": arrival, "agent": "ada", "grp": group.value,
         "rank": group.rank, "tenant": "ada", "origin": "invoke", "channel": None, "sender": "service", "text": "hi",
         "meta": {}, "strategy": "react", "source": "test", "dedupe_key": None, "reply_target": None,
-        "not_before": None, "due_at": NOW, "deadline": None, "queued_at": NOW, "nudge_at": NOW, "steers": 0,
+        "not_before": None, "due_at": NOW, "deadline": None, "queued_at": NOW, "nudge_at": NOW,
     }  # fmt: skip
     turns.admit(tx, {**given, **fields})
     return turn_id

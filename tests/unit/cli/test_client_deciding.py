@@ -57,6 +57,7 @@ def test_the_inbox_tells_programs_everything_in_one_line(chordage, rt):
 
     assert line.split("\t")[3:] == [
         "tool", "ada", "deploy", "t", '{"env": "prod"}', "May prod be deployed to?", '{"ok": true | false}',
+        "ada", "t",
     ]  # fmt: skip
     assert line.startswith(question["id"])
     assert (question["run_id"], question["arguments"], question["overdue"]) == (turn.run_id, {"env": "prod"}, False)
