@@ -61,6 +61,7 @@ class Plan:
     tools: tuple[str, ...] = ("pure", "unsafe", "idempotent")
     seconds: float = 0.0  # each tool call takes
     latency: float = 0.0  # each model call takes
+    tail: float = 0.0  # a planner's stream takes
 
     @property
     def text(self) -> str:

@@ -6,21 +6,56 @@ import json
 import time
 from pathlib import Path
 
+from chordage.orchestrator.core.model import UserSays
+from chordage.orchestrator.core.transcript import ACTION_RESULTS
 from chordage.orchestrator.gateways.models.script_files import place
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
+PIECE = 10  # characters of a planner's stream at a time
 
 
 def reply(prompt, attempt):
     user, _, index = place(prompt)
-    plan = json.loads(user)
-    with LEDGER.open("ab", buffering=0) as ledger:
-        fact = {"what": "model", "plan": plan["id"], "index": index, "at": time.time()}
-        ledger.write(json.dumps(fact).encode() + b"\n")
-    if index >= plan["rounds"]:
+    said = json.loads(user)
+    return plan_round(said) if "info" in said else speak(prompt, said, index)
+
+
+def speak(prompt, plan, index):
+    note(what="model", plan=plan["id"], index=index)
+    if index >= plan["rounds"] or is_told_what_was_done(prompt):
         return {"text": f"done {plan['id']}: {{results}}", "latency": plan["latency"]}
     calls = [
         {"name": name, "arguments": {"who": f"{plan['id']}.{index}.{n}", "seconds": plan["seconds"]}}
         for n, name in enumerate(plan["tools"])
     ]
     return {"tool_calls": calls, "latency": plan["latency"]}
+
+
+def is_told_what_was_done(prompt):
+    return any(isinstance(said, UserSays) and said.text.startswith(ACTION_RESULTS) for said in prompt.said)
+
+
+def plan_round(asked):
+    """As a planner: the same tools in each round. The last command of a round is the same in every round."""
+    plan, index = json.loads(asked["input"]["user_input"]), asked["info"]["round_index"]
+    note(what="planner", plan=plan["id"], round=index)
+    last = len(plan["tools"]) - 1
+    whose = [f"{plan['id']}.{index}.{n}" if n < last else f"{plan['id']}.same" for n in range(last + 1)]
+    commands = [
+        {"purpose": f"{name} {who}", "tool_name": name, "tool_kwargs": {"who": who, "seconds": plan["seconds"]}}
+        for name, who in zip(plan["tools"], whose, strict=True)
+    ]
+    decided = {"next_action": "execute", "execution_commands": commands}
+    return decision(decided if index < plan["rounds"] else {"next_action": "response"}, plan)
+
+
+def decision(decided, plan):
+    if not plan["tail"]:
+        return {"text": json.dumps(decided), "latency": plan["latency"]}
+    text = json.dumps({**decided, "why": "x" * 400})
+    return {"text": text, "latency": plan["latency"], "chunk": PIECE, "pace": plan["tail"] * PIECE / len(text)}
+
+
+def note(**fact):
+    with LEDGER.open("ab", buffering=0) as ledger:
+        ledger.write(json.dumps({**fact, "at": time.time()}).encode() + b"\n")
