@@ -10,7 +10,7 @@ setup:
 
 # All that CI runs
 check:
-    CI=true .venv/bin/pytest
+    CI=true .venv/bin/pytest -n 2 --ignore tests/live && CI=true .venv/bin/pytest tests/live
 
 # The quick tests, on two cores
 test *args:

@@ -33,7 +33,7 @@ class Postgres:
     def create_database(self, template: str | None = None) -> str:
         """A new database, empty or a copy of the database behind the URL `template`."""
         name = f"chordage_{uuid.uuid4().hex}"
-        copied = f' TEMPLATE "{make_url(template).database}"' if template else ""
+        copied = f' TEMPLATE "{make_url(template).database}" STRATEGY FILE_COPY' if template else ""
         self._run(f'CREATE DATABASE "{name}"{copied}')
         url = self._admin.set(drivername=DRIVER, database=name).render_as_string(hide_password=False)
         self._made.add(url)
