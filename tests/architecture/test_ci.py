@@ -6,7 +6,10 @@ import os
 
 from support.repository import ROOT
 
-COMMAND = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]' && .venv/bin/pytest -n 2 --ignore tests/live && .venv/bin/pytest tests/live"
+COMMAND = (
+    "python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]' && "
+    ".venv/bin/pytest -n 2 --ignore tests/live && .venv/bin/pytest tests/live"
+)
 
 
 def test_ci_ends_with_the_command_of_the_readme():
