@@ -7,85 +7,48 @@ moment at which a reply is known and what follows from it is not.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, assert_never
+from typing import assert_never
 
 from chordage.orchestrator import (
-    asking,
     children,
     ending,
     gate,
     holding,
-    offering,
     phasing,
     planning,
     resting,
     shaping,
     steering,
+    vetting,
 )
 from chordage.orchestrator.core import storable
-from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode, ToolSpec
+from chordage.orchestrator.core.agent import AgentSpec, ToolMode
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Intent
-from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk
+from chordage.orchestrator.core.model import Reply, ToolAsk
 from chordage.orchestrator.core.moves import Finish, Infer, Move, Plan, RunPlan, RunTools, View
 from chordage.orchestrator.core.output import Accepted, Ended, Refused, Verdict
 from chordage.orchestrator.core.planning import state
 from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.state import Planning
-from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
 from chordage.orchestrator.core.reasons import Ending, Reason, failed, stopped
-from chordage.orchestrator.core.records import Answer, Checkpoint, NewCall, Phase, Run, Turn
-from chordage.orchestrator.core.rounds import distinct, generations, spread
+from chordage.orchestrator.core.records import Checkpoint, Phase, Run, Turn
+from chordage.orchestrator.core.rounds import distinct, spread
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.stepping import Control
-from chordage.orchestrator.core.suspending import Question
 from chordage.orchestrator.core.transcript import NOT_RUN, body_of
-from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
-from chordage.orchestrator.gateways.ports import OutputForm
-from chordage.orchestrator.holding import Recorded, Terms
-from chordage.orchestrator.phasing import Hearing
+from chordage.orchestrator.holding import Recorded
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.scene import Judged, Scene
 from chordage.orchestrator.store import calls, claims, journal
 from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.tx import Tx
 from chordage.orchestrator.strategies import loading
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scene:
-    """What an inference knew when it asked the model; the reply is judged against the same."""
-
-    agent: AgentSpec
-    specs: dict[str, ToolSpec]  # offered
-    withheld: frozenset[str] = frozenset()  # tools of the agent that plugins keep from the model
-    known: Sequence[Answer]
-    hearing: Hearing
-    planning: Planning | None = None  # of a strategy that plans
-    asks_planner: bool = False  # the reply will be a plan
-    form: OutputForm | None = None  # what the answer has to be
-    recalls: bool = False  # not all calls of the run are among the known: a summary stands for some
-    lives: Counter[str] | None = None  # then, of the ids that the reply uses
-    terms: Terms | None = None  # of the consumer of a stepped run
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """A reply, and what follows from it: decided before the transaction in which it is recorded begins."""
-
-    reply: Reply
-    move: Move
-    plan: PlanDecision | None = None  # the reply, read as what it is
-    asked: list[NewCall] = field(default_factory=list)
-    keeps: Ending | None = None  # with what the run ends once the round is settled
-    hearings: list[Hearing] = field(default_factory=list)  # of the calls that plugins noted something about
-    output: Verdict | None = None  # on a reply that would end the run, where it has to fit a form
-    held: bool = False  # what follows is said by the run's consumer
 
 
 def next_move(
@@ -156,7 +119,7 @@ def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply, plan: PlanDecis
         if not asks:
             output = _output(rt, at.run, scene, reply, then, stop)
             return Judged(reply=reply, move=move, plan=plan, keeps=keeps, output=output)
-        asked, hearings = _through_the_gate(rt, at, scene, asks)
+        asked, hearings = vetting.through_the_gate(rt, at, scene, asks)
         asked = children.put_aside(rt, at.run, scene.agent, asked)
     except PluginFailed as error:
         return Judged(reply=reply, plan=plan, move=Finish(ending=failed("plugin", str(error))))
@@ -229,15 +192,11 @@ def _hold(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Cr
 
 
 def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
-    run, step, now, reply = at.run, at.step + 1, rt.now(), judged.reply
-    until = rt.leases.until(now)
-    if not claims.go_on(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=reply.usage, lease_until=until):
+    run, step, until = at.run, at.step + 1, rt.leases.until(rt.now())
+    if not claims.go_on(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=judged.reply.usage, lease_until=until):
         return resting.NOT_OURS
     journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)])
-    asked = _in_line(scene.agent, _noted(tx, scene, judged))
-    calls.open_round(tx, run, step, asked, now=now, lease_until=until)
-    _ask_about(tx, rt, run, step, asked)
-    begun = children.begin_round(tx, rt, run, scene.agent, asked)
+    asked, begun = vetting.open_calls(tx, rt, run, scene, step, judged)
     if judged.keeps is not None:
         claims.keep(tx, run.id, judged.keeps)
     runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]
@@ -247,140 +206,6 @@ def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
     batches = spread(runnable, at_once)
     fan_out = CallTools(run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group)
     return Crossing(intents=[*begun, fan_out])
-
-
-def _noted(tx: Tx, scene: Scene, judged: Judged) -> list[NewCall]:
-    """What plugins noted about a call is written with it; a conflict costs that call its run, and no other. What they
-    noted before, about the reply, comes first: the later word stands.
-    """
-    phasing.note_beside(tx, scene.hearing)
-    conflicts = {at.call_id: why for at in judged.hearings if (why := phasing.note(tx, at)) is not None}
-    return [
-        _refused(call, STATE_CONFLICT, conflicts[call.id]) if call.id in conflicts else call for call in judged.asked
-    ]
-
-
-def _in_line(agent: AgentSpec, asked: list[NewCall]) -> list[NewCall]:
-    """In sequence, what stands behind a call that waits is parked; and a sub-agent is not asked before its turn."""
-    if agent.tool_mode is not ToolMode.SEQUENTIAL:
-        return asked
-    waits = (place for place, call in enumerate(asked) if call.question is not None or children.asks_one(agent, call))
-    first = next(waits, len(asked))
-    return [replace(call, parked=place >= first and call.status is CallStatus.NEW) for place, call in enumerate(asked)]
-
-
-def _refused(call: NewCall, code: str, content: str) -> NewCall:
-    return replace(
-        call, status=CallStatus.FAILED, code=code, content=content, question=None, suspension_id=None, parked=False
-    )
-
-
-def _ask_about(tx: Tx, rt: Runtime, run: Run, step: int, asked: Sequence[NewCall]) -> None:
-    """A question for each call that was put aside before it started."""
-    suspended = [call for call in asked if call.question is not None]
-    if suspended or any(call.parked for call in asked):
-        claims.note_suspension(tx, run.id)
-    for call in suspended:
-        asking.ask_before(tx, rt, run, step, call)
-
-
-def _through_the_gate(
-    rt: Runtime, at: Position, scene: Scene, asks: Mapping[int, ToolAsk]
-) -> tuple[list[NewCall], list[Hearing]]:
-    """Each call in the model's order: runnable, put aside, or settled with a result that tells the model why."""
-    asked: list[NewCall] = []
-    hearings: list[Hearing] = []
-    for call, ask in zip(_new_calls(rt, at.run, scene, asks), asks.values(), strict=True):
-        heard = scene.hearing.of_call(call.id, at.step + 1)
-        judged = _judged(rt, scene, heard, call, ask)
-        asked.append(judged)
-        hearings += [heard] if heard.notes else []
-    return asked, hearings
-
-
-def gate_some(
-    rt: Runtime, at: Position, scene: Scene, asks: Mapping[int, ToolAsk], said: Callable[[NewCall], NewCall | None]
-) -> Judged:
-    """Those of the asks that are to be opened. `said`: the call as its consumer has settled it; as it is, and it goes
-    through its gate; None, and it is left out.
-    """
-    asked: list[NewCall] = []
-    hearings: list[Hearing] = []
-    for call, ask in zip(_new_calls(rt, at.run, scene, asks), asks.values(), strict=True):
-        given = said(call)
-        if given is None:
-            continue
-        heard = scene.hearing.of_call(call.id, at.step + 1)
-        asked.append(given if given.status is not CallStatus.NEW else _judged(rt, scene, heard, call, ask))
-        hearings += [heard] if heard.notes else []
-    asked = children.put_aside(rt, at.run, scene.agent, asked)
-    reply = Reply(text="", asks=tuple(asks.values()), stop=StopReason.TOOL_USE, model="")
-    return Judged(reply=reply, move=RunTools(), asked=asked, hearings=hearings)
-
-
-def open_some(
-    tx: Tx, rt: Runtime, run: Run, scene: Scene, step: int, judged: Judged
-) -> tuple[list[NewCall], list[Intent]]:
-    """Their rows, their questions, the sub-agents they ask, and what plugins noted."""
-    now = rt.now()
-    asked = _in_line(scene.agent, _noted(tx, scene, judged))
-    calls.open_round(tx, run, step, asked, now=now, lease_until=rt.leases.until(now))
-    _ask_about(tx, rt, run, step, asked)
-    return asked, children.begin_round(tx, rt, run, scene.agent, asked)
-
-
-def _new_calls(rt: Runtime, run: Run, scene: Scene, asks: Mapping[int, ToolAsk]) -> Iterator[NewCall]:
-    lives = generations(run.id, scene.known) if scene.lives is None else scene.lives.copy()
-    for place, ask in asks.items():
-        lives[ask.id] += 1
-        spec = scene.specs.get(ask.name)
-        yield NewCall(
-            id=rt.new_id(), place=place, ask_id=ask.id, generation=lives[ask.id], tool=ask.name,
-            arguments=ask.arguments or {}, status=CallStatus.NEW,
-            effect=spec.effect if spec else Effect.PURE,  # one that is unknown never runs
-        )  # fmt: skip
-
-
-def _judged(rt: Runtime, scene: Scene, heard: Hearing, call: NewCall, ask: ToolAsk) -> NewCall:
-    """The order is the contract: blocked, supplied, unknown, out of scope, bad arguments, suspended, runnable. So bad
-    arguments beat approval.
-    """
-    shown = phasing.shown_call(call.id, call.ask_id, call.tool, call.arguments, call.effect)
-    gate_says = phasing.gate(heard, shown)
-    call = replace(call, arguments=gate_says.arguments(call.arguments))
-    shown = replace(shown, arguments=call.arguments)
-    match gate_says.verdict:
-        case Block(reason=reason):
-            settled = _refused(call, gate_says.code or "blocked", reason)
-        case SupplyResult(content=content):
-            settled = replace(call, status=CallStatus.SUCCEEDED, content=content)
-        case verdict:
-            refusal = _refusal(rt, scene, ask, call.arguments)
-            if refusal is None:
-                return _put_aside(rt, call, verdict.question) if isinstance(verdict, SuspendCall) else call
-            settled = _refused(call, *refusal)
-    told = phasing.after_tool(heard, shown, settled.content or "", settled.code, None)
-    return replace(settled, content=told)
-
-
-def _put_aside(rt: Runtime, call: NewCall, question: Question) -> NewCall:
-    return replace(call, status=CallStatus.SUSPENDED, question=question, suspension_id=rt.new_id())
-
-
-def _refusal(rt: Runtime, scene: Scene, ask: ToolAsk, arguments: dict[str, Any]) -> tuple[str, str] | None:
-    """Why a call cannot run, in words for the model."""
-    if ask.name in scene.withheld:
-        return "out_of_scope", f"The tool {ask.name!r} may not be used here. Tools you may use: {_offered(scene)}."
-    if ask.name not in scene.specs:
-        return "unknown_tool", f"There is no tool {ask.name!r}. Tools you may use: {_offered(scene)}."
-    if ask.arguments is None:
-        return "invalid_arguments", f"The arguments are not a JSON object: {ask.raw[:200]}"
-    wrong = offering.invalid(rt, scene.agent, ask.name, arguments)
-    return ("invalid_arguments", wrong) if wrong else None
-
-
-def _offered(scene: Scene) -> str:
-    return ", ".join(sorted(scene.specs)) or "none"
 
 
 def _ask_to_repair(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, why: str) -> Crossing:
@@ -463,7 +288,7 @@ def _close_unrun(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) 
     """A reply that was cut, refused or came too late may hold half a call: closed as not run, never carried out."""
     asked = [
         replace(call, status=CallStatus.CANCELLED, code="not_run", content=NOT_RUN)
-        for call in _new_calls(rt, at.run, scene, dict(enumerate(reply.asks)))
+        for call in vetting.new_calls(rt, at.run, scene, dict(enumerate(reply.asks)))
     ]
     now = rt.now()
     calls.open_round(tx, at.run, at.step + 1, asked, now=now, lease_until=now)

@@ -40,11 +40,11 @@ from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.summaries import TRIES, older_than
 from chordage.orchestrator.core.transcript import build
-from chordage.orchestrator.decider import Scene
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.plugins.planners import PlannerFailed
 from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.scene import Scene
 from chordage.orchestrator.store import calls, claims, journal, runs
 from chordage.orchestrator.store.claims import Position
 

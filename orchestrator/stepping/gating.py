@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chordage.orchestrator import decider, holding, offering, phasing, resting
+from chordage.orchestrator import holding, offering, phasing, resting, vetting
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
 from chordage.orchestrator.core.intents import Advance, CallTools, Intent
 from chordage.orchestrator.core.model import ToolAsk
@@ -16,8 +16,8 @@ from chordage.orchestrator.core.settling import NOT_RUN_CAP
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.suspending import Question, Why, denial
 from chordage.orchestrator.core.transcript import NOT_RUN, build
-from chordage.orchestrator.decider import Judged, Scene
 from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.scene import Judged, Scene
 from chordage.orchestrator.store import calls, claims, journal
 from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.look_stepped import Seen
@@ -89,7 +89,7 @@ def judged(rt: Runtime, seen: Seen, at: At, asks: Sequence[ToolAsk], wanted: Col
     def said(call: NewCall) -> NewCall | None:
         return _as_said(call, seen.row.verdicts.get(call.ask_id)) if call.ask_id in wanted else None
 
-    found = decider.gate_some(rt, at.behind, at.scene, dict(enumerate(asks)), said)
+    found = vetting.pass_some(rt, at.behind, at.scene, dict(enumerate(asks)), said)
     return replace(found, asked=[_held_back(rt, call, seen.row.verdicts) for call in found.asked])
 
 
@@ -118,7 +118,7 @@ def closed(rt: Runtime, at: At, asks: Sequence[ToolAsk], wanted: Collection[str]
         shut = replace(call, status=CallStatus.CANCELLED, code=code, content=content)
         return shut if call.ask_id in wanted else None
 
-    return decider.gate_some(rt, at.behind, at.scene, dict(enumerate(asks)), said)
+    return vetting.pass_some(rt, at.behind, at.scene, dict(enumerate(asks)), said)
 
 
 def send(tx: Tx, rt: Runtime, run: Run, opening: Opening, *, rounds: int, rested_ms: int) -> list[Intent]:
@@ -132,7 +132,7 @@ def send(tx: Tx, rt: Runtime, run: Run, opening: Opening, *, rounds: int, rested
         replay_from=replay_from,
     )  # fmt: skip
     journal.append(tx, owed)
-    asked, begun = decider.open_some(tx, rt, run, opening.scene, opening.step, opening.judged)
+    asked, begun = vetting.open_calls(tx, rt, run, opening.scene, opening.step, opening.judged)
     if not is_first:
         claims.join_replay(tx, [call.id for call in asked], step=to[0])
     runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]
