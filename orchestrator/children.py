@@ -187,6 +187,12 @@ def are_at_work(tx: Tx, run: Run) -> bool:
 # an end
 
 
+def close_waits(tx: Tx, rt: Runtime, run: Run, *, code: str) -> None:
+    """The run ends, and children of it are at work: nobody may believe that they did nothing."""
+    waiting = rows.waiting_calls(tx, run.id)
+    claims.close_some(tx, waiting, code=code, content=sub_agents.CUT_OFF, now=rt.now())
+
+
 def after_end(tx: Tx, rt: Runtime, run: Run, ending: Ending, text: str | None) -> list[Intent]:
     """What the end of a run means to whoever asked it, and to whom it has asked."""
     told = _answer(tx, rt, run.kin, ending, text, run_id=run.id) if run.kin is not None else []

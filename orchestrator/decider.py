@@ -132,7 +132,7 @@ def _asks_of(move: Move, at: Position, scene: Scene, reply: Reply) -> dict[int, 
         case RunTools():
             return dict(enumerate(reply.asks))
         case RunPlan():
-            return planning.asks_of(move, at.step, scene.agent.plan)
+            return planning.asks_of(move, at.step, scene.agent)
         case _:
             return {}
 

@@ -50,17 +50,13 @@ def meet(tx: Tx, rt: Runtime, agent: AgentSpec, came: Arrival) -> Met:
     run = runs.open_on(tx, came.thread_id)
     if run is None:
         return Met()
-    how = busy.end_of(run, came.request, agent, came.manner)
-    if how is not None and not _is_left_to_work(tx, run, came):
+    children_work = children.are_at_work(tx, run)
+    how = busy.end_of(run, came.request, agent, came.manner, children_work=children_work)
+    if how is not None:
         return _end(tx, rt, run, how, came)
     if came.manner is WhenBusy.STEER:
         claims.address(tx, run.id)
     return Met()
-
-
-def _is_left_to_work(tx: Tx, run: Run, came: Arrival) -> bool:
-    """A run that waits for its sub-agents alone asks nobody: only who ends runs at work ends it."""
-    return came.manner not in busy.ENDS_RUNS and children.are_at_work(tx, run)
 
 
 def _end(tx: Tx, rt: Runtime, run: Run, how: Ending, came: Arrival) -> Met:

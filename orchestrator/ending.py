@@ -48,6 +48,8 @@ def end(tx: Tx, rt: Runtime, at: Position, ending: Ending, *, attempts: Sequence
 
 def close_open_calls(tx: Tx, rt: Runtime, run: Run, *, code: str, content: str) -> None:
     """Each call that is still open gets a row that says so, and nobody is asked about it any more."""
+    if run.children:
+        children.close_waits(tx, rt, run, code=code)
     claims.close_calls(tx, run.id, code=code, content=content, now=rt.now())
     if run.suspended:
         suspensions.close_of_run(tx, run.id)

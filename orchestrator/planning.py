@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from chordage.orchestrator import offering
-from chordage.orchestrator.core.agent import AgentSpec, OnPlannerError, PlanSpec
+from chordage.orchestrator.core import sub_agents
+from chordage.orchestrator.core.agent import AgentSpec, OnPlannerError
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Attempt, Prompt, Reply, StopReason, ToolAsk, ToolOffer
 from chordage.orchestrator.core.moves import RunPlan
@@ -109,12 +111,15 @@ def _reply(agent: AgentSpec, text: str) -> Reply:
     return Reply(text=text, asks=(), stop=StopReason.END, model=agent.plan.planner or agent.model)
 
 
-def asks_of(move: RunPlan, step: int, spec: PlanSpec) -> dict[int, ToolAsk]:
+def asks_of(move: RunPlan, step: int, agent: AgentSpec) -> dict[int, ToolAsk]:
     """The commands that may run, as calls; or the one call of the tool that carries them all out."""
     runnable = {place: command for place, command in enumerate(move.commands) if place not in move.refused}
-    if spec.executor and runnable:
-        whole = {"commands": [command.as_json() for command in runnable.values()]}
-        return {0: ToolAsk(id=f"plan-{step}", name=spec.executor, arguments=whole)}
+    executor = agent.plan.executor
+    if executor and runnable:
+        whole: dict[str, Any] = {"commands": [command.as_json() for command in runnable.values()]}
+        if sub_agents.of_tool(agent, executor) is not None:  # which is asked in words
+            whole = {sub_agents.ARGUMENT: json.dumps(whole, ensure_ascii=False)}
+        return {0: ToolAsk(id=f"plan-{step}", name=executor, arguments=whole)}
     return {
         place: ToolAsk(id=f"plan-{step}-{place}", name=command.tool_name, arguments=command.kwargs)
         for place, command in runnable.items()

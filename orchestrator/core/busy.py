@@ -10,6 +10,7 @@ from chordage.orchestrator.core.message import TurnRequest, group_of
 from chordage.orchestrator.core.reasons import Ending, Reason, interrupted_by, rolled_back_by, superseded_by
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.core.status import RunStatus
+from chordage.orchestrator.core.stepping import Control
 
 ENDS_RUNS = frozenset({WhenBusy.INTERRUPT, WhenBusy.ROLLBACK})
 AT_ONCE = ENDS_RUNS | {WhenBusy.STEER}
@@ -22,16 +23,20 @@ def manner_of(request: TurnRequest, agent: AgentSpec, now: datetime) -> WhenBusy
     """
     manner = request.when_busy or agent.when_busy
     for_later = request.not_before is not None and request.not_before > now
+    by_hand = manner is WhenBusy.STEER and request.control is Control.STEP  # its consumer wants to see each reply
     lets_go_on = request.when_busy is None and manner in ENDS_RUNS and bool(request.decisions)
-    return WhenBusy.ENQUEUE if (manner in AT_ONCE and for_later) or lets_go_on else manner
+    return WhenBusy.ENQUEUE if (manner in AT_ONCE and for_later) or lets_go_on or by_hand else manner
 
 
-def end_of(run: Run, request: TurnRequest, agent: AgentSpec, manner: WhenBusy) -> Ending | None:
-    """With what this message ends the run that is open on its thread; None when it lets it be."""
-    if run.reason is Reason.HELD and manner not in ENDS_RUNS:
-        return None  # it lies with its consumer, who has not had done with it
-    if run.status is RunStatus.WAITING:
-        if not supersedes(request, agent):
+def end_of(
+    run: Run, request: TurnRequest, agent: AgentSpec, manner: WhenBusy, *, children_work: bool = False
+) -> Ending | None:
+    """With what this message ends the run that is open on its thread; None when it lets it be. A run is at work also
+    while it lies with its consumer, or waits for its sub-agents alone: then nobody was asked anything.
+    """
+    is_at_work = run.status is RunStatus.RUNNING or run.reason is Reason.HELD or children_work
+    if not is_at_work:
+        if not supersedes(request, agent, run.group):
             return None
         return rolled_back_by(LATER) if manner is WhenBusy.ROLLBACK else superseded_by(LATER)
     if manner not in ENDS_RUNS or not _may_end(run, request):
@@ -44,16 +49,17 @@ def _may_end(run: Run, request: TurnRequest) -> bool:
     return request.when_busy is not None or group_of(request).rank <= run.group.rank
 
 
-def supersedes(request: TurnRequest, agent: AgentSpec) -> bool:
+def supersedes(request: TurnRequest, agent: AgentSpec, of_run: Group) -> bool:
     """Whether this message ends a run of its thread that waits for decisions, instead of waiting with it. Its own
     words come before those of the agent, and whoever ends a run at work ends one that waits, unless told to hold.
     """
+    by_habit = request.when_busy is None and group_of(request).rank <= of_run.rank
     of_group = WhileWaiting.SUPERSEDE if group_of(request) is Group.CHAT else WhileWaiting.HOLD
     said = (
         request.while_waiting,
         _implied(request.when_busy),
         agent.while_waiting,
-        _implied(agent.when_busy) if request.when_busy is None else None,
+        _implied(agent.when_busy) if by_habit else None,
         of_group,
     )
     return next(word for word in said if word is not None) is WhileWaiting.SUPERSEDE

@@ -75,17 +75,17 @@ def _runs(rt: Runtime) -> list[Intent]:
         seen = runs.expired(tx, now, BATCH)
     # Redis is asked outside the transaction: while it is paused, no row stays locked.
     in_hand = rt.locks.alive([run.work_key(step) for run in seen if (step := run.next_inference)])
-    ended: list[Run] = []
+    poisoned: list[Run] = []
     intents: list[Intent] = []
     with rt.store.write() as tx:
         for run in runs.expired(tx, now, BATCH, among=[run.id for run in seen]) if seen else ():
             follow = _see_to_run(tx, rt, run, in_hand, now)
             if follow is None:
-                follow = ending.end_run(tx, rt, run, _poison(rt, run), content=UNKNOWN_TEXT) or []
-                ended.append(run)
-            intents += follow
-    for run in ended:
-        ending.tell_the_end(rt, run)
+                poisoned.append(run)
+            else:
+                intents += follow
+    for run in poisoned:  # each by itself: an end locks further runs, of whoever asked this one
+        intents += _end_poisoned(rt, run, _poison(rt, run))
     return intents
 
 

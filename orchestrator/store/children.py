@@ -44,6 +44,11 @@ def ask_people(tx: Tx, root_run: str) -> bool:
     return tx.execute(of_tree.limit(1)).first() is not None
 
 
+def waiting_calls(tx: Tx, run_id: str) -> list[str]:
+    """The calls of this run whose child has not answered yet."""
+    return list(tx.execute(select(suspensions.c.call_id).where(suspensions.c.run_id == run_id, *_OPEN)).scalars())
+
+
 def question(tx: Tx, call_id: str) -> str | None:
     """The suspension that the child of this call answers, while nobody has."""
     return tx.execute(select(suspensions.c.id).where(suspensions.c.call_id == call_id, *_OPEN)).scalar()

@@ -38,6 +38,7 @@ _IS_AWAITED = exists().where(
     turns.c.arrival > bindparam("of_arrival"),
     turns.c.agent == bindparam("of_agent"),
     turns.c.strategy == bindparam("of_strategy"),
+    turns.c.grp == bindparam("of_group"),
 )
 _NEW = {
     **{
@@ -76,6 +77,7 @@ def open_run(tx: Tx, turn: Turn, run_id: str, *, now: datetime, lease_until: dat
         "strategy": run.strategy, "control": run.control.value, "lease_until": lease_until, "started_at": now,
         **kinship.columns(run.kin),
         "of_thread": run.thread_id, "of_arrival": turn.arrival, "of_agent": run.agent, "of_strategy": run.strategy,
+        "of_group": run.group.value,
     }  # fmt: skip
     row = _OPEN.first(tx, binds)
     return replace(run, steers=row["steers"]) if row else None

@@ -29,8 +29,8 @@ def address(tx: Tx, run_id: str) -> bool:
 
 
 def waiting(tx: Tx, run: Run, now: datetime) -> list[Turn]:
-    """The messages that this run may take in, as they came: those for its agent, to be answered in its way, that came
-    after the one it was started by.
+    """The messages that this run may take in, as they came: those for its agent and of its group, to be answered in its
+    way, that came after the one it was started by.
     """
     first = turns.alias("first")
     found = (
@@ -40,6 +40,7 @@ def waiting(tx: Tx, run: Run, now: datetime) -> list[Turn]:
             STEERING_TURNS,
             turns.c.agent == run.agent,
             turns.c.strategy == run.strategy,
+            turns.c.grp == run.group.value,
             turns.c.arrival > select(first.c.arrival).where(first.c.id == run.turn_id).scalar_subquery(),
             or_(turns.c.deadline.is_(None), turns.c.deadline > now),
         )

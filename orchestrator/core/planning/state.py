@@ -21,6 +21,7 @@ class Planning:
     spec: PlanSpec
     rounds: tuple[PlanRound, ...]
     ended: PlanEnd | None  # what a plan on record came to
+    before: int = 0  # rounds older than the newest message of the run
     offered: frozenset[str] = frozenset()
     overdue: bool = False
 
@@ -38,8 +39,8 @@ class Planning:
         if self.ended is not None:
             return self.ended
         found = before_planning(
-            round_index=self.round_index, offered=self.offered, max_rounds=self.spec.max_rounds, rounds=self.rounds,
-            overdue=self.overdue,
+            round_index=self.round_index, offered=self.offered, max_rounds=self.spec.max_rounds,
+            rounds=self.rounds[self.before :], overdue=self.overdue,
         )  # fmt: skip
         return None if found is None else found.reason
 
@@ -62,14 +63,19 @@ def read(spec: PlanSpec, entries: Iterable[Entry], calls: Sequence[Answer], run_
             by_step.setdefault(call.step, []).append(call)
     rounds: list[PlanRound] = []
     ended: PlanEnd | None = None
+    before = 0
     for entry in entries:
-        if entry.kind is not Checkpoint.PLAN or entry.run_id != run_id:
+        if entry.run_id != run_id:
+            continue
+        if entry.kind is Checkpoint.USER_MESSAGE:  # there is something new to plan for
+            ended, before = None, len(rounds)
+        if entry.kind is not Checkpoint.PLAN:
             continue
         records = _records(entry.body, by_step.get(entry.step + 1, []))
         ended = PlanEnd(entry.body["ends"]) if entry.body["ends"] else None
         if ended is None or records:  # a round counts though nothing is known of what came of it
             rounds.append(PlanRound(index=len(rounds), records=records))
-    return Planning(spec=spec, rounds=tuple(rounds), ended=ended)
+    return Planning(spec=spec, rounds=tuple(rounds), ended=ended, before=before)
 
 
 def body_of(planning: Planning, decision: PlanDecision) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def test_a_message_that_interrupts_ends_it_all_the_same(world):
     world.submit("now", when_busy=WhenBusy.INTERRUPT)
     world.run_dry()
 
-    assert (it.look().standing, it.look().disposition) == (Standing.DONE, "superseded")
+    assert (it.look().standing, it.look().disposition) == (Standing.DONE, "cancelled")
     check_all(world.store)
 
 

@@ -70,4 +70,10 @@ INTERRUPT = WhenBusy.INTERRUPT
     ],
 )
 def test_whether_a_run_that_waits_is_ended(said, usual, group, supersedes):
-    assert busy.supersedes(request(group=group, **said), replace(ADA, **usual)) is supersedes
+    assert busy.supersedes(request(group=group, **said), replace(ADA, **usual), group) is supersedes
+
+
+@pytest.mark.parametrize(("said", "supersedes"), [({}, False), ({"when_busy": INTERRUPT}, True)])
+def test_by_habit_no_message_ends_a_run_of_a_higher_class_that_waits(said, supersedes):
+    habit = replace(ADA, when_busy=INTERRUPT)
+    assert busy.supersedes(request(group=Group.TASK, **said), habit, Group.CHAT) is supersedes
