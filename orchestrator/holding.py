@@ -58,6 +58,11 @@ class Terms:
     def begins(self) -> bool:
         return self.row.iteration == 0
 
+    @property
+    def compacts(self) -> int:
+        """Up to which request for a summary its consumer has asked."""
+        return self.row.compacts or 0
+
 
 OF_AGENT = {"model": "model", "instructions": "instructions"}
 NOT_SENT = {*OF_AGENT, "tools"}

@@ -66,6 +66,7 @@ class Verb(StrEnum):
     STEER = "steer"
     PARAMS = "params"
     OPTIONS = "options"
+    COMPACT = "compact"
     TOOL_RESPONSE = "tool_response"
     RETRY = "retry"
     TOOL_RESULTS = "tool_results"
@@ -86,6 +87,7 @@ ALLOWED: Mapping[Verb, frozenset[Standing]] = {
     Verb.STEER: _OPEN,
     Verb.PARAMS: _AT_REST | {Standing.QUEUED},
     Verb.OPTIONS: _OPEN,
+    Verb.COMPACT: _OPEN,
     Verb.TOOL_RESPONSE: _WITH_REPLY | {Standing.TOOLING},
     Verb.RETRY: _WITH_REPLY,
     Verb.TOOL_RESULTS: _WITH_REPLY | {Standing.TOOLING, Standing.WAITING},
@@ -135,6 +137,7 @@ class Stepped:
     withheld: list[str]  # tools that plugins kept from the model when it replied
     sent_hash: str | None
     error: dict[str, Any] | None
+    compacts: int | None  # the request for a summary that is its consumer's, as the thread counts them
 
 
 def digest(said: Sequence[Said], params: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ ARGUMENTS: Mapping[Verb, tuple[frozenset[str], frozenset[str]]] = {
     Verb.STEER: (frozenset({"text"}), frozenset()),
     Verb.PARAMS: (frozenset({"params"}), frozenset({"messages"})),
     Verb.OPTIONS: (frozenset({"options"}), frozenset()),
+    Verb.COMPACT: (frozenset(), frozenset()),
     Verb.TOOL_RESPONSE: (frozenset(), frozenset()),
     Verb.RETRY: (frozenset({"ask_ids"}), frozenset({"force"})),
     Verb.TOOL_RESULTS: (frozenset({"results"}), frozenset()),

@@ -26,7 +26,7 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stepping import during, settle
 from chordage.orchestrator.stepping.request import StepRequest, check, merged
 from chordage.orchestrator.stepping.settle import Done
-from chordage.orchestrator.store import stepped
+from chordage.orchestrator.store import stepped, threads
 from chordage.orchestrator.store.look_stepped import Seen, look
 from chordage.orchestrator.store.tx import Tx
 
@@ -99,10 +99,11 @@ def _written(tx: Tx, rt: Runtime, request: StepRequest, key: str, seen: Seen, wr
     if request.verb is Verb.CANCEL:  # it locks more than we do, and in an order of its own
         done, locked = write(tx, seen), look(tx, seen.turn.id)
     else:
+        early = write(tx, seen) if request.verb is Verb.COMPACT else None  # a thread is locked before its run
         locked = look(tx, seen.turn.id, lock=True)
         if _moved(locked, seen):  # perhaps by this very request: the next look finds its key
             raise LostRace
-        done = write(tx, locked)
+        done = early or write(tx, locked)
     if not stepped.change(tx, locked.row, **done.changes):
         raise LostRace
     now_seen = look(tx, seen.turn.id)
@@ -147,6 +148,8 @@ def _decided(rt: Runtime, request: StepRequest, seen: Seen) -> Write:
             return _change(during.set_to(seen, args))
         case Verb.OPTIONS:
             return _change({"options": merged(seen.row.options, args["options"])})
+        case Verb.COMPACT:
+            return _ask_to_compact
         case Verb.HOLD:
             return _change(during.held_back(seen, args["ask_ids"]))
         case Verb.PARK:
@@ -178,6 +181,11 @@ def _onward(rt: Runtime, seen: Seen, drive: Drive) -> Write:
         return Done(changes=changes, intents=done.intents, ended=done.ended)
 
     return write
+
+
+def _ask_to_compact(tx: Tx, seen: Seen) -> Done:
+    """A summary before the next request. The thread counts requests; this one is its consumer's."""
+    return Done(changes={"compacts": threads.ask_to_compact(tx, seen.turn.thread_id)}, intents=[])
 
 
 def _decide(rt: Runtime, seen: Seen, args: Any) -> Write:

@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 LOOK = 1.0  # seconds between two looks while nothing is heard
 MOVING = frozenset({Standing.QUEUED, Standing.REQUESTING, Standing.TOOLING, Standing.WAITING})
-ANY_REV = frozenset({"steer", "options", "run", "cancel"})  # what is meant whatever has happened meanwhile
+ANY_REV = frozenset({"steer", "options", "compact", "run", "cancel"})  # what is meant whatever has happened meanwhile
 Shown = Mapping[str, Any]
 
 
@@ -125,6 +125,10 @@ class Runner:
     def set_options(self, **options: Any) -> None:
         """model_timeout, model_retries, stream."""
         self._do("options", options=options)
+
+    def compact(self) -> None:
+        """The older part of the history gives way to a summary, before the next request."""
+        self._do("compact")
 
     def generate_tool_response(self) -> list[dict[str, Any]] | None:
         """The results of the held reply's calls, carried out once; None: it asks for none, or stopped before them."""
