@@ -35,10 +35,17 @@ class Recorded(StrEnum):
     """What has just been recorded of a run."""
 
     REPLY = "reply"
+    RESULTS = "results"  # of the calls of a reply
+    PLAN = "plan"
+    ROUND = "round"  # the results of a plan
 
 
-def holds(run: Run, recorded: Recorded) -> bool:  # noqa: ARG001 - the one place that says after what a run is held
-    return run.control is Control.STEP
+_HOLD = frozenset({Recorded.REPLY, Recorded.PLAN, Recorded.ROUND})
+
+
+def holds(run: Run, recorded: Recorded) -> bool:
+    """The one place that says after what a run is held."""
+    return run.control is Control.STEP and recorded in _HOLD
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

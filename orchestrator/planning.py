@@ -41,7 +41,7 @@ def read(rt: Runtime, run: Run, agent: AgentSpec, entries: Sequence[Entry], call
 def ask(
     run: Run, agent: AgentSpec, planning: Planning, entries: Sequence[Entry], offers: Sequence[ToolOffer]
 ) -> PlannerAsk:
-    said = [heard(entry.body) for entry in entries if _is_message_of(entry, run)]
+    said = [text for entry in entries if entry.run_id == run.id for text in _words(entry)]
     return PlannerAsk(
         user_input="\n\n".join(said), user_extra_requirement=agent.instructions,
         tools=[offer for offer in offers if offer.name in planning.offered], round_index=planning.round_index,
@@ -49,8 +49,17 @@ def ask(
     )  # fmt: skip
 
 
-def _is_message_of(entry: Entry, run: Run) -> bool:
-    return entry.kind is Checkpoint.USER_MESSAGE and entry.run_id == run.id
+def _words(entry: Entry) -> list[str]:
+    """What a user has said, the consumer of a stepped run included."""
+    match entry.kind:
+        case Checkpoint.USER_MESSAGE:
+            return [heard(entry.body)]
+        case Checkpoint.CLIENT_STEERS:
+            return list(entry.body["texts"])
+        case Checkpoint.CLIENT_MESSAGES:
+            return [one["text"] for one in entry.body["messages"] if one["role"] == "user"]
+        case _:
+            return []
 
 
 def answer(prompt: Prompt, planning: Planning) -> Prompt:
@@ -110,15 +119,7 @@ def _reply(agent: AgentSpec, text: str) -> Reply:
 
 
 def asks_of(move: RunPlan, step: int, spec: PlanSpec) -> dict[int, ToolAsk]:
-    """The commands that may run, as calls; or the one call of the tool that carries them all out."""
-    runnable = {place: command for place, command in enumerate(move.commands) if place not in move.refused}
-    if spec.executor and runnable:
-        whole = {"commands": [command.as_json() for command in runnable.values()]}
-        return {0: ToolAsk(id=f"plan-{step}", name=spec.executor, arguments=whole)}
-    return {
-        place: ToolAsk(id=f"plan-{step}-{place}", name=command.tool_name, arguments=command.kwargs)
-        for place, command in runnable.items()
-    }
+    return state.asks_of(move.commands, move.refused, step, spec.executor)
 
 
 def told(planning: Planning) -> dict[str, Any]:

@@ -155,6 +155,8 @@ def _prepare(rt: Runtime, at: Position) -> Work | Summing:
     terms = holding.terms(rt, run, said) if run.control is Control.STEP else None
     agent = agent if terms is None else terms.tune(agent)
     planned = planning.read(rt, run, agent, entries, known) if plans else None
+    if planned is not None and terms is not None:
+        planned = planned.offering(name for name in planned.offered if terms.offers(name))
     move = decider.next_move(run, agent, None, run.started_at, plans=planned)
     specs = {} if move == Infer(offer_tools=False) else offering.specs(rt, agent)
     specs = specs if terms is None else {name: spec for name, spec in specs.items() if terms.offers(name)}

@@ -20,6 +20,7 @@ TABLE = {
     "params": "x x . x . . x x .",
     "options": "x x x x x x x x .",
     "compact": "x x x x x x x x .",
+    "plan": ". x . x . . x x .",
     "tool_response": ". . . x x . x . .",
     "retry": ". . . x . . x . .",
     "tool_results": ". . . x x x x . .",
