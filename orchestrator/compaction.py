@@ -23,6 +23,7 @@ from chordage.orchestrator.core.model import Reply
 from chordage.orchestrator.core.records import Checkpoint, Entry, Phase, Run
 from chordage.orchestrator.core.summaries import standing
 from chordage.orchestrator.gateways.ports import Abort
+from chordage.orchestrator.holding import Terms
 from chordage.orchestrator.phasing import Hearing
 from chordage.orchestrator.resting import NOT_OURS, Crossing
 from chordage.orchestrator.runtime import Runtime
@@ -52,10 +53,14 @@ class Outcome:
     why_not: str | None  # it is no summary
 
 
-def due(at: Position, heard: Hearing, past: History, *, plans: bool) -> Summing | None:
-    """`plans`: what was said to the run, and its plans, are read from the history in full."""
+def due(at: Position, heard: Hearing, past: History, *, plans: bool, terms: Terms | None) -> Summing | None:
+    """`plans`: what was said to the run, and its plans, are read from the history in full. `terms`: of a stepped run;
+    what its model sees is for its consumer to say, so no threshold counts and nobody else's request.
+    """
     spec = heard.agent.compaction
-    cause = compacting.cause(spec, past.entries, at.run.id, past.asked)
+    asked = past.asked if terms is None else terms.compacts
+    limits = spec if terms is None else replace(spec, threshold=None)
+    cause = compacting.cause(limits, past.entries, at.run.id, asked)
     if cause is None:
         return None
     cut = compacting.cut(past.entries, past.calls, at.run.id, keep=spec.keep, whole_run=plans)

@@ -92,7 +92,7 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
         ending.count_as_death(rt, run)
         raise
     match move:
-        case Infer() if run.control is Control.STEP and (moved := holding.with_news(rt, run)) is not None:
+        case Infer() | Plan() if run.control is Control.STEP and (moved := holding.with_news(rt, run)) is not None:
             return moved
         case Infer() | Plan():
             return [CallModel(run_id=run.id, step=step, group=run.group, seen=run)]
@@ -110,8 +110,8 @@ def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply, plan: PlanDecis
     reply = replace(reply, asks=() if scene.asks_planner else distinct(reply.asks, at.step))
     try:
         stop = phasing.after_inference(scene.hearing, reply=reply)
-        if holding.holds(at.run, Recorded.REPLY):
-            return Judged(reply=reply, move=Infer(), keeps=stop, held=True)
+        if holding.holds(at.run, Recorded.PLAN if scene.asks_planner else Recorded.REPLY):
+            return Judged(reply=reply, move=Infer(), plan=plan, keeps=stop, held=True)
         then = next_move(at.run, scene.agent, reply, rt.now(), plans=scene.planning, plan=plan)
         then = shaping.whole(scene.form, reply, then)
         move, keeps = _with_stop(then, stop)
@@ -299,7 +299,8 @@ def _reply_row(rt: Runtime, at: Position, scene: Scene, judged: Judged) -> journ
     body = {**body_of(judged.reply), "worker": rt.worker}
     kind = Checkpoint.REPLY_HELD if judged.held else Checkpoint.ASSISTANT_TURN
     if judged.plan is not None and scene.planning is not None:
-        kind, body = Checkpoint.PLAN, {**body, **state.body_of(scene.planning, judged.plan)}
+        body |= state.body_of(scene.planning, judged.plan)
+        kind = kind if judged.held else Checkpoint.PLAN
     return journal.entry(run.thread_id, run.id, at.step, kind, body, rt.now())
 
 

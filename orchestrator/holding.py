@@ -35,10 +35,17 @@ class Recorded(StrEnum):
     """What has just been recorded of a run."""
 
     REPLY = "reply"
+    RESULTS = "results"  # of the calls of a reply
+    PLAN = "plan"
+    ROUND = "round"  # the results of a plan
 
 
-def holds(run: Run, recorded: Recorded) -> bool:  # noqa: ARG001 - the one place that says after what a run is held
-    return run.control is Control.STEP
+_HOLD = frozenset({Recorded.REPLY, Recorded.PLAN, Recorded.ROUND})
+
+
+def holds(run: Run, recorded: Recorded) -> bool:
+    """The one place that says after what a run is held."""
+    return run.control is Control.STEP and recorded in _HOLD
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +64,11 @@ class Terms:
     @property
     def begins(self) -> bool:
         return self.row.iteration == 0
+
+    @property
+    def compacts(self) -> int:
+        """Up to which request for a summary its consumer has asked."""
+        return self.row.compacts or 0
 
 
 OF_AGENT = {"model": "model", "instructions": "instructions"}

@@ -43,7 +43,7 @@ def read(rt: Runtime, run: Run, agent: AgentSpec, entries: Sequence[Entry], call
 def ask(
     run: Run, agent: AgentSpec, planning: Planning, entries: Sequence[Entry], offers: Sequence[ToolOffer]
 ) -> PlannerAsk:
-    said = [heard(entry.body) for entry in entries if _is_message_of(entry, run)]
+    said = [text for entry in entries if entry.run_id == run.id for text in _words(entry)]
     return PlannerAsk(
         user_input="\n\n".join(said), user_extra_requirement=agent.instructions,
         tools=[offer for offer in offers if offer.name in planning.offered], round_index=planning.round_index,
@@ -51,8 +51,17 @@ def ask(
     )  # fmt: skip
 
 
-def _is_message_of(entry: Entry, run: Run) -> bool:
-    return entry.kind is Checkpoint.USER_MESSAGE and entry.run_id == run.id
+def _words(entry: Entry) -> list[str]:
+    """What a user has said, the consumer of a stepped run included."""
+    match entry.kind:
+        case Checkpoint.USER_MESSAGE:
+            return [heard(entry.body)]
+        case Checkpoint.CLIENT_STEERS:
+            return list(entry.body["texts"])
+        case Checkpoint.CLIENT_MESSAGES:
+            return [one["text"] for one in entry.body["messages"] if one["role"] == "user"]
+        case _:
+            return []
 
 
 def answer(prompt: Prompt, planning: Planning) -> Prompt:
@@ -112,18 +121,16 @@ def _reply(agent: AgentSpec, text: str) -> Reply:
 
 
 def asks_of(move: RunPlan, step: int, agent: AgentSpec) -> dict[int, ToolAsk]:
-    """The commands that may run, as calls; or the one call of the tool that carries them all out."""
-    runnable = {place: command for place, command in enumerate(move.commands) if place not in move.refused}
+    asks = state.asks_of(move.commands, move.refused, step, agent.plan.executor)
     executor = agent.plan.executor
-    if executor and runnable:
-        whole: dict[str, Any] = {"commands": [command.as_json() for command in runnable.values()]}
-        if sub_agents.of_tool(agent, executor) is not None:  # which is asked in words
-            whole = {sub_agents.ARGUMENT: json.dumps(whole, ensure_ascii=False)}
-        return {0: ToolAsk(id=f"plan-{step}", name=executor, arguments=whole)}
-    return {
-        place: ToolAsk(id=f"plan-{step}-{place}", name=command.tool_name, arguments=command.kwargs)
-        for place, command in runnable.items()
-    }
+    if executor is None or sub_agents.of_tool(agent, executor) is None:
+        return asks
+    return {place: _in_words(ask) for place, ask in asks.items()}
+
+
+def _in_words(ask: ToolAsk) -> ToolAsk:
+    """A sub-agent that carries out whole rounds is asked as any: in a message."""
+    return replace(ask, arguments={sub_agents.ARGUMENT: json.dumps(ask.arguments, ensure_ascii=False)})
 
 
 def told(planning: Planning) -> dict[str, Any]:

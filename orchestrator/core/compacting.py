@@ -82,8 +82,8 @@ def cut(
     """None when there is nothing that a summary could take the place of. `whole_run`: nothing of this run may go."""
     summary, spoken = standing(entries)
     part = spoken[: _first_that_stays(spoken, calls, run_id, keep=keep, whole_run=whole_run)]
-    if not part:
-        return None
+    if not part or any(entry.body.get("replaces") for entry in spoken[len(part) :]):
+        return None  # its consumer has given the history anew: what came before is not sent anyway
     words = [entry for entry in part if entry.kind is Checkpoint.USER_MESSAGE and entry.run_id == run_id]
     still_said = summary.body["said"] if summary and summary.run_id == run_id else []
     return Cut(

@@ -14,7 +14,7 @@ from typing import Any
 
 from chordage.orchestrator.core import client_messages
 from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk
-from chordage.orchestrator.core.moves import Finish, Infer, Move, RunTools
+from chordage.orchestrator.core.moves import Finish, Infer, Move, RunPlan, RunTools
 from chordage.orchestrator.core.reasons import NATURAL_END, Ending, Reason, stopped
 from chordage.orchestrator.core.stepping import CapPolicy
 
@@ -71,6 +71,19 @@ def settled(held: Held, move_for: Callable[[Reply], Move]) -> Settled:
     """`move_for`: what the strategy does after such a reply."""
     found = _subject(held)
     return _within_the_cap(held, _steered(held, _routed(held, found, move_for)))
+
+
+def planned(held: Held, move: Move, asks: Sequence[ToolAsk]) -> Settled:
+    """Of a plan: it is no message, so nothing becomes history. `move`: what the strategy does with it."""
+    found = Settled(fate=Fate.NONE, route=Route.ASK, asks=tuple(asks), open_ids=_ids(asks))
+    match move:
+        case RunPlan():  # also where none of its commands may run: the round has their records
+            found = _kept(held, replace(found, route=Route.TOOLS))
+        case Finish(ending=how):
+            found = replace(found, route=Route.END, ending=held.kept or how)
+        case _:
+            found = _kept(held, found)
+    return _within_the_cap(held, found)
 
 
 def _subject(held: Held) -> Settled:

@@ -23,7 +23,7 @@ def standing_of(turn: Turn, run: Run | None, row: Stepped) -> Standing:
             is_out = run.phase is not Phase.INFERENCE and (run.in_flight or not row.going)
             return Standing.TOOLING if is_out and run.phase is not Phase.HELD else Standing.REQUESTING
         case RunStatus.WAITING:
-            return _held(row) if run.reason is Reason.HELD else Standing.WAITING
+            return _held(run, row) if run.reason is Reason.HELD else Standing.WAITING
 
 
 def _is_starting(run: Run, row: Stepped) -> bool:
@@ -31,12 +31,18 @@ def _is_starting(run: Run, row: Stepped) -> bool:
     return run.phase is Phase.INFERENCE and not row.going and row.sent_hash is None and row.error is None
 
 
-def _held(row: Stepped) -> Standing:
+def holds_round(run: Run, row: Stepped) -> bool:
+    """What came of a plan lies with the consumer. Nowhere else a run is held behind calls that are no reply's."""
+    is_held = run.status is RunStatus.WAITING and run.reason is Reason.HELD and row.error is None
+    return is_held and row.reply_step is None and run.phase in {Phase.TOOL_ROUND, Phase.REPLAY}
+
+
+def _held(run: Run, row: Stepped) -> Standing:
     if row.parked:
         return Standing.PARKED
     if row.error is not None:
         return Standing.FAILED
-    return Standing.READY if row.reply_step is None else Standing.HELD
+    return Standing.HELD if row.reply_step is not None or holds_round(run, row) else Standing.READY
 
 
 def check_allowed(verb: Verb, standing: Standing, rev: int) -> None:

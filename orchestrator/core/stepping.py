@@ -50,7 +50,7 @@ class Standing(StrEnum):
     QUEUED = "queued"
     READY = "ready"  # started, and nothing was asked yet
     REQUESTING = "requesting"
-    HELD = "held"  # a reply lies with the consumer
+    HELD = "held"  # a reply, a plan or what came of a planned round lies with the consumer
     TOOLING = "tooling"
     WAITING = "waiting"  # for a decision about a call
     PARKED = "parked"  # the consumer broke off
@@ -66,6 +66,8 @@ class Verb(StrEnum):
     STEER = "steer"
     PARAMS = "params"
     OPTIONS = "options"
+    COMPACT = "compact"
+    PLAN = "plan"
     TOOL_RESPONSE = "tool_response"
     RETRY = "retry"
     TOOL_RESULTS = "tool_results"
@@ -86,6 +88,8 @@ ALLOWED: Mapping[Verb, frozenset[Standing]] = {
     Verb.STEER: _OPEN,
     Verb.PARAMS: _AT_REST | {Standing.QUEUED},
     Verb.OPTIONS: _OPEN,
+    Verb.COMPACT: _OPEN,
+    Verb.PLAN: _AT_REST,
     Verb.TOOL_RESPONSE: _WITH_REPLY | {Standing.TOOLING},
     Verb.RETRY: _WITH_REPLY,
     Verb.TOOL_RESULTS: _WITH_REPLY | {Standing.TOOLING, Standing.WAITING},
@@ -135,6 +139,8 @@ class Stepped:
     withheld: list[str]  # tools that plugins kept from the model when it replied
     sent_hash: str | None
     error: dict[str, Any] | None
+    compacts: int | None  # the request for a summary that is its consumer's, as the thread counts them
+    plan: dict[str, Any] | None  # a decision of its consumer's, in place of the planner's
 
 
 def digest(said: Sequence[Said], params: Mapping[str, Any]) -> str:

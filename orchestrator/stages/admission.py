@@ -24,7 +24,7 @@ from chordage.orchestrator.double_texting import Arrival
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import runs, stepped, threads, turns
 from chordage.orchestrator.store.tx import Tx
-from chordage.orchestrator.strategies import STRATEGIES, plans
+from chordage.orchestrator.strategies import STRATEGIES
 from chordage.orchestrator.strategies.loading import names
 
 
@@ -65,8 +65,8 @@ def _check_strategy(agent: AgentSpec, request: TurnRequest) -> None:
 
 
 def _check_stepped(agent: AgentSpec, request: TurnRequest) -> None:
-    if plans(wanted := request.strategy or agent.strategy):
-        told = f"strategy {wanted!r} plans, and is not driven step by step: use control 'auto', or another strategy"
+    if (wanted := request.strategy or agent.strategy) not in STRATEGIES:
+        told = f"strategy {wanted!r} is not driven step by step: use control 'auto', or one of: {', '.join(STRATEGIES)}"
         raise InvalidMessage(told, field="control")
     stepping.check_terms(request.step or StepTerms())
 

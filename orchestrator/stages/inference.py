@@ -38,9 +38,10 @@ from chordage.orchestrator.core.reasons import Ending, failed
 from chordage.orchestrator.core.records import Answer, Checkpoint, Entry, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control
-from chordage.orchestrator.core.summaries import TRIES, older_than
+from chordage.orchestrator.core.summaries import TRIES, older_than, tries
 from chordage.orchestrator.core.transcript import build
 from chordage.orchestrator.gateways.holding import Hand
+from chordage.orchestrator.holding import Terms
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.plugins.planners import PlannerFailed
 from chordage.orchestrator.runtime import Runtime
@@ -154,15 +155,17 @@ def _prepare(rt: Runtime, at: Position) -> Work | Summing:
     terms = holding.terms(rt, run, said) if run.control is Control.STEP else None
     agent = agent if terms is None else terms.tune(agent)
     planned = planning.read(rt, run, agent, entries, known) if plans else None
+    if planned is not None and terms is not None:
+        planned = planned.offering(name for name in planned.offered if terms.offers(name))
     move = decider.next_move(run, agent, None, run.started_at, plans=planned)
     specs = {} if move == Infer(offer_tools=False) else offering.specs(rt, agent)
     specs = specs if terms is None else {name: spec for name, spec in specs.items() if terms.offers(name)}
     heard = phasing.hearing(rt, run, agent, at.step, said=said)
     if heard.crew.plugins:
         heard.said_before = _said_before(run, entries, known)
-    phasing.start(heard, is_first=_is_first(run, at.step, entries) or (terms is not None and terms.begins))
-    if terms is None and not isinstance(move, Plan):  # what the model of a stepped run sees, its consumer decides
-        shorter = compaction.due(at, heard, past, plans=plans)
+    phasing.start(heard, is_first=_is_first(run, at.step, entries, terms))
+    if not isinstance(move, Plan):
+        shorter = compaction.due(at, heard, past, plans=plans, terms=terms)
         if shorter is not None:
             return shorter
     found = phasing.before_inference(heard, list(specs))
@@ -188,8 +191,10 @@ def _work(at: Position, scene: Scene, prompt: Prompt, entries: Sequence[Entry], 
     return Work(at=at, scene=scene, prompt=prompt, plan=asked, ends=ends)
 
 
-def _is_first(run: Run, step: int, entries: Sequence[Entry]) -> bool:
+def _is_first(run: Run, step: int, entries: Sequence[Entry], terms: Terms | None) -> bool:
     """Whether the model is asked for the first time: messages that were taken in at once have steps before it."""
+    if terms is not None:
+        return terms.begins and not any(e.run_id == run.id for e in tries(entries))
     replies = {Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN, *TRIES}
     return step == 1 or (not run.rounds and not any(e.run_id == run.id and e.kind in replies for e in entries))
 

@@ -54,10 +54,10 @@ def opening_of_reply(rt: Runtime, seen: Seen) -> Opening | None:
         return None
     assert seen.run is not None
     agent = holding.tuned(rt.agents.get(seen.run.agent), seen.row)
-    if not isinstance(decider.next_move(seen.run, agent, reply, rt.now()), RunTools):
+    if not isinstance(decider.next_move(settle.run_of(rt, seen), agent, reply, rt.now()), RunTools):
         return None  # the reply was cut or refused: nothing of it is carried out
     at = gating.at_step(rt, seen, seen.call_step - 1, agent, gating.known(rt, seen.run))
-    judged = gating.judged(rt, seen, at, reply.asks, {ask.id for ask in reply.asks})
+    judged = gating.judged(rt, seen, at, dict(enumerate(reply.asks)), {ask.id for ask in reply.asks})
     return at.opening(judged)
 
 
@@ -87,7 +87,7 @@ def opening_again(rt: Runtime, seen: Seen, ask_ids: Sequence[str], *, force: boo
     assert seen.reply is not None
     agent = holding.tuned(rt.agents.get(seen.run.agent), seen.row)
     at = gating.at_step(rt, seen, seen.call_step - 1, agent, gating.known(rt, seen.run))
-    judged = gating.judged(rt, seen, at, seen.reply.asks, set(ask_ids))
+    judged = gating.judged(rt, seen, at, dict(enumerate(seen.reply.asks)), set(ask_ids))
     return at.opening(judged)
 
 

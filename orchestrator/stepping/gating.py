@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chordage.orchestrator import holding, offering, phasing, resting, vetting
+from chordage.orchestrator import holding, offering, phasing, resting, strategies, vetting
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
 from chordage.orchestrator.core.intents import Advance, CallTools, Intent
 from chordage.orchestrator.core.model import ToolAsk
@@ -37,7 +37,7 @@ class Known:
 
 def known(rt: Runtime, run: Run) -> Known:
     with rt.store.read() as tx:
-        past = journal.history(tx, run.thread_id)
+        past = journal.history(tx, run.thread_id, plans_of=run.id if strategies.plans(run.strategy) else None)
         own = calls.of_run(tx, run.id)
     others = [one for one in past.calls if one.run_id != run.id]
     return Known(entries=past.entries, answers=[*others, *map(_answer, own)])
@@ -83,13 +83,13 @@ def at_step(rt: Runtime, seen: Seen, step: int, agent: AgentSpec, found: Known) 
     return At(behind=Position(run=seen.run, step=step, token=None), scene=as_it_was)
 
 
-def judged(rt: Runtime, seen: Seen, at: At, asks: Sequence[ToolAsk], wanted: Collection[str]) -> Judged:
+def judged(rt: Runtime, seen: Seen, at: At, asks: Mapping[int, ToolAsk], wanted: Collection[str]) -> Judged:
     """Those that are wanted; what the consumer has said about one counts before anything else."""
 
     def said(call: NewCall) -> NewCall | None:
         return _as_said(call, seen.row.verdicts.get(call.ask_id)) if call.ask_id in wanted else None
 
-    found = vetting.pass_some(rt, at.behind, at.scene, dict(enumerate(asks)), said)
+    found = vetting.pass_some(rt, at.behind, at.scene, asks, said)
     return replace(found, asked=[_held_back(rt, call, seen.row.verdicts) for call in found.asked])
 
 
@@ -110,7 +110,7 @@ def _held_back(rt: Runtime, call: NewCall, verdicts: Mapping[str, Any]) -> NewCa
     return replace(call, status=CallStatus.SUSPENDED, question=HELD_BACK, suspension_id=rt.new_id())
 
 
-def closed(rt: Runtime, at: At, asks: Sequence[ToolAsk], wanted: Collection[str], code: str) -> Judged:
+def closed(rt: Runtime, at: At, asks: Mapping[int, ToolAsk], wanted: Collection[str], code: str) -> Judged:
     """None of them is carried out."""
     content = "This call did not run: the limit of iterations was reached." if code == NOT_RUN_CAP else NOT_RUN
 
@@ -118,7 +118,7 @@ def closed(rt: Runtime, at: At, asks: Sequence[ToolAsk], wanted: Collection[str]
         shut = replace(call, status=CallStatus.CANCELLED, code=code, content=content)
         return shut if call.ask_id in wanted else None
 
-    return vetting.pass_some(rt, at.behind, at.scene, dict(enumerate(asks)), said)
+    return vetting.pass_some(rt, at.behind, at.scene, asks, said)
 
 
 def send(tx: Tx, rt: Runtime, run: Run, opening: Opening, *, rounds: int, rested_ms: int) -> list[Intent]:

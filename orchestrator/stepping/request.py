@@ -22,6 +22,8 @@ ARGUMENTS: Mapping[Verb, tuple[frozenset[str], frozenset[str]]] = {
     Verb.STEER: (frozenset({"text"}), frozenset()),
     Verb.PARAMS: (frozenset({"params"}), frozenset({"messages"})),
     Verb.OPTIONS: (frozenset({"options"}), frozenset()),
+    Verb.COMPACT: (frozenset(), frozenset()),
+    Verb.PLAN: (frozenset({"plan"}), frozenset()),
     Verb.TOOL_RESPONSE: (frozenset(), frozenset()),
     Verb.RETRY: (frozenset({"ask_ids"}), frozenset({"force"})),
     Verb.TOOL_RESULTS: (frozenset({"results"}), frozenset()),
@@ -34,6 +36,7 @@ ARGUMENTS: Mapping[Verb, tuple[frozenset[str], frozenset[str]]] = {
 KINDS: Mapping[str, tuple[type, ...]] = {
     "messages": (list,), "text": (str,), "params": (dict,), "options": (dict,), "ask_ids": (list,), "force": (bool,),
     "results": (list,), "ask_id": (str,), "allow": (bool,), "reason": (str, type(None)),
+    "plan": (dict, str),
 }  # fmt: skip
 
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chordage.orchestrator import decider, ending, holding, resting, shaping
+from chordage.orchestrator import decider, ending, holding, planning, resting, shaping
 from chordage.orchestrator.core import client_messages
 from chordage.orchestrator.core.errors import StepRefused
 from chordage.orchestrator.core.intents import Advance, Intent
-from chordage.orchestrator.core.model import Reply
+from chordage.orchestrator.core.model import Reply, ToolAsk
 from chordage.orchestrator.core.moves import Finish, Move
 from chordage.orchestrator.core.output import Accepted, Ended, Refused, Verdict, given_up
 from chordage.orchestrator.core.reasons import Ending, Reason, failed
@@ -23,13 +23,15 @@ from chordage.orchestrator.core.status import OPEN_CALL
 from chordage.orchestrator.core.stepping import PENDING, Drive, digest
 from chordage.orchestrator.core.transcript import NOT_RUN, build
 from chordage.orchestrator.gateways.ports import OutputForm
+from chordage.orchestrator.holding import Recorded
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stepping import gating
-from chordage.orchestrator.stepping.gating import Known, Opening
+from chordage.orchestrator.stepping.gating import At, Known, Opening
 from chordage.orchestrator.store import calls, claims, journal, suspensions
 from chordage.orchestrator.store.look_stepped import Seen
 from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.strategies import plans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +43,8 @@ class Plan:
     opening: Opening | None = None  # calls that are to be carried out, or closed
     stale: list[str] = field(default_factory=list)  # calls that nobody wants any more
     output: Verdict | None = None  # on a reply that ends the run, where it has to fit a form
+    planned: dict[str, Any] | None = None  # the plan that is on record from here on
+    told: dict[str, Any] = field(default_factory=dict)  # what the end of the run says beside its answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +55,7 @@ class Done:
 
 
 def plan(rt: Runtime, seen: Seen) -> Plan:
-    run = _run(seen)
+    run = run_of(rt, seen)
     agent = holding.tuned(rt.agents.get(run.agent), seen.row)
     _refuse_open_calls(seen)
 
@@ -60,22 +64,28 @@ def plan(rt: Runtime, seen: Seen) -> Plan:
     def move_for(reply: Reply) -> Move:
         return shaping.whole(form, reply, decider.next_move(run, agent, reply, rt.now()))
 
-    held = _held(seen)
+    held = held_by(seen)
     rule, output = _judged(rt, seen, held, settled(held, move_for), form)
     step = seen.row.reply_step if _stands_at_reply(rule, seen) else run.step
     assert step is not None
     found = gating.known(rt, run)
     if rule.route is Route.ASK:
         _refuse_the_same(seen, found, step)
-    plain = Plan(rule=rule, step=step, stale=_stale(rule, seen.calls), output=output)
+    told = planning.told(planning.read(rt, run, agent, found.entries, found.answers)) if plans(run.strategy) else {}
+    plain = Plan(rule=rule, step=step, stale=_stale(rule, seen.calls), output=output, told=told)
     if not rule.open_ids or (rule.of_reply and seen.calls):
         return plain
+    return opened(rt, seen, plain, gating.at_step(rt, seen, step, agent, found), dict(enumerate(rule.asks)))
+
+
+def opened(rt: Runtime, seen: Seen, plain: Plan, at: At, asks: Mapping[int, ToolAsk]) -> Plan:
+    """With the calls it opens, or closes, each at its place."""
+    rule = plain.rule
     try:
-        at = gating.at_step(rt, seen, step, agent, found)
         judged = (
-            gating.judged(rt, seen, at, rule.asks, rule.open_ids)
+            gating.judged(rt, seen, at, asks, rule.open_ids)
             if rule.route is Route.TOOLS
-            else gating.closed(rt, at, rule.asks, rule.open_ids, rule.closes or "not_run")
+            else gating.closed(rt, at, asks, rule.open_ids, rule.closes or "not_run")
         )
     except PluginFailed as error:
         broken = replace(rule, route=Route.END, ending=failed("plugin", str(error)), open_ids=frozenset())
@@ -109,12 +119,18 @@ def _waits(rt: Runtime, run: Run) -> bool:
         return bool(calls.unsettled(tx, run.id))
 
 
+def run_of(rt: Runtime, seen: Seen) -> Run:
+    """The time in which it has been held is none in which it has worked."""
+    run = _run(seen)
+    return replace(run, rested_ms=rested_ms(rt, run))
+
+
 def _run(seen: Seen) -> Run:
     assert seen.run is not None
     return seen.run
 
 
-def _held(seen: Seen) -> Held:
+def held_by(seen: Seen) -> Held:
     row = seen.row
     return Held(
         reply=seen.reply, mutated=row.mutated, given=row.given, steered=bool(row.steers), kept=_run(seen).kept,
@@ -150,11 +166,15 @@ def _refuse_the_same(seen: Seen, found: Known, step: int) -> None:
         raise StepRefused(told, code="noop_mutation", rev=row.rev, standing=seen.standing.value)
 
 
-def _entries(seen: Seen, step: int, output: Verdict | None = None) -> list[Entry]:
+def _entries(
+    seen: Seen, step: int, output: Verdict | None = None, planned: dict[str, Any] | None = None
+) -> list[Entry]:
     """What becomes history, as it will be recorded."""
     run, row = _run(seen), seen.row
     found: list[tuple[int, Checkpoint, dict[str, Any]]] = []
-    if seen.held is not None and not row.mutated:
+    if planned is not None:
+        found.append((step, Checkpoint.PLAN, planned))
+    elif seen.held is not None and not row.mutated:
         found.append((seen.held.step, Checkpoint.ASSISTANT_TURN, seen.held.body))
         if isinstance(output, Refused):
             found.append((seen.held.step, Checkpoint.OUTPUT_REFUSED, {"why": output.why}))
@@ -170,7 +190,7 @@ def _entries(seen: Seen, step: int, output: Verdict | None = None) -> list[Entry
 def write(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
     """`seen` is locked, and as it was when the plan was made."""
     run, now = _run(seen), rt.now()
-    entries = _entries(seen, plan.step, plan.output)
+    entries = _entries(seen, plan.step, plan.output, plan.planned)
     rows = [journal.entry(run.thread_id, run.id, one.step, one.kind, one.body, now) for one in entries]
     journal.append(tx, rows)
     if plan.stale:
@@ -187,7 +207,7 @@ def write(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
 
 _SETTLED: Mapping[str, Any] = {
     "mutated": False, "parked": False, "reply_step": None, "given": [], "replaces": False, "verdicts": {},
-    "withheld": [], "error": None, "held_until": None, "going": True,
+    "withheld": [], "error": None, "held_until": None, "going": True, "plan": None,
 }  # fmt: skip
 
 
@@ -210,6 +230,8 @@ def _into_the_round(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
         intents = [Advance(run_id=run.id, group=run.group)]
     if plan.rule.ending is not None:
         claims.keep(tx, run.id, plan.rule.ending)
+    if holding.holds(run, Recorded.RESULTS if plan.planned is None else Recorded.ROUND):
+        return Done(changes=_changes(seen, going=False, withheld=seen.row.withheld), intents=intents)
     return Done(changes=_changes(seen), intents=intents)
 
 
@@ -220,11 +242,11 @@ def _go(tx: Tx, rt: Runtime, run: Run, *, to: tuple[int, Phase], rounds: int = 0
 
 def _to_the_model(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
     run, row = _run(seen), seen.row
-    is_news = row.given or row.steers or run.phase is Phase.HELD or seen.held is not None
+    is_news = row.given or row.steers or run.phase is Phase.HELD or seen.held is not None or plan.planned is not None
     if is_news:
         news = [holding.steers_row(rt, run, run.step, row.steers)] if row.steers else []
         journal.append(tx, [*resting.owed_rows(tx, rt, run), *news])
-    to = (run.step + 1, Phase.INFERENCE) if is_news else (run.step, run.phase)
+    to = (max(run.step, plan.step) + 1, Phase.INFERENCE) if is_news else (run.step, run.phase)
     is_round = plan.rule.fate is Fate.APPENDED and plan.output is None
     _go(tx, rt, run, to=to, rounds=int(is_round))
     _close(tx, rt, run, plan)
@@ -250,7 +272,7 @@ def _to_the_end(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
     step = seen.held.step if seen.held is not None and reply is not None else run.step
     rows = resting.owed_rows(tx, rt, run)
     text = reply.text if reply else None
-    told = plan.output.told() if isinstance(plan.output, Accepted) else {}
+    told = plan.told | (plan.output.told() if isinstance(plan.output, Accepted) else {})
     intents = ending.close_turn(tx, rt, run, step, how, rows, text=text, told=told)
     return Done(changes=_changes(seen), intents=intents, ended=True)
 

@@ -23,10 +23,10 @@ from chordage.orchestrator.core.standing import check_allowed
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.core.stepping import Drive, Standing, Verb
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.stepping import during, settle
+from chordage.orchestrator.stepping import during, planned, settle
 from chordage.orchestrator.stepping.request import StepRequest, check, merged
 from chordage.orchestrator.stepping.settle import Done
-from chordage.orchestrator.store import stepped
+from chordage.orchestrator.store import stepped, threads
 from chordage.orchestrator.store.look_stepped import Seen, look
 from chordage.orchestrator.store.tx import Tx
 
@@ -93,16 +93,18 @@ def _check(request: StepRequest, seen: Seen) -> None:
         told = f"turn {seen.turn.id} is at rev {rev}, not {request.if_rev}: look at it again"
         raise StepRefused(told, code="stale_rev", rev=rev, standing=seen.standing.value)
     check_allowed(request.verb, seen.standing, rev)
+    planned.check_verb(request, seen)
 
 
 def _written(tx: Tx, rt: Runtime, request: StepRequest, key: str, seen: Seen, write: Write) -> _Written:
     if request.verb is Verb.CANCEL:  # it locks more than we do, and in an order of its own
         done, locked = write(tx, seen), look(tx, seen.turn.id)
     else:
+        early = write(tx, seen) if request.verb is Verb.COMPACT else None  # a thread is locked before its run
         locked = look(tx, seen.turn.id, lock=True)
         if _moved(locked, seen):  # perhaps by this very request: the next look finds its key
             raise LostRace
-        done = write(tx, locked)
+        done = early or write(tx, locked)
     if not stepped.change(tx, locked.row, **done.changes):
         raise LostRace
     now_seen = look(tx, seen.turn.id)
@@ -147,6 +149,10 @@ def _decided(rt: Runtime, request: StepRequest, seen: Seen) -> Write:
             return _change(during.set_to(seen, args))
         case Verb.OPTIONS:
             return _change({"options": merged(seen.row.options, args["options"])})
+        case Verb.PLAN:
+            return _change(planned.given(rt, seen, args["plan"]))
+        case Verb.COMPACT:
+            return _ask_to_compact
         case Verb.HOLD:
             return _change(during.held_back(seen, args["ask_ids"]))
         case Verb.PARK:
@@ -170,7 +176,7 @@ def _onward(rt: Runtime, seen: Seen, drive: Drive) -> Write:
     """A run that is held goes on at once; any other as soon as it comes to be held."""
     if seen.standing not in {Standing.READY, Standing.HELD, Standing.PARKED, Standing.FAILED}:
         return _change({"drive": drive})
-    plan = settle.plan(rt, seen)
+    plan = _plan(rt, seen)
 
     def write(tx: Tx, now: Seen) -> Done:
         done = settle.write(tx, rt, now, plan)
@@ -178,6 +184,15 @@ def _onward(rt: Runtime, seen: Seen, drive: Drive) -> Write:
         return Done(changes=changes, intents=done.intents, ended=done.ended)
 
     return write
+
+
+def _plan(rt: Runtime, seen: Seen) -> settle.Plan:
+    return settle.plan(rt, seen) if seen.plan is None else planned.plan(rt, seen)
+
+
+def _ask_to_compact(tx: Tx, seen: Seen) -> Done:
+    """A summary before the next request. The thread counts requests; this one is its consumer's."""
+    return Done(changes={"compacts": threads.ask_to_compact(tx, seen.turn.thread_id)}, intents=[])
 
 
 def _decide(rt: Runtime, seen: Seen, args: Any) -> Write:
@@ -226,7 +241,7 @@ def step_on(rt: Runtime, run_id: str) -> list[Intent]:
 
 
 def _step_on(rt: Runtime, seen: Seen) -> list[Intent]:
-    plan = settle.plan(rt, seen)
+    plan = _plan(rt, seen)
 
     def work(tx: Tx) -> tuple[Done, Run | None]:
         locked = look(tx, seen.turn.id, lock=True)

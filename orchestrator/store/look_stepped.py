@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.core.model import Reply
+from chordage.orchestrator.core.planning.state import asks_in
 from chordage.orchestrator.core.records import Call, Checkpoint, Entry, Run, Turn
 from chordage.orchestrator.core.standing import standing_of
 from chordage.orchestrator.core.stepping import Standing, Stepped
@@ -19,7 +21,7 @@ class Seen:
     turn: Turn
     run: Run | None
     row: Stepped
-    held: Entry | None = None  # the reply
+    held: Entry | None = None  # the reply, or the planner's
     calls: list[Call] = field(default_factory=list)  # of that reply: the newest for each place
 
     @property
@@ -28,7 +30,30 @@ class Seen:
 
     @property
     def reply(self) -> Reply | None:
-        return reply_from(self.held.body) if self.held else None
+        """That of a planner asks for what its plan would call."""
+        if self.held is None:
+            return None
+        reply = reply_from(self.held.body)
+        if not self.holds_plan or self.plan is None:
+            return reply
+        return replace(reply, asks=tuple(asks_in(self.plan, self.plan_step).values()))
+
+    @property
+    def holds_plan(self) -> bool:
+        return self.held is not None and "decision" in self.held.body
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """The decision that counts when the run moves on: its consumer's, or else the planner's."""
+        if self.row.plan is not None or self.held is None or not self.holds_plan:
+            return self.row.plan
+        return self.held.body
+
+    @property
+    def plan_step(self) -> int:
+        """Where it stands. One that no planner was asked for has a step of its own."""
+        assert self.run is not None
+        return self.run.step + 1 if self.held is None else self.held.step
 
     @property
     def reply_id(self) -> str | None:

@@ -404,6 +404,8 @@ stepped = Table(
     Column("withheld", Json, nullable=False),
     Column("sent_hash", String(64)),
     Column("error", Json),
+    Column("compacts", Integer),
+    Column("plan", Json),
     CheckConstraint("max_iterations IS NULL OR max_iterations >= 1", name="at_least_one_iteration"),
 )
 _HELD_TOO_LONG = text("held_until IS NOT NULL")

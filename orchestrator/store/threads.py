@@ -36,10 +36,14 @@ def arrive(tx: Tx, thread_id: str, agent: str, now: datetime) -> int:
     return int(_ARRIVE.scalar(tx, {"thread_id": thread_id, "agent": agent, "now": now}))
 
 
-def ask_to_compact(tx: Tx, thread_id: str) -> bool:
-    """Once more: whoever compacts notes how often was asked by then, so that a request in between is not lost."""
+def ask_to_compact(tx: Tx, thread_id: str) -> int | None:
+    """Once more: whoever compacts notes how often was asked by then, so that a request in between is not lost. The
+    number of this request; None: there is no such thread.
+    """
     asked = update(threads).where(threads.c.id == thread_id)
-    return tx.execute(asked.values(compact_asked=func.coalesce(threads.c.compact_asked, 0) + 1)).rowcount == 1
+    once_more = asked.values(compact_asked=func.coalesce(threads.c.compact_asked, 0) + 1)
+    number: int | None = tx.execute(once_more.returning(threads.c.compact_asked)).scalar()
+    return number
 
 
 def exists(tx: Tx, thread_id: str) -> bool:

@@ -8,14 +8,17 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+from chordage.orchestrator.core.agent import PlanSpec
 from chordage.orchestrator.core.model import Said, StopReason, ToolAsk, Usage
+from chordage.orchestrator.core.planning import state
 from chordage.orchestrator.core.records import Call, Checkpoint, Entry
+from chordage.orchestrator.core.standing import holds_round
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus, Disposition
 from chordage.orchestrator.core.stepping import PENDING, Drive, Standing
 from chordage.orchestrator.core.transcript import NOT_RUN, build
 from chordage.orchestrator.store import journal
 from chordage.orchestrator.store.look_stepped import Seen, look
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.tx import Store, Tx
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +46,28 @@ class HeldCall:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HeldPlan:
+    """A decision as the normaliser understood it. `ends`: why nothing of it would be carried out. `refused`: commands
+    that would not be, each by its place.
+    """
+
+    round: int
+    commands: tuple[dict[str, Any], ...]
+    ends: str | None
+    refused: dict[str, dict[str, Any]]
+    notes: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldRound:
+    """What came of a plan."""
+
+    id: str
+    index: int
+    records: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SteppedView:
     turn_id: str
     run_id: str | None
@@ -55,6 +80,8 @@ class SteppedView:
     iteration: int
     max_iterations: int | None
     reply: HeldReply | None
+    plan: HeldPlan | None  # what `next` carries out: the planner's, or the consumer's in place of it
+    round: HeldRound | None
     calls: tuple[HeldCall, ...]
     pending: tuple[dict[str, Any], ...]  # messages that become history when the run moves on
     replaces: bool
@@ -88,7 +115,17 @@ def stepped(store: Store, target: str) -> SteppedView:
     with store.read() as tx:
         seen = look(tx, target)
         last = journal.of_run(tx, seen.run.id) if seen.run and seen.standing is Standing.DONE else []
-    return _view(seen, _answer(last))
+        came_of_it = _round(tx, seen)
+    return _view(seen, _answer(last), came_of_it)
+
+
+def _round(tx: Tx, seen: Seen) -> HeldRound | None:
+    if seen.run is None or not holds_round(seen.run, seen.row):
+        return None
+    past = journal.history(tx, seen.turn.thread_id, plans_of=seen.run.id)
+    found = state.read(PlanSpec(), past.entries, past.calls, seen.run.id).rounds[-1]
+    records = tuple(record.as_json() for record in found.records)
+    return HeldRound(id=f"{seen.run.id}:{seen.run.step}", index=found.index, records=records)
 
 
 def as_json(shown: SteppedView) -> dict[str, Any]:
@@ -129,13 +166,14 @@ def _answer(entries: Sequence[Entry]) -> str | None:
     return str(said[-1].body["text"]) if said else None
 
 
-def _view(seen: Seen, answer: str | None) -> SteppedView:
+def _view(seen: Seen, answer: str | None, came_of_it: HeldRound | None) -> SteppedView:
     row, run, turn = seen.row, seen.run, seen.turn
     is_done = seen.standing is Standing.DONE
     return SteppedView(
         turn_id=turn.id, run_id=run.id if run else None, thread_id=turn.thread_id, agent=turn.agent, rev=row.rev,
         standing=seen.standing, drive=row.drive, mutated=row.mutated, iteration=row.iteration,
-        max_iterations=row.max_iterations, reply=_reply(seen), calls=tuple(_call(call) for call in seen.calls),
+        max_iterations=row.max_iterations, reply=_reply(seen), plan=_plan(seen.plan), round=came_of_it,
+        calls=tuple(_call(call) for call in seen.calls),
         pending=tuple(row.given), replaces=row.replaces, steers=tuple(row.steers), params=row.params,
         options=row.options, held_until=None if is_done else row.held_until, error=row.error,
         disposition=turn.disposition, reason=run.reason.value if run and run.reason else None,
@@ -150,6 +188,16 @@ def _reply(seen: Seen) -> HeldReply | None:
     return HeldReply(
         id=seen.reply_id, iteration=seen.row.iteration, text=reply.text, asks=reply.asks, stop=reply.stop,
         model=reply.model, usage=reply.usage,
+    )  # fmt: skip
+
+
+def _plan(body: dict[str, Any] | None) -> HeldPlan | None:
+    if body is None:
+        return None
+    decision = body["decision"]
+    return HeldPlan(
+        round=body["round"], commands=tuple(decision["execution_commands"]), ends=body["ends"],
+        refused=body["refused"], notes=tuple(decision["notes"]),
     )  # fmt: skip
 
 

@@ -41,9 +41,7 @@ class Timeline:
     rounds: Mapping[int, tuple[CallView, ...]]  # by step
 
     def steps(self) -> tuple[Step, ...]:
-        steps: list[Step] = [
-            replace(_inference(entry), refused=self._refused.get(entry.step)) for entry in self._replies()
-        ]
+        steps: list[Step] = [replace(_told(entry), refused=self._refused.get(entry.step)) for entry in self._replies()]
         steps += (_plan(entry) for entry in self._of(Checkpoint.PLAN))
         steps += (self._round(number, asked) for number, asked in self.rounds.items())
         steps += self._replays()
@@ -56,7 +54,7 @@ class Timeline:
 
     def _replies(self) -> Iterator[Entry]:
         """Also those that their consumer holds, or did not want: they were asked for, and paid."""
-        told = {entry.step for entry in self._of(Checkpoint.ASSISTANT_TURN)}
+        told = {entry.step for kind in (Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN) for entry in self._of(kind)}
         yield from self._of(Checkpoint.ASSISTANT_TURN)
         yield from (entry for entry in self._of(Checkpoint.REPLY_HELD) if entry.step not in told)
 
@@ -122,7 +120,7 @@ class Timeline:
         run = self.run
         number = run.next_inference
         is_over = run.status is RunStatus.DONE
-        if number is None or number in replied or run.status is RunStatus.WAITING:
+        if number is None or number in replied or run.status is RunStatus.WAITING or run.phase is Phase.HELD:
             return
         if not (self._had_begun() if is_over else self._is_next()):
             return
@@ -150,6 +148,11 @@ def _inference(entry: Entry) -> InferenceStep:
         stop=StopReason(body["stop"]), text=body["text"], asks=len(body["asks"]), attempts=attempts,
         usage=Usage(**body["usage"]), seconds=_seconds(attempts), at=entry.at,
     )  # fmt: skip
+
+
+def _told(entry: Entry) -> InferenceStep:
+    """A reply that is held may be a planner's."""
+    return _plan(entry) if "decision" in entry.body else _inference(entry)
 
 
 def _plan(entry: Entry) -> InferenceStep:

@@ -10,42 +10,15 @@ import pytest
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import OnPlannerError, OutOfScope, PlanSpec
 from chordage.orchestrator.core.errors import ModelFailed
-from chordage.orchestrator.core.model import Fault, UserSays
+from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.transcript import ACTION_RESULTS
 from chordage.orchestrator.core.verdicts import Block
-from support.fakes import spoken
 from support.hooks import gate, install
 from support.invariants import check_all
 from support.one_turn import change_agent
+from support.planning import asked_of, plan_of, planner
 from support.questions import approve, asks_once
 from support.world import Died, Header
-
-
-def plan_of(*commands, action="execute"):
-    made = [
-        {"purpose": f"p{number}", "tool_name": tool, "tool_kwargs": {"n": number}, "todo_suggestion": ""}
-        for number, tool in enumerate(commands)
-    ]
-    return json.dumps({"next_action": action, "execution_commands": made})
-
-
-def asked_of(prompt) -> dict | None:
-    """What the planner is asked; None where it is the answer that is asked for."""
-    first = prompt.said[0]
-    return json.loads(first.text) if isinstance(first, UserSays) and first.text.startswith('{"input"') else None
-
-
-def planner(*plans):
-    """These plans, one after the other; then `response`, and an answer that repeats what it was shown."""
-
-    def reply(prompt):
-        asked = asked_of(prompt)
-        if asked is None:
-            return spoken("answer: " + " ".join(said.text for said in prompt.said if isinstance(said, UserSays)))
-        index = asked["info"]["round_index"]
-        return spoken(plans[index] if index < len(plans) else plan_of(action="response"))
-
-    return reply
 
 
 def play(world, *plans, **spec):

@@ -1,4 +1,4 @@
-"""What a runner hands out: a reply that is held, and how a run ended."""
+"""What a runner hands out: what is held, and how a run ended."""
 
 from __future__ import annotations
 
@@ -12,8 +12,27 @@ Pushed = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a planner decided, as it was understood. `ends`: why nothing of it would be carried out. `refused`: commands
+    that would not be, each by its place.
+    """
+
+    round: int
+    commands: tuple[dict[str, Any], ...]
+    ends: str | None
+    refused: dict[str, dict[str, Any]]
+    notes: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def of(cls, held: Mapping[str, Any]) -> Plan:
+        return cls(**{**held, "commands": tuple(held["commands"]), "notes": tuple(held["notes"])})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """A reply of the model, as long as it is held. Pushed, it stands for itself: `runner.push_messages(message)`."""
+    """A reply of the model, as long as it is held. Pushed, it stands for itself: `runner.push_messages(message)`. One
+    of a planner has its `plan`; what came of the plan is a message without words, with the `records`.
+    """
 
     id: str
     iteration: int
@@ -22,11 +41,25 @@ class Message:
     stop: StopReason
     model: str
     usage: Usage
+    plan: Plan | None = None
+    records: tuple[dict[str, Any], ...] | None = None
 
     @classmethod
-    def of(cls, held: Mapping[str, Any]) -> Message:
+    def of(cls, shown: Mapping[str, Any]) -> Message | None:
+        """What a turn is held with, if it is."""
+        held, came_of_it = shown["reply"], shown["round"]
+        if held is None:
+            return None if came_of_it is None else cls._of_round(came_of_it, shown["iteration"])
         asks = tuple(ToolAsk(**ask) for ask in held["asks"])
-        return cls(**{**held, "asks": asks, "stop": StopReason(held["stop"]), "usage": Usage(**held["usage"])})
+        known = {"asks": asks, "stop": StopReason(held["stop"]), "usage": Usage(**held["usage"])}
+        return cls(**{**held, **known}, plan=Plan.of(shown["plan"]) if shown["plan"] else None)
+
+    @classmethod
+    def _of_round(cls, held: Mapping[str, Any], iteration: int) -> Message:
+        return cls(
+            id=held["id"], iteration=iteration, text="", asks=(), stop=StopReason.END, model="", usage=Usage(),
+            records=tuple(held["records"]),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 LOOK = 1.0  # seconds between two looks while nothing is heard
 MOVING = frozenset({Standing.QUEUED, Standing.REQUESTING, Standing.TOOLING, Standing.WAITING})
-ANY_REV = frozenset({"steer", "options", "run", "cancel"})  # what is meant whatever has happened meanwhile
+ANY_REV = frozenset({"steer", "options", "compact", "run", "cancel"})  # what is meant whatever has happened meanwhile
 Shown = Mapping[str, Any]
 
 
@@ -35,7 +35,7 @@ class Runner:
         self._way = way
         self._timeout = timeout
         self._shown = way.look(target)
-        self._handed_out: str | None = None  # the reply that the loop has seen
+        self._handed_out: str | None = None  # what the loop has seen
 
     @property
     def turn_id(self) -> str:
@@ -72,10 +72,10 @@ class Runner:
                 return
             if _is(shown, Standing.FAILED) and has_driven:
                 raise _failure(shown)
-            reply = shown["reply"]
-            if reply is not None and reply["id"] != self._handed_out:
-                self._handed_out = reply["id"]
-                yield Message.of(reply)
+            message = Message.of(shown)
+            if message is not None and message.id != self._handed_out:
+                self._handed_out = message.id
+                yield message
             has_driven = True
             if not self._goes_on():
                 return
@@ -125,6 +125,14 @@ class Runner:
     def set_options(self, **options: Any) -> None:
         """model_timeout, model_retries, stream."""
         self._do("options", options=options)
+
+    def set_plan(self, plan: Mapping[str, Any] | str) -> None:
+        """Another decision, as a planner may write it; `{"next_action": "response"}`: on to the answer."""
+        self._do("plan", plan=plan if isinstance(plan, str) else dict(plan))
+
+    def compact(self) -> None:
+        """The older part of the history gives way to a summary, before the next request."""
+        self._do("compact")
 
     def generate_tool_response(self) -> list[dict[str, Any]] | None:
         """The results of the held reply's calls, carried out once; None: it asks for none, or stopped before them."""
@@ -214,8 +222,8 @@ def _moves(shown: Shown) -> bool:
 
 def _essence(shown: Shown) -> tuple[Any, ...]:
     """What a consumer goes by when it decides: what is held, and how the history stands."""
-    reply = shown["reply"]
-    return (reply["id"] if reply else None, shown["iteration"], shown["pending"], shown["replaces"])
+    held = shown["reply"] or shown["round"]
+    return (held["id"] if held else None, shown["iteration"], shown["pending"], shown["replaces"], shown["plan"])
 
 
 def _failure(shown: Shown) -> ModelFailed:

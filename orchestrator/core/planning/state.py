@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from chordage.orchestrator.core.agent import PlanSpec
+from chordage.orchestrator.core.model import ToolAsk
 from chordage.orchestrator.core.planning.deciding import Converge, Execute, before_planning, decide
 from chordage.orchestrator.core.planning.plan import Command, PlanDecision, PlanEnd, decision_from
 from chordage.orchestrator.core.planning.records import PlanRecord, PlanRound, done_plans, record_from
@@ -88,6 +89,28 @@ def body_of(planning: Planning, decision: PlanDecision) -> dict[str, Any]:
     offered = sorted(planning.offered)
     made = {"decision": decision.as_json(), "ends": ends, "refused": told, "offered": offered}
     return {**made, "round": planning.round_index, "executor": planning.spec.executor}
+
+
+def asks_of(
+    commands: Sequence[Command], refused: Collection[int], step: int, executor: str | None
+) -> dict[int, ToolAsk]:
+    """The commands that may run, as calls; or the one call of the tool that carries them all out."""
+    runnable = {place: command for place, command in enumerate(commands) if place not in refused}
+    if executor and runnable:
+        whole = {"commands": [command.as_json() for command in runnable.values()]}
+        return {0: ToolAsk(id=f"plan-{step}", name=executor, arguments=whole)}
+    return {
+        place: ToolAsk(id=f"plan-{step}-{place}", name=command.tool_name, arguments=command.kwargs)
+        for place, command in runnable.items()
+    }
+
+
+def asks_in(body: Mapping[str, Any], step: int) -> dict[int, ToolAsk]:
+    """Those of a plan as it is kept."""
+    if body["ends"]:
+        return {}
+    commands = decision_from(body["decision"]).commands
+    return asks_of(commands, {int(place) for place in body["refused"]}, step, body["executor"])
 
 
 def _records(body: dict[str, Any], calls: Sequence[Answer]) -> tuple[PlanRecord, ...]:

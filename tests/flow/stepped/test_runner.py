@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.agent import PlanSpec
 from chordage.orchestrator.core.errors import ModelFailed, StepRefused
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.stepping import Standing
@@ -17,6 +18,8 @@ from chordage.tasks.request import request_from, verb_from
 from chordage.workers.client import Client, Runner
 from support.driving import asks, in_short, in_turn, text
 from support.invariants import check_all
+from support.one_turn import change_agent
+from support.planning import plan_of, planner
 from support.world import World
 
 
@@ -233,3 +236,43 @@ def test_a_runner_is_made_of_a_text_or_of_a_run(client):
         client.runner("hi", run_id="r")
     with pytest.raises(TypeError):
         client.runner()
+
+
+def test_plans_and_rounds_are_handed_out_as_messages(client, world):
+    change_agent(world, plan=PlanSpec())
+    world.models.script = planner(plan_of("pure", "unsafe"), plan_of("pure"))
+    it = client.runner("hi", thread_id="t1", timeout=0.5, strategy="plan_execute")
+    seen = []
+    for message in it:
+        if message.plan and len(message.plan.commands) == 2:
+            it.set_plan({"execution_commands": [one for one in message.plan.commands if one["tool_name"] == "pure"]})
+        elif message.records:
+            it.set_plan({"next_action": "response"})
+        seen.append((message.plan is not None, [record["result"] for record in message.records or ()]))
+
+    assert seen == [(True, []), (False, ["pure0"]), (False, [])]
+    assert (it.done().ok, len(planned := world.rows("journal", kind="PlanCommitted"))) == (True, 2)
+    assert planned[0]["body"]["text"] == plan_of("pure", "unsafe")
+    check_all(world.store)
+
+
+def test_a_runner_made_anew_hands_out_the_round_it_finds_held(client, world):
+    change_agent(world, plan=PlanSpec())
+    world.models.script = planner(plan_of("pure"))
+    it = client.runner("hi", thread_id="t1", timeout=0.5, strategy="plan_execute")
+    for message in it:
+        if message.records:
+            break
+    again = client.runner(run_id=it.run_id, timeout=0.5)
+
+    assert [(message.plan is not None, len(message.records or ())) for message in again] == [
+        (False, 1), (True, 0), (False, 0),
+    ]  # fmt: skip
+
+
+def test_a_summary_is_asked_for_from_the_loop(client, world):
+    it = runner(client, world, asks("a"), text("done"))
+    for _ in it:
+        it.compact()
+
+    assert world.row("threads")["compact_asked"] == 2

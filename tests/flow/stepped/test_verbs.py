@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator import views
+from chordage.orchestrator.core.agent import Limits
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, ModelFailed, NotFound, StepRefused
 from chordage.orchestrator.core.intents import StepOn
 from chordage.orchestrator.core.message import WhenBusy
@@ -13,6 +14,7 @@ from chordage.orchestrator.core.stepping import CapPolicy, Control, OnHeld, Stan
 from support import outputs
 from support.driving import USER, asks, consume, text
 from support.invariants import check_all
+from support.one_turn import change_agent
 
 
 def refused(it, verb, **args):
@@ -301,10 +303,22 @@ def test_terms_without_control_step_are_refused(world):
         world.submit(step=StepTerms())
 
 
-def test_a_strategy_that_plans_is_not_stepped(world):
-    with pytest.raises(InvalidMessage, match="plan_execute") as error:
-        world.submit(control=Control.STEP, strategy="plan_execute")
+def test_a_strategy_of_ones_own_is_not_stepped(world):
+    change_agent(world, strategy="own_code:mine")
+    with pytest.raises(InvalidMessage, match="use control 'auto', or one of: direct, react, plan_execute") as error:
+        world.submit(control=Control.STEP)
     assert error.value.field == "control"
+
+
+def test_the_time_in_which_a_reply_is_held_is_none_in_which_the_run_has_worked(world):
+    change_agent(world, limits=Limits(timeout=60))
+    it = consume(world, asks("a"), text("done"))
+    it.next()
+    world.clock.pass_by(1000)
+    it.next()
+    it.next()
+
+    assert (it.look().answer, it.runs) == ("done", 1)
 
 
 @pytest.mark.parametrize("when", ["queued", "ready", "held"])

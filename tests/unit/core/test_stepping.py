@@ -19,6 +19,8 @@ TABLE = {
     "steer": "x x x x x x x x .",
     "params": "x x . x . . x x .",
     "options": "x x x x x x x x .",
+    "compact": "x x x x x x x x .",
+    "plan": ". x . x . . x x .",
     "tool_response": ". . . x x . x . .",
     "retry": ". . . x . . x . .",
     "tool_results": ". . . x x x x . .",

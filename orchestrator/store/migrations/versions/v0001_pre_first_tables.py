@@ -286,6 +286,8 @@ def upgrade() -> None:
         sa.Column("withheld", JSON, nullable=False),
         sa.Column("sent_hash", sa.String(length=64), nullable=True),
         sa.Column("error", JSON, nullable=True),
+        sa.Column("compacts", sa.Integer(), nullable=True),
+        sa.Column("plan", JSON, nullable=True),
         sa.CheckConstraint(
             "max_iterations IS NULL OR max_iterations >= 1", name=op.f("ck_stepped_at_least_one_iteration")
         ),

@@ -1,0 +1,106 @@
+"""A plan that lies with the consumer of its run: carried out, or replaced by another decision.
+
+The decision that counts is recorded when the run moves on, in the commit that opens its round. A consumer may decide
+where no planner was asked as well: before the first plan, behind a round, or where the planner failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chordage.orchestrator import decider, holding, planning
+from chordage.orchestrator.core import settling
+from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.errors import InvalidMessage, StepRefused
+from chordage.orchestrator.core.model import Reply, StopReason
+from chordage.orchestrator.core.moves import RunPlan
+from chordage.orchestrator.core.planning import state
+from chordage.orchestrator.core.planning.normalising import normalise
+from chordage.orchestrator.core.planning.plan import PlanEnd, decision_from
+from chordage.orchestrator.core.planning.state import Planning
+from chordage.orchestrator.core.records import Run
+from chordage.orchestrator.core.settling import Route
+from chordage.orchestrator.core.stepping import Verb
+from chordage.orchestrator.core.transcript import body_of
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.stepping import gating, settle
+from chordage.orchestrator.stepping.gating import At
+from chordage.orchestrator.stepping.request import StepRequest
+from chordage.orchestrator.stepping.settle import Plan
+from chordage.orchestrator.store.look_stepped import Seen
+from chordage.orchestrator.strategies import plans
+
+NOT_OF_A_PLAN = frozenset({Verb.MESSAGES, Verb.TOOL_RESPONSE, Verb.RETRY})
+CONSUMER = "consumer"  # in place of a model, where no planner was asked
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenery:
+    """What a decision is judged against."""
+
+    run: Run
+    agent: AgentSpec
+    at: At
+    planning: Planning
+
+
+def check_verb(request: StepRequest, seen: Seen) -> None:
+    """A plan is no message: nothing is said in its place, and its calls are carried out by `next`."""
+    is_history = request.verb is Verb.PARAMS and request.args.get("messages") is not None
+    if seen.plan is not None and (request.verb in NOT_OF_A_PLAN or is_history):
+        told = "a plan is held: move it on with `next`, put another in its place with `plan`, or `steer`"
+        raise _refused(seen, "plan_held", told)
+
+
+def given(rt: Runtime, seen: Seen, raw: object) -> dict[str, Any]:
+    """Another decision, as the normaliser understands it. What was said of the calls of the one before is void."""
+    if seen.run is None or not plans(seen.run.strategy):
+        raise _refused(seen, "no_plan", "this run does not plan: use a strategy that does")
+    if seen.held is not None and not seen.holds_plan:
+        raise _refused(seen, "no_plan", "an answer is held, and no plan: planning is over")
+    if seen.row.given:
+        raise _refused(seen, "messages_pending", "messages wait to become history: move on with `next` first")
+    decision = normalise(raw)
+    if decision.ends is PlanEnd.UNREADABLE:
+        told = 'give {"execution_commands": [{"tool_name", "tool_kwargs"}]} or {"next_action": "response"}'
+        raise InvalidMessage(f"{told}; got {raw!r:.120}", field="plan")
+    return {"plan": state.body_of(_scenery(rt, seen).planning, decision), "verdicts": {}}
+
+
+def _refused(seen: Seen, code: str, told: str) -> StepRefused:
+    return StepRefused(told, code=code, rev=seen.row.rev, standing=seen.standing.value)
+
+
+def _scenery(rt: Runtime, seen: Seen) -> Scenery:
+    run = settle.run_of(rt, seen)
+    agent = holding.tuned(rt.agents.get(run.agent), seen.row)
+    found = gating.known(rt, run)
+    at = gating.at_step(rt, seen, seen.plan_step, agent, found)
+    read = planning.read(rt, run, agent, found.entries, found.answers).offering(at.scene.specs)
+    return Scenery(run=run, agent=agent, at=at, planning=read)
+
+
+def plan(rt: Runtime, seen: Seen) -> Plan:
+    """What will be written, if nothing has changed until then."""
+    assert seen.plan is not None
+    there = _scenery(rt, seen)
+    decision, reply = decision_from(seen.plan["decision"]), _said(seen)
+    move = decider.next_move(there.run, there.agent, reply, rt.now(), plans=there.planning, plan=decision)
+    asks = planning.asks_of(move, seen.plan_step, there.agent) if isinstance(move, RunPlan) else {}
+    rule = settling.planned(settle.held_by(seen), move, list(asks.values()))
+    body = {**_body(seen, reply), **state.body_of(there.planning, decision)}
+    plain = Plan(rule=rule, step=seen.plan_step, planned=body, told=planning.told(there.planning))
+    if rule.route is not Route.TOOLS and not rule.open_ids:
+        return plain
+    return settle.opened(rt, seen, plain, there.at, asks)
+
+
+def _said(seen: Seen) -> Reply:
+    return seen.reply or Reply(text="", asks=(), stop=StopReason.END, model=CONSUMER)
+
+
+def _body(seen: Seen, reply: Reply) -> Mapping[str, Any]:
+    """As the planner said it, whatever was put in its place."""
+    return seen.held.body if seen.held is not None else body_of(reply)
