@@ -64,7 +64,7 @@ def _pass(tx: Tx, rt: Runtime, seen: Run, agent: AgentSpec) -> Crossing | None:
 def replay_if_due(tx: Tx, rt: Runtime, run: Run, agent: AgentSpec) -> list[Intent] | None:
     """Only what was decided goes on, and the run nowhere. The run is locked."""
     answered = answers_of(tx, run)
-    due = resuming.due(calls.unsettled(tx, run.id), answered, agent.tool_mode)
+    due = children.in_turn(agent, resuming.due(calls.unsettled(tx, run.id), answered, agent.tool_mode), answered)
     return _replay(tx, rt, run, agent, due, answered) if due else None
 
 

@@ -88,6 +88,12 @@ def wake(tx: Tx, rt: Runtime, run: Run) -> Advance:
     return Advance(run_id=run.id, group=run.group)
 
 
+def may_go_on(tx: Tx, run: Run, mode: ToolMode) -> bool:
+    """Whether some call of it could be carried out now: it was decided about, or what it stood behind is settled."""
+    decided = {s.call_id for s in suspensions.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
+    return bool(resuming.due(calls.unsettled(tx, run.id), decided, mode))
+
+
 def _is_decided(tx: Tx, run: Run, mode: ToolMode) -> bool:
     decided = {s.call_id for s in suspensions.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
     return bool(decided) and bool(resuming.due(calls.unsettled(tx, run.id), decided, mode))

@@ -280,7 +280,8 @@ def _no_longer_held(rt: Runtime, turn_id: str, run_id: str | None) -> list[Inten
         if row.drive is Drive.STEP and row.on_held is OnHeld.CANCEL:
             ended = ending.end_run(tx, rt, run, cancelled(NOT_MOVED_ON), content=NOT_MOVED_ON)
             stepped.change(tx, row, held_until=None)
-        elif row.drive is Drive.STEP and row.on_held is OnHeld.PARK:
+        elif row.drive is Drive.STEP and (row.on_held is OnHeld.PARK or row.error is not None):
+            # A request that failed is not made again and again with nobody there.
             stepped.change(tx, row, held_until=None, parked=True)
             return []
         else:

@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from chordage.orchestrator import answering, decider, holding
+from chordage.orchestrator import answering, children, decider, holding, resting
 from chordage.orchestrator.core import client_messages
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import InvalidMessage, StepRefused
 from chordage.orchestrator.core.intents import CommitRound, Intent
 from chordage.orchestrator.core.moves import RunTools
+from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_CALL, CallStatus
 from chordage.orchestrator.core.suspending import Action, DecisionRequest, Suspension
@@ -64,7 +65,7 @@ def opening_of_reply(rt: Runtime, seen: Seen) -> Opening | None:
 def open_while_held(tx: Tx, rt: Runtime, seen: Seen, opening: Opening | None) -> Done:
     """Carried out now; the history is what it was, and the run comes back to its consumer."""
     if opening is None:
-        return Done(changes={}, intents=[])
+        return Done(changes={}, intents=_move_on(tx, rt, seen))
     run = seen.run
     assert run is not None
     intents = gating.send(tx, rt, run, opening, rounds=0, rested_ms=settle.rested_ms(rt, run))
@@ -126,10 +127,21 @@ def supplied(tx: Tx, rt: Runtime, seen: Seen, results: Sequence[Mapping[str, Any
     given = {one["ask_id"]: one for one in results}
     by_ask = {call.ask_id: call for call in seen.calls}
     early = {ask_id: _verdict(one) for ask_id, one in given.items() if ask_id not in by_ask}
+    given_up: list[Intent] = []
     for ask_id in given.keys() & by_ask.keys():
         _supply(tx, rt, seen, by_ask[ask_id], given[ask_id])
+        given_up += children.given_up(tx, call_id=by_ask[ask_id].id)
     changes = {"verdicts": {**seen.row.verdicts, **early}} if early else {}
-    return Done(changes=changes, intents=_commit(seen))
+    return Done(changes=changes, intents=[*given_up, *_commit(seen), *_move_on(tx, rt, seen)])
+
+
+def _move_on(tx: Tx, rt: Runtime, seen: Seen) -> list[Intent]:
+    """What stood behind a call that is settled now, or was decided meanwhile, goes on; the run comes back then."""
+    run = seen.run
+    if run is None or not run.suspended or run.reason is not Reason.HELD:
+        return []
+    mode = rt.agents.get(run.agent).tool_mode
+    return [resting.wake(tx, rt, run)] if resting.may_go_on(tx, run, mode) else []
 
 
 def check_results(seen: Seen, results: Sequence[Any]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chordage.orchestrator import decider, ending, holding, planning, resting, shaping
+from chordage.orchestrator import children, decider, ending, holding, planning, resting, shaping
 from chordage.orchestrator.core import client_messages
 from chordage.orchestrator.core.errors import StepRefused
 from chordage.orchestrator.core.intents import Advance, Intent
@@ -133,8 +133,8 @@ def _run(seen: Seen) -> Run:
 def held_by(seen: Seen) -> Held:
     row = seen.row
     return Held(
-        reply=seen.reply, mutated=row.mutated, given=row.given, steered=bool(row.steers), kept=_run(seen).kept,
-        iteration=row.iteration, max_iterations=row.max_iterations, cap_policy=row.cap_policy,
+        reply=seen.reply, mutated=row.mutated, given=row.given, steered=bool(row.steers or _run(seen).steers),
+        kept=_run(seen).kept, iteration=row.iteration, max_iterations=row.max_iterations, cap_policy=row.cap_policy,
     )  # fmt: skip
 
 
@@ -193,16 +193,34 @@ def write(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
     entries = _entries(seen, plan.step, plan.output, plan.planned)
     rows = [journal.entry(run.thread_id, run.id, one.step, one.kind, one.body, now) for one in entries]
     journal.append(tx, rows)
-    if plan.stale:
-        suspensions.close_of_calls(tx, plan.stale)
-        claims.close_some(tx, plan.stale, code=plan.rule.closes or "not_run", content=NOT_RUN, now=now)
+    given_up = _give_up(tx, rt, run, _all_stale(tx, seen, plan), code=plan.rule.closes or "not_run")
     match plan.rule.route:
         case Route.TOOLS:
-            return _into_the_round(tx, rt, seen, plan)
+            done = _into_the_round(tx, rt, seen, plan)
         case Route.ASK:
-            return _to_the_model(tx, rt, seen, plan)
+            done = _to_the_model(tx, rt, seen, plan)
         case Route.END:
-            return _to_the_end(tx, rt, seen, plan)
+            done = _to_the_end(tx, rt, seen, plan)
+    return replace(done, intents=[*given_up, *done.intents])
+
+
+def _all_stale(tx: Tx, seen: Seen, plan: Plan) -> list[str]:
+    """Where the consumer has given the whole history anew, also what is open of rounds before."""
+    if not seen.row.replaces:
+        return plan.stale
+    of_reply = {call.id for call in seen.calls}
+    return [*plan.stale, *(call.id for call in calls.unsettled(tx, _run(seen).id) if call.id not in of_reply)]
+
+
+def _give_up(tx: Tx, rt: Runtime, run: Run, call_ids: Sequence[str], *, code: str) -> list[Intent]:
+    """Nobody wants these calls any more, nor is asked about them, nor are their sub-agents to go on."""
+    if not call_ids:
+        return []
+    suspensions.close_of_calls(tx, call_ids)
+    claims.close_some(tx, call_ids, code=code, content=NOT_RUN, now=rt.now())
+    if not run.children:
+        return []
+    return [intent for call_id in call_ids for intent in children.given_up(tx, call_id=call_id)]
 
 
 _SETTLED: Mapping[str, Any] = {

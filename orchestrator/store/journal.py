@@ -136,7 +136,8 @@ def of_run(tx: Tx, run_id: str) -> list[Entry]:
 
 def was_refused(tx: Tx, run_id: str) -> bool:
     """Whether an answer to the last message of this run was refused already."""
-    marks = has(journal.c.kind, Checkpoint.USER_MESSAGE, Checkpoint.OUTPUT_REFUSED)
+    words = (Checkpoint.USER_MESSAGE, Checkpoint.CLIENT_MESSAGES, Checkpoint.CLIENT_STEERS)
+    marks = has(journal.c.kind, *words, Checkpoint.OUTPUT_REFUSED)
     found = select(journal.c.kind).where(journal.c.run_id == run_id, marks).order_by(journal.c.id.desc()).limit(1)
     return tx.execute(found).scalar() == Checkpoint.OUTPUT_REFUSED.value
 
