@@ -237,6 +237,16 @@ def test_a_steer_while_a_plan_is_carried_out_reaches_the_next_planner(world):
     check_all(world.store)
 
 
+def test_a_steer_right_before_the_planner_is_asked_reaches_it(world):
+    it = consume(world, plan_of("pure"))
+    it.next()
+    it.next()
+    world.step(it.turn, "next")
+    it.do("steer", text="S")
+
+    assert plans_asked(world)[1]["input"]["user_input"] == "find out\n\nS"
+
+
 def test_records_can_be_supplied_for_commands_that_were_not_carried_out(world):
     it = consume(world, plan_of("unsafe", "pure"))
     first, second = it.next().reply.asks
