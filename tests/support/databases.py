@@ -1,6 +1,7 @@
 """Fresh databases for tests, SQLite and PostgreSQL: empty ones, and migrated ones.
 
 Migrating takes longer than most tests. So each session migrates one template per backend and every test gets a copy.
+A copy in PostgreSQL takes longer than most tests as well: it is emptied and given to the next test.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from support import emptying
 from support.postgres import Postgres
 
 BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
@@ -29,6 +31,9 @@ class Databases:
         self._upgrade = upgrade
         self._numbers = itertools.count()
         self._template = functools.cache(self._make_template)
+        self._copies: set[str] = set()  # of the template, in PostgreSQL
+        self._shape: emptying.Shape | None = None
+        self._free: list[str] = []  # those of them that nobody has
 
     def empty(self, backend: str) -> str:
         if backend == "postgres":
@@ -38,13 +43,23 @@ class Databases:
     def migrated(self, backend: str) -> str:
         template = self._template(backend)
         if backend == "postgres":
-            return self._postgres().create_database(template)
+            return self._free.pop() if self._free else self._copy_of(template)
         copy = self.empty(backend)
         shutil.copyfile(_file(template), _file(copy))
         return copy
 
+    def _copy_of(self, template: str) -> str:
+        url = self._postgres().create_database(template)
+        self._copies.add(url)
+        self._shape = self._shape or emptying.shape_of(url)
+        return url
+
     def drop(self, url: str) -> None:
+        if url in self._copies and self._shape and emptying.emptied(url, self._shape):
+            self._free.append(url)
+            return
         if not url.startswith("sqlite"):
+            self._copies.discard(url)
             self._postgres().drop_database(url)
             return
         for file in _file(url).parent.glob(f"{_file(url).name}*"):
