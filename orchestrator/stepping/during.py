@@ -97,7 +97,8 @@ def _named(ask_ids: Sequence[Any], known: Collection[str], field: str) -> Sequen
         raise InvalidMessage("name at least one call", field=field)
     for place, ask_id in enumerate(ask_ids):
         if ask_id not in known:
-            told = f"{ask_id!r} is no call of the reply that is held; there are: {', '.join(sorted(known)) or 'none'}"
+            there = ", ".join(sorted(known)) or "none; one of an earlier reply that waits is answered in the inbox"
+            told = f"{ask_id!r} is no call of the reply that is held; there are: {there}"
             raise InvalidMessage(told, field=f"{field}.{place}")
     return ask_ids
 
