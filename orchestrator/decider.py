@@ -186,9 +186,13 @@ def _ask_again(
 def _hold(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
     assert scene.terms is not None
     rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
-    return holding.hold_reply(
+    crossing = holding.hold_reply(
         tx, rt, at, judged.reply, rows, kept=judged.keeps, withheld=list(scene.withheld), sent=scene.terms.sent
     )
+    if not crossing.held or not at.run.suspended or not resting.may_go_on(tx, at.run, scene.agent.tool_mode):
+        return crossing
+    # Somebody decided while the model was asked: what waited goes on, and the run comes back to its consumer.
+    return replace(crossing, intents=[*crossing.intents, resting.wake(tx, rt, at.run)])
 
 
 def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:

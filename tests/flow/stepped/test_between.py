@@ -12,7 +12,7 @@ from support.fakes import asking, spoken
 from support.family import ask, by_agent, change, settle_in
 from support.invariants import check_all
 from support.one_turn import change_agent, statuses
-from support.questions import asks_once
+from support.questions import approval, asks_once
 
 
 def of_a_family(world, *replies) -> Consumer:
@@ -129,3 +129,25 @@ def test_a_request_that_failed_is_not_made_for_ever_with_nobody_there(world):
         world.sweep(10)
     assert len(world.models.prompts) == 1
     assert Consumer(world, turn).look().standing is Standing.PARKED
+
+
+def test_what_was_decided_while_the_model_was_asked_goes_on_though_the_reply_is_held(world):
+    change_agent(world, mixed_round=MixedRound.CONTINUE)
+    driven = consume(world, asks("a", "b"), text("mid"), text("fin"))
+    world.tools.asks = asks_once(0)
+    driven.next()
+    before = world.models.before_reply
+
+    def decide(prompt):
+        world.models.before_reply = before
+        world.decide(approval(world.inbox()[0]))
+
+    world.models.before_reply = decide
+    driven.next()
+
+    assert statuses(world) == ["succeeded", "succeeded"]
+    assert driven.look().standing is Standing.HELD
+    for _ in range(3):
+        if driven.look().standing is not Standing.DONE:
+            driven.next()
+    check_all(world.store)
