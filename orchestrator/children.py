@@ -188,9 +188,8 @@ def are_at_work(tx: Tx, run: Run) -> bool:
 
 
 def close_waits(tx: Tx, rt: Runtime, run: Run, *, code: str) -> None:
-    """The run ends, and children of it are at work: nobody may believe that they did nothing."""
-    waiting = rows.waiting_calls(tx, run.id)
-    claims.close_some(tx, waiting, code=code, content=sub_agents.CUT_OFF, now=rt.now())
+    """The run ends before the answers of its children were used: nobody may believe that they did nothing."""
+    claims.close_some(tx, rows.asked_by(tx, run.id), code=code, content=sub_agents.CUT_OFF, now=rt.now())
 
 
 def after_end(tx: Tx, rt: Runtime, run: Run, ending: Ending, text: str | None) -> list[Intent]:

@@ -18,7 +18,9 @@ _SCHEMA = {
     "required": [ARGUMENT],
     "additionalProperties": False,
 }
-CUT_OFF = "The sub-agent was cut off before it answered. If it had started, what it did may have taken effect."
+CUT_OFF = (
+    "This was cut off before the sub-agent's answer was used. If it had started, what it did may have taken effect."
+)
 _ANSWERS = {Reason.NATURAL_END, Reason.BEHAVIOR_REQUESTED}
 _SAID = {
     Reason.STOPPED: ("child_stopped", "The sub-agent was stopped before it was done"),

@@ -131,7 +131,8 @@ def supplied(tx: Tx, rt: Runtime, seen: Seen, results: Sequence[Mapping[str, Any
     given_up: list[Intent] = []
     for ask_id in given.keys() & by_ask.keys():
         _supply(tx, rt, seen, by_ask[ask_id], given[ask_id])
-        given_up += children.given_up(tx, call_id=by_ask[ask_id].id)
+        if seen.run is not None and seen.run.children:
+            given_up += children.given_up(tx, call_id=by_ask[ask_id].id)
     changes = {"verdicts": {**seen.row.verdicts, **early}} if early else {}
     return Done(changes=changes, intents=[*given_up, *_commit(seen), *_move_on(tx, rt, seen)])
 

@@ -14,6 +14,7 @@ from chordage.orchestrator.store.schema import (
     ASKED_OF_PEOPLE,
     OPEN_SUSPENSIONS,
     QUEUED_TURNS,
+    UNSETTLED_SUSPENSIONS,
     UNWANTED_TURNS,
     has,
     runs,
@@ -44,9 +45,12 @@ def ask_people(tx: Tx, root_run: str) -> bool:
     return tx.execute(of_tree.limit(1)).first() is not None
 
 
-def waiting_calls(tx: Tx, run_id: str) -> list[str]:
-    """The calls of this run whose child has not answered yet."""
-    return list(tx.execute(select(suspensions.c.call_id).where(suspensions.c.run_id == run_id, *_OPEN)).scalars())
+def asked_by(tx: Tx, run_id: str) -> list[str]:
+    """The calls of this run whose child has not answered yet, or whose answer was not used yet."""
+    asked = select(suspensions.c.call_id).where(
+        suspensions.c.run_id == run_id, suspensions.c.why == Why.CHILD.value, UNSETTLED_SUSPENSIONS
+    )
+    return list(tx.execute(asked).scalars())
 
 
 def question(tx: Tx, call_id: str) -> str | None:

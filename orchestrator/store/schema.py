@@ -446,6 +446,7 @@ RUNNING_RUNS = has(runs.c.status, RunStatus.RUNNING)
 # A call without a lease is parked: it stands behind one that is suspended, and nobody was sent for it.
 FLYING_CALLS = and_(has(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
 OPEN_SUSPENSIONS = has(suspensions.c.status, SuspensionStatus.OPEN)
+UNSETTLED_SUSPENSIONS = has(suspensions.c.status, *sorted(UNSETTLED))
 ASKED_OF_PEOPLE = and_(OPEN_SUSPENSIONS, suspensions.c.why != literal_column("'child'"))
 UNWANTED_TURNS = and_(turns.c.cancel_asked == literal_column("1"), turns.c.status != literal_column("'done'"))
 QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)

@@ -18,10 +18,8 @@ from chordage.orchestrator.core.suspending import (
     Why,
     digest,
 )
-from chordage.orchestrator.store.schema import OPEN_SUSPENSIONS, UNSETTLED, calls, has, suspensions
+from chordage.orchestrator.store.schema import OPEN_SUSPENSIONS, UNSETTLED_SUSPENSIONS, calls, has, suspensions
 from chordage.orchestrator.store.tx import Tx
-
-_UNSETTLED = has(suspensions.c.status, *sorted(UNSETTLED))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +73,7 @@ def named(tx: Tx, target: str) -> Suspension | None:
 
 
 def unsettled(tx: Tx, run_id: str) -> list[Suspension]:
-    found = select(suspensions).where(suspensions.c.run_id == run_id, _UNSETTLED).order_by(suspensions.c.id)
+    found = select(suspensions).where(suspensions.c.run_id == run_id, UNSETTLED_SUSPENSIONS).order_by(suspensions.c.id)
     return [from_row(row) for row in tx.execute(found).mappings()]
 
 
@@ -103,13 +101,13 @@ def escalate(tx: Tx, suspension_id: str, now: datetime) -> bool:
 
 def close_of_run(tx: Tx, run_id: str) -> None:
     """The run ended without an answer."""
-    closed = update(suspensions).where(suspensions.c.run_id == run_id, _UNSETTLED)
+    closed = update(suspensions).where(suspensions.c.run_id == run_id, UNSETTLED_SUSPENSIONS)
     tx.execute(closed.values(status=SuspensionStatus.SUPERSEDED.value))
 
 
 def close_of_calls(tx: Tx, call_ids: Collection[str]) -> None:
     """The calls were settled in another way."""
-    closed = update(suspensions).where(suspensions.c.call_id.in_(sorted(call_ids)), _UNSETTLED)
+    closed = update(suspensions).where(suspensions.c.call_id.in_(sorted(call_ids)), UNSETTLED_SUSPENSIONS)
     tx.execute(closed.values(status=SuspensionStatus.SUPERSEDED.value))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.orchestrator.core.agent import PlanSpec, WhenBusy
+from chordage.orchestrator.core.agent import PlanSpec, SubAgent, WhenBusy
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import UserSays
 from chordage.orchestrator.core.stepping import Control, Standing, StepTerms
@@ -37,6 +37,27 @@ def test_nobody_is_told_that_a_sub_agent_did_nothing_which_was_cut_off(world):
     assert (cut["status"], cut["content"]) == ("cancelled", CUT_OFF)
     assert world.row("runs", id=first["run_id"])["code"] == "interrupted"
     check_all(world.store)
+
+
+def test_nor_that_one_did_nothing_which_has_answered_while_another_was_at_work(world):
+    settle_in(world)
+    change(world, "ada", agents=(SubAgent(agent="bob"), SubAgent(agent="cleo")))
+    world.models.script = Lines({"ada": [[ask("bob"), ask("cleo")]], "bob": [[("unsafe", {"n": 0})]]})
+    world.submit("first", group=Group.CHAT)
+    while not any(turn["agent"] == "bob" and turn["status"] == "done" for turn in world.rows("turns")):
+        is_cleos = [intent for intent in world.pending if cleo_is_meant(world, intent)]
+        intent = next(intent for intent in world.pending if intent not in is_cleos)
+        world.pending.remove(intent)
+        world.deliver(intent)
+    world.submit("stop that", when_busy=WhenBusy.INTERRUPT, group=Group.CHAT)
+
+    first = world.rows("turns")[0]
+    assert [call["content"] for call in world.rows("calls", run_id=first["run_id"])] == [CUT_OFF, CUT_OFF]
+
+
+def cleo_is_meant(world, intent) -> bool:
+    hint = getattr(intent, "hint", None)
+    return hint is not None and world.row("turns", id=hint.turn_id)["agent"] == "cleo"
 
 
 def test_by_habit_a_chore_cuts_no_tree_off(world):
