@@ -8,11 +8,12 @@ faster, whatever was sent.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any
+
+from chordage.orchestrator.core import json_values
 
 DEPTH = 64  # deeper values break readers further down
 NEAR = 40  # characters of the text that are shown around a mistake
@@ -74,14 +75,14 @@ def _bracketed(text: str) -> str | None:
 
 def _loaded(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_refused, parse_float=_number)
+        return json_values.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         near = text[max(0, error.pos - NEAR) : error.pos + NEAR]
         why = f"{error.msg} at line {error.lineno}, column {error.colno}, near {near!r}"
         raise NoValue(f"it is not one JSON value: {why}") from error
     except RecursionError as error:
         raise NoValue(f"it is nested more than {DEPTH} levels deep") from error
-    except ValueError as error:  # Python's own limit for the digits of a number
+    except ValueError as error:  # also Python's own limit for the digits of a number
         raise NoValue(f"it is not one JSON value: {error}") from error
 
 
@@ -91,17 +92,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise NoValue(f"the key {twice!r} stands twice in one object")
     return found
-
-
-def _refused(word: str) -> NoReturn:
-    raise NoValue(f"{word} is no JSON")
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise NoValue(f"the number {text[:NEAR]} is too large")
-    return value
 
 
 def _is_deeper_than(value: Any, limit: int) -> bool:

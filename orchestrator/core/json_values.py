@@ -1,11 +1,29 @@
-"""Values that JSON has: how two are compared, and how many become one list."""
+"""Values that JSON has: how they are read, how two are compared, and how many become one list."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
+
+
+def loads(text: str | bytes, **how: Any) -> Any:
+    """Raises ValueError. Python reads more than JSON has, and PostgreSQL would refuse the row later on: NaN, infinity,
+    and numbers that become infinite.
+    """
+    return json.loads(text, parse_constant=_refuse, parse_float=_finite, **how)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {digits[:40]} is too large")
+    return number
 
 
 def canonical(value: Any) -> str:

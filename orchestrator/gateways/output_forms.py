@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from chordage.orchestrator.core.output import COMPLAINTS, place
+from chordage.orchestrator.gateways.schemas import validator
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -26,7 +27,7 @@ class SchemaForm:
     def problems(self, value: Any) -> list[str]:
         from jsonschema.exceptions import best_match  # heavy: only who demands output pays for it
 
-        errors = islice(_validator(self.schema).iter_errors(value), COMPLAINTS + 1)
+        errors = islice(validator(self.schema).iter_errors(value), COMPLAINTS + 1)
         worst = [best_match([error]) for error in errors]  # of several alternatives, the one that was nearly met
         return [f"{place(list(error.absolute_path))}: {error.message}" for error in worst if error is not None]
 
@@ -58,19 +59,12 @@ def fault_of(schema: dict[str, Any]) -> str | None:
     from jsonschema.exceptions import SchemaError
 
     try:
-        _validator(schema).check_schema(schema)
+        validator(schema).check_schema(schema)
     except SchemaError as error:
         return f"{place(list(error.absolute_path))}: {error.message}"
     dangling = _dangling(schema)
     remedy = "it must point into the schema itself, as #/$defs/name does"
     return None if dangling is None else f"the reference {dangling!r} leads nowhere; {remedy}"
-
-
-def _validator(schema: dict[str, Any]) -> Any:
-    from jsonschema import Draft202012Validator
-    from referencing import Registry
-
-    return Draft202012Validator(schema, registry=Registry())  # one that knows no way into the network
 
 
 def _dangling(schema: dict[str, Any]) -> str | None:

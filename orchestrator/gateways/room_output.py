@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from chordage.orchestrator.core import json_values
 from chordage.orchestrator.core.agent import OutputUse
 from chordage.orchestrator.gateways import output_forms, room_tools
 from chordage.orchestrator.gateways.output_forms import ModelForm, SchemaForm
@@ -58,7 +59,7 @@ def _from_table(table: Table) -> OutputUse | None:
 def _from_file(table: Table, path: Path, reads: Traces) -> OutputUse | None:
     reads[path] = trace_of(path)  # before it is read: what changes meanwhile is then seen
     try:
-        schema = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_refuse)
+        schema = json_values.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         table.complain("output", f"{path} cannot be read ({error}); a path is relative to the room")
         return None
@@ -69,10 +70,6 @@ def _from_file(table: Table, path: Path, reads: Traces) -> OutputUse | None:
         table.complain("output", f"{path} must hold a JSON Schema, an object; got {json.dumps(schema)[:80]}")
         return None
     return _checked(table, "output", schema, f"{path}: ")
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON value")
 
 
 def _checked(table: Table, key: str, schema: dict[str, Any], where: str) -> OutputUse | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from chordage.orchestrator.core import json_values
 from chordage.orchestrator.core.errors import InvalidDecision
 from chordage.workers.cli.letting_go import let_go
 from chordage.workers.cli.message import INTERRUPTED, SOURCE
@@ -29,13 +29,9 @@ answer; 2 an answer or an option is wrong. Unless it is 0, nothing is stored.
 
 def json_from(text: str, given: str, field: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_json)
+        return json_values.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidDecision(f"give {given} as JSON: {error}", field=field) from error
-
-
-def _no_json(word: str) -> None:
-    raise ValueError(f"{word} is no JSON value")
 
 
 def carry(fields_of: Callable[[Runtime], Fields], *, as_json: bool) -> None:

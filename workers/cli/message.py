@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from chordage.config.settings import Settings
+from chordage.orchestrator.core import json_values
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.message import SELF_MADE, Bounds, Origin, Sender, TurnRequest, check
 from chordage.orchestrator.core.reasons import DISPOSITION_OF
@@ -49,16 +49,12 @@ def meta_from(option: str | None) -> dict[str, Any]:
     if option is None:
         return {}
     try:
-        meta = json.loads(option, parse_constant=_no_json)
-    except ValueError as error:
+        meta = json_values.loads(option)
+    except (ValueError, RecursionError) as error:
         raise InvalidMessage(f"--meta is not JSON: {error}", field="meta") from error
     if not isinstance(meta, dict):
         raise InvalidMessage(f'--meta must be a JSON object, such as {{"ticket": 7}}, not {option:.40}', field="meta")
     return meta
-
-
-def _no_json(word: str) -> None:
-    raise ValueError(f"{word} is no JSON value")
 
 
 def sender_of(origin: Origin) -> Sender:

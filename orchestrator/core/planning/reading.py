@@ -8,12 +8,11 @@ an object begins and ends are those of `short_circuit`, so that a reply means th
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
-from chordage.orchestrator.core import storable
+from chordage.orchestrator.core import json_values, storable
 
 LISTS = ("execution_commands", "tool_commands")
 PLAN_KEYS = frozenset({"next_action", "use_tool", "tool_command", *LISTS})
@@ -57,7 +56,7 @@ def load(source: str) -> Any:
     """
     if _end(source, 0)[1] > DEPTH_MAX:
         raise ValueError(f"it is nested more than {DEPTH_MAX} deep")
-    value = json.loads(source, strict=False, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_first_wins)
+    value = json_values.loads(source, strict=False, object_pairs_hook=_first_wins)
     return storable.json(value)
 
 
@@ -93,12 +92,3 @@ def _first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         found.setdefault(key, value)
     return found
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    return number if math.isfinite(number) else _refuse(digits)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a number that JSON has")

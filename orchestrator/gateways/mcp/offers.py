@@ -13,6 +13,7 @@ from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.mcp import naming
 from chordage.orchestrator.gateways.mcp.listing import Listed
 from chordage.orchestrator.gateways.mcp.server import McpServer
+from chordage.orchestrator.gateways.schemas import validator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,12 +61,11 @@ def _offer(server: McpServer, tool: Listed) -> Offer:
 def _why_unusable(schema: dict[str, Any]) -> str | None:
     """One schema that a provider refuses would cost every call of the model, with all other tools."""
     from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import Draft202012Validator, validator_for
 
     if schema.get("type", "object") != "object":
         return f"its arguments are no object but {schema['type']!r}"
     try:
-        validator_for(schema, default=Draft202012Validator).check_schema(schema)
+        validator(schema, of_its_own=True).check_schema(schema)
     except SchemaError as error:
         return f"its schema is none: {error.message}"
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from chordage.orchestrator.gateways.schemas import validator
 from chordage.orchestrator.gateways.tools.arguments import COMPLAINTS, Arguments, Unfit
 
 TEXT_LIMIT = 300
@@ -38,10 +39,7 @@ class SchemaArguments(Arguments):
 
     @cached_property
     def _validator(self) -> Any:
-        from jsonschema.validators import Draft202012Validator, validator_for
-        from referencing import Registry
-
-        return validator_for(self.schema, default=Draft202012Validator)(self.schema, registry=Registry())
+        return validator(self.schema, of_its_own=True)
 
 
 def _line(error: Any) -> str:

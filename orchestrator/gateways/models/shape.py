@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import math
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
+from chordage.orchestrator.core import json_values
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.gateways.models.attempt import AttemptFailed
 
@@ -18,7 +17,7 @@ def malformed(why: str) -> AttemptFailed:
 
 def parsed(text: str | bytes) -> dict[str, Any]:
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json_values.loads(text)
     except (ValueError, RecursionError) as error:
         raise malformed(f"the answer is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -57,7 +56,7 @@ def arguments(raw: str) -> dict[str, Any] | None:
     if not raw.strip():
         return {}
     try:
-        value = json.loads(raw, parse_constant=_refuse, parse_float=_finite)
+        value = json_values.loads(raw)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -68,16 +67,6 @@ def clean(text: str) -> str:
     if text.isascii():
         return text.replace("\0", "")
     return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    return number if math.isfinite(number) else _refuse(digits)
-
-
-def _refuse(constant: str) -> NoReturn:
-    # NaN and Infinity are Python's own extension; PostgreSQL's JSONB would refuse the row later on.
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _kind(value: object) -> str:
