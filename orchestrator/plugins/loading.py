@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec, PluginUse
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.json_values import canonical
+from chordage.orchestrator.plugins import named
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
 from chordage.orchestrator.plugins.crew import HOOK_SECONDS, Crew
 from chordage.orchestrator.plugins.permission import Permission
@@ -60,7 +60,10 @@ class Crews:
 
 def plugin_of(use: PluginUse) -> Plugin:
     """Raises PluginRefused."""
-    kind = _kind(use.use)
+    try:
+        kind = _kind(use.use)
+    except named.NotLoaded as error:
+        raise PluginRefused(str(error)) from error
     _check_options(kind, use.options)
     try:
         return kind(**use.options)
@@ -83,7 +86,7 @@ def _kind(name: str) -> type[Plugin]:
         return SHIPPED[name]
     offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name in offered:
-        return _checked(_from_entry_point(offered[name]), name)
+        return _checked(named.loaded(offered[name]), name)
     if _PATH.fullmatch(name):
         return _checked(_from_path(name), name)
     known = sorted({*SHIPPED, *offered})
@@ -92,32 +95,12 @@ def _kind(name: str) -> type[Plugin]:
     raise PluginRefused(f"there is no such plugin; {hint} One of your own is written as module:Class")
 
 
-def _from_entry_point(point: EntryPoint) -> Any:
-    try:
-        return point.load()
-    except (Exception, SystemExit) as error:
-        raise PluginRefused(
-            f"its entry point {point.value} cannot be loaded ({type(error).__name__}: {error}); "
-            "repair or remove the package that offers it"
-        ) from error
-
-
 def _from_path(path: str) -> Any:
     name, _, attribute = path.partition(":")
-    importlib.invalidate_caches()  # the file may have been written a moment ago
-    try:
-        module = importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # a script without a main guard ends "the program"
-        raise PluginRefused(_not_imported(name, error)) from error
+    module = named.module(name)
     if not hasattr(module, attribute):
         raise PluginRefused(f"module {name} has no {attribute!r}; {_classes_in(module)}")
     return getattr(module, attribute)
-
-
-def _not_imported(name: str, error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-        return f"there is no module {error.name}; put {error.name.partition('.')[0]}.py into the room, or install it"
-    return f"importing module {name} raised {type(error).__name__}: {error}"
 
 
 def _classes_in(module: Any) -> str:
@@ -138,13 +121,13 @@ def _checked(found: Any, name: str) -> type[Plugin]:
 
 def _check_options(kind: type[Plugin], options: dict[str, Any]) -> None:
     parameters = inspect.signature(kind).parameters.values()
-    named = {p.name for p in parameters if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}}
+    options_there = {p.name for p in parameters if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for option in options:
-            if option not in named:
-                raise PluginRefused(_no_such_option(option, named), option=option)
+            if option not in options_there:
+                raise PluginRefused(_no_such_option(option, options_there), option=option)
     for p in parameters:
-        if p.default is p.empty and p.name in named and p.name not in options:
+        if p.default is p.empty and p.name in options_there and p.name not in options:
             raise PluginRefused(f"the option {p.name!r} is missing")
 
 

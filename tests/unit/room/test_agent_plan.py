@@ -67,7 +67,10 @@ def test_without_a_table_an_agent_plans_as_usual(folder):
         ("timeout = -1", "agent.toml:5: plan.timeout: must be a number of seconds"),
         ('out_of_scope = "skip"', "agent.toml:5: plan.out_of_scope: must be one of fail_command, refuse_batch"),
         ("max_round = 3", "agent.toml:5: plan.max_round: there is no such key; did you mean max_rounds?"),
-        ('planner = "my_plans:nothing"', "agent.toml:5: plan.planner: planner 'my_plans:nothing' cannot be imported"),
+        (
+            'planner = "my_plans:nothing"',
+            "agent.toml:5: plan.planner: module my_plans has no 'nothing'; there are: own, plan",
+        ),
         ('planner = "my_plans:text"', "agent.toml:5: plan.planner: planner 'my_plans:text' is no function"),
         ('planner = "best"', "agent.toml:5: plan.planner: there is no planner 'best'; give an import path"),
     ],
@@ -88,8 +91,8 @@ def test_a_strategy_of_the_rooms_own_is_named_by_its_path(folder, functions):
             "reakt",
             "agent.toml:2: strategy: must be one of direct, plan_execute, react, or module:function; got 'reakt'",
         ),
-        ("my_plans:no", "agent.toml:2: strategy: strategy 'my_plans:no' cannot be imported: AttributeError"),
-        ("nowhere:own", "agent.toml:2: strategy: strategy 'nowhere:own' cannot be imported: ModuleNotFoundError"),
+        ("my_plans:no", "agent.toml:2: strategy: module my_plans has no 'no'; there are: own, plan"),
+        ("nowhere:own", "agent.toml:2: strategy: there is no module nowhere; put nowhere.py into the room"),
     ],
 )
 def test_a_strategy_that_is_not_there_is_told_with_its_line(folder, functions, strategy, told):
