@@ -10,6 +10,8 @@ ChordageError
 │   │   └── StepRefused      a stepped run does not take this verb now; says why in a code, and at which revision
 │   ├── RoomError            agent.toml or a tool import is broken
 │   ├── ConfigError          a setting is missing or wrong
+│   ├── QueueFull            a group takes no more for now; says after how many seconds to try again
+│   ├── Undeliverable        a channel refuses a reply for good: trying again would not help
 │   └── Unavailable          a service we need does not answer
 │       └── WrongSchema      the database is older or newer than this code
 ├── ModelFailed              all attempts at a model call failed; carries the attempts
@@ -87,6 +89,22 @@ class RoomError(UserError):
 
 class ConfigError(UserError):
     """A setting is missing or wrong."""
+
+
+class QueueFull(UserError):
+    """The group takes no more turns for now."""
+
+    def __init__(self, message: str, retry_after: float = 5.0) -> None:
+        super().__init__(message)
+        self.args = (message, retry_after)  # with all of it in them, it comes whole out of a Celery result
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Undeliverable(UserError):
+    """The channel refuses this reply for good."""
 
 
 class Unavailable(UserError):

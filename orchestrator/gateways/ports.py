@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
+from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.model import Prompt, Reply
 from chordage.orchestrator.core.suspending import Question
 
@@ -123,6 +124,27 @@ class Events(Protocol):
 
     def emit(self, run_id: str, kind: str, **data: Any) -> None: ...
     def turn_done(self, turn_id: str) -> None: ...
+
+
+class Channel(Protocol):
+    """A binding of channels.toml."""
+
+    def poll(self, cursor: str | None) -> Polled:
+        """What has come in since. May wait a few seconds for something to come. Raises Unavailable."""
+        ...
+
+    def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
+        """Raises Unavailable where it is worth another try, and Undeliverable where it is not."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Channels(Protocol):
+    def names(self) -> list[str]: ...
+    def get(self, name: str) -> Channel:
+        """Raises NotFound, and RoomError for a binding that is broken."""
+        ...
 
 
 Clock = Callable[[], datetime]
