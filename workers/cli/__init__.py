@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "mcp": "Connect to the room's MCP servers, and list their tools.",
     "migrate": "Bring the database to the schema of this version.",
     "bench": "Measure what the engine costs.",
+    "simulate": "See how a fleet would fare that nobody has yet.",
 }
 ELSEWHERE = {"bench": "chordage.workers.bench.command"}  # with all that it measures
 

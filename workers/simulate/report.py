@@ -1,0 +1,91 @@
+"""What a simulation found, for people."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.table import Table
+
+from chordage.workers.cli.output import console, span
+from chordage.workers.simulate.ledger import Spread
+from chordage.workers.simulate.outcome import Outcome
+
+WIDE = 120  # where nobody watches, lines may be long
+STARTED = {"queued", "active"}
+
+
+def show(found: Outcome) -> None:
+    out = console()
+    if not sys.stdout.isatty():
+        out.width = WIDE
+    out.print(
+        f"[bold]{found.turns:,} turns in {span(found.virtual_seconds)} of virtual time[/], simulated in "
+        f"{span(found.real_seconds)} on {found.database}\n"
+    )
+    for table in (_waits(found), _ends(found), _tenants(found), _work(found), _rows(found)):
+        out.print(table)
+        out.print()
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    return table
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else span(seconds)
+
+
+def _cells(spread: Spread) -> list[str]:
+    return [_short(seconds) for seconds in (spread.p50, spread.p95, spread.p99, spread.longest)]
+
+
+def _waits(found: Outcome) -> Table:
+    columns = ("budget", "started p50", "p95", "p99", "longest", "first call p95", "done p50", "p95")
+    table = _table("Waiting, from the message on", "group", *columns)
+    for of in found.groups:
+        first, done = of.until_asked, of.until_done
+        table.add_row(
+            of.group.value, str(of.budget), *_cells(of.until_started), _short(first.p95), _short(done.p50),
+            _short(done.p95),
+        )  # fmt: skip
+    return table
+
+
+def _ends(found: Outcome) -> Table:
+    table = _table("What became of them", "group", "came", "refused", "ended", "left", "longest queue", "how")
+    for of in found.groups:
+        left = sum(count for how, count in of.ways.items() if how in STARTED)
+        ended = {how: count for how, count in of.ways.items() if how not in STARTED}
+        table.add_row(
+            of.group.value,
+            *(f"{count:,}" for count in (of.came, of.refused, sum(ended.values()), left, of.longest_queue)),
+            ", ".join(f"{how} {count:,}" for how, count in ended.items()),
+        )
+    return table
+
+
+def _tenants(found: Outcome) -> Table:
+    table = _table("Tenants that waited longest to start", "tenant", "turns", "p50", "p95", "p99", "longest")
+    for of in found.tenants:
+        table.add_row(of.tenant, f"{of.until_started.count:,}", *_cells(of.until_started))
+    return table
+
+
+def _work(found: Outcome) -> Table:
+    title = f"The engine's own work, in real time, by one process ({found.in_vain:,} wake-ups started nothing)"
+    table = _table(title, "what", "times", "a second", "ms", "statements")
+    for work in found.work:
+        table.add_row(
+            work.what, f"{work.times:,}", f"{work.per_second:,.0f}", f"{work.ms:.2f}", f"{work.statements:.1f}"
+        )
+    return table
+
+
+def _rows(found: Outcome) -> Table:
+    table = _table("Hottest rows", "row", "locks", "in the busiest second", "busy then", "waited for it")
+    for row in found.hot_rows:
+        table.add_row(row.row, f"{row.locks:,}", f"{row.in_busiest_second:,}", f"{row.busy:.0%}", _short(row.waited))
+    return table
