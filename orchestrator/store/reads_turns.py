@@ -133,4 +133,4 @@ def count_ways(tx: Tx) -> dict[tuple[str, str], int]:
     """How many turns of each group ended in which way, or stand where."""
     way = func.coalesce(turns.c.disposition, turns.c.status)
     found = select(turns.c.grp, way, func.count()).group_by(turns.c.grp, way)
-    return {(group, how): count for group, how, count in tx.execute(found).tuples()}
+    return {(group, how): count for group, how, count in tx.execute(found)}

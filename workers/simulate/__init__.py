@@ -1,1 +1,1 @@
-"""`chordage simulate`: the engine's own admission, dispatch and ending under virtual time, for fleets nobody has yet."""
+"""`chordage simulate`: the engine's own admission, dispatch and ending under virtual time, for fleets not there yet."""

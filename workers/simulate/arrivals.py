@@ -17,7 +17,7 @@ _ORIGIN = {Group.CHAT: Origin.CHAT, Group.TASK: Origin.TASK, Group.CHORE: Origin
 
 def times(source: Source, seconds: float, seed: int) -> Iterator[float]:
     """Seconds from the start at which a message of this source comes, in order."""
-    rng = random.Random(f"{seed}:{source.name}")  # noqa: S311 - a simulation, not a secret
+    rng = random.Random(f"{seed}:{source.name}")
     match source.pattern:
         case "steady":
             found = _every(1 / source.per_second, 1)
@@ -74,7 +74,7 @@ class Mouth:
 
     def __init__(self, source: Source, seed: int) -> None:
         self._source = source
-        self._rng = random.Random(f"{seed}:{source.name}:work")  # noqa: S311
+        self._rng = random.Random(f"{seed}:{source.name}:work")
         self._count = 0
 
     def next(self) -> tuple[TurnRequest, Work]:

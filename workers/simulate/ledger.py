@@ -68,8 +68,7 @@ class Ledger:
         second, count = self.in_second.get(row, (-1, 0))
         count = count + 1 if second == int(now) else 1
         self.in_second[row] = (int(now), count)
-        if count > self.busiest[row]:
-            self.busiest[row] = count
+        self.busiest[row] = max(self.busiest[row], count)
 
     @contextmanager
     def cost_of(self, what: str) -> Iterator[None]:

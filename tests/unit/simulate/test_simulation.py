@@ -1,0 +1,108 @@
+"""Small fleets under virtual time, whose waits can be worked out by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from chordage.orchestrator.core.errors import Conflict
+from chordage.orchestrator.core.groups import Group
+from chordage.workers.cli import main
+from chordage.workers.simulate import running
+from chordage.workers.simulate.scenario import Database, Fleet, Scenario, Source
+
+
+def simulate(*sources, database=None, **given):
+    plan = Scenario(**{"sources": sources, "seconds": 10, "database": Database(commit_ms=1), **given})
+    return running.simulate(plan, database=database, tell=lambda _now, _done: None)
+
+
+def burst(size, **given):
+    """All at once, at the start; each one model call of a second."""
+    usual = {"name": "a", "group": "task", "pattern": "burst", "rounds": 0, "model_seconds": 1, "spread": "fixed"}
+    return Source(**{**usual, "burst": size, "per_second": size / 10, **given})
+
+
+def test_a_budget_lets_so_many_run_and_the_others_wait_their_turn():
+    found = simulate(burst(40), budgets={Group.TASK: 10})
+
+    (task,) = found.groups
+    assert task.ways == {"answered": 40}
+    assert task.until_started.longest == pytest.approx(3.0, abs=0.1)
+    assert task.until_done.longest == pytest.approx(4.0, abs=0.1)
+
+
+def test_slots_bound_what_runs_however_large_the_budget():
+    found = simulate(burst(40), budgets={Group.TASK: 100}, fleet=Fleet(turn_slots=10, tool_slots=10))
+
+    assert found.groups[0].until_asked.longest == pytest.approx(3.0, abs=0.1)
+
+
+def test_a_round_of_tools_gives_the_slot_back_and_waits_for_tool_slots():
+    found = simulate(burst(2, rounds=1, calls=4, tool_seconds=1), fleet=Fleet(turn_slots=2, tool_slots=4))
+
+    assert found.groups[0].until_done.longest == pytest.approx(4.0, abs=0.1), "1 + two rounds of four, one after + 1"
+
+
+def test_chat_goes_before_a_backlog_and_with_reserve_it_waits_for_nobody():
+    background = burst(400, name="b")
+    chat = Source(
+        name="c", group="chat", pattern="steady", per_second=1, rounds=0, model_seconds=0.1, spread="fixed"
+    )
+    common = {"budgets": {Group.TASK: 400}, "seconds": 20}
+
+    without = simulate(background, chat, fleet=Fleet(turn_slots=20, tool_slots=20), **common)
+    reserved = simulate(background, chat, fleet=Fleet(turn_slots=20, tool_slots=20, reserve=1), **common)
+
+    assert without.groups[0].until_asked.longest <= 1.1, "one model call of the background, no more"
+    assert reserved.groups[0].until_asked.longest < 0.1
+    assert [of.ways for of in reserved.groups] == [{"answered": 20}, {"answered": 800}]
+
+
+def test_starts_of_one_group_go_one_by_one_and_that_row_is_named():
+    found = simulate(burst(100), budgets={Group.TASK: 100}, database=None)
+    slow = running.simulate(
+        Scenario(sources=(burst(100),), seconds=10, budgets={Group.TASK: 100}, database=Database(commit_ms=50)),
+        database=None,
+        tell=lambda _now, _done: None,
+    )
+
+    assert found.groups[0].until_started.longest == pytest.approx(0.1, abs=0.05)
+    assert slow.groups[0].until_started.longest == pytest.approx(5.0, abs=0.3)
+    assert slow.hot_rows[0].row == "groups task"
+    assert slow.hot_rows[0].busy == 1.0
+
+
+def test_what_is_not_worked_off_in_time_is_left_and_said():
+    found = simulate(burst(30), budgets={Group.TASK: 1}, drain=0)
+
+    assert found.groups[0].ways["queued"] + found.groups[0].ways["active"] == pytest.approx(20, abs=1)
+
+
+def test_the_same_scenario_comes_out_the_same():
+    sources = (burst(30), Source(name="c", group="chat", per_second=3, threads=5))
+    first, second = simulate(*sources), simulate(*sources)
+
+    assert first.groups == second.groups
+
+
+def test_a_database_in_use_is_not_filled_with_made_up_turns(tmp_path):
+    url = f"sqlite:///{tmp_path / 'one.db'}"
+    simulate(burst(1), database=url)
+
+    with pytest.raises(Conflict, match="has turns in it"):
+        simulate(burst(1), database=url)
+
+
+def test_the_command_prints_tables_and_json(tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text('seconds = 5\n[[sources]]\nname = "a"\ngroup = "chat"\n')
+
+    text = CliRunner().invoke(main, ["simulate", str(plan)])
+    as_json = CliRunner().invoke(main, ["simulate", str(plan), "--seconds", "2", "--json"])
+
+    assert text.exit_code == 0
+    assert "Hottest rows" in text.output
+    assert json.loads(as_json.stdout)["groups"][0]["group"] == "chat"
