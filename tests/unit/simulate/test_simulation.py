@@ -48,9 +48,7 @@ def test_a_round_of_tools_gives_the_slot_back_and_waits_for_tool_slots():
 
 def test_chat_goes_before_a_backlog_and_with_reserve_it_waits_for_nobody():
     background = burst(400, name="b")
-    chat = Source(
-        name="c", group="chat", pattern="steady", per_second=1, rounds=0, model_seconds=0.1, spread="fixed"
-    )
+    chat = Source(name="c", group="chat", pattern="steady", per_second=1, rounds=0, model_seconds=0.1, spread="fixed")
     common = {"budgets": {Group.TASK: 400}, "seconds": 20}
 
     without = simulate(background, chat, fleet=Fleet(turn_slots=20, tool_slots=20), **common)
