@@ -14,7 +14,7 @@ app.conf.update(
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
-    broker_transport_options={"visibility_timeout": 3, "unacked_restore_interval": 1, "unacked_restore_throttle": 1},
+    broker_transport_options={"visibility_timeout": 8, "unacked_restore_interval": 1, "unacked_restore_throttle": 1},
 )
 
 

@@ -37,7 +37,7 @@ def test_chord_completes_though_a_worker_is_lost_with_its_machine(celery_setup, 
     lost.kill()
     gate.touch()
 
-    rows = result.get(timeout=60)
+    rows = result.get(timeout=90)
     assert [row[0] for row in rows] == [0, 1, 2, 3]
     assert {row[1] for row in rows} == {kept.hostname()}
     assert sum(row[2] for row in rows) == 2, "exactly the two that were running on the lost worker came again"
