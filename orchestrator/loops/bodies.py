@@ -26,9 +26,9 @@ class LimitsBody(BaseModel):
     max_rounds: Annotated[
         int | None, Field(ge=1, lt=2**31, description="Tool rounds after which it stops. Left out: as the agent says.")
     ] = None
-    timeout: Annotated[
-        float | None, Field(gt=0, le=LONGEST, description="Seconds of work after which it stops.")
-    ] = None
+    timeout: Annotated[float | None, Field(gt=0, le=LONGEST, description="Seconds of work after which it stops.")] = (
+        None
+    )
 
     def limits(self) -> TurnLimits:
         return TurnLimits(max_rounds=self.max_rounds, timeout=self.timeout)
