@@ -118,13 +118,13 @@ def take(
     asked: Sequence[Suspension],
     source: str,
     *,
-    beside: Run | None = None,
+    beside: Sequence[Run] = (),
 ) -> tuple[list[Decided], list[Intent]]:
     """All of them, or none. Their runs are locked first; what counts is what the questions have become meanwhile.
-    `beside`: the run that the caller will lock as well; all who lock several do so in one order.
+    `beside`: runs that the caller will lock as well; all who lock several do so in one order.
     """
     of_questions = {about.run_id for about in asked}
-    in_order = sorted(of_questions | ({beside.id} if beside else set()), reverse=True)  # a child before its parent
+    in_order = sorted(of_questions | {run.id for run in beside}, reverse=True)  # a child before its parent
     locked = {run_id: runs.lock(tx, run_id) for run_id in in_order}
     decided = [_store_one(tx, rt, *pair, source) for pair in zip(requests, asked, strict=True)]
     new = [one for one in decided if not one.duplicate]

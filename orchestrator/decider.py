@@ -24,7 +24,7 @@ from chordage.orchestrator import (
     steering,
     vetting,
 )
-from chordage.orchestrator.core import storable
+from chordage.orchestrator.core import storable, turn_limits
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Intent
@@ -60,12 +60,13 @@ def next_move(
     plans: Planning | None = None,
     plan: PlanDecision | None = None,
 ) -> Move:
-    view = View(rounds=run.rounds, reply=reply, max_rounds=agent.limits.max_rounds, planning=plans, plan=plan)
+    allowed = turn_limits.of_run(agent.limits, run).max_rounds
+    view = View(rounds=run.rounds, reply=reply, max_rounds=allowed, planning=plans, plan=plan)
     return _in_time(run, agent, loading.decide(run.strategy, view), now)
 
 
 def _in_time(run: Run, agent: AgentSpec, move: Move, now: datetime) -> Move:
-    limit = agent.limits.timeout
+    limit = turn_limits.of_run(agent.limits, run).timeout
     if limit is not None and not isinstance(move, Finish) and run.worked(now) > limit:
         return Finish(ending=stopped("timeout", f"the limit of {limit:g} s for a turn was reached"))
     return move

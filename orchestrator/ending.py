@@ -95,10 +95,12 @@ def count_as_death(rt: Runtime, run: Run) -> None:
         claims.count_crash(tx, run, rt.leases.until(rt.now()))
 
 
-def drop_queued(tx: Tx, rt: Runtime, turn_id: str, disposition: Disposition, detail: str | None) -> list[Intent] | None:
+def drop_queued(
+    tx: Tx, rt: Runtime, turn_id: str, disposition: Disposition, detail: str | None, *, into: str | None = None
+) -> list[Intent] | None:
     """A turn ends that never started, and the line behind it moves on. None: it is not in the queue any more."""
     now = rt.now()
-    dropped = claims.end_queued(tx, turn_id, disposition, now, detail=detail)
+    dropped = claims.end_queued(tx, turn_id, disposition, now, detail=detail, into=into)
     if dropped is None:
         return None
     if dropped.reply_target is not None:

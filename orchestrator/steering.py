@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chordage.orchestrator import resting
+from chordage.orchestrator.core import turn_limits
 from chordage.orchestrator.core.agent import Limits
 from chordage.orchestrator.core.intents import Advance, Intent
 from chordage.orchestrator.core.model import Usage
@@ -60,6 +61,7 @@ def _locked(tx: Tx, at: Position) -> Run | None:
 
 def _must_stop(rt: Runtime, run: Run, limits: Limits) -> bool:
     """To go on behind a reply counts as a round, or a run that is steered all the time would never end."""
+    limits = turn_limits.of_run(limits, run)
     if limits.max_rounds is not None and run.rounds >= limits.max_rounds:
         return True
     return limits.timeout is not None and run.worked(rt.now()) > limits.timeout

@@ -2,7 +2,8 @@
 
 An intent is followed here, without a message, when it belongs to the run in hand and fans nothing out. So a round of
 K calls costs K + 1 messages, and a run goes back through its group's queue once a round: there a chore yields to a
-chat.
+chat. Where a run would ask its model again without a round between, because that paused, planned, was refused or asked
+for nothing that could run, a chat goes on at once, and any other run goes back to its queue first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import structlog
 from celery import Task
 
 from chordage.orchestrator import stages
+from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, CallModel, CommitRound, Intent, StepOn
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks.courier import Courier
@@ -35,21 +37,34 @@ class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic fo
     def courier(self) -> Courier:
         return Courier(self.app)
 
-    def follow(self, intents: Iterable[Intent]) -> None:
-        """Carry on with what belongs to the run in hand; send the rest."""
-        due = deque(intents)
-        while due:
-            intent = due.popleft()
-            followed = None if self.runtime.held.stopping else _follow(self.runtime, intent)
-            if followed is None:
-                self.courier.send([intent])
-            else:
-                due.extend(followed)
+    def follow(self, intents: Iterable[Intent], *, asked: bool = False) -> None:
+        carry_on(self.runtime, intents, self.courier.send, asked=asked)
 
     def before_start(self, task_id: str, args: Any, kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - Celery's signature
         ids = {name: value for name, value in kwargs.items() if name in {"run", "step", "turn", "group"}}
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(task=self.name, **ids)
+
+
+def carry_on(
+    rt: Runtime, intents: Iterable[Intent], send: Callable[[Iterable[Intent]], None], *, asked: bool = False
+) -> None:
+    """Carry on with what belongs to the run in hand; send the rest. `asked`: this message has asked a model already."""
+    due = deque(intents)
+    while due:
+        intent = due.popleft()
+        stays_here = not rt.held.stopping and not (asked and _gives_way(intent))
+        followed = _follow(rt, intent) if stays_here else None
+        if followed is None:
+            send([intent])
+        else:
+            asked = asked or isinstance(intent, CallModel)
+            due.extend(followed)
+
+
+def _gives_way(intent: Intent) -> bool:
+    """One model call a message, then whoever comes first: in the queues the groups stand in their order."""
+    return isinstance(intent, CallModel) and intent.group is not Group.CHAT
 
 
 def _follow(rt: Runtime, intent: Intent) -> list[Intent] | None:

@@ -13,6 +13,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.stepping import CapPolicy, Control, OnHeld, StepTerms, Verb
 from chordage.orchestrator.core.suspending import Action, DecisionRequest
+from chordage.orchestrator.core.turn_limits import TurnLimits
 from chordage.orchestrator.stepping import StepRequest
 
 
@@ -51,6 +52,18 @@ class StepFields(BaseModel):
         return StepTerms(**{name: getattr(self, name) for name in StepFields.model_fields})
 
 
+class LimitFields(BaseModel):
+    """Limits of one turn, as others write them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_rounds: int | None = None
+    timeout: float | None = None
+
+    def limits(self) -> TurnLimits:
+        return TurnLimits(max_rounds=self.max_rounds, timeout=self.timeout)
+
+
 class TurnFields(BaseModel):
     """A turn request as others write it."""
 
@@ -70,11 +83,13 @@ class TurnFields(BaseModel):
     group: Group | None = None
     tenant: str | None = None
     dedupe_key: str | None = None
+    coalesce_key: str | None = None
     reply_target: dict[str, Any] | None = None
     not_before: AwareDatetime | None = None
     deadline: AwareDatetime | None = None
     when_busy: WhenBusy | None = None
     while_waiting: WhileWaiting | None = None
+    limits: LimitFields = LimitFields()
     decisions: tuple[DecisionFields, ...] = ()
 
 
@@ -90,6 +105,7 @@ def request_from(fields: Mapping[str, Any], *, source: str) -> TurnRequest:
         raise InvalidMessage(f"{name}: {first['msg']}; got {first['input']!r:.80}", field=name) from error
     given: dict[str, Any] = {name: getattr(valid, name) for name in TurnFields.model_fields}
     given["decisions"] = tuple(fields.request() for fields in valid.decisions)
+    given["limits"] = valid.limits.limits()
     given["step"] = valid.step.terms() if valid.step else None
     message = Message(**{name: given.pop(name) for name in MESSAGE})
     return TurnRequest(message=message, source=source, **given)

@@ -94,7 +94,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
 
     @app.task(name=names.CALL_MODEL, base=base, bind=True, shared=False)
     def call_model(self: StageTask, run: str, step: int) -> None:
-        self.follow(stages.call_model(self.runtime, run, step))
+        self.follow(stages.call_model(self.runtime, run, step), asked=True)
 
     @app.task(name=names.COMMIT_ROUND, base=base, bind=True, shared=False)
     def commit_round(self: StageTask, run: str, step: int) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy, WhileWaiting
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.message import TurnRequest, group_of
+from chordage.orchestrator.core.message import SELF_MADE, TurnRequest, group_of
 from chordage.orchestrator.core.reasons import Ending, Reason, interrupted_by, rolled_back_by, superseded_by
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.core.status import RunStatus
@@ -19,11 +19,14 @@ LATER = "a later message came"
 
 def manner_of(request: TurnRequest, agent: AgentSpec, now: datetime) -> WhenBusy:
     """A message for later touches nothing now. One that comes with decisions lets the run go on that they are about,
-    unless it says itself that it does not.
+    unless it says itself that it does not. Standing work waits for its turn, whatever the habit of its agent is, and
+    limits of one's own are for a run of one's own.
     """
-    manner = request.when_busy or agent.when_busy
+    habit = WhenBusy.ENQUEUE if request.message.origin in SELF_MADE else agent.when_busy
+    manner = request.when_busy or habit
     for_later = request.not_before is not None and request.not_before > now
-    by_hand = manner is WhenBusy.STEER and request.control is Control.STEP  # its consumer wants to see each reply
+    # The consumer of a stepped turn wants to see each reply.
+    by_hand = manner is WhenBusy.STEER and (request.control is Control.STEP or bool(request.limits))
     lets_go_on = request.when_busy is None and manner in ENDS_RUNS and bool(request.decisions)
     return WhenBusy.ENQUEUE if (manner in AT_ONCE and for_later) or lets_go_on or by_hand else manner
 
@@ -53,7 +56,8 @@ def supersedes(request: TurnRequest, agent: AgentSpec, of_run: Group) -> bool:
     """Whether this message ends a run of its thread that waits for decisions, instead of waiting with it. Its own
     words come before those of the agent, and whoever ends a run at work ends one that waits, unless told to hold.
     """
-    by_habit = request.when_busy is None and group_of(request).rank <= of_run.rank
+    is_own = request.message.origin in SELF_MADE
+    by_habit = request.when_busy is None and not is_own and group_of(request).rank <= of_run.rank
     of_group = WhileWaiting.SUPERSEDE if group_of(request) is Group.CHAT else WhileWaiting.HOLD
     said = (
         request.while_waiting,

@@ -9,11 +9,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from chordage.orchestrator.core import turn_limits
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.message_threads import check_thread
 from chordage.orchestrator.core.stepping import Control, StepTerms
 from chordage.orchestrator.core.suspending import DecisionRequest
+from chordage.orchestrator.core.turn_limits import AS_THE_AGENT_SAYS, TurnLimits
 
 
 class Origin(StrEnum):
@@ -35,7 +38,7 @@ class Sender(StrEnum):
 SELF_MADE = frozenset({Origin.TASK, Origin.CHORE, Origin.WILL})
 NAME_MAX = 200
 HOLD_MAX = 366 * 86_400.0  # seconds
-NAMES = ("thread_id", "channel", "tenant", "dedupe_key")
+NAMES = ("thread_id", "channel", "tenant", "dedupe_key", "coalesce_key")
 # As JSON writes it; a backslash before it that is itself escaped makes it six harmless characters.
 _NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -77,11 +80,13 @@ class TurnRequest:
     tenant: str | None = None
     source: str = "api"
     dedupe_key: str | None = None
+    coalesce_key: str | None = None  # of the queued turns that have it, the latest is kept
     reply_target: dict[str, Any] | None = None
     not_before: datetime | None = None
     deadline: datetime | None = None
     when_busy: WhenBusy | None = None  # None: as the agent says
     while_waiting: WhileWaiting | None = None  # None: as the agent says
+    limits: TurnLimits = AS_THE_AGENT_SAYS  # within those of the agent
     decisions: tuple[DecisionRequest, ...] = ()  # applied before the message is looked at
 
 
@@ -91,7 +96,9 @@ def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
     _check_origin(message)
     for name in NAMES:
         _check_name(name, getattr(message if hasattr(message, name) else request, name))
+    check_thread(message)
     _check_text(message, bounds)
+    turn_limits.check(request.limits)
     _check_group(request)
     _check_step(request)
     if request.deadline is not None and request.deadline <= now:

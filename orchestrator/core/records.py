@@ -68,6 +68,8 @@ class Turn:
     done_at: datetime | None
     kin: Kin | None = None  # of a child
     control: Control = Control.AUTO
+    max_rounds: int | None = None  # of its own, within those of its agent
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +106,8 @@ class Run:
     kin: Kin | None = None  # of a child
     children: int = 0  # how many sub-agents it has asked
     control: Control = Control.AUTO
+    max_rounds: int | None = None  # that its message has brought
+    timeout: float | None = None
 
     @property
     def next_inference(self) -> int | None:

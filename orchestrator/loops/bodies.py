@@ -12,9 +12,26 @@ from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.stepping import Control
+from chordage.orchestrator.core.turn_limits import LONGEST, TurnLimits
 from chordage.orchestrator.loops import problems
 from chordage.orchestrator.loops.decisions import AT_ONCE, DecisionBody
 from chordage.orchestrator.loops.fields import JsonObject, Moment, Name
+
+
+class LimitsBody(BaseModel):
+    """Limits of this turn alone, within those of its agent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_rounds: Annotated[
+        int | None, Field(ge=1, lt=2**31, description="Tool rounds after which it stops. Left out: as the agent says.")
+    ] = None
+    timeout: Annotated[float | None, Field(gt=0, le=LONGEST, description="Seconds of work after which it stops.")] = (
+        None
+    )
+
+    def limits(self) -> TurnLimits:
+        return TurnLimits(max_rounds=self.max_rounds, timeout=self.timeout)
 
 
 class TurnFields(BaseModel):
@@ -47,6 +64,14 @@ class TurnFields(BaseModel):
         Name | None,
         Field(description="The same key never makes a second turn: the first one's id comes back, marked `duplicate`."),
     ] = None
+    coalesce_key: Annotated[
+        Name | None,
+        Field(
+            description="At most one turn of this key, agent and group is queued: the latest message is kept, the "
+            "older one ends `merged`. Once it is at work, the next one queues behind it."
+        ),
+    ] = None
+    limits: Annotated[LimitsBody, Field(description="They only tighten what the agent allows.")] = LimitsBody()
     reply_target: Annotated[JsonObject | None, Field(description="Where the answer is to be delivered.")] = None
     not_before: Annotated[Moment | None, Field(description="It does not start earlier.")] = None
     deadline: Annotated[Moment | None, Field(description="If it has not started by then it ends as `expired`.")] = None
@@ -77,7 +102,8 @@ class TurnFields(BaseModel):
         )  # fmt: skip
         return TurnRequest(
             message=message, agent=self.agent, strategy=self.strategy, control=Control(self.control), group=self.group,
-            tenant=self.tenant, source=source, dedupe_key=self.dedupe_key, reply_target=self.reply_target,
+            tenant=self.tenant, source=source, dedupe_key=self.dedupe_key, coalesce_key=self.coalesce_key,
+            limits=self.limits.limits(), reply_target=self.reply_target,
             not_before=self.not_before, deadline=self.deadline, when_busy=self.when_busy,
             while_waiting=self.while_waiting, decisions=tuple(body.request() for body in self.decisions),
         )  # fmt: skip

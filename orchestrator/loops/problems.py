@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -18,6 +19,7 @@ from chordage.orchestrator.core.errors import (
     InvalidDecision,
     InvalidMessage,
     NotFound,
+    QueueFull,
     Unavailable,
     UnknownAgent,
 )
@@ -64,7 +66,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _of_http)
     app.add_exception_handler(Exception, _of_ours)
-    for kind in (InvalidMessage, InvalidDecision, UnknownAgent, NotFound, Conflict, Unavailable):
+    for kind in (InvalidMessage, InvalidDecision, UnknownAgent, NotFound, Conflict, QueueFull, Unavailable):
         app.add_exception_handler(kind, _of_ours)
 
 
@@ -80,6 +82,9 @@ def _of_ours(request: Request, error: Exception) -> JSONResponse:
             return answer(404, "not_found", str(error))
         case Conflict():
             return answer(409, "conflict", str(error))
+        case QueueFull():
+            after = {"Retry-After": str(math.ceil(error.retry_after))}
+            return answer(429, "queue_full", str(error), headers=after)
         case Unavailable():
             return _unavailable(error)
         case _:

@@ -130,7 +130,7 @@ def _add_turns(app: FastAPI, accept: Accept, turn: ReadTurn, patience: Patience)
         status_code=202,
         summary="Hand in a message",
         response_description="Stored. `Location` is where its turn can be read.",
-        responses={200: _DONE, **documented(400, 404, 409, 413, 422, 500, 503)},
+        responses={200: _DONE, **documented(400, 404, 409, 413, 422, 429, 500, 503)},
     )
     def submit(request: Request, response: Response, fields: TurnFields, wait: Seconds = 0.0) -> Receipt | TurnView:
         admitted = accept(fields.request(Sender.SERVICE, SOURCE))

@@ -6,26 +6,31 @@ already, so a message handed in twice, by a retrying caller or a redelivered Cel
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from chordage.orchestrator import answering, double_texting, ending, stepping
+from chordage.orchestrator import answering, coalescing, double_texting, ending, stepping
 from chordage.orchestrator.answering import Decided
-from chordage.orchestrator.core import busy
+from chordage.orchestrator.coalescing import Place
+from chordage.orchestrator.core import busy, merging, turn_limits
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
-from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace
+from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace, Unavailable
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.message import TurnRequest, check, group_of
+from chordage.orchestrator.core.message_threads import thread_of
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.core.stepping import Control, StepTerms
 from chordage.orchestrator.core.suspending import Suspension
 from chordage.orchestrator.double_texting import Arrival
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import runs, stepped, threads, turns
+from chordage.orchestrator.store import runs, stepped, turns
 from chordage.orchestrator.store.tx import Tx
 from chordage.orchestrator.strategies import STRATEGIES
 from chordage.orchestrator.strategies.loading import names
+
+TRIES = 50  # that may be lost to others with the same work
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,22 +44,34 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
     now = rt.now()
     check(request, rt.bounds, now)
     agent = rt.agents.get(request.agent)
+    merging.check_work(request, agent.name)
+    turn_limits.check_within(request.limits, agent.limits, agent.name)
     _check_strategy(agent, request)
     if (seen := _already_there(rt, agent, request)) is not None:
         return seen, []
     if request.control is Control.STEP:
         _check_stepped(agent, request)
     asked = answering.checked(rt, request.decisions) if request.decisions else []
-    try:
-        stored = _store(rt, agent, request, asked, now)
-    except LostRace:  # the same dedupe key came in beside us and was first
-        seen = _already_there(rt, agent, request)
-        assert seen is not None
-        return seen, []
+    coalescing.defer_will(rt, request, agent.name)
+    for _ in range(TRIES):
+        try:
+            stored = _store(rt, agent, request, asked, now)
+        except LostRace:  # the same dedupe key came in beside us and was first, or the same work was
+            if (seen := _already_there(rt, agent, request)) is not None:
+                return seen, []
+        else:
+            return _told(rt, stored), stored.intents
+    raise Unavailable(f"{TRIES} others were first, one after the other, with work that is the same: try again")
+
+
+def _told(rt: Runtime, stored: _Stored) -> Admitted:
+    """After the commit, whoever waits for what it has ended may look."""
     answering.tell(rt, stored.decided)
     if stored.ended is not None:
         ending.tell_the_end(rt, stored.ended)
-    return stored.admitted, stored.intents
+    if stored.over is not None:
+        rt.events.turn_done(stored.over)
+    return stored.admitted
 
 
 def _check_strategy(agent: AgentSpec, request: TurnRequest) -> None:
@@ -86,36 +103,42 @@ class _Stored:
     intents: list[Intent]
     decided: list[Decided]
     ended: Run | None  # the run that was open there
+    over: str | None = None  # the turn that was merged
 
 
 def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Suspension], now: datetime) -> _Stored:
     turn_id = rt.new_id()
-    thread_id = request.message.thread_id or f"{request.message.origin.value}:{turn_id}"
+    thread_id = thread_of(request.message, agent.name, turn_id)
     manner = busy.manner_of(request, agent, now)
     with rt.store.write() as tx:
         if manner is WhenBusy.REJECT:
             _refuse_if_busy(tx, thread_id)
-        arrival = threads.arrive(tx, thread_id, agent.name, now)
-        decided, moved = _take_decisions(tx, rt, request, asked, thread_id) if asked else ([], [])
-        steers = {"steers": int(manner is WhenBusy.STEER)}
-        ready = turns.admit(tx, _fields(turn_id, thread_id, arrival, agent, request, now) | steers)
+        place = coalescing.line_up(tx, request, agent.name, thread_id, now)
+        decided, moved = _take_decisions(tx, rt, request, asked, place.threads(thread_id)) if asked else ([], [])
+        place, freed = coalescing.replace_older(tx, rt, place, turn_id)
+        fields = _fields(turn_id, thread_id, place, agent, request, now) | {"steers": int(manner is WhenBusy.STEER)}
         if request.control is Control.STEP:
             stepped.lay_down(tx, turn_id, request.step or StepTerms())
+        admitted = Admitted(turn_id=turn_id, thread_id=thread_id)
+        if place.will is not None:
+            coalescing.end_at_once(tx, fields, place)
+            return _Stored(admitted=admitted, intents=moved, decided=decided, ended=None, over=turn_id)
+        ready = turns.admit(tx, fields)
         came = Arrival(turn_id=turn_id, thread_id=thread_id, request=request, manner=manner, ready=ready)
         met = double_texting.meet(tx, rt, agent, came)
     hint = Hint(turn_id, thread_id)
-    intents = [*moved, *(met.intents or [Dispatch(group=group_of(request), hint=hint)])]
-    admitted = Admitted(turn_id=turn_id, thread_id=thread_id)
-    return _Stored(admitted=admitted, intents=intents, decided=decided, ended=met.ended)
+    intents = [*moved, *freed, *(met.intents or [Dispatch(group=group_of(request), hint=hint)])]
+    over = place.older.id if place.older else None
+    return _Stored(admitted=admitted, intents=intents, decided=decided, ended=met.ended, over=over)
 
 
 def _take_decisions(
-    tx: Tx, rt: Runtime, request: TurnRequest, asked: list[Suspension], thread_id: str
+    tx: Tx, rt: Runtime, request: TurnRequest, asked: list[Suspension], thread_ids: Collection[str]
 ) -> tuple[list[Decided], list[Intent]]:
     """The message will look at the run of its own thread: messages with decisions for each other's threads must not
     wait for each other.
     """
-    beside = runs.open_on(tx, thread_id)
+    beside = [run for thread_id in thread_ids if (run := runs.open_on(tx, thread_id))]
     return answering.take(tx, rt, request.decisions, asked, request.source, beside=beside)
 
 
@@ -126,13 +149,13 @@ def _refuse_if_busy(tx: Tx, thread_id: str) -> None:
 
 
 def _fields(
-    turn_id: str, thread_id: str, arrival: int, agent: AgentSpec, request: TurnRequest, now: datetime
+    turn_id: str, thread_id: str, place: Place, agent: AgentSpec, request: TurnRequest, now: datetime
 ) -> dict[str, Any]:
     message, group = request.message, group_of(request)
     return {
         "id": turn_id,
         "thread_id": thread_id,
-        "arrival": arrival,
+        "arrival": place.arrival,
         "agent": agent.name,
         "grp": group.value,
         "rank": group.rank,
@@ -146,9 +169,12 @@ def _fields(
         "control": request.control.value,
         "source": request.source,
         "dedupe_key": request.dedupe_key,
+        "coalesce_key": place.key,
+        "max_rounds": request.limits.max_rounds,
+        "timeout_ms": turn_limits.in_ms(request.limits.timeout),
         "reply_target": request.reply_target,
         "not_before": request.not_before,
-        "due_at": max(request.not_before or now, now),
+        "due_at": place.due_at(max(request.not_before or now, now), now),
         "deadline": request.deadline,
         "queued_at": now,
         "nudge_at": now,

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, bindparam, case, exists, literal_column, or_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from chordage.orchestrator.core import kinship
+from chordage.orchestrator.core import kinship, turn_limits
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run, Turn
@@ -43,7 +43,18 @@ _IS_AWAITED = exists().where(
 _NEW = {
     **{
         name: bindparam(name)
-        for name in ("id", "thread_id", "turn_id", "agent", "grp", "strategy", "control", *kinship.COLUMNS)
+        for name in (
+            "id",
+            "thread_id",
+            "turn_id",
+            "agent",
+            "grp",
+            "strategy",
+            "control",
+            "max_rounds",
+            "timeout_ms",
+            *kinship.COLUMNS,
+        )
     },
     **dict.fromkeys(_COUNTERS, 0),
     "status": RunStatus.RUNNING.value,
@@ -70,12 +81,12 @@ def open_run(tx: Tx, turn: Turn, run_id: str, *, now: datetime, lease_until: dat
         strategy=turn.strategy, status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1,
         phase=Phase.INFERENCE, rounds=0, resends=0, expiries=0, claim_token=None, claim_worker=None,
         lease_until=lease_until, usage=Usage(), started_at=now, ended_at=None, in_flight=0, kin=turn.kin,
-        control=turn.control,
+        control=turn.control, max_rounds=turn.max_rounds, timeout=turn.timeout,
     )  # fmt: skip
     binds = {
         "id": run.id, "thread_id": run.thread_id, "turn_id": run.turn_id, "agent": run.agent, "grp": run.group.value,
         "strategy": run.strategy, "control": run.control.value, "lease_until": lease_until, "started_at": now,
-        **kinship.columns(run.kin),
+        "max_rounds": run.max_rounds, "timeout_ms": turn_limits.in_ms(run.timeout), **kinship.columns(run.kin),
         "of_thread": run.thread_id, "of_arrival": turn.arrival, "of_agent": run.agent, "of_strategy": run.strategy,
         "of_group": run.group.value,
     }  # fmt: skip

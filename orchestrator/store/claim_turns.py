@@ -175,9 +175,9 @@ class Dropped:
 
 
 def end_queued(
-    tx: Tx, turn_id: str, disposition: Disposition, now: datetime, *, detail: str | None = None
+    tx: Tx, turn_id: str, disposition: Disposition, now: datetime, *, detail: str | None = None, into: str | None = None
 ) -> Dropped | None:
-    """A turn that never started ends.
+    """A turn that never started ends. `into`: the turn that it is merged into.
 
     Its thread and the run that is open there are locked first, in the order in which an arrival locks them: whoever
     comes to the line or moves it on at this moment waits, and then sees it without this turn.
@@ -187,9 +187,12 @@ def end_queued(
     ended = (
         update(turns)
         .where(turns.c.id == turn_id, QUEUED_TURNS)
-        .values(status=TurnStatus.DONE.value, disposition=disposition.value, detail=detail, done_at=now, ready=0)
+        .values(
+            status=TurnStatus.DONE.value, disposition=disposition.value, detail=detail, into_turn=into, done_at=now,
+            ready=0,
+        )
         .returning(turns.c.thread_id, turns.c.reply_target, *(turns.c[name] for name in kinship.COLUMNS))
-    )
+    )  # fmt: skip
     row = tx.execute(ended).mappings().first()
     if row is None:
         return None

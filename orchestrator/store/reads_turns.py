@@ -34,8 +34,8 @@ _FULL = [
     turns.c[name]
     for name in (
         "id", "thread_id", "agent", "tenant", "origin", "channel", "sender", "text", "meta", "strategy", "status",
-        "disposition", "run_id", "not_before", "deadline", "queued_at", "started_at", "done_at", "parent_run",
-        "parent_call", "root_run", "path",
+        "disposition", "run_id", "coalesce_key", "into_turn", "not_before", "deadline", "queued_at", "started_at",
+        "done_at", "parent_run", "parent_call", "root_run", "path",
     )
 ]  # fmt: skip
 _OF_RUN = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, select
 
-from chordage.orchestrator.core import kinship
+from chordage.orchestrator.core import kinship, turn_limits
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
@@ -42,6 +42,7 @@ def from_row(row: Row) -> Run:
         "control": Control(fields.pop("control")),
         "reason": Reason(reason) if reason else None,
         "kept": Ending(**{**kept, "reason": Reason(kept["reason"])}) if kept["reason"] else None,
+        "timeout": turn_limits.in_seconds(fields.pop("timeout_ms")),
         "kin": kinship.taken_from(fields),
         "usage": Usage(**{name: fields.pop(name) for name in _TOKENS}),
     }

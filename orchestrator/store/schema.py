@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     CheckConstraint,
     Column,
     ColumnElement,
@@ -124,6 +125,10 @@ turns = Table(
     Column("control", String(10), nullable=False),
     Column("source", String(200), nullable=False),
     Column("dedupe_key", String(200)),
+    Column("coalesce_key", String(200)),
+    Column("into_turn", Id),  # of one that ended merged
+    Column("max_rounds", Integer),  # its own limits; null: its agent's alone
+    Column("timeout_ms", BigInteger),
     Column("reply_target", Json),
     Column("not_before", Moment),
     Column("due_at", Moment, nullable=False),
@@ -138,6 +143,7 @@ turns = Table(
     CheckConstraint(_among("status", TurnStatus), name="status"),
     CheckConstraint("(status = 'done') = (disposition IS NOT NULL)", name="done_has_disposition"),
     CheckConstraint("(status = 'done') = (done_at IS NOT NULL)", name="done_has_time"),
+    CheckConstraint("(coalesce(disposition, '') = 'merged') = (into_turn IS NOT NULL)", name="merged_says_into"),
 )
 Index(
     "uq_turns_dedupe",
@@ -148,6 +154,19 @@ Index(
     sqlite_where=turns.c.dedupe_key.is_not(None),
     postgresql_where=turns.c.dedupe_key.is_not(None),
 )
+# Of the same work, one turn is queued; and of an agent's will there is one.
+_KEYED = text("status = 'queued' AND coalesce_key IS NOT NULL")
+Index(
+    "uq_turns_coalesce",
+    turns.c.agent,
+    turns.c.grp,
+    turns.c.coalesce_key,
+    unique=True,
+    sqlite_where=_KEYED,
+    postgresql_where=_KEYED,
+)
+_OPEN_WILL = text("origin = 'will' AND status IN ('active', 'queued')")
+Index("uq_turns_will", turns.c.origin, turns.c.agent, unique=True, sqlite_where=_OPEN_WILL, postgresql_where=_OPEN_WILL)
 _READY = text("status = 'queued' AND ready = 1")
 Index("ix_turns_ready", turns.c.grp, turns.c.due_at, turns.c.id, sqlite_where=_READY, postgresql_where=_READY)
 _BEHIND = text("status = 'queued' AND ready = 0")
@@ -210,6 +229,8 @@ runs = Table(
     Column("rested_since", Moment),
     Column("replay_from", Integer),  # the lowest step of which calls are carried out again
     *_kin(),
+    Column("max_rounds", Integer),  # of its turn's own; null: its agent's alone
+    Column("timeout_ms", BigInteger),
     Column("children", Integer, nullable=False),  # how many sub-agents it has asked
     Column("steers", Integer, nullable=False),  # 1 while a message waits to be taken in at its next step
     # What it will end with once nothing is suspended any more.
@@ -451,4 +472,6 @@ ASKED_OF_PEOPLE = and_(OPEN_SUSPENSIONS, suspensions.c.why != literal_column("'c
 UNWANTED_TURNS = and_(turns.c.cancel_asked == literal_column("1"), turns.c.status != literal_column("'done'"))
 QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)
 STEERING_TURNS = and_(QUEUED_TURNS, has(turns.c.steers, 1))
+KEYED_TURNS = and_(QUEUED_TURNS, turns.c.coalesce_key.is_not(None))
+OPEN_WILLS = and_(turns.c.origin == literal_column("'will'"), has(turns.c.status, TurnStatus.ACTIVE, TurnStatus.QUEUED))
 READY_TURNS = and_(QUEUED_TURNS, has(turns.c.ready, 1))

@@ -10,7 +10,7 @@ from sqlalchemy import and_, bindparam, case, exists, func, insert, literal_colu
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
-from chordage.orchestrator.core import kinship
+from chordage.orchestrator.core import kinship, turn_limits
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Turn
@@ -30,12 +30,16 @@ from chordage.orchestrator.store.schema import (
 from chordage.orchestrator.store.tx import Tx
 
 # Of a turn that says nothing else: nobody asked for it, it steers no run, and nobody drives it.
-_USUAL = {**kinship.columns(None), "steers": 0, "control": Control.AUTO.value}
+_USUAL = {
+    **kinship.columns(None), "steers": 0, "control": Control.AUTO.value, "coalesce_key": None, "max_rounds": None,
+    "timeout_ms": None,
+}  # fmt: skip
 COLUMNS = [
     turns.c[name]
     for name in (
         "id", "thread_id", "arrival", "agent", "grp", "tenant", "status", "disposition", "run_id", "origin", "channel",
         "sender", "text", "meta", "strategy", "control", "deadline", "queued_at", "started_at", "done_at",
+        "max_rounds", "timeout_ms",
         *kinship.COLUMNS,
     )
 ]  # fmt: skip
@@ -47,6 +51,7 @@ def from_row(row: Row) -> Turn:
     fields["status"] = TurnStatus(fields["status"])
     fields["control"] = Control(fields["control"])
     fields["disposition"] = Disposition(fields["disposition"]) if fields["disposition"] else None
+    fields["timeout"] = turn_limits.in_seconds(fields.pop("timeout_ms"))
     kin = kinship.taken_from(fields)
     return Turn(**fields, kin=kin)
 
@@ -101,7 +106,7 @@ def _somebody_is_ahead() -> ColumnElement[bool]:
 _FIELDS = (
     "id", "thread_id", "arrival", "agent", "grp", "rank", "tenant", "origin", "channel", "sender", "text", "meta",
     "strategy", "control", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at",
-    "nudge_at",
+    "nudge_at", "coalesce_key", "max_rounds", "timeout_ms",
     *kinship.COLUMNS,
     "steers",
 )  # fmt: skip
@@ -125,9 +130,14 @@ def admit(tx: Tx, fields: Mapping[str, Any]) -> bool:
     try:
         return bool(_ADMIT.scalar(tx, {**_USUAL, **fields}))
     except IntegrityError as error:
-        if fields["dedupe_key"] is None or "dedupe" not in str(error.orig):
-            raise
-        raise LostRace from error
+        if _was_somebody_first(str(error.orig)):
+            raise LostRace from error
+        raise
+
+
+def _was_somebody_first(told: str) -> bool:
+    """Both databases name the key that was there already: by its index, or by the columns of that."""
+    return any(name in told for name in ("dedupe", "coalesce", "uq_turns_will", "turns.origin"))
 
 
 _RUNNING = (

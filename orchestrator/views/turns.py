@@ -35,6 +35,8 @@ class TurnView:
     disposition: Disposition | None  # how its message ended
     position: int | None  # among the queued turns of its thread: 1 is next to start
     run_id: str | None
+    coalesce_key: str | None  # of the queued turns that have it, only the latest was kept
+    into_turn: str | None  # that this one was merged into
     answer: str | None
     output: Any  # the value in the answer, where its agent demands one and it fits
     reason: Reason | None  # why its run ended, or waits
@@ -59,6 +61,8 @@ class TurnView:
             return f"queued, number {self.position} in the line of its thread"
         if self.disposition is Disposition.STEERED:
             return f"steered into run {self.run_id}"
+        if self.disposition is Disposition.MERGED:
+            return f"merged into turn {self.into_turn}"
         told = self.disposition.value if self.disposition else "active"
         why = [self.reason.value] if self.reason in {Reason.STOPPED, Reason.SUSPENDED, Reason.HELD} else []
         why += [word for word in (self.code, self.detail) if word]

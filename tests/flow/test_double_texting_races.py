@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import event
 
 from chordage.orchestrator.core.agent import WhenBusy
 from support.busy_thread import all_it_heard, heard, in_the_model_call
+from support.held_commit import HeldCommit
 from support.invariants import check_all
-from support.lock_waits import somebody_waits_for_a_lock
-from support.waiting import until
 from support.world import World
 
 pytestmark = pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
-
-
-class HeldCommit:
-    """The next commit of one thread waits until somebody else stands before its locks."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._of: int | None = None
-        self.reached = threading.Event()
-        event.listen(world.store.engine, "commit", self._hold)
-
-    def of_this_thread(self) -> None:
-        self._of = threading.get_ident()
-
-    def _hold(self, connection) -> None:
-        if threading.get_ident() != self._of:
-            return
-        self._of = None
-        self.reached.set()
-        until(lambda: somebody_waits_for_a_lock(self._world.store), "the other waits")
 
 
 @pytest.mark.parametrize("manner", [WhenBusy.STEER, WhenBusy.INTERRUPT])

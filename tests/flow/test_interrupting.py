@@ -8,7 +8,6 @@ from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import Aborted, Conflict
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.message import Origin, Sender
 from chordage.orchestrator.store import journal
 from support.busy_thread import (
     a_round_then_all_it_heard,
@@ -269,7 +268,7 @@ def test_a_run_that_waits_is_left_alone_where_the_message_says_hold(world: World
 def test_what_the_agent_does_by_habit_does_not_let_a_chore_end_a_chat(world: World) -> None:
     change_agent(world, when_busy=WhenBusy.INTERRUPT)
     world.models.script = all_it_heard
-    in_the_model_call(world, lambda: world.submit("tick", origin=Origin.CHORE, sender=Sender.SELF, thread="t1"))
+    in_the_model_call(world, lambda: world.submit("tick", group=Group.CHORE, thread="t1"))
     world.submit("do it")
     world.run_dry()
 

@@ -404,7 +404,7 @@ def test_a_waiting_run_costs_no_budget_and_no_sweep(world):
     world.models.script = rounds_of(1)
     world.tools.asks = lambda order: ASK
     for number in range(30):
-        world.submit(thread=f"t{number}", origin=Origin.CHORE, sender=Sender.SELF)
+        world.submit(thread=f"chore:{number}", origin=Origin.CHORE, sender=Sender.SELF)
     world.run_dry()
 
     assert {run["status"] for run in world.rows("runs")} == {"waiting"}

@@ -95,7 +95,7 @@ def test_a_message_is_stored_its_id_printed_and_the_fleet_woken(chordage, settin
 
 @pytest.mark.parametrize("origin", ["task", "chore", "will"])
 def test_what_is_the_agents_own_is_sent_by_itself(chordage, rt, origin):
-    chordage("submit", "do it", "--origin", origin)
+    chordage("submit", "do it", "--origin", origin, *(() if origin == "will" else ("--thread", f"{origin}:7")))
 
     turn = queued(rt)
     assert (turn.origin, turn.sender, turn.group) == (origin, "self", origin)

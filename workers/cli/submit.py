@@ -32,6 +32,11 @@ Exit codes: 0 the turn was accepted, with --wait: it was answered; 1 a service d
 @click.option("--group", type=click.Choice([str(one) for one in Group]), help="A lower class than the origin's own.")
 @click.option("--strategy", help="How the turn is completed: direct or react.  [default: the agent's]")
 @click.option("--dedupe-key", metavar="KEY", help="The same key never makes a second turn; the first one is shown.")
+@click.option("--coalesce-key", metavar="KEY", help="Of the queued turns with this key, only the latest is kept.")
+@click.option("--max-rounds", type=click.IntRange(min=1), help="Tool rounds of this turn, within the agent's limit.")
+@click.option(
+    "--max-seconds", type=click.FloatRange(min=0, min_open=True), help="Work of this turn, within the agent's limit."
+)
 @click.option("--meta", metavar="JSON", help="Anything of yours, kept with the turn.")
 @click.option("--not-before", metavar="TIME", help="Do not start earlier; such as 2026-01-31T09:00:00Z.")
 @click.option("--deadline", metavar="TIME", help="Expire if not started by then.")

@@ -23,7 +23,10 @@ RULES = {
     "meta is no JSON": (("x", "--meta", "{"), "--meta is not JSON"),
     "meta is no object": (("x", "--meta", "[1]"), "--meta must be a JSON object"),
     "meta holds NaN": (("x", "--meta", '{"a": NaN}'), "--meta is not JSON: NaN"),
-    "group above": (("x", "--origin", "chore", "--group", "chat"), "group 'chat' ranks above 'chore'"),
+    "group above": (
+        ("x", "--origin", "chore", "--thread", "chore:x", "--group", "chat"),
+        "group 'chat' ranks above 'chore'",
+    ),
     "empty dedupe key": (("x", "--dedupe-key", ""), "dedupe_key must have 1 to 200 characters"),
     "deadline without zone": (("x", "--deadline", "2030-01-01T00:00:00"), "deadline: Input should have timezone info"),
     "deadline is over": (("x", "--deadline", "2001-01-01T00:00:00Z"), "deadline lies in the past"),

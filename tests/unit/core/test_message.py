@@ -17,6 +17,7 @@ from support.builders import NOON, a_request
 
 CHAT = {"origin": Origin.CHAT, "channel": "api"}
 OWN = [Origin.TASK, Origin.CHORE, Origin.WILL]
+THREAD = {Origin.TASK: "task:7", Origin.CHORE: "chore:backup", Origin.WILL: "will:ada"}
 USUAL = Bounds()
 HALF = "\ud800"  # of a surrogate pair
 
@@ -56,9 +57,9 @@ def test_every_other_origin_takes_none(origin, channel):
 @pytest.mark.parametrize("origin", OWN)
 def test_only_the_agent_itself_sends_tasks_chores_and_wills(origin, sender):
     if sender is Sender.SELF:
-        assert accepted(origin=origin, sender=sender)
+        assert accepted(origin=origin, sender=sender, thread_id=THREAD[origin])
     else:
-        assert refused(origin=origin, sender=sender).field == "sender"
+        assert refused(origin=origin, sender=sender, thread_id=THREAD[origin]).field == "sender"
 
 
 @pytest.mark.parametrize("sender", list(Sender))
@@ -201,6 +202,7 @@ def test_a_reply_target_is_no_larger_than_meta():
 @pytest.mark.parametrize("origin", list(Origin))
 def test_a_turn_may_only_be_moved_downwards(origin, group):
     fields = {"origin": origin, "channel": "api" if origin is Origin.CHAT else None, "sender": Sender.SELF}
+    fields["thread_id"] = THREAD.get(origin)
     own = group_of(a_request(**fields))
 
     if group.rank >= own.rank:

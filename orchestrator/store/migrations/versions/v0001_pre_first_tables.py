@@ -23,6 +23,26 @@ def _kin() -> list[sa.Column[Any]]:
     return [*ids, sa.Column("path", sa.Text()), sa.Column("max_depth", sa.Integer())]
 
 
+def _limits() -> list[sa.Column[Any]]:
+    return [sa.Column("max_rounds", sa.Integer()), sa.Column("timeout_ms", sa.BigInteger())]
+
+
+def _index_same_work() -> None:
+    keyed = sa.text("status = 'queued' AND coalesce_key IS NOT NULL")
+    open_will = sa.text("origin = 'will' AND status IN ('active', 'queued')")
+    op.create_index(
+        "uq_turns_coalesce",
+        "turns",
+        ["agent", "grp", "coalesce_key"],
+        unique=True,
+        sqlite_where=keyed,
+        postgresql_where=keyed,
+    )
+    op.create_index(
+        "uq_turns_will", "turns", ["origin", "agent"], unique=True, sqlite_where=open_will, postgresql_where=open_will
+    )
+
+
 def upgrade() -> None:
     op.create_table(
         "calls",
@@ -156,6 +176,7 @@ def upgrade() -> None:
         sa.Column("rested_since", MOMENT, nullable=True),
         sa.Column("replay_from", sa.Integer(), nullable=True),
         *_kin(),
+        *_limits(),
         sa.Column("children", sa.Integer(), nullable=False),
         sa.Column("steers", sa.Integer(), nullable=False),
         sa.Column("kept_reason", sa.String(length=30), nullable=True),
@@ -345,6 +366,9 @@ def upgrade() -> None:
         sa.Column("control", sa.String(length=10), nullable=False),
         sa.Column("source", sa.String(length=200), nullable=False),
         sa.Column("dedupe_key", sa.String(length=200), nullable=True),
+        sa.Column("coalesce_key", sa.String(length=200), nullable=True),
+        sa.Column("into_turn", ID, nullable=True),
+        *_limits(),
         sa.Column("reply_target", JSON, nullable=True),
         sa.Column("not_before", MOMENT, nullable=True),
         sa.Column("due_at", MOMENT, nullable=False),
@@ -358,6 +382,9 @@ def upgrade() -> None:
         sa.CheckConstraint("(status = 'done') = (disposition IS NOT NULL)", name=op.f("ck_turns_done_has_disposition")),
         sa.CheckConstraint("(status = 'done') = (done_at IS NOT NULL)", name=op.f("ck_turns_done_has_time")),
         sa.CheckConstraint("status IN ('active', 'done', 'queued')", name=op.f("ck_turns_status")),
+        sa.CheckConstraint(
+            "(coalesce(disposition, '') = 'merged') = (into_turn IS NOT NULL)", name=op.f("ck_turns_merged_says_into")
+        ),
         sa.ForeignKeyConstraint(["thread_id"], ["threads.id"], name=op.f("fk_turns_thread_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_turns")),
         sa.UniqueConstraint("thread_id", "arrival", name=op.f("uq_turns_thread_id_arrival")),
@@ -413,5 +440,6 @@ def upgrade() -> None:
             sqlite_where=sa.text("dedupe_key IS NOT NULL"),
             postgresql_where=sa.text("dedupe_key IS NOT NULL"),
         )
+    _index_same_work()
     groups = sa.table("groups", sa.column("name", sa.String))
     op.bulk_insert(groups, [{"name": name} for name in ("chat", "task", "chore", "will")])

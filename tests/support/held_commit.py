@@ -1,0 +1,31 @@
+"""A commit that waits until somebody else stands before the locks of its transaction."""
+
+from __future__ import annotations
+
+import threading
+
+from sqlalchemy import event
+
+from support.lock_waits import somebody_waits_for_a_lock
+from support.waiting import until
+from support.world import World
+
+
+class HeldCommit:
+    """The next commit of one thread waits until somebody else stands before its locks."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._of: int | None = None
+        self.reached = threading.Event()
+        event.listen(world.store.engine, "commit", self._hold)
+
+    def of_this_thread(self) -> None:
+        self._of = threading.get_ident()
+
+    def _hold(self, connection) -> None:
+        if threading.get_ident() != self._of:
+            return
+        self._of = None
+        self.reached.set()
+        until(lambda: somebody_waits_for_a_lock(self._world.store), "the other waits")
