@@ -81,6 +81,7 @@ groups = Table(
     metadata,
     Column("name", String(20), primary_key=True),
     Column("budget", Integer),  # null: the setting decides
+    Column("served", String(200)),  # the tenant whose turn it was last: store/ring.py
 )
 
 threads = Table(
@@ -107,7 +108,8 @@ turns = Table(
     Column("rank", Integer, nullable=False),
     Column("tenant", String(200), nullable=False),
     Column("status", String(20), nullable=False),
-    # The next of its thread to start, and nothing on the thread is open. Set by whoever makes it true.
+    # 1: the next of its thread to start, and nothing on the thread is open. 2: the same, and it sleeps until its
+    # not_before. Set by whoever makes it true.
     Column("ready", Integer, nullable=False),
     Column(
         "steers", Integer, nullable=False
@@ -149,7 +151,17 @@ Index(
     postgresql_where=turns.c.dedupe_key.is_not(None),
 )
 _READY = text("status = 'queued' AND ready = 1")
-Index("ix_turns_ready", turns.c.grp, turns.c.due_at, turns.c.id, sqlite_where=_READY, postgresql_where=_READY)
+Index(
+    "ix_turns_ready",
+    turns.c.grp,
+    turns.c.tenant,
+    turns.c.due_at,
+    turns.c.id,
+    sqlite_where=_READY,
+    postgresql_where=_READY,
+)
+_ASLEEP = text("status = 'queued' AND ready = 2")
+Index("ix_turns_asleep", turns.c.due_at, sqlite_where=_ASLEEP, postgresql_where=_ASLEEP)
 _BEHIND = text("status = 'queued' AND ready = 0")
 Index("ix_turns_behind", turns.c.nudge_at, sqlite_where=_BEHIND, postgresql_where=_BEHIND)
 _QUEUED = text("status = 'queued'")
