@@ -17,7 +17,7 @@ from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.records import Checkpoint, Run
 from chordage.orchestrator.core.transcript import message_of
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claims, journal, runs, turns
+from chordage.orchestrator.store import claims, journal, ring, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
@@ -47,7 +47,7 @@ def _start_one_of_the_oldest(rt: Runtime, group: Group, *, and_on: bool) -> list
     for _ in range(TRIES):
         with rt.store.read() as tx:
             free = turns.free_budget(tx, group, default=rt.budgets[group])
-            oldest = turns.heads(tx, group, rt.now(), min(free, AT_ONCE)) if free else []
+            oldest = ring.heads(tx, group, rt.now(), min(free, AT_ONCE)) if free else []
         if not oldest:
             return []
         first = zlib.crc32(rt.new_id().encode()) % len(oldest)
@@ -94,7 +94,7 @@ def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
 def _start(tx: Tx, rt: Runtime, group: Group, turn_id: str, run_id: str, *, overtake: bool) -> Run | None:
     now = rt.now()
     budget = claims.lock_budget(tx, group, rt.budgets[group])
-    turn = claims.start_turn(tx, turn_id, run_id, budget=budget, now=now, overtake=overtake)
+    turn = claims.start_turn(tx, turn_id, run_id, group=group, budget=budget, now=now, overtake=overtake)
     if turn is None:
         return None
     run = claims.open_run(tx, turn, run_id, now=now, lease_until=rt.leases.until(now))

@@ -42,7 +42,7 @@ from chordage.orchestrator.core.suspending import (
 )
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, children, claims, runs, stepped, suspensions, turns
+from chordage.orchestrator.store import calls, children, claims, ring, runs, stepped, suspensions, turns
 from chordage.orchestrator.store.claims import Outcome
 from chordage.orchestrator.store.tx import Tx
 
@@ -319,7 +319,7 @@ def _stranded(rt: Runtime) -> list[Intent]:
     now = rt.now()
     with rt.store.write() as tx:
         before = now - timedelta(seconds=rt.leases.sweep)
-        found = turns.stranded(tx, before, BATCH, look_again=now + turns.SELDOM)
+        found = turns.stranded(tx, before, BATCH, look_again=now + ring.SELDOM)
     intents: list[Intent] = []
     for thread_id in found:
         with rt.store.write() as tx:
@@ -332,12 +332,14 @@ def _stranded(rt: Runtime) -> list[Intent]:
 def _queued(rt: Runtime) -> list[Intent]:
     """A dispatch for every queued turn that could start, as far as the budget reaches, and not over and over."""
     intents: list[Intent] = []
+    with rt.store.single() as tx:
+        ring.wake(tx, rt.now(), BATCH)
     for group in Group:
         with rt.store.read() as tx:
             free = turns.free_budget(tx, group, default=rt.budgets[group])
-            waiting = bool(free and turns.heads(tx, group, rt.now(), 1))
+            waiting = ring.heads(tx, group, rt.now(), min(free, BATCH)) if free else []
         if waiting:
             with rt.store.write() as tx:
-                nudged = turns.nudge(tx, group, rt.now(), min(free, BATCH))
+                nudged = ring.nudge(tx, [turn_id for turn_id, _ in waiting], rt.now())
             intents += [Dispatch(group=group, hint=Hint(*turn)) for turn in nudged]
     return intents

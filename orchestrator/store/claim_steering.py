@@ -77,7 +77,7 @@ def step_in_front(tx: Tx, thread_id: str, turn_id: str) -> None:
     is_it = turns.c.id == turn_id
     moved = (
         update(turns)
-        .where(turns.c.thread_id == thread_id, QUEUED_TURNS, or_(is_it, and_(~is_it, has(turns.c.ready, 1))))
+        .where(turns.c.thread_id == thread_id, QUEUED_TURNS, or_(is_it, and_(~is_it, has(turns.c.ready, 1, 2))))
         .values(rank=case((is_it, IN_FRONT), else_=turns.c.rank), ready=0)
     )
     tx.execute(moved)

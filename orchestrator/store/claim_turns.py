@@ -14,6 +14,7 @@ from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
+from chordage.orchestrator.store import ring
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, RUNNING_RUNS, groups, has, runs, threads, turns
 from chordage.orchestrator.store.turns import COLUMNS, from_row
@@ -35,33 +36,6 @@ def budget_of(tx: Tx, group: Group, default: int) -> int:
     return default if own is None else int(own)
 
 
-_RUNNING_IN_GROUP = (
-    select(func.count()).select_from(runs).where(runs.c.grp == turns.c.grp, RUNNING_RUNS).scalar_subquery()
-)
-_OLDER = turns.alias("older")
-_READY_BEFORE = (
-    select(_OLDER.c.id)
-    .where(
-        has(_OLDER.c.status, TurnStatus.QUEUED),
-        has(_OLDER.c.ready, 1),
-        _OLDER.c.grp == turns.c.grp,
-        _OLDER.c.due_at < turns.c.due_at,
-        or_(_OLDER.c.not_before.is_(None), _OLDER.c.not_before <= bindparam("now")),
-        or_(_OLDER.c.deadline.is_(None), _OLDER.c.deadline > bindparam("now")),
-        ~exists().where(runs.c.thread_id == _OLDER.c.thread_id, OPEN_RUNS),
-    )
-    .correlate(turns)
-    .limit(bindparam("as_many"))
-)
-_IN_FRONT = select(func.count()).select_from(_READY_BEFORE.subquery()).correlate(turns).scalar_subquery()
-_MAY_START = (
-    turns.c.id == bindparam("turn_id"),
-    has(turns.c.status, *sources(TURN, TurnStatus.ACTIVE)),
-    has(turns.c.ready, 1),
-    or_(turns.c.not_before.is_(None), turns.c.not_before <= bindparam("now")),
-    or_(turns.c.deadline.is_(None), turns.c.deadline > bindparam("now")),
-    ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
-)
 _STARTED = {
     "status": TurnStatus.ACTIVE.value,
     "ready": 0,
@@ -70,21 +44,29 @@ _STARTED = {
 }
 _START = Hot(
     update(turns)
-    .where(*_MAY_START, bindparam("budget") > _RUNNING_IN_GROUP + _IN_FRONT)
+    .where(turns.c.id == bindparam("turn_id"), ring.may_start(turns), or_(ring.ALL_FIT, ring.SITS))
     .values(_STARTED)
-    .returning(*COLUMNS)
+    .returning(*COLUMNS, *ring.BESIDE)
 )
 
 
-def start_turn(tx: Tx, turn_id: str, run_id: str, *, budget: int, now: datetime, overtake: bool = False) -> Turn | None:
-    """The turn is active, if it may be: ready, due, and with budget for all that have been due longer and for itself.
-
-    So any of them may be started first, and none of them has to wait because of it. `overtake`: as if it were the
-    oldest.
+def start_turn(
+    tx: Tx, turn_id: str, run_id: str, *, group: Group, budget: int, now: datetime, overtake: bool = False
+) -> Turn | None:
+    """The turn is active, if it may be: ready, due, and with budget for it and for all whose turn is before its own:
+    store/ring.py. So any of them may be started first, and none of them has to wait because of it. `overtake`: as if
+    it were alone.
     """
-    binds = {"turn_id": turn_id, "run": run_id, "budget": budget, "now": now, "as_many": 0 if overtake else budget}
+    binds = {
+        "turn_id": turn_id, "group": group.value, "run": run_id, "budget": budget, "now": now,
+        "as_many": 0 if overtake else budget,
+    }  # fmt: skip
     row = _START.first(tx, binds)
-    return from_row(row) if row else None
+    if row is None:
+        return None
+    if {row.pop("lowest"), row.pop("highest")} - {None, row["tenant"]}:
+        ring.mark_served(tx, group, row["tenant"], now)
+    return from_row(row)
 
 
 _NEXT = turns.alias("next")
@@ -95,6 +77,7 @@ _NEXT_IN_LINE = (
     .limit(1)
     .scalar_subquery()
 )
+_READY_OR_ASLEEP = case((turns.c.not_before > bindparam("now"), 2), else_=1)
 _DUE = turns.alias("due")
 _SOMEBODY_IS_READY = exists().where(
     has(_DUE.c.status, TurnStatus.QUEUED), has(_DUE.c.ready, 1), _DUE.c.grp == bindparam("of_group")
@@ -115,7 +98,7 @@ _END = Hot(
         status=case((_IS_IT, TurnStatus.DONE.value), else_=turns.c.status),
         disposition=case((_IS_IT, bindparam("how")), else_=turns.c.disposition),
         done_at=case((_IS_IT, bindparam("now", type_=turns.c.done_at.type)), else_=turns.c.done_at),
-        ready=case((_IS_IT, 0), else_=1),
+        ready=case((_IS_IT, 0), else_=_READY_OR_ASLEEP),
     )
     .returning(
         turns.c.id, turns.c.grp, turns.c.reply_target, and_(_WAS_FULL, _SOMEBODY_IS_READY).label("others"),
@@ -207,7 +190,7 @@ def make_next_ready(tx: Tx, thread_id: str, now: datetime) -> Group | None:
     made = (
         update(turns)
         .where(turns.c.id == _NEXT_IN_LINE, ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS))
-        .values(ready=1)
+        .values(ready=_READY_OR_ASLEEP)
         .returning(turns.c.grp)
     )
     found = tx.execute(made, {"thread": thread_id, "now": now}).scalar()

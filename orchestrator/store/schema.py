@@ -82,6 +82,7 @@ groups = Table(
     metadata,
     Column("name", String(20), primary_key=True),
     Column("budget", Integer),  # null: the setting decides
+    Column("served", String(200)),  # the tenant whose turn it was last: store/ring.py
 )
 
 threads = Table(
@@ -108,7 +109,8 @@ turns = Table(
     Column("rank", Integer, nullable=False),
     Column("tenant", String(200), nullable=False),
     Column("status", String(20), nullable=False),
-    # The next of its thread to start, and nothing on the thread is open. Set by whoever makes it true.
+    # 1: the next of its thread to start, and nothing on the thread is open. 2: the same, and it sleeps until its
+    # not_before. Set by whoever makes it true.
     Column("ready", Integer, nullable=False),
     Column(
         "steers", Integer, nullable=False
@@ -168,7 +170,17 @@ Index(
 _OPEN_WILL = text("origin = 'will' AND status IN ('active', 'queued')")
 Index("uq_turns_will", turns.c.origin, turns.c.agent, unique=True, sqlite_where=_OPEN_WILL, postgresql_where=_OPEN_WILL)
 _READY = text("status = 'queued' AND ready = 1")
-Index("ix_turns_ready", turns.c.grp, turns.c.due_at, turns.c.id, sqlite_where=_READY, postgresql_where=_READY)
+Index(
+    "ix_turns_ready",
+    turns.c.grp,
+    turns.c.tenant,
+    turns.c.due_at,
+    turns.c.id,
+    sqlite_where=_READY,
+    postgresql_where=_READY,
+)
+_ASLEEP = text("status = 'queued' AND ready = 2")
+Index("ix_turns_asleep", turns.c.due_at, sqlite_where=_ASLEEP, postgresql_where=_ASLEEP)
 _BEHIND = text("status = 'queued' AND ready = 0")
 Index("ix_turns_behind", turns.c.nudge_at, sqlite_where=_BEHIND, postgresql_where=_BEHIND)
 _QUEUED = text("status = 'queued'")

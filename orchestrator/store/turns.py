@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, bindparam, case, exists, func, insert, literal_column, or_, select, type_coerce, update
+from sqlalchemy import bindparam, case, exists, func, insert, literal_column, or_, select, type_coerce, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -20,7 +20,6 @@ from chordage.orchestrator.store.hot import Hot, Row
 from chordage.orchestrator.store.schema import (
     OPEN_RUNS,
     QUEUED_TURNS,
-    READY_TURNS,
     RUNNING_RUNS,
     groups,
     has,
@@ -118,7 +117,11 @@ _ADMIT = Hot(
         select(
             *(type_coerce(bindparam(name, type_=turns.c[name].type), turns.c[name].type) for name in _FIELDS),
             literal_column("'queued'"),
-            case((or_(_thread_is_busy(), _somebody_is_ahead()), 0), else_=1),
+            case(
+                (or_(_thread_is_busy(), _somebody_is_ahead()), 0),
+                (bindparam("not_before", type_=turns.c.not_before.type) > bindparam("queued_at"), 2),
+                else_=1,
+            ),
         ),
     )
     .returning(turns.c.ready)
@@ -149,64 +152,11 @@ _BUDGET = (
     .scalar_subquery()
 )
 _FREE = Hot(select((_BUDGET - _RUNNING).label("free")))
-# A turn that may start: ready, due, not too late, and nothing is open on its thread (a turn of higher rank may have
-# overtaken it there). Without `not_before` it is due as soon as it is seen, whatever the clocks of two hosts say.
-_STARTABLE = and_(
-    READY_TURNS,
-    turns.c.grp == bindparam("group"),
-    turns.c.due_at <= bindparam("soon"),
-    or_(turns.c.not_before.is_(None), turns.c.not_before <= bindparam("now")),
-    or_(turns.c.deadline.is_(None), turns.c.deadline > bindparam("now")),
-    ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
-)
-A_MOMENT = timedelta(seconds=1)  # a wake-up is on its way for so long
-NUDGE = timedelta(seconds=30)
-SELDOM = timedelta(seconds=60)  # a wake-up that waits in a long queue may have been lost with it all the same
-CLOCKS_DIFFER = timedelta(minutes=1)  # at most, between two hosts of a fleet
-_HEADS = Hot(
-    select(turns.c.id, turns.c.thread_id)
-    .where(_STARTABLE)
-    .order_by(turns.c.due_at, turns.c.id)
-    .limit(bindparam("as_many"))
-)
 
 
 def free_budget(tx: Tx, group: Group, *, default: int) -> int:
     """How many more runs of this group may start."""
     return max(0, int(_FREE.scalar(tx, {"group": group.value, "budget": default})))
-
-
-def heads(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, str]]:
-    """The turns that have been due longest, each with its thread."""
-    binds = {"group": group.value, "now": now, "soon": now + CLOCKS_DIFFER, "as_many": as_many}
-    rows = _HEADS.rows(tx, binds)
-    return [(row["id"], row["thread_id"]) for row in rows]
-
-
-def nudge(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, str]]:
-    """Startable turns whose wake-up may have got lost; each is asked for less and less often the longer it waits."""
-    due = (
-        select(turns.c.id, turns.c.due_at)
-        .where(_STARTABLE, turns.c.due_at <= bindparam("a_moment_ago"))
-        .where(turns.c.nudge_at <= bindparam("now"))
-        .order_by(turns.c.due_at, turns.c.id)
-        .limit(bindparam("as_many"))
-        .with_for_update(skip_locked=True)
-    )
-    binds = {
-        "group": group.value, "now": now, "soon": now, "a_moment_ago": now - A_MOMENT, "as_many": as_many,
-    }  # fmt: skip
-    found = {row.id: row.due_at for row in tx.execute(due, binds)}
-    nudged = []
-    for turn_id, due_at in found.items():
-        moved = (
-            update(turns)
-            .where(turns.c.id == turn_id, READY_TURNS)
-            .values(nudge_at=now + min(max(now - due_at, NUDGE), SELDOM))
-        )
-        thread_id = tx.execute(moved.returning(turns.c.thread_id)).scalar()
-        nudged += [(turn_id, thread_id)] if thread_id else []
-    return nudged
 
 
 def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> list[str]:
@@ -234,7 +184,7 @@ def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> l
             turns.c.id.in_(ids),
             ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
             ~exists().where(
-                other.c.thread_id == turns.c.thread_id, has(other.c.status, TurnStatus.QUEUED), has(other.c.ready, 1)
+                other.c.thread_id == turns.c.thread_id, has(other.c.status, TurnStatus.QUEUED), has(other.c.ready, 1, 2)
             ),
         )
     )

@@ -13,7 +13,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import NATURAL_END
 from chordage.orchestrator.core.status import Disposition
-from chordage.orchestrator.store import claims, schema, turns
+from chordage.orchestrator.store import claims, ring, schema
 from chordage.orchestrator.store.claims import Position
 from support.race import race
 from support.rows import NOW, a_run, admit, load_run, start
@@ -120,7 +120,7 @@ def test_a_turn_that_comes_while_the_one_ahead_starts_waits_for_it(order, store)
 
     overlapping(store, *(works if order == "starts first" else reversed(works)))
     with store.read() as tx:
-        assert turns.heads(tx, Group.CHAT, NOW, 10) == []
+        assert ring.heads(tx, Group.CHAT, NOW, 10) == []
     with store.write() as tx:
         end(tx, store)
 

@@ -73,7 +73,7 @@ def test_a_budget_is_never_exceeded_by_starts_at_the_same_moment(store):
 
     def within_budget(tx, n):
         budget = claims.lock_budget(tx, Group.CHORE, 2)
-        return start(tx, f"a{n}", f"r{n}", budget)
+        return start(tx, f"a{n}", f"r{n}", budget, Group.CHORE)
 
     won = race(store, [lambda tx, n=n: within_budget(tx, n) for n in range(RACERS)])
 

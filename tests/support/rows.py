@@ -29,9 +29,9 @@ def admit(tx: Tx, turn_id: str, thread_id: str = "t1", group: Group = Group.CHAT
     return turn_id
 
 
-def start(tx: Tx, turn_id: str, run_id: str, budget: int = 100) -> bool:
+def start(tx: Tx, turn_id: str, run_id: str, budget: int = 100, group: Group = Group.CHAT) -> bool:
     """As dispatch does it. False when the turn could not start."""
-    turn = claims.start_turn(tx, turn_id, run_id, budget=budget, now=NOW)
+    turn = claims.start_turn(tx, turn_id, run_id, group=group, budget=budget, now=NOW)
     return turn is not None and claims.open_run(tx, turn, run_id, now=NOW, lease_until=LATER) is not None
 
 

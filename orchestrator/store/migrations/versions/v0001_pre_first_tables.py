@@ -97,6 +97,7 @@ def upgrade() -> None:
         "groups",
         sa.Column("name", sa.String(length=20), nullable=False),
         sa.Column("budget", sa.Integer(), nullable=True),
+        sa.Column("served", sa.String(length=200), nullable=True),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_groups")),
     )
     op.create_table(
@@ -421,10 +422,17 @@ def upgrade() -> None:
         )
         batch_op.create_index(
             "ix_turns_ready",
-            ["grp", "due_at", "id"],
+            ["grp", "tenant", "due_at", "id"],
             unique=False,
             sqlite_where=sa.text("status = 'queued' AND ready = 1"),
             postgresql_where=sa.text("status = 'queued' AND ready = 1"),
+        )
+        batch_op.create_index(
+            "ix_turns_asleep",
+            ["due_at"],
+            unique=False,
+            sqlite_where=sa.text("status = 'queued' AND ready = 2"),
+            postgresql_where=sa.text("status = 'queued' AND ready = 2"),
         )
         batch_op.create_index(
             "ix_turns_steering",

@@ -1,0 +1,203 @@
+"""Who of a group is next: its tenants take turns, and of a tenant the turn that has been due longest.
+
+The tenants of a group stand in a ring, in the order of their names; `groups.served` is whose turn it was last. Whoever
+comes behind it and has a turn that may start is next. The ring is walked from tenant to tenant by the index of ready
+turns: a tenant with ten thousand of them is one step, and nobody beyond the budget that is free is looked at.
+
+While more may start than are ready, all of them may, in whatever order their wake-ups come. Otherwise as many tenants
+have a seat as there is budget free; whoever sits may start before another who sits, and takes nothing from it. The
+mark moves when the first of the ring starts and not before, so the first has budget kept for it until it has started.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.sql.selectable import CTE
+
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.status import TurnStatus
+from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.schema import OPEN_RUNS, READY_TURNS, RUNNING_RUNS, groups, has, runs, turns
+from chordage.orchestrator.store.tx import Tx
+
+_GROUP: BindParameter[str] = bindparam("group")
+_NOW: BindParameter[datetime] = bindparam("now")
+
+
+def may_start(turn: Any) -> ColumnElement[bool]:
+    """Ready, due, not too late, and nothing is open on its thread: a turn of higher rank may have overtaken it there.
+
+    Without `not_before` it is due as soon as it is seen, whatever the clocks of two hosts say.
+    """
+    return and_(
+        has(turn.c.status, TurnStatus.QUEUED),
+        has(turn.c.ready, 1),
+        or_(turn.c.not_before.is_(None), turn.c.not_before <= _NOW),
+        or_(turn.c.deadline.is_(None), turn.c.deadline > _NOW),
+        ~exists().where(runs.c.thread_id == turn.c.thread_id, OPEN_RUNS).correlate(turn),
+    )
+
+
+def _tenant(*where: ColumnElement[bool], behind: Any = None) -> Any:
+    """The next in the ring, not yet round it; without `behind` its first."""
+    turn = turns.alias()
+    found = select(turn.c.tenant).where(turn.c.grp == _GROUP, may_start(turn), *where).order_by(turn.c.tenant).limit(1)
+    return (found if behind is None else found.where(turn.c.tenant > behind)).scalar_subquery()
+
+
+SERVED = func.coalesce(select(groups.c.served).where(groups.c.name == _GROUP).scalar_subquery(), "")
+
+
+def seated(seats: Any) -> CTE:
+    """As many tenants as there are seats, from the mark on, until the ring closes."""
+    first = func.coalesce(_tenant(behind=SERVED), _tenant())
+    start = select(first.label("tenant")).cte("first_of_ring")
+    first_seat = select(start.c.tenant, start.c.tenant.label("first"), literal(1).label("place")).where(seats > 0)
+    ring = first_seat.cte("ring", recursive=True)
+    closed = and_(ring.c.place > 1, ring.c.tenant == ring.c.first)
+    behind = func.coalesce(_tenant(behind=ring.c.tenant), _tenant())
+    ring = ring.union_all(select(behind, ring.c.first, ring.c.place + 1).where(ring.c.place < seats, ~closed))
+    closed = and_(ring.c.place > 1, ring.c.tenant == ring.c.first)
+    return select(ring.c.tenant).where(ring.c.tenant.is_not(None), ~closed).cte("seated")
+
+
+def _each(seated: CTE, seats: Any) -> Any:
+    """How many turns each may start: there may be more seats than tenants."""
+    return seats / func.nullif(select(func.count()).select_from(seated).scalar_subquery(), 0)
+
+
+# the guard of the start, under the lock of the group
+
+_RUNNING = select(func.count()).select_from(runs).where(runs.c.grp == _GROUP, RUNNING_RUNS).scalar_subquery()
+_FREE = case((bindparam("budget") > _RUNNING, bindparam("budget") - _RUNNING), else_=0)
+_OTHER = turns.alias("other")
+_IS_READY = and_(has(_OTHER.c.status, TurnStatus.QUEUED), has(_OTHER.c.ready, 1), _OTHER.c.grp == _GROUP)
+_IS_OTHER = _OTHER.c.id != bindparam("turn_id")
+_OTHERS = select(_OTHER.c.id).where(_IS_READY, _IS_OTHER).limit(bindparam("as_many")).subquery()
+ALL_FIT = bindparam("budget") - _RUNNING > select(func.count()).select_from(_OTHERS).scalar_subquery()
+_OLDER = turns.alias("older")
+_OWN_BEFORE = (
+    select(_OLDER.c.id)
+    .where(_OLDER.c.grp == _GROUP, _OLDER.c.tenant == turns.c.tenant, _OLDER.c.due_at < turns.c.due_at)
+    .where(may_start(_OLDER))
+    .correlate(turns)
+    .limit(bindparam("as_many"))
+)
+_SEATED = seated(_FREE)
+SITS = and_(
+    turns.c.tenant.in_(select(_SEATED.c.tenant)),
+    select(func.count()).select_from(_OWN_BEFORE.subquery()).correlate(turns).scalar_subquery() < _each(_SEATED, _FREE),
+)
+
+# What follows says nothing about the turn that starts: of it, the two databases see different moments.
+_TENANTS = select(_OTHER.c.tenant).where(_IS_READY, _IS_OTHER).limit(1)
+BESIDE = (
+    case((~ALL_FIT, _TENANTS.order_by(_OTHER.c.tenant).scalar_subquery())).label("lowest"),
+    case((~ALL_FIT, _TENANTS.order_by(_OTHER.c.tenant.desc()).scalar_subquery())).label("highest"),
+)
+_THIS: BindParameter[str] = bindparam("tenant")
+
+
+def _nobody(*tenant: ColumnElement[bool]) -> ColumnElement[bool]:
+    return ~select(_OTHER.c.id).where(_OTHER.c.grp == _GROUP, may_start(_OTHER), *tenant).exists()
+
+
+# Each a range of the index.
+_NOBODY_BETWEEN = case(
+    (_THIS > SERVED, _nobody(_OTHER.c.tenant > SERVED, _OTHER.c.tenant < _THIS)),
+    else_=and_(_nobody(_OTHER.c.tenant > SERVED), _nobody(_OTHER.c.tenant < _THIS)),
+)
+_MARK = Hot(update(groups).where(groups.c.name == _GROUP, _THIS != SERVED, _NOBODY_BETWEEN).values(served=_THIS))
+
+
+def mark_served(tx: Tx, group: Group, tenant: str, now: datetime) -> None:
+    """Its turn is over, if it was the first of the ring. The group is locked."""
+    _MARK.changed(tx, {"group": group.value, "tenant": tenant, "now": now})
+
+
+# who is worth a try, seen without a lock
+
+_MANY: BindParameter[int] = bindparam("as_many")
+_SITTING = seated(_MANY)
+
+
+def _longest_due(tenant: Any, behind: Any = None) -> Any:
+    turn = turns.alias()
+    found = select(turn.c.id).where(turn.c.grp == _GROUP, turn.c.tenant == tenant, may_start(turn))
+    if behind is not None:
+        found = found.where(tuple_(turn.c.due_at, turn.c.id) > behind)
+    return found.order_by(turn.c.due_at, turn.c.id).limit(1).scalar_subquery()
+
+
+def _heads() -> Any:
+    found = (turns.c.id, turns.c.thread_id, turns.c.tenant, turns.c.due_at)
+    heads = (
+        select(*found, literal(1).label("place"))
+        .select_from(_SITTING.join(turns, turns.c.id == _longest_due(_SITTING.c.tenant)))
+        .cte("heads", recursive=True)
+    )
+    behind = _longest_due(heads.c.tenant, tuple_(heads.c.due_at, heads.c.id))
+    more = select(*found, heads.c.place + 1).select_from(heads.join(turns, turns.c.id == behind))
+    heads = heads.union_all(more.where(heads.c.place < _each(_SITTING, _MANY)))
+    return select(heads.c.id, heads.c.thread_id)
+
+
+_HEADS = Hot(_heads())
+
+
+def heads(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, str]]:
+    """Turns that may start, each with its thread: at most so many, and no tenant's but in its turn."""
+    rows = _HEADS.rows(tx, {"group": group.value, "now": now, "as_many": as_many})
+    return [(row["id"], row["thread_id"]) for row in rows]
+
+
+# wake-ups that got lost
+
+A_MOMENT = timedelta(seconds=1)  # a wake-up is on its way for so long
+NUDGE = timedelta(seconds=30)
+SELDOM = timedelta(seconds=60)  # a wake-up that waits in a long queue may have been lost with it all the same
+
+
+def nudge(tx: Tx, among: list[str], now: datetime) -> list[tuple[str, str]]:
+    """Those of them whose wake-up may have got lost; each is asked for less and less often the longer it waits."""
+    due = (
+        select(turns.c.id, turns.c.due_at)
+        .where(turns.c.id.in_(among), READY_TURNS, turns.c.due_at <= now - A_MOMENT, turns.c.nudge_at <= now)
+        .order_by(turns.c.id)
+        .with_for_update(skip_locked=True)
+    )
+    found = {row.id: row.due_at for row in tx.execute(due)}
+    nudged = []
+    for turn_id, due_at in found.items():
+        moved = (
+            update(turns)
+            .where(turns.c.id == turn_id, READY_TURNS)
+            .values(nudge_at=now + min(max(now - due_at, NUDGE), SELDOM))
+        )
+        thread_id = tx.execute(moved.returning(turns.c.thread_id)).scalar()
+        nudged += [(turn_id, thread_id)] if thread_id else []
+    return nudged
+
+
+def wake(tx: Tx, now: datetime, limit: int) -> int:
+    """Turns whose time has come stand in the ring from now on."""
+    asleep = and_(has(turns.c.status, TurnStatus.QUEUED), has(turns.c.ready, 2))
+    due = select(turns.c.id).where(asleep, turns.c.due_at <= now).order_by(turns.c.due_at).limit(limit)
+    woken = update(turns).where(turns.c.id.in_(due.with_for_update(skip_locked=True)), asleep).values(ready=1)
+    return tx.execute(woken).rowcount

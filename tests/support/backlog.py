@@ -1,0 +1,82 @@
+"""Backlogs: many queued turns over many threads and tenants, and what one dispatch among them reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import insert, text
+
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.store import claim_turns, ring, schema, turns
+from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.tx import Store
+from support.rows import NOW
+
+LOT = 5_000
+BEFORE = timedelta(hours=1)
+AT_ONCE = 20
+
+
+def crowd(store: Store, queued: int, *, threads: int, tenants: int, prefix: str = "x", **fields: Any) -> None:
+    """So many turns, spread evenly; the first of each thread is ready. A thread belongs to one tenant."""
+    lines = [_thread(f"{prefix}{n}") for n in range(threads)]
+    made = [_turn(prefix, n, threads, tenants) | fields for n in range(queued)]
+    with store.write() as tx:
+        for table, rows in ((schema.threads, lines), (schema.turns, made)):
+            for first in range(0, len(rows), LOT):
+                tx.execute(insert(table), rows[first : first + LOT])
+    with store.read() as tx:
+        tx.execute(text("ANALYZE"))
+
+
+def _thread(name: str) -> dict[str, Any]:
+    return {"id": name, "agent": "ada", "arrivals": 1_000_000, "created_at": NOW, "updated_at": NOW}
+
+
+def _turn(prefix: str, n: int, threads: int, tenants: int) -> dict[str, Any]:
+    line, thread = divmod(n, threads)
+    at = NOW - BEFORE + timedelta(milliseconds=n)
+    return {
+        "id": f"{prefix}turn{n:07}", "thread_id": f"{prefix}{thread}", "arrival": line + 1, "agent": "ada",
+        "grp": "chat", "rank": 0, "tenant": f"{prefix}tenant{thread % tenants:05}", "status": "queued",
+        "ready": int(line == 0), "steers": 0, "origin": "invoke", "sender": "service", "text": "hi", "meta": {},
+        "strategy": "react", "control": "auto", "source": "test", "due_at": at, "queued_at": at, "nudge_at": at,
+    }  # fmt: skip
+
+
+def plans(store: Store, *, budget: int) -> dict[str, dict[str, Any]]:
+    """How PostgreSQL carries out what one dispatch sends, with the pages it touches; nothing of it stays."""
+    asked: dict[str, tuple[Hot, Mapping[str, Any]]] = {
+        "free": (turns._FREE, {"group": Group.CHAT.value, "budget": budget}),
+        "heads": (ring._HEADS, {"group": Group.CHAT.value, "now": NOW, "as_many": min(budget, AT_ONCE)}),
+    }
+    with store.write() as tx:
+        for hot, binds in asked.values():
+            hot.rows(tx, binds)
+        first = ring.heads(tx, Group.CHAT, NOW, 1)[0][0]
+        start = {
+            "turn_id": first, "group": "chat", "run": "r", "budget": budget, "now": NOW, "as_many": budget,
+        }  # fmt: skip
+        claim_turns._START._compiled.get("postgresql") or claim_turns._START._compile(tx.dialect)
+        asked["start"] = (claim_turns._START, start)
+        found = {name: _explain(tx, *one) for name, one in asked.items()}
+        tx.rollback()
+    return found
+
+
+def _explain(tx: Any, hot: Hot, binds: Mapping[str, Any]) -> dict[str, Any]:
+    compiled = hot._compiled["postgresql"]
+    cursor = tx.connection.cursor()
+    values = {**compiled.defaults, **binds}
+    cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {compiled.sql}", values)
+    told = cursor.fetchone()[0]
+    (plan,) = told if isinstance(told, list) else json.loads(told)
+    return plan
+
+
+def pages(plan: Mapping[str, Any]) -> int:
+    top = plan["Plan"]
+    return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
