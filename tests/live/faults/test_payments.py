@@ -21,9 +21,9 @@ from support.rig_inbox import answer, inbox
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
-TURNS = 40
+TURNS = 20
 EVERY = 0.5  # seconds between two kills, as far as there is somebody left to kill
-KILLS = 60  # then there is peace: a slow machine has to come to an end as well
+KILLS = 30  # then there is peace: a slow machine has to come to an end as well
 
 
 class Murders:
