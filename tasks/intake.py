@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.core.suspending import DecisionRequest
+from chordage.orchestrator.loops.together import Together
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages import Admitted
 from chordage.orchestrator.stepping import StepRequest
@@ -21,6 +23,18 @@ def accept(rt: Runtime, courier: Courier, request: TurnRequest) -> Admitted:
     admitted, intents = stages.admit(rt, request)
     courier.send(intents)
     return admitted
+
+
+def accept_together(rt: Runtime, courier: Courier) -> Callable[[TurnRequest], Admitted]:
+    """As `accept`, and those who come at the same moment share a commit."""
+    together = Together(partial(stages.admit_all, rt))
+
+    def take(request: TurnRequest) -> Admitted:
+        admitted, intents = together(request)
+        courier.send(intents)
+        return admitted
+
+    return take
 
 
 def step(rt: Runtime, courier: Courier, request: StepRequest) -> dict[str, Any]:

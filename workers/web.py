@@ -20,10 +20,11 @@ from chordage.orchestrator.stages import Admitted
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.views import TurnView
 from chordage.tasks.courier import Courier
-from chordage.tasks.intake import accept, decide
+from chordage.tasks.intake import accept, accept_together, decide
 from chordage.workers.app import make_app as make_celery
 from chordage.workers.bootstrap import check_redis, check_services, runtime_from
 from chordage.workers.fleet.found import settings_for_cli
+from chordage.workers.hook_door import hooks_of
 from chordage.workers.waiting import redis_for_waiting, wait_for_turn
 
 
@@ -56,6 +57,7 @@ def wired(settings: Settings) -> FastAPI:
         return decide(rt, courier, requests, source=SOURCE)
 
     return make_server(
+        hooks=hooks_of(settings, accept_together(rt, courier)),
         accept=take,
         turn=turn,
         wait=wait,

@@ -71,11 +71,11 @@ class Table:
         self.source = source
         self.path = path
         self.values = values
-        self._known: list[str] = []
+        self.known: list[str] = []
 
     def take(self, key: str, kind: Kind, default: T, *, required: bool = False) -> T:
         """The value, or the default where it is not there or wrong; what is wrong is noted."""
-        self._known.append(key)
+        self.known.append(key)
         if key not in self.values:
             if required:
                 self.complain(key, f"is missing; write `{key} = ...`, {kind.words}")
@@ -108,7 +108,7 @@ class Table:
     def refuse_the_rest(self) -> None:
         """Whatever was not taken is a typo, or a setting of another version."""
         for key in self.values:
-            if key not in self._known:
-                close = get_close_matches(key, self._known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(self._known))}"
+            if key not in self.known:
+                close = get_close_matches(key, self.known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(self.known))}"
                 self.complain(key, f"there is no such key; {hint}")

@@ -24,6 +24,7 @@ from chordage.orchestrator.loops import problems
 from chordage.orchestrator.loops.bodies import BodyLimit, TurnFields
 from chordage.orchestrator.loops.decisions import Decide, ReadInbox, add_decisions
 from chordage.orchestrator.loops.health import Check, Health
+from chordage.orchestrator.loops.hooks import HookDoor, Hooks
 from chordage.orchestrator.loops.problems import documented
 from chordage.orchestrator.views import TurnView
 
@@ -99,6 +100,7 @@ def make_server(
     bounds: Bounds,
     version: str,
     waiters: int = WAITERS,
+    hooks: Hooks | None = None,
 ) -> FastAPI:
     health = Health(checks)
     patience = Patience(wait, waiters)
@@ -109,9 +111,13 @@ def make_server(
         yield
         patience.end()
         health.close()
+        if hooks is not None:
+            hooks.tally.close()
 
     app = FastAPI(title="chordage", version=version, description=ABOUT, lifespan=lifespan, openapi_tags=[])
     app.add_middleware(BodyLimit, limit=largest_body(bounds))
+    if hooks is not None:
+        app.add_middleware(HookDoor, door=hooks)  # around the limit: each binding has its own
     problems.install(app)
     _add_turns(app, accept, turn, patience)
     add_decisions(app, inbox, decide)

@@ -1,0 +1,150 @@
+"""The door for web hooks, in front of the API: what is not for it goes on untouched.
+
+A delivery is read as far as its binding allows, its signature is looked at before anything else of it, and then it is a
+message like any other: stored and answered with 202, and carried out by workers. Who has not shown who he is learns
+nothing but that he has not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
+import structlog
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from chordage.orchestrator.core import hooks, seals
+from chordage.orchestrator.core.hooks import Binding, Outcome
+from chordage.orchestrator.core.message import TurnRequest
+from chordage.orchestrator.core.seals import Verdict
+from chordage.orchestrator.gateways.hooks import decoders
+from chordage.orchestrator.gateways.hooks.book import Closed, HookBook, WrongMethod
+from chordage.orchestrator.loops import hook_answers
+from chordage.orchestrator.loops.hook_body import Broken, TooLarge, read_body
+
+log = structlog.get_logger()
+
+THREADS = 32  # the API has its own
+
+
+class Admission(Protocol):
+    @property
+    def turn_id(self) -> str: ...
+    @property
+    def thread_id(self) -> str: ...
+    @property
+    def duplicate(self) -> bool: ...
+
+
+class Tally(Protocol):
+    def note(self, name: str, outcome: Outcome, last: dict[str, Any] | None = None) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hooks:
+    book: HookBook
+    accept: Callable[[TurnRequest], Admission]
+    tally: Tally
+    clock: Callable[[], float] = time.time
+    threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(THREADS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Request:
+    headers: Mapping[str, str]
+    body: bytes
+    root: str  # what stands before our paths
+
+
+class HookDoor:
+    def __init__(self, app: ASGIApp, door: Hooks) -> None:
+        self._app = app
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not (path := _path(scope)).startswith(hooks.PREFIX):
+            await self._app(scope, receive, send)
+            return
+        response = await self._answer(path, scope, receive)
+        await response(scope, receive, send)
+
+    async def _answer(self, path: str, scope: Scope, receive: Receive) -> Response:
+        book = self._door.book
+        if book.is_due:
+            await anyio.to_thread.run_sync(book.look, limiter=self._door.threads)
+        match book.find(path, scope["method"]):
+            case None:
+                return hook_answers.unknown()
+            case Closed():
+                return hook_answers.refused(Outcome.UNAVAILABLE)
+            case WrongMethod(allowed):
+                return hook_answers.wrong_method(allowed)
+            case Binding() as binding:
+                return await self._receive(binding, scope, receive)
+
+    async def _receive(self, binding: Binding, scope: Scope, receive: Receive) -> Response:
+        headers = _headers(scope)
+        try:
+            body = await read_body(headers, receive, binding.max_bytes)
+        except TooLarge:
+            self._door.tally.note(binding.name, Outcome.TOO_LARGE)
+            return hook_answers.refused(Outcome.TOO_LARGE)
+        except Broken:
+            return hook_answers.refused(Outcome.MALFORMED)  # nobody is there to read it
+        request = _Request(headers=headers, body=body, root=scope.get("root_path", ""))
+        return await anyio.to_thread.run_sync(take, self._door, binding, request, limiter=self._door.threads)
+
+
+def take(door: Hooks, binding: Binding, request: _Request) -> Response:
+    match seals.verdict(binding.seal, request.headers, request.body, door.clock()):
+        case Verdict.RIGHT:
+            return _take_signed(door, binding, request)
+        case refusal:
+            door.tally.note(binding.name, outcome := Outcome(refusal.value))
+            return hook_answers.refused(outcome)
+
+
+def _take_signed(door: Hooks, binding: Binding, request: _Request) -> Response:
+    try:
+        key = hooks.delivery_key(binding.seal, request.headers, request.body)
+        said = decoders.decode(binding, request.headers, request.body)
+        admitted = None if said is None else door.accept(hooks.request_of(binding, said, key))
+    except Exception as error:
+        outcome, response = hook_answers.of_error(binding, error)
+        door.tally.note(binding.name, outcome)
+        return response
+    if admitted is None:
+        door.tally.note(binding.name, Outcome.IGNORED)
+        return hook_answers.ignored()
+    return _admitted(door, binding, admitted, key, request.root)
+
+
+def _admitted(door: Hooks, binding: Binding, admitted: Admission, key: str | None, root: str) -> Response:
+    where = f"{root}/turns/{admitted.turn_id}"
+    if admitted.duplicate:
+        door.tally.note(binding.name, Outcome.REPLAYED)
+        return hook_answers.replayed(admitted.turn_id, where)
+    at = datetime.fromtimestamp(door.clock(), UTC).isoformat(timespec="seconds")
+    door.tally.note(binding.name, Outcome.ACCEPTED, {"at": at, "turn": admitted.turn_id, "delivery": key})
+    return hook_answers.accepted(admitted.turn_id, admitted.thread_id, where)
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """One that is given twice is one value with a comma in it, as HTTP has it: no signature is right then."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
