@@ -13,7 +13,7 @@ from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.core.suspending import DecisionRequest
 from chordage.orchestrator.loops.together import Together
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.stages import Admitted
+from chordage.orchestrator.stages import Admitted, Result
 from chordage.orchestrator.stepping import StepRequest
 from chordage.tasks.courier import Courier
 
@@ -27,14 +27,12 @@ def accept(rt: Runtime, courier: Courier, request: TurnRequest) -> Admitted:
 
 def accept_together(rt: Runtime, courier: Courier) -> Callable[[TurnRequest], Admitted]:
     """As `accept`, and those who come at the same moment share a commit."""
-    together = Together(partial(stages.admit_all, rt))
 
-    def take(request: TurnRequest) -> Admitted:
-        admitted, intents = together(request)
-        courier.send(intents)
-        return admitted
+    def wake(results: Sequence[Result]) -> None:
+        courier.send_in_one_trip([intent for one in results if isinstance(one, tuple) for intent in one[1]])
 
-    return take
+    together = Together(partial(stages.admit_all, rt), wake)
+    return lambda request: together(request)[0]
 
 
 def step(rt: Runtime, courier: Courier, request: StepRequest) -> dict[str, Any]:

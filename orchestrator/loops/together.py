@@ -23,10 +23,20 @@ class _Waiting(Generic[A, B]):
 
 
 class Together(Generic[A, B]):
-    """`work` is given what was asked, and returns for each what came of it, or the exception that it is told with."""
+    """`work` is given what was asked, and returns for each what came of it, or the exception that it is told with.
 
-    def __init__(self, work: Callable[[Sequence[A]], Sequence[B | Exception]], *, at_once: int = AT_ONCE) -> None:
+    `afterwards` is given the same results by whoever led, when the next one may lead already.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Sequence[A]], Sequence[B | Exception]],
+        afterwards: Callable[[Sequence[B | Exception]], None],
+        *,
+        at_once: int = AT_ONCE,
+    ) -> None:
         self._work = work
+        self._afterwards = afterwards
         self._at_once = at_once
         self._line: list[_Waiting[A, B]] = []
         self._lining_up = threading.Lock()
@@ -38,19 +48,25 @@ class Together(Generic[A, B]):
             self._line.append(mine)
         while not mine.results:
             with self._leading:
-                if not mine.results:
-                    self._lead()
+                done = [] if mine.results else self._lead()
+            if done:
+                self._afterwards(done)
         result = mine.results[0]
         if isinstance(result, Exception):
             raise result
         return result
 
-    def _lead(self) -> None:
+    def _lead(self) -> Sequence[B | Exception]:
         with self._lining_up:
             led, self._line = self._line[: self._at_once], self._line[self._at_once :]
-        try:
-            results = self._work([one.asked for one in led])
-        except Exception as error:
-            results = [error] * len(led)
+        results = self._done([one.asked for one in led])
         for one, result in zip(led, results, strict=True):
             one.results.append(result)
+        return results
+
+    def _done(self, asked: Sequence[A]) -> Sequence[B | Exception]:
+        """Nobody is left waiting, whatever goes wrong."""
+        try:
+            return self._work(asked)
+        except Exception as error:
+            return [error] * len(asked)

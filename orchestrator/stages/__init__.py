@@ -1,6 +1,6 @@
 """The stages, in the order a turn meets them. None calls another: they meet only through intents."""
 
-from chordage.orchestrator.stages.admission import Admitted, admit, admit_all
+from chordage.orchestrator.stages.admission import Admitted, Result, admit, admit_all
 from chordage.orchestrator.stages.dispatch import dispatch
 
 from chordage.orchestrator.stages.advance import advance  # isort: skip
@@ -16,6 +16,7 @@ from chordage.orchestrator.stages.rescue import rescue  # isort: skip
 
 __all__ = [
     "Admitted",
+    "Result",
     "admit",
     "admit_all",
     "advance",

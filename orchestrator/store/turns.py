@@ -63,9 +63,18 @@ def load(tx: Tx, turn_id: str) -> Turn | None:
     return from_row(row) if row else None
 
 
+_BY_DEDUPE_KEY = Hot(
+    select(turns.c.id).where(
+        turns.c.agent == bindparam("agent"),
+        turns.c.source == bindparam("source"),
+        turns.c.dedupe_key == bindparam("key"),
+    )
+)
+
+
 def by_dedupe_key(tx: Tx, agent: str, source: str, key: str) -> str | None:
-    found = select(turns.c.id).where(turns.c.agent == agent, turns.c.source == source, turns.c.dedupe_key == key)
-    return tx.execute(found).scalar()
+    turn_id: str | None = _BY_DEDUPE_KEY.scalar(tx, {"agent": agent, "source": source, "key": key})
+    return turn_id
 
 
 def _thread_is_busy() -> ColumnElement[bool]:
