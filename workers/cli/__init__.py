@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "web": "Start the HTTP server.",
     "beat": "Start the clock that sends periodic work.",
     "flower": "Start Flower, a web page that watches the workers.",
+    "hooks": "List the web hooks of the room; `hooks send` tries one.",
     "mcp": "Connect to the room's MCP servers, and list their tools.",
     "migrate": "Bring the database to the schema of this version.",
     "bench": "Measure what the engine costs.",

@@ -70,9 +70,13 @@ def _check_room(settings: Settings) -> None:
     if not (settings.room_path / "agent.toml").exists() and not any(settings.room_path.glob("agents/*.toml")):
         raise ConfigError(NO_ROOM.format(folder=settings.room_path))
 
+    from chordage.config import settings as config
+    from chordage.orchestrator.gateways.hooks import file as hooks
     from chordage.workers.bootstrap import check_room, room_from
 
     check_room(room_from(settings), time_limit=settings.tool_time_limit)
+    for fault in hooks.faults(settings.room_path, config.environment()):
+        _say(f"{fault}\nthe rest of the fleet goes on; `chordage hooks` lists the web hooks")
 
 
 def _check_port(settings: Settings) -> None:

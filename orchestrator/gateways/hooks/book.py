@@ -66,5 +66,5 @@ class HookBook:
     def _read(self) -> HooksFile:
         found = file.read(self._room, self._environ)
         for fault in found.faults:
-            log.error("hooks.toml: a fault; what is at fault answers 503", fault=str(fault))
+            log.error(f"{fault}\nit answers 503 until that is put right")
         return found

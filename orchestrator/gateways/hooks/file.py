@@ -11,11 +11,14 @@ from typing import Any
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.hooks import Binding
+from chordage.orchestrator.gateways import room_file
 from chordage.orchestrator.gateways.hooks.binding import read_binding
+from chordage.orchestrator.gateways.room_reading import agent_files
 from chordage.orchestrator.gateways.room_table import TABLE, Source, Table
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
 
 FILE = "hooks.toml"
+STRATEGIES = ("direct", "react", "plan_execute")
 _SYNTAX_PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)")
 
 
@@ -112,3 +115,22 @@ def _broken(name: str, values: Any, source: Source) -> Broken:
     path = values.get("path") if isinstance(values, dict) else None
     fault = RoomError("\n".join(source.problems))
     return Broken(name=name, path=path if isinstance(path, str) else None, fault=fault)
+
+
+def faults(room: Path, environ: Mapping[str, str]) -> list[RoomError]:
+    """Everything that is wrong with the web hooks of a room, each with its file and line: for `chordage check`."""
+    found = read(room, environ)
+    return [*found.faults, *_unknown_agents(room, found)]
+
+
+def _unknown_agents(room: Path, found: HooksFile) -> list[RoomError]:
+    """A broken agent file is a fault of its own, and may well be the one that is meant."""
+    named = [binding for binding in found.bindings if binding.agent]
+    files = [room_file.read(path, room, STRATEGIES) for path in agent_files(room)] if named else []
+    known = {file.name for file in files}
+    source = Source(name=FILE, text=(room / FILE).read_text(encoding="utf-8-sig") if named else "")
+    for binding in named:
+        if binding.agent not in known:
+            told = f"there is no agent {binding.agent!r}; there are: {', '.join(sorted(known)) or 'none'}"
+            source.complain(("hooks", binding.name, "agent"), told)
+    return [RoomError(problem) for problem in source.problems]

@@ -1,0 +1,127 @@
+"""`chordage hooks`: the web hooks of the room, what came of their deliveries, and a delivery to try one with."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chordage.workers.cli.output import json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from chordage.config.settings import Settings
+    from chordage.orchestrator.core.hooks import Binding
+    from chordage.orchestrator.gateways.hooks.file import HooksFile
+    from chordage.orchestrator.gateways.hooks.tally import Counted
+
+COLUMNS = ("hook", "method", "path", "signature", "agent", "accepted", "refused", "last", "last turn")
+EMPTY = "no web hooks here; a [hooks.NAME] table in hooks.toml with `path` and `signature` makes one"
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def hooks(ctx: click.Context, as_json: bool) -> None:
+    """List the web hooks of the room, and what came of their deliveries.
+
+    hooks.toml is read here, with the environment of this shell. Exit code 1 if something in it is broken.
+    """
+    if ctx.invoked_subcommand is None:
+        raise click.exceptions.Exit(_list(as_json=as_json))
+
+
+@hooks.command()
+@click.argument("name")
+@click.option("--text", help="What it says: put where the hook looks for it.")
+@click.option("--thread", help="The thread, where the hook reads one from the payload.")
+@click.option("--body", type=click.File("rb"), help="The whole body from a file (or - for standard input) instead.")
+@click.option("--id", "delivery", metavar="ID", help="The id of the delivery.  [default: a new one]")
+@click.option("--url", help="The server.  [default: the one of this folder]")
+@json_option
+def send(name: str, text: str | None, thread: str | None, body: Any, as_json: bool, **how: str | None) -> None:
+    """Sign a delivery as the sender of hook NAME would, and post it to the server.
+
+    Exit code 0 if it was taken, 1 if it was refused.
+    """
+    from chordage.workers import hook_sending
+    from chordage.workers.cli.opened import settings_of_command
+
+    if (text is None) == (body is None):
+        raise click.UsageError("give --text or --body, one of the two")
+    settings = settings_of_command()
+    binding = hook_sending.binding_of(settings, name)
+    content = body.read() if body is not None else hook_sending.body_of(binding, text or "", thread)
+    sent = hook_sending.send(settings, binding, content, delivery=how["delivery"], url=how["url"])
+    print_json(sent) if as_json else click.echo(f"{sent.status} {sent.told}")
+    raise click.exceptions.Exit(0 if sent.status < 300 else 1)
+
+
+def _list(*, as_json: bool) -> int:
+    from chordage.config import settings as config
+    from chordage.orchestrator.gateways.hooks import file
+    from chordage.workers.cli.opened import settings_of_command
+
+    settings = settings_of_command()
+    environ = config.environment()
+    found = file.read(settings.room_path, environ)
+    faults = [str(fault) for fault in file.faults(settings.room_path, environ)]
+    counted = _counted(settings, found)
+    if as_json:
+        print_json({"hooks": [_plain(one, counted) for one in found.bindings], "faults": faults})
+    else:
+        print_table(COLUMNS, _rows(found, counted), empty=EMPTY)
+    for fault in faults:
+        click.echo(f"chordage: {fault}", err=True)
+    return 1 if faults else 0
+
+
+def _counted(settings: Settings, found: HooksFile) -> dict[str, Counted]:
+    """Nothing of those of which nobody can say anything."""
+    from redis.exceptions import RedisError
+
+    from chordage.workers.hook_door import counts_of
+
+    if settings.redis is None:
+        return {}
+    counts = counts_of(settings)
+    try:
+        return {one.name: counts.of(one.name) for one in found.bindings}
+    except RedisError as error:
+        click.echo(f"chordage: Redis has the counts, and does not answer ({error})", err=True)
+        return {}
+
+
+def _rows(found: HooksFile, counted: dict[str, Counted]) -> list[tuple[object, ...]]:
+    rows = [_row(one, counted.get(one.name)) for one in found.bindings]
+    nothing = (None,) * (len(COLUMNS) - 4)
+    return rows + [(one.name, None, one.path, "broken", *nothing) for one in found.broken]
+
+
+def _row(binding: Binding, counted: Counted | None) -> tuple[object, ...]:
+    from chordage.orchestrator.gateways.hooks.tally import shown
+
+    about = (binding.name, binding.method, binding.path, binding.seal.form, binding.agent)
+    if counted is None:
+        return (*about, None, None, None, None)
+    told = shown(counted)
+    refused = " ".join(f"{reason}={count}" for reason, count in told["refused"].items())
+    last = told["last"] or {}
+    at = datetime.fromisoformat(last["at"]) if last else None
+    return (*about, told["accepted"], refused or 0, at, last.get("turn"))
+
+
+def _plain(binding: Binding, counted: dict[str, Counted]) -> dict[str, Any]:
+    from chordage.orchestrator.gateways.hooks.tally import shown
+
+    counts = shown(counted[binding.name]) if binding.name in counted else None
+    return {
+        "name": binding.name,
+        "method": binding.method,
+        "path": binding.path,
+        "signature": binding.seal.form,
+        "agent": binding.agent,
+        "origin": binding.origin,
+        "sender": binding.sender,
+        "counts": counts,
+    }
