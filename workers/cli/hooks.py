@@ -49,6 +49,8 @@ def send(name: str, text: str | None, thread: str | None, body: Any, as_json: bo
 
     if (text is None) == (body is None):
         raise click.UsageError("give --text or --body, one of the two")
+    if how["delivery"] and not (how["delivery"].isascii() and how["delivery"].isprintable()):
+        raise click.UsageError("--id goes into a header: give visible ASCII characters")
     settings = settings_of_command()
     binding = hook_sending.binding_of(settings, name)
     content = body.read() if body is not None else hook_sending.body_of(binding, text or "", thread)

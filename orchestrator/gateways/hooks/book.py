@@ -66,5 +66,6 @@ class HookBook:
     def _read(self) -> HooksFile:
         found = file.read(self._room, self._environ)
         for fault in found.faults:
-            log.error(f"{fault}\nit answers 503 until that is put right")
+            told = f"{fault}\nit answers 503 until that is put right"
+            log.error(told)
         return found
