@@ -57,7 +57,7 @@ class Hooks:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Request:
+class Arrived:
     headers: Mapping[str, str]
     body: bytes
     root: str  # what stands before our paths
@@ -98,11 +98,11 @@ class HookDoor:
             return hook_answers.refused(Outcome.TOO_LARGE)
         except Broken:
             return hook_answers.refused(Outcome.MALFORMED)  # nobody is there to read it
-        request = _Request(headers=headers, body=body, root=scope.get("root_path", ""))
+        request = Arrived(headers=headers, body=body, root=scope.get("root_path", ""))
         return await anyio.to_thread.run_sync(take, self._door, binding, request, limiter=self._door.threads)
 
 
-def take(door: Hooks, binding: Binding, request: _Request) -> Response:
+def take(door: Hooks, binding: Binding, request: Arrived) -> Response:
     match seals.verdict(binding.seal, request.headers, request.body, door.clock()):
         case Verdict.RIGHT:
             return _take_signed(door, binding, request)
@@ -111,7 +111,7 @@ def take(door: Hooks, binding: Binding, request: _Request) -> Response:
             return hook_answers.refused(outcome)
 
 
-def _take_signed(door: Hooks, binding: Binding, request: _Request) -> Response:
+def _take_signed(door: Hooks, binding: Binding, request: Arrived) -> Response:
     try:
         key = hooks.delivery_key(binding.seal, request.headers, request.body)
         said = decoders.decode(binding, request.headers, request.body)

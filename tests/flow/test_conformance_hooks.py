@@ -1,0 +1,89 @@
+"""Web hooks as the list of behaviours has them: numbers 9, 11, 12 and 14."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from sqlalchemy import select
+
+from chordage.orchestrator import stages, views
+from chordage.orchestrator.gateways.hooks import file
+from chordage.orchestrator.gateways.hooks.book import HookBook
+from chordage.orchestrator.loops import hooks as loop
+from chordage.orchestrator.store import schema
+
+FILE = """
+[hooks.a]
+path = "/hooks/a"
+method = "put"
+signature = "none"
+idempotency_header = "X-Delivery"
+[hooks.a.config]
+origin = "chat"
+sender = "peer"
+thread_field = "thread_id"
+text_field = "text"
+meta_fields = ["n"]
+reply_target = {channel = "desk", address = "1"}
+"""
+
+
+class Nobody:
+    def note(self, name, outcome, last=None): ...
+    def close(self): ...
+
+
+@pytest.fixture
+def deliver(world, tmp_path):
+    """Hand a delivery in at the door; its status."""
+    (tmp_path / "hooks.toml").write_text(FILE)
+    door = loop.Hooks(
+        book=HookBook(tmp_path, {}), accept=lambda request: stages.admit(world.runtime, request)[0], tally=Nobody()
+    )
+
+    def deliver(payload, delivery="1"):
+        body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        came = loop.Arrived(headers={"x-delivery": delivery}, body=body, root="")
+        return loop.take(door, door.book.find("/hooks/a", "PUT"), came).status_code
+
+    return deliver
+
+
+@pytest.mark.parametrize(("method", "bound"), [("put", ["PUT"]), ("Post", ["POST"]), (" ", [])])
+def test_9_the_method_of_a_hook_is_upper_case_and_a_blank_one_refused(tmp_path, method, bound):
+    (tmp_path / "hooks.toml").write_text(FILE.replace('"put"', f'"{method}"'))
+
+    found = file.read(tmp_path, {})
+
+    assert [binding.method for binding in found.bindings] == bound
+    assert bool(found.faults) == (not bound)
+
+
+def test_11_payload_gives_thread_text_and_meta_and_its_binding_origin_sender_and_reply_target(world, deliver):
+    claims = {"origin": "task", "sender": "owner", "reply_target": {"channel": "mine"}}
+
+    assert deliver({"thread_id": "t", "text": "hello", "n": 1, "m": 2, **claims}) == 202
+
+    (line,) = views.turns(world.store)
+    turn = views.turn(world.store, line.id)
+    assert (turn.origin, turn.channel, turn.sender) == ("chat", "a", "peer")
+    assert (turn.thread_id, turn.text, turn.meta) == ("hook:a:t", "hello", {"n": 1})
+    with world.store.read() as tx:
+        assert tx.execute(select(schema.turns.c.reply_target)).scalar() == {"channel": "desk", "address": "1"}
+
+
+@pytest.mark.parametrize(
+    "payload", [b"no json", b"\xff", ["text"], {}, {"text": "x"}, {"thread_id": "t"}, {"thread_id": "t", "text": " "}]
+)
+def test_12_a_payload_that_is_no_json_object_or_not_complete_makes_no_turn(world, deliver, payload):
+    assert deliver(payload) == 422
+
+    assert views.turns(world.store) == []
+
+
+def test_14_a_second_delivery_with_the_same_id_makes_no_second_turn(world, deliver):
+    statuses = [deliver({"thread_id": "t", "text": text}, delivery) for text, delivery in ("a1", "b1", "a2")]
+
+    assert statuses == [202, 409, 202]
+    assert len(views.turns(world.store)) == 2

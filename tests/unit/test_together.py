@@ -1,0 +1,69 @@
+"""What is asked for at the same moment is done at once, and each gets what is his."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from chordage.orchestrator.loops.together import Together
+from support.waiting import until
+
+
+def nothing(results):
+    """Afterwards there is nothing to do."""
+
+
+def test_alone_one_is_served_at_once():
+    asked = []
+    together = Together(lambda line: [asked.append(list(line)) or one * 2 for one in line], nothing)
+
+    assert [together(1), together(2)] == [2, 4]
+    assert asked == [[1], [2]]
+
+
+def test_who_comes_while_another_is_served_is_served_together_with_his_like():
+    gate, lines = threading.Event(), []
+
+    def work(line):
+        lines.append(sorted(line))
+        assert gate.wait(10)
+        return [one * 2 for one in line]
+
+    together = Together(work, nothing, at_once=3)
+    with ThreadPoolExecutor(5) as threads:
+        first = threads.submit(together, 0)
+        until(lambda: lines == [[0]], "the first is being served")
+        others = [threads.submit(together, number) for number in range(1, 5)]
+        until(lambda: len(together._line) == 4, "the others stand in line")
+        gate.set()
+        results = [one.result(10) for one in (first, *others)]
+
+    assert results == [0, 2, 4, 6, 8]
+    assert [len(line) for line in lines] == [1, 3, 1]
+
+
+def test_an_exception_is_raised_for_whom_it_is():
+    together = Together(lambda line: [ValueError("three") if one == 3 else one for one in line], nothing)
+
+    assert together(1) == 1
+    with pytest.raises(ValueError, match="three"):
+        together(3)
+
+
+def test_work_that_fails_leaves_nobody_waiting():
+    together = Together(lambda line: 1 / 0, nothing)
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            together(1)
+
+
+def test_afterwards_is_done_when_the_next_may_lead():
+    seen = []
+    together = Together(lambda line: line, lambda results: seen.append((list(results), together._leading.locked())))
+
+    together(1)
+
+    assert seen == [([1], False)]
