@@ -1,4 +1,4 @@
-"""Behaviours of other systems that are kept: what a message must have, and that one piece of work runs once at a time."""
+"""Behaviours of other systems that are kept: what a message must have; one piece of work runs once at a time."""
 
 from __future__ import annotations
 
