@@ -51,6 +51,7 @@ class Settings(BaseSettings):
     ] = ()  # further queues in which others leave `turns.submit`, such as "celery"
     pool_size: int = Field(default=3, ge=1)
     budgets: Budgets = Budgets()
+    reserve: int = Field(default=0, ge=0)  # slots for turns, and as many for tools, that serve nobody but chat
 
     lease: float = Field(default=30.0, gt=0)
     beat: float = Field(default=10.0, gt=0)

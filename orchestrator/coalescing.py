@@ -54,7 +54,7 @@ def defer_will(rt: Runtime, request: TurnRequest, agent: str) -> None:
         budget = rt.budgets[group]
         with rt.store.read() as tx:
             free = turns.free_budget(tx, group, default=budget)
-            wait = len(turns.heads(tx, group, rt.now(), free + 1)) > free
+            wait = same_work.due(tx, group, rt.now(), free + 1) > free
         if wait:
             raise QueueFull(
                 f"the will of agent {agent!r} is put off: turns of group {group.value!r} are queued beyond its budget, "

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import bindparam, func, insert, select
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.status import Disposition, TurnStatus
+from chordage.orchestrator.store import ring
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import KEYED_TURNS, OPEN_RUNS, OPEN_WILLS, runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
@@ -35,6 +36,9 @@ _QUEUED = Hot(
 )
 _OPEN_WILL = Hot(select(turns.c.id).where(OPEN_WILLS, turns.c.agent == bindparam("agent")))
 
+_READY = select(turns.c.id).where(turns.c.grp == bindparam("group"), ring.may_start(turns)).limit(bindparam("as_many"))
+_DUE = Hot(select(func.count()).select_from(_READY.subquery()))
+
 
 def queued(tx: Tx, agent: str, group: Group, key: str) -> Older | None:
     row = _QUEUED.first(tx, {"agent": agent, "group": group.value, "key": key})
@@ -45,6 +49,11 @@ def open_will(tx: Tx, agent: str) -> str | None:
     """The agent's will that is queued or at work."""
     found: str | None = _OPEN_WILL.scalar(tx, {"agent": agent})
     return found
+
+
+def due(tx: Tx, group: Group, now: datetime, as_many: int) -> int:
+    """How many turns of a group may start; no more than so many are looked at."""
+    return int(_DUE.scalar(tx, {"group": group.value, "now": now, "as_many": as_many}))
 
 
 def lock_thread(tx: Tx, thread_id: str) -> None:

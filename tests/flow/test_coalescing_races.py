@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from chordage.orchestrator import stages
+from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.store import hot
 from chordage.orchestrator.store.tx import Store
 from support.fakes import spoken
 from support.held_commit import HeldCommit
@@ -107,3 +109,29 @@ def test_a_turn_that_is_just_starting_stands_beside_the_new_one(world: World, th
 
     assert [world.row("turns", id=one)["disposition"] for one in (first, second)] == ["answered", "answered"]
     check_all(world.store)
+
+
+@pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_who_loses_again_and_again_is_told_to_try_again_and_leaves_nothing(crowd: World) -> None:
+    """Others move the work on to a further thread whenever this one has just looked where it lies."""
+    crowd.submit(thread="a", coalesce_key="k")
+    busy: list[int] = []
+
+    def somebody_is_quicker(_tx: object, statement: str) -> None:
+        if statement.startswith("SELECT") and "coalesce_key" in statement and not crowding:
+            crowding.append(True)
+            busy.append(len(busy))
+            crowd.submit(thread=f"t{len(busy)}", coalesce_key="k")
+            crowding.clear()
+
+    crowding: list[bool] = []
+    hot.observers.append(somebody_is_quicker)
+    try:
+        with pytest.raises(Unavailable, match="50 others were first, one after the other"):
+            crowd.submit("mine", thread="z", coalesce_key="k")
+    finally:
+        hot.observers.remove(somebody_is_quicker)
+
+    assert len(busy) == 2 * 50  # at both looks of each try
+    assert [turn for turn in crowd.rows("turns") if turn["text"] == "mine"] == []
+    assert len(crowd.rows("turns", status="queued")) == 1

@@ -95,7 +95,11 @@ def _run(settings: Settings, tools: int) -> None:
     from chordage.workers.fleet.ending import Ending
     from chordage.workers.fleet.fleet import Fleet
 
-    members = [*roles.workers(tools=tools), roles.beat(), roles.web(settings.host, settings.port)]
+    members = [
+        *roles.workers(tools=tools, reserve=settings.reserve),
+        roles.beat(),
+        roles.web(settings.host, settings.port),
+    ]
     began = time.monotonic()
     with Ending() as ending:
         fleet = Fleet(settings, members, say=_say, check=ending.check)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from chordage.config.settings import Settings
+from chordage.workers.cli.reserved import idle
 from chordage.workers.cli.worker_plan import (
     PROCESSES,
     THREADS_OF_ALL,
@@ -36,6 +37,16 @@ from chordage.workers.fleet.found import settings_for_cli
     "--queues", metavar="NAMES", help="Only these queues, first served first: chat,task or chore.tools,will.tools."
 )
 @click.option(
+    "--groups",
+    metavar="NAMES",
+    help="Only these groups: chat,task. With system among them also what belongs to none; some worker must serve it.",
+)
+@click.option(
+    "--reserved",
+    is_flag=True,
+    help="Only for chat, with as many slots as the setting `reserve` says; with 0 it only waits to be ended.",
+)
+@click.option(
     "--pool",
     type=click.Choice([pool.value for pool in Pool]),
     help="threads, or prefork for processes.  [default: by role]",
@@ -52,6 +63,8 @@ def worker(
     *,
     role: str,
     queues: str | None,
+    groups: str | None,
+    reserved: bool,
     pool: str | None,
     concurrency: int | None,
     name: str | None,
@@ -60,7 +73,13 @@ def worker(
 ) -> None:
     """Start one worker. It ends on SIGTERM or Ctrl-C, and hands over what it has in hand."""
     settings = settings_for_cli()
-    plan = plan_of(Role(role), settings, queues=queues, pool=pool, concurrency=concurrency, name=name, events=events)
+    plan = plan_of(
+        Role(role), settings, queues=queues, groups=groups, reserved=reserved, pool=pool, concurrency=concurrency,
+        name=name, events=events,
+    )  # fmt: skip
+    if reserved and not settings.reserve:
+        idle(ready_file)
+        return
     _check(settings)
     run(settings, plan, ready_file)
 

@@ -13,17 +13,25 @@ FIRST = 0  # to be stopped: who lets work in, before who does it
 TURNS = "turns"
 
 
-def workers(*, tools: int = 2, processes: int = 2, events: bool = False) -> list[Role]:
-    """One worker for the turns, and some for their tools."""
+def workers(*, tools: int = 2, processes: int = 2, events: bool = False, reserve: int = 0) -> list[Role]:
+    """One worker for the turns, and some for their tools; with a reserve, one of each for chat alone."""
     more = ("--events",) if events else ()
     turns = Role(
         name="turns", arguments=(*CHORDAGE, "worker", "--role", "turns", "--name", "turns", *more), says_ready=True
     )
-    return [turns, *(_tools_worker(f"tools-{number}", processes, more) for number in range(1, tools + 1))]
+    kept = [_reserved(kind, more) for kind in (TURNS, "tools")] if reserve else []
+    return [turns, *(_tools_worker(f"tools-{number}", processes, more) for number in range(1, tools + 1)), *kept]
 
 
 def _tools_worker(name: str, processes: int, more: tuple[str, ...]) -> Role:
     options = ("--role", "tools", "--name", name, "--concurrency", str(processes), *more)
+    return Role(name=name, arguments=(*CHORDAGE, "worker", *options), says_ready=True)
+
+
+def _reserved(kind: str, more: tuple[str, ...]) -> Role:
+    """How many slots it has is a setting, which it reads itself."""
+    name = f"{kind}-chat"
+    options = ("--role", kind, "--reserved", "--name", name, *more)
     return Role(name=name, arguments=(*CHORDAGE, "worker", *options), says_ready=True)
 
 

@@ -38,7 +38,7 @@ def test_command_is_one_of_ours_and_its_options_fit(command):
 
 
 def test_both_start_the_whole_fleet():
-    assert set(procfile()) == {"web", "beat", "flower", "turns", "tools"}
+    assert set(procfile()) == {"web", "beat", "flower", "turns", "tools", "chat", "chat-tools"}
     assert set(compose()["services"]) == {*procfile(), "postgres", "redis", "migrate"}
 
 
@@ -52,7 +52,9 @@ def test_nobody_of_ours_starts_before_the_services_and_the_schema():
 def test_services_that_are_waited_for_can_say_that_they_are_healthy():
     services = compose()["services"]
 
-    assert all("healthcheck" in services[name] for name in ("postgres", "redis", "web", "flower", "turns", "tools"))
+    assert all(
+        "healthcheck" in services[name] for name in ("postgres", "redis", "web", "flower", "turns", "tools", "chat")
+    )
 
 
 def test_redis_keeps_what_it_is_given():

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from chordage.config.settings import Settings
 from chordage.workers.cli import main
 from chordage.workers.cli.worker_plan import PROCESSES, Pool, Role, plan_of
+from chordage.workers.fleet import roles
 from support.plain_room import forget_settings, write_room
 
 SETTINGS = Settings(intake_queues=("celery",))
@@ -19,6 +20,10 @@ def run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     forget_settings(monkeypatch)
     return lambda *arguments: CliRunner().invoke(main, list(arguments))
+
+
+def worker_command():
+    return main.get_command(main.make_context("chordage", ["--help"], resilient_parsing=True), "worker")
 
 
 def test_turns_worker_serves_the_groups_in_order_of_rank_in_threads():
@@ -52,6 +57,31 @@ def test_every_part_of_a_role_can_be_overridden():
     assert (plan.pool, plan.concurrency, plan.name, plan.events) == (Pool.PREFORK, 3, "slow", True)
 
 
+def test_a_worker_may_serve_some_groups_only_in_their_order():
+    assert plan_of(Role.TURNS, SETTINGS, groups="task, chat").queues == ("chat", "task")
+    assert plan_of(Role.TOOLS, SETTINGS, groups="chat").queues == ("chat.tools",)
+    assert plan_of(Role.ALL, SETTINGS, groups="chat").queues == ("chat", "chat.tools")
+    assert plan_of(Role.TURNS, SETTINGS, groups="will,system").queues == ("system", "celery", "will")
+    assert plan_of(Role.TURNS, SETTINGS, groups="chat").name == "turns-chat"
+
+
+def test_the_reserve_is_slots_for_chat_alone():
+    kept = Settings(reserve=3)
+    turns, tools = (plan_of(role, kept, reserved=True) for role in (Role.TURNS, Role.TOOLS))
+
+    assert (turns.queues, turns.pool, turns.concurrency) == (("chat",), Pool.THREADS, 3)
+    assert (tools.queues, tools.pool, tools.concurrency) == (("chat.tools",), Pool.PREFORK, 3)
+
+
+def test_the_embedded_fleet_keeps_a_reserve_where_one_is_set():
+    assert [role.name for role in roles.workers(tools=1)] == ["turns", "tools-1"]
+    kept = [role for role in roles.workers(tools=1, reserve=2) if role.name.endswith("-chat")]
+    assert [role.name for role in kept] == ["turns-chat", "tools-chat"]
+    for role in kept:
+        options = role.arguments[role.arguments.index("worker") + 1 :]
+        assert worker_command().make_context("worker", list(options))
+
+
 def test_prefork_without_a_number_gets_a_number_of_processes_not_of_threads():
     assert plan_of(Role.ALL, SETTINGS, pool="prefork").concurrency == PROCESSES
 
@@ -61,6 +91,11 @@ def test_prefork_without_a_number_gets_a_number_of_processes_not_of_threads():
     [
         (["--queues", "chat,chot"], "there is no queue 'chot': choose from system, chat, chat.tools"),
         (["--queues", " ,"], "name at least one of system"),
+        (["--groups", "chat,chot"], "there is no group 'chot': choose from chat, task, chore, will, system"),
+        (["--groups", "system"], "name at least one of chat, task, chore, will"),
+        (["--groups", "chat", "--queues", "chat"], "--groups says which queues it serves"),
+        (["--reserved", "--groups", "chat"], "leave out --groups"),
+        (["--reserved", "--concurrency", "2"], "leave out --concurrency"),
         (["--role", "models"], "'models' is not one of 'turns', 'tools', 'all'"),
         (["--pool", "gevent"], "'gevent' is not one of 'threads', 'prefork'"),
         (["--concurrency", "0"], "0 is not in the range x>=1"),
