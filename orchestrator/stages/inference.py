@@ -110,14 +110,11 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
             return _record(rt, work, *_ask(rt, work, hand))
     except PluginFailed as error:
         return ending.end_here(rt, at, failed("plugin", str(error)))
-    except PlannerFailed as error:
-        return ending.end_here(rt, at, failed("planner", str(error)))
-    except ModelFailed as error:
+    except (ModelFailed, PlannerFailed) as error:
         if run.control is Control.STEP and (held := holding.hold_failed(rt, at, error)) is not None:
             rt.locks.forget(key)
             return held
-        how = failed(f"model_{error.fault.value}", str(error))
-        return ending.end_here(rt, at, how, attempts=error.attempts)
+        return _end_in_vain(rt, at, error)
     except UserError as error:
         _let_go(rt, at)
         return ending.bear_with_the_room(rt, at, error)
@@ -127,6 +124,12 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     except Exception:
         ending.count_as_death(rt, run)
         raise
+
+
+def _end_in_vain(rt: Runtime, at: Position, error: ModelFailed | PlannerFailed) -> list[Intent]:
+    if isinstance(error, PlannerFailed):
+        return ending.end_here(rt, at, failed("planner", str(error)))
+    return ending.end_here(rt, at, failed(f"model_{error.fault.value}", str(error)), attempts=error.attempts)
 
 
 def _let_go(rt: Runtime, at: Position) -> None:
@@ -164,7 +167,7 @@ def _prepare(rt: Runtime, at: Position) -> Work | Summing:
     if heard.crew.plugins:
         heard.said_before = _said_before(run, entries, known)
     phasing.start(heard, is_first=_is_first(run, at.step, entries, terms))
-    if not isinstance(move, Plan):
+    if not isinstance(move, Plan) or agent.plan.history:
         shorter = compaction.due(at, heard, past, plans=plans, terms=terms)
         if shorter is not None:
             return shorter

@@ -17,6 +17,7 @@ import structlog
 from chordage.orchestrator.core.errors import ChordageError, ModelFailed, StepRefused
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.stepping import Drive, Standing
+from chordage.orchestrator.plugins.planners import FAULT, PlannerFailed
 from chordage.workers.client.message import Message, Outcome, Pushed, as_given
 from chordage.workers.client.ways import Way
 
@@ -226,6 +227,8 @@ def _essence(shown: Shown) -> tuple[Any, ...]:
     return (held["id"] if held else None, shown["iteration"], shown["pending"], shown["replaces"], shown["plan"])
 
 
-def _failure(shown: Shown) -> ModelFailed:
+def _failure(shown: Shown) -> ModelFailed | PlannerFailed:
     told = shown["error"]
+    if told["fault"] == FAULT:
+        return PlannerFailed(told["detail"])
     return ModelFailed(told["detail"], fault=Fault(told["fault"]), attempts=())
