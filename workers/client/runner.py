@@ -160,8 +160,10 @@ class Runner:
         """They run only after `decide_call(..., allow=True)`, or a decision from the inbox."""
         self._do("hold", ask_ids=list(ask_ids))
 
-    def decide_call(self, ask_id: str, *, allow: bool, reason: str | None = None) -> None:
-        self._do("decide", ask_id=ask_id, allow=allow, reason=reason)
+    def decide_call(self, ask_id: str, *, allow: bool, reason: str | None = None, payload: Any = True) -> None:
+        """Before it is opened, or when it waits for a decision, of whichever round. `payload`: what is answered."""
+        answer = {"payload": payload} if allow and payload is not True else {}
+        self._do("decide", ask_id=ask_id, allow=allow, reason=reason, **answer)
 
     # ways to end
 

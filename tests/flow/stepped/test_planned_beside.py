@@ -187,7 +187,7 @@ def test_a_result_for_a_command_that_is_out_counts_before_its_own(world):
         rows = world.rows("calls")
     standing = it.look().standing
     if standing is Standing.TOOLING:
-        with pytest.raises(InvalidMessage, match="no call of the reply"):
+        with pytest.raises(InvalidMessage, match="is no call of what is held"):
             world.step(it.turn, "tool_results", results=[{"ask_id": "elsewhere", "content": "mine"}])
     world.run_dry()
     assert statuses(it) == ["ok", "ok"]
