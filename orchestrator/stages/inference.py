@@ -7,7 +7,7 @@ calls. If all of that fails, two calls are made and one reply is written: the gu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -26,10 +26,11 @@ from chordage.orchestrator import (
 )
 from chordage.orchestrator.compaction import Summing
 from chordage.orchestrator.core import storable
+from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Prompt, Reply, Said, ToolOffer
-from chordage.orchestrator.core.moves import Infer, Plan
+from chordage.orchestrator.core.moves import Infer, Move, Plan
 from chordage.orchestrator.core.output import demand
 from chordage.orchestrator.core.phase_fold import Inference
 from chordage.orchestrator.core.planning.plan import PlanDecision
@@ -177,11 +178,22 @@ def _prepare(rt: Runtime, at: Position) -> Work | Summing:
         planned = planned.offering(offered)
     scene = Scene(
         agent=replace(agent, model=found.model or agent.model), specs=offered, known=known, hearing=heard, terms=terms,
-        withheld=frozenset(specs.keys() - offered.keys()), planning=planned,
+        withheld=_withheld(rt, agent, specs, offered, move, terms), planning=planned,
         asks_planner=isinstance(move, Plan), form=None if isinstance(move, Plan) else rt.outputs(agent),
         recalls=compaction.has_shortened(run, entries),
     )  # fmt: skip
     return _work(at, scene, _prompt(scene, said, found), entries, found.ending)
+
+
+def _withheld(
+    rt: Runtime, agent: AgentSpec, specs: Collection[str], offered: Collection[str], move: Move, terms: Terms | None
+) -> frozenset[str]:
+    """What the model was not offered, though the agent has it. In a stepped run also where none were to be: what was
+    kept from it then is kept from it when its reply is settled.
+    """
+    if terms is not None and move == Infer(offer_tools=False):
+        return frozenset(offering.specs(rt, agent))
+    return frozenset(specs) - frozenset(offered)
 
 
 def _work(at: Position, scene: Scene, prompt: Prompt, entries: Sequence[Entry], ends: Ending | None) -> Work:

@@ -63,9 +63,10 @@ def plan(rt: Runtime, seen: Seen) -> Plan:
     form = rt.outputs(agent)
 
     def move_for(reply: Reply) -> Move:
-        return shaping.whole(form, reply, decider.next_move(run, agent, reply, rt.now()))
+        return shaping.whole(form, reply, decider.next_move(run, agent, reply, rt.now(), plans=plans_so_far))
 
     held, found = held_by(seen), gating.known(rt, run)
+    plans_so_far = planning.read(rt, run, agent, found.entries, found.answers) if plans(run.strategy) else None
     rule = settled(held, move_for)
     if unseen := late.unseen(seen, held, rule, found.answers):
         rule = late.asked_again(rule)
@@ -74,7 +75,7 @@ def plan(rt: Runtime, seen: Seen) -> Plan:
     assert step is not None
     if rule.route is Route.ASK:
         _refuse_the_same(seen, found, step)
-    told = planning.told(planning.read(rt, run, agent, found.entries, found.answers)) if plans(run.strategy) else {}
+    told = {} if plans_so_far is None else planning.told(plans_so_far)
     plain = Plan(rule=rule, step=step, stale=_stale(rule, seen.calls), output=output, told=told, late=unseen)
     if not rule.open_ids or (rule.of_reply and seen.calls):
         return plain

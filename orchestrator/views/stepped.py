@@ -183,8 +183,8 @@ def _view(seen: Seen, answer: str | None, came_of_it: HeldRound | None) -> Stepp
         standing=seen.standing, drive=row.drive, mutated=row.mutated, iteration=row.iteration,
         max_iterations=row.max_iterations, reply=_reply(seen), plan=_plan(seen.plan), round=came_of_it,
         calls=tuple(_call(call) for call in seen.calls),
-        pending=tuple(row.given), replaces=row.replaces, steers=tuple(row.steers), verdicts=row.verdicts, params=row.params,
-        options=row.options, held_until=None if is_done else row.held_until, error=row.error,
+        pending=tuple(row.given), replaces=row.replaces, steers=tuple(row.steers), verdicts=row.verdicts,
+        params=row.params, options=row.options, held_until=None if is_done else row.held_until, error=row.error,
         disposition=turn.disposition, reason=run.reason.value if run and run.reason else None,
         code=run.code if run else None, detail=run.detail if run else None, answer=answer,
     )  # fmt: skip

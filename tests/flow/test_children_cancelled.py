@@ -1,4 +1,4 @@
-"""A child is cancelled while it starts, answers and ends: whoever locks its run and its parent's does so in one order."""
+"""A child is cancelled while it starts, answers and ends: its run and its parent's are locked in one order by all."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from chordage.orchestrator.core.stepping import Standing
 from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, Why
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from support.driving import USER, asks, consume, text
+from support.fakes import asking
 from support.invariants import check_all
 
 ASK = Question(why=Why.TOOL, prompt="May I?")
@@ -84,7 +85,7 @@ def test_B52_a_pause_is_sent_back_unchanged(world):
     assert it.asked[1] == ["hi", "wait"]
 
 
-def test_B41_B43_B44_results_stand_in_the_order_asked_whatever_finished_first(world):
+def test_A21_B41_B43_B44_results_stand_in_the_order_asked_whatever_finished_first(world):
     it = held(world, "a", "b", "c")
     world.step(it.turn, "next")
     (fan_out,) = world.pending
@@ -109,8 +110,16 @@ def test_B33_B34_B35_failures_and_unknown_tools_are_results(world):
     check_all(world.store)
 
 
+def test_B37_arguments_that_do_not_fit_are_an_error_result(world):
+    it = consume(world, asking(("pure", {"n": "x"}), ids=("a",)), text("done"))
+    it.next()
+    (result,) = it.do("tool_response").tool_response
+
+    assert (result["is_error"], "must be a number" in result["content"], it.runs) == (True, True, 0)
+
+
 @pytest.mark.parametrize("when", ["before", "while-held"])
-def test_B46_B47_B49_a_tool_that_is_taken_away_is_not_found_and_may_come_back(world, when):
+def test_B38_B46_B47_B49_a_tool_that_is_taken_away_is_not_found_and_may_come_back(world, when):
     it = consume(world, asks("a"), text("done"))
     if when == "before":
         it.do("params", params={"tools": ["unsafe"]})

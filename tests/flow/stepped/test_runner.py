@@ -120,7 +120,7 @@ def test_settings_steers_and_calls_are_reached_from_the_loop(client, world):
     assert world.models.prompts[0].params == {"temperature": 1, "max_tokens": 5}
 
 
-def test_B65_the_same_runner_goes_on_behind_its_break(client, world):
+def test_B65_B73_the_same_runner_goes_on_behind_its_break(client, world):
     it = runner(client, world, asks("a"), text("done"))
     for _ in it:
         break
