@@ -21,7 +21,7 @@ WHERE = (
     "tests/unit/tools/test_executing.py",
     "tests/unit/room/test_room_tools.py",
 )
-NAMED = re.compile(r'def test_\w+|"""[^"]*"""|id="[^"]*"|^ *(?:\(|pytest\.param\()"[^"]*"', re.MULTILINE)
+NAMED = re.compile(r'def test_\w+|"""[^"]*"""|ids?=[^\n]*|^ *(?:\(|pytest\.param\()"[^"]*"', re.MULTILINE)
 
 
 def numbers(letter: str, text: str) -> set[int]:
