@@ -74,7 +74,7 @@ def _inference(step: InferenceStep) -> Iterator[str]:
     stop = f"stop {step.stop.value}{asked}" if step.stop else ""
     what, came = ("model", stop) if step.plan is None else ("plan ", _planned(step, step.plan))
     took = span(step.seconds or 0)
-    held = "" if step.is_history else ", not appended"
+    held = "" if step.is_history else ", held, not appended"
     yield f"  {step.number}  {what}  {step.model}, {took}, {_usage(step.usage)}, {came}{held}{_at(step.at)}"
     yield from (_failed_attempt(attempt) for attempt in step.attempts if attempt.fault)
     if step.text and (step.asks or step.refused or held) and step.plan is None:
