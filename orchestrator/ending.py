@@ -12,6 +12,7 @@ from chordage.orchestrator import children, phasing, resting
 from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Intent
+from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.model import Attempt
 from chordage.orchestrator.core.reasons import BY_A_MESSAGE, ROLLED_BACK, Ending, Reason, disposition_of, failed
 from chordage.orchestrator.core.records import Checkpoint, Phase, Run
@@ -96,11 +97,21 @@ def count_as_death(rt: Runtime, run: Run) -> None:
 
 
 def drop_queued(
-    tx: Tx, rt: Runtime, turn_id: str, disposition: Disposition, detail: str | None, *, into: str | None = None
+    tx: Tx,
+    rt: Runtime,
+    turn_id: str,
+    disposition: Disposition,
+    detail: str | None,
+    *,
+    into: str | None = None,
+    kin: Kin | None = None,
 ) -> list[Intent] | None:
-    """A turn ends that never started, and the line behind it moves on. None: it is not in the queue any more."""
+    """A turn ends that never started, and the line behind it moves on. None: it is not in the queue any more. `kin`: of
+    a child.
+    """
     now = rt.now()
-    dropped = claims.end_queued(tx, turn_id, disposition, now, detail=detail, into=into)
+    parent = None if kin is None else kin.parent_run
+    dropped = claims.end_queued(tx, turn_id, disposition, now, detail=detail, into=into, parent_run=parent)
     if dropped is None:
         return None
     if dropped.reply_target is not None:

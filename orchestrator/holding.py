@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from chordage.orchestrator import gate, resting
+from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.intents import Advance, Dispatch, Intent, StepOn
@@ -24,6 +25,7 @@ from chordage.orchestrator.core.records import Checkpoint, Phase, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control, Drive, Stepped, digest
 from chordage.orchestrator.core.transcript import attempts_of
+from chordage.orchestrator.plugins.planners import FAULT, PlannerFailed
 from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import claims, journal, runs, stepped
@@ -193,15 +195,23 @@ def steers_row(rt: Runtime, run: Run, step: int, texts: Sequence[str]) -> journa
     return journal.entry(run.thread_id, run.id, step, Checkpoint.CLIENT_STEERS, {"texts": list(texts)}, rt.now())
 
 
-def hold_failed(rt: Runtime, at: Position, error: ModelFailed) -> list[Intent] | None:
-    """The model could not be asked: the consumer may try again. None: a run that goes on by itself ends with it."""
-    told = {"fault": error.fault.value, "detail": str(error), "attempts": attempts_of(error.attempts)}
+def hold_failed(rt: Runtime, at: Position, error: ModelFailed | PlannerFailed) -> list[Intent] | None:
+    """The model, or a function that plans, could not be asked: the consumer may try again. None: a run that goes on by
+    itself ends with it.
+    """
+    told = {**_fault_of(error), "detail": storable.text(str(error))}
     crossing = rt.store.insist(lambda tx: _give_back(tx, rt, at, told))
     if crossing is None:
         return None
     if crossing.held:
         tell(rt, at.run)
     return crossing.intents
+
+
+def _fault_of(error: ModelFailed | PlannerFailed) -> dict[str, Any]:
+    if isinstance(error, PlannerFailed):
+        return {"fault": FAULT, "attempts": []}
+    return {"fault": error.fault.value, "attempts": attempts_of(error.attempts)}
 
 
 def _give_back(tx: Tx, rt: Runtime, at: Position, told: dict[str, Any]) -> Crossing | None:

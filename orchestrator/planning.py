@@ -13,10 +13,10 @@ from chordage.orchestrator.core.agent import AgentSpec, OnPlannerError
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Attempt, Prompt, Reply, StopReason, ToolAsk, ToolOffer
 from chordage.orchestrator.core.moves import RunPlan
-from chordage.orchestrator.core.planning import state
+from chordage.orchestrator.core.planning import background, state
 from chordage.orchestrator.core.planning.normalising import NORMALISER_VERSION, cut_short, normalise
 from chordage.orchestrator.core.planning.plan import PlanDecision, PlanEnd
-from chordage.orchestrator.core.planning.prompts import PlannerAsk, answer_prompt, planner_input, planner_prompt
+from chordage.orchestrator.core.planning.prompts import PlannerAsk, answer_prompt, function_input, planner_prompt
 from chordage.orchestrator.core.planning.records import tool_logs
 from chordage.orchestrator.core.planning.short_circuit import ResponseWatch
 from chordage.orchestrator.core.planning.state import Planning
@@ -43,12 +43,21 @@ def read(rt: Runtime, run: Run, agent: AgentSpec, entries: Sequence[Entry], call
 def ask(
     run: Run, agent: AgentSpec, planning: Planning, entries: Sequence[Entry], offers: Sequence[ToolOffer]
 ) -> PlannerAsk:
-    said = [text for entry in entries if entry.run_id == run.id for text in _words(entry)]
+    said = [text for entry in _since_anew(run, entries) for text in _words(entry)]
+    history = background.told(entries, run.id) if agent.plan.history else ()
     return PlannerAsk(
         user_input="\n\n".join(said), user_extra_requirement=agent.instructions,
         tools=[offer for offer in offers if offer.name in planning.offered], round_index=planning.round_index,
         rounds=planning.rounds, max_rounds=planning.spec.max_rounds, params=agent.params,
+        history=history,
     )  # fmt: skip
+
+
+def _since_anew(run: Run, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """What counts of the run: where its consumer has given the history anew, what was said from there on."""
+    own = [entry for entry in entries if entry.run_id == run.id]
+    anew = [place for place, entry in enumerate(own) if entry.body.get("replaces")]
+    return own[anew[-1] :] if anew else own
 
 
 def _words(entry: Entry) -> list[str]:
@@ -84,7 +93,7 @@ def hear(rt: Runtime, agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> Hear
 
 
 def _from_function(agent: AgentSpec, asked: PlannerAsk) -> Heard:
-    raw = planner_of(agent.plan.planner or "")(planner_input(asked))
+    raw = planner_of(agent.plan.planner or "")(function_input(asked))
     return _reply(agent, repr(raw) if not isinstance(raw, str) else raw), normalise(raw)
 
 

@@ -83,6 +83,7 @@ class PlanSpec:
     on_error: OnPlannerError = OnPlannerError.RESPOND
     planner: str | None = None  # a function that plans instead of a model, by entry point or import path
     executor: str | None = None  # the tool that carries out a whole round, by name
+    history: bool = True  # whether the planner is told what was said on the thread before
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

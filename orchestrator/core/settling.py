@@ -14,8 +14,8 @@ from typing import Any
 
 from chordage.orchestrator.core import client_messages
 from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk
-from chordage.orchestrator.core.moves import Finish, Infer, Move, RunPlan, RunTools
-from chordage.orchestrator.core.reasons import NATURAL_END, Ending, Reason, stopped
+from chordage.orchestrator.core.moves import Finish, Infer, Move, Plan, RunPlan, RunTools
+from chordage.orchestrator.core.reasons import NATURAL_END, Ending, Reason, failed, stopped
 from chordage.orchestrator.core.stepping import CapPolicy
 
 MAX_ITERATIONS = "max_iterations"
@@ -125,7 +125,9 @@ def _routed(held: Held, found: Settled, move_for: Callable[[Reply], Move]) -> Se
             return _kept(held, replace(found, closes=_closing(found)))
         case Infer() | RunTools():
             return _kept(held, found)
-    raise AssertionError("every move is matched")
+        case Plan() | RunPlan() as other:  # of a strategy of one's own
+            told = f"the strategy answers a reply with {type(other).__name__}: planning is for where no reply is"
+            return replace(found, route=Route.END, ending=failed("strategy", told), closes=_closing(found))
 
 
 def _as_reply(held: Held, found: Settled) -> Reply | None:

@@ -92,9 +92,9 @@ ALLOWED: Mapping[Verb, frozenset[Standing]] = {
     Verb.PLAN: _AT_REST,
     Verb.TOOL_RESPONSE: _WITH_REPLY | {Standing.TOOLING},
     Verb.RETRY: _WITH_REPLY,
-    Verb.TOOL_RESULTS: _WITH_REPLY | {Standing.TOOLING, Standing.WAITING},
+    Verb.TOOL_RESULTS: _WITH_REPLY | {Standing.TOOLING},  # a call that waits is answered: decide, or the inbox
     Verb.HOLD: _WITH_REPLY,
-    Verb.DECIDE: _WITH_REPLY | {Standing.TOOLING, Standing.WAITING},
+    Verb.DECIDE: _OPEN - {Standing.QUEUED},
     Verb.PARK: frozenset({Standing.READY, Standing.HELD, Standing.FAILED}),
     Verb.RUN: _OPEN,
     Verb.CANCEL: _OPEN,

@@ -9,7 +9,7 @@ from typing import TypeVar
 from chordage.orchestrator.core.agent import OnPlannerError, OutOfScope, PlanSpec
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways import room_tools
-from chordage.orchestrator.gateways.room_table import SECONDS, SOME, TEXT, Table
+from chordage.orchestrator.gateways.room_table import FLAG, SECONDS, SOME, TEXT, Table
 from chordage.orchestrator.plugins.planners import planner_of
 
 E = TypeVar("E", bound=StrEnum)
@@ -26,6 +26,7 @@ def read(table: Table, room: Path) -> PlanSpec:
         on_error=plan.choose("on_error", OnPlannerError, usual.on_error),
         planner=_planner(plan, room),
         executor=plan.take("executor", TEXT, usual.executor),
+        history=plan.take("history", FLAG, usual.history),
     )
     plan.refuse_the_rest()
     return found

@@ -15,6 +15,7 @@ from chordage.orchestrator.plugins.time_limit import JobRaised, TookTooLong, wit
 
 ENTRY_POINTS = "chordage.planners"
 SECONDS = 60.0  # it may well ask a service
+FAULT = "planner"  # what a stepped run that it failed is told, in place of a fault of the model
 
 Planner = Callable[[dict[str, Any]], Any]
 

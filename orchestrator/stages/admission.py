@@ -51,7 +51,7 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
     if (seen := _already_there(rt, agent, request)) is not None:
         return seen, []
     if request.control is Control.STEP:
-        _check_stepped(agent, request)
+        stepping.check_terms(request.step or StepTerms())
     asked = answering.checked(rt, request.decisions) if request.decisions else []
     coalescing.defer_will(rt, request, agent.name)
     for _ in range(TRIES):
@@ -149,13 +149,6 @@ def _check_strategy(agent: AgentSpec, request: TurnRequest) -> None:
     wanted = request.strategy
     if wanted not in {None, agent.strategy, *STRATEGIES} and wanted not in (known := names()):
         raise InvalidMessage(f"strategy {wanted!r} is not known; use one of: {', '.join(known)}", field="strategy")
-
-
-def _check_stepped(agent: AgentSpec, request: TurnRequest) -> None:
-    if (wanted := request.strategy or agent.strategy) not in STRATEGIES:
-        told = f"strategy {wanted!r} is not driven step by step: use control 'auto', or one of: {', '.join(STRATEGIES)}"
-        raise InvalidMessage(told, field="control")
-    stepping.check_terms(request.step or StepTerms())
 
 
 def _already_there(rt: Runtime, agent: AgentSpec, request: TurnRequest) -> Admitted | None:

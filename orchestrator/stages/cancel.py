@@ -7,7 +7,7 @@ finds nothing to write to, and the next heartbeat tells those workers to stop.
 from __future__ import annotations
 
 from chordage.orchestrator import ending
-from chordage.orchestrator.core.errors import NotFound
+from chordage.orchestrator.core.errors import Conflict, LostRace, NotFound
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.reasons import cancelled
 from chordage.orchestrator.core.records import Run
@@ -16,17 +16,27 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import runs, turns
 from chordage.orchestrator.store.tx import Tx
 
+TRIES = 8
 CALL_CANCELLED = "This call was cancelled together with the run that asked for it."
 
 
 def cancel_turn(rt: Runtime, turn_id: str, reason: str | None = None) -> tuple[bool, list[Intent]]:
     """Whether this ended the turn; False when it was done already."""
-    run, intents = rt.store.insist(lambda tx: _cancel(tx, rt, turn_id, reason))
+    run, intents = _cancelled(rt, turn_id, reason)
     if run is not None:
         ending.tell_the_end(rt, run)
     elif intents is not None:
         rt.events.turn_done(turn_id)
     return intents is not None, intents or []
+
+
+def _cancelled(rt: Runtime, turn_id: str, reason: str | None) -> tuple[Run | None, list[Intent] | None]:
+    for _ in range(TRIES):
+        try:
+            return rt.store.insist(lambda tx: _cancel(tx, rt, turn_id, reason))
+        except LostRace:
+            continue
+    raise Conflict(f"turn {turn_id!r} changes too fast to be cancelled: try again")
 
 
 def _cancel(tx: Tx, rt: Runtime, turn_id: str, reason: str | None) -> tuple[Run | None, list[Intent] | None]:
@@ -35,10 +45,12 @@ def _cancel(tx: Tx, rt: Runtime, turn_id: str, reason: str | None) -> tuple[Run 
         raise NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
     if turn.status is TurnStatus.DONE:
         return None, None
-    if turn.kin is not None and turn.status is TurnStatus.QUEUED:
-        runs.lock(tx, turn.kin.parent_run)  # which its end will tell: before any turn, as everybody does
-    if (freed := ending.drop_queued(tx, rt, turn_id, Disposition.CANCELLED, reason)) is not None:
+    kin = turn.kin if turn.status is TurnStatus.QUEUED else None
+    if (freed := ending.drop_queued(tx, rt, turn_id, Disposition.CANCELLED, reason, kin=kin)) is not None:
         return None, freed
+    if kin is not None:
+        # It has started meanwhile. Its run is locked before that of its parent, which we hold by now: let all go.
+        raise LostRace
     run = _run_of(tx, turn_id)
     ended = ending.end_run(tx, rt, run, cancelled(reason), content=CALL_CANCELLED) if run else None
     return (run if ended is not None else None), ended

@@ -7,7 +7,7 @@ calls. If all of that fails, two calls are made and one reply is written: the gu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -26,10 +26,11 @@ from chordage.orchestrator import (
 )
 from chordage.orchestrator.compaction import Summing
 from chordage.orchestrator.core import storable
+from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Prompt, Reply, Said, ToolOffer
-from chordage.orchestrator.core.moves import Infer, Plan
+from chordage.orchestrator.core.moves import Infer, Move, Plan
 from chordage.orchestrator.core.output import demand
 from chordage.orchestrator.core.phase_fold import Inference
 from chordage.orchestrator.core.planning.plan import PlanDecision
@@ -110,14 +111,11 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
             return _record(rt, work, *_ask(rt, work, hand))
     except PluginFailed as error:
         return ending.end_here(rt, at, failed("plugin", str(error)))
-    except PlannerFailed as error:
-        return ending.end_here(rt, at, failed("planner", str(error)))
-    except ModelFailed as error:
+    except (ModelFailed, PlannerFailed) as error:
         if run.control is Control.STEP and (held := holding.hold_failed(rt, at, error)) is not None:
             rt.locks.forget(key)
             return held
-        how = failed(f"model_{error.fault.value}", str(error))
-        return ending.end_here(rt, at, how, attempts=error.attempts)
+        return _end_in_vain(rt, at, error)
     except UserError as error:
         _let_go(rt, at)
         return ending.bear_with_the_room(rt, at, error)
@@ -127,6 +125,12 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     except Exception:
         ending.count_as_death(rt, run)
         raise
+
+
+def _end_in_vain(rt: Runtime, at: Position, error: ModelFailed | PlannerFailed) -> list[Intent]:
+    if isinstance(error, PlannerFailed):
+        return ending.end_here(rt, at, failed("planner", str(error)))
+    return ending.end_here(rt, at, failed(f"model_{error.fault.value}", str(error)), attempts=error.attempts)
 
 
 def _let_go(rt: Runtime, at: Position) -> None:
@@ -164,7 +168,7 @@ def _prepare(rt: Runtime, at: Position) -> Work | Summing:
     if heard.crew.plugins:
         heard.said_before = _said_before(run, entries, known)
     phasing.start(heard, is_first=_is_first(run, at.step, entries, terms))
-    if not isinstance(move, Plan):
+    if not isinstance(move, Plan) or agent.plan.history:
         shorter = compaction.due(at, heard, past, plans=plans, terms=terms)
         if shorter is not None:
             return shorter
@@ -174,11 +178,22 @@ def _prepare(rt: Runtime, at: Position) -> Work | Summing:
         planned = planned.offering(offered)
     scene = Scene(
         agent=replace(agent, model=found.model or agent.model), specs=offered, known=known, hearing=heard, terms=terms,
-        withheld=frozenset(specs.keys() - offered.keys()), planning=planned,
+        withheld=_withheld(rt, agent, specs, offered, move, terms), planning=planned,
         asks_planner=isinstance(move, Plan), form=None if isinstance(move, Plan) else rt.outputs(agent),
         recalls=compaction.has_shortened(run, entries),
     )  # fmt: skip
     return _work(at, scene, _prompt(scene, said, found), entries, found.ending)
+
+
+def _withheld(
+    rt: Runtime, agent: AgentSpec, specs: Collection[str], offered: Collection[str], move: Move, terms: Terms | None
+) -> frozenset[str]:
+    """What the model was not offered, though the agent has it. In a stepped run also where none were to be: what was
+    kept from it then is kept from it when its reply is settled.
+    """
+    if terms is not None and move == Infer(offer_tools=False):
+        return frozenset(offering.specs(rt, agent))
+    return frozenset(specs) - frozenset(offered)
 
 
 def _work(at: Position, scene: Scene, prompt: Prompt, entries: Sequence[Entry], ends: Ending | None) -> Work:

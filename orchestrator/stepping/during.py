@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from chordage.orchestrator import answering, children, decider, holding, resting
@@ -21,7 +20,7 @@ from chordage.orchestrator.stepping import gating, settle
 from chordage.orchestrator.stepping.gating import CLIENT_SUPPLIED, Opening
 from chordage.orchestrator.stepping.request import merged
 from chordage.orchestrator.stepping.settle import Done
-from chordage.orchestrator.store import claims, suspensions
+from chordage.orchestrator.store import calls, claims, suspensions
 from chordage.orchestrator.store.look_stepped import Seen
 from chordage.orchestrator.store.tx import Tx
 
@@ -97,8 +96,8 @@ def _named(ask_ids: Sequence[Any], known: Collection[str], field: str) -> Sequen
         raise InvalidMessage("name at least one call", field=field)
     for place, ask_id in enumerate(ask_ids):
         if ask_id not in known:
-            there = ", ".join(sorted(known)) or "none; one of an earlier reply that waits is answered in the inbox"
-            told = f"{ask_id!r} is no call of the reply that is held; there are: {there}"
+            there = ", ".join(sorted(known)) or "none"
+            told = f"{ask_id!r} is no call of what is held; there are: {there}"
             raise InvalidMessage(told, field=f"{field}.{place}")
     return ask_ids
 
@@ -179,20 +178,39 @@ def _commit(seen: Seen) -> list[Intent]:
     return [CommitRound(run_id=run.id, step=run.step, group=run.group)] if is_out else []
 
 
-def verdict_on(seen: Seen, args: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What is said of a call before it is opened. None: it is open, and its question is answered."""
-    ask_id = args["ask_id"]
-    _named([ask_id], _asks(seen) | {call.ask_id for call in seen.calls}, "ask_id")
-    if any(call.ask_id == ask_id for call in seen.calls):
+def waiting(rt: Runtime, seen: Seen) -> dict[str, Call]:
+    """The calls of the run that somebody is asked about, of whichever round, by the model's ids. Where a provider has
+    used one again, the newest.
+    """
+    if seen.run is None or not seen.run.suspended:
+        return {}
+    with rt.store.read() as tx:
+        open_calls = calls.unsettled(tx, seen.run.id)
+    return {call.ask_id: call for call in open_calls if call.status is CallStatus.SUSPENDED}
+
+
+def verdict_on(seen: Seen, args: Mapping[str, Any], asked: Collection[str]) -> dict[str, Any] | None:
+    """What is said of a call before it is opened. None: it is open, and its question is answered. `asked`: calls that
+    wait for somebody, whatever is held.
+    """
+    ask_id, opened = args["ask_id"], {call.ask_id for call in seen.calls}
+    _named([ask_id], {*_asks(seen), *opened, *asked}, "ask_id")
+    if ask_id in opened or (ask_id in asked and ask_id not in _asks(seen)):
         return None
+    if args.get("payload") is not None:
+        raise InvalidMessage(f"call {ask_id!r} asks for no payload: it has not been opened", field="payload")
     others = {name: one for name, one in seen.row.verdicts.items() if name != ask_id}
     return {"verdicts": others if args["allow"] else {**others, ask_id: {"kind": "deny", "reason": args.get("reason")}}}
 
 
-def question_of(rt: Runtime, seen: Seen, args: Mapping[str, Any]) -> tuple[DecisionRequest, Suspension]:
-    (call,) = [call for call in seen.calls if call.ask_id == args["ask_id"]]
+def question_of(
+    rt: Runtime, seen: Seen, args: Mapping[str, Any], asked_of: Mapping[str, Call]
+) -> tuple[DecisionRequest, Suspension]:
+    by_ask = {**asked_of, **{call.ask_id: call for call in seen.calls}}
     action = Action.RESUME if args["allow"] else Action.CANCEL
-    request = DecisionRequest(target=call.id, action=action, payload=True, reason=args.get("reason"))
-    request = request if args["allow"] else replace(request, payload=None)
+    payload = args.get("payload", True) if args["allow"] else None
+    request = DecisionRequest(
+        target=by_ask[args["ask_id"]].id, action=action, payload=payload, reason=args.get("reason")
+    )
     (asked,) = answering.checked(rt, [request])
     return request, asked

@@ -46,7 +46,7 @@ def known(rt: Runtime, run: Run) -> Known:
 def _answer(call: Call) -> Answer:
     return Answer(
         id=call.id, run_id=call.run_id, step=call.step, place=call.place, ask_id=call.ask_id, status=call.status,
-        code=call.code, content=call.content,
+        code=call.code, content=call.content, replayed_at=call.replayed_at,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chordage.orchestrator import decider, holding, planning
-from chordage.orchestrator.core import settling
+from chordage.orchestrator.core import moves, settling
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import InvalidMessage, StepRefused
 from chordage.orchestrator.core.model import Reply, StopReason
@@ -30,7 +30,7 @@ from chordage.orchestrator.stepping.gating import At
 from chordage.orchestrator.stepping.request import StepRequest
 from chordage.orchestrator.stepping.settle import Plan
 from chordage.orchestrator.store.look_stepped import Seen
-from chordage.orchestrator.strategies import plans
+from chordage.orchestrator.strategies import STRATEGIES, plans
 
 NOT_OF_A_PLAN = frozenset({Verb.MESSAGES, Verb.TOOL_RESPONSE, Verb.RETRY})
 CONSUMER = "consumer"  # in place of a model, where no planner was asked
@@ -66,7 +66,15 @@ def given(rt: Runtime, seen: Seen, raw: object) -> dict[str, Any]:
     if decision.ends is PlanEnd.UNREADABLE:
         told = 'give {"execution_commands": [{"tool_name", "tool_kwargs"}]} or {"next_action": "response"}'
         raise InvalidMessage(f"{told}; got {raw!r:.120}", field="plan")
-    return {"plan": state.body_of(_scenery(rt, seen).planning, decision), "verdicts": {}}
+    there = _scenery(rt, seen)
+    if not seen.holds_plan and seen.run.strategy not in STRATEGIES and not _would_plan(rt, there):
+        raise _refused(seen, "no_plan", "this run would not ask a planner now, so nothing is planned in its place")
+    return {"plan": state.body_of(there.planning, decision), "verdicts": {}}
+
+
+def _would_plan(rt: Runtime, there: Scenery) -> bool:
+    """Of a strategy of one's own nothing else tells whether it plans."""
+    return isinstance(decider.next_move(there.run, there.agent, None, rt.now(), plans=there.planning), moves.Plan)
 
 
 def _refused(seen: Seen, code: str, told: str) -> StepRefused:

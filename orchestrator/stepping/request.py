@@ -28,7 +28,7 @@ ARGUMENTS: Mapping[Verb, tuple[frozenset[str], frozenset[str]]] = {
     Verb.RETRY: (frozenset({"ask_ids"}), frozenset({"force"})),
     Verb.TOOL_RESULTS: (frozenset({"results"}), frozenset()),
     Verb.HOLD: (frozenset({"ask_ids"}), frozenset()),
-    Verb.DECIDE: (frozenset({"ask_id", "allow"}), frozenset({"reason"})),
+    Verb.DECIDE: (frozenset({"ask_id", "allow"}), frozenset({"reason", "payload"})),
     Verb.PARK: (frozenset(), frozenset()),
     Verb.RUN: (frozenset(), frozenset()),
     Verb.CANCEL: (frozenset(), frozenset({"reason"})),
@@ -36,7 +36,7 @@ ARGUMENTS: Mapping[Verb, tuple[frozenset[str], frozenset[str]]] = {
 KINDS: Mapping[str, tuple[type, ...]] = {
     "messages": (list,), "text": (str,), "params": (dict,), "options": (dict,), "ask_ids": (list,), "force": (bool,),
     "results": (list,), "ask_id": (str,), "allow": (bool,), "reason": (str, type(None)),
-    "plan": (dict, str),
+    "plan": (dict, str), "payload": (dict, list, str, int, float, bool, type(None)),
 }  # fmt: skip
 
 

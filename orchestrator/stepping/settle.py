@@ -26,7 +26,7 @@ from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.holding import Recorded
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.stepping import gating
+from chordage.orchestrator.stepping import gating, late
 from chordage.orchestrator.stepping.gating import At, Known, Opening
 from chordage.orchestrator.store import calls, claims, journal, suspensions
 from chordage.orchestrator.store.look_stepped import Seen
@@ -44,6 +44,7 @@ class Plan:
     stale: list[str] = field(default_factory=list)  # calls that nobody wants any more
     output: Verdict | None = None  # on a reply that ends the run, where it has to fit a form
     planned: dict[str, Any] | None = None  # the plan that is on record from here on
+    late: list[str] = field(default_factory=list)  # calls whose results came while the reply was held
     told: dict[str, Any] = field(default_factory=dict)  # what the end of the run says beside its answer
 
 
@@ -62,17 +63,20 @@ def plan(rt: Runtime, seen: Seen) -> Plan:
     form = rt.outputs(agent)
 
     def move_for(reply: Reply) -> Move:
-        return shaping.whole(form, reply, decider.next_move(run, agent, reply, rt.now()))
+        return shaping.whole(form, reply, decider.next_move(run, agent, reply, rt.now(), plans=plans_so_far))
 
-    held = held_by(seen)
-    rule, output = _judged(rt, seen, held, settled(held, move_for), form)
+    held, found = held_by(seen), gating.known(rt, run)
+    plans_so_far = planning.read(rt, run, agent, found.entries, found.answers) if plans(run.strategy) else None
+    rule = settled(held, move_for)
+    if unseen := late.unseen(seen, held, rule, found.answers):
+        rule = late.asked_again(rule)
+    rule, output = _judged(rt, seen, held, rule, form)
     step = seen.row.reply_step if _stands_at_reply(rule, seen) else run.step
     assert step is not None
-    found = gating.known(rt, run)
     if rule.route is Route.ASK:
         _refuse_the_same(seen, found, step)
-    told = planning.told(planning.read(rt, run, agent, found.entries, found.answers)) if plans(run.strategy) else {}
-    plain = Plan(rule=rule, step=step, stale=_stale(rule, seen.calls), output=output, told=told)
+    told = {} if plans_so_far is None else planning.told(plans_so_far)
+    plain = Plan(rule=rule, step=step, stale=_stale(rule, seen.calls), output=output, told=told, late=unseen)
     if not rule.open_ids or (rule.of_reply and seen.calls):
         return plain
     return opened(rt, seen, plain, gating.at_step(rt, seen, step, agent, found), dict(enumerate(rule.asks)))
@@ -192,7 +196,7 @@ def write(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
     run, now = _run(seen), rt.now()
     entries = _entries(seen, plan.step, plan.output, plan.planned)
     rows = [journal.entry(run.thread_id, run.id, one.step, one.kind, one.body, now) for one in entries]
-    journal.append(tx, rows)
+    journal.append(tx, [*rows, late.row(rt, seen, plan.late)] if plan.late else rows)
     given_up = _give_up(tx, rt, run, _all_stale(tx, seen, plan), code=plan.rule.closes or "not_run")
     match plan.rule.route:
         case Route.TOOLS:

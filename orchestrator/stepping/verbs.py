@@ -196,10 +196,11 @@ def _ask_to_compact(tx: Tx, seen: Seen) -> Done:
 
 
 def _decide(rt: Runtime, seen: Seen, args: Any) -> Write:
-    verdict = during.verdict_on(seen, args)
+    waiting = during.waiting(rt, seen)
+    verdict = during.verdict_on(seen, args, waiting)
     if verdict is not None:
         return _change(verdict)
-    request, asked = during.question_of(rt, seen, args)
+    request, asked = during.question_of(rt, seen, args, waiting)
 
     def write(tx: Tx, _now: Seen) -> Done:
         return Done(changes={}, intents=answering.take(tx, rt, [request], [asked], during.SOURCE)[1])

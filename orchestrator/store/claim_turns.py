@@ -158,15 +158,25 @@ class Dropped:
 
 
 def end_queued(
-    tx: Tx, turn_id: str, disposition: Disposition, now: datetime, *, detail: str | None = None, into: str | None = None
+    tx: Tx,
+    turn_id: str,
+    disposition: Disposition,
+    now: datetime,
+    *,
+    detail: str | None = None,
+    into: str | None = None,
+    parent_run: str | None = None,
 ) -> Dropped | None:
     """A turn that never started ends. `into`: the turn that it is merged into.
 
     Its thread and the run that is open there are locked first, in the order in which an arrival locks them: whoever
-    comes to the line or moves it on at this moment waits, and then sees it without this turn.
+    comes to the line or moves it on at this moment waits, and then sees it without this turn. `parent_run`: of a child;
+    its end will tell that run, which is locked behind any of its own and before the turn, as everybody does.
     """
     tx.execute(_LOCK_THREAD.where(turns.c.id == turn_id).with_for_update(of=threads))
     tx.execute(_LOCK_RUN.where(turns.c.id == turn_id).with_for_update(of=runs))
+    if parent_run is not None:
+        tx.execute(select(runs.c.id).where(runs.c.id == parent_run).with_for_update())
     ended = (
         update(turns)
         .where(turns.c.id == turn_id, QUEUED_TURNS)

@@ -7,14 +7,16 @@ from chordage.orchestrator.views.history import Remark, history
 from chordage.orchestrator.views.inbox import OpenQuestion, inbox, schema_asked
 from chordage.orchestrator.views.questions import AnswerView, QuestionView
 from chordage.orchestrator.views.runs import RunView, run
-from chordage.orchestrator.views.stepped import HeldCall, HeldReply, SteppedView, as_json, spoken, stepped
+from chordage.orchestrator.views.stepped import HeldCall, HeldReply, SteppedView, as_json, driven, spoken, stepped
 from chordage.orchestrator.views.steps import (
     AttemptView,
     CompactionStep,
     InferenceStep,
     Interruption,
     PlanView,
+    PushedStep,
     ReplayStep,
+    SaidStep,
     SteeredStep,
     Step,
     StepStatus,
@@ -37,10 +39,12 @@ __all__ = [
     "Interruption",
     "OpenQuestion",
     "PlanView",
+    "PushedStep",
     "QuestionView",
     "Remark",
     "ReplayStep",
     "RunView",
+    "SaidStep",
     "SteeredStep",
     "Step",
     "StepStatus",
@@ -53,6 +57,7 @@ __all__ = [
     "WaitStep",
     "answers",
     "as_json",
+    "driven",
     "history",
     "inbox",
     "is_done",

@@ -17,6 +17,7 @@ from chordage.orchestrator.core.status import OPEN_CALL, CallStatus, Disposition
 from chordage.orchestrator.core.stepping import PENDING, Drive, Standing
 from chordage.orchestrator.core.transcript import NOT_RUN, build
 from chordage.orchestrator.store import journal
+from chordage.orchestrator.store import stepped as rows
 from chordage.orchestrator.store.look_stepped import Seen, look
 from chordage.orchestrator.store.tx import Store, Tx
 
@@ -86,6 +87,7 @@ class SteppedView:
     pending: tuple[dict[str, Any], ...]  # messages that become history when the run moves on
     replaces: bool
     steers: tuple[str, ...]
+    verdicts: dict[str, Any]  # what was said of calls that are not open yet, by the model's ids
     params: dict[str, Any]
     options: dict[str, Any]
     held_until: datetime | None
@@ -117,6 +119,13 @@ def stepped(store: Store, target: str) -> SteppedView:
         last = journal.of_run(tx, seen.run.id) if seen.run and seen.standing is Standing.DONE else []
         came_of_it = _round(tx, seen)
     return _view(seen, _answer(last), came_of_it)
+
+
+def driven(store: Store, turn_id: str) -> SteppedView | None:
+    """None: its turn is driven by nobody."""
+    with store.read() as tx:
+        row = rows.load(tx, turn_id)
+    return None if row is None else stepped(store, turn_id)
 
 
 def _round(tx: Tx, seen: Seen) -> HeldRound | None:
@@ -174,8 +183,8 @@ def _view(seen: Seen, answer: str | None, came_of_it: HeldRound | None) -> Stepp
         standing=seen.standing, drive=row.drive, mutated=row.mutated, iteration=row.iteration,
         max_iterations=row.max_iterations, reply=_reply(seen), plan=_plan(seen.plan), round=came_of_it,
         calls=tuple(_call(call) for call in seen.calls),
-        pending=tuple(row.given), replaces=row.replaces, steers=tuple(row.steers), params=row.params,
-        options=row.options, held_until=None if is_done else row.held_until, error=row.error,
+        pending=tuple(row.given), replaces=row.replaces, steers=tuple(row.steers), verdicts=row.verdicts,
+        params=row.params, options=row.options, held_until=None if is_done else row.held_until, error=row.error,
         disposition=turn.disposition, reason=run.reason.value if run and run.reason else None,
         code=run.code if run else None, detail=run.detail if run else None, answer=answer,
     )  # fmt: skip

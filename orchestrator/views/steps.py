@@ -66,6 +66,7 @@ class InferenceStep:
     at: datetime | None  # when the reply was recorded
     refused: str | None = None  # why it was not taken as the output that is demanded
     plan: PlanView | None = None  # it was a planner that was asked
+    is_history: bool = True  # False: it was held, and its consumer has not let it become history, or not yet
     kind: Phase = Phase.INFERENCE
 
 
@@ -147,4 +148,42 @@ class Interruption:
     kind: Pause = Pause.INTERRUPTED
 
 
-Step = InferenceStep | ToolRound | ReplayStep | WaitStep | SteeredStep | CompactionStep | Interruption
+class ByConsumer(StrEnum):
+    PUSHED = "pushed"
+    STEERED = "steered_by_consumer"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PushedStep:
+    """Messages that were given while the run was held. `replaces`: in place of all that was said before."""
+
+    number: int
+    messages: tuple[dict[str, Any], ...]
+    replaces: bool
+    at: datetime | None
+    status: StepStatus = StepStatus.DONE
+    kind: ByConsumer = ByConsumer.PUSHED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SaidStep:
+    """Words behind the results."""
+
+    number: int
+    texts: tuple[str, ...]
+    at: datetime | None
+    status: StepStatus = StepStatus.DONE
+    kind: ByConsumer = ByConsumer.STEERED
+
+
+Step = (
+    InferenceStep
+    | ToolRound
+    | ReplayStep
+    | WaitStep
+    | SteeredStep
+    | PushedStep
+    | SaidStep
+    | CompactionStep
+    | Interruption
+)

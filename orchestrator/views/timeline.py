@@ -13,6 +13,7 @@ from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Checkpoint, Entry, Phase, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.summaries import tries
+from chordage.orchestrator.views import pushed
 from chordage.orchestrator.views.calls import CallView
 from chordage.orchestrator.views.steps import (
     AttemptView,
@@ -20,7 +21,9 @@ from chordage.orchestrator.views.steps import (
     InferenceStep,
     Interruption,
     PlanView,
+    PushedStep,
     ReplayStep,
+    SaidStep,
     SteeredStep,
     Step,
     StepStatus,
@@ -29,7 +32,17 @@ from chordage.orchestrator.views.steps import (
 )
 
 # Of steps with the same number.
-_ORDER = (InferenceStep, ToolRound, ReplayStep, WaitStep, SteeredStep, CompactionStep, Interruption)
+_ORDER = (
+    InferenceStep,
+    ToolRound,
+    ReplayStep,
+    WaitStep,
+    SteeredStep,
+    PushedStep,
+    SaidStep,
+    CompactionStep,
+    Interruption,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +55,7 @@ class Timeline:
 
     def steps(self) -> tuple[Step, ...]:
         steps: list[Step] = [replace(_told(entry), refused=self._refused.get(entry.step)) for entry in self._replies()]
+        steps += pushed.steps(self.entries)
         steps += (_plan(entry) for entry in self._of(Checkpoint.PLAN))
         steps += (self._round(number, asked) for number, asked in self.rounds.items())
         steps += self._replays()
@@ -152,7 +166,8 @@ def _inference(entry: Entry) -> InferenceStep:
 
 def _told(entry: Entry) -> InferenceStep:
     """A reply that is held may be a planner's."""
-    return _plan(entry) if "decision" in entry.body else _inference(entry)
+    found = _plan(entry) if "decision" in entry.body else _inference(entry)
+    return replace(found, is_history=entry.kind is not Checkpoint.REPLY_HELD)
 
 
 def _plan(entry: Entry) -> InferenceStep:

@@ -22,6 +22,7 @@ from support.fakes import spoken
 from support.hooks import heard, install
 from support.invariants import check_all
 from support.one_turn import change_agent, kinds
+from support.planning import asked_of
 from support.questions import approve, asks_once
 from support.summing import ASKS, FITS, failures, is_for_summary, last_prompt, rounds, summaries, summing, talk, texts
 
@@ -199,28 +200,44 @@ def test_ids_that_a_provider_uses_again_start_new_lives_although_the_old_ones_ar
 
 def planning(prompt):
     """One round, then an answer."""
-    first = prompt.said[0].text
-    if not first.startswith('{"input"'):
+    asked = asked_of(prompt)
+    if asked is None:
         return spoken("answer")
     command = {"purpose": "look", "tool_name": "pure", "tool_kwargs": {}, "todo_suggestion": ""}
-    is_first = json.loads(first)["info"]["round_index"] == 0
+    is_first = asked["info"]["round_index"] == 0
     action = ("execute", [command]) if is_first else ("response", [])
     return spoken(json.dumps(dict(zip(("next_action", "execution_commands"), action, strict=True))))
 
 
-def test_a_planner_needs_no_history_and_only_the_answer_waits_for_the_summary(world):
+@pytest.mark.parametrize("history", [True, False])
+def test_whoever_is_told_the_history_waits_for_the_summary_and_a_planner_without_it_does_not(world, history):
     summing(world, lambda prompt: spoken("aye"))
     talk(world, "first")
-    change_agent(world, plan=PlanSpec())
+    change_agent(world, plan=PlanSpec(history=history))
     summing(world, planning)
     compact(world)
     turn = talk(world, "find out", strategy="plan_execute")
 
-    plan, again, wrote, answer = world.models.prompts[1:]
-    assert [is_for_summary(prompt) for prompt in (plan, again, wrote, answer)] == [False, False, True, False]
-    assert json.loads(again.said[0].text)["input"]["user_input"] == "find out"
-    assert texts(answer.said)[:2] == ["summary 1", "find out"]
+    wrote = [is_for_summary(prompt) for prompt in world.models.prompts[1:]]
+    assert wrote == ([True, False, False, False] if history else [False, False, True, False])
+    asked = [prompt for prompt in world.models.prompts if asked_of(prompt)]
+    assert [asked_of(prompt)["input"]["user_input"] for prompt in asked] == ["find out"] * 2
+    assert [texts(prompt.said)[:-1] for prompt in asked] == [["summary 1"] * history] * 2
+    assert texts(world.models.prompts[-1].said)[:2] == ["summary 1", "find out"]
     assert turn["disposition"] == "answered"
+    check_all(world.store)
+
+
+def test_a_planner_whose_history_is_too_long_is_asked_behind_the_summary_with_nothing_of_its_run_lost(world):
+    summing(world, lambda prompt: spoken("aye"), threshold=FITS)
+    talk(world, "first")
+    change_agent(world, plan=PlanSpec())
+    summing(world, planning, threshold=FITS)
+    talk(world, "find out", strategy="plan_execute")
+
+    assert [is_for_summary(prompt) for prompt in world.models.prompts[1:]] == [True, False, False, False]
+    (ended,) = [row for row in world.rows("journal", kind="RunFinished") if "extra" in row["body"]]
+    assert [log["result"] for log in ended["body"]["extra"]["tool_logs"]] == ["pure"]
     check_all(world.store)
 
 

@@ -77,7 +77,7 @@ def test_whoever_sends_a_message_names_no_code(world):
         world.submit(strategy="own_code:two_rounds_and_no_more")
 
 
-def test_a_function_may_plan_instead_of_a_model(world):
+def test_A7_a_function_may_plan_instead_of_a_model(world):
     change_agent(world, strategy="plan_execute", plan=PlanSpec(planner="own_code:one_round"))
     play(world, script=lambda prompt: spoken("done"))
 

@@ -275,3 +275,27 @@ def test_tools_of_a_plan_that_come_back_in_another_order_are_recorded_in_the_pla
 
     results = [log["result"] for log in finished(world)["extra"]["tool_logs"]]
     assert results == ["pure0", "unsafe1", "idempotent2"]
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_the_planner_knows_what_a_question_refers_to_unless_it_is_not_to(world, history):
+    play(world, plan_of("pure"))
+    change_agent(world, plan=PlanSpec(history=history))
+    world.submit("and Berlin?", strategy="plan_execute")
+    world.run_dry()
+
+    asked = [prompt for prompt in world.models.prompts if asked_of(prompt)][-1]
+    said = [one.text.partition(" [")[0] for one in asked.said[:-1]]
+    assert said[:1] == ["find out"][:history]
+    assert (len(said), asked_of(asked)["input"]["user_input"]) == (2 * history, "and Berlin?")
+    check_all(world.store)
+
+
+def test_a_follow_up_in_rounds_sends_the_same_history_first_each_time(world):
+    """So that a provider's cache keeps it; what changes stands last."""
+    play(world, plan_of("pure"))
+    world.submit("and Berlin?", strategy="plan_execute")
+    world.run_dry()
+
+    first, second = [prompt for prompt in world.models.prompts if asked_of(prompt)][-2:]
+    assert (first.system, first.said[:-1]) == (second.system, second.said[:-1])

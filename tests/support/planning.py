@@ -19,8 +19,8 @@ def plan_of(*commands: str, action: str = "execute") -> str:
 
 def asked_of(prompt: Prompt) -> dict[str, Any] | None:
     """What the planner is asked; None where it is the answer that is asked for."""
-    first = prompt.said[0]
-    return json.loads(first.text) if isinstance(first, UserSays) and first.text.startswith('{"input"') else None
+    last = prompt.said[-1]
+    return json.loads(last.text) if isinstance(last, UserSays) and last.text.startswith('{"input"') else None
 
 
 def planner(*plans: str) -> Script:

@@ -8,6 +8,7 @@ from typing import Any
 
 from chordage.orchestrator.views import Remark, ThreadView, TurnView
 from chordage.workers.cli.showing_calls import call_lines, indented, moment, short, span
+from chordage.workers.cli.showing_driven import driven_lines
 from chordage.workers.cli.showing_steps import run_lines
 
 
@@ -23,6 +24,8 @@ def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
     yield from _said(turn.sender.value, turn.text)
     if run is not None:
         yield from run_lines(run)
+    if (driven := found.get("driven")) is not None:
+        yield from driven_lines(driven)
     if turn.answer:
         yield from _said(turn.agent, turn.answer)
 

@@ -15,8 +15,10 @@ from chordage.orchestrator.views import (
     InferenceStep,
     Interruption,
     PlanView,
+    PushedStep,
     ReplayStep,
     RunView,
+    SaidStep,
     SteeredStep,
     Step,
     StepStatus,
@@ -24,6 +26,7 @@ from chordage.orchestrator.views import (
     WaitStep,
 )
 from chordage.workers.cli.showing_calls import call_lines, clock, indented, moment, span, state
+from chordage.workers.cli.showing_driven import pushed_lines
 
 
 def run_lines(run: RunView) -> Iterator[str]:
@@ -51,6 +54,8 @@ def _step(step: Step) -> Iterator[str]:
         case SteeredStep():
             yield f"  {step.number}  steered  by {step.sender}, turn {step.turn_id}{_at(step.at)}"
             yield from indented(step.text, "     ")
+        case PushedStep() | SaidStep():
+            yield from pushed_lines(step)
         case CompactionStep():
             yield from _compaction(step)
         case Interruption():
@@ -69,9 +74,10 @@ def _inference(step: InferenceStep) -> Iterator[str]:
     stop = f"stop {step.stop.value}{asked}" if step.stop else ""
     what, came = ("model", stop) if step.plan is None else ("plan ", _planned(step, step.plan))
     took = span(step.seconds or 0)
-    yield f"  {step.number}  {what}  {step.model}, {took}, {_usage(step.usage)}, {came}{_at(step.at)}"
+    held = "" if step.is_history else ", held, not appended"
+    yield f"  {step.number}  {what}  {step.model}, {took}, {_usage(step.usage)}, {came}{held}{_at(step.at)}"
     yield from (_failed_attempt(attempt) for attempt in step.attempts if attempt.fault)
-    if step.text and (step.asks or step.refused) and step.plan is None:
+    if step.text and (step.asks or step.refused or held) and step.plan is None:
         yield from indented(step.text, "     ")
     if step.refused:
         yield from indented(f"refused as output: {step.refused}", "     ")

@@ -17,6 +17,7 @@ import structlog
 from chordage.orchestrator.core.errors import ChordageError, ModelFailed, StepRefused
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.stepping import Drive, Standing
+from chordage.orchestrator.plugins.planners import FAULT, PlannerFailed
 from chordage.workers.client.message import Message, Outcome, Pushed, as_given
 from chordage.workers.client.ways import Way
 
@@ -159,8 +160,10 @@ class Runner:
         """They run only after `decide_call(..., allow=True)`, or a decision from the inbox."""
         self._do("hold", ask_ids=list(ask_ids))
 
-    def decide_call(self, ask_id: str, *, allow: bool, reason: str | None = None) -> None:
-        self._do("decide", ask_id=ask_id, allow=allow, reason=reason)
+    def decide_call(self, ask_id: str, *, allow: bool, reason: str | None = None, payload: Any = True) -> None:
+        """Before it is opened, or when it waits for a decision, of whichever round. `payload`: what is answered."""
+        answer = {"payload": payload} if allow and payload is not True else {}
+        self._do("decide", ask_id=ask_id, allow=allow, reason=reason, **answer)
 
     # ways to end
 
@@ -226,6 +229,8 @@ def _essence(shown: Shown) -> tuple[Any, ...]:
     return (held["id"] if held else None, shown["iteration"], shown["pending"], shown["replaces"], shown["plan"])
 
 
-def _failure(shown: Shown) -> ModelFailed:
+def _failure(shown: Shown) -> ModelFailed | PlannerFailed:
     told = shown["error"]
+    if told["fault"] == FAULT:
+        return PlannerFailed(told["detail"])
     return ModelFailed(told["detail"], fault=Fault(told["fault"]), attempts=())

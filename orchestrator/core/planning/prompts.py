@@ -1,7 +1,7 @@
 """What the planner is asked, and what the answer is given of the work that was done.
 
-The planner's prompt stands alone: no history, no instructions and no files of the conversation. What never changes in
-a run stands first and what changes each round last, so that a provider's cache keeps the rest.
+The planner's prompt stands alone: no instructions, no files, no calls of the conversation; at most its earlier words.
+What never changes in a run stands first and what changes each round last, so that a provider's cache keeps the rest.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chordage.orchestrator.core.model import Prompt, ToolOffer, UserSays
+from chordage.orchestrator.core.planning import background
+from chordage.orchestrator.core.planning.background import Words
 from chordage.orchestrator.core.planning.deciding import MAX_ROUNDS
 from chordage.orchestrator.core.planning.plan import PlanEnd
 from chordage.orchestrator.core.planning.records import (
@@ -45,6 +47,9 @@ Decide on next_action first. "response": what is known is enough, or no tool can
 "execute": execution_commands holds one or more commands. They run at the same time, so none of them may need the result
 of another; what depends on a result is planned in a later round.
 
+What was said before the last message is the conversation so far. It tells what input.user_input refers to; it was
+answered then, and is nothing to plan for.
+
 Judge by info: done_plans are all commands carried out so far with what came of them, last_round_result those of the
 round just before, round_index counts rounds from 0, and max_rounds is how many there may be (null: no limit). Do not
 repeat a command that succeeded or one whose status is "waiting". Where one failed, correct it or try another way.
@@ -77,6 +82,7 @@ class PlannerAsk:
     rounds: Sequence[PlanRound] = ()
     max_rounds: int | None = MAX_ROUNDS
     params: dict[str, Any] = field(default_factory=dict)
+    history: tuple[Words, ...] = ()  # what was said on the thread before
 
 
 def planner_input(ask: PlannerAsk) -> dict[str, Any]:
@@ -95,9 +101,14 @@ def planner_input(ask: PlannerAsk) -> dict[str, Any]:
     }
 
 
+def function_input(ask: PlannerAsk) -> dict[str, Any]:
+    """For a function that plans: the same, and beside it what a model is told as the conversation."""
+    return {**planner_input(ask), "history": background.as_json(ask.history)}
+
+
 def planner_prompt(ask: PlannerAsk) -> Prompt:
     """A request of its own, which offers no tools: a plan is text."""
-    return Prompt(system=PLANNER, said=(UserSays(text=_text(planner_input(ask))),), params=ask.params)
+    return Prompt(system=PLANNER, said=(*ask.history, UserSays(text=_text(planner_input(ask)))), params=ask.params)
 
 
 def answer_prompt(prompt: Prompt, records: Sequence[PlanRecord], reason: PlanEnd | None = None) -> Prompt:

@@ -11,10 +11,12 @@ from chordage.orchestrator.core.intents import CallModel
 from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.core.reasons import stopped
 from chordage.orchestrator.core.stepping import Control, Standing
+from chordage.orchestrator.core.transcript import DECIDED
 from chordage.orchestrator.core.verdicts import Block, Terminate
 from support import hooks
 from support.driving import USER, asks, consume, in_short, text
 from support.invariants import check_all
+from support.questions import approve, asks_once
 
 
 def crew(world, hook: Hook, answer) -> None:
@@ -160,3 +162,35 @@ def test_a_wake_up_that_comes_again_while_the_first_request_is_made_asks_no_seco
     it.next()
 
     assert len(it.asked) == 1
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["while_held", "behind_next"])
+def test_a_result_that_comes_while_the_answer_is_held_is_seen_before_the_run_ends(world, is_early):
+    world.tools.asks = asks_once(1)
+    it = consume(world, asks("a", "b"), text("not yet"), text("done"))
+    it.next()
+    assert it.next().reply.text == "not yet"
+    if is_early:
+        approve(world, world.inbox()[0])
+        it.next()
+    else:
+        it.next()
+        approve(world, world.inbox()[0])
+
+    assert it.asked[-1] == ["hi", "R(a b)", "a=pure0", "b=pure1", "not yet", DECIDED]
+    assert (it.look().standing, it.look().reply.text, it.runs) == (Standing.HELD, "done", 3)
+    it.next()
+    assert it.look().answer == "done"
+    check_all(world.store)
+
+
+def test_at_the_cap_an_answer_is_the_answer_whatever_came_meanwhile(world):
+    world.tools.asks = asks_once(1)
+    it = consume(world, asks("a", "b"), text("not yet"), max_iterations=2)
+    it.next()
+    it.next()
+    approve(world, world.inbox()[0])
+    it.next()
+
+    assert (it.look().standing, it.look().answer) == (Standing.DONE, "not yet")
+    check_all(world.store)

@@ -12,6 +12,7 @@ from chordage.orchestrator.core.stepping import Standing
 from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, Why
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from support.driving import USER, asks, consume, text
+from support.fakes import asking
 from support.invariants import check_all
 
 ASK = Question(why=Why.TOOL, prompt="May I?")
@@ -84,7 +85,7 @@ def test_B52_a_pause_is_sent_back_unchanged(world):
     assert it.asked[1] == ["hi", "wait"]
 
 
-def test_B41_B43_B44_results_stand_in_the_order_asked_whatever_finished_first(world):
+def test_A21_B41_B43_B44_results_stand_in_the_order_asked_whatever_finished_first(world):
     it = held(world, "a", "b", "c")
     world.step(it.turn, "next")
     (fan_out,) = world.pending
@@ -109,8 +110,16 @@ def test_B33_B34_B35_failures_and_unknown_tools_are_results(world):
     check_all(world.store)
 
 
+def test_B37_arguments_that_do_not_fit_are_an_error_result(world):
+    it = consume(world, asking(("pure", {"n": "x"}), ids=("a",)), text("done"))
+    it.next()
+    (result,) = it.do("tool_response").tool_response
+
+    assert (result["is_error"], "must be a number" in result["content"], it.runs) == (True, True, 0)
+
+
 @pytest.mark.parametrize("when", ["before", "while-held"])
-def test_B46_B47_B49_a_tool_that_is_taken_away_is_not_found_and_may_come_back(world, when):
+def test_B38_B46_B47_B49_a_tool_that_is_taken_away_is_not_found_and_may_come_back(world, when):
     it = consume(world, asks("a"), text("done"))
     if when == "before":
         it.do("params", params={"tools": ["unsafe"]})
@@ -161,7 +170,7 @@ def test_a_call_with_effects_is_retried_only_by_force(world):
 
 def test_only_calls_of_the_reply_that_have_ended_are_retried(world):
     it = held(world, "a")
-    with pytest.raises(InvalidMessage, match="no call of the reply"):
+    with pytest.raises(InvalidMessage, match="is no call of what is held"):
         it.do("retry", ask_ids=["a"])
     it.do("tool_response")
     with pytest.raises(InvalidMessage, match="'z' is no call"):
@@ -287,10 +296,7 @@ def test_when_all_calls_wait_the_run_waits_for_decisions_and_then_asks(world):
     it = held(world, "a")
     it.next()
     assert it.look().standing is Standing.WAITING
-    it.do("decide", ask_id="a", allow=True) if it.look().calls else world.decide(
-        DecisionRequest(target=world.inbox()[0]["id"], action=Action.RESUME, payload=True)
-    )
-    world.run_dry()
+    it.do("decide", ask_id="a", allow=True)
 
     assert (it.asked[1], it.look().standing) == (["hi", "R(a)", "a=pure0"], Standing.HELD)
     it.next()

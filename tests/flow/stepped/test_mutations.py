@@ -269,3 +269,18 @@ def test_a_consumer_that_pushes_on_every_iteration_repeats_no_call_and_no_reques
     assert it.runs == 6
     assert len({tuple(request) for request in it.asked}) == len(it.asked) == 7
     check_all(world.store)
+
+
+def test_B4_B5_what_is_laid_down_for_the_turn_is_not_sent_and_edits_before_the_start_are(world):
+    it = consume(world, text("done"), max_iterations=3, hold_seconds=60, params={"instructions": "be brief"})
+    it.do("params", params={"temperature": 0, "tools": ["pure"]})
+    it.push(USER)
+    it.next()
+
+    (prompt,) = world.models.prompts
+    assert (prompt.params, prompt.system, [one.name for one in prompt.offers]) == (
+        {"temperature": 0},
+        "be brief",
+        ["pure"],
+    )
+    assert it.asked == [["hi", "U"]]

@@ -88,7 +88,7 @@ def test_without_a_crash(world):
 
 @pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
 @pytest.mark.parametrize("at", range(2, COMMITS + 1))
-def test_a_planned_turn_survives_death_at_any_commit(world, at, before):
+def test_A57_a_planned_turn_survives_death_at_any_commit(world, at, before):
     world.die_at, world.die_before = at, before
 
     it = drive(world)

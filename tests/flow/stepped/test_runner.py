@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from chordage.orchestrator import stages, views
-from chordage.orchestrator.core.agent import PlanSpec
+from chordage.orchestrator.core.agent import OnPlannerError, PlanSpec
 from chordage.orchestrator.core.errors import ModelFailed, StepRefused
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.stepping import Standing
+from chordage.orchestrator.plugins.planners import PlannerFailed
 from chordage.tasks.request import request_from, verb_from
 from chordage.workers.client import Client, Runner
 from support.driving import asks, in_short, in_turn, text
@@ -117,7 +120,7 @@ def test_settings_steers_and_calls_are_reached_from_the_loop(client, world):
     assert world.models.prompts[0].params == {"temperature": 1, "max_tokens": 5}
 
 
-def test_B65_the_same_runner_goes_on_behind_its_break(client, world):
+def test_B65_B73_the_same_runner_goes_on_behind_its_break(client, world):
     it = runner(client, world, asks("a"), text("done"))
     for _ in it:
         break
@@ -172,6 +175,20 @@ def test_B67_B69_a_failed_request_is_raised_and_the_loop_can_go_on(client, world
 
     assert [message.text for message in it] == ["done"]
     assert world.tools.ran.total() == 1
+
+
+def test_a_planner_of_ones_own_that_fails_is_raised_and_decided_without(client, world, monkeypatch):
+    module = ModuleType("planner_that_fails")
+    module.plan = lambda asked: 1 / 0
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    change_agent(world, plan=PlanSpec(planner=f"{module.__name__}:plan", on_error=OnPlannerError.FAIL))
+    world.models.script = planner()
+    it = client.runner("find out", strategy="plan_execute", timeout=PATIENCE)
+
+    with pytest.raises(PlannerFailed, match="raised ZeroDivisionError"):
+        list(it)
+    it.set_plan({"next_action": "response"})
+    assert it.until_done().text == "answer: find out"
 
 
 def test_B71_done_waits_and_does_not_drive(client, world):

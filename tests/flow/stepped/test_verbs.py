@@ -303,13 +303,6 @@ def test_terms_without_control_step_are_refused(world):
         world.submit(step=StepTerms())
 
 
-def test_a_strategy_of_ones_own_is_not_stepped(world):
-    change_agent(world, strategy="own_code:mine")
-    with pytest.raises(InvalidMessage, match="use control 'auto', or one of: direct, react, plan_execute") as error:
-        world.submit(control=Control.STEP)
-    assert error.value.field == "control"
-
-
 def test_the_time_in_which_a_reply_is_held_is_none_in_which_the_run_has_worked(world):
     change_agent(world, limits=Limits(timeout=60))
     it = consume(world, asks("a"), text("done"))

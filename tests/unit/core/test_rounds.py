@@ -27,7 +27,7 @@ def test_spreading_keeps_every_call_once(call_ids, cap):
 
 
 @given(call_ids=ids, cap=caps)
-def test_spreading_never_runs_more_at_once_than_the_cap(call_ids, cap):
+def test_A20_spreading_never_runs_more_at_once_than_the_cap(call_ids, cap):
     assert len(spread(call_ids, cap)) == min(cap or len(call_ids), len(call_ids))
 
 

@@ -19,6 +19,7 @@ out_of_scope = "refuse_batch"
 on_error = "fail"
 planner = "my_plans:plan"
 executor = "carry_out"
+history = false
 """
 
 FUNCTIONS = """
@@ -51,7 +52,7 @@ def test_every_key_reaches_the_definition(folder, functions):
     assert spec.strategy == "plan_execute"
     assert spec.plan == PlanSpec(
         model="small", max_rounds=3, timeout=20, out_of_scope=OutOfScope.REFUSE_BATCH, on_error=OnPlannerError.FAIL,
-        planner="my_plans:plan", executor="carry_out",
+        planner="my_plans:plan", executor="carry_out", history=False,
     )  # fmt: skip
 
 

@@ -113,7 +113,7 @@ def test_what_is_no_import_path_is_told(folder, tools_file, path):
     assert "this is no import path; write module:function, or module for all its tools" in fault(folder, path)
 
 
-def test_two_tools_of_one_name_are_told(folder, tools_file):
+def test_B40_two_tools_of_one_name_are_told(folder, tools_file):
     folder.write("more.py", "from chordage import tool\n@tool\ndef search(q: str) -> str:\n    return q\n")
     said = fault(folder, "my_tools", "more:search")
     assert said.startswith("agent.toml:4: tools: 'more:search' is called search like 'my_tools'; ")

@@ -50,7 +50,7 @@ def test_sync_and_async_functions_give_their_results(bench):
     assert bench.call(slow, word="b").content == "b"
 
 
-def test_the_context_tells_of_the_call(bench):
+def test_B45_the_context_tells_of_the_call(bench):
     @tool
     def whoami(ctx: Context) -> list:
         return [ctx.run_id, ctx.thread_id, ctx.call_id, ctx.idempotency_key, ctx.attempt, ctx.cancelled]

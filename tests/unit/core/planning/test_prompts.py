@@ -57,7 +57,7 @@ def test_the_planner_is_told_seven_things_by_their_names():
 
 
 def test_the_planner_is_asked_in_a_request_of_its_own():
-    """A40: no instructions, no history and no tools of the conversation."""
+    """A40: no instructions, no files and no tools of the conversation; without `history` nothing of it at all."""
     prompt = planner_prompt(an_ask(params={"t": 1}))
 
     assert (prompt.system, prompt.offers, prompt.params) == (PLANNER, (), {"t": 1})
