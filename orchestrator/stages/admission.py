@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from chordage.orchestrator import answering, coalescing, double_texting, ending, stepping
+from chordage.orchestrator import answering, coalescing, crowding, double_texting, ending, stepping
 from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.coalescing import Place
 from chordage.orchestrator.core import busy, merging, turn_limits
@@ -111,6 +111,7 @@ def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Susp
     thread_id = thread_of(request.message, agent.name, turn_id)
     manner = busy.manner_of(request, agent, now)
     with rt.store.write() as tx:
+        crowding.lock(tx, rt, group_of(request))
         if manner is WhenBusy.REJECT:
             _refuse_if_busy(tx, thread_id)
         place = coalescing.line_up(tx, request, agent.name, thread_id, now)
@@ -123,11 +124,13 @@ def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Susp
         if place.will is not None:
             coalescing.end_at_once(tx, fields, place)
             return _Stored(admitted=admitted, intents=moved, decided=decided, ended=None, over=turn_id)
+        room = crowding.make_room(tx, rt, group_of(request), turn_id, thread_id)
         ready = turns.admit(tx, fields)
         came = Arrival(turn_id=turn_id, thread_id=thread_id, request=request, manner=manner, ready=ready)
         met = double_texting.meet(tx, rt, agent, came)
+    crowding.tell(rt, room)
     hint = Hint(turn_id, thread_id)
-    intents = [*moved, *freed, *(met.intents or [Dispatch(group=group_of(request), hint=hint)])]
+    intents = [*moved, *freed, *room.intents, *(met.intents or [Dispatch(group=group_of(request), hint=hint)])]
     over = place.older.id if place.older else None
     return _Stored(admitted=admitted, intents=intents, decided=decided, ended=met.ended, over=over)
 
