@@ -47,13 +47,17 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
         worker=f"{socket.gethostname()}:{os.getpid()}",
         crews=Crews(),
         outputs=room.output_of,
-        budgets={group: getattr(settings.budgets, group.value) for group in Group},
+        budgets=budgets_from(settings),
         queue_bounds=queue_bounds_from(settings),
         leases=LeaseRules(
             seconds=settings.lease, beat=settings.beat, sweep=settings.sweep, poison_after=settings.poison_after
         ),
         bounds=Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes),
     )
+
+
+def budgets_from(settings: Settings) -> dict[Group, int]:
+    return {group: getattr(settings.budgets, group.value) for group in Group}
 
 
 def queue_bounds_from(settings: Settings) -> dict[Group, QueueBound]:
