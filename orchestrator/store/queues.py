@@ -26,9 +26,8 @@ TRIES = 20
 
 
 def oldest(tx: Tx, group: Group) -> str | None:
-    """Whose line nobody else is at work on. Its thread and the run that is open there are locked without a wait: whoever
-    comes holds locks of its own line, and nobody may wait for each other. Sub-agents' turns stay: whoever asked them
-    waits.
+    """Whose line nobody else is at work on. Its thread and the run that is open there are locked without a wait: who
+    comes holds locks of its own line, and nobody may wait for each other. Sub-agents' turns stay: whoever asked waits.
     """
     found = (
         select(turns.c.id, turns.c.thread_id, turns.c.queued_at)
