@@ -314,3 +314,16 @@ def test_a_budget_that_is_lowered_below_what_runs_starts_nobody(world: World) ->
 
     assert stages.dispatch(world.runtime, Group.CHAT) == []
     assert len(world.rows("runs")) == 2
+
+
+@pytest.mark.parametrize(("place", "started"), [(one, one is ring.Place.ALONE) for one in ring.Place])
+def test_who_was_next_when_it_was_looked_for_is_asked_again_under_the_lock(
+    world: World, place: ring.Place, started: bool
+) -> None:
+    """Somebody else may have started in between. Only `invoke`, which waits for one turn, looks at nobody else."""
+    first, second = queue(world, "a", "a")
+    (of_other,) = queue(world, "b")
+
+    assert start(world, of_other, budget=1, place=place) is started
+    assert start(world, second, budget=1, place=place) is False
+    assert start(world, first, budget=2 if started else 1, place=place) is (place is not ring.Place.FITS)
