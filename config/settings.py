@@ -35,6 +35,22 @@ class Budgets(BaseModel):
     will: int = Field(default=1, ge=0)
 
 
+class QueueBound(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_queued: int | None = Field(default=None, ge=0)  # 0: the group is closed
+    overflow: Literal["reject", "drop_oldest", "replace_pending"] = "reject"
+
+
+class QueueBounds(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    chat: QueueBound = QueueBound()
+    task: QueueBound = QueueBound()
+    chore: QueueBound = QueueBound()
+    will: QueueBound = QueueBound()
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="CHORDAGE_", env_nested_delimiter="__", toml_file=FILE, extra="forbid", frozen=True
@@ -52,6 +68,7 @@ class Settings(BaseSettings):
     pool_size: int = Field(default=3, ge=1)
     budgets: Budgets = Budgets()
     reserve: int = Field(default=0, ge=0)  # slots for turns, and as many for tools, that serve nobody but chat
+    bounds: QueueBounds = QueueBounds()
 
     lease: float = Field(default=30.0, gt=0)
     beat: float = Field(default=10.0, gt=0)

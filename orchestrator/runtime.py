@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -10,6 +10,7 @@ from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
+from chordage.orchestrator.core.queue_bounds import QueueBound
 from chordage.orchestrator.gateways.holding import Held
 from chordage.orchestrator.gateways.ports import Agents, Clock, Events, Locks, Models, OutputForm, Tools
 from chordage.orchestrator.plugins.crew import Crew
@@ -32,6 +33,7 @@ class Runtime:
     budgets: dict[Group, int]
     leases: LeaseRules = field(default_factory=LeaseRules)
     bounds: Bounds = field(default_factory=Bounds)
+    queue_bounds: Mapping[Group, QueueBound] = field(default_factory=dict)  # of the groups that have one
     held: Held = field(default_factory=Held)
     crews: Callable[[AgentSpec], Crew] = lambda _agent: NOBODY  # the plugins of an agent
     outputs: Callable[[AgentSpec], OutputForm | None] = lambda _agent: None  # what its final answer has to be

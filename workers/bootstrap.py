@@ -16,6 +16,7 @@ from chordage.orchestrator.core.errors import ConfigError, RoomError, Unavailabl
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
+from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp import McpServer
 from chordage.orchestrator.gateways.models import ModelCatalog, providers_from_tables
@@ -46,12 +47,27 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
         worker=f"{socket.gethostname()}:{os.getpid()}",
         crews=Crews(),
         outputs=room.output_of,
-        budgets={group: getattr(settings.budgets, group.value) for group in Group},
+        budgets=budgets_from(settings),
+        queue_bounds=queue_bounds_from(settings),
         leases=LeaseRules(
             seconds=settings.lease, beat=settings.beat, sweep=settings.sweep, poison_after=settings.poison_after
         ),
         bounds=Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes),
     )
+
+
+def budgets_from(settings: Settings) -> dict[Group, int]:
+    return {group: getattr(settings.budgets, group.value) for group in Group}
+
+
+def queue_bounds_from(settings: Settings) -> dict[Group, QueueBound]:
+    """Of the groups that have one."""
+    asked = {group: getattr(settings.bounds, group.value) for group in Group}
+    return {
+        group: QueueBound(max_queued=one.max_queued, overflow=Overflow(one.overflow))
+        for group, one in asked.items()
+        if one.max_queued is not None
+    }
 
 
 def room_from(settings: Settings) -> Room:

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator import answering, coalescing, double_texting, ending, stepping
+from chordage.orchestrator import answering, coalescing, crowding, double_texting, ending, stepping
 from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.coalescing import Place
 from chordage.orchestrator.core import busy, merging, turn_limits
@@ -70,8 +70,8 @@ def _told(rt: Runtime, stored: _Stored) -> Admitted:
     answering.tell(rt, stored.decided)
     if stored.ended is not None:
         ending.tell_the_end(rt, stored.ended)
-    if stored.over is not None:
-        rt.events.turn_done(stored.over)
+    for turn_id in stored.over:
+        rt.events.turn_done(turn_id)
     return stored.admitted
 
 
@@ -172,7 +172,7 @@ class _Stored:
     intents: list[Intent] = field(default_factory=list)
     decided: list[Decided] = field(default_factory=list)
     ended: Run | None = None  # the run that was open there
-    over: str | None = None  # the turn that was merged
+    over: list[str] = field(default_factory=list)  # turns that were merged, or gave way
 
 
 def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Suspension], now: datetime) -> _Stored:
@@ -191,6 +191,7 @@ def _store_in(
     turn_id = rt.new_id()
     thread_id = thread_of(request.message, agent.name, turn_id)
     manner = busy.manner_of(request, agent, now)
+    crowding.lock(tx, rt, group_of(request))
     if manner is WhenBusy.REJECT:
         _refuse_if_busy(tx, thread_id)
     place = coalescing.line_up(tx, request, agent.name, thread_id, now)
@@ -202,13 +203,14 @@ def _store_in(
     admitted = Admitted(turn_id=turn_id, thread_id=thread_id)
     if place.will is not None:
         coalescing.end_at_once(tx, fields, place)
-        return _Stored(admitted=admitted, intents=moved, decided=decided, over=turn_id)
+        return _Stored(admitted=admitted, intents=moved, decided=decided, over=[turn_id])
+    room = crowding.make_room(tx, rt, group_of(request), turn_id, thread_id)
     ready = turns.admit(tx, fields)
     came = Arrival(turn_id=turn_id, thread_id=thread_id, request=request, manner=manner, ready=ready)
     met = double_texting.meet(tx, rt, agent, came)
     hint = Hint(turn_id, thread_id)
-    intents = [*moved, *freed, *(met.intents or [Dispatch(group=group_of(request), hint=hint)])]
-    over = place.older.id if place.older else None
+    intents = [*moved, *freed, *room.intents, *(met.intents or [Dispatch(group=group_of(request), hint=hint)])]
+    over = [gone for gone in (place.older.id if place.older else None, room.dropped) if gone]
     return _Stored(admitted=admitted, intents=intents, decided=decided, ended=met.ended, over=over)
 
 

@@ -18,28 +18,29 @@ from chordage.orchestrator.core.records import Checkpoint, Run
 from chordage.orchestrator.core.transcript import message_of
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import claims, journal, ring, runs, turns
+from chordage.orchestrator.store.ring import Place
 from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
-AT_ONCE = 20  # of the oldest turns that are looked at together
+AT_ONCE = 20  # of those whose turn it is, looked at together
 TRIES = 5  # lots of them that may be lost to others before the rest is left to rescue
 
 
 def dispatch(rt: Runtime, group: Group, hint: Hint | None = None, *, only: bool = False) -> list[Intent]:
-    """Start the turn of the hint, if there is budget for it and for all that have been due longer; else one of those.
+    """Start the turn of the hint, if there is budget for it and for all that are ready; else one whose turn it is.
 
     `only`: that turn or none, whoever else may be waiting. In a burst every wake-up so starts the turn it came with.
     """
     if hint is not None:
-        if (run := _start_on(rt, group, *hint, overtake=only)) is not None:
+        if (run := _start_on(rt, group, *hint, Place.ALONE if only else Place.FITS)) is not None:
             return decider.after_rest(rt, run)
         if only:
             return []
-    return _start_one_of_the_oldest(rt, group, and_on=hint is None)
+    return _start_whose_turn_it_is(rt, group, and_on=hint is None)
 
 
-def _start_one_of_the_oldest(rt: Runtime, group: Group, *, and_on: bool) -> list[Intent]:
-    """As many of the oldest as there is budget for may start now, so each dispatcher begins at another of them.
+def _start_whose_turn_it_is(rt: Runtime, group: Group, *, and_on: bool) -> list[Intent]:
+    """As many as there is budget for may start now, so each dispatcher begins at another of them.
 
     `and_on`: this wake-up came with no turn of its own but from budget that became free, perhaps more than once; while
     there is more budget and somebody else, another follows.
@@ -47,18 +48,19 @@ def _start_one_of_the_oldest(rt: Runtime, group: Group, *, and_on: bool) -> list
     for _ in range(TRIES):
         with rt.store.read() as tx:
             free = turns.free_budget(tx, group, default=rt.budgets[group])
-            oldest = ring.heads(tx, group, rt.now(), min(free, AT_ONCE)) if free else []
-        if not oldest:
+            heads = ring.heads(tx, group, rt.now(), min(free, AT_ONCE)) if free else []
+        if not heads:
             return []
-        first = zlib.crc32(rt.new_id().encode()) % len(oldest)
-        for turn_id, thread_id in (*oldest[first:], *oldest[:first]):
-            if (run := _start_on(rt, group, turn_id, thread_id)) is not None:
-                more: list[Intent] = [Dispatch(group=group)] if and_on and len(oldest) > 1 else []
+        place = Place.FIRST if free == 1 else Place.SITS
+        first = zlib.crc32(rt.new_id().encode()) % len(heads)
+        for turn_id, thread_id in (*heads[first:], *heads[:first]):
+            if (run := _start_on(rt, group, turn_id, thread_id, place)) is not None:
+                more: list[Intent] = [Dispatch(group=group)] if and_on and len(heads) > 1 else []
                 return [*more, *decider.after_rest(rt, run)]
     return []
 
 
-def _start_on(rt: Runtime, group: Group, turn_id: str, thread_id: str, *, overtake: bool = False) -> Run | None:
+def _start_on(rt: Runtime, group: Group, turn_id: str, thread_id: str, place: Place) -> Run | None:
     run_id = rt.new_id()
     owner = f"{run_id}:1"
     if not _take_thread(rt, thread_id, owner):
@@ -66,7 +68,7 @@ def _start_on(rt: Runtime, group: Group, turn_id: str, thread_id: str, *, overta
     run: Run | None = None
     try:
         with rt.store.write() as tx:
-            run = _start(tx, rt, group, turn_id, run_id, overtake=overtake)
+            run = _start(tx, rt, group, turn_id, run_id, place)
     except LostRace:
         log.info("thread was busy after all", thread=thread_id, turn=turn_id)
     finally:
@@ -91,10 +93,10 @@ def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
     return rt.locks.take(thread_id, owner) is None
 
 
-def _start(tx: Tx, rt: Runtime, group: Group, turn_id: str, run_id: str, *, overtake: bool) -> Run | None:
+def _start(tx: Tx, rt: Runtime, group: Group, turn_id: str, run_id: str, place: Place) -> Run | None:
     now = rt.now()
     budget = claims.lock_budget(tx, group, rt.budgets[group])
-    turn = claims.start_turn(tx, turn_id, run_id, group=group, budget=budget, now=now, overtake=overtake)
+    turn = claims.start_turn(tx, turn_id, run_id, group=group, budget=budget, now=now, place=place)
     if turn is None:
         return None
     run = claims.open_run(tx, turn, run_id, now=now, lease_until=rt.leases.until(now))

@@ -16,6 +16,7 @@ from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.store import ring
 from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.ring import Place
 from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, RUNNING_RUNS, groups, has, runs, threads, turns
 from chordage.orchestrator.store.turns import COLUMNS, from_row
 from chordage.orchestrator.store.tx import Tx
@@ -42,29 +43,30 @@ _STARTED = {
     "run_id": bindparam("run"),
     "started_at": bindparam("now"),
 }
-_START = Hot(
-    update(turns)
-    .where(turns.c.id == bindparam("turn_id"), ring.may_start(turns), or_(ring.ALL_FIT, ring.SITS))
-    .values(_STARTED)
-    .returning(*COLUMNS, *ring.BESIDE)
-)
+_STARTING = update(turns).where(turns.c.id == bindparam("turn_id"), ring.may_start(turns)).values(_STARTED)
+_START_FITTING = Hot(_STARTING.where(ring.ALL_FIT).returning(*COLUMNS))
+_START = {
+    Place.FITS: _START_FITTING,
+    Place.ALONE: _START_FITTING,
+    Place.FIRST: Hot(_STARTING.where(ring.IS_FIRST).returning(*COLUMNS, *ring.BESIDE)),
+    Place.SITS: Hot(_STARTING.where(or_(ring.ALL_FIT, ring.SITS)).returning(*COLUMNS, *ring.BESIDE)),
+}
 
 
 def start_turn(
-    tx: Tx, turn_id: str, run_id: str, *, group: Group, budget: int, now: datetime, overtake: bool = False
+    tx: Tx, turn_id: str, run_id: str, *, group: Group, budget: int, now: datetime, place: Place = Place.FITS
 ) -> Turn | None:
-    """The turn is active, if it may be: ready, due, and with budget for it and for all whose turn is before its own:
-    store/ring.py. So any of them may be started first, and none of them has to wait because of it. `overtake`: as if
-    it were alone.
+    """The turn is active, if it may be: ready, due, and with budget for it, and by its place also for all whose turn
+    is before its own: store/ring.py. So none of those has to wait because of it.
     """
     binds = {
         "turn_id": turn_id, "group": group.value, "run": run_id, "budget": budget, "now": now,
-        "as_many": 0 if overtake else budget,
+        "as_many": 0 if place is Place.ALONE else budget,
     }  # fmt: skip
-    row = _START.first(tx, binds)
+    row = _START[place].first(tx, binds)
     if row is None:
         return None
-    if {row.pop("lowest"), row.pop("highest")} - {None, row["tenant"]}:
+    if {row.pop("lowest", None), row.pop("highest", None)} - {None, row["tenant"]}:
         ring.mark_served(tx, group, row["tenant"], now)
     return from_row(row)
 

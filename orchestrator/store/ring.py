@@ -4,14 +4,16 @@ The tenants of a group stand in a ring, in the order of their names; `groups.ser
 comes behind it and has a turn that may start is next. The ring is walked from tenant to tenant by the index of ready
 turns: a tenant with ten thousand of them is one step, and nobody beyond the budget that is free is looked at.
 
-While more may start than are ready, all of them may, in whatever order their wake-ups come. Otherwise as many tenants
-have a seat as there is budget free; whoever sits may start before another who sits, and takes nothing from it. The
-mark moves when the first of the ring starts and not before, so the first has budget kept for it until it has started.
+While more may start than are ready, all of them may, in whatever order their wake-ups come. Otherwise the first of the
+ring may; and where several may start at once, as many tenants have a seat as there is budget free: whoever sits may
+start before another who sits, and takes nothing from it. The mark moves when the first of the ring starts and not
+before, so the first has budget kept for it until it has started.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
@@ -35,6 +37,16 @@ from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import OPEN_RUNS, READY_TURNS, RUNNING_RUNS, groups, has, runs, turns
 from chordage.orchestrator.store.tx import Tx
+
+
+class Place(StrEnum):
+    """By what right a turn starts. Each is a statement of its own, as small as it can be: most turns need the first."""
+
+    FITS = "fits"  # everybody may
+    FIRST = "first"  # it is the first of the ring
+    SITS = "sits"  # as many tenants as there is budget for may start, and its own is one of them
+    ALONE = "alone"  # there is budget, whoever waits for it
+
 
 _GROUP: BindParameter[str] = bindparam("group")
 _NOW: BindParameter[datetime] = bindparam("now")
@@ -64,10 +76,12 @@ def _tenant(*where: ColumnElement[bool], behind: Any = None) -> Any:
 SERVED = func.coalesce(select(groups.c.served).where(groups.c.name == _GROUP).scalar_subquery(), "")
 
 
+_FIRST_TENANT = func.coalesce(_tenant(behind=SERVED), _tenant())
+
+
 def seated(seats: Any) -> CTE:
     """As many tenants as there are seats, from the mark on, until the ring closes."""
-    first = func.coalesce(_tenant(behind=SERVED), _tenant())
-    start = select(first.label("tenant")).cte("first_of_ring")
+    start = select(_FIRST_TENANT.label("tenant")).cte("first_of_ring")
     first_seat = select(start.c.tenant, start.c.tenant.label("first"), literal(1).label("place")).where(seats > 0)
     ring = first_seat.cte("ring", recursive=True)
     closed = and_(ring.c.place > 1, ring.c.tenant == ring.c.first)
@@ -105,11 +119,19 @@ SITS = and_(
     select(func.count()).select_from(_OWN_BEFORE.subquery()).correlate(turns).scalar_subquery() < _each(_SEATED, _FREE),
 )
 
+_EARLIER = select(_OLDER.c.id).where(
+    _OLDER.c.grp == _GROUP, _OLDER.c.tenant == turns.c.tenant, _OLDER.c.due_at < turns.c.due_at, may_start(_OLDER)
+)
+IS_FIRST = and_(
+    bindparam("budget") > _RUNNING,
+    turns.c.tenant == _FIRST_TENANT,
+    ~_EARLIER.correlate(turns).exists(),
+)
 # What follows says nothing about the turn that starts: of it, the two databases see different moments.
 _TENANTS = select(_OTHER.c.tenant).where(_IS_READY, _IS_OTHER).limit(1)
 BESIDE = (
-    case((~ALL_FIT, _TENANTS.order_by(_OTHER.c.tenant).scalar_subquery())).label("lowest"),
-    case((~ALL_FIT, _TENANTS.order_by(_OTHER.c.tenant.desc()).scalar_subquery())).label("highest"),
+    _TENANTS.order_by(_OTHER.c.tenant).scalar_subquery().label("lowest"),
+    _TENANTS.order_by(_OTHER.c.tenant.desc()).scalar_subquery().label("highest"),
 )
 _THIS: BindParameter[str] = bindparam("tenant")
 
@@ -159,11 +181,13 @@ def _heads() -> Any:
 
 
 _HEADS = Hot(_heads())
+_HEAD = Hot(select(turns.c.id, turns.c.thread_id).where(turns.c.id == _longest_due(_FIRST_TENANT)))
 
 
 def heads(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, str]]:
     """Turns that may start, each with its thread: at most so many, and no tenant's but in its turn."""
-    rows = _HEADS.rows(tx, {"group": group.value, "now": now, "as_many": as_many})
+    binds = {"group": group.value, "now": now}
+    rows = _HEAD.rows(tx, binds) if as_many == 1 else _HEADS.rows(tx, {**binds, "as_many": as_many})
     return [(row["id"], row["thread_id"]) for row in rows]
 
 

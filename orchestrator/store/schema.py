@@ -192,6 +192,8 @@ Index(
     sqlite_where=_QUEUED,
     postgresql_where=_QUEUED,
 )
+# Of a group as a whole: how many are queued in it, and which is the oldest.
+Index("ix_turns_queue", turns.c.grp, turns.c.queued_at, turns.c.id, sqlite_where=_QUEUED, postgresql_where=_QUEUED)
 _STEERING = text("status = 'queued' AND steers = 1")
 Index(
     "ix_turns_steering",

@@ -2,6 +2,7 @@
 
 from chordage.orchestrator.views.calls import CallView
 from chordage.orchestrator.views.family import ChildView, queued_children
+from chordage.orchestrator.views.groups import GroupView, TenantView, groups
 from chordage.orchestrator.views.hints import answers
 from chordage.orchestrator.views.history import Remark, history
 from chordage.orchestrator.views.inbox import OpenQuestion, inbox, schema_asked
@@ -33,6 +34,7 @@ __all__ = [
     "CallView",
     "ChildView",
     "CompactionStep",
+    "GroupView",
     "HeldCall",
     "HeldReply",
     "InferenceStep",
@@ -50,6 +52,7 @@ __all__ = [
     "StepStatus",
     "SteppedView",
     "Subject",
+    "TenantView",
     "ThreadView",
     "ToolRound",
     "TurnLine",
@@ -58,6 +61,7 @@ __all__ = [
     "answers",
     "as_json",
     "driven",
+    "groups",
     "history",
     "inbox",
     "is_done",

@@ -49,26 +49,23 @@ def _turn(prefix: str, n: int, threads: int, tenants: int) -> dict[str, Any]:
 
 def plans(store: Store, *, budget: int) -> dict[str, dict[str, Any]]:
     """How PostgreSQL carries out what one dispatch sends, with the pages it touches; nothing of it stays."""
-    asked: dict[str, tuple[Hot, Mapping[str, Any]]] = {
-        "free": (turns._FREE, {"group": Group.CHAT.value, "budget": budget}),
-        "heads": (ring._HEADS, {"group": Group.CHAT.value, "now": NOW, "as_many": min(budget, AT_ONCE)}),
-    }
+    looked = {"group": Group.CHAT.value, "now": NOW}
+    place = ring.Place.FIRST if budget == 1 else ring.Place.SITS
     with store.write() as tx:
-        for hot, binds in asked.values():
-            hot.rows(tx, binds)
         first = ring.heads(tx, Group.CHAT, NOW, 1)[0][0]
-        start = {
-            "turn_id": first, "group": "chat", "run": "r", "budget": budget, "now": NOW, "as_many": budget,
-        }  # fmt: skip
-        claim_turns._START._compiled.get("postgresql") or claim_turns._START._compile(tx.dialect)
-        asked["start"] = (claim_turns._START, start)
+        starts = {**looked, "turn_id": first, "run": "r", "budget": budget, "as_many": budget}
+        asked: dict[str, tuple[Hot, Mapping[str, Any]]] = {
+            "free": (turns._FREE, {"group": Group.CHAT.value, "budget": budget}),
+            "heads": (ring._HEAD, looked) if budget == 1 else (ring._HEADS, {**looked, "as_many": AT_ONCE}),
+            "start": (claim_turns._START[place], starts),
+        }
         found = {name: _explain(tx, *one) for name, one in asked.items()}
         tx.rollback()
     return found
 
 
 def _explain(tx: Any, hot: Hot, binds: Mapping[str, Any]) -> dict[str, Any]:
-    compiled = hot._compiled["postgresql"]
+    compiled = hot._compiled.get("postgresql") or hot._compile(tx.dialect)
     cursor = tx.connection.cursor()
     values = {**compiled.defaults, **binds}
     cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {compiled.sql}", values)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from chordage.config.settings import Settings
+from chordage.config.settings import QueueBound, QueueBounds, Settings
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.status import TurnStatus
@@ -151,3 +151,14 @@ def test_health_says_when_the_database_has_another_schema(settings, tmp_path):
 
     assert response.status_code == 503
     assert "run `chordage migrate`" in response.json()["services"]["database"]
+
+
+def test_a_full_queue_is_a_429_that_says_when_to_try_again(settings):
+    bounds = QueueBounds(chat=QueueBound(max_queued=1))
+    with served(web.wired(settings.model_copy(update={"bounds": bounds}))) as client:
+        first, second = (client.post("/turns", json={"text": text}) for text in "ab")
+
+    assert (first.status_code, second.status_code) == (202, 429)
+    assert second.headers["Retry-After"] == "5"
+    assert second.json()["type"] == "urn:chordage:problem:queue_full"
+    assert "queue of group chat is full" in second.json()["detail"]

@@ -435,6 +435,13 @@ def upgrade() -> None:
             postgresql_where=sa.text("status = 'queued' AND ready = 2"),
         )
         batch_op.create_index(
+            "ix_turns_queue",
+            ["grp", "queued_at", "id"],
+            unique=False,
+            sqlite_where=sa.text("status = 'queued'"),
+            postgresql_where=sa.text("status = 'queued'"),
+        )
+        batch_op.create_index(
             "ix_turns_steering",
             ["thread_id", "arrival"],
             unique=False,

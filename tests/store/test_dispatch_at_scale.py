@@ -1,0 +1,77 @@
+"""What one dispatch reads does not grow with the turns, threads and tenants that wait. Work is counted, not timed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import event
+
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.store.tx import Store
+from support.backlog import crowd, pages, plans
+from support.world import World
+
+FEW = (100, 100, 1)
+MANY = (10_000, 2_000, 1)
+MANY_TENANTS = (10_000, 2_000, 1_000)
+Case = tuple[int, int, int]
+
+
+def dispatched(url: str, case: Case, *, budget: int) -> tuple[int, int]:
+    """Statements of a dispatch, and instructions of SQLite's machine, in tens."""
+    queued, threads, tenants = case
+    filled = Store(url, pool_size=1)
+    crowd(filled, queued, threads=threads, tenants=tenants)
+    filled.close()
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    def watch(raw: sqlite3.Connection, _record: object) -> None:
+        raw.set_progress_handler(step, 10)
+
+    store = Store(url, pool_size=1)
+    for engine in (store.engine, store.plain):
+        event.listen(engine, "connect", watch)
+    world = World(store)
+    world.budgets[Group.CHAT] = budget
+    for _ in range(2 if budget > 1 else 1):
+        before = world.statements, steps
+        assert stages.dispatch(world.runtime, Group.CHAT)
+    world.close()
+    return world.statements - before[0], steps - before[1]
+
+
+@pytest.mark.parametrize("budget", [1, 20])
+def test_a_dispatch_costs_the_same_whatever_waits(migrated_database_url: Callable[[str], str], budget: int) -> None:
+    few, many, of_many = (
+        dispatched(migrated_database_url("sqlite"), case, budget=budget) for case in (FEW, MANY, MANY_TENANTS)
+    )
+
+    assert (few[0], many[0], of_many[0]) == (6, 6, 7)  # one more notes which of several tenants was served
+    assert many[1] <= few[1] + 10
+    # Some twenty tenants are looked at where twenty turns of one were, and never more.
+    assert of_many[1] <= (few[1] + 30 if budget == 1 else 2 * few[1])
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(("budget", "most"), [(1, 100), (20, 800)])
+def test_a_dispatch_touches_as_many_pages_whatever_waits(
+    migrated_database_url: Callable[[str], str], budget: int, most: int
+) -> None:
+    touched = []
+    for queued, threads, tenants in (FEW, MANY, MANY_TENANTS):
+        store = Store(migrated_database_url("postgres"), pool_size=1)
+        crowd(store, queued, threads=threads, tenants=tenants)
+        found = plans(store, budget=budget)
+        store.close()
+        touched.append(sum(pages(plan) for plan in found.values()))
+
+    print(f"pages with budget {budget}: {touched}")
+    assert max(touched) <= most
