@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -20,6 +20,8 @@ from pydantic_settings import (
 )
 
 FILE = "chordage.toml"
+Loop = Literal["server", "poll", "hook", "pulse"]
+LOOPS: tuple[Loop, ...] = get_args(Loop)
 
 
 class SettingsFault(Exception):
@@ -49,6 +51,7 @@ class Settings(BaseSettings):
     intake_queues: Annotated[
         tuple[str, ...], NoDecode
     ] = ()  # further queues in which others leave `turns.submit`, such as "celery"
+    loops: Annotated[tuple[Loop, ...], NoDecode] = LOOPS  # the sources of turns that are on
     pool_size: int = Field(default=3, ge=1)
     budgets: Budgets = Budgets()
 
@@ -73,7 +76,7 @@ class Settings(BaseSettings):
     def _prefix_ends_with_colon(cls, value: str) -> str:
         return value if value.endswith(":") else f"{value}:"
 
-    @field_validator("intake_queues", mode="before")
+    @field_validator("intake_queues", "loops", mode="before")
     @classmethod
     def _names_with_commas(cls, value: object) -> object:
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
@@ -133,7 +136,7 @@ def _in_words(error: ValidationError) -> str:
     first = error.errors()[0]
     if not first["loc"]:
         return f"settings: {first['msg'].removeprefix('Value error, ')}"
-    name = "__".join(str(part) for part in first["loc"])
+    name = "__".join(part for part in first["loc"] if isinstance(part, str))
     told = "" if first["type"] == "missing" else f", not {first['input']!r}"
     return f"setting {name} (CHORDAGE_{name.upper()} or {FILE}): {first['msg'].lower()}{told}"
 

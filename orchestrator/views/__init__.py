@@ -5,6 +5,7 @@ from chordage.orchestrator.views.family import ChildView, queued_children
 from chordage.orchestrator.views.hints import answers
 from chordage.orchestrator.views.history import Remark, history
 from chordage.orchestrator.views.inbox import OpenQuestion, inbox, schema_asked
+from chordage.orchestrator.views.load import GroupLoad, load_of_groups
 from chordage.orchestrator.views.questions import AnswerView, QuestionView
 from chordage.orchestrator.views.runs import RunView, run
 from chordage.orchestrator.views.stepped import HeldCall, HeldReply, SteppedView, as_json, spoken, stepped
@@ -31,6 +32,7 @@ __all__ = [
     "CallView",
     "ChildView",
     "CompactionStep",
+    "GroupLoad",
     "HeldCall",
     "HeldReply",
     "InferenceStep",
@@ -56,6 +58,7 @@ __all__ = [
     "history",
     "inbox",
     "is_done",
+    "load_of_groups",
     "queued_children",
     "run",
     "schema_asked",

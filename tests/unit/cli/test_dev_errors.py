@@ -58,7 +58,7 @@ def test_second_fleet_in_a_folder_is_told_the_process_of_the_first(run, tmp_path
         result = run("dev")
 
     assert result.exit_code == 1
-    assert f"process {os.getpid()}: use that one, or stop it: `kill {os.getpid()}`" in result.stderr
+    assert f"process {os.getpid()}: use that one, or stop it: `chordage stop`" in result.stderr
 
 
 def test_init_puts_a_room_there_that_can_be_used(run, tmp_path):
