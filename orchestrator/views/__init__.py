@@ -6,6 +6,7 @@ from chordage.orchestrator.views.hints import answers
 from chordage.orchestrator.views.history import Remark, history
 from chordage.orchestrator.views.inbox import OpenQuestion, inbox, schema_asked
 from chordage.orchestrator.views.load import GroupLoad, load_of_groups
+from chordage.orchestrator.views.marks import Mark, MarkKind
 from chordage.orchestrator.views.questions import AnswerView, QuestionView
 from chordage.orchestrator.views.runs import RunView, run
 from chordage.orchestrator.views.stepped import HeldCall, HeldReply, SteppedView, as_json, spoken, stepped
@@ -24,6 +25,7 @@ from chordage.orchestrator.views.steps import (
 )
 from chordage.orchestrator.views.subjects import Subject, subject_of
 from chordage.orchestrator.views.threads import ThreadView, thread, threads
+from chordage.orchestrator.views.trace import TraceView, trace
 from chordage.orchestrator.views.turns import TurnLine, TurnView, is_done, turn, turns
 
 __all__ = [
@@ -37,6 +39,8 @@ __all__ = [
     "HeldReply",
     "InferenceStep",
     "Interruption",
+    "Mark",
+    "MarkKind",
     "OpenQuestion",
     "PlanView",
     "QuestionView",
@@ -50,6 +54,7 @@ __all__ = [
     "Subject",
     "ThreadView",
     "ToolRound",
+    "TraceView",
     "TurnLine",
     "TurnView",
     "WaitStep",
@@ -67,6 +72,7 @@ __all__ = [
     "subject_of",
     "thread",
     "threads",
+    "trace",
     "turn",
     "turns",
 ]
