@@ -66,7 +66,7 @@ def read(path: Path, room: Path, strategies: Collection[str]) -> AgentFile:
     except (OSError, UnicodeDecodeError) as error:
         return _unreadable(path, Source(name=name, text=""), f"{name}: cannot be read: {error}")
     except tomllib.TOMLDecodeError as error:
-        return _unreadable(path, source, _syntax_fault(source, error))
+        return _unreadable(path, source, syntax_fault(source, error))
     return _Reading(path, room, Table(source, values), strategies).done()
 
 
@@ -205,7 +205,7 @@ def _unreadable(path: Path, source: Source, why: str) -> AgentFile:
     return AgentFile(source=source, name=path.stem, fault=RoomError(why), providers={})
 
 
-def _syntax_fault(source: Source, error: tomllib.TOMLDecodeError) -> str:
+def syntax_fault(source: Source, error: tomllib.TOMLDecodeError) -> str:
     """The parser says the place in words; a file that ends too early is at fault in its last line."""
     place = _SYNTAX_PLACE.search(str(error))
     line = (place and place["line"]) or max(1, len(source.text.splitlines()))
