@@ -71,6 +71,11 @@ class Room:
         """One for each file that is broken."""
         return [file.fault for file in self._present().files if file.fault]
 
+    @property
+    def drafts(self) -> list[AgentSpec]:
+        """Of files that are broken and could be read all the same: not to be used, but to find all that is wrong."""
+        return [file.draft for file in self._present().files if file.spec is None and file.draft]
+
     def providers(self) -> Providers:
         """What the [models.<name>] tables say, by name: `wire`, `base_url` and so on, as far as given."""
         return {name: table for file in self._present().files for name, table in file.providers.items()}

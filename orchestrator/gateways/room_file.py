@@ -53,6 +53,7 @@ class AgentFile:
     name: str
     spec: AgentSpec | None = None
     fault: RoomError | None = None
+    draft: AgentSpec | None = None  # as far as it could be read, for whoever looks for further faults
     providers: Providers
     servers: tuple[McpServer, ...] = ()
     reads: Traces = field(default_factory=dict)  # further files that the definition is made of
@@ -86,6 +87,7 @@ class _Reading:
             source=self._table.source,
             name=spec.name,
             spec=None if problems else spec,
+            draft=spec if problems else None,
             fault=RoomError("\n".join(problems)) if problems else None,
             providers={} if problems else providers,
             servers=() if problems else servers,

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 PLACE = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+): ")  # how an error of a file begins
 
 

@@ -32,6 +32,8 @@ def _look(room: Room, time_limit: int) -> Iterator[Looked]:
     found = _Found(room, time_limit)
     for agent in agents:
         found.look_at(agent)
+    for draft in room.drafts:
+        found.look_at_tools(draft)
     faults = [line for fault in room.faults for line in str(fault).splitlines()]
     if not agents and not faults:
         faults = [f"{room.path}: there is no agent: write an agent.toml, or run `chordage init` for an example"]
@@ -55,7 +57,7 @@ class _Found:
         self.remarks: list[str] = []
 
     def look_at(self, agent: AgentSpec) -> None:
-        names = self._look_at_tools(agent)
+        names = self.look_at_tools(agent)
         for server in self._room.servers_of(agent):
             self._look_at_server(server)
         self._look_at_models(agent)
@@ -66,7 +68,7 @@ class _Found:
         except UserError as error:
             self.of_agents.append(_placed(error, self._room.place_of(agent, "output")))
 
-    def _look_at_tools(self, agent: AgentSpec) -> set[str]:
+    def look_at_tools(self, agent: AgentSpec) -> set[str]:
         """Those that can be had. One import that fails hides no other."""
         names: set[str] = set()
         before = len(self.of_tools)
