@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from chordage.orchestrator.core.errors import NotFound, Unavailable
-from chordage.workers.fleet import agent_run, fleet_lock
+from chordage.workers.fleet import agent_run, births, fleet_lock
 from chordage.workers.fleet.agent_run import MemberLine
 from chordage.workers.fleet.member import Member, Role
 from chordage.workers.fleet.readiness import wait_until_ready
@@ -86,10 +86,11 @@ def _left_behind(room: Path) -> tuple[MemberLine, ...]:
 
 
 def _asked(state: Path, pid: int, grace: float) -> bool:
+    born = births.birth_of(pid)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + grace
-    while fleet_lock.holder(state) == pid:
+    while fleet_lock.holder(state) == pid or (born is not None and births.lives(pid, born)):
         if time.monotonic() > until:
             return False
         time.sleep(LOOK)
