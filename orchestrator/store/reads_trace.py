@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import or_, select, tuple_
+from sqlalchemy import func, or_, select, tuple_
 
-from chordage.orchestrator.store.schema import calls, decisions, metadata, outbox, runs, suspensions, turns
+from chordage.orchestrator.store.schema import calls, decisions, journal, metadata, outbox, runs, suspensions, turns
 from chordage.orchestrator.store.tx import Tx
 
 Row = dict[str, Any]
@@ -52,6 +52,20 @@ def _of_table(tx: Tx, name: str, turn_id: str) -> Iterator[Row]:
     if table is None or "turn_id" not in table.c:
         return
     yield from (dict(row) for row in tx.execute(select(table).where(table.c.turn_id == turn_id)).mappings())
+
+
+def notes(tx: Tx, ids: Collection[str]) -> list[tuple[str, str, int]]:
+    """What the journal notes beside its checkpoints under these ids: the id, the kind and the position."""
+    found = select(journal.c.run_id, journal.c.kind, journal.c.id).where(journal.c.run_id.in_(sorted(ids)))
+    return [(row.run_id, row.kind, row.id) for row in tx.execute(found)]
+
+
+def on_the_bus(tx: Tx) -> int | None:
+    """Up to which position the journal is on the bus; None where nothing is said of that."""
+    table = metadata.tables.get("projection")
+    if table is None or "position" not in table.c:
+        return None
+    return tx.execute(select(func.max(table.c.position))).scalar()
 
 
 def questions_of(tx: Tx, call_ids: Collection[str]) -> list[str]:

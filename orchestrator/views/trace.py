@@ -22,7 +22,16 @@ from chordage.orchestrator.views.steps import ToolRound
 from chordage.orchestrator.views.turns import TurnView
 from chordage.orchestrator.views.turns import turn as full_turn
 
-_TOLD_OF_OUTBOX = frozenset({"id", "turn_id", "thread_id", "target", "body", "created_at", "sent_at"})
+# Of a row in the outbox: what is told in words, or is nobody's business.
+_TOLD_OF_OUTBOX = frozenset(
+    {"id", "turn_id", "thread_id", "target", "body", "created_at", "sent_at", "claim_token", "receiver", "forgiven"}
+)
+_NOTED = {
+    "TurnQueued": MarkKind.QUEUED,
+    "TurnDropped": MarkKind.ENDED,
+    "CallSuspended": MarkKind.ASKED,
+    "CallDecided": MarkKind.DECIDED,
+}
 LONGEST_CHAIN = 20  # of turns that were merged into one another
 
 
@@ -38,6 +47,7 @@ class TraceView:
     merged_into: str | None  # a turn
     marks: tuple[Mark, ...]
     left: tuple[Mapping[str, Any], ...]  # rows of what was sent for it, or is to be
+    on_the_bus: int | None = None  # up to which position of the journal
     follows: TraceView | None = None  # the path of the turn that it was merged into
 
 
@@ -62,11 +72,27 @@ def _one(store: Store, turn_id: str) -> TraceView:
     merged = row.get("into_turn")
     why = _why(turn, row)
     marks = [*_of_line(turn, row, ahead), *_of_its_run(store, turn), *_of_end(turn, row, why, merged), *_of_left(left)]
+    with store.read() as tx:
+        notes = reads_trace.notes(tx, {mark.id for mark in marks if mark.id})
+        on_the_bus = reads_trace.on_the_bus(tx)
     return TraceView(
         turn=turn, arrival=row["arrival"], source=row["source"], dedupe_key=row["dedupe_key"],
         disposition=turn.disposition, why=why, steered_into=steered, merged_into=merged,
-        marks=tuple(in_order(marks)), left=tuple(left),
+        marks=tuple(in_order(_with_notes(marks, notes))), left=tuple(_shown(one) for one in left), on_the_bus=on_the_bus,
     )  # fmt: skip
+
+
+def _shown(row: Row) -> Row:
+    """Without what a target holds besides its address, and without the token of whoever has it in hand."""
+    shown = {name: value for name, value in row.items() if name != "claim_token"}
+    return shown | ({"target": _address(row["target"])} if row.get("target") else {})
+
+
+def _with_notes(marks: Sequence[Mark], notes: Sequence[tuple[str, str, int]]) -> list[Mark]:
+    """With the positions of what the journal notes beside checkpoints, such as that somebody decided."""
+    noted = {(of, _NOTED[kind]): position for of, kind, position in notes if kind in _NOTED}
+    found = ((mark, noted.get((mark.id or "", mark.kind))) for mark in marks)
+    return [mark if position is None else replace(mark, journal=(position,)) for mark, position in found]
 
 
 def _why(turn: TurnView, row: Row) -> str | None:
@@ -84,7 +110,7 @@ def _of_line(turn: TurnView, row: Row, ahead: Sequence[Row]) -> Iterator[Mark]:
     asked = f", asked by run {turn.parent_run} ({turn.path})" if turn.parent_run else ""
     came = f"{turn.origin.value}{where} from {turn.sender.value} by {row['source']}{key}{asked}"
     yield Mark(at=turn.queued_at, kind=MarkKind.RECEIVED, told=came, id=turn.id)
-    yield Mark(at=turn.queued_at, kind=MarkKind.QUEUED, told=_place(turn, row, ahead))
+    yield Mark(at=turn.queued_at, kind=MarkKind.QUEUED, told=_place(turn, row, ahead), id=turn.id)
     is_steered = turn.disposition is Disposition.STEERED
     ready = None if is_steered else _ready_at(turn, row, ahead)
     if ready is not None:
@@ -188,7 +214,7 @@ def _of_left(rows: Sequence[Row]) -> Iterator[Mark]:
     for row in rows:
         more = "".join(
             f", {name.replace('_', ' ')} {value}"
-            for name, value in row.items() if name not in _TOLD_OF_OUTBOX and value is not None
+            for name, value in row.items() if name not in _TOLD_OF_OUTBOX and value is not None and value != 0
         )  # fmt: skip
         target = f" for {_address(row['target'])}" if row.get("target") else ""
         told = f"a reply{target}, row {row.get('id')}{more}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert
 
 from chordage.orchestrator import ending, stages, views
 from chordage.orchestrator.core.agent import WhileWaiting
@@ -70,22 +70,19 @@ def _superseded(world: World) -> str:
     return turn
 
 
-def _dropped(disposition: Disposition) -> Callable[[World], str]:
-    """By a rule of its group: it never started."""
+def _rejected(world: World) -> str:
+    """By a rule of its group, when it was stored already: it never started."""
+    turn = world.submit()
+    with world.store.write() as tx:
+        ending.drop_queued(tx, world.runtime, turn, Disposition.REJECTED, "no room")
+    return turn
 
-    def drop(world: World) -> str:
-        _answered(world)
-        turn = world.submit()
-        into = {"into_turn": "id000001"} if "into_turn" in schema.turns.c else {}
-        done = {"status": "done", "disposition": disposition.value, "done_at": world.clock(), "ready": 0, **into}
-        with world.store.write() as tx:
-            if disposition is Disposition.MERGED:
-                tx.execute(update(schema.turns).where(schema.turns.c.id == turn).values(**done, detail="same work"))
-            else:
-                ending.drop_queued(tx, world.runtime, turn, disposition, "same work")
-        return turn
 
-    return drop
+def _merged(world: World) -> str:
+    older = world.submit("old", coalesce_key="report")
+    world.submit("new", coalesce_key="report")
+    world.run_dry()
+    return older
 
 
 ENDS: dict[Disposition, tuple[Callable[[World], str], str | None]] = {
@@ -95,8 +92,8 @@ ENDS: dict[Disposition, tuple[Callable[[World], str], str | None]] = {
     Disposition.STEERED: (_steered, "took it in"),
     Disposition.EXPIRED: (_expired, "deadline"),
     Disposition.SUPERSEDED: (_superseded, "superseded"),
-    Disposition.REJECTED: (_dropped(Disposition.REJECTED), "same work"),
-    Disposition.MERGED: (_dropped(Disposition.MERGED), "same work"),
+    Disposition.REJECTED: (_rejected, "no room"),
+    Disposition.MERGED: (_merged, "the same work by key 'report'"),
 }
 
 
@@ -138,8 +135,8 @@ def test_every_checkpoint_of_its_run_has_its_place_in_the_path(world: World) -> 
     approve(world, world.inbox()[0])
     trace = views.trace(world.store, turn)
 
-    told = sorted(position for mark in trace.marks for position in mark.journal)
-    assert told == [row["id"] for row in world.rows("journal")]
+    told = {position for mark in trace.marks for position in mark.journal}
+    assert told >= {row["id"] for row in world.rows("journal", run_id=trace.turn.run_id)}
     path = [kind for kind in kinds(trace) if kind is not MarkKind.CALL]
     assert path.index(MarkKind.STARTED) < path.index(MarkKind.MODEL) < path.index(MarkKind.ASKED)
     assert path.index(MarkKind.ASKED) < path.index(MarkKind.WAITED) < path.index(MarkKind.ENDED)
@@ -180,13 +177,24 @@ def test_run_that_took_a_message_in_shows_that_on_the_path_of_its_own(world: Wor
 
 
 def test_merged_message_is_followed_to_the_turn_it_became_part_of(world: World) -> None:
-    """As far as the rows name it."""
-    trace = views.trace(world.store, _dropped(Disposition.MERGED)(world))
-    is_named = "into_turn" in schema.turns.c
+    trace = views.trace(world.store, _merged(world))
+    newer = world.row("turns", disposition="answered")["id"]
 
-    assert trace.merged_into == ("id000001" if is_named else None)
-    assert (trace.follows.turn.id if trace.follows else None) == trace.merged_into
-    assert (MarkKind.MERGED in kinds(trace)) is is_named
+    assert trace.merged_into == newer
+    assert [mark.id for mark in trace.marks if mark.kind is MarkKind.MERGED] == [newer]
+    assert trace.follows.turn.id == newer
+    assert trace.follows.disposition is Disposition.ANSWERED
+    assert trace.follows.follows is None
+
+
+def test_chain_of_merged_messages_is_followed_to_its_end(world: World) -> None:
+    first, *_, last = [world.submit(f"{number}", coalesce_key="k") for number in range(4)]
+    world.run_dry()
+    trace, met = views.trace(world.store, first), 0
+    while trace.follows is not None:
+        trace, met = trace.follows, met + 1
+
+    assert (trace.turn.id, met) == (last, 3)
 
 
 def test_queue_is_told_with_who_was_ahead_and_when_the_way_was_free(world: World) -> None:
@@ -235,7 +243,7 @@ def test_reply_in_the_outbox_is_told_without_what_its_target_holds(world: World)
     assert [mark.told for mark in left] == [f"a reply for telegram 42, row {world.row('outbox')['id']}"]
     assert trace.marks[-1].kind is MarkKind.SENT
     assert trace.marks[-1].at is None
-    assert "secret" not in "".join(mark.told for mark in trace.marks)
+    assert "secret" not in repr(trace)
 
 
 def test_message_is_found_by_turn_run_thread_key_and_beginning(world: World) -> None:
@@ -297,3 +305,16 @@ def test_looking_for_a_key_asks_once_for_each_source_and_not_for_each_message(wo
     assert [one["source"] for one in found] == ["http"]
     assert world.statements - before == 5, "two sources, the end of them, and one look into each"
     world.pending.clear()
+
+
+def test_what_the_journal_notes_beside_checkpoints_gives_its_points_their_positions(world: World) -> None:
+    turn = _expired(world)
+    row = {"thread_id": "t1", "run_id": turn, "step": 0, "at": world.clock()}
+    with world.store.write() as tx:
+        noted = {kind for of, kind, _ in reads_trace.notes(tx, {turn})}
+        for kind in sorted({"TurnQueued", "TurnDropped"} - noted, reverse=True):
+            tx.execute(insert(schema.journal), {**row, "kind": kind, "body": {}})
+    marks = {mark.kind: mark for mark in views.trace(world.store, turn).marks}
+
+    assert marks[MarkKind.QUEUED].journal < marks[MarkKind.ENDED].journal
+    assert len(marks[MarkKind.QUEUED].journal) == 1

@@ -33,6 +33,8 @@ def lines_of(trace: TraceView) -> Iterator[str]:
         yield from _mark(mark)
     yield ""
     yield from _wrapped("", _end(trace), 0)
+    if trace.on_the_bus is not None:
+        yield f"on the bus up to journal {trace.on_the_bus}"
     if trace.follows is not None:
         yield ""
         yield from lines_of(trace.follows)
