@@ -78,7 +78,8 @@ def _one(store: Store, turn_id: str) -> TraceView:
     return TraceView(
         turn=turn, arrival=row["arrival"], source=row["source"], dedupe_key=row["dedupe_key"],
         disposition=turn.disposition, why=why, steered_into=steered, merged_into=merged,
-        marks=tuple(in_order(_with_notes(marks, notes))), left=tuple(_shown(one) for one in left), on_the_bus=on_the_bus,
+        marks=tuple(in_order(_with_notes(marks, notes))), left=tuple(_shown(one) for one in left),
+        on_the_bus=on_the_bus,
     )  # fmt: skip
 
 

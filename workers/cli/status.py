@@ -12,7 +12,7 @@ from chordage.workers.cli.output import ago, json_option, print_json, print_tabl
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
-    from chordage.workers.fleet.health import Health
+    from chordage.workers.cli.fleet_health import Health
 
 RUNS, UNWELL, STOPPED = 0, 1, 3
 EPILOG = """\
@@ -27,11 +27,11 @@ def status(as_json: bool) -> None:
 
     A summary that was left by a fleet that was killed (agent.run in the room) is put right.
     """
+    from chordage.workers.cli import fleet_health
     from chordage.workers.cli.opened import settings_of_command
-    from chordage.workers.fleet import health
 
     settings = settings_of_command()
-    found = health.look(settings)
+    found = fleet_health.look(settings)
     if as_json:
         print_json(_as_json(settings, found))
     else:
