@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -20,6 +22,8 @@ from pydantic_settings import (
 )
 
 FILE = "chordage.toml"
+Loop = Literal["server", "poll", "hook", "pulse"]
+LOOPS: tuple[Loop, ...] = get_args(Loop)
 
 
 class SettingsFault(Exception):
@@ -65,6 +69,7 @@ class Settings(BaseSettings):
     intake_queues: Annotated[
         tuple[str, ...], NoDecode
     ] = ()  # further queues in which others leave `turns.submit`, such as "celery"
+    loops: Annotated[tuple[Loop, ...], NoDecode] = LOOPS  # the sources of turns that are on
     pool_size: int = Field(default=3, ge=1)
     budgets: Budgets = Budgets()
     reserve: int = Field(default=0, ge=0)  # slots for turns, and as many for tools, that serve nobody but chat
@@ -91,7 +96,7 @@ class Settings(BaseSettings):
     def _prefix_ends_with_colon(cls, value: str) -> str:
         return value if value.endswith(":") else f"{value}:"
 
-    @field_validator("intake_queues", mode="before")
+    @field_validator("intake_queues", "loops", mode="before")
     @classmethod
     def _names_with_commas(cls, value: object) -> object:
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
@@ -142,18 +147,46 @@ def load(**given: Any) -> Settings:
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        raise SettingsFault(_in_words(error)) from error
+        raise SettingsFault(_in_words(error.errors()[0])) from error
     except ValueError as error:  # the file is not TOML
         raise SettingsFault(f"{FILE}: {error}") from error
 
 
-def _in_words(error: ValidationError) -> str:
-    first = error.errors()[0]
-    if not first["loc"]:
-        return f"settings: {first['msg'].removeprefix('Value error, ')}"
-    name = "__".join(str(part) for part in first["loc"])
-    told = "" if first["type"] == "missing" else f", not {first['input']!r}"
-    return f"setting {name} (CHORDAGE_{name.upper()} or {FILE}): {first['msg'].lower()}{told}"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """`key` is what it is about, with the tables around it; empty where it is about several."""
+
+    key: tuple[str, ...]
+    told: str
+
+
+def problems() -> list[Problem]:
+    """All that is wrong with the settings of this process, where `load` stops at the first."""
+    try:
+        Settings()
+    except ValidationError as error:
+        return [Problem(key=_names(one), told=_in_words(one)) for one in error.errors()]
+    except ValueError as error:
+        return [Problem(key=(), told=f"{FILE}: {error}")]
+    return []
+
+
+def variable_of(key: tuple[str, ...]) -> str:
+    """The environment variable that sets the key."""
+    return f"CHORDAGE_{'__'.join(key).upper()}"
+
+
+def _names(error: ErrorDetails) -> tuple[str, ...]:
+    return tuple(part for part in error["loc"] if isinstance(part, str))
+
+
+def _in_words(error: ErrorDetails) -> str:
+    if not (names := _names(error)):
+        return f"settings: {error['msg'].removeprefix('Value error, ')}"
+    if error["type"] == "extra_forbidden":
+        return f"setting {'__'.join(names)} ({FILE}): there is no such setting; take it out"
+    told = "" if error["type"] == "missing" else f", not {error['input']!r}"
+    return f"setting {'__'.join(names)} ({variable_of(names)} or {FILE}): {error['msg'].lower()}{told}"
 
 
 def environment() -> Mapping[str, str]:

@@ -133,14 +133,14 @@ def check_room(room: Room, *, time_limit: int) -> None:
     for name in room.names():
         agent = room.get(name)
         for tool in room.check_tools(agent):
-            _check_time(name, tool, time_limit)
+            check_time(name, tool, time_limit)
         for server in room.servers_of(agent):
-            _check_server_time(server, time_limit)
+            check_server_time(server, time_limit)
         room.output_of(agent)
         catalog.check(agent)
 
 
-def _check_time(agent: str, tool: ToolSpec, limit: int) -> None:
+def check_time(agent: str, tool: ToolSpec, limit: int) -> None:
     longest = tool.timeout * (1 + tool.retries)
     if longest >= limit:
         raise RoomError(
@@ -150,7 +150,7 @@ def _check_time(agent: str, tool: ToolSpec, limit: int) -> None:
         )
 
 
-def _check_server_time(server: McpServer, limit: int) -> None:
+def check_server_time(server: McpServer, limit: int) -> None:
     if server.longest >= limit:
         raise RoomError(
             f"{server.place}: a call may take {server.longest:g} s (timeout and connect_timeout), and a worker ends a "

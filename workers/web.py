@@ -57,7 +57,7 @@ def wired(settings: Settings) -> FastAPI:
         return decide(rt, courier, requests, source=SOURCE)
 
     return make_server(
-        hooks=hooks_of(settings, accept_together(rt, courier)),
+        hooks=hooks_of(settings, accept_together(rt, courier)) if "hook" in settings.loops else None,
         accept=take,
         turn=turn,
         wait=wait,

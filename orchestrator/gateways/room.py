@@ -71,6 +71,11 @@ class Room:
         """One for each file that is broken."""
         return [file.fault for file in self._present().files if file.fault]
 
+    @property
+    def drafts(self) -> list[AgentSpec]:
+        """Of files that are broken and could be read all the same: not to be used, but to find all that is wrong."""
+        return [file.draft for file in self._present().files if file.spec is None and file.draft]
+
     def providers(self) -> Providers:
         """What the [models.<name>] tables say, by name: `wire`, `base_url` and so on, as far as given."""
         return {name: table for file in self._present().files for name, table in file.providers.items()}
@@ -80,15 +85,16 @@ class Room:
         found: list[UserError] = [*self.faults]
         for name in self.names():
             try:
-                found += self._of_sub_agents(self.get(name))
+                agent = self.get(name)
+                found += self.faults_of_sub_agents(agent, {tool.name for tool in self.check_tools(agent)})
                 self.output_of(self.get(name))
             except UserError as error:
                 found.append(error)
         return found
 
-    def _of_sub_agents(self, agent: AgentSpec) -> list[RoomError]:
-        """Agents that are named and are not there, and tools that nobody can call beside them."""
-        tools, known = {tool.name for tool in self.check_tools(agent)}, self.names()
+    def faults_of_sub_agents(self, agent: AgentSpec, tools: Collection[str]) -> list[RoomError]:
+        """Agents that are named and are not there, and tools of its own that nobody can call beside them."""
+        known = self.names()
         wrong = [
             f"agent {agent.name}: agents: there is no agent {sub.agent!r}; there are: {', '.join(known)}"
             for sub in agent.agents if sub.agent not in known
@@ -125,7 +131,7 @@ class Room:
             try:
                 form = room_output.form_of(use, self.path)
             except room_tools.NoTool as error:
-                raise RoomError(f"{self._place(agent, 'output')}: {use.model!r}: {error}") from error
+                raise RoomError(f"{self.place_of(agent, 'output')}: {use.model!r}: {error}") from error
             if use.model:
                 self._forms[use.model] = form
         return form
@@ -145,21 +151,22 @@ class Room:
     def _found(self, agent: AgentSpec) -> dict[str, Tool]:
         found: dict[str, tuple[str, Tool]] = {}
         for path in agent.tools:
-            for tool in self._at(path, agent):
+            for tool in self.tools_at(path, agent):
                 if tool.name in found and found[tool.name][1] is not tool:
                     other = found[tool.name]
                     why = f"is called {tool.name} like {other[0]!r}; give one of them another name with @tool(name=...)"
-                    raise RoomError(f"{self._place(agent, 'tools', path)}: {path!r} {why}")
+                    raise RoomError(f"{self.place_of(agent, 'tools', path)}: {path!r} {why}")
                 found[tool.name] = (path, tool)
         return {name: tool for name, (_path, tool) in found.items()}
 
-    def _at(self, path: str, agent: AgentSpec) -> list[Tool]:
+    def tools_at(self, path: str, agent: AgentSpec) -> list[Tool]:
+        """Those of one item of its list. Raises RoomError."""
         try:
             return room_tools.find(path, self.path)
         except room_tools.NoTool as error:
-            raise RoomError(f"{self._place(agent, 'tools', path)}: {path!r}: {error}") from error
+            raise RoomError(f"{self.place_of(agent, 'tools', path)}: {path!r}: {error}") from error
 
-    def _place(self, agent: AgentSpec, key: str, item: str = "") -> str:
+    def place_of(self, agent: AgentSpec, key: str, item: str = "") -> str:
         """Where in the agent's file the key stands, or one item of its list."""
         file = self._present().named(agent.name)
         if file is None:

@@ -53,6 +53,7 @@ class AgentFile:
     name: str
     spec: AgentSpec | None = None
     fault: RoomError | None = None
+    draft: AgentSpec | None = None  # as far as it could be read, for whoever looks for further faults
     providers: Providers
     servers: tuple[McpServer, ...] = ()
     reads: Traces = field(default_factory=dict)  # further files that the definition is made of
@@ -66,7 +67,7 @@ def read(path: Path, room: Path, strategies: Collection[str]) -> AgentFile:
     except (OSError, UnicodeDecodeError) as error:
         return _unreadable(path, Source(name=name, text=""), f"{name}: cannot be read: {error}")
     except tomllib.TOMLDecodeError as error:
-        return _unreadable(path, source, _syntax_fault(source, error))
+        return _unreadable(path, source, syntax_fault(source, error))
     return _Reading(path, room, Table(source, values), strategies).done()
 
 
@@ -86,6 +87,7 @@ class _Reading:
             source=self._table.source,
             name=spec.name,
             spec=None if problems else spec,
+            draft=spec if problems else None,
             fault=RoomError("\n".join(problems)) if problems else None,
             providers={} if problems else providers,
             servers=() if problems else servers,
@@ -205,7 +207,7 @@ def _unreadable(path: Path, source: Source, why: str) -> AgentFile:
     return AgentFile(source=source, name=path.stem, fault=RoomError(why), providers={})
 
 
-def _syntax_fault(source: Source, error: tomllib.TOMLDecodeError) -> str:
+def syntax_fault(source: Source, error: tomllib.TOMLDecodeError) -> str:
     """The parser says the place in words; a file that ends too early is at fault in its last line."""
     place = _SYNTAX_PLACE.search(str(error))
     line = (place and place["line"]) or max(1, len(source.text.splitlines()))

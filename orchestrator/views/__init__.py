@@ -6,6 +6,8 @@ from chordage.orchestrator.views.groups import GroupView, TenantView, groups
 from chordage.orchestrator.views.hints import answers
 from chordage.orchestrator.views.history import Remark, history
 from chordage.orchestrator.views.inbox import OpenQuestion, inbox, schema_asked
+from chordage.orchestrator.views.load import GroupLoad, load_of_groups
+from chordage.orchestrator.views.marks import Mark, MarkKind
 from chordage.orchestrator.views.questions import AnswerView, QuestionView
 from chordage.orchestrator.views.runs import RunView, run
 from chordage.orchestrator.views.stepped import HeldCall, HeldReply, SteppedView, as_json, driven, spoken, stepped
@@ -26,6 +28,7 @@ from chordage.orchestrator.views.steps import (
 )
 from chordage.orchestrator.views.subjects import Subject, subject_of
 from chordage.orchestrator.views.threads import ThreadView, thread, threads
+from chordage.orchestrator.views.trace import TraceView, trace
 from chordage.orchestrator.views.turns import TurnLine, TurnView, is_done, turn, turns
 
 __all__ = [
@@ -34,11 +37,14 @@ __all__ = [
     "CallView",
     "ChildView",
     "CompactionStep",
+    "GroupLoad",
     "GroupView",
     "HeldCall",
     "HeldReply",
     "InferenceStep",
     "Interruption",
+    "Mark",
+    "MarkKind",
     "OpenQuestion",
     "PlanView",
     "PushedStep",
@@ -55,6 +61,7 @@ __all__ = [
     "TenantView",
     "ThreadView",
     "ToolRound",
+    "TraceView",
     "TurnLine",
     "TurnView",
     "WaitStep",
@@ -65,6 +72,7 @@ __all__ = [
     "history",
     "inbox",
     "is_done",
+    "load_of_groups",
     "queued_children",
     "run",
     "schema_asked",
@@ -73,6 +81,7 @@ __all__ = [
     "subject_of",
     "thread",
     "threads",
+    "trace",
     "turn",
     "turns",
 ]

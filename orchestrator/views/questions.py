@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -48,8 +48,11 @@ class QuestionView:
 
 def of_calls(tx: Tx, calls: Iterable[Call]) -> dict[str, QuestionView]:
     """The newest question about each of these calls, by the id of the suspension."""
-    asked = [call.suspension_id for call in calls if call.suspension_id is not None]
-    return {row["id"]: _question(row) for row in reads_suspensions.with_answers(tx, asked)}
+    return by_id(tx, [call.suspension_id for call in calls if call.suspension_id is not None])
+
+
+def by_id(tx: Tx, suspension_ids: Collection[str]) -> dict[str, QuestionView]:
+    return {row["id"]: _question(row) for row in reads_suspensions.with_answers(tx, suspension_ids)}
 
 
 def _question(row: Row) -> QuestionView:

@@ -11,7 +11,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Reason
-from chordage.orchestrator.core.records import Checkpoint, Run
+from chordage.orchestrator.core.records import Checkpoint, Entry, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.store import calls, journal, runs
 from chordage.orchestrator.store.tx import Store
@@ -46,6 +46,11 @@ class RunView:
 
 
 def run(store: Store, run_id: str) -> RunView:
+    return with_checkpoints(store, run_id)[0]
+
+
+def with_checkpoints(store: Store, run_id: str) -> tuple[RunView, list[Entry]]:
+    """The run, and the rows of the journal that its steps are told from."""
     with store.read() as tx:
         found = runs.load(tx, run_id)
         entries = journal.of_run(tx, run_id)
@@ -56,7 +61,7 @@ def run(store: Store, run_id: str) -> RunView:
         raise NotFound(f"there is no run {run_id!r}; `chordage turns` lists turns with their runs")
     rounds = {step: views for (_, step), views in by_round(asked, questions_asked, children).items()}
     extra = next((entry.body.get("extra") or {} for entry in entries if entry.kind is Checkpoint.RUN_FINISHED), {})
-    return _view(found, extra, Timeline(run=found, entries=entries, rounds=rounds).steps())
+    return _view(found, extra, Timeline(run=found, entries=entries, rounds=rounds).steps()), entries
 
 
 def _view(found: Run, extra: dict[str, Any], steps: tuple[Step, ...]) -> RunView:

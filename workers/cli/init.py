@@ -10,17 +10,26 @@ from chordage.orchestrator.core.errors import Conflict
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path), default=Path())
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
 def init(folder: Path) -> None:
-    """Put an example room into FOLDER (this one, if not given): an agent, its tools, and a scripted model."""
-    from chordage.workers import demo
+    """Put an example room into FOLDER (this one, if not given), with everything explained that a room may hold.
 
-    if taken := [name for name in demo.ROOM if (folder / name).exists()]:
+    Its agent runs at once: its model answers from a file, and its tools ask nobody. All else is switched off.
+    """
+    from chordage.workers import example_room
+
+    if taken := example_room.taken_in(folder):
         raise Conflict(
-            f"{folder / taken[0]} is there already; it was not touched: choose another folder, or move it away"
+            f"{folder / taken[0]} is there already; nothing was touched: choose another folder, or move it away"
         )
-    demo.copy_to(folder)
-    for name in demo.ROOM:
-        click.echo(f"  {folder / name}")
-    where = "" if folder == Path() else f"cd {folder} && "
-    click.echo(f"\nNow run `{where}chordage dev`, and change what agent.toml says.")
+    for name in example_room.copy_to(folder):
+        click.echo(f"  {(folder / name).as_posix():<24} {example_room.ROOM[name]}")
+    click.echo(NEXT.format(go="" if folder == Path() else f"cd {folder} && "))
+
+
+NEXT = """
+Next:
+  {go}chordage dev
+and in another terminal, in that folder:
+  chordage submit "Plan a Saturday in Lisbon for two." --wait
+  chordage check      names whatever is wrong, when you have changed something"""

@@ -23,6 +23,7 @@ from chordage.workers.fleet import broker, fleet_lock, found
 from chordage.workers.fleet.environ import environment_of
 from chordage.workers.fleet.keeper import Keeper
 from chordage.workers.fleet.member import Member, Role
+from chordage.workers.fleet.mirror import Mirror
 from chordage.workers.fleet.readiness import wait_until_ready
 from chordage.workers.fleet.supervision import Supervision
 from chordage.workers.fleet.valkey import ValkeyServer
@@ -67,6 +68,7 @@ class Fleet:
         self._lock: IO[str] | None = None
         self._keeper: Keeper | None = None
         self._supervision: Supervision | None = None
+        self._mirror: Mirror | None = None
 
     def start(self) -> None:
         """Returns when everybody is ready. Raises Unavailable or ConfigError, and leaves nothing behind."""
@@ -96,8 +98,15 @@ class Fleet:
         for member in self.members:
             self._start_member(member)
         wait_until_ready(self.members, self._check)
+        self._mirror = Mirror(self.settings, self.members, self.valkey, say=self._say)
+        self._mirror.begin()
         self._supervision = Supervision(
-            self.members, self.valkey, self._keeper, start=self._start_member, say=self._say
+            self.members,
+            self.valkey,
+            self._keeper,
+            start=self._start_member,
+            say=self._say,
+            look=self._mirror.look,
         )
         self._supervision.start()
 
@@ -185,6 +194,9 @@ class Fleet:
         self._close()
 
     def _close(self) -> None:
+        if self._mirror is not None:
+            self._mirror.end()
+            self._mirror = None
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None

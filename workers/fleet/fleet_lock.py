@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.workers.fleet import state_lock
+from chordage.workers.fleet import births, state_lock
 
 NAME = "fleet"
 PATIENCE = 20.0
@@ -30,7 +30,7 @@ def take(state: Path, *, patience: float = PATIENCE) -> IO[str]:
                 raise
             time.sleep(0.1)
         else:
-            state_lock.write_holder(file, os.getpid())
+            state_lock.write_holder(file, os.getpid(), births.birth_of(os.getpid()))
             return file
 
 
@@ -45,12 +45,22 @@ def is_held(state: Path) -> bool:
     return False
 
 
+def holder(state: Path) -> int | None:
+    """The process of the fleet that runs here. None: there is none, or it was killed and is being cleaned up after."""
+    pid, born = _holder(state)
+    return pid if pid is not None and is_held(state) and births.lives(pid, born) else None
+
+
 def holder_lives(state: Path) -> bool:
     """Otherwise it is the keeper that holds the lock, and not for long."""
+    pid, born = _holder(state)
+    return pid is not None and births.lives(pid, born)
+
+
+def _holder(state: Path) -> tuple[int | None, str | None]:
+    """As it was written down; the process may be gone, and another one have its number."""
     try:
-        os.kill(int((state / f"{NAME}.lock").read_text()), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return True
+        pid, _, born = (state / f"{NAME}.lock").read_text().strip().partition(" ")
+        return int(pid), born or None
+    except (FileNotFoundError, ValueError):
+        return None, None

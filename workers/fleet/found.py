@@ -1,4 +1,4 @@
-"""The fleet that `chordage dev` runs here, as other commands find it: without a setting, by its state directory."""
+"""The fleet that `chordage dev`, `run` or `start` runs here, as other commands find it: by its state directory."""
 
 from __future__ import annotations
 
@@ -49,8 +49,12 @@ def _of_fleet(settings: Settings, fleet: Found) -> dict[str, Any]:
 
 
 def running_in(state: Path) -> Found | None:
-    """The fleet that runs on this state directory. One that was killed and is being cleaned up is none any more."""
-    return last_in(state) if fleet_lock.is_held(state) and fleet_lock.holder_lives(state) else None
+    """The fleet that runs on this state directory. One that was killed and is being cleaned up is none any more, and
+    one that has not said yet where it is, none so far.
+    """
+    pid = fleet_lock.holder(state)
+    fleet = None if pid is None else last_in(state)
+    return fleet if fleet is not None and fleet.pid == pid else None
 
 
 def last_in(state: Path) -> Found | None:
@@ -62,9 +66,7 @@ def last_in(state: Path) -> Found | None:
     try:
         return Found(**json.loads(text))
     except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{state / FILE} cannot be read ({error}): delete it, and start `chordage dev` again"
-        ) from error
+        raise ConfigError(f"{state / FILE} cannot be read ({error}): delete it, and start the fleet again") from error
 
 
 def leave(state: Path, fleet: Found) -> None:

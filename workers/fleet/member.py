@@ -25,6 +25,7 @@ class Role:
     port: int | None = None
     host: str = "127.0.0.1"
     says_ready: bool = False
+    url: str | None = None  # what it serves
 
 
 class Member:
@@ -34,6 +35,8 @@ class Member:
         self._ready_file = state / "ready" / role.name
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+        self._was_ready = False
         self.started_at = 0.0
 
     @property
@@ -64,7 +67,9 @@ class Member:
         self._ready_file.unlink(missing_ok=True)
         if self.log.exists() and self.log.stat().st_size > LARGE:
             self.log.replace(self.log.with_suffix(".log.1"))
+        self._was_ready = False
         with self.log.open("ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 [*self.role.arguments, *(("--ready-file", str(self._ready_file)) if self.role.says_ready else ())],
                 stdin=subprocess.DEVNULL,
@@ -82,6 +87,12 @@ class Member:
         if self.role.port is not None:
             return _listens(self.role.host, self.role.port)
         return not self.role.says_ready or self._has_said_so()
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it has been since it was started. Once it was, nobody knocks at its door again."""
+        self._was_ready = self._was_ready or self.ready
+        return self._was_ready
 
     def _has_said_so(self) -> bool:
         try:
@@ -111,11 +122,16 @@ class Member:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter of a group of zombies, on macOS
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._ready_file.unlink(missing_ok=True)
 
     def last_words(self, lines: int = 12) -> str:
+        """The end of what it has written since it was started."""
         if not self.log.exists():
             return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            said = log.read().decode(errors="replace")
+        return "\n".join(said.splitlines()[-lines:])
 
 
 def _listens(host: str, port: int) -> bool:

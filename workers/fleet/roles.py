@@ -41,7 +41,13 @@ def beat() -> Role:
 
 def web(host: str, port: int) -> Role:
     options = ("--host", host, "--port", str(port))
-    return Role(name="web", arguments=(*CHORDAGE, "web", *options), rank=FIRST, port=port, host=local(host))
+    near = local(host)
+    url = f"http://{f'[{near}]' if ':' in near else near}:{port}"
+    return Role(name="web", arguments=(*CHORDAGE, "web", *options), rank=FIRST, port=port, host=near, url=url)
+
+
+def poll() -> Role:
+    return Role(name="poll", arguments=(*CHORDAGE, "poll"), rank=FIRST)
 
 
 def local(host: str) -> str:

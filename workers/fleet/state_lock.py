@@ -28,14 +28,14 @@ def lock(state_dir: Path, server: str) -> IO[str]:
     return file
 
 
-def write_holder(file: IO[str], pid: int) -> None:
-    """Leave the server's process id for whoever finds the door locked."""
+def write_holder(file: IO[str], pid: int, born: str | None = None) -> None:
+    """Leave the server's process id, and when it began, for whoever finds the door locked."""
     file.truncate(0)
-    file.write(f"{pid}\n")
+    file.write(f"{pid} {born or ''}".rstrip() + "\n")
     file.flush()
 
 
 def _holder(file: IO[str]) -> str:
     with file:
         file.seek(0)
-        return file.read().strip()
+        return file.read().partition(" ")[0].strip()

@@ -38,12 +38,14 @@ class Supervision:
         *,
         start: Callable[[Member], None],
         say: Callable[[str], None],
+        look: Callable[[], None],
     ) -> None:
         self._members = members
         self._valkey = valkey
         self._keeper = keeper
         self._start_member = start
         self._say = say
+        self._look = look
         self._cases = {member.name: Case() for member in members}
         self._complaints = Complaints(members, say)
         self._stop = threading.Event()
@@ -65,6 +67,7 @@ class Supervision:
             for member in self._members:
                 self._see_to(member, self._cases[member.name])
             self._complaints.pass_on()
+            self._look()
 
     def _see_to_broker(self) -> None:
         if self._valkey is None or self._valkey.running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from importlib.util import find_spec
 
 import pytest
 import yaml
@@ -25,7 +26,11 @@ def ours():
     return {name: service for name, service in compose()["services"].items() if service.get("image") == "chordage"}
 
 
-COMMANDS = [*procfile().values(), *(service["command"] for service in ours().values())]
+COMMANDS = [
+    command
+    for command in [*procfile().values(), *(service["command"] for service in ours().values())]
+    if command[1] != "poll" or find_spec("chordage.workers.cli.poll")
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -39,7 +44,12 @@ def test_command_is_one_of_ours_and_its_options_fit(command):
 
 def test_both_start_the_whole_fleet():
     assert set(procfile()) == {"web", "beat", "flower", "turns", "tools", "chat", "chat-tools"}
-    assert set(compose()["services"]) == {*procfile(), "postgres", "redis", "migrate"}
+    assert set(compose()["services"]) == {*procfile(), "postgres", "redis", "migrate", "poll"}
+
+
+def test_poll_is_started_where_there_is_something_to_poll():
+    assert compose()["services"]["poll"]["profiles"] == ["channels"]
+    assert "# poll: chordage poll\n" in (ROOT / "Procfile").read_text()
 
 
 def test_nobody_of_ours_starts_before_the_services_and_the_schema():

@@ -1,0 +1,320 @@
+"""The path of a message: each way in which it can end is shown, and everything that was committed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import insert
+
+from chordage.orchestrator import ending, stages, views
+from chordage.orchestrator.core.agent import WhileWaiting
+from chordage.orchestrator.core.errors import Conflict, ModelFailed, NotFound
+from chordage.orchestrator.core.message import WhenBusy
+from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.store import reads_trace, schema
+from chordage.orchestrator.views import MarkKind, TraceView
+from support.busy_thread import a_round_then_all_it_heard, in_the_first_call, steer
+from support.family import Lines, ask, by_agent, settle_in
+from support.invariants import check_all
+from support.one_turn import change_agent
+from support.questions import approve, asks_once
+from support.world import World
+
+
+def _answered(world: World) -> str:
+    turn = world.submit()
+    world.run_dry()
+    return turn
+
+
+def _failed(world: World) -> str:
+    def broken(_):
+        raise ModelFailed("fake: 401", fault=Fault.AUTH, attempts=())
+
+    world.models.script = broken
+    return _answered(world)
+
+
+def _cancelled(world: World) -> str:
+    turn = world.submit()
+    stages.cancel_turn(world.runtime, turn, "not wanted")
+    world.run_dry()
+    return turn
+
+
+def _steered(world: World) -> str:
+    world.models.script = a_round_then_all_it_heard
+    steered: list[str] = []
+    in_the_first_call(world, lambda: steered.append(steer(world, "mind this")))
+    _answered(world)
+    return steered[0]
+
+
+def _expired(world: World) -> str:
+    turn = world.submit(deadline=world.clock() + timedelta(seconds=5))
+    world.pending.clear()
+    world.sweep(seconds=10)
+    return turn
+
+
+def _superseded(world: World) -> str:
+    change_agent(world, while_waiting=WhileWaiting.SUPERSEDE)
+    world.tools.asks = asks_once(0)
+    turn = _answered(world)
+    world.clock.pass_by(7)
+    _answered(world)
+    return turn
+
+
+def _rejected(world: World) -> str:
+    """By a rule of its group, when it was stored already: it never started."""
+    turn = world.submit()
+    with world.store.write() as tx:
+        ending.drop_queued(tx, world.runtime, turn, Disposition.REJECTED, "no room")
+    return turn
+
+
+def _merged(world: World) -> str:
+    older = world.submit("old", coalesce_key="report")
+    world.submit("new", coalesce_key="report")
+    world.run_dry()
+    return older
+
+
+ENDS: dict[Disposition, tuple[Callable[[World], str], str | None]] = {
+    Disposition.ANSWERED: (_answered, None),
+    Disposition.FAILED: (_failed, "model_auth"),
+    Disposition.CANCELLED: (_cancelled, "not wanted"),
+    Disposition.STEERED: (_steered, "took it in"),
+    Disposition.EXPIRED: (_expired, "deadline"),
+    Disposition.SUPERSEDED: (_superseded, "superseded"),
+    Disposition.REJECTED: (_rejected, "no room"),
+    Disposition.MERGED: (_merged, "the same work by key 'report'"),
+}
+
+
+def kinds(trace: TraceView) -> list[MarkKind]:
+    return [mark.kind for mark in trace.marks]
+
+
+def test_every_disposition_there_is_is_traced_here() -> None:
+    assert ENDS.keys() == set(Disposition)
+
+
+@pytest.mark.parametrize("disposition", ENDS)
+def test_each_way_to_end_is_shown_once_and_last_with_its_reason(world: World, disposition: Disposition) -> None:
+    make, why = ENDS[disposition]
+    trace = views.trace(world.store, make(world))
+
+    assert trace.disposition is disposition
+    assert kinds(trace).count(MarkKind.ENDED) == 1
+    assert trace.marks[-1].told.startswith(disposition.value)
+    assert kinds(trace)[:2] == [MarkKind.RECEIVED, MarkKind.QUEUED]
+    assert why is None or why in trace.marks[-1].told
+
+
+def test_message_that_was_refused_has_the_error_for_its_account(world: World) -> None:
+    _answered(world)
+    world.submit("busy")
+    world.deliver(world.pending.pop(0))
+    with pytest.raises(Conflict, match="is busy"):
+        world.submit(when_busy=WhenBusy.REJECT, dedupe_key="refused")
+
+    with pytest.raises(NotFound, match="refused .* was not stored: the error that its sender got is its account"):
+        views.trace(world.store, "refused")
+    world.run_dry()
+
+
+def test_every_checkpoint_of_its_run_has_its_place_in_the_path(world: World) -> None:
+    world.tools.asks = asks_once(0)
+    turn = _answered(world)
+    approve(world, world.inbox()[0])
+    trace = views.trace(world.store, turn)
+
+    told = {position for mark in trace.marks for position in mark.journal}
+    assert told >= {row["id"] for row in world.rows("journal", run_id=trace.turn.run_id)}
+    path = [kind for kind in kinds(trace) if kind is not MarkKind.CALL]
+    assert path.index(MarkKind.STARTED) < path.index(MarkKind.MODEL) < path.index(MarkKind.ASKED)
+    assert path.index(MarkKind.ASKED) < path.index(MarkKind.WAITED) < path.index(MarkKind.ENDED)
+    assert {MarkKind.DECIDED, MarkKind.REPLAYED, MarkKind.ROUND} <= set(path)
+    check_all(world.store)
+
+
+def test_steps_name_their_worker_and_attempts(world: World) -> None:
+    trace = views.trace(world.store, _answered(world))
+
+    models = [mark for mark in trace.marks if mark.kind is MarkKind.MODEL]
+    calls = [mark for mark in trace.marks if mark.kind is MarkKind.CALL]
+    assert {mark.worker for mark in models} == {world.runtime.worker}
+    assert [(mark.step, mark.attempts) for mark in calls] == [(2, 1), (2, 1)]
+    assert all(mark.id for mark in calls)
+
+
+def test_steered_message_is_followed_into_its_run_from_there_on(world: World) -> None:
+    trace = views.trace(world.store, _steered(world))
+    run = world.row("runs")
+
+    assert trace.steered_into == run["id"]
+    (into,) = [mark for mark in trace.marks if mark.kind is MarkKind.STEERED]
+    assert into.id == run["id"]
+    assert into.step == 3
+    assert into.journal
+    steps = [mark.step for mark in trace.marks if mark.step is not None]
+    assert min(steps) == 3, "what the run had done before is not its path"
+    assert MarkKind.STARTED not in kinds(trace)
+
+
+def test_run_that_took_a_message_in_shows_that_on_the_path_of_its_own(world: World) -> None:
+    steered = _steered(world)
+    first = world.row("turns", disposition="answered")["id"]
+
+    (mark,) = [mark for mark in views.trace(world.store, first).marks if mark.kind is MarkKind.TOOK_IN]
+    assert mark.id == steered
+
+
+def test_merged_message_is_followed_to_the_turn_it_became_part_of(world: World) -> None:
+    trace = views.trace(world.store, _merged(world))
+    newer = world.row("turns", disposition="answered")["id"]
+
+    assert trace.merged_into == newer
+    assert [mark.id for mark in trace.marks if mark.kind is MarkKind.MERGED] == [newer]
+    assert trace.follows.turn.id == newer
+    assert trace.follows.disposition is Disposition.ANSWERED
+    assert trace.follows.follows is None
+
+
+def test_chain_of_merged_messages_is_followed_to_its_end(world: World) -> None:
+    first, *_, last = [world.submit(f"{number}", coalesce_key="k") for number in range(4)]
+    world.run_dry()
+    trace, met = views.trace(world.store, first), 0
+    while trace.follows is not None:
+        trace, met = trace.follows, met + 1
+
+    assert (trace.turn.id, met) == (last, 3)
+
+
+def test_queue_is_told_with_who_was_ahead_and_when_the_way_was_free(world: World) -> None:
+    first, second = world.submit("one"), world.submit("two")
+    world.deliver(world.pending.pop(0))
+    world.clock.pass_by(9)
+    world.run_dry()
+    marks = {mark.kind: mark for mark in views.trace(world.store, second).marks}
+
+    assert f"behind 1: nearest turn {first}" in marks[MarkKind.QUEUED].told
+    assert marks[MarkKind.READY].seconds == 9
+    assert marks[MarkKind.READY].at == world.row("turns", id=first)["done_at"]
+    assert marks[MarkKind.STARTED].seconds == 9
+
+
+def test_what_is_not_done_has_no_end_and_says_what_it_waits_for(world: World) -> None:
+    world.submit("one")
+    second = world.submit("two")
+
+    trace = views.trace(world.store, second)
+
+    assert trace.disposition is None
+    assert kinds(trace) == [MarkKind.RECEIVED, MarkKind.QUEUED]
+    assert trace.turn.fate == "queued, number 2 in the line of its thread"
+
+
+def test_sub_agent_is_named_with_its_turn_and_who_asked_it(world: World) -> None:
+    settle_in(world)
+    world.models.script = Lines({"ada": [[ask("bob", "who?")]]})
+    turn = _answered(world)
+    child = by_agent(world)["bob"]["id"]
+
+    (mark,) = [mark for mark in views.trace(world.store, turn).marks if mark.kind is MarkKind.SUB_AGENT]
+    assert mark.id == child
+    assert "asked agent bob: answered" in mark.told
+    received = views.trace(world.store, child).marks[0]
+    assert f"asked by run {world.row('turns', id=turn)['run_id']} (ada/bob)" in received.told
+
+
+def test_reply_in_the_outbox_is_told_without_what_its_target_holds(world: World) -> None:
+    turn = world.submit(reply_target={"channel": "telegram", "address": "42", "token": "secret"})
+    world.run_dry()
+    trace = views.trace(world.store, turn)
+
+    left = [mark for mark in trace.marks if mark.kind is MarkKind.LEFT]
+    assert [mark.told for mark in left] == [f"a reply for telegram 42, row {world.row('outbox')['id']}"]
+    assert trace.marks[-1].kind is MarkKind.SENT
+    assert trace.marks[-1].at is None
+    assert "secret" not in repr(trace)
+
+
+def test_message_is_found_by_turn_run_thread_key_and_beginning(world: World) -> None:
+    first = world.submit("one", dedupe_key="k1")
+    world.run_dry()
+    second = world.submit("two", dedupe_key="k2")
+    world.run_dry()
+    run = world.row("turns", id=first)["run_id"]
+
+    def found(given: str, **more: str) -> str:
+        return views.trace(world.store, given, **more).turn.id
+
+    assert [found(given) for given in (first, run, "k1", "t1")] == [first, first, first, second]
+    assert found("k2", agent="ada", source=views.trace(world.store, second).source) == second
+    assert views.trace(world.store, "k1").dedupe_key == "k1"
+
+
+def test_beginning_of_an_id_that_is_no_others_is_enough(world: World) -> None:
+    world.runtime = replace(world.runtime, new_id=iter(["aaaa1-1", "aaaa2-2", "bbbb3-3", "bbbb4-4"] * 9).__next__)
+    turn = world.submit()
+
+    assert views.trace(world.store, "aaaa1").turn.id == turn
+    with pytest.raises(NotFound):
+        views.trace(world.store, "aaa")
+    with pytest.raises(NotFound):
+        views.trace(world.store, "aaaa9")
+    world.pending.clear()
+
+
+def test_beginning_of_several_ids_is_refused_with_some_of_them(world: World) -> None:
+    first = world.submit(thread="a")
+    world.submit(thread="b")
+
+    with pytest.raises(Conflict, match=f"several turns begin with 'id00', such as {first}.*give more of it"):
+        views.trace(world.store, "id00")
+    world.run_dry()
+
+
+def test_key_of_two_sources_is_refused_with_the_options_that_tell_them_apart(world: World) -> None:
+    world.submit("one", dedupe_key="k", source="http")
+    second = world.submit("two", dedupe_key="k", source="cli")
+
+    with pytest.raises(Conflict, match="--agent ada --source cli; --agent ada --source http"):
+        views.trace(world.store, "k")
+    assert views.trace(world.store, "k", source="cli").turn.id == second
+    with pytest.raises(NotFound, match="no message with the dedupe key 'k' of agent 'ada' of source 'hook:x'"):
+        views.trace(world.store, "k", agent="ada", source="hook:x")
+    world.run_dry()
+
+
+def test_looking_for_a_key_asks_once_for_each_source_and_not_for_each_message(world: World) -> None:
+    for number in range(30):
+        world.submit("hi", thread=f"t{number}", dedupe_key=f"k{number}", source="http" if number % 2 else "cli")
+    before = world.statements
+
+    with world.store.read() as tx:
+        found = reads_trace.with_dedupe_key(tx, "k7", agent=None, source=None)
+
+    assert [one["source"] for one in found] == ["http"]
+    assert world.statements - before == 5, "two sources, the end of them, and one look into each"
+    world.pending.clear()
+
+
+def test_what_the_journal_notes_beside_checkpoints_gives_its_points_their_positions(world: World) -> None:
+    turn = _expired(world)
+    row = {"thread_id": "t1", "run_id": turn, "step": 0, "at": world.clock()}
+    with world.store.write() as tx:
+        noted = {kind for of, kind, _ in reads_trace.notes(tx, {turn})}
+        for kind in sorted({"TurnQueued", "TurnDropped"} - noted, reverse=True):
+            tx.execute(insert(schema.journal), {**row, "kind": kind, "body": {}})
+    marks = {mark.kind: mark for mark in views.trace(world.store, turn).marks}
+
+    assert marks[MarkKind.QUEUED].journal < marks[MarkKind.ENDED].journal
+    assert len(marks[MarkKind.QUEUED].journal) == 1

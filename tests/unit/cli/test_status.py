@@ -1,0 +1,101 @@
+"""`chordage status` and `stop` where nothing runs, and what a path looks like on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from chordage.workers.fleet import fleet_lock
+
+
+def test_nothing_that_runs_is_told_with_exit_code_three_and_leaves_nothing_behind(chordage, room):
+    done = chordage("status")
+
+    assert done.exit_code == 3
+    assert done.output == f"nothing runs on {room / '.chordage'}\n"
+    assert not (room / ".chordage").exists()
+    assert not (room / "execution.db").exists()
+
+
+def test_help_says_what_the_exit_codes_mean(chordage):
+    words = {name: " ".join(chordage(name, "--help").output.split()) for name in ("status", "stop")}
+
+    assert "3 nothing runs here" in words["status"]
+    assert "1 none was running here" in words["stop"]
+
+
+def test_what_queues_is_told_also_while_nothing_runs(chordage):
+    chordage("invoke", "hello")
+    told = json.loads(chordage("status", "--json").output)
+
+    assert (told["status"], told["running"], told["pid"]) == ("stopped", False, None)
+    assert [(one["group"], one["ready"], one["running"]) for one in told["groups"]] == [
+        (group, 0, 0) for group in ("chat", "task", "chore", "will")
+    ]
+    assert told["health"] == {"database": None}
+
+
+def test_fleet_that_has_not_said_that_it_is_up_is_told_as_starting(chordage, room):
+    with fleet_lock.take(room / ".chordage"):
+        done = chordage("status")
+
+    assert f"chordage starts, process {os.getpid()}" in done.output
+    assert done.exit_code == 1, "no Redis of it is known yet"
+
+
+def test_stop_without_a_fleet_is_an_error_with_what_to_do(chordage):
+    done = chordage("stop")
+
+    assert done.exit_code == 1
+    assert "no fleet runs on" in done.stderr
+    assert "`chordage start` starts one" in done.stderr
+
+
+def test_second_start_is_refused_with_the_process_of_the_first(chordage, room):
+    with fleet_lock.take(room / ".chordage"):
+        done = chordage("start")
+
+    assert done.exit_code == 1
+    assert f"already, process {os.getpid()}: use that one, or stop it: `chordage stop`" in done.stderr
+
+
+def test_path_of_a_message_is_one_line_for_each_point_where_nobody_watches(chordage):
+    turn = json.loads(chordage("invoke", "add", "--json").output)["id"]
+    lines = chordage("trace", turn).output.splitlines()
+
+    kinds = [line[13:25].strip() for line in lines[6:-2]]
+    assert kinds == [
+        "received",
+        "queued",
+        "ready",
+        "started",
+        "model",
+        "call",
+        "call",
+        "round",
+        "model",
+        "checkpoint",
+        "ended",
+    ]
+    assert "invoke from owner by cli" in lines[6]
+    assert lines[-1] == "disposition: answered"
+
+
+def test_path_of_a_message_for_programs_has_ids_workers_and_positions(chordage):
+    turn = json.loads(chordage("invoke", "add", "--json").output)["id"]
+    told = json.loads(chordage("trace", turn[:20], "--json").output)
+
+    assert told["turn"]["id"] == turn
+    assert (told["disposition"], told["source"], told["arrival"]) == ("answered", "cli", 1)
+    positions = [number for mark in told["marks"] for number in mark["journal"]]
+    assert len(set(positions)) == len(positions) >= 5
+    assert all(mark["worker"] for mark in told["marks"] if mark["kind"] == "model")
+
+
+def test_message_that_is_not_there_is_told_with_what_may_have_become_of_it(chordage):
+    chordage("invoke", "hello")
+    done = chordage("trace", "nowhere", "--agent", "ada")
+
+    assert done.exit_code == 1
+    assert "no message with the dedupe key 'nowhere' of agent 'ada'" in done.stderr
+    assert "the error that its sender got is its account" in done.stderr

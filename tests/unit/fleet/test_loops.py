@@ -1,0 +1,80 @@
+"""Which processes run for which loops, and what is said of a loop that has nothing to do."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from chordage.config.settings import SettingsFault, load
+from chordage.orchestrator.core.errors import ConfigError
+from chordage.workers.fleet import environ, loops
+from support.plain_room import forget_settings
+
+
+@pytest.fixture
+def room(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    forget_settings(monkeypatch)
+    return tmp_path
+
+
+def names(*on, with_workers=True, tools=1):
+    members = loops.members(load(loops=on or None), tools=tools, with_workers=with_workers)
+    return [role.name for role in members]
+
+
+def without_poll(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(loops, "find_spec", lambda name: None if name.endswith(".poll") else find(name))
+
+
+def with_poll(monkeypatch):
+    monkeypatch.setattr(loops, "find_spec", lambda name: object())
+
+
+def test_server_and_hook_are_one_process_and_workers_bring_a_beat_along(room):
+    assert names("server", "hook", tools=2) == ["turns", "tools-1", "tools-2", "web", "beat"]
+    assert names("server", with_workers=False) == ["web"]
+    assert names("pulse", with_workers=False) == ["beat"]
+    assert names("server", "poll", "pulse", with_workers=False) == ["web", "poll", "beat"]
+
+
+def test_members_are_told_which_loops_are_on(room):
+    told = environ.environment_of(load(loops=("server", "pulse")))
+
+    assert told["CHORDAGE_LOOPS"] == "server,pulse"
+
+
+def test_loops_of_the_environment_are_read_back(room, monkeypatch):
+    monkeypatch.setenv("CHORDAGE_LOOPS", "hook, pulse")
+
+    assert load().loops == ("hook", "pulse")
+    assert loops.chosen(load(), ()) == ("hook", "pulse")
+
+
+def test_loop_that_does_not_exist_is_refused_with_those_that_do(room, monkeypatch):
+    monkeypatch.setenv("CHORDAGE_LOOPS", "servre")
+
+    with pytest.raises(SettingsFault, match=r"setting loops \(CHORDAGE_LOOPS or chordage.toml\).*'server', 'poll'"):
+        load()
+
+
+def test_loops_without_anything_to_do_are_left_out_unless_they_are_asked_for(room, monkeypatch):
+    with_poll(monkeypatch)
+
+    assert loops.chosen(load(), ()) == ("server", "hook", "pulse")
+    with pytest.raises(ConfigError, match=r"loop 'poll' to do: there is no .*channels\.toml; write one"):
+        loops.chosen(load(), ("poll",))
+    (room / "channels.toml").touch()
+    assert loops.chosen(load(), ("poll",)) == ("poll",)
+    assert loops.chosen(load(), ()) == ("server", "poll", "hook", "pulse")
+
+
+def test_loop_this_version_has_no_command_for_is_told(room, monkeypatch):
+    without_poll(monkeypatch)
+    (room / "channels.toml").touch()
+
+    assert "poll" not in loops.chosen(load(), ())
+    with pytest.raises(ConfigError, match="this version has no `chordage poll`"):
+        loops.chosen(load(), ("poll",))

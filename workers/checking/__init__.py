@@ -1,0 +1,72 @@
+"""What is wrong with a room and its settings, all of it at once. Connects to nothing, and starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chordage.config import settings as config
+from chordage.orchestrator.core.errors import RoomError, UserError
+from chordage.orchestrator.gateways.hooks import file as hooks
+from chordage.workers.checking import of_agents, of_settings
+from chordage.workers.checking.looked import PLACE, Looked
+
+Checker = Callable[[Path, Mapping[str, str]], Sequence[RoomError]]
+
+# What else belongs to a room: its name, and what finds all that is wrong with it.
+FURTHER: list[tuple[str, Checker]] = [("hooks", hooks.faults)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    kind: str
+    told: str
+
+    @property
+    def file(self) -> str | None:
+        place = PLACE.match(self.told)
+        return place["file"] if place else None
+
+    @property
+    def line(self) -> int | None:
+        place = PLACE.match(self.told)
+        return int(place["line"]) if place else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    room: Path
+    looked_at: tuple[Looked, ...]
+
+    @property
+    def faults(self) -> list[Fault]:
+        return [Fault(kind=look.kind, told=told) for look in self.looked_at for told in look.faults]
+
+    @property
+    def remarks(self) -> list[Fault]:
+        """What the room runs without."""
+        return [Fault(kind=look.kind, told=told) for look in self.looked_at for told in look.remarks]
+
+
+def check() -> Checked:
+    environ = config.environment()
+    of_all, settings = of_settings.look()
+    room = settings.room_path
+    found = [of_all, *of_agents.look(room, environ, time_limit=settings.tool_time_limit)]
+    found += [_further(kind, checker, room, environ) for kind, checker in FURTHER]
+    return Checked(room=room, looked_at=tuple(found))
+
+
+def faults_beside_agents(room: Path) -> list[str]:
+    """Of all that is skipped where it is broken, while everything else goes on."""
+    environ = config.environment()
+    return [told for kind, checker in FURTHER for told in _further(kind, checker, room, environ).faults]
+
+
+def _further(kind: str, checker: Checker, room: Path, environ: Mapping[str, str]) -> Looked:
+    try:
+        faults: Sequence[UserError] = checker(room, environ)
+    except UserError as error:
+        faults = [error]
+    return Looked(kind=kind, what="", faults=[line for fault in faults for line in str(fault).splitlines()])

@@ -1,0 +1,46 @@
+"""The settings: every one that is wrong, with the line of chordage.toml or the variable that says so."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from chordage.config import settings as config
+from chordage.config.settings import FILE, Problem, Settings
+from chordage.orchestrator.gateways import room_lines
+from chordage.orchestrator.gateways.room_file import syntax_fault
+from chordage.orchestrator.gateways.room_table import Source
+from chordage.workers.checking.looked import Looked, counted
+
+
+def look() -> tuple[Looked, Settings]:
+    """With the settings to go on with: where they are broken, the usual ones, and the folder that is named."""
+    file = Path(FILE)
+    text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+    faults = _syntax(text) or [_placed(problem, text) for problem in config.problems()]
+    given = [name for name in config.environment() if name.startswith("CHORDAGE_")]
+    what = f"{FILE if file.exists() else f'no {FILE}'}, {counted(len(given), 'variable')} in the environment"
+    return Looked(kind="settings", what=what, faults=faults), _usual() if faults else config.load()
+
+
+def _syntax(text: str) -> list[str]:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        return [syntax_fault(Source(name=FILE, text=text), error)]
+    return []
+
+
+def _placed(problem: Problem, text: str) -> str:
+    variable = config.variable_of(problem.key)
+    if problem.key and variable in config.environment():
+        return f"variable {variable}: {problem.told}"
+    if not problem.key or not text:
+        return problem.told
+    return f"{FILE}:{room_lines.line_of(text, problem.key)}: {problem.told}"
+
+
+def _usual() -> Settings:
+    """Without reading what is broken."""
+    room = config.environment().get("CHORDAGE_ROOM") or "."
+    return Settings.model_construct(room=Path(room))

@@ -1,0 +1,55 @@
+"""`chordage check`: everything that is wrong with this room, at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chordage.workers.cli.output import json_option, print_json
+
+if TYPE_CHECKING:
+    from chordage.workers.checking import Checked, Fault
+
+EPILOG = "Exit codes: 0 nothing is wrong; 1 something is."
+
+
+@click.command(epilog=EPILOG)
+@json_option
+def check(as_json: bool) -> None:
+    """Name every fault of this room and its settings, each with its file, its line, and what to do.
+
+    Imports the room's Python, as a worker does. Connects to nothing: `chordage mcp` asks MCP servers.
+    """
+    from chordage.workers import checking
+
+    found = checking.check()
+    print_json(_as_json(found)) if as_json else _tell(found)
+    raise click.exceptions.Exit(1 if found.faults else 0)
+
+
+def _tell(found: Checked) -> None:
+    for fault in found.faults:
+        click.echo(f"{fault.kind}: {fault.told}")
+    for remark in found.remarks:
+        click.echo(f"{remark.kind}: {remark.told} (not required: the agent does without it)")
+    if found.faults:
+        number = len(found.faults)
+        click.echo(f"\n{found.room}: {number} {'fault' if number == 1 else 'faults'}", err=True)
+        return
+    click.echo(f"{found.room}: nothing is wrong. Looked at:")
+    for look in found.looked_at:
+        click.echo(f"  {look.kind:<10}{look.what}".rstrip())
+
+
+def _as_json(found: Checked) -> dict[str, Any]:
+    return {
+        "room": str(found.room),
+        "faults": [_plain(fault) for fault in found.faults],
+        "remarks": [_plain(remark) for remark in found.remarks],
+        "looked_at": [{"kind": look.kind, "what": look.what} for look in found.looked_at],
+    }
+
+
+def _plain(fault: Fault) -> dict[str, Any]:
+    return {"kind": fault.kind, "file": fault.file, "line": fault.line, "told": fault.told}

@@ -1,0 +1,137 @@
+"""A fleet that runs for as long as its command does: what `chordage dev` and `chordage run` have in common."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chordage.config.settings import Loop, Settings, load
+from chordage.orchestrator.core.errors import ConfigError, Unavailable
+from chordage.workers.cli.output import busy, console
+from chordage.workers.fleet import agent_run, fleet_lock, loops
+from chordage.workers.fleet.mirror import without_password
+from chordage.workers.fleet.ports import free_port
+
+if TYPE_CHECKING:
+    from chordage.workers.fleet.fleet import Fleet
+    from chordage.workers.fleet.member import Role
+
+NO_ROOM = """{folder} holds no agent: there is no agent.toml. Any of these helps:
+  chordage init         puts an example room here
+  chordage dev --demo   runs that example without leaving files of it here
+or write an agent.toml like this:
+  name = "helper"
+  model = "openai:gpt-4o-mini"    # and set OPENAI_API_KEY
+  instructions = "You are helpful and brief.\""""
+
+
+def settings_of(*, host: str | None, port: int | None, asked: Sequence[Loop], room: Path | None = None) -> Settings:
+    """Complete: with a port, and with the loops that are on."""
+    before = load(host=host, port=port, room=room)
+    given = {"host": host, "port": before.port or free_port(), "room": room}  # port 0: any that is free
+    if room is not None:
+        given["state"] = load().state_path
+    return load(**given, loops=loops.chosen(before, asked))
+
+
+def check(settings: Settings, members: Sequence[Role]) -> None:
+    """All that can be found wrong before anything is started."""
+    check_alone(settings)
+    check_room(settings)
+    if any(role.name == "web" for role in members):
+        _check_port(settings)
+
+
+def check_alone(settings: Settings) -> None:
+    agent_run.repaired(settings.room_path)
+    if (pid := fleet_lock.holder(settings.state_path)) is not None:
+        raise Unavailable(
+            f"a fleet runs on {settings.state_path} already, process {pid}: use that one, or stop it: `chordage stop`"
+        )
+
+
+def check_room(settings: Settings) -> None:
+    """Broken agents are said before anything is started."""
+    if not (settings.room_path / "agent.toml").exists() and not any(settings.room_path.glob("agents/*.toml")):
+        raise ConfigError(NO_ROOM.format(folder=settings.room_path))
+
+    from chordage.workers import checking
+    from chordage.workers.bootstrap import check_room, room_from
+
+    check_room(room_from(settings), time_limit=settings.tool_time_limit)
+    for told in checking.faults_beside_agents(settings.room_path):
+        _say(f"{told} (the rest of the room goes on; `chordage check` lists all that is wrong)")
+
+
+def _check_port(settings: Settings) -> None:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        socket.create_server((settings.host, settings.port), family=family).close()
+    except OSError as error:
+        raise Unavailable(
+            f"the HTTP server cannot listen on {settings.host}:{settings.port} ({error.strerror}): "
+            "give another one with --port or --host"
+        ) from error
+
+
+def hold(settings: Settings, members: Sequence[Role], *, command: str, ready_file: Path | None = None) -> None:
+    """Start it, and return when somebody has asked it to end and it has."""
+    from chordage.workers.fleet.ending import Ending
+    from chordage.workers.fleet.fleet import Fleet
+
+    began = time.monotonic()
+    with Ending() as ending:
+        fleet = Fleet(settings, members, say=_say, check=ending.check)
+        try:
+            with busy("starting …"):
+                fleet.start()
+            _greet(fleet, time.monotonic() - began)
+            if ready_file is not None:
+                ready_file.write_text(f"{os.getpid()}\n")
+            ending.wait()
+        finally:
+            with busy("ending: the HTTP server, the workers, the broker last …  (Ctrl-C again kills them)"):
+                fleet.stop_or_kill()
+            if ready_file is not None:
+                ready_file.unlink(missing_ok=True)
+    console().print(f"[dim]ended; queued and running turns go on with the next `chordage {command}`[/]")
+
+
+def _say(text: str) -> None:
+    console().print(f"[dim]{time.strftime('%H:%M:%S')}[/] ", end="")
+    console().print(text, markup=False)
+
+
+def _greet(fleet: Fleet, seconds: float) -> None:
+    show = console()
+    settings = fleet.settings
+    what = f"{len(fleet.members)} processes{' and a broker' if fleet.valkey else ''}, {seconds:.1f} s"
+    show.print(f"[bold green]chordage is up[/]  [dim]{what}[/]\n")
+    url = next((member.role.url for member in fleet.members if member.role.url), None)
+    for name, where in (
+        ("HTTP", f"{url}  [dim]API: {url}/docs[/]" if url else None),
+        ("loops", ", ".join(settings.loops)),
+        ("Redis", without_password(str(settings.redis))),
+        ("room", settings.room_path),
+        ("database", without_password(settings.database)),
+        ("logs", f"{fleet.state / 'logs'}"),
+    ):
+        if where is not None:
+            show.print(f"  {name:<10}[cyan]{where}[/]")
+    show.print("\n[bold]Send a turn[/]")
+    for line in _ways(url, str(settings.redis)):
+        show.print(f"  {line}", markup=False)
+    show.print("\n[dim]Ctrl-C ends it, and so does `chordage stop`.[/]")
+
+
+def _ways(url: str | None, redis: str) -> tuple[str, ...]:
+    http = f"""curl -s "{url}/turns?wait=20" -H 'content-type: application/json' -d '{{"text": "Hello"}}'"""
+    return (
+        'chordage submit "Hello"',
+        *((http,) if url else ()),
+        f"""Celery(broker="{redis}").send_task("turns.submit", kwargs={{"text": "Hello"}})""",
+    )

@@ -1,0 +1,51 @@
+"""`chordage start`: what `chordage run` runs, in the background."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from chordage.workers.cli.output import busy
+from chordage.workers.cli.run import fleet_options
+
+GRACE = 30.0  # of a start that was broken off
+
+
+@click.command()
+@fleet_options
+def start(*, loops: tuple[str, ...], tools: int, no_workers: bool, host: str | None, port: int | None) -> None:
+    """Start what `chordage run` runs in the background, and return when it is ready.
+
+    It has no terminal, and outlives this one. `chordage status` says how it is, `chordage stop` ends it.
+    """
+    from chordage.config.settings import environment, load
+    from chordage.workers.cli import foreground
+    from chordage.workers.fleet import background
+
+    settings = load(host=host, port=port)
+    foreground.check_alone(settings)
+    options = [
+        *(word for loop in loops for word in ("--loop", loop)),
+        *("--tools", str(tools), *(["--no-workers"] if no_workers else [])),
+        *_given(host=host, port=port),
+    ]
+    with busy("starting …"):
+        fleet = background.start(settings.state_path, options, environment())
+    _tell(settings.room_path, fleet)
+
+
+def _given(**values: Any) -> list[str]:
+    return [word for name, value in values.items() if value is not None for word in (f"--{name}", str(value))]
+
+
+def _tell(room: Any, fleet: Any) -> None:
+    from chordage.workers.fleet import agent_run
+
+    click.echo(f"chordage runs in the background, process {fleet.pid}")
+    summary = agent_run.read(room)
+    if summary is not None and summary.pid == fleet.pid:
+        if summary.endpoint is not None:
+            click.echo(f"  HTTP  {summary.endpoint}")
+        click.echo(f"  loops {', '.join(summary.loops)}")
+    click.echo(f"  log   {fleet.log}")

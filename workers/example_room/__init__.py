@@ -1,0 +1,47 @@
+"""The room that `chordage init` writes: the agent of the demo, with everything explained that a room may hold."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from chordage.workers import demo
+
+FILES = Path(__file__).parent / "files"
+IGNORE = ".gitignore"
+# In the order in which to read them, with what each is. The last one may be there already, and then stays as it is.
+ROOM = {
+    "agent.toml": "the agent: model, instructions, tools, limits",
+    "day_out.py": "its tools, plain Python functions",
+    "script.yaml": "what its model answers, until you name a real one",
+    "channels.toml": "where messages are fetched, and replies sent",
+    "hooks.toml": "what other services may post",
+    "tasks/example.md": "a task; paused",
+    "chores/weather.md": "something to do again and again; paused",
+    "will.md": "what to do when there is nothing else; paused",
+    IGNORE: "what runs here leaves behind",
+}
+_ELSEWHERE = {
+    "day_out.py": demo.HERE / "day_out.py",
+    "script.yaml": demo.HERE / "script.yaml",
+    IGNORE: FILES / "gitignore",  # under its own name it would count in the folder it lies in here
+}
+
+
+def source_of(name: str) -> Path:
+    return _ELSEWHERE.get(name, FILES / name)
+
+
+def taken_in(folder: Path) -> list[str]:
+    """What would be written over."""
+    return [name for name in ROOM if name != IGNORE and (folder / name).exists()]
+
+
+def copy_to(folder: Path) -> list[str]:
+    """Put the room there, where nothing of it is taken. What was written."""
+    written = [name for name in ROOM if not (folder / name).exists()]
+    for name in written:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source_of(name), target)
+    return written
