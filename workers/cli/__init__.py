@@ -40,7 +40,10 @@ COMMANDS: dict[str, str] = {
     "bench": "Measure what the engine costs.",
     "simulate": "See how a fleet would fare that nobody has yet.",
 }
-ELSEWHERE = {"bench": "chordage.workers.bench.command"}  # with all that it measures
+ELSEWHERE = {  # with all that they measure
+    "bench": "chordage.workers.bench.command",
+    "simulate": "chordage.workers.simulate.command",
+}
 
 
 class Commands(click.Group):
