@@ -1,6 +1,7 @@
 """The stages, in the order a turn meets them. None calls another: they meet only through intents."""
 
-from chordage.orchestrator.stages.admission import Admitted, admit
+from chordage.orchestrator.admitting import Admitted
+from chordage.orchestrator.stages.admission import admit
 from chordage.orchestrator.stages.dispatch import dispatch
 
 from chordage.orchestrator.stages.advance import advance  # isort: skip

@@ -6,33 +6,17 @@ already, so a message handed in twice, by a retrying caller or a redelivered Cel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
-
-from chordage.orchestrator import answering, double_texting, ending, stepping
-from chordage.orchestrator.answering import Decided
-from chordage.orchestrator.core import busy
-from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
-from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace
-from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
-from chordage.orchestrator.core.message import TurnRequest, check, group_of
-from chordage.orchestrator.core.records import Run
+from chordage.orchestrator import answering, ending, stepping
+from chordage.orchestrator.admitting import Admitted, store_in
+from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.errors import InvalidMessage, LostRace
+from chordage.orchestrator.core.intents import Intent
+from chordage.orchestrator.core.message import TurnRequest, check
 from chordage.orchestrator.core.stepping import Control, StepTerms
-from chordage.orchestrator.core.suspending import Suspension
-from chordage.orchestrator.double_texting import Arrival
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import runs, stepped, threads, turns
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import turns
 from chordage.orchestrator.strategies import STRATEGIES
 from chordage.orchestrator.strategies.loading import names
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Admitted:
-    turn_id: str
-    thread_id: str
-    duplicate: bool = False
 
 
 def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
@@ -46,7 +30,8 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
         _check_stepped(agent, request)
     asked = answering.checked(rt, request.decisions) if request.decisions else []
     try:
-        stored = _store(rt, agent, request, asked, now)
+        with rt.store.write() as tx:
+            stored = store_in(tx, rt, agent, request, asked, now)
     except LostRace:  # the same dedupe key came in beside us and was first
         seen = _already_there(rt, agent, request)
         assert seen is not None
@@ -78,78 +63,3 @@ def _already_there(rt: Runtime, agent: AgentSpec, request: TurnRequest) -> Admit
         turn_id = turns.by_dedupe_key(tx, agent.name, request.source, request.dedupe_key)
         turn = turns.load(tx, turn_id) if turn_id else None
     return Admitted(turn_id=turn.id, thread_id=turn.thread_id, duplicate=True) if turn else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Stored:
-    admitted: Admitted
-    intents: list[Intent]
-    decided: list[Decided]
-    ended: Run | None  # the run that was open there
-
-
-def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Suspension], now: datetime) -> _Stored:
-    turn_id = rt.new_id()
-    thread_id = request.message.thread_id or f"{request.message.origin.value}:{turn_id}"
-    manner = busy.manner_of(request, agent, now)
-    with rt.store.write() as tx:
-        if manner is WhenBusy.REJECT:
-            _refuse_if_busy(tx, thread_id)
-        arrival = threads.arrive(tx, thread_id, agent.name, now)
-        decided, moved = _take_decisions(tx, rt, request, asked, thread_id) if asked else ([], [])
-        steers = {"steers": int(manner is WhenBusy.STEER)}
-        ready = turns.admit(tx, _fields(turn_id, thread_id, arrival, agent, request, now) | steers)
-        if request.control is Control.STEP:
-            stepped.lay_down(tx, turn_id, request.step or StepTerms())
-        came = Arrival(turn_id=turn_id, thread_id=thread_id, request=request, manner=manner, ready=ready)
-        met = double_texting.meet(tx, rt, agent, came)
-    hint = Hint(turn_id, thread_id)
-    intents = [*moved, *(met.intents or [Dispatch(group=group_of(request), hint=hint)])]
-    admitted = Admitted(turn_id=turn_id, thread_id=thread_id)
-    return _Stored(admitted=admitted, intents=intents, decided=decided, ended=met.ended)
-
-
-def _take_decisions(
-    tx: Tx, rt: Runtime, request: TurnRequest, asked: list[Suspension], thread_id: str
-) -> tuple[list[Decided], list[Intent]]:
-    """The message will look at the run of its own thread: messages with decisions for each other's threads must not
-    wait for each other.
-    """
-    beside = runs.open_on(tx, thread_id)
-    return answering.take(tx, rt, request.decisions, asked, request.source, beside=beside)
-
-
-def _refuse_if_busy(tx: Tx, thread_id: str) -> None:
-    run = runs.open_on(tx, thread_id)
-    if run is not None:
-        raise Conflict(f"thread {thread_id!r} is busy with run {run.id}; send it later, or with when_busy 'enqueue'")
-
-
-def _fields(
-    turn_id: str, thread_id: str, arrival: int, agent: AgentSpec, request: TurnRequest, now: datetime
-) -> dict[str, Any]:
-    message, group = request.message, group_of(request)
-    return {
-        "id": turn_id,
-        "thread_id": thread_id,
-        "arrival": arrival,
-        "agent": agent.name,
-        "grp": group.value,
-        "rank": group.rank,
-        "tenant": request.tenant or agent.tenant or agent.name,
-        "origin": message.origin.value,
-        "channel": message.channel,
-        "sender": message.sender.value,
-        "text": message.text,
-        "meta": message.meta,
-        "strategy": request.strategy or agent.strategy,
-        "control": request.control.value,
-        "source": request.source,
-        "dedupe_key": request.dedupe_key,
-        "reply_target": request.reply_target,
-        "not_before": request.not_before,
-        "due_at": max(request.not_before or now, now),
-        "deadline": request.deadline,
-        "queued_at": now,
-        "nudge_at": now,
-    }
