@@ -12,6 +12,7 @@ from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.gateways.holding import Held
 from chordage.orchestrator.gateways.ports import Agents, Clock, Events, Locks, Models, OutputForm, Tools
+from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.store.tx import Store
 
@@ -34,6 +35,7 @@ class Runtime:
     bounds: Bounds = field(default_factory=Bounds)
     held: Held = field(default_factory=Held)
     crews: Callable[[AgentSpec], Crew] = lambda _agent: NOBODY  # the plugins of an agent
+    work: RoomWork | None = None  # tasks, chores and the will
     outputs: Callable[[AgentSpec], OutputForm | None] = lambda _agent: None  # what its final answer has to be
 
     def now(self) -> datetime:
