@@ -72,8 +72,8 @@ def put(tx: Tx, row: Row, *, seen: Row | None) -> bool:
     """Whether the row is now as given: it was as seen, or, where nothing was seen, not there. Locks it."""
     values = {**_values(row), "rev": row.rev + 1}
     if seen is None:
-        made = _INSERT[tx.dialect.name](pulse).values(values).on_conflict_do_nothing()
-        return bool(tx.execute(made).rowcount)
+        made = _INSERT[tx.dialect.name](pulse).values(values).on_conflict_do_nothing().returning(pulse.c.key)
+        return tx.execute(made).first() is not None
     return bool(
         tx.execute(update(pulse).where(_at(row.kind, row.key), pulse.c.rev == seen.rev).values(values)).rowcount
     )

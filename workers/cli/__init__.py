@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "submit": "Hand a message to the fleet; it becomes a turn.",
     "turns": "List turns.",
     "threads": "List threads.",
+    "pulse": "List tasks, chores and the will, and what is wrong with them; or run one now.",
     "show": "Show a turn, a run or a thread.",
     "inbox": "List the calls that wait for a decision.",
     "approve": "Let calls that wait go on.",

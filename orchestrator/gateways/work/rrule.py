@@ -27,6 +27,7 @@ _FREQUENCIES = frozenset({*_UNIT, "MONTHLY", "YEARLY"})
 _MOST = 100_000  # of COUNT: a rule with a count is counted from its start each time
 _FAR = {"YEARLY": timedelta(days=366 * 50), "MONTHLY": timedelta(days=366 * 50)}
 _NEAR = timedelta(days=366 * 10)
+_NEXT = timedelta(days=400)  # within the day: each day that is passed over costs milliseconds
 _MARGIN = timedelta(days=2)  # clocks differ by less
 _LINE = re.compile(r"(?:RRULE:)?(?P<parts>[A-Z]+=[^:;\s]+(?:;[A-Z]+=[^:;\s]+)*);?", re.IGNORECASE)
 _START = re.compile(r"DTSTART(?:;TZID=(?P<zone>[^:;\s]+))?:(?P<time>\d{8}(?:T\d{6}Z?)?)", re.IGNORECASE)
@@ -80,7 +81,7 @@ class Recurrence:
 
     def _from(self, start: datetime, looked_from: datetime) -> Iterator[datetime]:
         """A rule that names a day that never comes must end some time."""
-        until = looked_from + _FAR.get(self.frequency, _NEAR)
+        until = looked_from + _FAR.get(self.frequency, _NEXT if self.frequency in _WITHIN_A_DAY else _NEAR)
         made: Any = rrulestr(self.rule, dtstart=start)
         own = made._until  # noqa: SLF001 - dateutil has no way to ask
         return iter(made.replace(until=min(own, until) if own else until))
@@ -119,6 +120,8 @@ def _made(parts: dict[str, str], written: str, start: re.Match[str] | None, zone
     count = parts.pop("COUNT", None)
     if count is not None and not (count.isdecimal() and 1 <= int(count) <= _MOST):
         raise ValueError(f"COUNT must be 1 to {_MOST}, not {count}")
+    if not (interval := parts.get("INTERVAL", "1")).isdecimal() or not 1 <= int(interval) <= _MOST:
+        raise ValueError(f"INTERVAL must be 1 to {_MOST}, not {interval}")
     if "UNTIL" in parts:
         if count is not None:
             raise ValueError("COUNT and UNTIL say both when it ends: keep one of them")
@@ -133,7 +136,7 @@ def _made(parts: dict[str, str], written: str, start: re.Match[str] | None, zone
         raise ValueError(f"{written!r}: {error}; {ADVICE}") from error
     assert isinstance(made, rrule)
     return Recurrence(
-        frequency=frequency, interval=int(parts.get("INTERVAL", "1")), count=int(count) if count else None, rule=rule,
+        frequency=frequency, interval=int(interval), count=int(count) if count else None, rule=rule,
         start=first, zone=zone,
     )  # fmt: skip
 
