@@ -33,6 +33,7 @@ class Seen:
 
     settled: bool = False  # until the file changes or its time comes, there is nothing to do
     moved: bool = False
+    put: Step | None = None  # its row is to be moved on, without a turn
     intents: list[Intent] = field(default_factory=list)
     fault: RoomError | None = None
 
@@ -41,13 +42,13 @@ def see_to(rt: Runtime, work: RoomWork, item: Item, row: Row | None) -> Seen:
     """Raises QueueFull when its group takes no more: then nothing has moved, and the next tick tries again."""
     now = rt.now()
     step = next_step(item, row, now)
-    if step.dedupe_key is not None:
+    if step.dedupe_key is not None or (row is not None and step.row != row):
         now_item = work.again(item)
         if now_item is None:
             return Seen()
         item, step = now_item, next_step(now_item, row, now)
     if step.dedupe_key is None:
-        return _without_turn(rt, row, step)
+        return _without_turn(row, step)
     try:
         agent, request = _asked(rt, item, step.dedupe_key, now)
     except UserError as error:
@@ -59,12 +60,8 @@ def see_to(rt: Runtime, work: RoomWork, item: Item, row: Row | None) -> Seen:
     return Seen(settled=True, moved=True, intents=admitted[1]) if admitted else Seen()
 
 
-def _without_turn(rt: Runtime, row: Row | None, step: Step) -> Seen:
-    if step.row == row:
-        return Seen(settled=not step.waits)
-    with rt.store.write() as tx:
-        moved = pulse.put(tx, step.row, seen=row)
-    return Seen(settled=moved and not step.waits, moved=moved)
+def _without_turn(row: Row | None, step: Step) -> Seen:
+    return Seen(settled=not step.waits) if step.row == row else Seen(put=step)
 
 
 def _asked(rt: Runtime, item: Item, dedupe_key: str, now: datetime) -> tuple[AgentSpec, TurnRequest]:

@@ -16,7 +16,7 @@ from chordage.orchestrator import pulsing
 from chordage.orchestrator.admitting import Admitted
 from chordage.orchestrator.core.errors import QueueFull, RoomError
 from chordage.orchestrator.core.intents import Intent
-from chordage.orchestrator.core.standing_work import Item, Kind, Row, State
+from chordage.orchestrator.core.standing_work import Item, Kind, Row, State, Step
 from chordage.orchestrator.gateways.work.room_work import Look, Name, RoomWork
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import pulse
@@ -24,7 +24,7 @@ from chordage.orchestrator.views import standing_work
 
 log = structlog.get_logger()
 BATCH = 500  # turns of one tick; the rest comes with the next
-VERIFY = timedelta(seconds=60)  # between two looks at every row
+VERIFY = timedelta(minutes=5)  # between two looks at every row
 KEPT = timedelta(days=7)  # a row whose file is gone: a folder that was away for a while repeats nothing
 
 
@@ -52,6 +52,7 @@ class _Tick:
     faults: dict[str, RoomError] = field(default_factory=dict)
     moved: bool = False
     turns: int = 0
+    to_put: list[tuple[Item, Row | None, Step]] = field(default_factory=list)
 
     def done(self) -> list[Intent]:
         memory, now = self.work.memory, self.rt.now()
@@ -115,9 +116,23 @@ class _Tick:
                 full.add(item.kind)
                 self.work.memory.settled.pop((item.kind, item.key), None)
                 log.info("deferred to the next tick", item=item.name, why=str(error))
+        self._put_the_rest()
+
+    def _put_the_rest(self) -> None:
+        """Rows that move without a turn, many in one transaction, always in the order of their keys."""
+        rest = sorted(self.to_put, key=lambda put: (put[0].kind.value, put[0].key))
+        for start in range(0, len(rest), BATCH):
+            lot = rest[start : start + BATCH]
+            with self.rt.store.write() as tx:
+                done = [pulse.put(tx, step.row, seen=row) for _item, row, step in lot]
+            self.moved |= any(done)
+            settled = [item for (item, _row, step), moved in zip(lot, done, strict=True) if moved and not step.waits]
+            self.work.memory.settled.update({(item.kind, item.key): item for item in settled})
 
     def _see_to_one(self, item: Item, row: Row | None) -> None:
         seen = pulsing.see_to(self.rt, self.work, item, row)
+        if seen.put is not None:
+            self.to_put.append((item, row, seen.put))
         self.intents += seen.intents
         self.turns += bool(seen.intents)
         self.moved |= seen.moved
