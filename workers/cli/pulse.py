@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from chordage.config.settings import Settings
     from chordage.orchestrator.views.standing_work import StandingItem, StandingWork
 
-COLUMNS = ("item", "state", "schedule", "next", "turns", "newest", "ended", "how", "title", "file")
+COLUMNS = ("item", "state", "next", "last", "turn")
 EMPTY = "no tasks, no chores, no will; docs/room-work.md says how to write one"
 
 
@@ -43,16 +43,27 @@ def pulse(ctx: click.Context, *, as_json: bool) -> None:
 
 
 def _print(found: StandingWork) -> None:
-    print_table(COLUMNS, [_row(item) for item in found.items], empty=EMPTY)
+    of_one = _in_short if sys.stdout.isatty() else _row
+    print_table(COLUMNS, [of_one(item) for item in found.items], empty=EMPTY)
     for fault in found.faults:
         click.echo(f"chordage: {fault}", err=True)
 
 
-def _row(item: StandingItem) -> tuple[object, ...]:
-    newest = item.turn_id and (f"{item.turn_id} under way" if item.under_way else item.turn_id)
+def _in_short(item: StandingItem) -> tuple[object, ...]:
+    """For people, as wide as a terminal."""
+    from chordage.workers.cli.output import ago
+
+    last = f"{item.disposition} {ago(item.ended_at)}" if item.ended_at else item.disposition
     return (
-        item.name, item.state, item.schedule, item.next_due, item.turns, newest, item.ended_at, item.disposition,
-        item.title or "(its file cannot be read)", item.path,
+        item.name, item.state, item.next_due, "under way" if item.under_way else last, item.turn_id,
+    )  # fmt: skip
+
+
+def _row(item: StandingItem) -> tuple[object, ...]:
+    """For programs: everything there is, in one line."""
+    return (
+        item.name, item.state, item.next_due, "under way" if item.under_way else item.disposition, item.schedule,
+        item.turn_id, item.turns, item.ended_at, item.title, item.path,
     )  # fmt: skip
 
 
