@@ -79,7 +79,12 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
                 "task": "system.rescue",
                 "schedule": settings.sweep,
                 "options": {"queue": "system", "expires": settings.sweep},
-            }
+            },
+            "pulse": {
+                "task": "system.pulse",
+                "schedule": settings.pulse,
+                "options": {"queue": "system", "expires": settings.pulse},
+            },
         },
         "timezone": "UTC",
         "enable_utc": True,

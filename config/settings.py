@@ -78,6 +78,7 @@ class Settings(BaseSettings):
     lease: float = Field(default=30.0, gt=0)
     beat: float = Field(default=10.0, gt=0)
     sweep: float = Field(default=5.0, gt=0)
+    pulse: float = Field(default=5.0, gt=0)  # seconds between two looks at tasks, chores and the will
     poison_after: int = Field(default=3, ge=1)
     visibility_timeout: int = Field(default=3600, ge=1)
 

@@ -13,6 +13,7 @@ from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.core.queue_bounds import QueueBound
 from chordage.orchestrator.gateways.holding import Held
 from chordage.orchestrator.gateways.ports import Agents, Clock, Events, Locks, Models, OutputForm, Tools
+from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.store.tx import Store
 
@@ -36,6 +37,7 @@ class Runtime:
     queue_bounds: Mapping[Group, QueueBound] = field(default_factory=dict)  # of the groups that have one
     held: Held = field(default_factory=Held)
     crews: Callable[[AgentSpec], Crew] = lambda _agent: NOBODY  # the plugins of an agent
+    work: RoomWork | None = None  # tasks, chores and the will
     outputs: Callable[[AgentSpec], OutputForm | None] = lambda _agent: None  # what its final answer has to be
 
     def now(self) -> datetime:

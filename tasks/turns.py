@@ -103,3 +103,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
     @app.task(name=names.RESCUE, base=base, bind=True, shared=False)
     def rescue(self: StageTask) -> None:
         self.courier.send(stages.rescue(self.runtime))
+
+    @app.task(name=names.PULSE, base=base, bind=True, shared=False)
+    def pulse(self: StageTask) -> None:
+        self.courier.send(stages.tick(self.runtime))

@@ -25,6 +25,7 @@ from chordage.orchestrator.gateways.ports import Events, Locks
 from chordage.orchestrator.gateways.redis_events import RedisEvents
 from chordage.orchestrator.gateways.redis_locks import RedisLocks
 from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.loading import Crews
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import migrating
@@ -46,6 +47,7 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
         new_id=Ids(),
         worker=f"{socket.gethostname()}:{os.getpid()}",
         crews=Crews(),
+        work=RoomWork(room.path),
         outputs=room.output_of,
         budgets=budgets_from(settings),
         queue_bounds=queue_bounds_from(settings),

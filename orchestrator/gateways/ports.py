@@ -31,6 +31,25 @@ class Models(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TaskText:
+    """A task's file as it is. `version` changes with it."""
+
+    id: str
+    path: str
+    status: str
+    text: str
+    version: str
+
+
+class TaskDesk(Protocol):
+    """The file of the task that a turn works on. Raises UserError with what to do."""
+
+    def read(self) -> TaskText: ...
+    def write(self, *, body: str | None, status: str | None, version: str | None) -> TaskText: ...
+    def comment(self, text: str, mark: str) -> TaskText: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CallOrder:
     """What a tool is told of the call it carries out."""
 
@@ -42,6 +61,7 @@ class CallOrder:
     idempotency_key: str
     attempt: int = 1
     decision: Any = None  # what was answered, when the call asked for it
+    task: TaskDesk | None = None  # of a turn that works on a task of the room
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,7 @@ from chordage.orchestrator.stages.compact import ask_to_compact  # isort: skip
 from chordage.orchestrator.stages.step import step, step_on  # isort: skip
 from chordage.orchestrator.stages.heartbeat import beat  # isort: skip
 from chordage.orchestrator.stages.rescue import rescue  # isort: skip
+from chordage.orchestrator.stages.pulse import run_now, tick  # isort: skip
 
 __all__ = [
     "Admitted",
@@ -32,6 +33,8 @@ __all__ = [
     "rescue",
     "run_batch",
     "run_call",
+    "run_now",
     "step",
     "step_on",
+    "tick",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator import asking, phasing
+from chordage.orchestrator import asking, phasing, task_desk
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import Aborted, Unavailable, UserError
@@ -223,7 +223,7 @@ def _may_start(call: Call, now: datetime) -> bool:
 def _known_outcome(rt: Runtime, work: Work) -> ToolOutcome | None:
     """A reconcilable call that somebody had started: its tool can tell what became of it."""
     if work.call.effect is Effect.RECONCILABLE and work.call.status is CallStatus.RUNNING:
-        return rt.tools.reconcile(rt.agents.get(work.agent_name), _order(work))
+        return rt.tools.reconcile(rt.agents.get(work.agent_name), _order(rt, work))
     return None
 
 
@@ -237,16 +237,17 @@ def _carry_out(rt: Runtime, work: Work, hand: Hand) -> ToolOutcome:
 
     try:
         agent = rt.agents.get(work.agent_name)
-        return rt.tools.run(agent, _order(work), abort=hand, on_progress=on_progress)
+        return rt.tools.run(agent, _order(rt, work), abort=hand, on_progress=on_progress)
     except UserError as error:
         return ToolOutcome(code="tool_unavailable", content=str(error))
 
 
-def _order(work: Work) -> CallOrder:
+def _order(rt: Runtime, work: Work) -> CallOrder:
     call = work.call
     return CallOrder(
         call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, tool=call.tool, arguments=call.arguments,
         idempotency_key=call.idempotency_key, attempt=1 + call.resends, decision=work.decision,
+        task=task_desk.of_thread(rt, call.thread_id),
     )  # fmt: skip
 
 

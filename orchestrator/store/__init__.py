@@ -1,0 +1,3 @@
+"""SQL, one statement per function. Here all tables are made known, whichever of them is asked for first."""
+
+from chordage.orchestrator.store import schema_pulse as _schema_pulse

@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "turns": "List turns.",
     "threads": "List threads.",
     "groups": "Show budgets, and what runs and waits within them; set a budget.",
+    "pulse": "List tasks, chores and the will, and what is wrong with them; or run one now.",
     "show": "Show a turn, a run or a thread.",
     "trace": "Show the path of one message, from its arrival to its end.",
     "inbox": "List the calls that wait for a decision.",

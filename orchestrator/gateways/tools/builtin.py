@@ -13,7 +13,19 @@ from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.gateways.tools import arithmetic
 from chordage.orchestrator.gateways.tools.context import Context
 from chordage.orchestrator.gateways.tools.declare import tool
+from chordage.orchestrator.gateways.tools.task_tools import task_comment, task_read, task_write
 from chordage.orchestrator.gateways.tools.web import WebGetter, WebPage
+
+__all__ = [
+    "calculate",
+    "clock_now",
+    "http_get",
+    "sleep",
+    "task_comment",
+    "task_read",
+    "task_write",
+    "word_count",
+]
 
 LONGEST_SLEEP = 3_600.0
 

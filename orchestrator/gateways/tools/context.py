@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from chordage.orchestrator.core.suspending import OnExpiry, ResumeMode
 from chordage.orchestrator.gateways.tools.suspend import Suspend
+
+if TYPE_CHECKING:
+    from chordage.orchestrator.gateways.ports import TaskDesk  # `import chordage` must stay quick
 
 TEXT_LIMIT = 500  # characters of one progress note: it is shown in a line
 
@@ -23,7 +26,17 @@ def _into_the_void(note: str) -> None:
 class Context:
     """The call in hand. `idempotency_key` stays the same however often the call is tried."""
 
-    __slots__ = ("_cancelled", "_say", "attempt", "call_id", "decision", "idempotency_key", "run_id", "thread_id")
+    __slots__ = (
+        "_cancelled",
+        "_say",
+        "attempt",
+        "call_id",
+        "decision",
+        "idempotency_key",
+        "run_id",
+        "task",
+        "thread_id",
+    )
 
     def __init__(
         self,
@@ -34,6 +47,7 @@ class Context:
         idempotency_key: str = "key",
         attempt: int = 1,
         decision: Any = None,
+        task: TaskDesk | None = None,
         on_progress: Callable[[str], None] = _into_the_void,
     ) -> None:
         self.run_id = run_id
@@ -42,6 +56,7 @@ class Context:
         self.idempotency_key = idempotency_key
         self.attempt = attempt  # 1 for the first, one more for every further try
         self.decision = decision  # what was answered, when the call asked for it and runs again
+        self.task = task  # the file of the task that the turn belongs to
         self._say = on_progress
         self._cancelled = False
 

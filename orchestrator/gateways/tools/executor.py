@@ -99,6 +99,7 @@ def _context(order: CallOrder, tries: int, letters: Letters) -> Context:
         idempotency_key=order.idempotency_key,
         attempt=order.attempt + tries - 1,
         decision=order.decision,
+        task=order.task,
         on_progress=letters.put,
     )
 

@@ -44,6 +44,7 @@ def _index_same_work() -> None:
 
 
 def upgrade() -> None:
+    _pulse()
     op.create_table(
         "calls",
         sa.Column("id", sa.String(length=200), nullable=False),
@@ -458,3 +459,36 @@ def upgrade() -> None:
     _index_same_work()
     groups = sa.table("groups", sa.column("name", sa.String))
     op.bulk_insert(groups, [{"name": name} for name in ("chat", "task", "chore", "will")])
+
+
+def _pulse() -> None:
+    op.create_table(
+        "pulse",
+        sa.Column("kind", sa.String(length=10), nullable=False),
+        sa.Column("key", ID, nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("state", sa.String(length=10), nullable=False),
+        sa.Column("paused", sa.Integer(), nullable=False),
+        sa.Column("seen", sa.String(length=64)),
+        sa.Column("own", sa.String(length=64)),
+        sa.Column("schedule", sa.Text()),
+        *(sa.Column(name, MOMENT) for name in ("anchor", "next_due", "last_slot")),
+        sa.Column("count", sa.Integer(), nullable=False),
+        sa.Column("turn_id", ID),
+        sa.Column("open", sa.Integer(), nullable=False),
+        *(sa.Column(name, MOMENT) for name in ("started_at", "ended_at")),
+        sa.Column("disposition", sa.String(length=20)),
+        sa.Column("run_id", ID),
+        sa.Column("gone_at", MOMENT),
+        sa.CheckConstraint("kind IN ('chore', 'task', 'will')", name=op.f("ck_pulse_kind")),
+        sa.CheckConstraint("state IN ('done', 'gone', 'live')", name=op.f("ck_pulse_state")),
+        sa.CheckConstraint("open = 0 OR turn_id IS NOT NULL", name=op.f("ck_pulse_open_has_turn")),
+        sa.PrimaryKeyConstraint("kind", "key", name=op.f("pk_pulse")),
+    )
+    for name, column, where in (
+        ("ix_pulse_due", "next_due", "state = 'live' AND paused = 0 AND open = 0"),
+        ("ix_pulse_open", "turn_id", "open = 1"),
+        ("ix_pulse_gone", "gone_at", "state = 'gone'"),
+    ):
+        op.create_index(name, "pulse", [column], sqlite_where=sa.text(where), postgresql_where=sa.text(where))

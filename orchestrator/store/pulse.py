@@ -1,0 +1,112 @@
+"""Rows of the pulse. Each write is guarded by what its writer has seen: of several who tick at once, one moves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, literal_column, or_, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from chordage.orchestrator.core.standing_work import Kind, Row, State
+from chordage.orchestrator.store.schema import turns
+from chordage.orchestrator.store.schema_pulse import pulse
+from chordage.orchestrator.store.tx import Tx
+
+_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+AT_ONCE = 400  # keys of one statement
+_OPEN = pulse.c.open == literal_column("1")
+_DUE = (
+    pulse.c.state == literal_column("'live'"), pulse.c.paused == literal_column("0"),
+    pulse.c.open == literal_column("0"),
+)  # fmt: skip
+_GONE = pulse.c.state == literal_column("'gone'")
+
+
+def everything(tx: Tx) -> list[Row]:
+    return [_row(row) for row in tx.execute(select(pulse)).mappings()]
+
+
+def load(tx: Tx, kind: Kind, key: str) -> Row | None:
+    row = tx.execute(select(pulse).where(_at(kind, key))).mappings().first()
+    return _row(row) if row else None
+
+
+def load_all(tx: Tx, names: Sequence[tuple[Kind, str]]) -> list[Row]:
+    found: list[Row] = []
+    for start in range(0, len(names), AT_ONCE):
+        among = tuple_(pulse.c.kind, pulse.c.key).in_(
+            [(kind.value, key) for kind, key in names[start : start + AT_ONCE]]
+        )
+        found += [_row(row) for row in tx.execute(select(pulse).where(among)).mappings()]
+    return found
+
+
+def due(tx: Tx, now: datetime, limit: int) -> list[Row]:
+    found = select(pulse).where(*_DUE, pulse.c.next_due <= now).order_by(pulse.c.next_due).limit(limit)
+    return [_row(row) for row in tx.execute(found).mappings()]
+
+
+def ended(tx: Tx, limit: int) -> list[tuple[Row, Row]]:
+    """Rows whose turn has ended, or is not known any more; as they are, and with that end in them."""
+    how = [turns.c[name].label(f"turn_{name}") for name in ("disposition", "started_at", "done_at", "run_id")]
+    found = (
+        select(pulse, *how)
+        .select_from(pulse.outerjoin(turns, turns.c.id == pulse.c.turn_id))
+        .where(_OPEN, or_(turns.c.id.is_(None), turns.c.status == literal_column("'done'")))
+        .limit(limit)
+    )
+    return [(_row(row), _with_end(row)) for row in tx.execute(found).mappings()]
+
+
+def _with_end(row: Mapping[Any, Any]) -> Row:
+    return replace(
+        _row(row), open=False, disposition=row["turn_disposition"], started_at=row["turn_started_at"],
+        ended_at=row["turn_done_at"], run_id=row["turn_run_id"],
+    )  # fmt: skip
+
+
+def put(tx: Tx, row: Row, *, seen: Row | None) -> bool:
+    """Whether the row is now as given: it was as seen, or, where nothing was seen, not there. Locks it."""
+    values = {**_values(row), "rev": row.rev + 1}
+    if seen is None:
+        made = _INSERT[tx.dialect.name](pulse).values(values).on_conflict_do_nothing().returning(pulse.c.key)
+        return tx.execute(made).first() is not None
+    return bool(
+        tx.execute(update(pulse).where(_at(row.kind, row.key), pulse.c.rev == seen.rev).values(values)).rowcount
+    )
+
+
+def note_turn(tx: Tx, row: Row, turn_id: str) -> None:
+    """In the transaction that has just put the row."""
+    tx.execute(update(pulse).where(_at(row.kind, row.key)).values(turn_id=turn_id, open=1))
+
+
+def note_own(tx: Tx, key: str, before: str, after: str) -> bool:
+    """A tool on the task's thread is about to make `after` of `before`. Not where somebody else has made `before`."""
+    known = or_(pulse.c.seen == before, pulse.c.own == before)
+    moved = update(pulse).where(_at(Kind.TASK, key), known)
+    return bool(tx.execute(moved.values(seen=before, own=after, rev=pulse.c.rev + 1)).rowcount)
+
+
+def forget_gone(tx: Tx, before: datetime) -> int:
+    gone = delete(pulse).where(_GONE, pulse.c.gone_at < before, pulse.c.open == literal_column("0"))
+    return int(tx.execute(gone).rowcount)
+
+
+def _at(kind: Kind, key: str) -> ColumnElement[bool]:
+    return (pulse.c.kind == kind.value) & (pulse.c.key == key)
+
+
+def _row(row: Mapping[Any, Any]) -> Row:
+    values = {name.name: row[name.name] for name in fields(Row)}
+    kinds = {"kind": Kind(values["kind"]), "state": State(values["state"])}
+    return Row(**{**values, **kinds, "paused": bool(values["paused"]), "open": bool(values["open"])})
+
+
+def _values(row: Row) -> dict[str, Any]:
+    values = {name.name: getattr(row, name.name) for name in fields(Row)}
+    kinds = {"kind": row.kind.value, "state": row.state.value}
+    return {**values, **kinds, "paused": int(row.paused), "open": int(row.open)}

@@ -1,0 +1,476 @@
+"""Tasks, chores and the will become turns: edits, own edits, pauses, deaths, and several who tick at once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import pytest
+
+from chordage.orchestrator import pulsing, stages, task_desk
+from chordage.orchestrator.core.errors import (
+    Conflict,
+    InvalidMessage,
+    ModelFailed,
+    NotFound,
+    QueueFull,
+    RoomError,
+    UnknownAgent,
+)
+from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.core.standing_work import Kind
+from support.fakes import spoken
+from support.standing import Standing, aged
+from support.world import Died
+
+TASK = "---\nid: abcd2345\n---\nPaint the fence.\n"
+HOURLY = "---\nevery: 1h\n---\nlook\n"
+
+
+@pytest.fixture
+def standing(world, tmp_path):
+    world.models.script = lambda prompt: spoken("done")
+    return Standing(world, tmp_path)
+
+
+@pytest.fixture
+def under_way(standing):
+    """The turn of the task is queued, and its file lies still."""
+    aged(standing.file("tasks/fence.md", TASK))
+    standing.tick()
+    return standing
+
+
+def desk(standing):
+    return task_desk.of_thread(standing.runtime, "task:abcd2345")
+
+
+# edits
+
+
+def test_task_edited_while_its_turn_runs_has_one_more_turn_with_the_newest_text(under_way):
+    for colour in ("red", "blue", "green"):
+        under_way.file("tasks/fence.md", TASK.replace("fence", f"fence {colour}"))
+        assert under_way.tick(1) == []
+
+    under_way.world.run_dry()
+
+    assert len(under_way.tick_and_finish(1)) == 1
+    assert under_way.tick_and_finish(1) == under_way.tick_and_finish(60) == []
+    assert [turn["text"] for turn in under_way.turns()] == ["Paint the fence.", "Paint the fence green."]
+
+
+def test_edit_that_is_taken_back_while_the_turn_runs_leads_to_none(under_way):
+    under_way.file("tasks/fence.md", TASK.replace("fence", "gate"))
+    under_way.tick(1)
+    under_way.file("tasks/fence.md", TASK)
+    under_way.world.run_dry()
+
+    assert under_way.tick(1) == under_way.tick(60) == []
+
+
+def test_own_edits_lead_to_no_turn(under_way):
+    desk(under_way).write(body="Half of it is red.", status="doing", version=None)
+    under_way.tick(1)
+    desk(under_way).comment("and dry", "m1")
+    desk(under_way).write(body=None, status="done", version=None)
+    under_way.world.run_dry()
+
+    assert under_way.tick(1) == under_way.tick(60) == []
+    assert under_way.row(Kind.TASK, "abcd2345")["state"] == "done"
+
+
+def test_persons_edit_between_own_edits_is_not_swallowed(under_way):
+    desk(under_way).comment("first", "m1")
+    file = under_way.room / "tasks/fence.md"
+    file.write_text(file.read_text() + "\nAnd the gate.\n")
+    desk(under_way).comment("second", "m2")
+    under_way.world.run_dry()
+
+    assert len(under_way.tick_and_finish(1)) == 1
+    text = under_way.turns()[-1]["text"]
+    assert all(part in text for part in ("first", "And the gate.", "second"))
+    assert under_way.tick(60) == []
+
+
+def test_two_own_edits_between_a_look_and_its_row_lead_to_no_turn(under_way):
+    """A look that is older than its row must not take what it saw for a person's edit."""
+    work = under_way.runtime.work
+    stale = work.look().items[Kind.TASK, "abcd2345"]
+    under_way.world.run_dry()
+    under_way.tick()
+    for mark in ("m1", "m2"):
+        desk(under_way).comment("noted", mark)
+    with under_way.world.store.read() as tx:
+        row = pulsing.pulse.load(tx, Kind.TASK, "abcd2345")
+
+    seen = pulsing.see_to(under_way.runtime, work, stale, row)
+
+    assert seen.intents == []
+    assert len(under_way.turns()) == 1
+
+
+def test_own_edit_behind_the_look_at_the_row_moves_it(under_way, monkeypatch):
+    work = under_way.runtime.work
+    under_way.world.run_dry()
+    under_way.tick()
+    under_way.file("tasks/fence.md", TASK.replace("fence", "gate"))
+    with under_way.world.store.read() as tx:
+        row = pulsing.pulse.load(tx, Kind.TASK, "abcd2345")
+    item = work.look().items[Kind.TASK, "abcd2345"]
+    under_way.file("tasks/fence.md", TASK)
+    desk(under_way).comment("noted", "m1")
+    monkeypatch.setattr(type(work), "again", lambda _work, _item: item)  # it had been read just before
+
+    assert pulsing.see_to(under_way.runtime, work, item, row).intents == []
+
+
+def test_task_that_failed_is_not_repeated_until_it_is_edited(standing):
+    standing.file("tasks/fence.md", TASK)
+
+    def fails(prompt):
+        raise ModelFailed("down", fault=Fault.SERVER, attempts=())
+
+    standing.world.models.script = fails
+    standing.tick_and_finish()
+    assert standing.tick(60) == []
+    assert standing.row(Kind.TASK, "abcd2345")["disposition"] == "failed"
+
+    standing.file("tasks/fence.md", TASK.replace("fence", "gate"))
+    assert len(standing.tick(1)) == 1
+
+
+def test_pausing_holds_a_task_back_and_going_on_does_not_repeat_it(standing):
+    paused = TASK.replace("id:", "paused: true\nid:")
+    standing.file("tasks/fence.md", paused)
+    assert standing.tick() == []
+    standing.file("tasks/fence.md", TASK)
+    assert len(standing.tick_and_finish(1)) == 1
+    standing.file("tasks/fence.md", paused)
+    standing.tick(1)
+    standing.file("tasks/fence.md", TASK)
+
+    assert standing.tick(1) == []
+
+
+def test_task_closed_by_its_own_turn_is_opened_again_by_the_very_text_it_had(under_way):
+    desk(under_way).write(body=None, status="done", version=None)
+    under_way.world.run_dry()
+    under_way.tick(1)
+    under_way.file("tasks/fence.md", TASK)
+
+    assert len(under_way.tick(1)) == 1
+
+
+# schedules
+
+
+def test_chore_late_by_three_hours_catches_up_once_and_is_on_schedule_again(standing):
+    standing.file("chores/look.md", "---\nevery: 15m\n---\nlook\n")
+    standing.tick_and_finish()
+    standing.tick(1)
+
+    assert len(standing.tick_and_finish(3 * 3600 + 100)) == 1
+    row = standing.row(Kind.CHORE, "look")
+    assert (row["next_due"] - row["anchor"]) % timedelta(minutes=15) == timedelta(0)
+    assert standing.tick(1) == []
+    assert len(standing.tick(900)) == 1
+
+
+def test_ticks_missed_while_its_turn_runs_are_one_turn(standing):
+    standing.file("chores/look.md", HOURLY)
+    standing.tick()
+    assert [slot for _ in range(5) for slot in standing.tick(3600)] == []
+
+    standing.world.run_dry()
+
+    assert len(standing.tick_and_finish(60)) == 1
+    assert standing.tick(60) == []
+
+
+def test_what_a_paused_chore_missed_is_not_caught_up(standing):
+    standing.file("chores/look.md", HOURLY)
+    standing.tick_and_finish()
+    standing.file("chores/look.md", HOURLY.replace("every", "paused: true\nevery"))
+    assert standing.tick(10 * 3600) == []
+    standing.file("chores/look.md", HOURLY)
+
+    assert standing.tick(100) == []
+    assert len(standing.tick(3600)) == 1
+
+
+@pytest.mark.parametrize(("zone", "day"), [("Europe/Berlin", (2026, 3, 29)), ("America/New_York", (2026, 11, 1))])
+def test_each_day_has_one_turn_also_when_clocks_change(standing, zone, day):
+    hour = 2 if zone == "Europe/Berlin" else 1  # not there that day; there twice that day
+    standing.file("chores/look.md", f"---\ncron: 30 {hour} * * *\ntimezone: {zone}\n---\nlook\n")
+    standing.world.clock.now = datetime(*day, 12, tzinfo=UTC) - timedelta(days=2)
+
+    slots = [slot for _ in range(4 * 24 * 4) for slot in standing.tick_and_finish(900)]
+
+    assert len(slots) == 4
+
+
+# what is not there, and what cannot be
+
+
+def test_folder_that_was_away_for_a_while_repeats_nothing(standing, tmp_path):
+    standing.file("tasks/fence.md", TASK)
+    standing.tick_and_finish()
+    (tmp_path / "tasks").rename(tmp_path / "away")
+    standing.tick(60)
+    assert standing.row(Kind.TASK, "abcd2345")["state"] == "gone"
+    (tmp_path / "away").rename(tmp_path / "tasks")
+
+    assert standing.tick(60) == standing.tick(60) == []
+    assert standing.row(Kind.TASK, "abcd2345")["state"] == "live"
+
+
+def test_task_that_is_there_anew_after_its_row_was_forgotten_runs_again(standing):
+    file = standing.file("tasks/fence.md", TASK)
+    standing.tick_and_finish()
+    file.unlink()
+    standing.tick(60)
+    standing.tick(8 * 86_400)
+    assert standing.world.rows("pulse") == []
+    standing.file("tasks/fence.md", TASK)
+
+    assert len([*standing.tick(1), *standing.tick(1)]) == 1
+
+
+def test_slot_that_had_its_turn_before_the_row_was_forgotten_has_no_other(standing):
+    standing.file("chores/look.md", "---\ncron: 0 0 1 1 *\n---\nlook\n")
+    assert len(standing.tick_and_finish()) == 1
+    with standing.world.store.write() as tx:
+        tx.execute(pulsing.pulse.pulse.delete())
+
+    assert [*standing.tick(by=standing.also()), *standing.tick(by=standing.also())] == []
+    assert standing.row(Kind.CHORE, "look")["turn_id"] == standing.turns()[0]["id"]
+
+
+def test_file_that_breaks_keeps_its_row_and_has_no_turn_until_it_is_mended(standing):
+    standing.file("chores/look.md", HOURLY)
+    standing.tick_and_finish()
+    standing.file("chores/look.md", "---\nevery: never\n---\nlook\n")
+    assert standing.tick(7200) == []
+    assert standing.row(Kind.CHORE, "look")["state"] == "live"
+    standing.file("chores/look.md", HOURLY)
+
+    assert len(standing.tick(60)) == 1
+
+
+def test_later_of_two_files_with_one_id_is_the_fault(standing):
+    standing.file("tasks/a.md", TASK)
+    standing.file("tasks/b.md", TASK.replace("fence", "gate"))
+
+    assert len(standing.tick_and_finish()) == 1
+    assert standing.faults() == [
+        "tasks/b.md:1: has the id of tasks/a.md, abcd2345: take its id line away, and it is a task of its own"
+    ]
+
+
+def test_full_group_defers_and_the_next_tick_tries_again(standing, monkeypatch):
+    standing.file("will.md", "be nice")
+    standing.file("tasks/fence.md", TASK)
+    store_in = pulsing.store_in
+
+    def full(tx, rt, agent, request, asked, now):
+        if request.message.origin == "will":
+            raise QueueFull("group will takes no more")
+        return store_in(tx, rt, agent, request, asked, now)
+
+    monkeypatch.setattr(pulsing, "store_in", full)
+    assert [slot.partition(":")[0] for slot in standing.tick()] == ["task"]
+    assert standing.world.rows("pulse", kind="will") == []
+    monkeypatch.undo()
+
+    assert [slot.partition(":")[0] for slot in standing.tick(1)] == ["will"]
+
+
+def test_agent_that_comes_later_mends_the_fault(standing, monkeypatch):
+    standing.file("tasks/fence.md", TASK)
+
+    def nobody(_name):
+        raise UnknownAgent("there is no agent")
+
+    with monkeypatch.context() as away:
+        away.setattr(standing.world.agents, "get", nobody)
+        assert standing.tick() == []
+    assert len(standing.tick(1)) == 1
+    assert standing.faults() == []
+
+
+# deaths, and several at once
+
+
+def test_death_at_any_commit_of_a_tick_loses_and_doubles_nothing(standing):
+    standing.file("tasks/fence.md", TASK)
+    standing.file("chores/look.md", HOURLY)
+    standing.file("will.md", "be nice")
+    world = standing.world
+    for number in count(1):
+        for before in (True, False):
+            world.die_at, world.die_before = world.commits + number, before
+            with suppress(Died):
+                standing.tick(by=standing.also())
+            world.die_at = None
+        if number > 6:
+            break
+
+    standing.tick(by=standing.also())
+
+    assert sorted(turn["origin"] for turn in standing.turns()) == ["chore", "task", "will"]
+    world.recover()
+
+
+def test_any_number_of_beats_make_one_turn_of_a_slot(standing):
+    standing.file("chores/look.md", "---\ncron: '* * * * *'\n---\nlook\n")
+    beats = [standing.also() for _ in range(4)]
+
+    slots = [slot for _ in range(20) for beat in beats for slot in standing.tick(5, by=beat)]
+
+    assert len(slots) == len(set(slots))
+
+
+def test_beats_that_have_seen_the_same_row_make_one_turn(standing):
+    standing.file("chores/look.md", HOURLY)
+    others = [standing.also(), standing.also()]
+    items = [rt.work.look().items[Kind.CHORE, "look"] for rt in others]
+
+    seen = [pulsing.see_to(rt, rt.work, item, None) for rt, item in zip(others, items, strict=True)]
+
+    assert [one.moved for one in seen] == [True, False]
+    assert len(standing.turns()) == 1
+
+
+def test_tick_that_is_under_way_in_this_process_is_left_alone(standing):
+    standing.file("chores/look.md", HOURLY)
+    with standing.runtime.work.busy:
+        assert standing.tick() == []
+
+    assert len(standing.tick()) == 1
+
+
+def test_room_without_work_costs_no_statement(standing):
+    standing.tick()
+    before = standing.world.statements
+
+    stages.tick(standing.runtime)
+
+    assert standing.world.statements == before
+
+
+def test_tick_with_nothing_due_costs_three_statements_however_much_there_is(standing):
+    for number in range(30):
+        aged(standing.file(f"chores/c{number}.md", HOURLY))
+    standing.tick_and_finish()
+    standing.tick(1)
+    before = standing.world.statements
+
+    stages.tick(standing.runtime)
+
+    assert standing.world.statements - before <= 3
+
+
+# by hand
+
+
+def test_turn_by_hand_leaves_the_schedule_alone(standing):
+    standing.file("chores/look.md", HOURLY)
+    standing.tick_and_finish()
+    standing.tick(1)
+    due = standing.row(Kind.CHORE, "look")["next_due"]
+
+    admitted, intents = stages.run_now(standing.runtime, "look")
+    standing.world.pending += intents
+    standing.world.run_dry()
+
+    assert standing.world.row("turns", id=admitted.turn_id)["disposition"] == "answered"
+    assert standing.tick(60) == []
+    assert standing.row(Kind.CHORE, "look")["next_due"] == due
+
+
+def test_by_hand_is_refused_while_its_turn_runs_and_for_what_is_closed(under_way):
+    with pytest.raises(Conflict, match="wait for its end"):
+        stages.run_now(under_way.runtime, "task:abcd2345")
+    under_way.file("tasks/gate.md", "---\nid: gate\nstatus: done\n---\n")
+
+    with pytest.raises(Conflict, match="set its status to todo"):
+        stages.run_now(under_way.runtime, "gate")
+
+
+def test_by_hand_says_what_there_is_when_a_name_is_wrong_or_means_two(under_way):
+    under_way.file("chores/abcd2345.md", HOURLY)
+    under_way.file("chores/broken.md", "---\nevery: never\n---\n")
+
+    with pytest.raises(NotFound, match="chore:abcd2345"):
+        stages.run_now(under_way.runtime, "nothing")
+    with pytest.raises(NotFound, match="say which"):
+        stages.run_now(under_way.runtime, "abcd2345")
+    with pytest.raises(RoomError, match="chores/broken.md:2"):
+        stages.run_now(under_way.runtime, "chores/broken.md")
+
+
+# the desk
+
+
+def test_body_is_not_written_over_a_text_the_agent_has_not_seen(under_way):
+    under_way.file("tasks/fence.md", TASK.replace("fence", "gate"))
+    with pytest.raises(Conflict, match="task_read"):
+        desk(under_way).write(body="red", status=None, version=None)
+
+    told = desk(under_way).read()
+    desk(under_way).write(body=f"{told.text} Red.", status=None, version=told.version)
+    under_way.world.run_dry()
+
+    assert len(under_way.tick(1)) == 1, "the person's edit still has its turn"
+    assert under_way.turns()[-1]["text"] == "Paint the gate. Red."
+
+
+def test_write_that_died_before_the_file_changed_is_made_again(under_way, monkeypatch):
+    def dies(*_):
+        raise Died
+
+    monkeypatch.setattr(task_desk.changing, "replace", dies)
+    with pytest.raises(Died):
+        desk(under_way).write(body="red", status=None, version=None)
+    monkeypatch.undo()
+    under_way.tick(1)
+
+    desk(under_way).write(body="red", status=None, version=None)
+    under_way.world.run_dry()
+
+    assert under_way.tick(1) == under_way.tick(60) == []
+
+
+def test_comment_that_is_made_again_stands_there_once(under_way):
+    desk(under_way).comment("half", "m1")
+
+    assert desk(under_way).comment("half", "m1").text.count("half") == 1
+
+
+def test_status_that_nobody_knows_and_a_task_that_is_gone_are_refused(under_way):
+    with pytest.raises(InvalidMessage, match="todo, doing, done, cancelled"):
+        desk(under_way).write(body=None, status="later", version=None)
+    (under_way.room / "tasks/fence.md").unlink()
+    with pytest.raises(NotFound, match="abcd2345"):
+        desk(under_way).read()
+
+
+def test_editor_that_saves_all_the_time_wins(under_way, monkeypatch):
+    number = count()
+    replace = task_desk.changing.replace
+
+    def saved_meanwhile(file, before, after):
+        under_way.file("tasks/fence.md", TASK.replace("fence", f"fence {next(number)}"))
+        replace(file, before, after)
+
+    monkeypatch.setattr(task_desk.changing, "replace", saved_meanwhile)
+
+    with pytest.raises(Conflict, match="again and again"):
+        desk(under_way).comment("half", "m1")
+    assert "half" not in (under_way.room / "tasks/fence.md").read_text()
+
+
+def test_threads_of_no_task_have_no_desk(standing):
+    assert task_desk.of_thread(standing.runtime, "chore:look") is None

@@ -1,0 +1,160 @@
+"""Which files are found, which are refused, and that nothing is read twice."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from chordage.orchestrator.core.standing_work import Kind
+from chordage.orchestrator.gateways.work import finding, room_work
+from chordage.orchestrator.gateways.work.room_work import RoomWork, faults
+from support.standing import aged
+
+
+@pytest.fixture
+def room(tmp_path):
+    inside = tmp_path / "room"
+    (inside / "tasks").mkdir(parents=True)
+    (inside / "chores" / "home").mkdir(parents=True)
+    return inside
+
+
+def test_files_are_found_at_any_depth_and_hidden_ones_are_not(room):
+    for path in ("chores/home/a.md", "chores/b.md", "chores/.c.md", "chores/d.txt", "will.md"):
+        (room / path).write_text("x")
+
+    assert set(RoomWork(room).look().items) == {(Kind.CHORE, "home/a"), (Kind.CHORE, "b"), (Kind.WILL, "will")}
+
+
+def test_links_out_of_the_room_are_not_followed(room):
+    (room.parent / "secret.md").write_text("secret")
+    (room.parent / "more").mkdir()
+    (room / "chores/in.md").write_text("x")
+    (room / "chores/out.md").symlink_to(room.parent / "secret.md")
+    (room / "chores/within.md").symlink_to(room / "chores/in.md")
+    (room / "chores/more").symlink_to(room.parent / "more")
+    (room / "will.md").symlink_to(room.parent / "secret.md")
+
+    look = RoomWork(room).look()
+
+    assert {key for _kind, key in look.items} == {"in", "within"}
+    assert [str(error).split(": is a")[0] for error in faults(room)] == [
+        "chores/more:1", "chores/out.md:1", "will.md:1",
+    ]  # fmt: skip
+
+
+def test_what_is_no_file_or_too_large_is_refused(room):
+    os.mkfifo(room / "chores/pipe.md")
+    (room / "chores/folder.md").mkdir()
+    (room / "chores/large.md").write_bytes(b"x" * (finding.LARGEST + 1))
+
+    assert [str(error).split(": ")[0] for error in faults(room)] == [
+        "chores/folder.md:1", "chores/large.md:1", "chores/pipe.md:1",
+    ]  # fmt: skip
+
+
+def test_folders_that_never_end_are_refused(room):
+    deep = room / "chores" / "/".join("d" * (finding.DEEPEST + 2))
+    deep.mkdir(parents=True)
+    (deep / "a.md").write_text("x")
+
+    assert "deep here" in str(faults(room)[0])
+
+
+def test_name_that_is_no_unicode_is_a_fault(room):
+    (room / os.fsdecode(b"chores/\xff.md")).write_text("x")
+
+    assert "not UTF-8" in str(faults(room)[0])
+
+
+def test_folder_that_cannot_be_read_hides_nothing_for_good(room, monkeypatch):
+    (room / "chores/a.md").write_text("x")
+
+    def refuse(_folder):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(finding.os, "scandir", refuse)
+    look = RoomWork(room).look()
+
+    assert sorted(look.faults) == ["chores", "tasks"]
+    assert look.may_be_there("chores/home/a.md")
+    assert not look.may_be_there("will.md")
+
+
+def test_file_that_did_not_change_is_not_read_again(room, monkeypatch):
+    aged(_written(room / "chores/a.md", "x"))
+    work = RoomWork(room)
+    first = work.look()
+    monkeypatch.setattr(room_work, "_read", lambda *_, **__: pytest.fail("it was read"))
+
+    assert work.look() is first
+
+
+def test_file_that_was_saved_just_now_is_read_again_for_it_may_change_without_a_trace(room):
+    file = _written(room / "chores/a.md", "x")
+    work = RoomWork(room)
+    work.look()
+    before = file.stat()
+    file.write_text("y")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    assert work.look().items[Kind.CHORE, "a"].text.endswith("y")
+
+
+def test_id_is_written_once_and_looking_alone_writes_none(room):
+    file = _written(room / "tasks/a.md", "Paint.\n")
+    assert faults(room) == []
+    assert file.read_text() == "Paint.\n"
+    one, other = RoomWork(room), RoomWork(room)
+    one.look()
+
+    keys = {key for work in (one, other, one) for _kind, key in work.look(give_ids=True).items}
+
+    assert len(keys) == 1
+    assert file.read_text() == f"---\nid: {keys.pop()}\n---\nPaint.\n"
+
+
+def test_task_that_cannot_be_given_an_id_is_a_fault(room, monkeypatch):
+    _written(room / "tasks/a.md", "Paint.\n")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(room_work.changing, "replace", full)
+
+    assert "id: abcd2345" in str(RoomWork(room).look(give_ids=True).faults["tasks/a.md"])
+
+
+def test_task_that_is_saved_while_it_is_given_an_id_is_left_to_the_next_look(room, monkeypatch):
+    file = _written(room / "tasks/a.md", "Paint.\n")
+    work = RoomWork(room)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(room_work.changing, "id_for", lambda *_: file.write_text("Paint it.\n") and "abcd2345")
+        assert work.look(give_ids=True).items == {}
+
+    assert [item.text for item in work.look(give_ids=True).items.values()] == ["Paint it."]
+
+
+def test_mirror_that_cannot_be_written_stops_nothing(room):
+    (room / "pulse.json").mkdir()
+
+    RoomWork(room).mirror(room_work.Memory())
+
+    assert list((room / "pulse.json").iterdir()) == []
+
+
+def test_what_became_something_else_is_not_read_as_what_it_was(room):
+    file = _written(room / "tasks/a.md", "---\nid: one\n---\n")
+    work = RoomWork(room)
+    (item,) = work.look().items.values()
+    assert work.again(item) is item
+    file.write_text("---\nid: two\n---\n")
+
+    assert work.again(item) is None
+    assert work.find_task("two").key == "two"
+
+
+def _written(file, text):
+    file.write_text(text)
+    return file

@@ -1,0 +1,106 @@
+"""`chordage pulse`: tasks, chores and the will, as the pulse knows them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from chordage.workers.cli.output import json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from chordage.config.settings import Settings
+    from chordage.orchestrator.views.standing_work import StandingItem, StandingWork
+
+COLUMNS = ("item", "state", "next", "last", "turn")
+EMPTY = "no tasks, no chores, no will; docs/room-work.md says how to write one"
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def pulse(ctx: click.Context, *, as_json: bool) -> None:
+    """List tasks, chores and the will: what is next, how the last turn ended, and which files are broken.
+
+    Exit codes: 0; 1 where a file is broken.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from chordage.workers.cli.opened import opened, settings_of_command
+
+    settings = settings_of_command()
+    with opened(settings) as store:
+        from chordage.orchestrator.gateways.work.room_work import RoomWork
+        from chordage.orchestrator.views import standing_work
+
+        look = RoomWork(settings.room_path).look()
+        faults = [str(error) for _path, error in sorted(look.faults.items())]
+        found = standing_work.shown(store, look, faults)
+    print_json(found) if as_json else _print(found)
+    if found.faults:
+        raise click.exceptions.Exit(1)
+
+
+def _print(found: StandingWork) -> None:
+    of_one = _in_short if sys.stdout.isatty() else _row
+    print_table(COLUMNS, [of_one(item) for item in found.items], empty=EMPTY)
+    for fault in found.faults:
+        click.echo(f"chordage: {fault}", err=True)
+
+
+def _in_short(item: StandingItem) -> tuple[object, ...]:
+    """For people, as wide as a terminal."""
+    from chordage.workers.cli.output import ago
+
+    last = f"{item.disposition} {ago(item.ended_at)}" if item.ended_at else item.disposition
+    return (
+        item.name, item.state, item.next_due, "under way" if item.under_way else last, item.turn_id,
+    )  # fmt: skip
+
+
+def _row(item: StandingItem) -> tuple[object, ...]:
+    """For programs: everything there is, in one line."""
+    return (
+        item.name, item.state, item.next_due, "under way" if item.under_way else item.disposition, item.schedule,
+        item.turn_id, item.turns, item.ended_at, item.title, item.path,
+    )  # fmt: skip
+
+
+@pulse.command()
+@click.argument("key")
+@json_option
+def run(key: str, *, as_json: bool) -> None:
+    """Give one of them a turn now. KEY is what `chordage pulse` lists, such as task:abcd2345, chore:water or will, or
+    the path of its file. A schedule does not notice.
+    """
+    from chordage.orchestrator import stages
+    from chordage.workers.bootstrap import runtime_from
+    from chordage.workers.cli.opened import check_ready, settings_of_command
+
+    settings = settings_of_command()
+    check_ready(settings)
+    rt = runtime_from(settings, with_redis=settings.redis is not None)
+    try:
+        admitted, intents = stages.run_now(rt, key)
+    finally:
+        rt.store.close()
+    if as_json:
+        print_json(admitted)
+    else:
+        click.echo(admitted.turn_id)
+        _say_what_follows(settings, admitted.turn_id)
+    if settings.redis is not None:
+        from chordage.tasks.courier import Courier
+        from chordage.workers.app import make_app
+
+        Courier(make_app(settings)).send(intents)
+
+
+def _say_what_follows(settings: Settings, turn_id: str) -> None:
+    if settings.redis is None:
+        told = "no fleet is running here: `chordage dev` starts one, and it takes this turn up"
+    else:
+        told = f"`chordage show {turn_id}` tells how it goes"
+    if sys.stderr.isatty() or settings.redis is None:
+        click.echo(f"chordage: {told}", err=True)
