@@ -10,8 +10,9 @@ from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
+from chordage.orchestrator.gateways.channels.none import NoChannels
 from chordage.orchestrator.gateways.holding import Held
-from chordage.orchestrator.gateways.ports import Agents, Clock, Events, Locks, Models, OutputForm, Tools
+from chordage.orchestrator.gateways.ports import Agents, Channels, Clock, Events, Locks, Models, OutputForm, Tools
 from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.store.tx import Store
 
@@ -33,6 +34,7 @@ class Runtime:
     leases: LeaseRules = field(default_factory=LeaseRules)
     bounds: Bounds = field(default_factory=Bounds)
     held: Held = field(default_factory=Held)
+    channels: Channels = field(default_factory=NoChannels)
     crews: Callable[[AgentSpec], Crew] = lambda _agent: NOBODY  # the plugins of an agent
     outputs: Callable[[AgentSpec], OutputForm | None] = lambda _agent: None  # what its final answer has to be
 

@@ -16,6 +16,7 @@ from chordage.orchestrator.core.errors import ConfigError, RoomError, Unavailabl
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
+from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp import McpServer
 from chordage.orchestrator.gateways.models import ModelCatalog, providers_from_tables
@@ -43,6 +44,7 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
         events=events,
         clock=lambda: datetime.now(UTC),
         new_id=Ids(),
+        channels=channels_from(settings),
         worker=f"{socket.gethostname()}:{os.getpid()}",
         crews=Crews(),
         outputs=room.output_of,
@@ -56,6 +58,10 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
 
 def room_from(settings: Settings) -> Room:
     return Room(settings.room_path, environ=config.environment(), strategies=strategies())
+
+
+def channels_from(settings: Settings) -> RoomChannels:
+    return RoomChannels(settings.room_path, environ=config.environment())
 
 
 def models_of(room: Room) -> ModelCatalog:

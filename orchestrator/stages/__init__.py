@@ -1,6 +1,6 @@
 """The stages, in the order a turn meets them. None calls another: they meet only through intents."""
 
-from chordage.orchestrator.stages.admission import Admitted, admit
+from chordage.orchestrator.stages.admission import Admitted, admit, admit_within, tell
 from chordage.orchestrator.stages.dispatch import dispatch
 
 from chordage.orchestrator.stages.advance import advance  # isort: skip
@@ -17,6 +17,7 @@ from chordage.orchestrator.stages.rescue import rescue  # isort: skip
 __all__ = [
     "Admitted",
     "admit",
+    "admit_within",
     "advance",
     "after_lone_call",
     "ask_to_compact",
@@ -31,4 +32,5 @@ __all__ = [
     "run_call",
     "step",
     "step_on",
+    "tell",
 ]

@@ -60,11 +60,18 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
             if (seen := _already_there(rt, agent, request)) is not None:
                 return seen, []
         else:
-            return _told(rt, stored), stored.intents
+            return tell(rt, stored), stored.intents
     raise Unavailable(f"{TRIES} others were first, one after the other, with work that is the same: try again")
 
 
-def _told(rt: Runtime, stored: _Stored) -> Admitted:
+def admit_within(tx: Tx, rt: Runtime, agent: AgentSpec, request: TurnRequest, now: datetime) -> Stored:
+    """For whoever stores more in the same transaction. The request was checked, its dedupe key was looked for, and it
+    brings no decisions. Behind the commit: `tell`, and the intents are sent.
+    """
+    return _store_in(tx, rt, agent, request, [], now)
+
+
+def tell(rt: Runtime, stored: Stored) -> Admitted:
     """After the commit, whoever waits for what it has ended may look."""
     answering.tell(rt, stored.decided)
     if stored.ended is not None:
@@ -98,7 +105,7 @@ def _already_there(rt: Runtime, agent: AgentSpec, request: TurnRequest) -> Admit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Stored:
+class Stored:
     admitted: Admitted
     intents: list[Intent]
     decided: list[Decided]
@@ -106,30 +113,36 @@ class _Stored:
     over: str | None = None  # the turn that was merged
 
 
-def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Suspension], now: datetime) -> _Stored:
+def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Suspension], now: datetime) -> Stored:
+    with rt.store.write() as tx:
+        return _store_in(tx, rt, agent, request, asked, now)
+
+
+def _store_in(
+    tx: Tx, rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Suspension], now: datetime
+) -> Stored:
     turn_id = rt.new_id()
     thread_id = thread_of(request.message, agent.name, turn_id)
     manner = busy.manner_of(request, agent, now)
-    with rt.store.write() as tx:
-        if manner is WhenBusy.REJECT:
-            _refuse_if_busy(tx, thread_id)
-        place = coalescing.line_up(tx, request, agent.name, thread_id, now)
-        decided, moved = _take_decisions(tx, rt, request, asked, place.threads(thread_id)) if asked else ([], [])
-        place, freed = coalescing.replace_older(tx, rt, place, turn_id)
-        fields = _fields(turn_id, thread_id, place, agent, request, now) | {"steers": int(manner is WhenBusy.STEER)}
-        if request.control is Control.STEP:
-            stepped.lay_down(tx, turn_id, request.step or StepTerms())
-        admitted = Admitted(turn_id=turn_id, thread_id=thread_id)
-        if place.will is not None:
-            coalescing.end_at_once(tx, fields, place)
-            return _Stored(admitted=admitted, intents=moved, decided=decided, ended=None, over=turn_id)
-        ready = turns.admit(tx, fields)
-        came = Arrival(turn_id=turn_id, thread_id=thread_id, request=request, manner=manner, ready=ready)
-        met = double_texting.meet(tx, rt, agent, came)
+    if manner is WhenBusy.REJECT:
+        _refuse_if_busy(tx, thread_id)
+    place = coalescing.line_up(tx, request, agent.name, thread_id, now)
+    decided, moved = _take_decisions(tx, rt, request, asked, place.threads(thread_id)) if asked else ([], [])
+    place, freed = coalescing.replace_older(tx, rt, place, turn_id)
+    fields = _fields(turn_id, thread_id, place, agent, request, now) | {"steers": int(manner is WhenBusy.STEER)}
+    if request.control is Control.STEP:
+        stepped.lay_down(tx, turn_id, request.step or StepTerms())
+    admitted = Admitted(turn_id=turn_id, thread_id=thread_id)
+    if place.will is not None:
+        coalescing.end_at_once(tx, fields, place)
+        return Stored(admitted=admitted, intents=moved, decided=decided, ended=None, over=turn_id)
+    ready = turns.admit(tx, fields)
+    came = Arrival(turn_id=turn_id, thread_id=thread_id, request=request, manner=manner, ready=ready)
+    met = double_texting.meet(tx, rt, agent, came)
     hint = Hint(turn_id, thread_id)
     intents = [*moved, *freed, *(met.intents or [Dispatch(group=group_of(request), hint=hint)])]
     over = place.older.id if place.older else None
-    return _Stored(admitted=admitted, intents=intents, decided=decided, ended=met.ended, over=over)
+    return Stored(admitted=admitted, intents=intents, decided=decided, ended=met.ended, over=over)
 
 
 def _take_decisions(

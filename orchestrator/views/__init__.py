@@ -1,6 +1,7 @@
 """What the outside is shown of the truth. Read-only: a view changes nothing and decides nothing."""
 
 from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.channels import ChannelView, RefusedMessage, channel_row, channels
 from chordage.orchestrator.views.family import ChildView, queued_children
 from chordage.orchestrator.views.hints import answers
 from chordage.orchestrator.views.history import Remark, history
@@ -29,6 +30,7 @@ __all__ = [
     "AnswerView",
     "AttemptView",
     "CallView",
+    "ChannelView",
     "ChildView",
     "CompactionStep",
     "HeldCall",
@@ -38,6 +40,7 @@ __all__ = [
     "OpenQuestion",
     "PlanView",
     "QuestionView",
+    "RefusedMessage",
     "Remark",
     "ReplayStep",
     "RunView",
@@ -53,6 +56,8 @@ __all__ = [
     "WaitStep",
     "answers",
     "as_json",
+    "channel_row",
+    "channels",
     "history",
     "inbox",
     "is_done",

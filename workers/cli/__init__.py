@@ -25,6 +25,8 @@ COMMANDS: dict[str, str] = {
     "compact": "Have the older part of a thread summed up.",
     "worker": "Start one worker.",
     "web": "Start the HTTP server.",
+    "poll": "Fetch messages from the channels of channels.toml.",
+    "channels": "List channels, how far each was read, and what was refused.",
     "beat": "Start the clock that sends periodic work.",
     "flower": "Start Flower, a web page that watches the workers.",
     "mcp": "Connect to the room's MCP servers, and list their tools.",

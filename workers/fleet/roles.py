@@ -36,6 +36,10 @@ def web(host: str, port: int) -> Role:
     return Role(name="web", arguments=(*CHORDAGE, "web", *options), rank=FIRST, port=port, host=local(host))
 
 
+def poll() -> Role:
+    return Role(name="poll", arguments=(*CHORDAGE, "poll"), rank=FIRST)
+
+
 def local(host: str) -> str:
     """Where to reach, from this machine, what listens there."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound to
