@@ -102,13 +102,20 @@ class Mailbox:
                 self._move(some, move_to)
 
     def _move(self, uids: str, to: str) -> None:
-        if "MOVE" in self._server.capabilities:
+        can = self._capabilities()
+        if "MOVE" in can:
             self._uid("MOVE", uids, _quoted(to))
             return
         self._uid("COPY", uids, _quoted(to))
         self._uid("STORE", uids, "+FLAGS.SILENT", r"(\Deleted)")
-        if "UIDPLUS" in self._server.capabilities:  # without it, an expunge would take what others have marked
+        if "UIDPLUS" in can:  # without it, an expunge would take what others have marked
             self._uid("EXPUNGE", uids)
+
+    def _capabilities(self) -> set[str]:
+        """Of whoever is logged in: before, a server may say less."""
+        with self._told():
+            said = self._server.capability()[1]
+            return set(b" ".join(line for line in said if isinstance(line, bytes)).decode("ascii", "replace").split())
 
     def _open(self) -> None:
         kind, said = self._server.select(_quoted(self._place.folder), readonly=not self._writes)
