@@ -13,7 +13,6 @@ from chordage.orchestrator.gateways.ports import Agents, Channels
 from chordage.orchestrator.store import polls
 from chordage.orchestrator.store.tx import Store
 
-
 _REFUSED = ("key", "why", "excerpt", "at")
 
 

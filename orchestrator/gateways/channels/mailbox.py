@@ -91,7 +91,9 @@ class Mailbox:
         """What lies before that uid, and is still as it came."""
         if before <= 1:
             return
-        wanted = "ALL" if move_to is not None else "UNSEEN"
+        wanted = (
+            "UNDELETED" if move_to is not None else "UNSEEN"
+        )  # what was moved by copying stays until it is expunged
         found = self._uid("SEARCH", "UID", f"1:{before - 1}", wanted)
         uids = sorted(map(int, b" ".join(line for line in found if isinstance(line, bytes)).split()))
         for start in range(0, len(uids), WIDEST):
@@ -161,7 +163,11 @@ def _connected(place: Place) -> imaplib.IMAP4:
         return imaplib.IMAP4_SSL(place.host, place.port, ssl_context=trusted, timeout=TIMEOUT)
     server = imaplib.IMAP4(place.host, place.port, timeout=TIMEOUT)
     if place.tls is Tls.STARTTLS:
-        server.starttls(ssl.create_default_context(cafile=place.ca_file))
+        try:
+            server.starttls(ssl.create_default_context(cafile=place.ca_file))
+        except BaseException:
+            server.shutdown()
+            raise
     return server
 
 
