@@ -91,9 +91,7 @@ class Mailbox:
         """What lies before that uid, and is still as it came."""
         if before <= 1:
             return
-        wanted = (
-            "UNDELETED" if move_to is not None else "UNSEEN"
-        )  # what was moved by copying stays until it is expunged
+        wanted = "UNDELETED" if move_to is not None else "UNSEEN"
         found = self._uid("SEARCH", "UID", f"1:{before - 1}", wanted)
         uids = sorted(map(int, b" ".join(line for line in found if isinstance(line, bytes)).split()))
         for start in range(0, len(uids), WIDEST):
