@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from chordage.orchestrator.views import ChannelView
 
 EMPTY = "no channels; write [channels.NAME] with `plugin = ...` into channels.toml"
+SHORT = 40  # characters of a refused message
 
 
 @click.command()
@@ -44,16 +45,21 @@ def channels(name: str | None, limit: int, as_json: bool) -> None:
 
 
 def _print(shown: list[ChannelView], faults: list[str], *, with_refusals: bool) -> None:
-    columns = ("channel", "plugin", "state", "looked", "turns", "again", "refused", "passed over", "next look", "error")
+    """What is wrong stands below in whole lines: a table would cut it off."""
+    columns = ("channel", "plugin", "state", "looked", "turns", "again", "refused", "passed over", "next look")
     rows = [
         (line.name, line.plugin, line.state, line.looked_at, line.taken, line.doubled, line.refused,
-         line.passed_over, line.next_look, line.error)
+         line.passed_over, line.next_look)
         for line in shown
     ]  # fmt: skip
     print_table(columns, rows, empty=EMPTY)
     if with_refusals and any(line.refusals for line in shown):
         click.echo("")
-        refused = [(each.at, each.key, each.why, each.excerpt) for line in shown for each in line.refusals]
-        print_table(("refused", "key", "why", "excerpt"), refused)
+        refused = [(each.key, each.at, each.why, each.excerpt[:SHORT]) for line in shown for each in line.refusals]
+        print_table(("key", "refused", "why", "excerpt"), refused)
+    for line in shown:
+        if line.error is not None:
+            times = f" ({line.failures} times in a row)" if line.failures > 1 else ""
+            click.echo(f"{line.name}: {line.error.removeprefix(f'channel {line.name}: ')}{times}", err=True)
     for fault in faults:
         click.echo(fault, err=True)
