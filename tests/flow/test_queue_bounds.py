@@ -186,3 +186,13 @@ def test_a_process_that_dies_before_the_commit_has_dropped_nobody(world: World) 
     world.revive()
     assert world.row("turns", id=first)["status"] == "queued"
     assert queued(world) == ["a"]
+
+
+def test_a_message_that_takes_the_place_of_the_same_work_needs_no_room(world: World) -> None:
+    bound(world, 1, Overflow.REJECT)
+    older = submit(world, "a", coalesce_key="k")
+
+    submit(world, "b", coalesce_key="k")
+
+    assert world.row("turns", id=older)["disposition"] == "merged"
+    assert queued(world) == ["b"]
