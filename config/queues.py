@@ -79,7 +79,12 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
                 "task": "system.rescue",
                 "schedule": settings.sweep,
                 "options": {"queue": "system", "expires": settings.sweep},
-            }
+            },
+            "project": {
+                "task": "system.project",
+                "schedule": settings.project,
+                "options": {"queue": "system", "expires": settings.project},
+            },
         },
         "timezone": "UTC",
         "enable_utc": True,

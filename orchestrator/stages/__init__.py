@@ -13,6 +13,8 @@ from chordage.orchestrator.stages.compact import ask_to_compact  # isort: skip
 from chordage.orchestrator.stages.step import step, step_on  # isort: skip
 from chordage.orchestrator.stages.heartbeat import beat  # isort: skip
 from chordage.orchestrator.stages.rescue import rescue  # isort: skip
+from chordage.orchestrator.stages.project import project, rebuild_bus  # isort: skip
+from chordage.orchestrator.stages.deliver import deliver  # isort: skip
 
 __all__ = [
     "Admitted",
@@ -25,7 +27,10 @@ __all__ = [
     "cancel_turn",
     "commit_round",
     "decide",
+    "deliver",
     "dispatch",
+    "project",
+    "rebuild_bus",
     "rescue",
     "run_batch",
     "run_call",

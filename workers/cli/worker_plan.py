@@ -9,7 +9,7 @@ from enum import StrEnum
 import click
 
 from chordage.config.settings import Settings
-from chordage.orchestrator.core.groups import ALL_QUEUES, SYSTEM_QUEUE, TOOL_QUEUES, TURN_QUEUES
+from chordage.orchestrator.core.groups import ALL_QUEUES, DELIVERY_QUEUE, SYSTEM_QUEUE, TOOL_QUEUES, TURN_QUEUES
 
 
 class Role(StrEnum):
@@ -63,13 +63,14 @@ def plan_of(
 def queues_of(role: Role, settings: Settings) -> tuple[str, ...]:
     """In the order in which they are served. Intake is as little work as `system`, and must not wait behind turns."""
     intake = settings.intake_queues
+    first = (SYSTEM_QUEUE, DELIVERY_QUEUE)
     match role:
         case Role.TURNS:
-            return (SYSTEM_QUEUE, *intake, *TURN_QUEUES)
+            return (*first, *intake, *TURN_QUEUES)
         case Role.TOOLS:
             return TOOL_QUEUES
         case Role.ALL:
-            return (SYSTEM_QUEUE, *intake, *(queue for queue in ALL_QUEUES if queue != SYSTEM_QUEUE))
+            return (*first, *intake, *(queue for queue in ALL_QUEUES if queue not in first))
 
 
 def _named(given: str, settings: Settings) -> tuple[str, ...]:
