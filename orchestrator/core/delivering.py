@@ -88,6 +88,6 @@ def receiver_of(target: Mapping[str, Any]) -> str:
 def shown(target: Mapping[str, Any]) -> str:
     """A target in a few words."""
     if "url" in target:
-        return str(target["url"])
+        return str(target["url"]).partition("?")[0]  # what follows may be a secret
     address = ", ".join(f"{name}={value}" for name, value in target.items() if name != "channel")
     return f"channel {target.get('channel')}" + (f" ({address})" if address else "")

@@ -14,7 +14,7 @@ from chordage.orchestrator.stages.step import step, step_on  # isort: skip
 from chordage.orchestrator.stages.heartbeat import beat  # isort: skip
 from chordage.orchestrator.stages.rescue import rescue  # isort: skip
 from chordage.orchestrator.stages.project import project, rebuild_bus  # isort: skip
-from chordage.orchestrator.stages.deliver import deliver  # isort: skip
+from chordage.orchestrator.stages.deliver import deliver, retry_dead  # isort: skip
 
 __all__ = [
     "Admitted",
@@ -32,6 +32,7 @@ __all__ = [
     "project",
     "rebuild_bus",
     "rescue",
+    "retry_dead",
     "run_batch",
     "run_call",
     "step",

@@ -18,7 +18,7 @@ import structlog
 
 from chordage.orchestrator.core.channels import Outgoing
 from chordage.orchestrator.core.delivering import DeliveryStatus, shown
-from chordage.orchestrator.core.errors import NotFound, TryLater, Undeliverable
+from chordage.orchestrator.core.errors import Conflict, NotFound, TryLater, Undeliverable
 from chordage.orchestrator.core.intents import Deliver, Intent
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.runtime import Runtime
@@ -46,6 +46,18 @@ def deliver(rt: Runtime) -> list[Intent]:
             done, in_hand = wait(in_hand, LOOK_AGAIN, FIRST_COMPLETED)
             for one in done:
                 one.result()
+
+
+def retry_dead(rt: Runtime, number: int | None = None) -> list[int]:
+    """Dead letters are due again: one, or all of them."""
+    with rt.store.write() as tx:
+        again = deliveries.retry_dead(tx, number, rt.now())
+        found = deliveries.load(tx, number) if number is not None and not again else None
+    if number is None or again:
+        return again
+    if found is None:
+        raise NotFound(f"there is no delivery {number}; `chordage deliveries --dead` lists the dead letters")
+    raise Conflict(f"delivery {number} is {found.status.value}, no dead letter: nothing was done")
 
 
 def take(rt: Runtime) -> list[Delivery]:

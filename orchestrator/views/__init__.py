@@ -1,6 +1,7 @@
 """What the outside is shown of the truth. Read-only: a view changes nothing and decides nothing."""
 
 from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.deliveries import BusView, DeliveryView, bus, deliveries, delivery_of
 from chordage.orchestrator.views.family import ChildView, queued_children
 from chordage.orchestrator.views.hints import answers
 from chordage.orchestrator.views.history import Remark, history
@@ -28,9 +29,11 @@ from chordage.orchestrator.views.turns import TurnLine, TurnView, is_done, turn,
 __all__ = [
     "AnswerView",
     "AttemptView",
+    "BusView",
     "CallView",
     "ChildView",
     "CompactionStep",
+    "DeliveryView",
     "HeldCall",
     "HeldReply",
     "InferenceStep",
@@ -53,6 +56,9 @@ __all__ = [
     "WaitStep",
     "answers",
     "as_json",
+    "bus",
+    "deliveries",
+    "delivery_of",
     "history",
     "inbox",
     "is_done",

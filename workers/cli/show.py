@@ -37,10 +37,11 @@ def _found(store: Store, some_id: str, limit: int) -> dict[str, Any]:
         case Subject.TURN:
             turn = views.turn(store, some_id)
             run = views.run(store, turn.run_id) if turn.run_id else None
-            return {"kind": subject, "turn": turn, "run": run}
+            return {"kind": subject, "turn": turn, "run": run, "delivery": views.delivery_of(store, turn.id)}
         case Subject.RUN:
             run = views.run(store, some_id)
-            return {"kind": subject, "turn": views.turn(store, run.turn_id), "run": run}
+            delivery = views.delivery_of(store, run.turn_id)
+            return {"kind": subject, "turn": views.turn(store, run.turn_id), "run": run, "delivery": delivery}
         case Subject.THREAD:
             said = views.history(store, some_id, limit=limit)
             return {"kind": subject, "thread": views.thread(store, some_id), "history": said}

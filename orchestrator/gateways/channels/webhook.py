@@ -20,6 +20,7 @@ from typing import Any
 
 from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing, Polled
+from chordage.orchestrator.core.delivering import shown
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
 from chordage.orchestrator.gateways.tools import checked_connections
 from chordage.orchestrator.gateways.tools.addresses import Guard, Refused
@@ -63,16 +64,16 @@ class Webhook:
 
     def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
         url = self.url or str(address.get("url", ""))
-        told = {name: value for name, value in address.items() if name != "url"}
+        told, name = {key: value for key, value in address.items() if key != "url"}, shown({"url": url})
         body = json.dumps(body_of(reply, told), ensure_ascii=False, separators=(",", ":")).encode()
         try:
             status, answer, wait = self._post(url, reply.key, body)
         except Refused as error:
-            raise Undeliverable(f"{url}: {error}") from error
+            raise Undeliverable(f"{name}: {error}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise TryLater(f"{url} does not answer: {error or type(error).__name__}") from error
+            raise TryLater(f"{name} does not answer: {error or type(error).__name__}") from error
         if not 200 <= status < 300:
-            said = f"{url} answered {status}{': ' + answer if answer else ''}"
+            said = f"{name} answered {status}{': ' + answer if answer else ''}"
             if status == GONE:
                 raise Undeliverable(said)
             raise TryLater(said, wait)
