@@ -32,7 +32,7 @@ class DeliveryRules:
     @property
     def lease(self) -> float:
         """After this long nobody has it in hand any more: it is sent again, with the same key."""
-        return 3 * self.timeout + 10.0
+        return 2 * self.timeout + 2.0
 
     def pause(self, attempts: int, chance: float, asked: float | None = None) -> float:
         """Seconds before the next attempt, when so many were made. `chance` is between 0 and 1; `asked`: what the

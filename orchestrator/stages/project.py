@@ -9,7 +9,7 @@ what it was some time ago: its mark says so, and the bus is built anew, or taken
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -23,7 +23,7 @@ from chordage.orchestrator.store.projection import Standing
 
 log = structlog.get_logger()
 
-LEASE = timedelta(seconds=20)  # of one batch: a round trip to Redis and one to SQL
+LEASE = 20.0  # seconds, of one batch: a round trip to Redis and one to SQL
 BATCHES = 10  # at one go
 LONGEST_PAUSE = 5.0  # seconds between two tries while Redis is away
 
@@ -170,17 +170,21 @@ def _anew(rt: Runtime, bus: Bus, claim: _Claim, found: Mark | None) -> _Claim | 
 def _claim(rt: Runtime) -> _Claim | None:
     now, token = rt.now(), rt.new_id()
     with rt.store.write() as tx:
-        mark = projection.claim(tx, token, rt.worker, now=now, until=now + LEASE)
+        mark = projection.claim(tx, token, rt.worker, now=now, until=_until(rt, now))
         if mark is None and projection.look(tx) is None:
             projection.begin(tx, rt.new_id())
-            mark = projection.claim(tx, token, rt.worker, now=now, until=now + LEASE)
+            mark = projection.claim(tx, token, rt.worker, now=now, until=_until(rt, now))
     return _Claim(token=token, mark=mark) if mark else None
+
+
+def _until(rt: Runtime, now: datetime) -> datetime:
+    return now + timedelta(seconds=min(LEASE, 2 * rt.leases.seconds))
 
 
 def _move(rt: Runtime, claim: _Claim, mark: Mark) -> _Claim | None:
     now = rt.now()
     with rt.store.single() as tx:
-        moved = projection.move(tx, claim.token, mark, now=now, until=now + LEASE)
+        moved = projection.move(tx, claim.token, mark, now=now, until=_until(rt, now))
     return replace(claim, mark=mark) if moved else None
 
 

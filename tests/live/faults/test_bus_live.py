@@ -17,7 +17,7 @@ from support.waiting import until
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 # By hand: CHORDAGE_DRILL=20 for an outage of 20 s, with more turns.
-OUTAGE = float(os.environ.get("CHORDAGE_DRILL", "1.5"))
+OUTAGE = float(os.environ.get("CHORDAGE_DRILL", "0.5"))
 TURNS = 12 if OUTAGE < 5 else 200
 QUICK = {
     "project": 0.3, "delivery_first": 0.3, "delivery_longest": 1.0, "delivery_timeout": 1.0, "delivery_attempts": 200,
