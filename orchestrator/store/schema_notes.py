@@ -13,7 +13,7 @@ from chordage.orchestrator.store.schema import metadata
 
 _BY_ITSELF = "NEW.status = 'done' AND NEW.run_id IS NULL"
 _QUEUED = "turn: id, agent: agent, group: grp, origin: origin, tenant: tenant"
-_DROPPED = "turn: id, disposition: disposition, detail: detail"
+_DROPPED = "turn: id, disposition: disposition, detail: detail, into: into_turn"
 _SUSPENDED = "suspension: id, run: run_id, call: call_id, tool: tool, why: why"
 _DECIDED = "decision: id, run: run_id, call: call_id, suspension: suspension_id, action: action"
 _OF_DECISION = "(SELECT thread_id FROM suspensions WHERE suspensions.id = NEW.suspension_id)"

@@ -505,14 +505,15 @@ NOTES = {
             "NEW.id, 0, 'TurnQueued', json_object('turn', NEW.id, 'agent', NEW.agent, 'group', NEW.grp, "
             "'origin', NEW.origin, 'tenant', NEW.tenant), NEW.queued_at WHERE 1 = 1; INSERT INTO journal "
             "(thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', "
-            "json_object('turn', NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail), NEW.done_at "
-            "WHERE NEW.status = 'done' AND NEW.run_id IS NULL; END"
+            "json_object('turn', NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, 'into', "
+            "NEW.into_turn), NEW.done_at WHERE NEW.status = 'done' AND NEW.run_id IS NULL; END"
         ),
         (
             "CREATE TRIGGER note_drop AFTER UPDATE OF status ON turns FOR EACH ROW WHEN OLD.status <> 'done' "
             "AND NEW.status = 'done' AND NEW.run_id IS NULL BEGIN INSERT INTO journal (thread_id, run_id, "
             "step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', json_object('turn', "
-            "NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail), NEW.done_at WHERE 1 = 1; END"
+            "NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, 'into', NEW.into_turn), "
+            "NEW.done_at WHERE 1 = 1; END"
         ),
         (
             "CREATE TRIGGER note_suspension AFTER INSERT ON suspensions FOR EACH ROW WHEN NEW.why <> 'child' "
@@ -535,8 +536,8 @@ NOTES = {
             "jsonb_build_object('turn', NEW.id, 'agent', NEW.agent, 'group', NEW.grp, 'origin', NEW.origin, "
             "'tenant', NEW.tenant), NEW.queued_at WHERE 1 = 1; INSERT INTO journal (thread_id, run_id, step, "
             "kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', jsonb_build_object('turn', "
-            "NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail), NEW.done_at WHERE NEW.status = "
-            "'done' AND NEW.run_id IS NULL; RETURN NULL; END $$"
+            "NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, 'into', NEW.into_turn), "
+            "NEW.done_at WHERE NEW.status = 'done' AND NEW.run_id IS NULL; RETURN NULL; END $$"
         ),
         (
             "CREATE TRIGGER note_arrival AFTER INSERT ON turns FOR EACH ROW WHEN (NEW.arrival IS NOT NULL) "
@@ -545,8 +546,8 @@ NOTES = {
         (
             "CREATE FUNCTION note_drop() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO journal "
             "(thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', "
-            "jsonb_build_object('turn', NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail), "
-            "NEW.done_at WHERE 1 = 1; RETURN NULL; END $$"
+            "jsonb_build_object('turn', NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, "
+            "'into', NEW.into_turn), NEW.done_at WHERE 1 = 1; RETURN NULL; END $$"
         ),
         (
             "CREATE TRIGGER note_drop AFTER UPDATE OF status ON turns FOR EACH ROW WHEN (OLD.status <> "
