@@ -85,6 +85,11 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
                 "schedule": settings.pulse,
                 "options": {"queue": "system", "expires": settings.pulse},
             },
+            "project": {
+                "task": "system.project",
+                "schedule": settings.project,
+                "options": {"queue": "system", "expires": settings.project},
+            },
         },
         "timezone": "UTC",
         "enable_utc": True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -85,6 +86,20 @@ class Settings(BaseSettings):
     max_text_bytes: int = Field(default=256 * 1024, ge=1)
     max_meta_bytes: int = Field(default=64 * 1024, ge=1)
 
+    project: float = Field(default=1.0, gt=0)
+    bus_keep: int = Field(default=100_000, ge=1)
+    bus_keep_of_run: int = Field(default=10_000, ge=1)
+    bus_keep_seconds: int = Field(default=86_400, ge=1)
+
+    delivery_attempts: int = Field(default=12, ge=1)
+    delivery_first: float = Field(default=5.0, gt=0)
+    delivery_longest: float = Field(default=3600.0, gt=0)
+    delivery_timeout: float = Field(default=10.0, gt=0)
+    deliveries_at_once: int = Field(default=16, ge=1)
+    deliveries_to_one: int = Field(default=4, ge=1)
+    webhook_secret: SecretStr | None = None  # signs replies to reply targets that name a URL
+    webhook_allow: Annotated[tuple[str, ...], NoDecode] = ()  # private networks that such a URL may lie in
+
     tool_time_limit: int = Field(default=900, gt=0)
     soft_shutdown: float = Field(default=25.0, ge=0)
     host: str = "127.0.0.1"
@@ -97,7 +112,14 @@ class Settings(BaseSettings):
     def _prefix_ends_with_colon(cls, value: str) -> str:
         return value if value.endswith(":") else f"{value}:"
 
-    @field_validator("intake_queues", "loops", mode="before")
+    @field_validator("webhook_allow")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for network in value:
+            ip_network(network)  # says what is wrong with it
+        return value
+
+    @field_validator("intake_queues", "loops", "webhook_allow", mode="before")
     @classmethod
     def _names_with_commas(cls, value: object) -> object:
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value

@@ -7,13 +7,27 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.bus import BusRules
+from chordage.orchestrator.core.delivering import DeliveryRules
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.core.queue_bounds import QueueBound
 from chordage.orchestrator.gateways.channels.none import NoChannels
+from chordage.orchestrator.gateways.channels.webhook import Webhook
 from chordage.orchestrator.gateways.holding import Held
-from chordage.orchestrator.gateways.ports import Agents, Channels, Clock, Events, Locks, Models, OutputForm, Tools
+from chordage.orchestrator.gateways.ports import (
+    Agents,
+    Bus,
+    Channel,
+    Channels,
+    Clock,
+    Events,
+    Locks,
+    Models,
+    OutputForm,
+    Tools,
+)
 from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.store.tx import Store
@@ -37,10 +51,14 @@ class Runtime:
     bounds: Bounds = field(default_factory=Bounds)
     queue_bounds: Mapping[Group, QueueBound] = field(default_factory=dict)  # of the groups that have one
     held: Held = field(default_factory=Held)
-    channels: Channels = field(default_factory=NoChannels)
     crews: Callable[[AgentSpec], Crew] = lambda _agent: NOBODY  # the plugins of an agent
     work: RoomWork | None = None  # tasks, chores and the will
     outputs: Callable[[AgentSpec], OutputForm | None] = lambda _agent: None  # what its final answer has to be
+    channels: Channels = field(default_factory=NoChannels)
+    web_hooks: Channel = field(default_factory=Webhook)  # of reply targets that name a URL
+    bus: Bus | None = None  # None: there is no Redis
+    bus_rules: BusRules = field(default_factory=BusRules)
+    delivery: DeliveryRules = field(default_factory=DeliveryRules)
 
     def now(self) -> datetime:
         return self.clock()

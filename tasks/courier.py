@@ -15,7 +15,7 @@ from kombu import Producer
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from chordage.orchestrator.core.groups import SYSTEM_QUEUE
+from chordage.orchestrator.core.groups import DELIVERY_QUEUE, SYSTEM_QUEUE
 from chordage.orchestrator.core.intents import (
     Advance,
     CallModel,
@@ -23,8 +23,10 @@ from chordage.orchestrator.core.intents import (
     CallTools,
     CancelTurn,
     CommitRound,
+    Deliver,
     Dispatch,
     Intent,
+    Project,
     StepOn,
 )
 from chordage.tasks import names
@@ -85,6 +87,10 @@ class Courier:
                 self._wake(names.CANCEL, SYSTEM_QUEUE, turn=turn_id, reason=reason)
             case StepOn(run_id=run_id, group=group):
                 self._wake(names.STEP_ON, group.queue, run=run_id)
+            case Project():
+                self._wake(names.PROJECT, SYSTEM_QUEUE)
+            case Deliver():
+                self._wake(names.DELIVER, DELIVERY_QUEUE)
             case CallTools():
                 self._fan_out(intent)
             case _:

@@ -107,3 +107,11 @@ def register(app: Celery, base: type[StageTask]) -> None:
     @app.task(name=names.PULSE, base=base, bind=True, shared=False)
     def pulse(self: StageTask) -> None:
         self.courier.send(stages.tick(self.runtime))
+
+    @app.task(name=names.PROJECT, base=base, bind=True, shared=False)
+    def project(self: StageTask) -> None:
+        self.courier.send(stages.project(self.runtime))
+
+    @app.task(name=names.DELIVER, base=base, bind=True, shared=False)
+    def deliver(self: StageTask) -> None:
+        self.courier.send(stages.deliver(self.runtime))

@@ -12,20 +12,25 @@ from redis.exceptions import RedisError
 from chordage.config import settings as config
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.agent import ToolSpec
+from chordage.orchestrator.core.bus import BusRules
+from chordage.orchestrator.core.delivering import DeliveryRules
 from chordage.orchestrator.core.errors import ConfigError, RoomError, Unavailable
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
+from chordage.orchestrator.gateways.channels.webhook import Webhook, secret_of
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp import McpServer
 from chordage.orchestrator.gateways.models import ModelCatalog, providers_from_tables
 from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks
 from chordage.orchestrator.gateways.ports import Events, Locks
+from chordage.orchestrator.gateways.redis_bus import RedisBus
 from chordage.orchestrator.gateways.redis_events import RedisEvents
 from chordage.orchestrator.gateways.redis_locks import RedisLocks
 from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.tools.addresses import Guard
 from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.loading import Crews
 from chordage.orchestrator.runtime import Runtime
@@ -37,6 +42,9 @@ from chordage.orchestrator.strategies.loading import names as strategies
 def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
     room = room_from(settings)
     locks, events = _redis_ports(settings) if with_redis else (NoLocks(), NoEvents())
+    bus_rules = BusRules(
+        keep=settings.bus_keep, keep_of_run=settings.bus_keep_of_run, keep_seconds=settings.bus_keep_seconds
+    )
     return Runtime(
         store=Store(settings.database, pool_size=settings.pool_size),
         agents=room,
@@ -57,6 +65,17 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
             seconds=settings.lease, beat=settings.beat, sweep=settings.sweep, poison_after=settings.poison_after
         ),
         bounds=Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes),
+        web_hooks=_web_hooks(settings),
+        bus=RedisBus(redis_from(settings), prefix=settings.prefix, rules=bus_rules) if with_redis else None,
+        bus_rules=bus_rules,
+        delivery=DeliveryRules(
+            attempts=settings.delivery_attempts,
+            first=settings.delivery_first,
+            longest=settings.delivery_longest,
+            timeout=settings.delivery_timeout,
+            at_once=settings.deliveries_at_once,
+            to_one=settings.deliveries_to_one,
+        ),
     )
 
 
@@ -104,6 +123,12 @@ def _redis_ports(settings: Settings) -> tuple[Locks, Events]:
         RedisLocks(client, prefix=settings.prefix, lease=settings.lease),
         RedisEvents(client, prefix=settings.prefix),
     )
+
+
+def _web_hooks(settings: Settings) -> Webhook:
+    given = settings.webhook_secret
+    secret = secret_of(given.get_secret_value(), "CHORDAGE_WEBHOOK_SECRET") if given else None
+    return Webhook(secret=secret, guard=Guard(settings.webhook_allow), timeout=settings.delivery_timeout)
 
 
 def check_services(settings: Settings, *, with_redis: bool = True) -> None:

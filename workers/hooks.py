@@ -20,6 +20,7 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.tasks.courier import Courier
 from chordage.workers.bootstrap import check_services, redis_from
 from chordage.workers.deafness import Watch
+from chordage.workers.projecting import Projections
 
 log = structlog.get_logger()
 
@@ -30,6 +31,7 @@ FIRST_BEAT = 2.0  # work that lasts longer than this is put on record
 def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
     beats = Beats(settings, runtime)
     sweeps = Sweeps(app, settings, runtime)
+    projections = Projections(app, settings, runtime)
 
     @signals.setup_logging.connect(weak=False)
     def set_up_logging(**_: Any) -> None:
@@ -50,6 +52,7 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
     def ready(sender: Any, **_: Any) -> None:
         beats.start()
         sweeps.start()
+        projections.start()
         Watch(app, settings, sender).start()
 
     @signals.worker_process_shutdown.connect(weak=False)
@@ -64,6 +67,7 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
     def shutting_down(**_: Any) -> None:
         """What only waits for a model is handed over at once; tools are given the time that Celery gives them."""
         sweeps.stop()
+        projections.stop()
         runtime().held.hand_over()
 
 

@@ -27,9 +27,11 @@ from chordage.orchestrator.core.intents import (
     CallTools,
     CancelTurn,
     CommitRound,
+    Deliver,
     Dispatch,
     Hint,
     Intent,
+    Project,
     StepOn,
 )
 from chordage.orchestrator.core.status import TurnStatus
@@ -100,6 +102,8 @@ def _follow(rt: Runtime, intent: Intent) -> list[Intent]:
             return stages.dispatch(rt, group, hint, only=True)
         case Dispatch():
             return []  # the end of our turn lets another begin: that one is not ours
+        case Project() | Deliver():
+            return []  # what leaves is the fleet's to send
         case other:
             assert_never(other)
 

@@ -13,6 +13,7 @@ ChordageError
 │   ├── QueueFull            a group takes no more for now; says after how many seconds to try again
 │   ├── Undeliverable        a channel refuses a reply for good: trying again would not help
 │   └── Unavailable          a service we need does not answer
+│       ├── TryLater         it answers, and says when it will take what we have
 │       └── WrongSchema      the database is older or newer than this code
 ├── ModelFailed              all attempts at a model call failed; carries the attempts
 ├── HandedOver               this process is stopping: somebody else shall do this work
@@ -109,6 +110,18 @@ class Undeliverable(UserError):
 
 class Unavailable(UserError):
     """A service that is needed does not answer."""
+
+
+class TryLater(Unavailable):
+    """The other side wants to be asked again later."""
+
+    def __init__(self, message: str, seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.args = (message, seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class WrongSchema(Unavailable):

@@ -28,9 +28,10 @@ class Group(StrEnum):
 
 
 SYSTEM_QUEUE = "system"
+DELIVERY_QUEUE = "delivery"  # apart from `system`, because whoever delivers waits for receivers
 DEFAULT_BUDGETS = {Group.CHAT: 64, Group.TASK: 8, Group.CHORE: 2, Group.WILL: 1}
 
 # The order of consumption. `system` first: its work is tiny, and rescue must not starve behind what it rescues.
 TURN_QUEUES = tuple(group.queue for group in Group)
 TOOL_QUEUES = tuple(group.tools_queue for group in Group)
-ALL_QUEUES = (SYSTEM_QUEUE, *(queue for group in Group for queue in (group.queue, group.tools_queue)))
+ALL_QUEUES = (SYSTEM_QUEUE, DELIVERY_QUEUE, *(queue for group in Group for queue in (group.queue, group.tools_queue)))

@@ -97,4 +97,14 @@ class StepOn:
     group: Group
 
 
-Intent = Dispatch | Advance | CallModel | CallTools | CallTool | CommitRound | CancelTurn | StepOn
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Project:
+    """Copy more of the journal to the bus."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deliver:
+    """Send what is due to leave."""
+
+
+Intent = Dispatch | Advance | CallModel | CallTools | CallTool | CommitRound | CancelTurn | StepOn | Project | Deliver

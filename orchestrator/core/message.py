@@ -11,6 +11,7 @@ from typing import Any
 
 from chordage.orchestrator.core import turn_limits
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
+from chordage.orchestrator.core.delivering import check_target
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message_threads import check_thread
@@ -107,6 +108,7 @@ def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
         raise InvalidMessage("not_before is not before deadline: the turn could never start", field="not_before")
     if request.reply_target is not None:
         _check_json("reply_target", request.reply_target, bounds.meta_bytes)
+        check_target(request.reply_target)
 
 
 def _check_step(request: TurnRequest) -> None:

@@ -43,6 +43,25 @@ class Checkpoint(StrEnum):
     RUN_INTERRUPTED = "RunInterrupted"
     ROLLED_BACK = "RolledBack"  # what the run said has left the history
     RUN_FINISHED = "RunFinished"
+    # Notes: what the fleet is to know of and no run has a checkpoint for. Their `run_id` is the id of their subject.
+    TURN_QUEUED = "TurnQueued"
+    TURN_DROPPED = "TurnDropped"  # it ended, and never had a run
+    CALL_SUSPENDED = "CallSuspended"
+    CALL_DECIDED = "CallDecided"
+    DELIVERED = "Delivered"
+    DELIVERY_DEAD = "DeliveryDead"
+
+
+NOTES = frozenset(
+    {
+        Checkpoint.TURN_QUEUED,
+        Checkpoint.TURN_DROPPED,
+        Checkpoint.CALL_SUSPENDED,
+        Checkpoint.CALL_DECIDED,
+        Checkpoint.DELIVERED,
+        Checkpoint.DELIVERY_DEAD,
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

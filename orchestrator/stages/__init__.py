@@ -15,6 +15,8 @@ from chordage.orchestrator.stages.step import step, step_on  # isort: skip
 from chordage.orchestrator.stages.heartbeat import beat  # isort: skip
 from chordage.orchestrator.stages.rescue import rescue  # isort: skip
 from chordage.orchestrator.stages.pulse import run_now, tick  # isort: skip
+from chordage.orchestrator.stages.project import project, rebuild_bus  # isort: skip
+from chordage.orchestrator.stages.deliver import deliver, retry_dead  # isort: skip
 
 __all__ = [
     "Admitted",
@@ -29,8 +31,12 @@ __all__ = [
     "cancel_turn",
     "commit_round",
     "decide",
+    "deliver",
     "dispatch",
+    "project",
+    "rebuild_bus",
     "rescue",
+    "retry_dead",
     "run_batch",
     "run_call",
     "run_now",

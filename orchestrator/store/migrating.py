@@ -11,6 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from chordage.orchestrator.core.errors import WrongSchema
+from chordage.orchestrator.store import schema_notes  # noqa: F401 - its triggers belong to the schema too
 from chordage.orchestrator.store.tx import Store
 
 ADVISORY_LOCK = 0x63686F7264  # any number that nobody else uses

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import RowMapping, and_, func, select, tuple_
 
-from chordage.orchestrator.core.records import Call, Checkpoint
+from chordage.orchestrator.core.records import NOTES, Call, Checkpoint
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.calls import COLUMNS as CALL_COLUMNS
 from chordage.orchestrator.store.calls import from_row as call_from_row
@@ -24,7 +24,7 @@ _QUEUED = (
 )
 _LAST_FACT = (
     select(journal.c.at)
-    .where(journal.c.thread_id == threads.c.id)
+    .where(journal.c.thread_id == threads.c.id, journal.c.kind.not_in([note.value for note in NOTES]))
     .order_by(journal.c.id.desc())
     .limit(1)
     .scalar_subquery()

@@ -31,6 +31,7 @@ from sqlalchemy import (
     text,
 )
 
+from chordage.orchestrator.core.delivering import DeliveryStatus
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, CallStatus, RunStatus, TurnStatus
 from chordage.orchestrator.core.suspending import SuspensionStatus
@@ -462,6 +463,7 @@ ops = Table(
     Column("at", Moment, nullable=False),
 )
 
+# What must leave, one row for each turn that somebody is to be told of.
 outbox = Table(
     "outbox",
     metadata,
@@ -469,10 +471,54 @@ outbox = Table(
     Column("thread_id", Id, nullable=False),
     Column("turn_id", Id, nullable=False, unique=True),
     Column("target", Json, nullable=False),
+    Column("receiver", String(300), nullable=False),  # who is not to be sent too much at once
     Column("body", Json, nullable=False),
     Column("created_at", Moment, nullable=False),
+    Column("position", Serial, nullable=False),  # the journal row that has to be on the bus before
+    Column("status", String(10), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("forgiven", Integer, nullable=False),  # attempts before somebody had a dead letter sent again
+    Column("next_at", Moment, nullable=False),  # when it is looked at next; of one in hand, when its lease runs out
+    Column("claim_token", String(100)),
+    Column("claim_worker", String(200)),
+    Column("error", Text),
     Column("sent_at", Moment),
+    Column("dead_at", Moment),
+    CheckConstraint(_among("status", DeliveryStatus), name="status"),
+    CheckConstraint("(status = 'sent') = (sent_at IS NOT NULL)", name="sent_has_time"),
+    CheckConstraint("(status = 'dead') = (dead_at IS NOT NULL)", name="dead_has_time"),
     sqlite_autoincrement=True,
+)
+_PENDING = text("status = 'pending'")
+Index(
+    "ix_outbox_due",
+    outbox.c.receiver,
+    outbox.c.next_at,
+    outbox.c.id,
+    sqlite_where=_PENDING,
+    postgresql_where=_PENDING,
+)
+Index("ix_outbox_line", outbox.c.thread_id, outbox.c.id, sqlite_where=_PENDING, postgresql_where=_PENDING)
+_IN_HAND = text("status = 'pending' AND claim_token IS NOT NULL")
+Index("ix_outbox_in_hand", outbox.c.receiver, sqlite_where=_IN_HAND, postgresql_where=_IN_HAND)
+_DEAD = text("status = 'dead'")
+Index("ix_outbox_dead", outbox.c.id, sqlite_where=_DEAD, postgresql_where=_DEAD)
+
+# How far the journal is on the bus, and who copies it there.
+projection = Table(
+    "projection",
+    metadata,
+    Column("name", String(20), primary_key=True),
+    Column("bus", Id, nullable=False),  # of this database: by it Redis knows whose bus it has
+    Column("generation", Integer, nullable=False),  # one more each time the bus is built anew
+    Column("position", Serial, nullable=False),
+    Column("moved_at", Moment),
+    Column("claim_token", String(100)),
+    Column("claim_worker", String(200)),
+    Column("lease_until", Moment),  # of a claim; without one, not to be tried before
+    Column("failures", Integer, nullable=False),
+    Column("error", Text),
+    Column("error_at", Moment),
 )
 
 # The predicates of the partial indexes, for the statements that are to use them.
@@ -488,4 +534,5 @@ QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)
 STEERING_TURNS = and_(QUEUED_TURNS, has(turns.c.steers, 1))
 KEYED_TURNS = and_(QUEUED_TURNS, turns.c.coalesce_key.is_not(None))
 OPEN_WILLS = and_(turns.c.origin == literal_column("'will'"), has(turns.c.status, TurnStatus.ACTIVE, TurnStatus.QUEUED))
+PENDING_DELIVERIES = has(outbox.c.status, DeliveryStatus.PENDING)
 READY_TURNS = and_(QUEUED_TURNS, has(turns.c.ready, 1))

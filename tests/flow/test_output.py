@@ -34,7 +34,7 @@ def play(world, *replies, form=None, **submitted) -> views.TurnView:
 
 @pytest.mark.parametrize("strategy", ["react", "direct"])
 def test_an_answer_that_fits_is_kept_with_the_end_of_its_run(world, strategy):
-    turn = play(world, GOOD, strategy=strategy, reply_target={"to": "me"})
+    turn = play(world, GOOD, strategy=strategy, reply_target={"channel": "me"})
 
     assert (turn.disposition, turn.reason, turn.answer, turn.output) == ("answered", "natural_end", GOOD, {"n": 7})
     assert last_end(world)["output"] == {"n": 7}
@@ -69,7 +69,7 @@ def test_the_model_is_told_what_was_wrong_behind_what_it_said(world):
 
 @pytest.mark.parametrize("strategy", ["react", "direct"])
 def test_a_second_answer_that_does_not_fit_ends_the_run_with_what_is_wrong_and_where(world, strategy):
-    turn = play(world, PROSE, BAD, strategy=strategy, reply_target={"to": "me"})
+    turn = play(world, PROSE, BAD, strategy=strategy, reply_target={"channel": "me"})
 
     assert (turn.disposition, turn.reason, turn.code) == ("failed", "error", "output_invalid")
     assert turn.detail == f"the answer is not the demanded output, also after one repair: {WRONG}"

@@ -370,7 +370,7 @@ def test_the_agent_may_say_that_messages_steer(world: World) -> None:
 
 def test_whoever_is_to_be_told_learns_into_which_run_it_went(world: World) -> None:
     world.models.script = a_round_then_all_it_heard
-    in_the_first_call(world, lambda: steer(world, "mind this", reply_target={"to": "me"}))
+    in_the_first_call(world, lambda: steer(world, "mind this", reply_target={"channel": "me"}))
     world.submit("do it")
     world.run_dry()
 

@@ -22,11 +22,14 @@ from chordage.orchestrator.core.intents import (
     CallTools,
     CancelTurn,
     CommitRound,
+    Deliver,
     Dispatch,
     Intent,
+    Project,
     StepOn,
 )
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.records import NOTES
 from chordage.orchestrator.core.stepping import Verb
 from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from chordage.orchestrator.runtime import Runtime
@@ -188,6 +191,10 @@ class World:
                 return stages.cancel_turn(rt, turn_id, reason)[1]
             case CallTools():
                 return self._fan_out(intent)
+            case Project():
+                return stages.project(rt)
+            case Deliver():
+                return stages.deliver(rt)
 
     def _fan_out(self, fan: CallTools) -> list[Intent]:
         """What a chord does while nothing goes wrong: its body fires when the last of its headers has returned."""
@@ -236,6 +243,8 @@ class World:
     def rows(self, table: str, **where: object) -> list[dict[str, object]]:
         chosen = schema.metadata.tables[table]
         found = select(chosen).where(*(chosen.c[name] == value for name, value in where.items()))
+        if table == "journal" and "kind" not in where:  # what runs have committed; notes are asked for by their kind
+            found = found.where(chosen.c.kind.not_in([note.value for note in NOTES]))
         with self.store.read() as tx:
             return [dict(row._mapping) for row in tx.execute(found.order_by(*chosen.primary_key.columns))]
 

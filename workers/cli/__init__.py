@@ -30,6 +30,8 @@ COMMANDS: dict[str, str] = {
     "deny": "Turn calls that wait down.",
     "decide": "Store a list of decisions, all of them or none.",
     "cancel": "Cancel a turn.",
+    "deliveries": "List the replies that leave, and send dead letters again.",
+    "bus": "Show how far the streams in Redis are, or build them anew.",
     "compact": "Have the older part of a thread summed up.",
     "worker": "Start one worker.",
     "web": "Start the HTTP server.",

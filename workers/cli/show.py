@@ -37,11 +37,18 @@ def _found(store: Store, some_id: str, limit: int) -> dict[str, Any]:
         case Subject.TURN:
             turn = views.turn(store, some_id)
             run = views.run(store, turn.run_id) if turn.run_id else None
-            return {"kind": subject, "turn": turn, "run": run, "driven": views.driven(store, turn.id)}
+            return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.id)}
         case Subject.RUN:
             run = views.run(store, some_id)
             turn = views.turn(store, run.turn_id)
-            return {"kind": subject, "turn": turn, "run": run, "driven": views.driven(store, turn.id)}
+            return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.id)}
         case Subject.THREAD:
             said = views.history(store, some_id, limit=limit)
             return {"kind": subject, "thread": views.thread(store, some_id), "history": said}
+
+
+def _beside(store: Store, turn_id: str) -> dict[str, Any]:
+    """What its consumer did, and what left for whoever is to be told."""
+    from chordage.orchestrator import views
+
+    return {"driven": views.driven(store, turn_id), "delivery": views.delivery_of(store, turn_id)}

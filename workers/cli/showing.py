@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from chordage.orchestrator.views import Remark, ThreadView, TurnView
+from chordage.orchestrator.core.delivering import DeliveryStatus
+from chordage.orchestrator.views import DeliveryView, Remark, ThreadView, TurnView
 from chordage.workers.cli.showing_calls import call_lines, indented, moment, short, span
 from chordage.workers.cli.showing_driven import driven_lines
 from chordage.workers.cli.showing_steps import run_lines
@@ -26,8 +27,23 @@ def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
         yield from run_lines(run)
     if (driven := found.get("driven")) is not None:
         yield from driven_lines(driven)
+    if (delivery := found.get("delivery")) is not None:
+        yield _delivery(delivery)
     if turn.answer:
         yield from _said(turn.agent, turn.answer)
+
+
+def _delivery(one: DeliveryView) -> str:
+    """The last step of a turn, which no run knows of."""
+    tried = f"{one.attempts} attempts" if one.attempts != 1 else "1 attempt"
+    match one.status:
+        case DeliveryStatus.SENT:
+            became = f"sent after {tried}" + (f", {moment(one.sent_at)}" if one.sent_at else "")
+        case DeliveryStatus.DEAD:
+            became = f"given up after {tried}: {one.error}; `chordage deliveries retry {one.id}` sends it again"
+        case DeliveryStatus.PENDING:
+            became = f"pending, {tried}" + (f", the last: {one.error}" if one.error else "")
+    return f"  -  delivery {one.id} to {one.to}: {became}"
 
 
 def _pair(name: str, *values: object) -> str:

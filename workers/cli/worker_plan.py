@@ -9,7 +9,7 @@ from enum import StrEnum
 import click
 
 from chordage.config.settings import Settings
-from chordage.orchestrator.core.groups import ALL_QUEUES, SYSTEM_QUEUE, Group
+from chordage.orchestrator.core.groups import ALL_QUEUES, DELIVERY_QUEUE, SYSTEM_QUEUE, Group
 
 
 class Role(StrEnum):
@@ -72,7 +72,7 @@ def queues_of(role: Role, settings: Settings, served: tuple[str, ...] | None = N
     """In the order in which they are served. Intake is as little work as `system`, and must not wait behind turns.
     `served`: only these groups, and `system` with the intake only where it is among them.
     """
-    shared = (SYSTEM_QUEUE, *settings.intake_queues)
+    shared = (SYSTEM_QUEUE, DELIVERY_QUEUE, *settings.intake_queues)
     names = (SYSTEM_QUEUE, *Group) if served is None else served
     of_groups = [group for group in Group if group.value in names]
     queues: list[str] = [] if role is Role.TOOLS or SYSTEM_QUEUE not in names else [*shared]

@@ -59,8 +59,8 @@ class WebGetter:
         """The page, or where a redirect leads."""
         parts = checked_url(url)
         connection = self._connection(parts)
-        with _closed_at(deadline, connection):
-            connection.request("GET", _target(parts), headers=_HEADERS)
+        with closed_at(deadline, connection):
+            connection.request("GET", target_of(parts), headers=_HEADERS)
             response = connection.getresponse()
             onward = response.getheader("Location")
             if response.status in REDIRECTS and onward:
@@ -96,7 +96,7 @@ class WebGetter:
 
 
 @contextmanager
-def _closed_at(deadline: float, connection: http.client.HTTPConnection) -> Iterator[None]:
+def closed_at(deadline: float, connection: http.client.HTTPConnection) -> Iterator[None]:
     """Cut the line at the deadline: a server that sends a byte now and then never runs into a socket's own timeout."""
     watch = threading.Timer(max(0.0, deadline - time.monotonic()), checked_connections.cut, [connection])
     watch.daemon = True
@@ -132,7 +132,7 @@ def checked_url(url: str) -> SplitResult:
     return parts
 
 
-def _target(parts: SplitResult) -> str:
+def target_of(parts: SplitResult) -> str:
     path = quote(parts.path or "/", safe=_SAFE)
     return f"{path}?{quote(parts.query, safe=_SAFE)}" if parts.query else path
 

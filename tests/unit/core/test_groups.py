@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from chordage.orchestrator.core.groups import ALL_QUEUES, DEFAULT_BUDGETS, SYSTEM_QUEUE, TOOL_QUEUES, TURN_QUEUES, Group
+from chordage.orchestrator.core.groups import (
+    ALL_QUEUES,
+    DEFAULT_BUDGETS,
+    DELIVERY_QUEUE,
+    SYSTEM_QUEUE,
+    TOOL_QUEUES,
+    TURN_QUEUES,
+    Group,
+)
 
 
 def test_chat_is_served_first_and_will_last():
@@ -26,7 +34,7 @@ def test_queues_stand_in_the_order_of_rank():
 
 def test_system_is_served_before_every_other_queue():
     assert ALL_QUEUES[0] == SYSTEM_QUEUE
-    assert sorted(ALL_QUEUES) == sorted({SYSTEM_QUEUE, *TURN_QUEUES, *TOOL_QUEUES})
+    assert sorted(ALL_QUEUES) == sorted({SYSTEM_QUEUE, DELIVERY_QUEUE, *TURN_QUEUES, *TOOL_QUEUES})
     assert [name for name in ALL_QUEUES if name in TURN_QUEUES] == list(TURN_QUEUES)
 
 

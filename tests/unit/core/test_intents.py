@@ -10,7 +10,7 @@ import pytest
 
 from chordage.orchestrator.core import intents
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Advance, CallTools, CancelTurn, Dispatch, Intent
+from chordage.orchestrator.core.intents import Advance, CallTools, CancelTurn, Deliver, Dispatch, Intent, Project
 
 KINDS = get_args(Intent)
 SMALL = {str, int, Group, NoneType}
@@ -42,7 +42,8 @@ def test_an_intent_carries_ids_and_numbers_and_no_facts(kind):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_intent_knows_the_group_whose_queue_it_goes_to(kind):
-    assert kind is CancelTurn or get_type_hints(kind)["group"] is Group, "what is cancelled goes by the system's queue"
+    of_the_fleet = {CancelTurn, Deliver, Project}  # by the system's queue, and that of deliveries
+    assert kind in of_the_fleet or get_type_hints(kind)["group"] is Group
 
 
 def test_the_same_intent_twice_is_the_same_value():

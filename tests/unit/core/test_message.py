@@ -185,12 +185,12 @@ def test_channel_and_tenant_can_be_stored(bad):
 
 @pytest.mark.parametrize("bad", ["\x00", HALF, float("nan"), object()], ids=["nul", "half a pair", "nan", "object"])
 def test_a_reply_target_can_be_stored(bad):
-    assert accepted(reply_target={"address": "42"})
-    assert refused(reply_target={"address": bad}).field == "reply_target"
+    assert accepted(reply_target={"channel": "42"})
+    assert refused(reply_target={"channel": bad}).field == "reply_target"
 
 
 def test_a_reply_target_is_no_larger_than_meta():
-    error = refused(Bounds(meta_bytes=20), reply_target={"address": "x" * 20})
+    error = refused(Bounds(meta_bytes=20), reply_target={"channel": "x" * 20})
 
     assert (error.field, error.too_large) == ("reply_target", True)
 

@@ -1,0 +1,130 @@
+"""What the bus is told: from a row of the journal to entries of streams. Pure, so that a bus built anew is the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from chordage.orchestrator.core.reasons import Ending, Reason, disposition_of
+from chordage.orchestrator.core.records import Checkpoint
+from chordage.orchestrator.core.status import Disposition
+
+LONGEST = 64 * 1024  # characters of the data of an entry; what is longer is left to the truth
+
+_KIND = {
+    Checkpoint.USER_MESSAGE: "run.started",
+    Checkpoint.ASSISTANT_TURN: "model.replied",
+    Checkpoint.PLAN: "plan.made",
+    Checkpoint.TOOL_RESULTS: "tools.settled",
+    Checkpoint.OUTPUT_REFUSED: "output.refused",
+    Checkpoint.COMPACTED: "history.compacted",
+    Checkpoint.COMPACTION_FAILED: "compaction.failed",
+    Checkpoint.REPLY_HELD: "run.held",
+    Checkpoint.CLIENT_MESSAGES: "client.messages",
+    Checkpoint.CLIENT_STEERS: "client.steered",
+    Checkpoint.RUN_WAITING: "run.waiting",
+    Checkpoint.RUN_INTERRUPTED: "run.interrupted",
+    Checkpoint.ROLLED_BACK: "run.rolled_back",
+    Checkpoint.RUN_FINISHED: "run.finished",
+    Checkpoint.TURN_QUEUED: "turn.queued",
+    Checkpoint.TURN_DROPPED: "turn.ended",
+    Checkpoint.CALL_SUSPENDED: "call.suspended",
+    Checkpoint.CALL_DECIDED: "call.decided",
+    Checkpoint.DELIVERED: "delivery.sent",
+    Checkpoint.DELIVERY_DEAD: "delivery.dead",
+}
+# What the fleet's stream carries. Of a message only that there is one: what was said is on the stream of its run.
+_FOR_ALL = frozenset(
+    {"run.started", "run.waiting", "run.held", "run.finished", "turn.queued", "turn.steered", "turn.ended",
+     "call.suspended", "call.decided", "delivery.sent", "delivery.dead"}
+)  # fmt: skip
+_WORDS = frozenset({"text", "parts", "output", "attempts"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BusRules:
+    keep: int = 100_000  # entries of the fleet's stream
+    keep_of_run: int = 10_000  # entries of the stream of a run
+    keep_seconds: int = 86_400  # the stream of a run goes this long after its last entry
+    batch: int = 200  # journal rows at once
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """How far the bus of a database is: the same in SQL and in Redis, unless one of them has lost something."""
+
+    bus: str
+    generation: int
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """A journal row, and whom its run belongs to."""
+
+    id: int
+    thread_id: str
+    run_id: str
+    step: int
+    kind: Checkpoint
+    body: Mapping[str, Any]
+    at: datetime
+    turn_id: str | None  # the turn that started the run; none of a note
+    agent: str | None
+    group: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BusEntry:
+    position: int
+    id: str
+    run: str | None  # of whose stream; None: the fleet's
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+def entries_of(fact: Fact) -> list[BusEntry]:
+    """In the order in which they are to be written. Ids are made of the position: `<journal id>-<number>`."""
+    kind = "turn.steered" if fact.kind is Checkpoint.USER_MESSAGE and fact.step else _KIND[fact.kind]
+    run = fact.run_id if fact.turn_id else fact.body.get("run")
+    turn = fact.body.get("turn") or fact.turn_id
+    made = []
+    if run:
+        made.append(_entry(fact, 0, run, kind, run, turn, fact.body))
+    if kind in _FOR_ALL:
+        plain = {name: value for name, value in fact.body.items() if name not in _WORDS}
+        made.append(_entry(fact, 0, None, kind, run, turn, plain))
+    if (disposition := _disposition(fact, kind)) is not None:
+        told = {"disposition": disposition.value, **_why(fact)}
+        made.append(_entry(fact, 1, None, "turn.ended", run, turn, told))
+    return made
+
+
+def _disposition(fact: Fact, kind: str) -> Disposition | None:
+    """How a turn ended whose end is told by its run."""
+    if kind == "turn.steered":
+        return Disposition.STEERED
+    if kind != "run.finished":
+        return None
+    why = _why(fact)
+    return disposition_of(Ending(reason=Reason(why["reason"]), code=why.get("code"), detail=why.get("detail")))
+
+
+def _why(fact: Fact) -> dict[str, Any]:
+    return {name: fact.body[name] for name in ("reason", "code", "detail") if fact.body.get(name) is not None}
+
+
+def _entry(
+    fact: Fact, number: int, stream: str | None, kind: str, run: str | None, turn: str | None, data: Mapping[str, Any]
+) -> BusEntry:
+    text = json.dumps(data, separators=(",", ":"))
+    fields = {
+        "kind": kind, "fact": "1", "thread": fact.thread_id, "run": run, "turn": turn,
+        "agent": fact.agent or fact.body.get("agent"), "group": fact.group or fact.body.get("group"),
+        "step": str(fact.step) if run else None, "at": fact.at.isoformat(),
+        "data": text if len(text) <= LONGEST else json.dumps({"left_out": len(text)}),
+    }  # fmt: skip
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return BusEntry(position=fact.id, id=f"{fact.id}-{number}", run=stream, fields=kept)

@@ -1,0 +1,116 @@
+"""The bus in Redis: streams of facts, and a mark that says whose they are and how far.
+
+Entries and mark are written by one script, so they are never apart: what is at or before the mark's position is passed
+over, and where the mark is not what the writer believes, nothing is written. A Redis that was emptied has no mark; one
+that came back with an older state has one with an older position. Both are seen before anything is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from chordage.orchestrator.core.bus import BusEntry, BusRules, Mark
+from chordage.orchestrator.core.errors import Unavailable
+
+# KEYS: the mark, the streams. ARGV: bus, generation, from, to, entries kept of the first stream and of each other,
+# seconds; then each entry as position, number of its stream, id, number of values, values.
+PUBLISH = """
+local mark = redis.call('HMGET', KEYS[1], 'bus', 'generation', 'position')
+if mark[1] ~= ARGV[1] or mark[2] ~= ARGV[2] or tonumber(mark[3]) < tonumber(ARGV[3]) then return mark end
+local reached, at = tonumber(mark[3]), 8
+while at <= #ARGV do
+  local position, stream, id, width = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3])
+  if position > reached then
+    local keep = stream == 1 and ARGV[5] or ARGV[6]
+    local done = redis.pcall('XADD', KEYS[stream + 1], 'MAXLEN', '~', keep, id, unpack(ARGV, at + 4, at + 3 + width))
+    if type(done) == 'table' and done.err and not string.find(done.err, 'equal or smaller') then return done end
+    if stream > 1 then redis.call('EXPIRE', KEYS[stream + 1], ARGV[7]) end
+  end
+  at = at + 4 + width
+end
+if tonumber(ARGV[4]) > reached then redis.call('HSET', KEYS[1], 'position', ARGV[4]) end
+return redis.call('HMGET', KEYS[1], 'bus', 'generation', 'position')
+"""
+
+
+class RedisBus:
+    def __init__(self, client: Redis, *, prefix: str, rules: BusRules) -> None:
+        self._redis = client
+        self._mark = f"{prefix}bus:mark"
+        self._fleet = fleet_stream(prefix)
+        self._runs = run_stream(prefix, "")
+        self._rules = rules
+        self._script = client.register_script(PUBLISH)
+
+    def mark(self) -> Mark | None:
+        with _named():
+            found: Any = self._redis.hmget(self._mark, "bus", "generation", "position")
+        return _read(found)
+
+    def begin(self, mark: Mark) -> None:
+        """The old mark goes first and the new one comes last: whoever still writes meanwhile is refused."""
+        with _named():
+            self._redis.delete(self._mark)
+            for names in _in_hundreds(self._redis.scan_iter(match=f"{_escaped(self._runs)}*", count=1000)):
+                self._redis.unlink(*names)
+            self._redis.delete(self._fleet)
+            fields: dict[Any, Any] = {"bus": mark.bus, "generation": mark.generation, "position": mark.position}
+            self._redis.hset(self._mark, mapping=fields)
+
+    def publish(self, mark: Mark, to: int, entries: Sequence[BusEntry]) -> Mark | None:
+        runs = list(dict.fromkeys(entry.run for entry in entries if entry.run is not None))
+        keys = [self._mark, self._fleet, *(self._runs + run for run in runs)]
+        number: dict[str | None, int] = {None: 1, **{run: place for place, run in enumerate(runs, 2)}}
+        rules = self._rules
+        told: list[str | int] = [
+            mark.bus, mark.generation, mark.position, to, rules.keep, rules.keep_of_run, rules.keep_seconds,
+        ]  # fmt: skip
+        for entry in entries:
+            told += [entry.position, number[entry.run], entry.id, 2 * len(entry.fields)]
+            told += [word for pair in entry.fields.items() for word in pair]
+        with _named():
+            found: Any = self._script(keys=keys, args=told)
+        return _read(found)
+
+
+def fleet_stream(prefix: str) -> str:
+    return f"{prefix}bus"
+
+
+def run_stream(prefix: str, run_id: str) -> str:
+    return f"{prefix}bus:run:{run_id}"
+
+
+def _read(found: list[Any]) -> Mark | None:
+    bus, generation, position = (value.decode() if isinstance(value, bytes) else value for value in found)
+    if bus is None or generation is None or position is None:
+        return None
+    return Mark(bus=bus, generation=int(generation), position=int(position))
+
+
+def _escaped(prefix: str) -> str:
+    return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in prefix)
+
+
+def _in_hundreds(names: Iterator[Any]) -> Iterator[list[Any]]:
+    batch: list[Any] = []
+    for name in names:
+        batch.append(name)
+        if len(batch) == 100:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except RedisError as error:
+        raise Unavailable(f"the bus in Redis does not take anything: {error}") from error

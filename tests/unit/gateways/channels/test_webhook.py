@@ -1,0 +1,112 @@
+"""Web hooks: what is sent, how it is signed, and what each answer means."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from chordage.orchestrator.core import signatures
+from chordage.orchestrator.core.channels import Outgoing
+from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
+from chordage.orchestrator.gateways.channels.webhook import Webhook, seconds_of, secret_of
+from chordage.orchestrator.gateways.tools.addresses import Guard
+from support.bus import WebReceiver
+
+REPLY = Outgoing(key="turn-1", thread_id="t", turn_id="turn-1", text="ok", body={"reason": "natural_end", "text": "ok"})
+HERE = Guard(("127.0.0.0/8",))
+
+
+@pytest.fixture
+def receiver():
+    made = WebReceiver()
+    yield made
+    made.close()
+
+
+def test_a_reply_is_one_signed_post_with_its_key(receiver):
+    Webhook(secret=b"s", guard=HERE).deliver({"url": f"{receiver.url}/in?x=1"}, REPLY)
+
+    ((path, headers, body),) = receiver.requests
+    told = json.loads(body)
+    assert (path, told["type"], told["turn_id"], told["thread_id"]) == ("/in?x=1", "turn.ended", "turn-1", "t")
+    assert (told["text"], told["reason"]) == ("ok", "natural_end")
+    assert headers["Idempotency-Key"] == headers["webhook-id"] == "turn-1"
+    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 5
+    expected = signatures.standard(b"s", "turn-1", int(headers["webhook-timestamp"]), body)
+    assert signatures.are_same(headers["webhook-signature"], expected)
+
+
+def test_without_a_secret_there_is_no_signature(receiver):
+    Webhook(guard=HERE).deliver({"url": receiver.url}, REPLY)
+    assert "webhook-signature" not in receiver.requests[0][1]
+
+
+def test_a_private_address_is_refused_for_good_unless_it_is_allowed(receiver):
+    with pytest.raises(Undeliverable, match="not a public address"):
+        Webhook().deliver({"url": receiver.url}, REPLY)
+    assert receiver.requests == []
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 404, 429, 500, 503])
+def test_other_answers_than_2xx_are_tried_again(receiver, status):
+    receiver.status = status
+    with pytest.raises(TryLater, match=f"answered {status}") as told:
+        Webhook(guard=HERE).deliver({"url": f"{receiver.url}/in?secret=1"}, REPLY)
+    assert told.value.seconds == (7 if status == 429 else None)
+    assert "secret" not in str(told.value)
+
+
+def test_gone_is_gone(receiver):
+    receiver.status = 410
+    with pytest.raises(Undeliverable, match="answered 410"):
+        Webhook(guard=HERE).deliver({"url": receiver.url}, REPLY)
+
+
+def test_who_does_not_answer_is_tried_again(receiver):
+    receiver.pause = lambda path: time.sleep(0.6)  # the fault itself
+    with pytest.raises(TryLater, match="does not answer"):
+        Webhook(guard=HERE, timeout=0.2).deliver({"url": receiver.url}, REPLY)
+    with pytest.raises(TryLater, match="does not answer"):
+        Webhook(guard=HERE).deliver({"url": "http://127.0.0.1:9/"}, REPLY)
+
+
+def test_a_channel_says_where_and_with_which_headers_and_polls_nothing(receiver):
+    options = {"url": f"{receiver.url}/room", "headers": {"X-Room": "1"}, "secret_env": "S"}
+    channel = Webhook.from_options(options, {"S": "whsec_" + base64.b64encode(b"s").decode()}, "channels.toml [a]")
+    channel.deliver({"chat": 42}, REPLY)
+    channel.close()
+
+    ((path, headers, body),) = receiver.requests
+    assert (path, headers["X-Room"], json.loads(body)["address"]) == ("/room", "1", {"chat": 42})
+    assert (channel.secret, channel.poll("c").cursor, channel.poll("c").messages) == (b"s", "c", ())
+    assert "whsec" not in repr(channel)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"url": "https://a.example", "retry": 1}, "no retry"),
+        ({}, "url is None"),
+        ({"url": "ftp://a"}, "http:// or https://"),
+        ({"url": "https://a.example", "headers": {"a": 1}}, "table of texts"),
+        ({"url": "https://a.example", "secret_env": "NOT_SET"}, "NOT_SET, and that variable is not set"),
+        ({"url": "https://a.example", "secret_env": "BAD"}, "no base64"),
+    ],
+)
+def test_broken_options_are_named_with_their_place(options, words):
+    with pytest.raises(RoomError, match=words) as told:
+        Webhook.from_options(options, {"BAD": "whsec_***"}, "channels.toml [a]")
+    assert "channels.toml [a]" in str(told.value)
+
+
+def test_retry_after_is_seconds_or_a_date():
+    assert (seconds_of(None), seconds_of("7"), seconds_of("soon")) == (None, 7.0, None)
+    later = seconds_of(format_datetime(datetime.now(UTC) + timedelta(seconds=90)))
+    assert later is not None
+    assert 80 < later <= 90
+    assert secret_of("plain", "X") == b"plain"
