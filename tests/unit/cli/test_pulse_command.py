@@ -1,0 +1,63 @@
+"""`chordage pulse`, as people and programs see it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from chordage.orchestrator.store import migrating
+from chordage.orchestrator.store.tx import Store
+from chordage.workers.cli import main
+from support.plain_room import forget_settings, write_room
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    forget_settings(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    write_room(tmp_path)
+    store = Store(f"sqlite:///{tmp_path}/execution.db")
+    migrating.upgrade(store)
+    store.close()
+    (tmp_path / "chores").mkdir()
+    (tmp_path / "chores/look.md").write_text("---\nevery: 5m\n---\nLook.\n")
+    return tmp_path
+
+
+def chordage(*arguments):
+    return CliRunner().invoke(main, arguments)
+
+
+def test_pulse_lists_what_there_is(room):
+    said = chordage("pulse")
+
+    assert said.exit_code == 0
+    assert said.stdout.split("\t")[:5] == ["chore:look", "new", "-", "-", "every 300 s"]
+
+
+def test_pulse_tells_faults_with_file_and_line_and_exits_with_one(room):
+    (room / "will.md").write_text("---\ncron: soon\n---\n")
+
+    said = chordage("pulse", "--json")
+
+    assert said.exit_code == 1
+    assert json.loads(said.stdout)["faults"][0].startswith("will.md:2: cron: ")
+    assert "chordage: will.md:2" in chordage("pulse").stderr
+
+
+def test_pulse_run_stores_a_turn_and_says_that_nobody_takes_it_up(room):
+    said = chordage("pulse", "run", "look")
+
+    assert said.exit_code == 0
+    assert "chordage dev" in said.stderr
+    again = chordage("pulse", "run", "look")
+    assert (again.exit_code, said.stdout.strip() in again.stderr) == (1, True)
+    assert json.loads(chordage("pulse", "--json").stdout)["items"][0]["under_way"] is True
+
+
+def test_pulse_run_of_nothing_says_what_there_is(room):
+    said = chordage("pulse", "run", "nothing")
+
+    assert (said.exit_code, "chore:look" in said.stderr) == (1, True)
