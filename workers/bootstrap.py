@@ -17,6 +17,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
+from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp import McpServer
 from chordage.orchestrator.gateways.models import ModelCatalog, providers_from_tables
@@ -45,6 +46,7 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
         events=events,
         clock=lambda: datetime.now(UTC),
         new_id=Ids(),
+        channels=channels_from(settings),
         worker=f"{socket.gethostname()}:{os.getpid()}",
         crews=Crews(),
         work=RoomWork(room.path),
@@ -74,6 +76,10 @@ def queue_bounds_from(settings: Settings) -> dict[Group, QueueBound]:
 
 def room_from(settings: Settings) -> Room:
     return Room(settings.room_path, environ=config.environment(), strategies=strategies())
+
+
+def channels_from(settings: Settings) -> RoomChannels:
+    return RoomChannels(settings.room_path, environ=config.environment())
 
 
 def models_of(room: Room) -> ModelCatalog:

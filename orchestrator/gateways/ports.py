@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
-from chordage.orchestrator.core.channels import Outgoing, Polled
+from chordage.orchestrator.core.channels import Outgoing, Polled, Terms
+from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.model import Prompt, Reply
 from chordage.orchestrator.core.suspending import Question
 
@@ -165,6 +166,13 @@ class Channels(Protocol):
     def get(self, name: str) -> Channel:
         """Raises NotFound, and RoomError for a binding that is broken."""
         ...
+
+    def terms(self, name: str) -> Terms:
+        """Raises the same."""
+        ...
+
+    def faults(self) -> list[RoomError]: ...
+    def close(self) -> None: ...
 
 
 Clock = Callable[[], datetime]

@@ -1,6 +1,7 @@
 """What the outside is shown of the truth. Read-only: a view changes nothing and decides nothing."""
 
 from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.channels import ChannelView, RefusedMessage, channel_row, channels
 from chordage.orchestrator.views.family import ChildView, queued_children
 from chordage.orchestrator.views.groups import GroupView, TenantView, groups
 from chordage.orchestrator.views.hints import answers
@@ -35,6 +36,7 @@ __all__ = [
     "AnswerView",
     "AttemptView",
     "CallView",
+    "ChannelView",
     "ChildView",
     "CompactionStep",
     "GroupLoad",
@@ -49,6 +51,7 @@ __all__ = [
     "PlanView",
     "PushedStep",
     "QuestionView",
+    "RefusedMessage",
     "Remark",
     "ReplayStep",
     "RunView",
@@ -67,6 +70,8 @@ __all__ = [
     "WaitStep",
     "answers",
     "as_json",
+    "channel_row",
+    "channels",
     "driven",
     "groups",
     "history",

@@ -33,6 +33,8 @@ COMMANDS: dict[str, str] = {
     "compact": "Have the older part of a thread summed up.",
     "worker": "Start one worker.",
     "web": "Start the HTTP server.",
+    "poll": "Fetch messages from the channels of channels.toml.",
+    "channels": "List channels, how far each was read, and what was refused.",
     "beat": "Start the clock that sends periodic work.",
     "flower": "Start Flower, a web page that watches the workers.",
     "hooks": "List the web hooks of the room; `hooks send` tries one.",

@@ -459,6 +459,7 @@ def upgrade() -> None:
     _index_same_work()
     groups = sa.table("groups", sa.column("name", sa.String))
     op.bulk_insert(groups, [{"name": name} for name in ("chat", "task", "chore", "will")])
+    _polls()
 
 
 def _pulse() -> None:
@@ -492,3 +493,33 @@ def _pulse() -> None:
         ("ix_pulse_gone", "gone_at", "state = 'gone'"),
     ):
         op.create_index(name, "pulse", [column], sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+
+
+def _polls() -> None:
+    counts = ("failures", "taken", "doubled", "refused", "passed_over")
+    op.create_table(
+        "polls",
+        sa.Column("name", ID, nullable=False),
+        sa.Column("cursor", sa.Text(), nullable=True),
+        sa.Column("revision", sa.Integer(), nullable=False),
+        sa.Column("holder", sa.String(length=200), nullable=True),
+        *(sa.Column(name, MOMENT, nullable=True) for name in ("lease_until", "looked_at", "stored_at")),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("next_look", MOMENT, nullable=True),
+        *(sa.Column(name, sa.Integer(), nullable=False) for name in counts),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_polls")),
+    )
+    op.create_table(
+        "refusals",
+        sa.Column("id", SERIAL, autoincrement=True, nullable=False),
+        sa.Column("source", sa.String(length=200), nullable=False),
+        sa.Column("key", sa.String(length=200), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.Column("excerpt", sa.Text(), nullable=False),
+        sa.Column("at", MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_refusals")),
+        sa.UniqueConstraint("source", "key", name=op.f("uq_refusals_source_key")),
+        sqlite_autoincrement=True,
+    )
+    with op.batch_alter_table("refusals", schema=None) as batch_op:
+        batch_op.create_index("ix_refusals_recent", ["source", "id"], unique=False)

@@ -1,0 +1,84 @@
+"""Rules of polling: what is stored in one transaction, what a message asks for, how long a channel that fails rests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+
+from chordage.orchestrator.core import storable
+from chordage.orchestrator.core.channels import Incoming, Polled, Terms, Unreadable
+from chordage.orchestrator.core.message import NAME_MAX, Message, Origin, TurnRequest
+
+WIDEST = 50  # messages of one transaction, where the channel says how far each takes us
+FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds
+EXCERPT = 200  # characters
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """What is stored in one transaction, with the cursor behind it."""
+
+    messages: tuple[Incoming | Unreadable, ...]
+    cursor: str | None
+    passed_over: int = 0
+
+
+def batches(polled: Polled) -> Iterator[Batch]:
+    """At least one. Several only where each message says how far it takes us."""
+    found = polled.messages
+    wide = WIDEST if all(message.cursor is not None for message in found) else len(found)
+    cuts = list(range(wide, len(found), wide)) if wide else []
+    for start, end in zip([0, *cuts], [*cuts, len(found)], strict=True):
+        if end < len(found):
+            yield Batch(messages=found[start:end], cursor=found[end - 1].cursor)
+        else:
+            yield Batch(messages=found[start:], cursor=polled.cursor, passed_over=polled.passed_over)
+
+
+def cursor_before(batch: Batch, place: int, began: str | None) -> str | None:
+    """How far the messages in front of that one take us, when it cannot be stored for now."""
+    behind = batch.messages[place - 1].cursor if place else began
+    return behind if behind is not None else began
+
+
+def source_of(binding: str) -> str:
+    return f"poll:{binding}"
+
+
+def request_of(binding: str, terms: Terms, message: Incoming) -> TurnRequest:
+    return TurnRequest(
+        message=Message(
+            origin=Origin.CHAT,
+            channel=binding,
+            sender=message.sender,
+            thread_id=f"{binding}:{message.thread}",
+            text=message.text,
+            meta=dict(message.meta),
+        ),
+        agent=terms.agent,
+        source=source_of(binding),
+        dedupe_key=message.key,
+        reply_target={**message.address, "channel": binding},
+    )
+
+
+def refusal_key(message: Incoming | Unreadable) -> str:
+    """Its own key where that can be stored; or else one that is as much its own."""
+    if 1 <= len(message.key) <= NAME_MAX and storable.text(message.key) == message.key:
+        return message.key
+    told = message.text if isinstance(message, Incoming) else message.excerpt
+    return "sha256:" + sha256(f"{message.key}\n{told}".encode("utf-8", "replace")).hexdigest()
+
+
+def excerpt_of(message: Incoming | Unreadable) -> str:
+    told = message.text if isinstance(message, Incoming) else message.excerpt
+    return storable.text(told[:EXCERPT])
+
+
+def rest_after(failures: int, chance: float) -> float:
+    """Seconds until a channel that has failed so often in a row is asked again; `chance` is between 0 and 1, so that
+    many who failed at once do not come back at once.
+    """
+    longest = min(LONGEST_REST, FIRST_REST * 2.0 ** min(failures - 1, 10))
+    return longest * (0.5 + 0.5 * chance)

@@ -1,0 +1,61 @@
+"""A channel as the engine sees it: whatever a plugin raises is one of three errors, and no secret is in any of them.
+
+Errors of HTTP clients name the URL, and Telegram has its token there. So nothing that a plugin raises is chained to
+what we raise: a traceback would show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from chordage.orchestrator.core.channels import Outgoing, Polled
+from chordage.orchestrator.core.errors import RoomError, Unavailable, Undeliverable
+from chordage.orchestrator.gateways.ports import Channel
+
+MASK = "***"
+
+
+def masked(text: str, secrets: Collection[str]) -> str:
+    """The longest first: one may be part of another."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
+
+
+class Guarded:
+    def __init__(self, name: str, channel: Channel, secrets: Collection[str]) -> None:
+        self._name = name
+        self._channel = channel
+        self._secrets = frozenset(secrets)
+
+    def poll(self, cursor: str | None) -> Polled:
+        with self._told():
+            polled = self._channel.poll(cursor)
+            if not isinstance(polled, Polled):
+                raise TypeError(f"poll returned {type(polled).__name__}, not Polled")
+            return polled
+
+    def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
+        with self._told():
+            self._channel.deliver(address, reply)
+
+    def close(self) -> None:
+        with self._told():
+            self._channel.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except Undeliverable as error:
+            raise Undeliverable(self._words(str(error))) from None
+        except (Unavailable, RoomError) as error:
+            raise Unavailable(self._words(str(error))) from None
+        except Exception as error:
+            words = self._words(f"its plugin raised {type(error).__name__}: {error}")
+            raise Unavailable(words) from None
+
+    def _words(self, said: str) -> str:
+        return masked(f"channel {self._name}: {said}", self._secrets)

@@ -1,0 +1,173 @@
+"""Any service that lists messages as JSON: one GET a look, with a cursor; replies by POST.
+
+Who may speak is said by lists of writers, or by one word for all that this URL hands out. Without either nobody is
+heard, and that is a fault of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Unreadable
+from chordage.orchestrator.core.errors import Unavailable, Undeliverable
+from chordage.orchestrator.core.message import Sender
+from chordage.orchestrator.gateways.channels import json_paths, web
+from chordage.orchestrator.gateways.channels.ids import take_ids
+from chordage.orchestrator.gateways.channels.web import Web
+from chordage.orchestrator.gateways.room_table import FLAG, HEADERS, SECONDS, TEXT, Table
+
+ANYBODY = "*"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    url: str = field(repr=False)
+    params: Mapping[str, str] = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    cursor_param: str
+    timeout: float
+    newest_first: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paths:
+    """Where things stand: in the answer, and in each of its messages."""
+
+    messages: str
+    next_cursor: str | None
+    id: str
+    text: str
+    sender: str | None
+    thread: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access:
+    everybody: Sender | None
+    owners: frozenset[str]
+    peers: frozenset[str]
+    guests: frozenset[str]
+
+    def sender(self, writer: str | None) -> Sender | None:
+        if self.everybody is not None:
+            return self.everybody
+        if writer is None:
+            return None
+        for listed, sender in ((self.owners, Sender.OWNER), (self.peers, Sender.PEER)):
+            if writer in listed:
+                return sender
+        return Sender.GUEST if {writer, ANYBODY} & self.guests else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    url: str | None = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+
+
+def make(_name: str, table: Table) -> HttpJson:
+    asked = Asked(
+        url=_url(table, "url", required=True) or "",
+        params=table.take("params", HEADERS, {}),
+        headers=table.take("headers", HEADERS, {}),
+        cursor_param=table.take("cursor_param", TEXT, "cursor"),
+        timeout=float(table.take("timeout", SECONDS, 20.0)),
+        newest_first=table.take("newest_first", FLAG, False),
+    )
+    paths = Paths(
+        messages=table.take("messages_path", TEXT, "messages"),
+        next_cursor=table.take("next_cursor_path", TEXT, None),
+        id=table.take("id_path", TEXT, "id"),
+        text=table.take("text_path", TEXT, "text"),
+        sender=table.take("sender_path", TEXT, None),
+        thread=table.take("thread_path", TEXT, None),
+    )
+    told = Told(url=_url(table, "deliver_url"), headers=table.take("deliver_headers", HEADERS, {}))
+    proxy: str | None = table.take("proxy", TEXT, None)
+    return HttpJson(asked, paths, _access(table, paths), told, proxy)
+
+
+def _url(table: Table, key: str, *, required: bool = False) -> str | None:
+    url: str | None = table.take(key, TEXT, None, required=required)
+    if url is not None and not url.startswith(("http://", "https://")):
+        table.complain(key, "must start with http:// or https://")
+    return url
+
+
+def _access(table: Table, paths: Paths) -> Access:
+    access = Access(
+        everybody=table.choose("everybody", Sender, None),
+        owners=take_ids(table, "owners"),
+        peers=take_ids(table, "peers"),
+        guests=take_ids(table, "guests"),
+    )
+    listed = access.owners or access.peers or access.guests
+    if access.everybody is None and not listed:
+        table.complain("guests", 'nobody may write: list owners, peers or guests, or say everybody = "service"')
+    if access.everybody is None and listed and paths.sender is None:
+        table.complain("sender_path", "is missing: say where a message names its writer, whom the lists are about")
+    return access
+
+
+class HttpJson:
+    def __init__(self, asked: Asked, paths: Paths, access: Access, told: Told, proxy: str | None) -> None:
+        self._asked = asked
+        self._paths = paths
+        self._access = access
+        self._told = told
+        self._polling, self._sending = Web(proxy=proxy), Web(proxy=proxy)
+
+    def poll(self, cursor: str | None) -> Polled:
+        asked = self._asked
+        params = {**asked.params, **({asked.cursor_param: cursor} if cursor is not None else {})}
+        answer = self._polling.ask("GET", asked.url, params=params, headers=asked.headers, timeout=asked.timeout)
+        if not 200 <= answer.status < 300:
+            raise Unavailable(f"the URL answered {answer.status}{web.after(answer.headers.get('retry-after'))}")
+        said = answer.json()
+        listed = json_paths.found(said, self._paths.messages)
+        if not isinstance(listed, list):
+            raise Unavailable(f"there is no list at {self._paths.messages!r} (messages_path) in the answer")
+        return self._polled(said, listed[::-1] if asked.newest_first else listed, cursor)
+
+    def _polled(self, said: Any, listed: list[Any], cursor: str | None) -> Polled:
+        """Behind each message by its id; or, where the service names a cursor, behind the whole answer alone."""
+        messages = tuple(found for each in listed if (found := self._message(each)) is not None)
+        if self._paths.next_cursor is not None:
+            behind = json_paths.text(said, self._paths.next_cursor) or cursor
+        else:
+            ids = [one for each in listed if (one := json_paths.text(each, self._paths.id)) is not None]
+            behind = ids[-1] if ids else cursor
+        return Polled(messages=messages, cursor=behind, passed_over=len(listed) - len(messages))
+
+    def _message(self, each: Any) -> Incoming | Unreadable | None:
+        paths = self._paths
+        writer = json_paths.text(each, paths.sender) if paths.sender else None
+        sender = self._access.sender(writer)
+        if sender is None:
+            return None
+        key = json_paths.text(each, paths.id)
+        text = json_paths.text(each, paths.text)
+        if key is None or text is None:
+            missing = f"no id at {paths.id!r} (id_path)" if key is None else f"no text at {paths.text!r} (text_path)"
+            return Unreadable(key=key or "", why=f"there is {missing}", excerpt=str(each)[:1000])
+        thread = (json_paths.text(each, paths.thread) if paths.thread else None) or writer or "all"
+        behind = None if paths.next_cursor is not None else key
+        address = {"thread": thread, "id": key, **({"to": writer} if writer is not None else {})}
+        meta = {"writer": writer} if writer is not None else {}
+        return Incoming(key=key, text=text, sender=sender, address=address, thread=thread, meta=meta, cursor=behind)
+
+    def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
+        if self._told.url is None:
+            raise Undeliverable("there is no deliver_url; give one to have replies sent")
+        sent = {
+            "key": reply.key, "thread_id": reply.thread_id, "turn_id": reply.turn_id, "text": reply.text,
+            "address": dict(address), "body": dict(reply.body),
+        }  # fmt: skip
+        headers = {**self._told.headers, "idempotency-key": reply.key}
+        web.check_taken("deliver_url", self._sending.ask("POST", self._told.url, body=sent, headers=headers))
+
+    def close(self) -> None:
+        self._polling.close()
+        self._sending.close()

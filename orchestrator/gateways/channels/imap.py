@@ -1,0 +1,162 @@
+"""A mailbox: mail by IMAP, answers by SMTP. Nobody is let in whose address is not listed.
+
+The cursor is `<uid validity>:<next uid>:<day>`. When the server numbers its mail anew, the folder is read again from
+that day on; a mail keeps its key, which is made of its Message-ID, so it becomes no second turn. Mail is marked or
+moved only where that is asked for, and only what was stored before this look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Unreadable
+from chordage.orchestrator.core.errors import Undeliverable
+from chordage.orchestrator.gateways.channels import mail, smtp
+from chordage.orchestrator.gateways.channels.mail import Access, Rules
+from chordage.orchestrator.gateways.channels.mail_ids import take_addresses
+from chordage.orchestrator.gateways.channels.mailbox import Mailbox, Place, Tls
+from chordage.orchestrator.gateways.channels.smtp import Post
+from chordage.orchestrator.gateways.room_table import FLAG, SOME, TEXT, Table
+
+AT_ONCE = 100  # mails of one look
+MANY_BYTES = 10 * 1024 * 1024
+DAY = "%Y-%m-%d"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cursor:
+    validity: int
+    next_uid: int
+    day: str  # of the look that wrote it: nothing older is new to us
+
+    def __str__(self) -> str:
+        return f"{self.validity}:{self.next_uid}:{self.day}"
+
+
+def parsed(cursor: str) -> Cursor:
+    validity, next_uid, day = cursor.split(":")
+    return Cursor(validity=int(validity), next_uid=int(next_uid), day=day)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Habits:
+    from_the_first: bool  # whether mail that was there before us is read
+    largest: int
+    mark_seen: bool
+    move_to: str | None
+
+
+def make(name: str, table: Table) -> Imap:
+    place = _place(table)
+    habits = Habits(
+        from_the_first=table.take("read_old", FLAG, False),
+        largest=table.take("max_bytes", SOME, MANY_BYTES),
+        mark_seen=table.take("mark_seen", FLAG, False),
+        move_to=table.take("move_to", TEXT, None),
+    )
+    access = Access(
+        owners=take_addresses(table, "owner_addresses"),
+        peers=take_addresses(table, "peer_addresses"),
+        allowed=take_addresses(table, "allowed_senders"),
+    )
+    if not (access.owners or access.peers or access.allowed):
+        table.complain("allowed_senders", 'nobody may write: give addresses, or domains like "@example.org"')
+    rules = Rules(
+        access=access,
+        own=place.user.lower(),
+        by_references=table.take("thread_by_references", FLAG, False),
+        automatic=table.take("accept_automatic", FLAG, False),
+    )
+    return Imap(name, place, habits, rules, smtp.read(table, place.user))
+
+
+def _place(table: Table) -> Place:
+    tls = table.choose("tls", Tls, Tls.IMPLICIT)
+    return Place(
+        host=table.take("host", TEXT, "", required=True),
+        port=table.take("port", SOME, 993 if tls is Tls.IMPLICIT else 143),
+        tls=tls,
+        user=table.take("user", TEXT, "", required=True),
+        password=table.take("password", TEXT, "", required=True),
+        folder=table.take("folder", TEXT, "INBOX"),
+        ca_file=table.take("ca_file", TEXT, None),
+    )
+
+
+class Imap:
+    def __init__(self, name: str, place: Place, habits: Habits, rules: Rules, post: Post | None) -> None:
+        self._name = name
+        self._place = place
+        self._habits = habits
+        self._rules = rules
+        self._post = post
+
+    def poll(self, cursor: str | None) -> Polled:
+        tidies = self._habits.mark_seen or self._habits.move_to is not None
+        with Mailbox(self._place, writes=tidies) as box:
+            if cursor is None:
+                return self._begin(box)
+            at = parsed(cursor)
+            if at.validity != box.validity:
+                return self._begin_anew(box, at)
+            if tidies:
+                box.tidy(at.next_uid, mark_seen=self._habits.mark_seen, move_to=self._habits.move_to)
+            return self._go_on(box, at.next_uid, at)
+
+    def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
+        if self._post is None:
+            raise Undeliverable(f"no mail can be sent: give [channels.{self._name}.config.smtp] with a host")
+        smtp.send(self._post, address, reply)
+
+    def close(self) -> None:
+        """Each look has a connection of its own, and its end is bounded by a timeout."""
+
+    def _begin(self, box: Mailbox) -> Polled:
+        if self._habits.from_the_first:
+            return self._go_on(box, 1, None)
+        return Polled(messages=(), cursor=_behind(box, box.next_uid))
+
+    def _begin_anew(self, box: Mailbox, at: Cursor) -> Polled:
+        """All at once: from the middle of it, the next look would not know what is older than the last."""
+        uids = box.uids(1, _day_before(at.day))
+        found = self._found(box, uids, halfway=False)
+        return Polled(messages=found, cursor=_behind(box, box.next_uid), passed_over=len(uids) - len(found))
+
+    def _go_on(self, box: Mailbox, first: int, at: Cursor | None) -> Polled:
+        uids = box.uids(first)[:AT_ONCE]
+        found = self._found(box, uids, halfway=True)
+        here = str(at) if at is not None else _behind(box, first)
+        cursor = _behind(box, uids[-1] + 1) if uids else here
+        return Polled(messages=found, cursor=cursor, passed_over=len(uids) - len(found))
+
+    def _found(self, box: Mailbox, uids: Sequence[int], *, halfway: bool) -> tuple[Incoming | Unreadable, ...]:
+        sizes = box.sizes(uids)
+        read = (self._read(box, uid, sizes.get(uid, 0), _behind(box, uid + 1) if halfway else None) for uid in uids)
+        return tuple(message for message in read if message is not None)
+
+    def _read(self, box: Mailbox, uid: int, size: int, behind: str | None) -> Incoming | Unreadable | None:
+        key = f"{box.validity}.{uid}"
+        if size > self._habits.largest:
+            headers = mail.parsed(box.headers(uid))
+            if not self._rules.lets_in(headers):
+                return None
+            why = f"the mail has {size} bytes, the limit is {self._habits.largest} (max_bytes)"
+            return Unreadable(key=mail.key_of(headers, key), why=why, excerpt=mail.subject_of(headers), cursor=behind)
+        raw = box.whole(uid)
+        return None if raw is None else mail.read(raw, self._rules, key, behind)
+
+
+def _behind(box: Mailbox, next_uid: int) -> str:
+    return str(Cursor(validity=box.validity, next_uid=next_uid, day=_today()))
+
+
+def _today() -> str:
+    return datetime.now(UTC).strftime(DAY)
+
+
+def _day_before(day: str) -> datetime:
+    """Clocks and zones differ: a day more costs a look at mail that is known already."""
+    return datetime.strptime(day, DAY).replace(tzinfo=UTC) - timedelta(days=1)

@@ -1,0 +1,70 @@
+"""From what a binding asks for to its channel: shipped plugins, then entry points, then import paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+
+from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.gateways.channels import http_json, imap, telegram
+from chordage.orchestrator.gateways.channels.guarding import Guarded, masked
+from chordage.orchestrator.gateways.channels.reading import Binding
+from chordage.orchestrator.gateways.ports import Channel
+from chordage.orchestrator.gateways.room_table import Table
+from chordage.orchestrator.plugins import named
+from chordage.orchestrator.plugins.base import OptionRefused
+
+ENTRY_POINTS = "chordage.channels"
+USUALLY = 5.0  # seconds between two looks of a plugin that says nothing else
+# Each with the seconds between two looks that bring nothing. A long poll waits by itself.
+SHIPPED: dict[str, tuple[Callable[[str, Table], Channel], float]] = {
+    "telegram": (telegram.make, 0.25),
+    "imap": (imap.make, 30.0),
+    "http_json": (http_json.make, 10.0),
+}
+
+
+def every_of(binding: Binding) -> float:
+    usual = SHIPPED[binding.plugin][1] if binding.plugin in SHIPPED else USUALLY
+    return usual if binding.every is None else binding.every
+
+
+def channel_of(binding: Binding) -> Channel:
+    """Connects to nothing. RoomError says what is wrong on which line."""
+    if binding.plugin in SHIPPED:
+        return Guarded(binding.name, _shipped(binding), binding.secrets)
+    try:
+        return Guarded(binding.name, _of_ones_own(binding), binding.secrets)
+    except named.NotLoaded as error:
+        raise RoomError(f"{binding.place('plugin')}: {error}{_hint(binding.plugin)}") from error
+
+
+def _shipped(binding: Binding) -> Channel:
+    table = binding.config_table()
+    channel = SHIPPED[binding.plugin][0](binding.name, table)
+    table.refuse_the_rest()
+    if table.source.problems:
+        raise RoomError(masked("\n".join(table.source.problems), binding.secrets))
+    return channel
+
+
+def _of_ones_own(binding: Binding) -> Channel:
+    make = named.function(binding.plugin, ENTRY_POINTS, what="channel plugin")
+    try:
+        made = make(binding.name, dict(binding.config))
+    except OptionRefused as error:
+        raise RoomError(masked(f"{binding.place('config', error.option)}: {error.why}", binding.secrets)) from None
+    except (Exception, SystemExit) as error:
+        words = f"{binding.place('config')}: {binding.plugin} raised {type(error).__name__}: {error}"
+        raise RoomError(masked(words, binding.secrets)) from None
+    if missing := [name for name in ("poll", "deliver", "close") if not callable(getattr(made, name, None))]:
+        raise RoomError(f"{binding.place('plugin')}: what {binding.plugin} makes has no {', '.join(missing)}")
+    channel: Channel = made
+    return channel
+
+
+def _hint(name: str) -> str:
+    offered = sorted({*SHIPPED, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    close = get_close_matches(name, offered, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(offered)}"

@@ -1,0 +1,117 @@
+"""An answer by mail: into the conversation of the mail that asked, with an id that is the same each time it is sent."""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from email.utils import formatdate
+from hashlib import sha256
+from typing import Any
+
+from chordage.orchestrator.core.channels import Outgoing
+from chordage.orchestrator.core.errors import Unavailable, Undeliverable
+from chordage.orchestrator.gateways.channels.mailbox import Tls
+from chordage.orchestrator.gateways.channels.replies import text_of
+from chordage.orchestrator.gateways.room_table import SOME, TEXT, Table
+
+TIMEOUT = 20.0
+_PORTS = {Tls.IMPLICIT: 465, Tls.STARTTLS: 587, Tls.NONE: 25}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Post:
+    host: str
+    port: int
+    tls: Tls
+    user: str | None
+    password: str | None = field(repr=False)
+    sender: str
+
+
+def read(table: Table, user: str) -> Post | None:
+    """None where there is no table `smtp`."""
+    if "smtp" not in table.values:
+        table.inner("smtp")  # so that the key is known
+        return None
+    inner = table.inner("smtp")
+    tls = inner.choose("tls", Tls, Tls.STARTTLS)
+    post = Post(
+        host=inner.take("host", TEXT, "", required=True),
+        port=inner.take("port", SOME, _PORTS[tls]),
+        tls=tls,
+        user=inner.take("user", TEXT, None),
+        password=inner.take("password", TEXT, None),
+        sender=inner.take("from", TEXT, user),
+    )
+    if (post.user is None) != (post.password is None):
+        inner.complain("user", "user and password belong together: give both or neither")
+    inner.refuse_the_rest()
+    return post
+
+
+def send(post: Post, address: Mapping[str, Any], reply: Outgoing) -> None:
+    mail = letter(post.sender, address, reply)
+    try:
+        with _connected(post) as server:
+            if post.user is not None and post.password is not None:
+                server.login(post.user, post.password)
+            server.send_message(mail)
+    except smtplib.SMTPAuthenticationError as error:
+        raise Unavailable(f"{post.host} refuses user and password ({error.smtp_code})") from None
+    except smtplib.SMTPRecipientsRefused as error:
+        raise _refusal(
+            post, max((code for code, _ in error.recipients.values()), default=550), "the recipient"
+        ) from None
+    except smtplib.SMTPResponseException as error:
+        raise _refusal(post, error.smtp_code, "the mail") from None
+    except (smtplib.SMTPException, OSError) as error:
+        raise Unavailable(f"{post.host}:{post.port} does not take mail ({type(error).__name__}: {error})") from None
+
+
+def letter(sender: str, address: Mapping[str, Any], reply: Outgoing) -> EmailMessage:
+    mail = EmailMessage()
+    try:
+        mail["From"], mail["To"] = sender, str(address["to"])
+        mail["Subject"] = _subject(str(address.get("subject") or ""))
+        mail["Message-ID"] = message_id(reply.key, sender)
+        mail["Auto-Submitted"] = "auto-replied"
+        if told := address.get("in_reply_to"):
+            mail["In-Reply-To"] = str(told)
+        if references := address.get("references"):
+            mail["References"] = " ".join(map(str, references))
+    except (KeyError, ValueError) as error:
+        raise Undeliverable(f"no mail can be addressed so ({type(error).__name__}: {error})") from None
+    mail["Date"] = formatdate()
+    mail.set_content(text_of(reply))
+    return mail
+
+
+def message_id(key: str, sender: str) -> str:
+    """Mailboxes that have it already may drop the second of two."""
+    domain = sender.rpartition("@")[2].strip("> ") or "localhost"
+    return f"<{sha256(key.encode()).hexdigest()[:40]}@{domain}>"
+
+
+def _subject(subject: str) -> str:
+    return subject if subject.lower().startswith("re:") else f"Re: {subject}".strip()
+
+
+def _connected(post: Post) -> smtplib.SMTP:
+    if post.tls is Tls.IMPLICIT:
+        return smtplib.SMTP_SSL(post.host, post.port, timeout=TIMEOUT, context=ssl.create_default_context())
+    server = smtplib.SMTP(post.host, post.port, timeout=TIMEOUT)
+    if post.tls is Tls.STARTTLS:
+        try:
+            server.starttls(context=ssl.create_default_context())
+        except BaseException:
+            server.close()
+            raise
+    return server
+
+
+def _refusal(post: Post, code: int, what: str) -> Unavailable | Undeliverable:
+    why = f"{post.host} refuses {what} ({code})"
+    return Undeliverable(why) if code >= 500 else Unavailable(why)

@@ -1,0 +1,112 @@
+"""Channels as they stand: what the room binds, how far each was read, and what was refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.core.polling import source_of
+from chordage.orchestrator.gateways.ports import Agents, Channels
+from chordage.orchestrator.store import polls
+from chordage.orchestrator.store.tx import Store
+
+_REFUSED = ("key", "why", "excerpt", "at")
+
+
+class State(StrEnum):
+    BROKEN = "broken"  # in channels.toml
+    NEW = "new"  # nobody has ever looked
+    UNATTENDED = "unattended"  # nobody looks now
+    FAILING = "failing"
+    RESTING = "resting"  # there was no room for what came
+    LOOKING = "looking"
+    GONE = "gone"  # no longer in channels.toml
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefusedMessage:
+    key: str
+    why: str
+    excerpt: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChannelView:
+    name: str
+    plugin: str | None
+    agent: str | None
+    state: State
+    fault: str | None = None
+    error: str | None = None
+    failures: int = 0
+    next_look: datetime | None = None
+    holder: str | None = None
+    looked_at: datetime | None = None
+    stored_at: datetime | None = None
+    cursor: str | None = None
+    taken: int = 0
+    doubled: int = 0
+    refused: int = 0
+    passed_over: int = 0
+    refusals: tuple[RefusedMessage, ...] = ()
+
+
+def channels(store: Store, bound: Channels, agents: Agents, now: datetime, *, refusals: int = 20) -> list[ChannelView]:
+    """All that are bound, and those that once were."""
+    with store.read() as tx:
+        rows = {row["name"]: row for row in polls.all_of_them(tx)}
+        refused = {name: polls.refused(tx, source_of(name), refusals) for name, row in rows.items() if row["refused"]}
+    names = sorted({*bound.names(), *rows})
+    return [_view(name, bound, agents, rows.get(name), refused.get(name, []), now) for name in names]
+
+
+def channel_row(store: Store, name: str) -> dict[str, Any] | None:
+    with store.read() as tx:
+        return polls.one(tx, name)
+
+
+def _view(
+    name: str, bound: Channels, agents: Agents, row: dict[str, Any] | None, refused: list[dict[str, Any]], now: datetime
+) -> ChannelView:
+    is_bound = name in bound.names()
+    plugin, agent, fault = _bound(name, bound, agents) if is_bound else (None, None, None)
+    facts = {key: value for key, value in (row or {}).items() if key not in {"name", "revision", "lease_until"}}
+    return ChannelView(
+        name=name,
+        plugin=plugin,
+        agent=agent,
+        state=_state(row, now, fault=fault) if is_bound else State.GONE,
+        fault=fault,
+        refusals=tuple(
+            RefusedMessage(**{key: each[key] for key in ("key", "why", "excerpt", "at")}) for each in refused
+        ),
+        **facts,
+    )
+
+
+def _bound(name: str, bound: Channels, agents: Agents) -> tuple[str | None, str | None, str | None]:
+    plugin = agent = None
+    try:
+        terms = bound.terms(name)
+        plugin, agent = terms.plugin, terms.agent
+        bound.get(name)
+        agent = agents.get(terms.agent).name
+    except UserError as error:
+        return plugin, agent, str(error)
+    return plugin, agent, None
+
+
+def _state(row: dict[str, Any] | None, now: datetime, *, fault: str | None) -> State:
+    if fault is not None:
+        return State.BROKEN
+    if row is None:
+        return State.NEW
+    if row["failures"]:
+        return State.FAILING
+    if row["lease_until"] is None or row["lease_until"] <= now:
+        return State.UNATTENDED
+    return State.RESTING if row["next_look"] is not None and row["next_look"] > now else State.LOOKING

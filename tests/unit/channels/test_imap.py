@@ -1,0 +1,297 @@
+"""A mailbox on a real IMAP server, and answers to an SMTP server that writes down what it is told."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+
+import pytest
+
+from chordage.orchestrator.core.channels import Outgoing, Unreadable
+from chordage.orchestrator.core.errors import Unavailable, Undeliverable
+from chordage.orchestrator.gateways.channels.mail_text import stripped
+from support.imap_server import PASSWORD, a_mail, imap_server
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with imap_server(tmp_path_factory.mktemp("imap")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running, request):
+    """With a folder of this test."""
+    running.folder = f"box{abs(hash(request.node.name))}"
+    running.make(running.folder)
+    return running
+
+
+@pytest.fixture
+def mailbox(server, bound):
+    def make(**more):
+        return bound("imap", **server.config(**{"folder": server.folder, "read_old": True, **more}))
+
+    return make
+
+
+def drop(server, *mails):
+    server.drop(mails, server.folder)
+
+
+def test_mail_is_a_message_of_its_writer_and_the_next_look_begins_behind_it(server, mailbox):
+    drop(server, a_mail(1), a_mail(2))
+    box = mailbox()
+
+    polled = box.poll(None)
+    drop(server, a_mail(3))
+    later = box.poll(polled.cursor)
+
+    assert [(message.text, message.thread) for message in polled.messages] == [
+        ("mail 1", "friend1@example.org"),
+        ("mail 2", "friend2@example.org"),
+    ]
+    assert polled.messages[0].meta["subject"] == "Subject 1"
+    assert [message.text for message in later.messages] == ["mail 3"]
+    assert box.poll(later.cursor).messages == ()
+
+
+def test_mail_that_was_there_before_us_is_left_alone_unless_it_is_asked_for(server, mailbox):
+    drop(server, a_mail(1))
+    box = mailbox(read_old=False)
+
+    first = box.poll(None)
+    drop(server, a_mail(2))
+
+    assert first.messages == ()
+    assert [message.text for message in box.poll(first.cursor).messages] == ["mail 2"]
+
+
+def test_owner_peers_and_others_are_told_apart_and_strangers_are_not_heard(server, mailbox):
+    for number, writer in enumerate(("boss@example.org", "Pal <PAL@example.com>", "friend@example.org", "evil@x.net")):
+        drop(server, a_mail(number, From=writer))
+
+    polled = mailbox(owner_addresses=["boss@example.org"], peer_addresses="pal@example.com").poll(None)
+
+    assert [message.sender.value for message in polled.messages] == ["owner", "peer", "guest"]
+    assert polled.passed_over == 1
+
+
+def test_mail_of_programs_and_our_own_is_passed_over(server, mailbox):
+    drop(
+        server,
+        a_mail(1, Auto_Submitted="auto-replied"),
+        a_mail(2, Precedence="bulk"),
+        a_mail(3, X_Autoreply="yes"),
+        a_mail(4, From="agent@example.org"),
+        a_mail(5, Auto_Submitted="no"),
+    )
+
+    assert [message.text for message in mailbox().poll(None).messages] == ["mail 5"]
+    assert len(mailbox(accept_automatic=True).poll(None).messages) == 4
+
+
+def test_the_same_mail_twice_has_one_key_and_keeps_it_when_the_server_numbers_anew(server, mailbox):
+    drop(server, a_mail(1), a_mail(1), a_mail(2))
+    box = mailbox()
+    before = box.poll(None)
+
+    server.number_anew(server.folder)
+    after = box.poll(before.cursor)
+
+    keys = [message.key for message in before.messages]
+    assert keys[0] == keys[1] != keys[2]
+    assert [message.key for message in after.messages] == keys
+    assert before.cursor.split(":")[0] != after.cursor.split(":")[0]
+    assert box.poll(after.cursor).messages == ()
+
+
+def test_a_mail_without_an_id_has_the_key_of_its_place(server, mailbox):
+    drop(server, a_mail(1, "ok", Message_ID=""), a_mail(1, "ok", Message_ID=""))
+
+    keys = {message.key for message in mailbox().poll(None).messages}
+
+    assert len(keys) == 2
+
+
+def test_a_mail_that_is_too_large_is_not_fetched_and_put_on_record(server, mailbox):
+    drop(server, a_mail(1, "x" * 5000), a_mail(2))
+
+    first, second = mailbox(max_bytes=3000).poll(None).messages
+
+    assert isinstance(first, Unreadable)
+    assert "the limit is 3000 (max_bytes)" in first.why
+    assert first.excerpt == "Subject 1"
+    assert second.text == "mail 2"
+
+
+def test_a_conversation_is_a_thread_where_that_is_asked_for(server, mailbox):
+    drop(
+        server,
+        a_mail(1),
+        a_mail(4, References="<mail1@example.org> <ours@example.org>", In_Reply_To="<ours@example.org>"),
+        a_mail(7, In_Reply_To="<mail1@example.org>"),
+        a_mail(10),
+    )
+
+    threads = [message.thread for message in mailbox(thread_by_references=True).poll(None).messages]
+
+    assert threads[0] == threads[1] == threads[2] != threads[3]
+    assert all(thread.startswith("friend1@example.org:") for thread in threads)
+
+
+def test_html_is_read_where_there_is_no_plain_text():
+    html = "<html><head><title>T</title><style>p{}</style></head><body><p>Hello <b>you</b></p>one<br>two &amp; three"
+
+    assert stripped(html) == "Hello you\none\ntwo & three"
+
+
+def test_mail_in_html_broken_mail_and_unknown_letters_are_read_as_far_as_they_can_be(server, mailbox):
+    head = b"From: a@example.org\r\nSubject: =?x-none?Q?what?=\r\nMessage-ID: <1@x>\r\n"
+    drop(
+        server,
+        head + b"Content-Type: text/html; charset=utf-8\r\n\r\n<p>in <i>html</i></p>",
+        head + b"Content-Type: text/plain; charset=klingon\r\n\r\nqapla",
+        head + b"Content-Type: multipart/mixed; boundary=x\r\n\r\nno parts at all",
+        b"From: a@example.org\r\nReferences: <<<>>> <\xff\r\nDate: never\r\n\r\nbroken headers\x00",
+    )
+
+    texts = [message.text for message in mailbox().poll(None).messages]
+
+    assert texts[:2] == ["in html", "qapla"]
+    assert texts[3] == "broken headers\ufffd"
+
+
+def test_mail_is_marked_only_where_asked_and_only_when_it_was_stored(server, mailbox):
+    drop(server, a_mail(1), a_mail(2))
+    plain = mailbox()
+    plain.poll(plain.poll(None).cursor)
+    assert unseen(server) == 2
+
+    marking = mailbox(mark_seen=True)
+    cursor = marking.poll(None).cursor
+    assert unseen(server) == 2, "nobody has stored them yet"
+    drop(server, a_mail(3))
+    marking.poll(cursor)
+    assert unseen(server) == 1
+
+
+def test_mail_is_moved_where_asked_once_it_was_stored(server, mailbox):
+    drop(server, a_mail(1), a_mail(2))
+    done = f"{server.folder}done"
+    server.make(done)
+    box = mailbox(move_to=done)
+
+    cursor = box.poll(None).cursor
+    assert (server.count(server.folder), server.count(done)) == (2, 0)
+    box.poll(cursor)
+
+    assert (server.count(server.folder), server.count(done)) == (0, 2)
+
+
+def unseen(server):
+    with server.connected() as connection:
+        connection.select(server.folder, readonly=True)
+        return len(connection.search(None, "UNSEEN")[1][0].split())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"password": "not-that-one"}, "AUTHENTICATIONFAILED"),
+        ({"folder": "Nowhere"}, "no folder 'Nowhere'"),
+        ({"port": 9}, "ConnectionRefusedError"),
+        ({"tls": "implicit"}, "SSLError"),
+        ({"tls": "starttls"}, "STARTTLS|TLS"),
+    ],
+)
+def test_what_is_wrong_with_a_mailbox_is_told_without_its_password(mailbox, wrong, words):
+    with pytest.raises(Unavailable, match=words) as raised:
+        mailbox(**wrong).poll(None)
+
+    assert PASSWORD not in str(raised.value)
+    assert "not-that-one" not in str(raised.value)
+
+
+class Smtp(socketserver.StreamRequestHandler):
+    """As much of SMTP as it takes. `refuses` is a command and the line it is answered with."""
+
+    refuses: tuple[str, str] = ("", "")
+    got: list[str] = []
+
+    def handle(self) -> None:
+        self.say("220 here")
+        while line := self.rfile.readline().decode().strip():
+            word = line[:4].upper()
+            if word == self.refuses[0]:
+                self.say(self.refuses[1])
+            elif word == "DATA":
+                self.say("354 go on")
+                self.got.append("".join(iter(lambda: self.rfile.readline().decode().replace("\r\n", "\n"), ".\n")))
+                self.say("250 taken")
+            else:
+                self.say("221 bye" if word == "QUIT" else "250 ok")
+
+    def say(self, line: str) -> None:
+        self.wfile.write(f"{line}\r\n".encode())
+
+
+@pytest.fixture
+def post(mailbox, monkeypatch):
+    monkeypatch.setattr(Smtp, "got", [])
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Smtp) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        port = server.server_address[1]
+        yield mailbox(smtp={"host": "127.0.0.1", "port": port, "tls": "none", "from": "agent@example.org"})
+        server.shutdown()
+        thread.join()
+
+
+ANSWER = Outgoing(key="delivery-1", thread_id="t", turn_id="u", text="Dear you,\n\nyes.", body={})
+
+
+def test_an_answer_belongs_to_the_conversation_and_has_the_same_id_each_time(server, post):
+    drop(server, a_mail(1, References="<root@example.org>"))
+    (message,) = post.poll(None).messages
+
+    post.deliver(message.address, ANSWER)
+    post.deliver(message.address, ANSWER)
+
+    first, second = Smtp.got
+    assert "Subject: Re: Subject 1\n" in first
+    assert "In-Reply-To: <mail1@example.org>\n" in first
+    assert "References: <root@example.org> <mail1@example.org>\n" in first
+    assert "Auto-Submitted: auto-replied\n" in first
+    assert "Dear you,\n\nyes.\n" in first
+    ids = {line for mail in (first, second) for line in mail.splitlines() if line.startswith("Message-ID:")}
+    assert len(ids) == 1
+    assert ids.pop().endswith("@example.org>")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [
+        (("RCPT", "550 no such user"), Undeliverable),
+        (("RCPT", "450 later"), Unavailable),
+        (("MAIL", "554 not you"), Undeliverable),
+        (("DATA", "451 later"), Unavailable),
+        (("EHLO", ""), Unavailable),
+    ],
+)
+def test_a_mail_server_says_whether_another_try_helps(post, monkeypatch, refusal, kind):
+    monkeypatch.setattr(Smtp, "refuses", refusal)
+
+    with pytest.raises(kind):
+        post.deliver({"to": "friend@example.org"}, ANSWER)
+
+
+def test_without_a_table_smtp_nothing_can_be_sent(mailbox):
+    with pytest.raises(Undeliverable, match=r"give \[channels.it.config.smtp\]"):
+        mailbox().deliver({"to": "friend@example.org"}, ANSWER)
+
+
+@pytest.mark.parametrize("address", [{}, {"to": "a@b\nBcc: all@example.org"}, {"to": "a@b", "subject": "x\ny"}])
+def test_an_address_that_would_write_headers_is_undeliverable(post, address):
+    with pytest.raises(Undeliverable, match="no mail can be addressed so"):
+        post.deliver(address, ANSWER)

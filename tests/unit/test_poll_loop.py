@@ -1,0 +1,87 @@
+"""The poll loop: a thread for each binding, and an end that waits for nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.loops.poll import Poller
+from support.waiting import until
+
+
+def loop(names, look, **more):
+    given = {"renew": lambda some: None, "let_go": lambda some: None, "beat": 0.01, **more}
+    return Poller(names, look=look, **given)
+
+
+def test_one_that_raises_and_one_that_hangs_stop_no_other():
+    looks: list[str] = []
+    hang = threading.Event()
+
+    def look(name: str) -> float:
+        looks.append(name)
+        if name == "hangs":
+            hang.wait(30)
+        if name == "raises":
+            raise Unavailable("the database is away")
+        return 0.0
+
+    poller = loop(["raises", "hangs", "works"], look)
+    poller.start()
+    until(lambda: looks.count("works") >= 5, "the one that works is looked at", pause=0.01)
+    poller.end(hang.set)
+
+    assert looks.count("hangs") == 1
+    assert looks.count("raises") == 1, "it rests"
+
+
+def test_it_ends_within_two_seconds_though_a_look_does_not():
+    hang, given_back = threading.Event(), []
+    poller = loop(["hangs"], lambda name: float(hang.wait(30)), let_go=given_back.append)
+    poller.start()
+
+    began = time.monotonic()
+    poller.end(lambda: None)
+
+    assert time.monotonic() - began < 2
+    assert given_back == [["hangs"]]
+    hang.set()
+
+
+def test_it_waits_as_long_as_it_is_told_and_the_end_wakes_it():
+    looks: list[str] = []
+
+    def look(name: str) -> float:
+        looks.append(name)
+        return 60.0
+
+    poller = loop(["one"], look)
+    poller.start()
+    until(lambda: looks, "one look", pause=0.01)
+    began = time.monotonic()
+    poller.end(lambda: None)
+
+    assert looks == ["one"]
+    assert time.monotonic() - began < 1
+
+
+def test_leases_are_renewed_though_that_fails_now_and_then_and_not_for_a_look_that_hangs_for_good(monkeypatch):
+    monkeypatch.setattr("chordage.orchestrator.loops.poll.LONGEST_LOOK", 0.5)
+    renewed: list[list[str]] = []
+    hang = threading.Event()
+
+    def renew(some: list[str]) -> None:
+        renewed.append(some)
+        if len(renewed) == 1:
+            raise Unavailable("not now")
+
+    def look(name: str) -> float:
+        return float(hang.wait(30)) if name == "hangs" else 0.01
+
+    poller = loop(["hangs", "works"], look, renew=renew)
+    poller.start()
+    until(lambda: ["works"] in renewed, "the one that hangs is given up", pause=0.01)
+    poller.end(hang.set)
+
+    assert renewed[1] == ["hangs", "works"]

@@ -1,0 +1,65 @@
+"""`chordage channels`: how each binding of channels.toml stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chordage.workers.cli.output import json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from chordage.orchestrator.views import ChannelView
+
+EMPTY = "no channels; write [channels.NAME] with `plugin = ...` into channels.toml"
+SHORT = 40  # characters of a refused message
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Refused messages of each.")
+@json_option
+def channels(name: str | None, limit: int, as_json: bool) -> None:
+    """List channels: how far each was read, what is wrong with it, and which messages were refused.
+
+    With a NAME, that one with its refused messages.
+    """
+    from datetime import UTC, datetime
+
+    from chordage.orchestrator import views
+    from chordage.orchestrator.core.errors import NotFound
+    from chordage.workers.bootstrap import channels_from, room_from
+    from chordage.workers.cli.opened import opened, settings_of_command
+
+    settings = settings_of_command()
+    bound = channels_from(settings)
+    with opened(settings) as store:
+        found = views.channels(store, bound, room_from(settings), datetime.now(UTC), refusals=limit)
+    if name is not None and name not in {line.name for line in found}:
+        raise NotFound(f"there is no channel {name!r}; there are: {', '.join(line.name for line in found) or 'none'}")
+    shown = [line for line in found if name in {None, line.name}]
+    if as_json:
+        print_json({"channels": shown, "faults": [str(fault) for fault in bound.faults()]})
+        return
+    _print(shown, [str(fault) for fault in bound.faults()], with_refusals=name is not None)
+
+
+def _print(shown: list[ChannelView], faults: list[str], *, with_refusals: bool) -> None:
+    """What is wrong stands below in whole lines: a table would cut it off."""
+    columns = ("channel", "plugin", "state", "looked", "turns", "again", "refused", "passed over", "next look")
+    rows = [
+        (line.name, line.plugin, line.state, line.looked_at, line.taken, line.doubled, line.refused,
+         line.passed_over, line.next_look)
+        for line in shown
+    ]  # fmt: skip
+    print_table(columns, rows, empty=EMPTY)
+    if with_refusals and any(line.refusals for line in shown):
+        click.echo("")
+        refused = [(each.key, each.at, each.why, each.excerpt[:SHORT]) for line in shown for each in line.refusals]
+        print_table(("key", "refused", "why", "excerpt"), refused)
+    for line in shown:
+        if line.error is not None:
+            times = f" ({line.failures} times in a row)" if line.failures > 1 else ""
+            click.echo(f"{line.name}: {line.error.removeprefix(f'channel {line.name}: ')}{times}", err=True)
+    for fault in faults:
+        click.echo(fault, err=True)
