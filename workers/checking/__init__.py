@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chordage.config import settings as config
 from chordage.orchestrator.core.errors import RoomError, UserError
-from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
+from chordage.orchestrator.gateways.channels import room_channels
 from chordage.orchestrator.gateways.hooks import file as hooks
 from chordage.orchestrator.gateways.work import room_work
 from chordage.workers.checking import of_agents, of_settings
@@ -20,6 +20,7 @@ Checker = Callable[[Path, Mapping[str, str]], Sequence[RoomError]]
 FURTHER: list[tuple[str, Checker]] = [
     ("channels", lambda room, environ: RoomChannels(room, environ=environ).faults()),
     ("hooks", hooks.faults),
+    ("channels", room_channels.faults),
     ("pulse", lambda room, _environ: room_work.faults(room)),
 ]
 
