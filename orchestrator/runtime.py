@@ -14,8 +14,20 @@ from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.core.queue_bounds import QueueBound
 from chordage.orchestrator.gateways.channels.none import NoChannels
+from chordage.orchestrator.gateways.channels.webhook import Webhook
 from chordage.orchestrator.gateways.holding import Held
-from chordage.orchestrator.gateways.ports import Agents, Channels, Clock, Events, Locks, Models, OutputForm, Tools
+from chordage.orchestrator.gateways.ports import (
+    Agents,
+    Bus,
+    Channel,
+    Channels,
+    Clock,
+    Events,
+    Locks,
+    Models,
+    OutputForm,
+    Tools,
+)
 from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.store.tx import Store
@@ -39,7 +51,6 @@ class Runtime:
     bounds: Bounds = field(default_factory=Bounds)
     queue_bounds: Mapping[Group, QueueBound] = field(default_factory=dict)  # of the groups that have one
     held: Held = field(default_factory=Held)
-    channels: Channels = field(default_factory=NoChannels)
     crews: Callable[[AgentSpec], Crew] = lambda _agent: NOBODY  # the plugins of an agent
     work: RoomWork | None = None  # tasks, chores and the will
     outputs: Callable[[AgentSpec], OutputForm | None] = lambda _agent: None  # what its final answer has to be

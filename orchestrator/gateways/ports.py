@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
+from chordage.orchestrator.core.bus import BusEntry, Mark
 from chordage.orchestrator.core.channels import Outgoing, Polled, Terms
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.model import Prompt, Reply
@@ -173,6 +174,24 @@ class Channels(Protocol):
 
     def faults(self) -> list[RoomError]: ...
     def close(self) -> None: ...
+
+
+class Bus(Protocol):
+    """Streams of facts, written in the order of the journal. Everything here raises Unavailable."""
+
+    def mark(self) -> Mark | None:
+        """How far it is; None: it is empty, or has lost what it was."""
+        ...
+
+    def begin(self, mark: Mark) -> None:
+        """Throw away all that is there, and begin behind this position."""
+        ...
+
+    def publish(self, mark: Mark, to: int, entries: Sequence[BusEntry]) -> Mark | None:
+        """Write what is behind its position, and move it. The mark it has afterwards: another than asked for, when it
+        was not at least where `mark` says; then nothing was written.
+        """
+        ...
 
 
 Clock = Callable[[], datetime]

@@ -2,6 +2,7 @@
 
 from chordage.orchestrator.views.calls import CallView
 from chordage.orchestrator.views.channels import ChannelView, RefusedMessage, channel_row, channels
+from chordage.orchestrator.views.deliveries import BusView, DeliveryView, bus, deliveries, delivery_of
 from chordage.orchestrator.views.family import ChildView, queued_children
 from chordage.orchestrator.views.groups import GroupView, TenantView, groups
 from chordage.orchestrator.views.hints import answers
@@ -72,8 +73,11 @@ __all__ = [
     "WaitStep",
     "answers",
     "as_json",
+    "bus",
     "channel_row",
     "channels",
+    "deliveries",
+    "delivery_of",
     "driven",
     "groups",
     "history",

@@ -18,7 +18,6 @@ Checker = Callable[[Path, Mapping[str, str]], Sequence[RoomError]]
 
 # What else belongs to a room: its name, and what finds all that is wrong with it.
 FURTHER: list[tuple[str, Checker]] = [
-    ("channels", lambda room, environ: RoomChannels(room, environ=environ).faults()),
     ("hooks", hooks.faults),
     ("channels", room_channels.faults),
     ("pulse", lambda room, _environ: room_work.faults(room)),

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points
 
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.channels import http_json, imap, telegram
+from chordage.orchestrator.gateways.channels import http_json, imap, telegram, webhook
 from chordage.orchestrator.gateways.channels.guarding import Guarded, masked
 from chordage.orchestrator.gateways.channels.reading import Binding
 from chordage.orchestrator.gateways.ports import Channel
@@ -22,6 +22,7 @@ SHIPPED: dict[str, tuple[Callable[[str, Table], Channel], float]] = {
     "telegram": (telegram.make, 0.25),
     "imap": (imap.make, 30.0),
     "http_json": (http_json.make, 10.0),
+    "webhook": (webhook.make, 3600.0),  # replies go out there, and nothing comes in
 }
 
 

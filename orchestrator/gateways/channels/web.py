@@ -6,15 +6,17 @@ without the client around it; a proxy of the environment is found as that client
 
 from __future__ import annotations
 
+import email.utils
 import json
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 
-from chordage.orchestrator.core.errors import Unavailable, Undeliverable
+from chordage.orchestrator.core.errors import TryLater, Unavailable, Undeliverable
 
 LARGEST = 16 * 1024 * 1024  # bytes of an answer
 CONNECT = 10.0
@@ -84,12 +86,25 @@ def check_taken(host: str, answer: Answer) -> None:
         return
     why = f"{host} answered {answer.status}{_told(answer)}"
     if answer.status in {408, 425, 429} or answer.status >= 500:
-        raise Unavailable(why + after(answer.headers.get("retry-after")))
+        raise later(why, answer.headers.get("retry-after"))
     raise Undeliverable(why)
 
 
-def after(seconds: object) -> str:
-    return f"; try again after {seconds} s" if seconds else ""
+def later(why: str, after: object) -> TryLater:
+    """`after`: seconds, or a date, as HTTP has it; or nothing that can be read."""
+    seconds = seconds_of(str(after)) if after else None
+    return TryLater(f"{why}; try again after {seconds:g} s" if seconds else why, seconds)
+
+
+def seconds_of(retry_after: str) -> float | None:
+    if retry_after.strip().isdigit():
+        return float(retry_after)
+    try:
+        moment = email.utils.parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 def _told(answer: Answer) -> str:

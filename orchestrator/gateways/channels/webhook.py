@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-import email.utils
 import http.client
 import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.delivering import shown
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
+from chordage.orchestrator.gateways.channels.web import seconds_of
+from chordage.orchestrator.gateways.room_table import HEADERS, TEXT, Table
 from chordage.orchestrator.gateways.tools import checked_connections
 from chordage.orchestrator.gateways.tools.addresses import Guard, Refused
 from chordage.orchestrator.gateways.tools.web import checked_url, closed_at, target_of
@@ -30,6 +30,24 @@ GONE = 410
 SECRET_PREFIX = "whsec_"  # noqa: S105 - what the specification puts in front of a secret
 ANYWHERE = Guard(allow=("0.0.0.0/0", "::/0"))
 _READ = 500  # bytes of an answer, for the words of an error
+
+
+def make(_name: str, table: Table) -> Webhook:
+    """A binding of channels.toml. Its address is the operator's, and may be anywhere."""
+    url = table.take("url", TEXT, "", required=True)
+    if url and not url.startswith(("http://", "https://")):
+        table.complain("url", f"must start with http:// or https://; got {url!r}")
+    secret: str | None = table.take("secret", TEXT, None)
+    headers: dict[str, str] = table.take("headers", HEADERS, {})
+    return Webhook(url=url, secret=_read_secret(table, secret), headers=headers, guard=ANYWHERE)
+
+
+def _read_secret(table: Table, secret: str | None) -> bytes | None:
+    try:
+        return secret_of(secret, "it") if secret else None
+    except RoomError as error:
+        table.complain("secret", str(error))
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,22 +59,6 @@ class Webhook:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     guard: Guard = field(default_factory=Guard)
     timeout: float = 10.0
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], environ: Mapping[str, str], place: str) -> Webhook:
-        """`place`: of the table in channels.toml, for the words of an error."""
-        known = {"url", "secret_env", "headers"}
-        if unknown := sorted(set(options) - known):
-            raise RoomError(f"{place}: a webhook has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-        url, headers, variable = options.get("url"), options.get("headers", {}), options.get("secret_env")
-        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-            raise RoomError(f"{place}: url is {url!r}: give an address with http:// or https://")
-        if not isinstance(headers, Mapping) or not all(isinstance(value, str) for value in headers.values()):
-            raise RoomError(f"{place}: headers must be a table of texts")
-        if variable is not None and not environ.get(variable):
-            raise RoomError(f"{place}: secret_env names {variable}, and that variable is not set")
-        secret = secret_of(environ[variable], f"{place}: {variable}") if variable else None
-        return cls(url=url, secret=secret, headers=dict(headers), guard=ANYWHERE)
 
     def poll(self, cursor: str | None) -> Polled:
         """Nothing comes in here: that is what hooks.toml is for."""
@@ -91,7 +93,7 @@ class Webhook:
             connection.request("POST", target_of(parts), body=body, headers=self._headers(key, body))
             response = connection.getresponse()
             said = response.read(_READ).decode("utf-8", "replace").replace("\x00", "")
-            return response.status, " ".join(said.split())[:200], seconds_of(response.getheader("Retry-After"))
+            return response.status, " ".join(said.split())[:200], _asked(response.getheader("Retry-After"))
 
     def _headers(self, key: str, body: bytes) -> dict[str, str]:
         now = int(time.time())
@@ -117,15 +119,5 @@ def secret_of(text: str, name: str) -> bytes:
         raise RoomError(f"{name} begins with {SECRET_PREFIX} and goes on with what is no base64") from error
 
 
-def seconds_of(retry_after: str | None) -> float | None:
-    """Seconds, or a date."""
-    if retry_after is None:
-        return None
-    if retry_after.strip().isdigit():
-        return float(retry_after)
-    try:
-        moment = email.utils.parsedate_to_datetime(retry_after)
-    except ValueError:
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+def _asked(retry_after: str | None) -> float | None:
+    return seconds_of(retry_after) if retry_after else None

@@ -447,6 +447,7 @@ def upgrade() -> None:
     groups = sa.table("groups", sa.column("name", sa.String))
     op.bulk_insert(groups, [{"name": name} for name in ("chat", "task", "chore", "will")])
     _polls()
+    _bus_and_deliveries()
 
 
 def _pulse() -> None:
@@ -510,3 +511,140 @@ def _polls() -> None:
     )
     with op.batch_alter_table("refusals", schema=None) as batch_op:
         batch_op.create_index("ix_refusals_recent", ["source", "id"], unique=False)
+
+
+def _bus_and_deliveries() -> None:
+    op.create_table(
+        "outbox",
+        sa.Column("id", SERIAL, autoincrement=True, nullable=False),
+        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("turn_id", sa.String(length=200), nullable=False),
+        sa.Column("target", JSON, nullable=False),
+        sa.Column("receiver", sa.String(length=300), nullable=False),
+        sa.Column("body", JSON, nullable=False),
+        sa.Column("created_at", MOMENT, nullable=False),
+        sa.Column("position", SERIAL, nullable=False),
+        sa.Column("status", sa.String(length=10), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("forgiven", sa.Integer(), nullable=False),
+        sa.Column("next_at", MOMENT, nullable=False),
+        sa.Column("claim_token", sa.String(length=100), nullable=True),
+        sa.Column("claim_worker", sa.String(length=200), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("sent_at", MOMENT, nullable=True),
+        sa.Column("dead_at", MOMENT, nullable=True),
+        sa.CheckConstraint("status IN ('dead', 'pending', 'sent')", name=op.f("ck_outbox_status")),
+        sa.CheckConstraint("(status = 'sent') = (sent_at IS NOT NULL)", name=op.f("ck_outbox_sent_has_time")),
+        sa.CheckConstraint("(status = 'dead') = (dead_at IS NOT NULL)", name=op.f("ck_outbox_dead_has_time")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_outbox")),
+        sa.UniqueConstraint("turn_id", name=op.f("uq_outbox_turn_id")),
+        sqlite_autoincrement=True,
+    )
+    pending = sa.text("status = 'pending'")
+    in_hand = sa.text("status = 'pending' AND claim_token IS NOT NULL")
+    for name, columns, where in (
+        ("ix_outbox_due", ["receiver", "next_at", "id"], pending),
+        ("ix_outbox_line", ["thread_id", "id"], pending),
+        ("ix_outbox_in_hand", ["receiver"], in_hand),
+        ("ix_outbox_dead", ["id"], sa.text("status = 'dead'")),
+    ):
+        op.create_index(name, "outbox", columns, sqlite_where=where, postgresql_where=where)
+    op.create_table(
+        "projection",
+        sa.Column("name", sa.String(length=20), nullable=False),
+        sa.Column("bus", sa.String(length=200), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("position", SERIAL, nullable=False),
+        sa.Column("moved_at", MOMENT, nullable=True),
+        sa.Column("claim_token", sa.String(length=100), nullable=True),
+        sa.Column("claim_worker", sa.String(length=200), nullable=True),
+        sa.Column("lease_until", MOMENT, nullable=True),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("error_at", MOMENT, nullable=True),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_projection")),
+    )
+    for statement in NOTES[op.get_bind().dialect.name]:
+        op.execute(statement)
+
+
+# Kept in step with store/schema_notes.py; a test compares what both make.
+NOTES = {
+    "sqlite": (
+        (
+            "CREATE TRIGGER note_arrival AFTER INSERT ON turns FOR EACH ROW WHEN NEW.arrival IS NOT NULL "
+            "BEGIN INSERT INTO journal (thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, "
+            "NEW.id, 0, 'TurnQueued', json_object('turn', NEW.id, 'agent', NEW.agent, 'group', NEW.grp, "
+            "'origin', NEW.origin, 'tenant', NEW.tenant), NEW.queued_at WHERE 1 = 1; INSERT INTO journal "
+            "(thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', "
+            "json_object('turn', NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, 'into', "
+            "NEW.into_turn), NEW.done_at WHERE NEW.status = 'done' AND NEW.run_id IS NULL; END"
+        ),
+        (
+            "CREATE TRIGGER note_drop AFTER UPDATE OF status ON turns FOR EACH ROW WHEN OLD.status <> 'done' "
+            "AND NEW.status = 'done' AND NEW.run_id IS NULL BEGIN INSERT INTO journal (thread_id, run_id, "
+            "step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', json_object('turn', "
+            "NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, 'into', NEW.into_turn), "
+            "NEW.done_at WHERE 1 = 1; END"
+        ),
+        (
+            "CREATE TRIGGER note_suspension AFTER INSERT ON suspensions FOR EACH ROW WHEN NEW.why <> 'child' "
+            "BEGIN INSERT INTO journal (thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, "
+            "NEW.id, 0, 'CallSuspended', json_object('suspension', NEW.id, 'run', NEW.run_id, 'call', "
+            "NEW.call_id, 'tool', NEW.tool, 'why', NEW.why), NEW.created_at WHERE 1 = 1; END"
+        ),
+        (
+            "CREATE TRIGGER note_decision AFTER INSERT ON decisions FOR EACH ROW WHEN NEW.id IS NOT NULL "
+            "BEGIN INSERT INTO journal (thread_id, run_id, step, kind, body, at) SELECT (SELECT thread_id "
+            "FROM suspensions WHERE suspensions.id = NEW.suspension_id), NEW.id, 0, 'CallDecided', "
+            "json_object('decision', NEW.id, 'run', NEW.run_id, 'call', NEW.call_id, 'suspension', "
+            "NEW.suspension_id, 'action', NEW.action), NEW.created_at WHERE 1 = 1; END"
+        ),
+    ),
+    "postgresql": (
+        (
+            "CREATE FUNCTION note_arrival() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO journal "
+            "(thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnQueued', "
+            "jsonb_build_object('turn', NEW.id, 'agent', NEW.agent, 'group', NEW.grp, 'origin', NEW.origin, "
+            "'tenant', NEW.tenant), NEW.queued_at WHERE 1 = 1; INSERT INTO journal (thread_id, run_id, step, "
+            "kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', jsonb_build_object('turn', "
+            "NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, 'into', NEW.into_turn), "
+            "NEW.done_at WHERE NEW.status = 'done' AND NEW.run_id IS NULL; RETURN NULL; END $$"
+        ),
+        (
+            "CREATE TRIGGER note_arrival AFTER INSERT ON turns FOR EACH ROW WHEN (NEW.arrival IS NOT NULL) "
+            "EXECUTE FUNCTION note_arrival()"
+        ),
+        (
+            "CREATE FUNCTION note_drop() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO journal "
+            "(thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', "
+            "jsonb_build_object('turn', NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, "
+            "'into', NEW.into_turn), NEW.done_at WHERE 1 = 1; RETURN NULL; END $$"
+        ),
+        (
+            "CREATE TRIGGER note_drop AFTER UPDATE OF status ON turns FOR EACH ROW WHEN (OLD.status <> "
+            "'done' AND NEW.status = 'done' AND NEW.run_id IS NULL) EXECUTE FUNCTION note_drop()"
+        ),
+        (
+            "CREATE FUNCTION note_suspension() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO "
+            "journal (thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, "
+            "'CallSuspended', jsonb_build_object('suspension', NEW.id, 'run', NEW.run_id, 'call', "
+            "NEW.call_id, 'tool', NEW.tool, 'why', NEW.why), NEW.created_at WHERE 1 = 1; RETURN NULL; END $$"
+        ),
+        (
+            "CREATE TRIGGER note_suspension AFTER INSERT ON suspensions FOR EACH ROW WHEN (NEW.why <> "
+            "'child') EXECUTE FUNCTION note_suspension()"
+        ),
+        (
+            "CREATE FUNCTION note_decision() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO "
+            "journal (thread_id, run_id, step, kind, body, at) SELECT (SELECT thread_id FROM suspensions "
+            "WHERE suspensions.id = NEW.suspension_id), NEW.id, 0, 'CallDecided', "
+            "jsonb_build_object('decision', NEW.id, 'run', NEW.run_id, 'call', NEW.call_id, 'suspension', "
+            "NEW.suspension_id, 'action', NEW.action), NEW.created_at WHERE 1 = 1; RETURN NULL; END $$"
+        ),
+        (
+            "CREATE TRIGGER note_decision AFTER INSERT ON decisions FOR EACH ROW WHEN (NEW.id IS NOT NULL) "
+            "EXECUTE FUNCTION note_decision()"
+        ),
+    ),
+}

@@ -13,7 +13,9 @@ import pytest
 from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
-from chordage.orchestrator.gateways.channels.webhook import Webhook, seconds_of, secret_of
+from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
+from chordage.orchestrator.gateways.channels.web import seconds_of
+from chordage.orchestrator.gateways.channels.webhook import Webhook, secret_of
 from chordage.orchestrator.gateways.tools.addresses import Guard
 from support.bus import WebReceiver
 
@@ -75,37 +77,43 @@ def test_who_does_not_answer_is_tried_again(receiver):
         Webhook(guard=HERE).deliver({"url": "http://127.0.0.1:9/"}, REPLY)
 
 
-def test_a_channel_says_where_and_with_which_headers_and_polls_nothing(receiver):
-    options = {"url": f"{receiver.url}/room", "headers": {"X-Room": "1"}, "secret_env": "S"}
-    channel = Webhook.from_options(options, {"S": "whsec_" + base64.b64encode(b"s").decode()}, "channels.toml [a]")
+def bound(tmp_path, config, **environ):
+    (tmp_path / "channels.toml").write_text(f'[channels.it]\nplugin = "webhook"\n[channels.it.config]\n{config}\n')
+    return RoomChannels(tmp_path, environ=environ).get("it")
+
+
+def test_a_channel_says_where_and_with_which_headers_and_polls_nothing(receiver, tmp_path):
+    config = f'url = "{receiver.url}/room"\nheaders = {{ X-Room = "1" }}\nsecret_env = "S"'
+    channel = bound(tmp_path, config, S="whsec_" + base64.b64encode(b"s").decode())
     channel.deliver({"chat": 42}, REPLY)
     channel.close()
 
     ((path, headers, body),) = receiver.requests
     assert (path, headers["X-Room"], json.loads(body)["address"]) == ("/room", "1", {"chat": 42})
-    assert (channel.secret, channel.poll("c").cursor, channel.poll("c").messages) == (b"s", "c", ())
+    assert headers["webhook-signature"].startswith("v1,")
+    assert (channel.poll("c").cursor, channel.poll("c").messages) == ("c", ())
     assert "whsec" not in repr(channel)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("config", "words"),
     [
-        ({"url": "https://a.example", "retry": 1}, "no retry"),
-        ({}, "url is None"),
-        ({"url": "ftp://a"}, "http:// or https://"),
-        ({"url": "https://a.example", "headers": {"a": 1}}, "table of texts"),
-        ({"url": "https://a.example", "secret_env": "NOT_SET"}, "NOT_SET, and that variable is not set"),
-        ({"url": "https://a.example", "secret_env": "BAD"}, "no base64"),
+        ('url = "https://a.example"\nretry = 1', "channels.toml:5: .*retry"),
+        ("", "url.*is missing|url.*required|needs.*url"),
+        ('url = "ftp://a"', "channels.toml:4: .*http:// or https://"),
+        ('url = "https://a.example"\nheaders = { a = 1 }', "table of texts"),
+        ('url = "https://a.example"\nsecret_env = "NOT_SET"', "NOT_SET"),
+        ('url = "https://a.example"\nsecret_env = "BAD"', "no base64"),
     ],
 )
-def test_broken_options_are_named_with_their_place(options, words):
+def test_broken_options_are_named_with_their_place(config, words, tmp_path):
     with pytest.raises(RoomError, match=words) as told:
-        Webhook.from_options(options, {"BAD": "whsec_***"}, "channels.toml [a]")
-    assert "channels.toml [a]" in str(told.value)
+        bound(tmp_path, config, BAD="whsec_***")
+    assert "whsec_***" not in str(told.value)
 
 
 def test_retry_after_is_seconds_or_a_date():
-    assert (seconds_of(None), seconds_of("7"), seconds_of("soon")) == (None, 7.0, None)
+    assert (seconds_of("7"), seconds_of("soon")) == (7.0, None)
     later = seconds_of(format_datetime(datetime.now(UTC) + timedelta(seconds=90)))
     assert later is not None
     assert 80 < later <= 90
