@@ -79,7 +79,7 @@ def test_a_turn_that_ends_in_the_queue_is_told_of_too(world: World, redis) -> No
     settle(world)
 
     assert kinds(redis) == ["turn.queued", "turn.ended"]
-    assert stream(redis)[1]["data"] == {"turn": turn, "disposition": "cancelled", "detail": "not needed"}
+    assert stream(redis)[1]["data"] == {"turn": turn, "disposition": "cancelled", "detail": "not needed", "into": None}
 
 
 def test_questions_and_answers_are_told_of(world: World, redis) -> None:
