@@ -29,7 +29,7 @@ def worker_command():
 def test_turns_worker_serves_the_groups_in_order_of_rank_in_threads():
     plan = plan_of(Role.TURNS, SETTINGS)
 
-    assert plan.queues == ("system", "celery", "chat", "task", "chore", "will")
+    assert plan.queues == ("system", "delivery", "celery", "chat", "task", "chore", "will")
     assert (plan.pool, plan.concurrency, plan.name) == (Pool.THREADS, 128, "turns")
 
 
@@ -43,7 +43,7 @@ def test_tools_worker_serves_the_twins_in_processes():
 def test_worker_for_all_serves_everything_the_tools_of_a_group_before_the_next_group():
     plan = plan_of(Role.ALL, SETTINGS)
 
-    assert plan.queues[:5] == ("system", "celery", "chat", "chat.tools", "task")
+    assert plan.queues[:5] == ("system", "delivery", "celery", "chat", "chat.tools", "task")
     assert set(plan.queues) == {*plan_of(Role.TURNS, SETTINGS).queues, *plan_of(Role.TOOLS, SETTINGS).queues}
     assert plan.pool is Pool.THREADS
 
@@ -61,7 +61,7 @@ def test_a_worker_may_serve_some_groups_only_in_their_order():
     assert plan_of(Role.TURNS, SETTINGS, groups="task, chat").queues == ("chat", "task")
     assert plan_of(Role.TOOLS, SETTINGS, groups="chat").queues == ("chat.tools",)
     assert plan_of(Role.ALL, SETTINGS, groups="chat").queues == ("chat", "chat.tools")
-    assert plan_of(Role.TURNS, SETTINGS, groups="will,system").queues == ("system", "celery", "will")
+    assert plan_of(Role.TURNS, SETTINGS, groups="will,system").queues == ("system", "delivery", "celery", "will")
     assert plan_of(Role.TURNS, SETTINGS, groups="chat").name == "turns-chat"
 
 
@@ -89,7 +89,7 @@ def test_prefork_without_a_number_gets_a_number_of_processes_not_of_threads():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--queues", "chat,chot"], "there is no queue 'chot': choose from system, chat, chat.tools"),
+        (["--queues", "chat,chot"], "there is no queue 'chot': choose from system, delivery, chat, chat.tools"),
         (["--queues", " ,"], "name at least one of system"),
         (["--groups", "chat,chot"], "there is no group 'chot': choose from chat, task, chore, will, system"),
         (["--groups", "system"], "name at least one of chat, task, chore, will"),
