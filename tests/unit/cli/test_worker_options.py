@@ -43,7 +43,7 @@ def test_tools_worker_serves_the_twins_in_processes():
 def test_worker_for_all_serves_everything_the_tools_of_a_group_before_the_next_group():
     plan = plan_of(Role.ALL, SETTINGS)
 
-    assert plan.queues[:5] == ("system", "delivery", "celery", "chat", "chat.tools", "task")
+    assert plan.queues[:6] == ("system", "delivery", "celery", "chat", "chat.tools", "task")
     assert set(plan.queues) == {*plan_of(Role.TURNS, SETTINGS).queues, *plan_of(Role.TOOLS, SETTINGS).queues}
     assert plan.pool is Pool.THREADS
 
