@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from chordage.orchestrator import admitting, polling
+from chordage.orchestrator import polling
 from chordage.orchestrator.core import polling as core
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
 from chordage.orchestrator.core.channels import Unreadable
 from chordage.orchestrator.core.errors import QueueFull, Unavailable
 from chordage.orchestrator.core.polling import WIDEST
-from chordage.orchestrator.polling import Outcome
+from chordage.orchestrator.polling import Outcome, storing
 from support.channels import ListChannel, bind, incoming, keys, look, standing
 from support.invariants import check_all
 from support.world import Died, World
@@ -66,8 +66,8 @@ def test_messages_of_one_thread_run_in_the_order_in_which_they_came(world: World
 
 
 def test_what_is_handed_out_twice_and_in_any_order_is_one_turn(world: World, monkeypatch) -> None:
-    admit, admitted = admitting.store_in, []
-    monkeypatch.setattr(admitting, "store_in", lambda *given: (admitted.append(given), admit(*given))[1])
+    admit, admitted = storing.store_in, []
+    monkeypatch.setattr(storing, "store_in", lambda *given: (admitted.append(given), admit(*given))[1])
     channel = bind(world, numbered(20))
     channel.shuffle = lambda found: [*found[::-1], *found]
 
@@ -240,7 +240,7 @@ def test_an_agent_that_is_not_there_leaves_the_messages_with_the_channel(world: 
 
 def full_after(world: World, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     """A bounded queue with so much room left."""
-    admit = admitting.store_in
+    admit = storing.store_in
 
     def bounded(tx, rt, agent, request, asked, now):
         stored = admit(tx, rt, agent, request, asked, now)
@@ -248,7 +248,7 @@ def full_after(world: World, monkeypatch: pytest.MonkeyPatch, room: int) -> None
             raise QueueFull("group chat takes no more", retry_after=9)
         return stored
 
-    monkeypatch.setattr(admitting, "store_in", bounded)
+    monkeypatch.setattr(storing, "store_in", bounded)
 
 
 def test_the_cursor_does_not_move_past_a_message_for_which_there_is_no_room(world: World, monkeypatch) -> None:
