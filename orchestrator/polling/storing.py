@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from chordage.orchestrator import admitting, crowding
-from chordage.orchestrator.admitting import Stored
+from chordage.orchestrator import crowding
+from chordage.orchestrator.admitting import Stored, checked, store_in, tell
 from chordage.orchestrator.core import polling as core
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec
@@ -53,7 +53,7 @@ def store_batch(rt: Runtime, seen: Standing, terms: Terms, agent: AgentSpec, bat
         if found.moved:
             claim_polls.move_on(tx, seen.name, seen.revision, found.cursor, found.counts, rt.now())
     for stored in found.stored:
-        admitting.tell(rt, stored)
+        tell(rt, stored)
     return found
 
 
@@ -62,7 +62,7 @@ def _ready(rt: Runtime, name: str, terms: Terms, came: Incoming | Unreadable) ->
         return _Ready(came=came, why=came.why)
     try:
         request = core.request_of(name, terms, replace(came, sender=Sender(came.sender)))
-        admitting.checked(rt, request, rt.now())
+        checked(rt, request, rt.now())
     except (InvalidMessage, ValueError, TypeError) as error:  # the latter two of what a plugin has made up
         return _Ready(came=came, why=str(error))
     return _Ready(came=came, request=request)
@@ -112,7 +112,7 @@ class _Storing:
         """What a message that is refused has begun is undone with it alone. Raises QueueFull."""
         try:
             with self._tx.begin_nested():
-                stored = admitting.store_in(self._tx, self._rt, self._agent, request, [], self._rt.now())
+                stored = store_in(self._tx, self._rt, self._agent, request, [], self._rt.now())
         except LostRace:
             self._doubled += 1
         except (QueueFull, Unavailable):

@@ -106,7 +106,12 @@ def test_a_thread_is_shown_with_its_history(chordage, rt):
 
 
 @pytest.mark.parametrize(
-    ("kind", "keys"), [("turn", {"turn", "run"}), ("run", {"turn", "run"}), ("thread", {"thread", "history"})]
+    ("kind", "keys"),
+    [
+        ("turn", {"turn", "run", "driven", "delivery"}),
+        ("run", {"turn", "run", "driven", "delivery"}),
+        ("thread", {"thread", "history"}),
+    ],
 )
 def test_what_is_shown_can_be_had_as_json(chordage, rt, kind, keys):
     chordage("invoke", "please add", "--thread", "t")
