@@ -128,11 +128,11 @@ def test_a_known_dedupe_key_finds_its_turn_though_that_was_merged(world: World) 
 
 
 def test_whoever_was_to_be_told_hears_that_the_turn_was_merged(world: World) -> None:
-    older = world.submit(**CHORE, reply_target={"address": "42"})
+    older = world.submit(**CHORE, reply_target={"channel": "tg", "address": "42"})
     newer = world.submit(**CHORE)
 
     told = world.row("outbox", turn_id=older)
-    assert (told["target"], told["body"]["reason"]) == ({"address": "42"}, "merged")
+    assert (told["target"], told["body"]["reason"]) == ({"channel": "tg", "address": "42"}, "merged")
     assert newer in told["body"]["detail"]
 
 
@@ -179,7 +179,7 @@ def test_a_will_is_one_queued_or_at_work(world: World) -> None:
     first = world.submit(**WILL)
     queued = world.submit(**WILL)
     late: list[str] = []
-    in_the_model_call(world, lambda: late.append(world.submit(**WILL, reply_target={"to": 1})))
+    in_the_model_call(world, lambda: late.append(world.submit(**WILL, reply_target={"channel": "tg", "to": 1})))
     world.run_dry()
 
     assert world.row("turns", id=first)["thread_id"] == "will:ada"

@@ -73,7 +73,7 @@ def test_another_group_and_a_known_dedupe_key_are_not_refused(world: World) -> N
 
 def test_the_oldest_gives_way_and_says_to_whom(world: World) -> None:
     bound(world, 2, Overflow.DROP_OLDEST)
-    first = submit(world, "a", reply_target={"to": "x"})
+    first = submit(world, "a", reply_target={"channel": "tg", "to": "x"})
     submit(world, "b")
     newest = submit(world, "c")
 

@@ -10,6 +10,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store import calls, claims, runs, threads, turns
+from chordage.orchestrator.store.ring import Place
 from chordage.orchestrator.store.tx import Store, Tx
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,7 +32,11 @@ def admit(tx: Tx, turn_id: str, thread_id: str = "t1", group: Group = Group.CHAT
 
 def start(tx: Tx, turn_id: str, run_id: str, budget: int = 100, group: Group = Group.CHAT) -> bool:
     """As dispatch does it. False when the turn could not start."""
-    turn = claims.start_turn(tx, turn_id, run_id, group=group, budget=budget, now=NOW)
+    tried = (
+        claims.start_turn(tx, turn_id, run_id, group=group, budget=budget, now=NOW, place=place)
+        for place in (Place.FITS, Place.FIRST, Place.SITS)
+    )
+    turn = next((turn for turn in tried if turn is not None), None)
     return turn is not None and claims.open_run(tx, turn, run_id, now=NOW, lease_until=LATER) is not None
 
 
