@@ -8,7 +8,6 @@ from chordage.orchestrator.views.groups import GroupView, TenantView, groups
 from chordage.orchestrator.views.hints import answers
 from chordage.orchestrator.views.history import Remark, history
 from chordage.orchestrator.views.inbox import OpenQuestion, inbox, schema_asked
-from chordage.orchestrator.views.load import GroupLoad, load_of_groups
 from chordage.orchestrator.views.marks import Mark, MarkKind
 from chordage.orchestrator.views.questions import AnswerView, QuestionView
 from chordage.orchestrator.views.runs import RunView, run
@@ -42,7 +41,6 @@ __all__ = [
     "ChildView",
     "CompactionStep",
     "DeliveryView",
-    "GroupLoad",
     "GroupView",
     "HeldCall",
     "HeldReply",
@@ -83,7 +81,6 @@ __all__ = [
     "history",
     "inbox",
     "is_done",
-    "load_of_groups",
     "queued_children",
     "run",
     "schema_asked",

@@ -12,7 +12,6 @@ import httpx
 from chordage.config.settings import Settings
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import UserError
-from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store.tx import Store
 from chordage.workers.fleet import agent_run, fleet_lock
 from chordage.workers.fleet.agent_run import MemberLine, Standing, Summary
@@ -29,7 +28,7 @@ class Health:
     is_cleaned_up: bool  # it was killed, and its keeper ends what is left
     summary: Summary | None
     faults: dict[str, str | None]  # by what was asked; None where it is well
-    groups: list[views.GroupLoad]
+    groups: list[views.GroupView]
     left_behind: tuple[MemberLine, ...]  # processes of a fleet that is gone
 
     @property
@@ -61,10 +60,10 @@ def look(settings: Settings) -> Health:
     )
 
 
-def _load(settings: Settings, faults: dict[str, str | None]) -> list[views.GroupLoad]:
+def _load(settings: Settings, faults: dict[str, str | None]) -> list[views.GroupView]:
     from chordage.workers.cli.opened import opened
 
-    found: list[views.GroupLoad] = []
+    found: list[views.GroupView] = []
 
     def ask() -> None:
         with opened(settings) as store:
@@ -75,8 +74,11 @@ def _load(settings: Settings, faults: dict[str, str | None]) -> list[views.Group
     return found
 
 
-def _groups(store: Store, settings: Settings) -> list[views.GroupLoad]:
-    return views.load_of_groups(store, {group: getattr(settings.budgets, group.value) for group in Group})
+def _groups(store: Store, settings: Settings) -> list[views.GroupView]:
+    from chordage.workers.bootstrap import budgets_from, queue_bounds_from
+
+    bounds = queue_bounds_from(settings)
+    return views.groups(store, now=datetime.now(UTC), budgets=budgets_from(settings), bounds=bounds)
 
 
 def _has_no_database(settings: Settings) -> bool:

@@ -83,9 +83,9 @@ def _print(settings: Settings, found: Health) -> None:
         click.echo()
         rows = [(one.name, one.pid, one.state) for one in found.summary.members]
         print_table(("process", "pid", "state"), rows)
-    if found.is_ready or any(one.running or one.waiting or one.ready or one.behind for one in found.groups):
+    if found.is_ready or any(one.running or one.queued for one in found.groups):
         click.echo()
-        print_table(("group", "running", "waiting", "ready", "behind", "oldest ready"), list(_rows(found)))
+        print_table(("group", "running", "queued", "oldest due"), list(_rows(found)))
     _print_faults(found)
 
 
@@ -114,7 +114,8 @@ def _head(settings: Settings, found: Health) -> Iterator[str]:
 
 def _rows(found: Health) -> Iterator[tuple[object, ...]]:
     for one in found.groups:
-        yield one.group, f"{one.running}/{one.budget}", one.waiting, one.ready, one.behind, one.since
+        queued = f"{one.queued}+" if one.queued_or_more else one.queued
+        yield one.group, f"{one.running}/{one.budget}", queued, one.waits_since
 
 
 def _print_faults(found: Health) -> None:

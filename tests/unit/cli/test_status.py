@@ -29,7 +29,7 @@ def test_what_queues_is_told_also_while_nothing_runs(chordage):
     told = json.loads(chordage("status", "--json").output)
 
     assert (told["status"], told["running"], told["pid"]) == ("stopped", False, None)
-    assert [(one["group"], one["ready"], one["running"]) for one in told["groups"]] == [
+    assert [(one["group"], one["queued"], one["running"]) for one in told["groups"]] == [
         (group, 0, 0) for group in ("chat", "task", "chore", "will")
     ]
     assert told["health"] == {"database": None}
