@@ -99,7 +99,7 @@ SETTING = {
 }  # fmt: skip
 
 
-@settings(LONG, max_examples=120)
+@settings(LONG, max_examples=80)
 @given(**SETTING)
 def test_an_answer_is_applied_once_whatever_the_schedule(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
@@ -107,7 +107,7 @@ def test_an_answer_is_applied_once_whatever_the_schedule(migrated_database_url, 
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=20)
+@settings(LONG, max_examples=12)
 @given(**SETTING)
 def test_an_answer_is_applied_once_on_postgres(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:

@@ -71,7 +71,7 @@ def _every_message_is_told_once(world: World) -> None:
     assert silent <= {"cancelled"}, "only who was cancelled in the queue is not heard"
 
 
-@settings(LONG, max_examples=200)
+@settings(LONG, max_examples=120)
 @given(schedule=schedules)
 def test_every_message_to_a_busy_thread_ends_once(migrated_database_url, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
@@ -79,7 +79,7 @@ def test_every_message_to_a_busy_thread_ends_once(migrated_database_url, schedul
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=40)
+@settings(LONG, max_examples=20)
 @given(schedule=schedules)
 def test_every_message_to_a_busy_thread_ends_once_on_postgres(migrated_database_url, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:

@@ -63,7 +63,7 @@ def play(world: World, mode: ToolMode, schedule) -> None:
     assert set(done.values()) <= {"answered", "cancelled", "superseded", "failed"}
 
 
-@settings(LONG, max_examples=60)
+@settings(LONG, max_examples=30)
 @given(mode=st.sampled_from(list(ToolMode)), schedule=schedules)
 def test_a_tree_comes_to_its_end_whatever_the_schedule(migrated_database_url, mode, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
@@ -71,7 +71,7 @@ def test_a_tree_comes_to_its_end_whatever_the_schedule(migrated_database_url, mo
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=10)
+@settings(LONG, max_examples=6)
 @given(mode=st.sampled_from(list(ToolMode)), schedule=schedules)
 def test_a_tree_comes_to_its_end_on_postgres(migrated_database_url, mode, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:

@@ -37,7 +37,7 @@ def play(world: World, tool: str, schedule) -> None:
     assert len(world.models.prompts) <= len(world.rows("journal", kind="AssistantTurnCommitted")) + game.may_be_repeated
 
 
-@settings(LONG, max_examples=250)
+@settings(LONG, max_examples=210)
 @given(tool=tools, schedule=schedules)
 def test_every_turn_ends_once_whatever_the_schedule(migrated_database_url, tool, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
@@ -45,7 +45,7 @@ def test_every_turn_ends_once_whatever_the_schedule(migrated_database_url, tool,
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=40)
+@settings(LONG, max_examples=25)
 @given(tool=tools, schedule=schedules)
 def test_every_turn_ends_once_whatever_the_schedule_on_postgres(migrated_database_url, tool, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:
