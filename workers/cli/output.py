@@ -66,15 +66,30 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, emp
 
 
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    from rich.text import Text
+
+    from chordage.workers.cli import decks
+
+    out = console()
+    table = [tuple(columns), *(tuple(_cell(value) for value in row) for row in rows)]
+    if decks.fits(table, out.width):
+        _print_wide(out, table)
+        return
+    for number, lines in enumerate(decks.rows_of(table, out.width)):
+        for line in lines:
+            out.print(Text(line, style="" if number else "bold"), no_wrap=True, overflow="ignore", crop=False)
+
+
+def _print_wide(out: Console, table: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(columns):
-        table.add_column(name, overflow="ellipsis", no_wrap=True, style="cyan" if number == 0 else "")
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    console().print(table)
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(table[0]):
+        drawn.add_column(name, no_wrap=True, style="cyan" if number == 0 else "")
+    for row in table[1:]:
+        drawn.add_row(*map(Text, row))
+    out.print(drawn)
 
 
 def _cell(value: object) -> str:

@@ -1,0 +1,38 @@
+"""Tables on a narrow terminal: nothing is left out, and no id is cut."""
+
+from __future__ import annotations
+
+from chordage.workers.cli import decks
+
+ID = "01a1f08c-9717-7f28-94eb-aeded84e523d"
+TABLE = [
+    ("turn", "status", "agent", "came", "thread", "text"),
+    (ID, "answered", "guide", "12 s ago", "customer-4", "Where is order 17, " * 9),
+    (ID, "queued", "guide", "now", "日本", "Hello"),
+]
+
+
+def test_a_row_that_does_not_fit_takes_several_lines():
+    assert not decks.fits(TABLE, 80)
+    heading, first, second = decks.rows_of(TABLE, 80)
+    assert [line.split() for line in heading] == [["turn", "status", "agent", "came", "thread"], ["text"]]
+    assert first[0] == f"{ID}  answered  guide  12 s ago  customer-4"
+    assert second == [f"{ID}  queued    guide  now       日本", "  Hello"]
+
+
+def test_only_what_is_wider_than_an_id_is_cut_and_takes_the_whole_line_first():
+    _, (_, text), _ = decks.rows_of(TABLE, 80)
+    assert len(text) == 80
+    assert text.endswith("…")
+
+
+def test_no_line_is_wider_than_the_terminal():
+    for width in (40, 60, 80, 100):
+        lines = [line for row in decks.rows_of(TABLE, width) for line in row]
+        assert max(map(decks.cell_len, lines)) <= width
+        assert lines[len(lines) // 3].startswith(ID)
+
+
+def test_what_fits_is_told():
+    assert decks.fits([("a", "b"), ("1", "2")], 4)
+    assert not decks.fits([("a", "b"), ("1", "2")], 3)
