@@ -75,4 +75,4 @@ def _further(kind: str, checker: Checker, room: Path, environ: Mapping[str, str]
         faults: Sequence[UserError] = checker(room, environ)
     except UserError as error:
         faults = [error]
-    return Looked(kind=kind, what="", faults=[line for fault in faults for line in str(fault).splitlines()])
+    return Looked(kind=kind, what="no faults", faults=[line for fault in faults for line in str(fault).splitlines()])

@@ -35,6 +35,7 @@ def _look(room: Room, time_limit: int) -> Iterator[Looked]:
     for draft in room.drafts:
         found.look_at_tools(draft)
     faults = [line for fault in room.faults for line in str(fault).splitlines()]
+    found.of_tools = [told for told in found.of_tools if told not in faults]  # a fault of a file is told once
     if not agents and not faults:
         faults = [f"{room.path}: there is no agent: write an agent.toml, or run `chordage init` for an example"]
     named = f": {', '.join(agent.name for agent in agents)}" if agents else ""

@@ -114,6 +114,14 @@ def test_room_without_fault_is_told_with_what_was_looked_at(room):
     assert "nothing is wrong" in done.output
     assert "1 agent: agent" in done.output
     assert "scripted:script.yaml" in done.output
+    assert "hooks     no faults" in done.output
+
+
+def test_fault_of_an_agents_file_is_told_once(room):
+    (room / "agent.toml").write_text('name = "a"\nmodel = "scripted:script.yaml"\nconcurency = 3\ntools = ["gone"]\n')
+    told = [one["told"] for one in json.loads(run("--json").output)["faults"]]
+
+    assert len([line for line in told if "concurency" in line]) == 1
 
 
 def test_variable_that_is_wrong_is_named_and_the_rest_looked_at_all_the_same(room, monkeypatch):
