@@ -64,4 +64,4 @@ def _gives_way(tx: Tx, group: Group, bound: QueueBound, thread_id: str) -> str |
 def _full(group: Group, bound: QueueBound) -> str:
     if bound.max_queued == 0:
         return f"group {group.value} takes no messages, its bound is 0"
-    return f"the queue of group {group.value} is full, with {bound.max_queued} turns"
+    return f"the queue of group {group.value} is full, with {bound.max_queued} queued"

@@ -29,7 +29,7 @@ def simulate(*, scenario: Path, database: str | None, seconds: float | None, as_
     with console(stderr=True).status("simulating …") as status:
 
         def tell(now: float, done: int) -> None:
-            status.update(f"simulating … {span(now)} of {span(plan.seconds)}, {done:,} turns done")
+            status.update(f"simulating … {span(now)}, messages come until {span(plan.seconds)}, {done:,} turns done")
 
         found = running.simulate(plan, database=database, tell=tell)
     print_json(found) if as_json else report.show(found)

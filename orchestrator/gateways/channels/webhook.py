@@ -23,7 +23,7 @@ from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
 from chordage.orchestrator.gateways.channels.web import seconds_of
 from chordage.orchestrator.gateways.room_table import HEADERS, TEXT, Table
 from chordage.orchestrator.gateways.tools import checked_connections
-from chordage.orchestrator.gateways.tools.addresses import Guard, Refused
+from chordage.orchestrator.gateways.tools.addresses import Guard, NotPublic, Refused
 from chordage.orchestrator.gateways.tools.web import checked_url, closed_at, target_of
 
 GONE = 410
@@ -70,6 +70,8 @@ class Webhook:
         body = json.dumps(body_of(reply, told), ensure_ascii=False, separators=(",", ":")).encode()
         try:
             status, answer, wait = self._post(url, reply.key, body)
+        except NotPublic as error:
+            raise Undeliverable(f"{name}: {error}; CHORDAGE_WEBHOOK_ALLOW may allow its network") from error
         except Refused as error:
             raise Undeliverable(f"{name}: {error}") from error
         except (OSError, http.client.HTTPException) as error:

@@ -20,6 +20,10 @@ class Refused(Exception):
     """The address is not one to talk to."""
 
 
+class NotPublic(Refused):
+    """The address is private, and no setting allows its network."""
+
+
 class Guard:
     def __init__(self, allow: Iterable[str] = (), resolve: Resolve | None = None) -> None:
         """`allow`: networks such as "10.1.2.0/24" that may be reached although they are private."""
@@ -33,7 +37,7 @@ class Guard:
             raise Refused(f"{host} has no address")
         for address in found:
             if not self._is_allowed(address):
-                raise Refused(f"{host} is at {address}, which is not a public address")
+                raise NotPublic(f"{host} is at {address}, which is not a public address")
         return str(found[0])
 
     def _is_allowed(self, address: Address) -> bool:
