@@ -7,35 +7,57 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 
 import structlog
 
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.gateways.channels.reading import FILE
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks.courier import Courier
 from chordage.workers import polling
 from chordage.workers.app import make_app
-from chordage.workers.bootstrap import runtime_from
+from chordage.workers.bootstrap import channels_from, runtime_from
 
 log = structlog.get_logger()
 
+LOOK = 1.0  # seconds between two looks at the file
+
 
 def run(settings: Settings) -> None:
-    """Until it is told to end. Raises RoomError or ConfigError where there is nothing to poll."""
-    rt = runtime_from(settings)
-    names = polling.usable(rt, settings.room_path)
-    ended = _told_to_end()
-    poller = polling.poller(rt, Courier(make_app(settings)), settings.room_path, names)
-    poller.start()
-    log.info("polling", channels=names)
-    ended.wait()
-    poller.end(lambda: _close(rt))
+    """Until it is told to end. Raises ConfigError where nothing is bound. The file is read again when it changes."""
+    rt, courier, ended = runtime_from(settings), Courier(make_app(settings)), _told_to_end()
+    file = settings.room_path / FILE
+    while not ended.is_set():
+        stamp = _stamp(file)
+        rt = replace(rt, channels=channels_from(settings))
+        _poll(rt, courier, settings.room_path, lambda seen=stamp: ended.wait(LOOK) or _stamp(file) != seen)  # type: ignore[misc]
     log.info("polling has ended")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # a thread that waits for a channel, or for the database, is not waited for
+
+
+def _poll(rt: Runtime, courier: Courier, room: Path, is_over: Callable[[], bool]) -> None:
+    names = polling.usable(rt, room)
+    poller = polling.poller(rt, courier, room, names)
+    poller.start()
+    log.info("polling", channels=names)
+    while not is_over():
+        pass
+    poller.end(lambda: _close(rt))
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _told_to_end() -> threading.Event:

@@ -21,14 +21,13 @@ QUIET = 5.0  # seconds between two mirrors of a channel on which nothing happens
 
 
 def usable(rt: Runtime, room: Path) -> list[str]:
-    """Those that can be looked at; what is wrong with the others is said, and so is that there are none."""
-    faults = [*rt.channels.faults()]
+    """Those that can be looked at; what is wrong with the others is said. Raises ConfigError where nothing is bound."""
+    faults = rt.channels.faults()
     names = [name for name in rt.channels.names() if _fault_of(rt, name) is None]
-    if not names:
-        told = "\n".join(map(str, faults)) or f"there is nothing to poll: write {room / 'channels.toml'}"
-        raise RoomError(told) if faults else ConfigError(told)
+    if not names and not faults:
+        raise ConfigError(f"there is nothing to poll: write {room / 'channels.toml'}")
     for fault in faults:
-        log.error("a channel is not polled", fault=str(fault))
+        log.error("a channel is not polled until it is put right", fault=str(fault))
     return names
 
 

@@ -18,4 +18,5 @@ def beat() -> None:
 
     redis_from(settings).close()  # says where Redis is to be set
     check_ready(settings)
-    make_app(settings).Beat(loglevel=settings.log_level.upper(), quiet=True).run()
+    level = settings.log_level if settings.log_level != "INFO" else "WARNING"  # at INFO it tells each message it sends
+    make_app(settings).Beat(loglevel=level, quiet=True).run()

@@ -31,9 +31,12 @@ def test_it_polls_mirrors_shows_and_ends_within_two_seconds(make_rig, migrated_d
     with telegram() as server:
         rig.env["BOT"] = TOKEN
         config = {"token_env": "BOT", "api_base": server.url, "poll_timeout_sec": 30, "allowed_chat_ids": [5]}
-        bind(rig, "phone", "telegram", config)
         bind(rig, "broken", "telegram", {"token_env": "NOT_THERE"})
         with poll(rig) as process:
+            until(
+                lambda: "a channel is not polled" in said(rig), "what is broken is said, and it waits for its mending"
+            )
+            bind(rig, "phone", "telegram", config)
             server.say("hello")
             server.say("y" * 300_000)
             wait_for_turns(rig, 1, 30)
