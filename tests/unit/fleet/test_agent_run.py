@@ -148,6 +148,8 @@ def test_birth_is_asked_of_ps_where_there_is_no_proc(tmp_path):
     ("url", "shown"),
     [
         ("redis://:pw@h:1/0", "redis://:***@h:1/0"),
+        ("postgresql://u:p@ss@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://h/db?user=u&password=pw&x=1", "postgresql://h/db?user=u&password=***&x=1"),
         ("sqlite:////a.db", "sqlite:////a.db"),
         ("redis://h/0", "redis://h/0"),
     ],
