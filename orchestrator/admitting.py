@@ -90,7 +90,8 @@ def store_in(
     if place.will is not None:
         coalescing.end_at_once(tx, fields, place)
         return Stored(admitted=admitted, intents=moved, decided=decided, over=[turn_id])
-    room = crowding.make_room(tx, rt, group_of(request), turn_id, thread_id)
+    needs_room = place.older is None  # or it has the place of the one that it replaces
+    room = crowding.make_room(tx, rt, group_of(request), turn_id, thread_id) if needs_room else crowding.ENOUGH
     ready = turns.admit(tx, fields)
     came = Arrival(turn_id=turn_id, thread_id=thread_id, request=request, manner=manner, ready=ready)
     met = double_texting.meet(tx, rt, agent, came)

@@ -108,10 +108,10 @@ def note_success(tx: Tx, name: str, holder: str) -> None:
 
 
 def lock_lines(tx: Tx, thread_ids: Collection[str]) -> None:
-    """All threads of a batch, then the runs that are open on them, each in order of their ids. Messages to them may
-    then be stored in the order in which they came.
+    """All threads of a batch, in order of their ids, then the runs that are open on them, in the order of everybody who
+    locks several. Messages to them may then be stored in the order in which they came.
     """
     some = sorted(thread_ids)
     tx.execute(select(threads.c.id).where(threads.c.id.in_(some)).order_by(threads.c.id).with_for_update()).all()
     open_there = select(runs.c.id).where(runs.c.thread_id.in_(some), OPEN_RUNS)
-    tx.execute(open_there.order_by(runs.c.id).with_for_update()).all()
+    tx.execute(open_there.order_by(runs.c.id.desc()).with_for_update()).all()

@@ -72,10 +72,11 @@ def start_turn(
 
 
 _NEXT = turns.alias("next")
+_LATER = _NEXT.c.not_before > bindparam("now")
 _NEXT_IN_LINE = (
     select(_NEXT.c.id)
     .where(_NEXT.c.thread_id == bindparam("thread"), has(_NEXT.c.status, TurnStatus.QUEUED))
-    .order_by(case((_NEXT.c.not_before > bindparam("now"), 1), else_=0), _NEXT.c.rank, _NEXT.c.arrival)
+    .order_by(case((_LATER, 1), else_=0), case((_LATER, _NEXT.c.not_before)), _NEXT.c.rank, _NEXT.c.arrival)
     .limit(1)
     .scalar_subquery()
 )

@@ -5,7 +5,7 @@ reader that has passed the greater id never sees it. Mechanism: whoever inserts 
 table from before it takes an id until it has committed or is gone. So rows without a gap in their ids are settled; and
 of those behind a gap, once everybody has let go who held that lock when the greatest of them was seen. It is what
 CREATE INDEX CONCURRENTLY does. It does not look at transaction ids: a long transaction of somebody else holds nothing
-up, unless it has written into the journal.
+up, unless it has written into the journal; nor does a vacuum, which locks the table in another mode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 _WRITERS = text(
     "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND granted AND pid <> pg_backend_pid() "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
-    "AND relation = 'journal'::regclass AND mode <> 'AccessShareLock'"
+    "AND relation = 'journal'::regclass AND mode = 'RowExclusiveLock'"
 )
 
 

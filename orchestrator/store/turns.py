@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, case, exists, func, insert, literal_column, or_, select, type_coerce, update
+from sqlalchemy import and_, bindparam, case, exists, func, insert, literal_column, or_, select, type_coerce, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -169,7 +169,7 @@ def free_budget(tx: Tx, group: Group, *, default: int) -> int:
 
 
 def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> list[str]:
-    """Threads on which a turn queues while nothing is open there and nobody is ready.
+    """Threads on which a turn queues while nothing is open there and nobody is ready, or sleeps until no later.
 
     Only so many are looked at, and then not again for a while: turns that wait for weeks behind a run that waits must
     not hide one that was forgotten.
@@ -193,7 +193,9 @@ def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> l
             turns.c.id.in_(ids),
             ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
             ~exists().where(
-                other.c.thread_id == turns.c.thread_id, has(other.c.status, TurnStatus.QUEUED), has(other.c.ready, 1, 2)
+                other.c.thread_id == turns.c.thread_id,
+                has(other.c.status, TurnStatus.QUEUED),
+                or_(has(other.c.ready, 1), and_(has(other.c.ready, 2), other.c.due_at <= turns.c.due_at)),
             ),
         )
     )

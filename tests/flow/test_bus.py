@@ -385,3 +385,19 @@ def test_a_long_transaction_of_somebody_else_holds_nothing_up(postgres: World) -
         assert world.row("projection")["position"] == journal_ids(world)[-1]
         foreign.rollback()
     assert kinds(world.client).count("turn.ended") == 2
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("mode", ["SHARE UPDATE EXCLUSIVE", "ROW SHARE"])
+def test_a_vacuum_of_the_journal_holds_nothing_up(postgres: World, monkeypatch, mode: str) -> None:
+    world = postgres
+    monkeypatch.setattr(settled, "PAUSES", (0.001, 0.001))
+    play(world, 1)
+    with world.store.engine.connect() as broken:
+        broken.execute(insert(schema.journal).values(**a_row(1), at=world.clock()))
+        broken.rollback()  # a gap, so that it has to be asked
+    play(world, 1)
+    with world.store.engine.connect() as vacuum:
+        vacuum.exec_driver_sql(f"LOCK TABLE journal IN {mode} MODE")  # as VACUUM and ANALYZE do
+        settle(world)
+        assert world.row("projection")["position"] == journal_ids(world)[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import WhenBusy
@@ -11,7 +11,7 @@ from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch
 from chordage.orchestrator.gateways.no_redis import NoLocks
-from chordage.orchestrator.store import claims, turns
+from chordage.orchestrator.store import claims, schema, turns
 from support.fakes import spoken
 from support.invariants import check_all, check_always
 from support.world import World
@@ -126,6 +126,40 @@ def test_a_turn_waits_until_it_is_due_and_expires_at_its_deadline(world: World) 
 
     assert world.row("turns", id=late)["disposition"] == "answered"
     assert world.row("turns", id=gone)["disposition"] == "expired"
+
+
+def test_of_two_that_wait_for_a_time_behind_a_run_the_one_that_is_due_first_goes_first(world: World) -> None:
+    from datetime import timedelta
+
+    world.models.script = lambda prompt: spoken("ok")
+    world.submit()
+    stages.dispatch(world.runtime, Group.CHAT)
+    late = world.submit("in a week", not_before=world.clock.now + timedelta(days=7))
+    soon = world.submit("in a minute", not_before=world.clock.now + timedelta(seconds=60))
+
+    for _ in range(4):
+        world.sweep(seconds=40)
+        world.run_dry()
+
+    assert world.row("turns", id=soon)["disposition"] == "answered"
+    assert world.row("turns", id=late)["status"] == "queued"
+
+
+def test_one_that_sleeps_hides_none_that_was_forgotten(world: World) -> None:
+    from datetime import timedelta
+
+    world.models.script = lambda prompt: spoken("ok")
+    world.submit(not_before=world.clock.now + timedelta(days=7))
+    forgotten = world.submit("now")
+    with world.store.write() as tx:
+        tx.execute(update(schema.turns).where(schema.turns.c.id == forgotten).values(ready=0))
+
+    world.pending.clear()
+    world.sweep(seconds=20)
+    world.sweep(seconds=20)
+    world.run_dry()
+
+    assert world.row("turns", id=forgotten)["disposition"] == "answered"
 
 
 def test_the_same_dedupe_key_finds_the_first_turn(world: World) -> None:

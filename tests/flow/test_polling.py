@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from chordage.orchestrator import polling
+from chordage.orchestrator import polling, stages
 from chordage.orchestrator.core import polling as core
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
 from chordage.orchestrator.core.channels import Unreadable
 from chordage.orchestrator.core.errors import QueueFull, Unavailable
+from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.polling import WIDEST
 from chordage.orchestrator.polling import Outcome, storing
+from chordage.orchestrator.store import claim_polls, runs
 from support.channels import ListChannel, bind, incoming, keys, look, standing
 from support.invariants import check_all
+from support.lock_waits import somebody_waits_for_a_lock
+from support.waiting import until
 from support.world import Died, World
 
 
@@ -313,3 +318,23 @@ def test_death_at_any_commit_neither_loses_nor_doubles_a_message(
     assert keys(world) == [str(number) for number in range(1, MESSAGES + 1) if number != 5]
     assert [row["key"] for row in world.rows("refusals")] == ["5"]
     assert standing(world)["taken"] == MESSAGES - 1
+
+
+@pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_a_batch_locks_the_runs_of_its_threads_in_the_order_in_which_decisions_do(world: World) -> None:
+    for thread in ("t1", "t2"):
+        world.submit(thread=thread)
+        stages.dispatch(world.runtime, Group.CHAT)
+    low, high = sorted(row["id"] for row in world.rows("runs"))
+
+    def batch() -> None:
+        with world.store.write() as tx:
+            claim_polls.lock_lines(tx, {"t1", "t2"})
+
+    with ThreadPoolExecutor(1) as pool:
+        with world.store.write() as tx:
+            runs.lock(tx, high)
+            polled = pool.submit(batch)
+            until(lambda: somebody_waits_for_a_lock(world.store), "the batch stands before a lock")
+            assert runs.lock(tx, low) is not None
+        polled.result(10)

@@ -196,3 +196,16 @@ def test_a_message_that_takes_the_place_of_the_same_work_needs_no_room(world: Wo
 
     assert world.row("turns", id=older)["disposition"] == "merged"
     assert queued(world) == ["b"]
+
+
+@pytest.mark.parametrize("overflow", list(Overflow))
+def test_the_same_work_is_replaced_also_where_more_are_queued_than_the_bound_allows(world: World, overflow) -> None:
+    """A bound was made smaller, or sub-agents, which are never refused, have filled the queue."""
+    for text in "abc":
+        submit(world, text, coalesce_key=f"key of {text}")
+    bound(world, 1, overflow)
+
+    submit(world, "b", coalesce_key="key of b")
+
+    assert queued(world) == ["a", "c", "b"]
+    assert [row["disposition"] for row in world.rows("turns", status="done")] == ["merged"]

@@ -42,7 +42,8 @@ class MemberLine:
 
     @property
     def lives(self) -> bool:
-        return self.pid is not None and births.lives(self.pid, self.born)
+        """Without its birth it may be anybody: who is left behind is killed, and nobody else."""
+        return self.pid is not None and bool(self.born) and births.lives(self.pid, self.born)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -97,4 +97,6 @@ class Mirror:
 
 
 def without_password(url: str) -> str:
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+    """Up to the last @, for a password may hold one; it may also stand behind the question mark."""
+    shown = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?i)([?&][a-z_]*password=)[^&]*", r"\1***", shown)

@@ -140,7 +140,7 @@ class Imap:
     def _read(self, box: Mailbox, uid: int, size: int, behind: str | None) -> Incoming | Unreadable | None:
         key = f"{box.validity}.{uid}"
         if size > self._habits.largest:
-            headers = mail.parsed(box.headers(uid))
+            headers = mail.headers_of(box.headers(uid))
             if not self._rules.lets_in(headers):
                 return None
             why = f"the mail has {size} bytes, the limit is {self._habits.largest} (max_bytes)"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import email
-import email.policy
 from dataclasses import dataclass
 from email.message import EmailMessage
+from email.parser import BytesHeaderParser
+from email.policy import EmailPolicy
 from email.utils import parseaddr
 from hashlib import sha256
 from typing import Any
@@ -18,6 +19,7 @@ from chordage.orchestrator.gateways.channels.mail_text import text_of
 
 LONGEST = 500  # characters of a header that is kept
 REFERENCES = 20
+_READ, _READ_OF_REFERENCES = 2000, 20_000  # characters of a header that are taken apart: it may cost their square
 _BULK = frozenset({"bulk", "list", "junk", "auto_reply"})
 
 
@@ -49,16 +51,36 @@ class Rules:
         return heard and (self.automatic or not is_automatic(mail))
 
 
-def parsed(raw: bytes) -> EmailMessage:
-    return email.message_from_bytes(raw, policy=email.policy.default)
+class _Bounded(EmailPolicy):
+    """Anybody can write to us: no header is read further than a mail needs, and one that cannot be read is empty."""
+
+    def header_fetch_parse(self, name: str, value: str) -> str:
+        longest = _READ_OF_REFERENCES if name.lower() in {"references", "in-reply-to"} else _READ
+        try:
+            read: str = super().header_fetch_parse(name, value[:longest])
+        except Exception:  # of the parser: RecursionError and errors of its own among them
+            read = super().header_fetch_parse(name, "")
+        return read
+
+
+_POLICY: Any = _Bounded()  # typeshed knows no policy of EmailMessage but its own
+
+
+def headers_of(raw: bytes) -> EmailMessage:
+    """Its headers alone: nothing that a stranger has put together is taken apart further."""
+    headers: EmailMessage = BytesHeaderParser(policy=_POLICY).parsebytes(raw)
+    return headers
 
 
 def read(raw: bytes, rules: Rules, key: str, cursor: str | None) -> Incoming | Unreadable | None:
-    """None: it is none for us. A mail that cannot be taken apart is put on record."""
-    mail = parsed(raw)
+    """None: it is none for us. A mail that cannot be taken apart is put on record: it never holds up those behind it,
+    whatever the parser says of it.
+    """
+    if not rules.lets_in(headers_of(raw)):
+        return None
     try:
-        return _message(mail, rules, key, cursor) if rules.lets_in(mail) else None
-    except (ValueError, LookupError, AttributeError, TypeError, IndexError) as error:  # of the parser, for broken mail
+        return _message(email.message_from_bytes(raw, policy=_POLICY), rules, key, cursor)
+    except Exception as error:
         why = f"the mail cannot be read ({type(error).__name__}: {error})"
         return Unreadable(key=key, why=why, excerpt=raw[:200].decode("utf-8", "replace"), cursor=cursor)
 
@@ -121,10 +143,7 @@ def _ids(mail: EmailMessage, name: str) -> list[str]:
 
 
 def _header(mail: EmailMessage, name: str, longest: int = LONGEST) -> str:
-    try:
-        found = mail[name]
-    except (ValueError, LookupError, AttributeError, TypeError, IndexError):  # of the parser, for broken headers
-        return ""
+    found = mail[name]
     return "" if found is None else " ".join(storable.text(str(found)).split())[:longest]
 
 

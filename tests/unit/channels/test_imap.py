@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socketserver
 import threading
+import time
 
 import pytest
 
 from chordage.orchestrator.core.channels import Outgoing, Unreadable
 from chordage.orchestrator.core.errors import Unavailable, Undeliverable
+from chordage.orchestrator.gateways.channels.mail import Access, Rules, read
 from chordage.orchestrator.gateways.channels.mail_text import stripped
 from support.imap_server import PASSWORD, a_mail, imap_server
 
@@ -160,6 +162,29 @@ def test_mail_in_html_broken_mail_and_unknown_letters_are_read_as_far_as_they_ca
 
     assert texts[:2] == ["in html", "qapla"]
     assert texts[3] == "broken headers\ufffd"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"From: " + b"(" * 20_000,
+        b"From: " + b"ann@x.example, " * 20_000,
+        b"From: " + b'"' * 60_000,
+        b"From: ann@x.example\r\nContent-Type: " + b"(" * 5000,
+        b"From: ann@x.example\r\nContent-Disposition: " + b"(" * 5000,
+        b"From: ann@x.example" + b"\r\nContent-Type: message/rfc822\r\n" * 3000,
+    ],
+    ids=["nested", "many", "quotes", "type", "disposition", "mail in mail"],
+)
+def test_a_mail_that_is_made_to_break_the_reader_holds_up_nobody(header):
+    access = Access(owners=frozenset({"ann@x.example"}), peers=frozenset(), allowed=frozenset())
+    rules = Rules(access=access, own="", automatic=False, by_references=True)
+    began = time.monotonic()
+
+    found = read(header + b"\r\nMessage-ID: " + b"(" * 5000 + b"\r\n\r\nhello", rules, "7.1", "7.2")
+
+    assert found is None or found.cursor == "7.2"
+    assert time.monotonic() - began < 5
 
 
 def test_mail_is_marked_only_where_asked_and_only_when_it_was_stored(server, mailbox):

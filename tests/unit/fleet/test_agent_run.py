@@ -93,6 +93,11 @@ def test_members_that_live_are_kept_so_that_somebody_can_end_them(tmp_path, summ
     assert agent_run.repaired(tmp_path).members == (here,)
 
 
+@pytest.mark.parametrize("born", [None, ""])
+def test_member_whose_birth_nobody_knows_is_never_taken_for_a_process_that_lives(born):
+    assert not MemberLine(name="web", pid=os.getpid(), state=Standing.RUNNING, born=born).lives
+
+
 def test_room_that_cannot_be_written_to_is_told_once_and_stops_nobody(tmp_path, monkeypatch, summary):
     monkeypatch.chdir(tmp_path)
     said = []
@@ -143,6 +148,8 @@ def test_birth_is_asked_of_ps_where_there_is_no_proc(tmp_path):
     ("url", "shown"),
     [
         ("redis://:pw@h:1/0", "redis://:***@h:1/0"),
+        ("postgresql://u:p@ss@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://h/db?user=u&password=pw&x=1", "postgresql://h/db?user=u&password=***&x=1"),
         ("sqlite:////a.db", "sqlite:////a.db"),
         ("redis://h/0", "redis://h/0"),
     ],
