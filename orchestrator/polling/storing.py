@@ -63,7 +63,12 @@ def _ready(rt: Runtime, name: str, terms: Terms, came: Incoming | Unreadable) ->
     try:
         request = core.request_of(name, terms, replace(came, sender=Sender(came.sender)))
         checked(rt, request, rt.now())
-    except (InvalidMessage, ValueError, TypeError, AttributeError) as error:  # the latter two of what a plugin has made up
+    except (
+        InvalidMessage,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as error:  # the latter of what plugins make up
         return _Ready(came=came, why=str(error))
     return _Ready(came=came, request=request)
 

@@ -47,6 +47,7 @@ class Fleet:
 def fleet(request):
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("CHORDAGE_SWEEP", "600")  # rescue looks at the database whether or not there are turns
+        environment.setenv("CHORDAGE_PROJECT", "600")  # the bus is copied for all turns of a second together
         try:
             started = services(database=EMBEDDED if request.param == "postgres" else None, redis_url=None)
             on = started.__enter__()
