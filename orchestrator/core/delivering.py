@@ -88,6 +88,13 @@ def receiver_of(target: Mapping[str, Any]) -> str:
 def shown(target: Mapping[str, Any]) -> str:
     """A target in a few words."""
     if "url" in target:
-        return str(target["url"]).partition("?")[0]  # what follows may be a secret
+        return _without_secrets(str(target["url"]))
     address = ", ".join(f"{name}={value}" for name, value in target.items() if name != "channel")
     return f"channel {target.get('channel')}" + (f" ({address})" if address else "")
+
+
+def _without_secrets(url: str) -> str:
+    """Where to, and the beginning of the path. A name and password, a query, and the rest of a path may be secrets."""
+    parts = urlsplit(url)
+    _, first, *rest = parts.path.split("/") if parts.path else ("", "")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{first}{'/…' if rest else ''}".removesuffix("/")

@@ -45,6 +45,8 @@ def test_a_receiver_is_a_host_or_a_channel():
 
 def test_what_may_be_secret_in_an_address_is_not_shown():
     assert shown({"url": "https://a.example/in?token=x"}) == "https://a.example/in"
+    assert shown({"url": "https://me:secret@a.example:8443/hooks/T1/B2/secret#x"}) == "https://a.example:8443/hooks/…"
+    assert shown({"url": "https://a.example"}) == shown({"url": "https://a.example/"}) == "https://a.example"
     assert shown({"channel": "me", "chat": 1}) == "channel me (chat=1)"
 
 
