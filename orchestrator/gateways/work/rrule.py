@@ -24,6 +24,7 @@ _UNIT = {
 }  # fmt: skip
 _WITHIN_A_DAY = frozenset({"HOURLY", "MINUTELY", "SECONDLY"})
 _FREQUENCIES = frozenset({*_UNIT, "MONTHLY", "YEARLY"})
+_OF_THE_TIME = frozenset({"FREQ", "INTERVAL", "UNTIL", "BYHOUR", "BYMINUTE", "BYSECOND", "BYSETPOS"})
 _MOST = 100_000  # of COUNT: a rule with a count is counted from its start each time
 _FAR = {"YEARLY": timedelta(days=366 * 50), "MONTHLY": timedelta(days=366 * 50)}
 _NEAR = timedelta(days=366 * 10)
@@ -96,8 +97,16 @@ class Recurrence:
 
     @cached_property
     def never(self) -> bool:
+        if self.frequency in _WITHIN_A_DAY and not self._names_a_day:
+            return True  # to go through its seconds would take as many
         anchor = datetime(2000, 1, 1, tzinfo=UTC)
         return next(self.after(anchor, anchor - timedelta(days=366 * 100)), None) is None
+
+    @property
+    def _names_a_day(self) -> bool:
+        kept = [part for part in self.rule.split(";") if part.partition("=")[0] not in _OF_THE_TIME]
+        days: Any = rrulestr(";".join(["FREQ=YEARLY", *kept]), dtstart=datetime(2000, 1, 1))  # noqa: DTZ001 - as above
+        return next(iter(days.replace(until=datetime(2000, 1, 1) + _NEAR)), None) is not None  # noqa: DTZ001
 
 
 def recurrence_from(value: object, zone: ZoneInfo) -> Recurrence:
