@@ -82,8 +82,9 @@ def test_a_question_three_deep_outlives_every_process_and_is_approved_at_the_roo
     check_all(rig.runtime.store)
 
 
-def test_a_hundred_children_keep_within_the_budget_though_every_slot_was_a_parents(make_rig, database_url):
-    rig = make_rig(database_url, budgets={"chat": 2})
+@pytest.mark.postgres
+def test_a_hundred_children_keep_within_the_budget_though_every_slot_was_a_parents(make_rig, migrated_database_url):
+    rig = make_rig(migrated_database_url("postgres"), budgets={"chat": 2})
     asked = ", ".join("{name: ask_scout, arguments: {message: go}}" for _ in range(25))
     an_agent(rig, "lead", f'- {{tool_calls: [{asked}]}}\n- {{text: "{{results}}"}}\n', agents=["scout"])
     an_agent(rig, "scout", '- {text: "here"}\n', agents=[])

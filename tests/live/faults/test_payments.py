@@ -111,8 +111,9 @@ def sell(rig: Rig, murders: Murders, accountant: Accountant, *tools: str) -> Non
     assert Counter(call["status"] for call in rig.rows("calls")) == {"succeeded": TURNS}
 
 
-def test_a_person_who_looks_into_the_book_lets_nobody_pay_twice(make_rig, database_url):
-    rig = shop(make_rig, database_url)
+@pytest.mark.postgres
+def test_a_person_who_looks_into_the_book_lets_nobody_pay_twice(make_rig, migrated_database_url):
+    rig = shop(make_rig, migrated_database_url("postgres"))
     murders, accountant = Murders(rig, ["till-1", "till-2"]), Accountant(rig)
 
     sell(rig, murders, accountant, "charge")
@@ -127,8 +128,8 @@ def test_a_person_who_looks_into_the_book_lets_nobody_pay_twice(make_rig, databa
     assert {row["status"] for row in rig.rows("suspensions")} == {"settled"}
 
 
-def test_calls_that_can_be_looked_up_or_repeated_need_no_person(make_rig, database_url):
-    rig = shop(make_rig, database_url)
+def test_calls_that_can_be_looked_up_or_repeated_need_no_person(make_rig, migrated_database_url):
+    rig = shop(make_rig, migrated_database_url("sqlite"))
     murders, accountant = Murders(rig, ["till-1", "till-2"]), Accountant(rig)
 
     sell(rig, murders, accountant, "charge_on_record", "charge_by_key")
