@@ -10,7 +10,7 @@ setup:
 
 # All that CI runs
 check:
-    CI=true .venv/bin/pytest -n 2 --ignore tests/live && CI=true .venv/bin/pytest tests/live
+    CI=true .venv/bin/pytest -n 2 --ignore tests/live && CI=true .venv/bin/pytest -n 2 --dist loadfile tests/live
 
 # The quick tests, on two cores
 test *args:
@@ -24,7 +24,7 @@ lint:
 
 # Real Redis, PostgreSQL and worker processes, which are killed
 live *args:
-    .venv/bin/pytest tests/live {{args}}
+    .venv/bin/pytest -n 2 --dist loadfile tests/live {{args}}
 
 # Measure against the baselines
 bench *args:
