@@ -71,7 +71,7 @@ class Mischief:
         if time.monotonic() < self._next or not all(worker.is_ready for worker in workers):
             return
         self._chance.choice(workers).kill()
-        self._next = time.monotonic() + self._chance.uniform(2.0, 4.0)
+        self._next = time.monotonic() + self._chance.uniform(1.0, 2.0)
         self.kills += 1
 
 
