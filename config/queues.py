@@ -74,23 +74,18 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
         "worker_hijack_root_logger": False,
         "beat_scheduler": "celery.beat:Scheduler",
         "beat_enable_remote_control": True,
-        "beat_schedule": {
-            "rescue": {
-                "task": "system.rescue",
-                "schedule": settings.sweep,
-                "options": {"queue": "system", "expires": settings.sweep},
-            },
-            "pulse": {
-                "task": "system.pulse",
-                "schedule": settings.pulse,
-                "options": {"queue": "system", "expires": settings.pulse},
-            },
-            "project": {
-                "task": "system.project",
-                "schedule": settings.project,
-                "options": {"queue": "system", "expires": settings.project},
-            },
-        },
+        "beat_schedule": _ticks(settings),
         "timezone": "UTC",
         "enable_utc": True,
+    }
+
+
+def _ticks(settings: Settings) -> dict[str, Any]:
+    """What beat sends, and how often. Without the loop `pulse` nothing of the room becomes due; the rest goes on."""
+    every = {"rescue": settings.sweep, "project": settings.project}
+    if "pulse" in settings.loops:
+        every["pulse"] = settings.pulse
+    return {
+        name: {"task": f"system.{name}", "schedule": seconds, "options": {"queue": "system", "expires": seconds}}
+        for name, seconds in every.items()
     }

@@ -12,28 +12,13 @@ import pytest
 from chordage.orchestrator import views
 from chordage.orchestrator.store.tx import Store
 from chordage.workers.fleet.ports import free_port
-from support import processes
+from support import gate, processes
 from support.fleet_folder import CHORDAGE, agent_run, alive_in, call, status
 from support.plain_room import forget_settings
 from support.waiting import until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
-TOOLS = '''
-import time
-from pathlib import Path
-from chordage import tool
-
-HERE = Path(__file__).parent
-
-@tool(effect="pure", timeout=60)
-def wait_for_gate() -> str:
-    """Wait until somebody opens the gate."""
-    (HERE / "begun").touch()
-    while not (HERE / "gate").exists():
-        time.sleep(0.05)
-    return "open"
-'''
 SCRIPT = """
 - when: gate
   tool_calls: [{name: wait_for_gate}]
@@ -56,7 +41,7 @@ def room(tmp_path, valkey_program):
     folder.mkdir()
     (folder / "agent.toml").write_text('model = "scripted:script.yaml"\ntools = ["gates"]\n')
     (folder / "script.yaml").write_text(SCRIPT)
-    (folder / "gates.py").write_text(TOOLS)
+    (folder / "gates.py").write_text(gate.TOOL)
     yield folder
     for process in alive_in(folder):
         process.kill()

@@ -18,28 +18,13 @@ from chordage.orchestrator.store.tx import Store
 from chordage.workers import demo
 from chordage.workers.fleet import found
 from chordage.workers.fleet.ports import free_port
-from support import processes
+from support import gate, processes
 from support.plain_room import forget_settings
 from support.waiting import until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 CHORDAGE = (sys.executable, "-P", "-m", "chordage.workers.cli")
-SLOW_TOOL = '''
-import time
-from pathlib import Path
-from chordage import tool
-
-HERE = Path(__file__).parent
-
-@tool(effect="pure", timeout=120)
-def wait_for_gate() -> str:
-    """Wait until somebody opens the gate."""
-    (HERE / "begun").touch()
-    while not (HERE / "gate").exists():
-        time.sleep(0.05)
-    return "open"
-'''
 SLOW_SCRIPT = """
 - tool_calls: [{name: wait_for_gate}]
 - text: "The gate is {results}."
@@ -175,7 +160,7 @@ def test_worker_that_dies_is_started_again_and_it_is_said(room, start_dev):
 
 
 def test_turn_goes_on_after_everything_was_killed_in_the_middle_of_it(room, start_dev):
-    (room / "day_out.py").write_text(SLOW_TOOL)
+    (room / "day_out.py").write_text(gate.TOOL)
     (room / "script.yaml").write_text(SLOW_SCRIPT)
     first, _url = start_dev()
     sent = subprocess.run([*CHORDAGE, "submit", "Hello"], cwd=room, capture_output=True, text=True, check=True)

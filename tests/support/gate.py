@@ -1,0 +1,19 @@
+"""A tool of a room that runs until somebody opens its gate, a file beside it."""
+
+from __future__ import annotations
+
+TOOL = '''
+import time
+from pathlib import Path
+from chordage import tool
+
+HERE = Path(__file__).parent
+
+@tool(effect="pure", timeout=120)
+def wait_for_gate() -> str:
+    """Wait until somebody opens the gate."""
+    (HERE / "begun").touch()
+    while not (HERE / "gate").exists():
+        time.sleep(0.05)
+    return "open"
+'''
