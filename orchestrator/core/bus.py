@@ -70,7 +70,7 @@ class Fact:
     run_id: str
     step: int
     kind: Checkpoint
-    body: Mapping[str, Any]
+    text: str  # its body, as it is stored: most of them are passed on unread
     at: datetime
     turn_id: str | None  # the turn that started the run; none of a note
     agent: str | None
@@ -88,43 +88,62 @@ class BusEntry:
 def entries_of(fact: Fact) -> list[BusEntry]:
     """In the order in which they are to be written. Ids are made of the position: `<journal id>-<number>`."""
     kind = "turn.steered" if fact.kind is Checkpoint.USER_MESSAGE and fact.step else _KIND[fact.kind]
-    run = fact.run_id if fact.turn_id else fact.body.get("run")
-    turn = fact.body.get("turn") or fact.turn_id
+    if kind not in _FOR_ALL and fact.turn_id:
+        return [_entry(fact, 0, fact.run_id, kind, _Whose(run=fact.run_id, turn=fact.turn_id), fact.text)]
+    body = json.loads(fact.text)
+    whose = _whose(fact, body)
     made = []
-    if run:
-        made.append(_entry(fact, 0, run, kind, run, turn, fact.body))
+    if whose.run:
+        made.append(_entry(fact, 0, whose.run, kind, whose, fact.text))
     if kind in _FOR_ALL:
-        plain = {name: value for name, value in fact.body.items() if name not in _WORDS}
-        made.append(_entry(fact, 0, None, kind, run, turn, plain))
-    if (disposition := _disposition(fact, kind)) is not None:
-        told = {"disposition": disposition.value, **_why(fact)}
-        made.append(_entry(fact, 1, None, "turn.ended", run, turn, told))
+        made.append(_entry(fact, 0, None, kind, whose, _without_words(fact, body)))
+    if (disposition := _disposition(body, kind)) is not None:
+        told = {"disposition": disposition.value, **_why(body)}
+        made.append(_entry(fact, 1, None, "turn.ended", whose, json.dumps(told)))
     return made
 
 
-def _disposition(fact: Fact, kind: str) -> Disposition | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Whose:
+    run: str | None
+    turn: str | None
+    agent: str | None = None  # as a note has it that belongs to no run
+    group: str | None = None
+
+
+def _whose(fact: Fact, body: Mapping[str, Any]) -> _Whose:
+    return _Whose(
+        run=fact.run_id if fact.turn_id else body.get("run"), turn=body.get("turn") or fact.turn_id,
+        agent=body.get("agent"), group=body.get("group"),
+    )  # fmt: skip
+
+
+def _without_words(fact: Fact, body: Mapping[str, Any]) -> str:
+    if _WORDS.isdisjoint(body):
+        return fact.text
+    return json.dumps({name: value for name, value in body.items() if name not in _WORDS})
+
+
+def _disposition(body: Mapping[str, Any], kind: str) -> Disposition | None:
     """How a turn ended whose end is told by its run."""
     if kind == "turn.steered":
         return Disposition.STEERED
     if kind != "run.finished":
         return None
-    why = _why(fact)
+    why = _why(body)
     return disposition_of(Ending(reason=Reason(why["reason"]), code=why.get("code"), detail=why.get("detail")))
 
 
-def _why(fact: Fact) -> dict[str, Any]:
-    return {name: fact.body[name] for name in ("reason", "code", "detail") if fact.body.get(name) is not None}
+def _why(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: body[name] for name in ("reason", "code", "detail") if body.get(name) is not None}
 
 
-def _entry(
-    fact: Fact, number: int, stream: str | None, kind: str, run: str | None, turn: str | None, data: Mapping[str, Any]
-) -> BusEntry:
-    text = json.dumps(data, separators=(",", ":"))
+def _entry(fact: Fact, number: int, stream: str | None, kind: str, whose: _Whose, data: str) -> BusEntry:
     fields = {
-        "kind": kind, "fact": "1", "thread": fact.thread_id, "run": run, "turn": turn,
-        "agent": fact.agent or fact.body.get("agent"), "group": fact.group or fact.body.get("group"),
-        "step": str(fact.step) if run else None, "at": fact.at.isoformat(),
-        "data": text if len(text) <= LONGEST else json.dumps({"left_out": len(text)}),
+        "kind": kind, "fact": "1", "thread": fact.thread_id, "run": whose.run, "turn": whose.turn,
+        "agent": fact.agent or whose.agent, "group": fact.group or whose.group,
+        "step": str(fact.step) if whose.run else None, "at": fact.at.isoformat(),
+        "data": data if len(data) <= LONGEST else json.dumps({"left_out": len(data)}),
     }  # fmt: skip
     kept = {name: value for name, value in fields.items() if value is not None}
     return BusEntry(position=fact.id, id=f"{fact.id}-{number}", run=stream, fields=kept)

@@ -7,8 +7,10 @@ that came back with an older state has one with an older position. Both are seen
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from redis import Redis
@@ -17,22 +19,21 @@ from redis.exceptions import RedisError
 from chordage.orchestrator.core.bus import BusEntry, BusRules, Mark
 from chordage.orchestrator.core.errors import Unavailable
 
-# KEYS: the mark, the streams. ARGV: bus, generation, from, to, entries kept of the first stream and of each other,
-# seconds; then each entry as position, number of its stream, id, number of values, values.
+# KEYS: the mark, the fleet's stream, those of runs. ARGV: bus, generation, from, to, entries kept of the fleet's stream
+# and of each other, seconds; then all entries as one JSON text, each as position, number of its key, id, values: as
+# arguments they would be some hundred a turn, each encoded by itself.
 PUBLISH = """
 local mark = redis.call('HMGET', KEYS[1], 'bus', 'generation', 'position')
 if mark[1] ~= ARGV[1] or mark[2] ~= ARGV[2] or tonumber(mark[3]) < tonumber(ARGV[3]) then return mark end
-local reached, at = tonumber(mark[3]), 8
-while at <= #ARGV do
-  local position, stream, id, width = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3])
-  if position > reached then
-    local keep = stream == 1 and ARGV[5] or ARGV[6]
-    local done = redis.pcall('XADD', KEYS[stream + 1], 'MAXLEN', '~', keep, id, unpack(ARGV, at + 4, at + 3 + width))
+local reached = tonumber(mark[3])
+for _, entry in ipairs(cjson.decode(ARGV[8])) do
+  if entry[1] > reached then
+    local keep = entry[2] == 2 and ARGV[5] or ARGV[6]
+    local done = redis.pcall('XADD', KEYS[entry[2]], 'MAXLEN', '~', keep, entry[3], unpack(entry[4]))
     if type(done) == 'table' and done.err and not string.find(done.err, 'equal or smaller') then return done end
-    if stream > 1 then redis.call('EXPIRE', KEYS[stream + 1], ARGV[7]) end
   end
-  at = at + 4 + width
 end
+for run = 3, #KEYS do redis.call('EXPIRE', KEYS[run], ARGV[7]) end
 if tonumber(ARGV[4]) > reached then redis.call('HSET', KEYS[1], 'position', ARGV[4]) end
 return redis.call('HMGET', KEYS[1], 'bus', 'generation', 'position')
 """
@@ -65,14 +66,12 @@ class RedisBus:
     def publish(self, mark: Mark, to: int, entries: Sequence[BusEntry]) -> Mark | None:
         runs = list(dict.fromkeys(entry.run for entry in entries if entry.run is not None))
         keys = [self._mark, self._fleet, *(self._runs + run for run in runs)]
-        number: dict[str | None, int] = {None: 1, **{run: place for place, run in enumerate(runs, 2)}}
+        number: dict[str | None, int] = {None: 2, **{run: place for place, run in enumerate(runs, 3)}}
         rules = self._rules
         told: list[str | int] = [
             mark.bus, mark.generation, mark.position, to, rules.keep, rules.keep_of_run, rules.keep_seconds,
+            json.dumps([(entry.position, number[entry.run], entry.id, _flat(entry)) for entry in entries]),
         ]  # fmt: skip
-        for entry in entries:
-            told += [entry.position, number[entry.run], entry.id, 2 * len(entry.fields)]
-            told += [word for pair in entry.fields.items() for word in pair]
         with _named():
             found: Any = self._script(keys=keys, args=told)
         return _read(found)
@@ -84,6 +83,10 @@ def fleet_stream(prefix: str) -> str:
 
 def run_stream(prefix: str, run_id: str) -> str:
     return f"{prefix}bus:run:{run_id}"
+
+
+def _flat(entry: BusEntry) -> list[str]:
+    return list(chain.from_iterable(entry.fields.items()))
 
 
 def _read(found: list[Any]) -> Mark | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, exists, func, insert, literal, or_, select, update
+from sqlalchemy import Text, bindparam, cast, exists, func, insert, literal, or_, select, update
 
 from chordage.orchestrator.core.bus import Fact, Mark
 from chordage.orchestrator.core.records import Checkpoint
@@ -96,8 +96,8 @@ def _change(tx: Tx, token: str, **values: Any) -> bool:
 
 _FACTS = Hot(
     select(
-        journal.c.id, journal.c.thread_id, journal.c.run_id, journal.c.step, journal.c.kind, journal.c.body,
-        journal.c.at, runs.c.turn_id, runs.c.agent, runs.c.grp.label("group"),
+        journal.c.id, journal.c.thread_id, journal.c.run_id, journal.c.step, journal.c.kind,
+        cast(journal.c.body, Text).label("text"), journal.c.at, runs.c.turn_id, runs.c.agent, runs.c.grp.label("group"),
     )
     .select_from(journal)
     .outerjoin(runs, runs.c.id == journal.c.run_id)

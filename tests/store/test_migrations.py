@@ -6,8 +6,11 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from chordage.orchestrator.core.errors import WrongSchema
@@ -61,6 +64,16 @@ def test_nothing_is_left_to_generate(store):
         assert compare_metadata(context, schema.metadata) == []
 
 
+def test_the_versions_told_by_file_names_are_those_of_alembic():
+    config = Config()
+    config.set_main_option("script_location", "chordage.orchestrator.store:migrations")
+    config.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory.from_config(config)
+
+    assert migrating.newest() == scripts.get_current_head()
+    assert migrating._known() == {script.revision for script in scripts.walk_revisions()}
+
+
 def test_upgrade_says_from_where_to_where_and_finds_nothing_to_do_the_second_time(empty):
     assert migrating.upgrade(empty) == (None, migrating.newest())
     before = catalogue(empty)
@@ -108,13 +121,13 @@ def test_an_empty_database_and_an_unknown_version_are_refused_with_what_to_do(em
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(empty, monkeypatch):
-    plain = migrating.command.upgrade
+    plain = command.upgrade
 
     def fail(*args):
         plain(*args)
         raise RuntimeError("in the middle")
 
-    monkeypatch.setattr(migrating.command, "upgrade", fail)
+    monkeypatch.setattr(command, "upgrade", fail)
     with pytest.raises(RuntimeError, match="in the middle"):
         migrating.upgrade(empty)
 

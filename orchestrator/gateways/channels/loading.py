@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from difflib import get_close_matches
+from importlib import import_module
 from importlib.metadata import entry_points
 
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.channels import http_json, imap, telegram, webhook
 from chordage.orchestrator.gateways.channels.guarding import Guarded, masked
 from chordage.orchestrator.gateways.channels.reading import Binding
 from chordage.orchestrator.gateways.ports import Channel
-from chordage.orchestrator.gateways.room_table import Table
 from chordage.orchestrator.plugins import named
 from chordage.orchestrator.plugins.base import OptionRefused
 
 ENTRY_POINTS = "chordage.channels"
 USUALLY = 5.0  # seconds between two looks of a plugin that says nothing else
-# Each with the seconds between two looks that bring nothing. A long poll waits by itself.
-SHIPPED: dict[str, tuple[Callable[[str, Table], Channel], float]] = {
-    "telegram": (telegram.make, 0.25),
-    "imap": (imap.make, 30.0),
-    "http_json": (http_json.make, 10.0),
-    "webhook": (webhook.make, 3600.0),  # replies go out there, and nothing comes in
+# Seconds between two looks that bring nothing. A long poll waits by itself. Each is a module here of the same name,
+# imported with the first channel of its kind: mail and its like are dear to load, and most workers have none.
+SHIPPED = {
+    "telegram": 0.25,
+    "imap": 30.0,
+    "http_json": 10.0,
+    "webhook": 3600.0,  # replies go out there, and nothing comes in
 }
 
 
 def every_of(binding: Binding) -> float:
-    usual = SHIPPED[binding.plugin][1] if binding.plugin in SHIPPED else USUALLY
+    usual = SHIPPED.get(binding.plugin, USUALLY)
     return usual if binding.every is None else binding.every
 
 
@@ -43,7 +42,7 @@ def channel_of(binding: Binding) -> Channel:
 
 def _shipped(binding: Binding) -> Channel:
     table = binding.config_table()
-    channel = SHIPPED[binding.plugin][0](binding.name, table)
+    channel: Channel = import_module(f"{__package__}.{binding.plugin}").make(binding.name, table)
     table.refuse_the_rest()
     if table.source.problems:
         raise RoomError(masked("\n".join(table.source.problems), binding.secrets))

@@ -6,17 +6,16 @@ without the client around it; a proxy of the environment is found as that client
 
 from __future__ import annotations
 
-import email.utils
 import json
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 
 from chordage.orchestrator.core.errors import TryLater, Unavailable, Undeliverable
+from chordage.orchestrator.gateways.channels.retry_after import seconds_of
 
 LARGEST = 16 * 1024 * 1024  # bytes of an answer
 CONNECT = 10.0
@@ -94,17 +93,6 @@ def later(why: str, after: object) -> TryLater:
     """`after`: seconds, or a date, as HTTP has it; or nothing that can be read."""
     seconds = seconds_of(str(after)) if after else None
     return TryLater(f"{why}; try again after {seconds:g} s" if seconds else why, seconds)
-
-
-def seconds_of(retry_after: str) -> float | None:
-    if retry_after.strip().isdigit():
-        return float(retry_after)
-    try:
-        moment = email.utils.parsedate_to_datetime(retry_after)
-    except ValueError:
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 def _told(answer: Answer) -> str:

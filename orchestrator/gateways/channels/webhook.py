@@ -20,7 +20,7 @@ from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.delivering import shown
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
-from chordage.orchestrator.gateways.channels.web import seconds_of
+from chordage.orchestrator.gateways.channels.retry_after import seconds_of
 from chordage.orchestrator.gateways.room_table import HEADERS, TEXT, Table
 from chordage.orchestrator.gateways.tools import checked_connections
 from chordage.orchestrator.gateways.tools.addresses import Guard, NotPublic, Refused

@@ -8,10 +8,12 @@ call at once and leaves `complete` as it is.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import ConfigError, ModelFailed, RoomError
@@ -19,11 +21,12 @@ from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Usag
 from chordage.orchestrator.gateways.models.attempt import AttemptFailed, Model, Order
 from chordage.orchestrator.gateways.models.backoff import delay
 from chordage.orchestrator.gateways.models.providers import BUILTIN, SCRIPTED, ProviderConfig
-from chordage.orchestrator.gateways.models.remote import RemoteModel
 from chordage.orchestrator.gateways.models.script_files import ScriptShelf
 from chordage.orchestrator.gateways.models.scripted import ScriptedModel
-from chordage.orchestrator.gateways.models.transport import Transport
 from chordage.orchestrator.gateways.ports import Abort
+
+if TYPE_CHECKING:
+    from chordage.orchestrator.gateways.models.transport import Transport
 
 
 class ModelCatalog:
@@ -42,7 +45,8 @@ class ModelCatalog:
         self._providers = {**BUILTIN, **(providers or {})}
         self._environ = environ
         self._scripts = ScriptShelf(scripts)
-        self._transport = transport or Transport(environ=environ)
+        self._transport = transport
+        self._opening = threading.Lock()
         self._jitter = jitter
         self._clock = clock
 
@@ -66,7 +70,8 @@ class ModelCatalog:
         raise _given_up(agent, tuple(attempts))
 
     def close(self) -> None:
-        self._transport.close()
+        if self._transport is not None:
+            self._transport.close()
 
     def _attempt(
         self, name: str, agent: AgentSpec, prompt: Prompt, order: Order, attempts: list[Attempt]
@@ -106,7 +111,17 @@ class ModelCatalog:
                 f"agent {agent.name!r}: model {name!r}: there is no provider {provider!r}; choose from"
                 f" {', '.join([*self._providers, SCRIPTED])}, or add [models.{provider}] to the room's agent.toml"
             )
-        return RemoteModel(self._providers[provider], model, transport=self._transport, environ=self._environ)
+        return self._remote(self._providers[provider], model)
+
+    def _remote(self, provider: ProviderConfig, model: str) -> Model:
+        """Its library is imported by whoever needs it: a worker of tools, or of scripts, never does."""
+        from chordage.orchestrator.gateways.models.remote import RemoteModel
+        from chordage.orchestrator.gateways.models.transport import Transport
+
+        with self._opening:
+            if self._transport is None:
+                self._transport = Transport(environ=self._environ)
+        return RemoteModel(provider, model, transport=self._transport, environ=self._environ)
 
 
 def _orders(agent: AgentSpec, abort: Abort, on_delta: Callable[[str], None] | None) -> Iterator[Order]:

@@ -13,8 +13,8 @@ import pytest
 from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
+from chordage.orchestrator.gateways.channels.retry_after import seconds_of
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
-from chordage.orchestrator.gateways.channels.web import seconds_of
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secret_of
 from chordage.orchestrator.gateways.tools.addresses import Guard
 from support.bus import WebReceiver
