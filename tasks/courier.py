@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 import structlog
-from celery import Celery, Signature, chord, group
+from celery import Celery
 from kombu import Producer
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
@@ -29,23 +29,11 @@ from chordage.orchestrator.core.intents import (
     Project,
     StepOn,
 )
-from chordage.tasks import names
+from chordage.tasks import names, rounds
 
 log = structlog.get_logger()
 
 SEND_ERRORS = (RedisError, KombuError, OSError)
-
-
-class InOneTrip(group):
-    """The header of a chord, published by one producer in one round trip.
-
-    A chord passes no producer on to its header: whoever held one while applying it would wait for a second, and as many
-    threads as the pool has producers would wait for each other.
-    """
-
-    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]
-        with self.app.producer_or_acquire() as producer, producer.batch():
-            return super().apply_async(args, kwargs, producer=producer, **options)
 
 
 class Courier:
@@ -99,23 +87,20 @@ class Courier:
     def _wake(self, name: str, queue: str, **kwargs: object) -> None:
         self._app.send_task(
             name, kwargs=kwargs, queue=queue, ignore_result=True, add_to_parent=False, producer=self._producer,
-            **_shown(kwargs),
+            **rounds.shown(kwargs),
         )  # fmt: skip
 
     def _fan_out(self, intent: CallTools) -> None:
-        """One chord a round, sent in one round trip. Its body and its errback are the same: the rows decide, not the
-        chord.
-        """
-        queue, tools_queue = intent.group.queue, intent.group.tools_queue
-        body = self._signature(names.COMMIT_ROUND, queue, run=intent.run_id, step=intent.step)
-        header = [self._header(intent.run_id, tools_queue, batch) for batch in intent.batches]
-        body = body.on_error(body.clone())
-        chord(header, body, app=self._app).run(InOneTrip(header, app=self._app), body, (), app=self._app)
+        """One chord a round, its headers published by one producer in one round trip."""
+        body = rounds.body_of(intent.run_id, intent.step, queue=intent.group.queue, size=len(intent.batches))
+        headers = [self._header(intent.run_id, batch) for batch in intent.batches]
+        with self._app.producer_or_acquire(self._producer) as producer, producer.batch():
+            rounds.send_headers(self._app, producer, headers, queue=intent.group.tools_queue, body=body)
 
-    def _header(self, run_id: str, queue: str, batch: Sequence[str]) -> Signature:
-        header = self._signature(names.CALL_TOOLS, queue, run=run_id, calls=list(batch))
+    def _header(self, run_id: str, batch: Sequence[str]) -> dict[str, Any]:
+        header: dict[str, Any] = {"run": run_id, "calls": list(batch)}
         if len(batch) > 1:  # the limit is for one call; these come one after the other
-            header.options["time_limit"] = self._limit * len(batch)
+            header["options"] = {"time_limit": self._limit * len(batch)}
         return header
 
     @property
@@ -123,13 +108,3 @@ class Courier:
         limit = self._app.tasks[names.CALL_TOOLS].time_limit
         assert limit is not None
         return limit
-
-    def _signature(self, name: str, queue: str, **kwargs: object) -> Signature:
-        return self._app.signature(
-            name, kwargs=kwargs, immutable=True, queue=queue, ignore_result=True, **_shown(kwargs)
-        )
-
-
-def _shown(kwargs: dict[str, object]) -> dict[str, Any]:
-    """What Flower shows of a message. Celery would walk and quote every argument of every message for it."""
-    return {"argsrepr": "", "kwargsrepr": " ".join(f"{name}={value}" for name, value in kwargs.items())}

@@ -1,7 +1,13 @@
-"""The result backend as a worker needs it: it joins chords and listens to nothing.
+"""The result backend as a worker needs it: it joins chords, keeps no result and listens to none.
 
-Celery subscribes to the result of every task it sends from a process that may wait for results, header tasks that
-ignore theirs included, and never unsubscribes. A worker that fans out rounds all day would collect a channel for
+Celery joins a chord over the results of its headers: it encodes and stores each, with claims and expiries, reads them
+all again and hands them to the body. Rows are our results, so of a header that has returned only its place is noted.
+It may return twice, late, or never, and the process may die behind any line: the body decides by the rows, once more
+is once too often for nobody, and where it does not come rescue sends it. A header that comes again after the last has
+returned sends the body again, which is how one that was killed before it could send it makes good.
+
+Celery also subscribes to the result of every task it sends from a process that may wait for results, header tasks
+that ignore theirs included, and never unsubscribes. A worker that fans out rounds all day would collect a channel for
 each call.
 """
 
@@ -9,13 +15,51 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
+from celery import Celery
 from celery.backends.redis import RedisBackend
+from redis.commands.core import Script
+
+from chordage.tasks import rounds
+from chordage.tasks.courier import SEND_ERRORS
+
+log = structlog.get_logger()
 
 PATH = f"{__name__}:JoiningBackend"
+KEPT = 86_400  # seconds in which the last of them has to return; else rescue sees to the round
+AFTERWARDS = 300  # seconds in which one that comes again finds a chord that has joined
+# KEYS: who has returned. ARGV: this header, how many there are, seconds until it is forgotten, and once it has joined.
+NOTE_RETURN = """
+redis.call('SADD', KEYS[1], ARGV[1])
+local all = redis.call('SCARD', KEYS[1]) >= tonumber(ARGV[2])
+redis.call('EXPIRE', KEYS[1], all and ARGV[4] or ARGV[3])
+return all
+"""
 
 
 class JoiningBackend(RedisBackend):
-    """Nobody here waits for a result: rows are the results."""
+    app: Celery  # the stubs lack it
+    _note_return: Script | None = None
+
+    def on_chord_part_return(self, request: Any, state: Any, result: Any, propagate: Any = None, **kwargs: Any) -> None:
+        """A header has ended, well or not."""
+        body = request.chord
+        if rounds.SIZE not in body:
+            super().on_chord_part_return(request, state, result, propagate=propagate, **kwargs)
+            return
+        try:
+            if self._have_all_returned(request, body[rounds.SIZE]):
+                rounds.send_body(self.app, body)
+        except SEND_ERRORS as error:
+            log.warning("chord not joined; rescue will see to its round", chord=request.group, error=str(error))
+
+    def _have_all_returned(self, request: Any, size: int) -> bool:
+        if size == 1:
+            return True
+        if self._note_return is None:
+            self._note_return = self.client.register_script(NOTE_RETURN)
+        key = self.get_key_for_group(request.group, ".returned")
+        return bool(self._note_return(keys=[key], args=[request.group_index, size, KEPT, AFTERWARDS]))
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Sending a task subscribes to nothing."""

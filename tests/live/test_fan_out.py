@@ -1,18 +1,24 @@
-"""Many rounds are fanned out by the threads of one worker at once."""
+"""Rounds as chords on the wire: many are fanned out by the threads of one worker at once, and each is joined."""
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
+from celery.app.task import Context
+from structlog.testing import capture_logs
 
 from chordage.config.settings import load
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallTools
+from chordage.tasks import rounds
 from chordage.tasks.courier import Courier
+from chordage.workers import results
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import redis_from
+from chordage.workers.fleet.ports import free_port
 
 AT_ONCE = 30  # more than Celery keeps producers
 WIDTH = 3
@@ -51,3 +57,58 @@ def test_a_round_leaves_no_subscription_behind(settings) -> None:
 
     with redis_from(settings) as redis:
         assert redis.pubsub_channels("*celery-task-meta*") == []
+
+
+BODY = rounds.body_of("r1", 2, queue="chat", size=WIDTH)
+
+
+def header(place: int, body=BODY) -> Context:
+    return Context(id=f"task-{place}", group="one-round", group_index=place, chord=body)
+
+
+@pytest.mark.redis
+def test_the_body_is_sent_when_the_last_header_has_returned_however_each_ended(settings) -> None:
+    backend = make_app(settings).backend
+    ends = [(0, "SUCCESS"), (2, "FAILURE"), (2, "FAILURE"), (1, "REVOKED")]
+
+    with redis_from(settings) as redis:
+        sent = [backend.on_chord_part_return(header(place), state, None) or redis.llen("chat") for place, state in ends]
+
+    assert sent == [0, 0, 0, 1]
+
+
+@pytest.mark.redis
+def test_a_header_that_comes_again_after_the_last_sends_the_body_again_under_the_same_id(settings) -> None:
+    """Whoever returned last may have been killed before it could send it."""
+    backend = make_app(settings).backend
+    for place in (0, 1, 2, 2):
+        backend.on_chord_part_return(header(place), "SUCCESS", None)
+
+    with redis_from(settings) as redis:
+        sent = [json.loads(message)["headers"]["id"] for message in redis.lrange("chat", 0, -1)]
+        kept = [redis.ttl(key) for key in redis.keys("*one-round*")]
+
+    assert sent == [BODY["options"]["task_id"]] * 2
+    assert kept
+    assert 0 < max(kept) <= results.AFTERWARDS
+
+
+@pytest.mark.redis
+def test_a_chord_of_somebody_else_is_joined_as_celery_joins_it(settings) -> None:
+    app = make_app(settings)
+    body = app.signature("somebody.else", queue="chat", kwargs={})
+
+    app.backend.on_chord_part_return(header(0, body), "SUCCESS", "its result")
+
+    with redis_from(settings) as redis:
+        (entry,) = redis.zrange(app.backend.get_key_for_group("one-round", ".j"), 0, -1)
+    assert b"its result" in entry
+
+
+def test_a_header_that_finds_no_redis_is_over_all_the_same(tmp_path) -> None:
+    away = load(room=tmp_path, redis_url=f"redis://127.0.0.1:{free_port()}/0")
+
+    with capture_logs() as told:
+        make_app(away).backend.on_chord_part_return(header(0), "SUCCESS", None)
+
+    assert [line["event"] for line in told] == ["chord not joined; rescue will see to its round"]

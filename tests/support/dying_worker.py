@@ -70,12 +70,12 @@ def _watch_commits(file: Path) -> None:
 
 def _watch_chords(file: Path) -> None:
     """Where a chord is between two of its steps; `PLACES` in tests/live/faults/test_chord_deaths.py names them."""
-    from celery.backends.redis import RedisBackend
     from kombu import Producer
 
     from chordage.orchestrator.stages import tool_call
+    from chordage.workers.results import JoiningBackend
 
-    plain_part, plain_publish, plain_settle = RedisBackend.on_chord_part_return, Producer.publish, tool_call._settle
+    plain_part, plain_publish, plain_settle = JoiningBackend.on_chord_part_return, Producer.publish, tool_call._settle
 
     def part(self: Any, *args: Any, **more: Any) -> Any:
         _count(file, "part")
@@ -91,7 +91,7 @@ def _watch_chords(file: Path) -> None:
         plain_settle(*args)
         _count(file, "tool")
 
-    RedisBackend.on_chord_part_return, Producer.publish, tool_call._settle = part, publish, settle
+    JoiningBackend.on_chord_part_return, Producer.publish, tool_call._settle = part, publish, settle
 
 
 def _count(path: Path, when: str) -> None:

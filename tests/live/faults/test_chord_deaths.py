@@ -14,8 +14,8 @@ from support.rig_checks import check_rig
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 PLACES = {
-    "part": "a header has returned and its result is stored, the chord has not counted it",
-    "body": "the last header has taken the claim on the callback and not yet sent it",
+    "part": "a header has returned, the chord has not counted it",
+    "body": "the last header has been counted, and has not yet sent the body",
     "header": "the fan-out is half done",
     "tool": "a call is settled, its header has not returned",
 }
@@ -105,14 +105,16 @@ def executed(rig, name):
 
 
 def test_a_message_that_comes_again_while_its_work_is_in_hand_starts_nothing(make_rig, migrated_database_url):
-    """The visibility timeout is shorter than a call, so Redis hands the message out again in the middle of it."""
-    rig = make_rig(migrated_database_url("sqlite"), visibility_timeout=1)
+    """The visibility timeout is shorter than a call, so Redis hands the message out again in the middle of it: when the
+    heartbeat has put it on record, which is what keeps others from it.
+    """
+    rig = make_rig(migrated_database_url("sqlite"), visibility_timeout=4)
     rig.worker("turns", "--role", "turns", "--concurrency", "4")
     rig.worker("tools", "--role", "tools", "--concurrency", "4")
     rig.ready()
 
-    rig.submit(Plan(id="tools", tools=("pure", "unsafe"), seconds=9))
-    rig.submit(Plan(id="model", rounds=0, latency=9))
+    rig.submit(Plan(id="tools", tools=("pure", "unsafe"), seconds=12))
+    rig.submit(Plan(id="model", rounds=0, latency=12))
     rig.wait_until_done()
 
     assert {turn["disposition"] for turn in rig.rows("turns")} == {"answered"}

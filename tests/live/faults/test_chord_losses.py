@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from support.postman import TOOL_QUEUES, TURN_QUEUES, Postman
+from support.postman import TO_WORKERS, TOOL_QUEUES, TURN_QUEUES, Postman
 from support.rig import Plan, Rig
 from support.rig_checks import check_rig
 from support.valkey import WatchedValkey
@@ -36,7 +36,7 @@ def deliver_twice(postman, letters):
 
 
 def another_value_first(postman, letters):
-    """The part is counted with a value that is not what the call returns, and the body comes before the calls ran."""
+    """The headers return before their calls ran, so the body comes at once."""
     return [*(letter.with_arguments(calls=[]) for letter in letters), *letters]
 
 
@@ -45,7 +45,7 @@ def another_value_last(postman, letters):
 
 
 def raise_in_one(postman, letters):
-    """The header itself fails, so the errback comes instead of the body."""
+    """The header itself fails."""
     return [letters[0].with_arguments(calls=None), *letters]
 
 
@@ -58,9 +58,11 @@ def spoil_one(postman, letters):
 
 
 def forget_the_chord(postman, letters):
-    """What Redis keeps of a chord has run out before its headers end."""
-    assert [postman.redis.delete(key) for key in postman.redis.keys(f"*{letters[0].group}*")]
-    return letters
+    """What Redis keeps of a chord is gone before its last header returns."""
+    postman.put(TO_WORKERS, letters[:1])
+    kept = until(lambda: postman.redis.keys(f"*{letters[0].group}*"), "the first header has returned")
+    assert postman.redis.delete(*kept) == 1
+    return letters[1:]
 
 
 HEADERS = [
