@@ -14,12 +14,13 @@ from chordage.orchestrator import decider
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
-from chordage.orchestrator.core.records import Checkpoint, Run
+from chordage.orchestrator.core.records import Checkpoint, Run, Turn
+from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.core.transcript import message_of
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import claims, journal, ring, runs, turns
+from chordage.orchestrator.store.claims import Start
 from chordage.orchestrator.store.ring import Place
-from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
 AT_ONCE = 20  # of those whose turn it is, looked at together
@@ -32,7 +33,7 @@ def dispatch(rt: Runtime, group: Group, hint: Hint | None = None, *, only: bool 
     `only`: that turn or none, whoever else may be waiting. In a burst every wake-up so starts the turn it came with.
     """
     if hint is not None:
-        if (run := _start_on(rt, group, *hint, Place.ALONE if only else Place.FITS)) is not None:
+        if (run := _start_on(rt, *hint, Place.ALONE if only else Place.FITS)) is not None:
             return decider.after_rest(rt, run)
         if only:
             return []
@@ -54,21 +55,24 @@ def _start_whose_turn_it_is(rt: Runtime, group: Group, *, and_on: bool) -> list[
         place = Place.FIRST if free == 1 else Place.SITS
         first = zlib.crc32(rt.new_id().encode()) % len(heads)
         for turn_id, thread_id in (*heads[first:], *heads[:first]):
-            if (run := _start_on(rt, group, turn_id, thread_id, place)) is not None:
+            if (run := _start_on(rt, turn_id, thread_id, place)) is not None:
                 more: list[Intent] = [Dispatch(group=group)] if and_on and len(heads) > 1 else []
                 return [*more, *decider.after_rest(rt, run)]
     return []
 
 
-def _start_on(rt: Runtime, group: Group, turn_id: str, thread_id: str, place: Place) -> Run | None:
+def _start_on(rt: Runtime, turn_id: str, thread_id: str, place: Place) -> Run | None:
+    with rt.store.read() as tx:
+        turn = turns.load(tx, turn_id)
+    if turn is None or turn.status is not TurnStatus.QUEUED:
+        return None
     run_id = rt.new_id()
     owner = f"{run_id}:1"
     if not _take_thread(rt, thread_id, owner):
         return None
     run: Run | None = None
     try:
-        with rt.store.write() as tx:
-            run = _start(tx, rt, group, turn_id, run_id, place)
+        run = _start(rt, turn, run_id, place)
     except LostRace:
         log.info("thread was busy after all", thread=thread_id, turn=turn_id)
     finally:
@@ -93,14 +97,11 @@ def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
     return rt.locks.take(thread_id, owner) is None
 
 
-def _start(tx: Tx, rt: Runtime, group: Group, turn_id: str, run_id: str, place: Place) -> Run | None:
+def _start(rt: Runtime, turn: Turn, run_id: str, place: Place) -> Run | None:
     now = rt.now()
-    budget = claims.lock_budget(tx, group, rt.budgets[group])
-    turn = claims.start_turn(tx, turn_id, run_id, group=group, budget=budget, now=now, place=place)
-    if turn is None:
-        return None
-    run = claims.open_run(tx, turn, run_id, now=now, lease_until=rt.leases.until(now))
-    if run is None:
-        raise LostRace
-    journal.append(tx, [journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), now)])
-    return run
+    words = journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), now)
+    start = Start(
+        turn=turn, run_id=run_id, words=words, place=place, budget=rt.budgets[turn.group], now=now,
+        lease_until=rt.leases.until(now),
+    )  # fmt: skip
+    return claims.start_turn(rt.store, start)

@@ -3,95 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, case, exists, literal_column, or_, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, and_, bindparam, or_, update
 
-from chordage.orchestrator.core import kinship, turn_limits
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
-from chordage.orchestrator.core.records import Phase, Run, Turn
+from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RUN, RunStatus, sources
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import RUNNING_RUNS, STEERING_TURNS, has, runs, turns
+from chordage.orchestrator.store.schema import RUNNING_RUNS, has, runs
 from chordage.orchestrator.store.tx import Tx
-
-_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-_COUNTERS = (
-    "rounds",
-    "resends",
-    "expiries",
-    "suspended",
-    "rested_ms",
-    "children",
-    "input_tokens",
-    "output_tokens",
-    "cached_tokens",
-)
-# Somebody who came after the message that starts the run wrote to be taken in by whatever is at work.
-_IS_AWAITED = exists().where(
-    STEERING_TURNS,
-    turns.c.thread_id == bindparam("of_thread"),
-    turns.c.arrival > bindparam("of_arrival"),
-    turns.c.agent == bindparam("of_agent"),
-    turns.c.strategy == bindparam("of_strategy"),
-    turns.c.grp == bindparam("of_group"),
-)
-_NEW = {
-    **{
-        name: bindparam(name)
-        for name in (
-            "id",
-            "thread_id",
-            "turn_id",
-            "agent",
-            "grp",
-            "strategy",
-            "control",
-            "max_rounds",
-            "timeout_ms",
-            *kinship.COLUMNS,
-        )
-    },
-    **dict.fromkeys(_COUNTERS, 0),
-    "status": RunStatus.RUNNING.value,
-    "epoch": 1,
-    "step": 1,
-    "phase": Phase.INFERENCE.value,
-    "steers": case((_IS_AWAITED, literal_column("1")), else_=literal_column("0")),
-    "lease_until": bindparam("lease_until"),
-    "started_at": bindparam("started_at"),
-}
-
-
-def _open(dialect: str) -> Any:
-    return _INSERT[dialect](runs).values(_NEW).on_conflict_do_nothing().returning(runs.c.id, runs.c.steers)
-
-
-_OPEN = Hot(_open)
-
-
-def open_run(tx: Tx, turn: Turn, run_id: str, *, now: datetime, lease_until: datetime) -> Run | None:
-    """None when the thread has an open run already: the index says so, whatever anybody believed."""
-    run = Run(
-        id=run_id, thread_id=turn.thread_id, turn_id=turn.id, agent=turn.agent, group=turn.group,
-        strategy=turn.strategy, status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1,
-        phase=Phase.INFERENCE, rounds=0, resends=0, expiries=0, claim_token=None, claim_worker=None,
-        lease_until=lease_until, usage=Usage(), started_at=now, ended_at=None, in_flight=0, kin=turn.kin,
-        control=turn.control, max_rounds=turn.max_rounds, timeout=turn.timeout,
-    )  # fmt: skip
-    binds = {
-        "id": run.id, "thread_id": run.thread_id, "turn_id": run.turn_id, "agent": run.agent, "grp": run.group.value,
-        "strategy": run.strategy, "control": run.control.value, "lease_until": lease_until, "started_at": now,
-        "max_rounds": run.max_rounds, "timeout_ms": turn_limits.in_ms(run.timeout), **kinship.columns(run.kin),
-        "of_thread": run.thread_id, "of_arrival": turn.arrival, "of_agent": run.agent, "of_strategy": run.strategy,
-        "of_group": run.group.value,
-    }  # fmt: skip
-    row = _OPEN.first(tx, binds)
-    return replace(run, steers=row["steers"]) if row else None
 
 
 def _stands_at(step: ColumnElement[int]) -> ColumnElement[bool]:

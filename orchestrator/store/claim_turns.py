@@ -1,4 +1,4 @@
-"""Guarded changes of turns: started once, ended once, and the next in line made ready in the same breath."""
+"""Guarded changes of turns: ended once, and the next in line made ready in the same breath."""
 
 from __future__ import annotations
 
@@ -12,64 +12,10 @@ from chordage.orchestrator.core import kinship
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.core.kinship import Kin
-from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
-from chordage.orchestrator.store import ring
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.ring import Place
 from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, RUNNING_RUNS, groups, has, runs, threads, turns
-from chordage.orchestrator.store.turns import COLUMNS, from_row
 from chordage.orchestrator.store.tx import Tx
-
-_BUDGET = select(groups.c.budget).where(groups.c.name == bindparam("group"))
-_READ_BUDGET = Hot(_BUDGET)
-_LOCK_BUDGET = Hot(_BUDGET.with_for_update())
-
-
-def lock_budget(tx: Tx, group: Group, default: int) -> int:
-    """How many runs of this group may run. Starts in one group come one by one from here to the commit."""
-    own = _LOCK_BUDGET.scalar(tx, {"group": group.value})
-    return default if own is None else int(own)
-
-
-def budget_of(tx: Tx, group: Group, default: int) -> int:
-    own = _READ_BUDGET.scalar(tx, {"group": group.value})
-    return default if own is None else int(own)
-
-
-_STARTED = {
-    "status": TurnStatus.ACTIVE.value,
-    "ready": 0,
-    "run_id": bindparam("run"),
-    "started_at": bindparam("now"),
-}
-_STARTING = update(turns).where(turns.c.id == bindparam("turn_id"), ring.may_start(turns)).values(_STARTED)
-_START_FITTING = Hot(_STARTING.where(ring.ALL_FIT).returning(*COLUMNS))
-_START = {
-    Place.FITS: _START_FITTING,
-    Place.ALONE: _START_FITTING,
-    Place.FIRST: Hot(_STARTING.where(ring.IS_FIRST).returning(*COLUMNS, *ring.BESIDE)),
-    Place.SITS: Hot(_STARTING.where(or_(ring.ALL_FIT, ring.SITS)).returning(*COLUMNS, *ring.BESIDE)),
-}
-
-
-def start_turn(
-    tx: Tx, turn_id: str, run_id: str, *, group: Group, budget: int, now: datetime, place: Place = Place.FITS
-) -> Turn | None:
-    """The turn is active, if it may be: ready, due, and with budget for it, and by its place also for all whose turn
-    is before its own: store/ring.py. So none of those has to wait because of it.
-    """
-    binds = {
-        "turn_id": turn_id, "group": group.value, "run": run_id, "budget": budget, "now": now,
-        "as_many": 0 if place is Place.ALONE else budget,
-    }  # fmt: skip
-    row = _START[place].first(tx, binds)
-    if row is None:
-        return None
-    if {row.pop("lowest", None), row.pop("highest", None)} - {None, row["tenant"]}:
-        ring.mark_served(tx, group, row["tenant"], now)
-    return from_row(row)
-
 
 _NEXT = turns.alias("next")
 _LATER = _NEXT.c.not_before > bindparam("now")

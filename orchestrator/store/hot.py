@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ClauseElement, Dialect
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from chordage.orchestrator.store.driver_errors import as_the_library_says
 from chordage.orchestrator.store.tx import Tx
 
 Convert = Callable[[Any], Any]
@@ -34,6 +34,24 @@ class _Compiled:
     out: tuple[tuple[str, Convert], ...]  # columns that need converting
 
 
+class Sent:
+    """A statement that was sent, and what it finds."""
+
+    def __init__(self, compiled: _Compiled, cursor: Any) -> None:
+        self._compiled = compiled
+        self._cursor = cursor
+        self._rows: list[Row] | None = None
+
+    def rows(self) -> list[Row]:
+        if self._rows is None:
+            try:
+                fetched = self._cursor.fetchall() if self._compiled.names else []
+            finally:
+                self._cursor.close()
+            self._rows = [_row(self._compiled, values) for values in fetched]
+        return self._rows
+
+
 class Hot:
     def __init__(self, statement: ClauseElement | Callable[[str], ClauseElement]) -> None:
         """`statement`, or what makes it for the dialect of that name."""
@@ -41,12 +59,14 @@ class Hot:
         self._compiled: dict[str, _Compiled] = {}
 
     def rows(self, tx: Tx, binds: Mapping[str, Any]) -> list[Row]:
-        compiled, cursor = self._send(tx, binds)
-        try:
-            fetched = cursor.fetchall()
-        finally:
-            cursor.close()
-        return [_row(compiled, values) for values in fetched]
+        return Sent(*self._send(tx, binds)).rows()
+
+    def send(self, tx: Tx, binds: Mapping[str, Any]) -> Sent:
+        """As `rows`, to be asked for later: also when the transaction is over, as in `Store.one_trip`."""
+        sent = Sent(*self._send(tx, binds))
+        if tx.dialect.name == "sqlite":
+            sent.rows()  # it does not commit while there are rows to be fetched
+        return sent
 
     def first(self, tx: Tx, binds: Mapping[str, Any]) -> Row | None:
         rows = self.rows(tx, binds)
@@ -73,7 +93,7 @@ class Hot:
         try:
             cursor.execute(compiled.sql, values)
         except tx.dialect.loaded_dbapi.Error as error:
-            raise _as_the_library_says(tx, compiled.sql, error) from error
+            raise as_the_library_says(tx, compiled.sql, error) from error
         for observe in observers:
             observe(tx, compiled.sql)
         return compiled, cursor
@@ -115,14 +135,3 @@ def _row(compiled: _Compiled, values: Sequence[Any]) -> Row:
     for name, convert in compiled.out:
         row[name] = convert(row[name])
     return row
-
-
-def _as_the_library_says(tx: Tx, sql: str, error: Any) -> BaseException:
-    dialect = tx.dialect
-    lost = dialect.is_disconnect(error, tx.connection, None)
-    if lost:
-        tx.invalidate(error)
-    wrapped: BaseException = DBAPIError.instance(
-        sql, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect
-    )
-    return wrapped

@@ -98,20 +98,26 @@ def _each(seated: CTE, seats: Any) -> Any:
 
 # the guard of the start, under the lock of the group
 
+# As the group's row has it, else as the setting does.
+_BUDGET = func.coalesce(
+    select(groups.c.budget).where(groups.c.name == _GROUP).scalar_subquery(),
+    bindparam("budget", type_=groups.c.budget.type),
+)
 _RUNNING = select(func.count()).select_from(runs).where(runs.c.grp == _GROUP, RUNNING_RUNS).scalar_subquery()
-_FREE = case((bindparam("budget") > _RUNNING, bindparam("budget") - _RUNNING), else_=0)
+_FREE = case((_BUDGET > _RUNNING, _BUDGET - _RUNNING), else_=0)
 _OTHER = turns.alias("other")
 _IS_READY = and_(has(_OTHER.c.status, TurnStatus.QUEUED), has(_OTHER.c.ready, 1), _OTHER.c.grp == _GROUP)
 _IS_OTHER = _OTHER.c.id != bindparam("turn_id")
-_OTHERS = select(_OTHER.c.id).where(_IS_READY, _IS_OTHER).limit(bindparam("as_many")).subquery()
-ALL_FIT = bindparam("budget") - _RUNNING > select(func.count()).select_from(_OTHERS).scalar_subquery()
+_OTHERS = select(_OTHER.c.id).where(_IS_READY, _IS_OTHER).limit(_BUDGET).subquery()
+IS_ROOM = _BUDGET > _RUNNING
+ALL_FIT = select(func.count()).select_from(_OTHERS).scalar_subquery() < _BUDGET - _RUNNING
 _OLDER = turns.alias("older")
 _OWN_BEFORE = (
     select(_OLDER.c.id)
     .where(_OLDER.c.grp == _GROUP, _OLDER.c.tenant == turns.c.tenant, _OLDER.c.due_at < turns.c.due_at)
     .where(may_start(_OLDER))
     .correlate(turns)
-    .limit(bindparam("as_many"))
+    .limit(_BUDGET)
 )
 _SEATED = seated(_FREE)
 SITS = and_(
@@ -123,17 +129,15 @@ _EARLIER = select(_OLDER.c.id).where(
     _OLDER.c.grp == _GROUP, _OLDER.c.tenant == turns.c.tenant, _OLDER.c.due_at < turns.c.due_at, may_start(_OLDER)
 )
 IS_FIRST = and_(
-    bindparam("budget") > _RUNNING,
+    IS_ROOM,
     turns.c.tenant == _FIRST_TENANT,
     ~_EARLIER.correlate(turns).exists(),
 )
-# What follows says nothing about the turn that starts: of it, the two databases see different moments.
-_TENANTS = select(_OTHER.c.tenant).where(_IS_READY, _IS_OTHER).limit(1)
-BESIDE = (
-    _TENANTS.order_by(_OTHER.c.tenant).scalar_subquery().label("lowest"),
-    _TENANTS.order_by(_OTHER.c.tenant.desc()).scalar_subquery().label("highest"),
-)
 _THIS: BindParameter[str] = bindparam("tenant")
+_IS_BESIDE = or_(
+    select(_OTHER.c.id).where(_IS_READY, _OTHER.c.tenant < _THIS).exists(),
+    select(_OTHER.c.id).where(_IS_READY, _OTHER.c.tenant > _THIS).exists(),
+)
 
 
 def _nobody(*tenant: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -145,12 +149,10 @@ _NOBODY_BETWEEN = case(
     (_THIS > SERVED, _nobody(_OTHER.c.tenant > SERVED, _OTHER.c.tenant < _THIS)),
     else_=and_(_nobody(_OTHER.c.tenant > SERVED), _nobody(_OTHER.c.tenant < _THIS)),
 )
-_MARK = Hot(update(groups).where(groups.c.name == _GROUP, _THIS != SERVED, _NOBODY_BETWEEN).values(served=_THIS))
-
-
-def mark_served(tx: Tx, group: Group, tenant: str, now: datetime) -> None:
-    """Its turn is over, if it was the first of the ring. The group is locked."""
-    _MARK.changed(tx, {"group": group.value, "tenant": tenant, "now": now})
+# A tenant's turn is over, if it was the first of the ring; where nobody else waits there is no ring.
+MARK_SERVED = (
+    update(groups).where(groups.c.name == _GROUP, _THIS != SERVED, _IS_BESIDE, _NOBODY_BETWEEN).values(served=_THIS)
+)
 
 
 # who is worth a try, seen without a lock

@@ -11,14 +11,15 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.store.driver_errors import as_the_library_says
 from chordage.orchestrator.store.engine import make_engine
 
 # Read-only (a standby), shutting down, crashed, starting up.
@@ -67,6 +68,22 @@ class Store:
         """A transaction that commits when the block ends and leaves no trace when it raises."""
         with self._named(), self.engine.begin() as tx:
             yield tx
+
+    @contextmanager
+    def one_trip(self) -> Iterator[Tx]:
+        """A transaction whose statements and commit go out together. Nobody sees what they find before it is over, so
+        each sees to it that it does nothing where one before it has found nothing.
+
+        What they lock is held for as long as the server takes, and not until this process comes to its next line: among
+        a hundred threads that is many times as long. SQLite, where nothing travels, does as in `write`.
+        """
+        with self._named(), self.engine.connect() as tx:
+            driver: Any = tx.connection.dbapi_connection
+            try:
+                with driver.pipeline() if self.is_postgres else nullcontext(), tx.begin():
+                    yield tx
+            except tx.dialect.loaded_dbapi.Error as error:
+                raise as_the_library_says(tx, "one of several statements", error) from error
 
     @contextmanager
     def read(self) -> Iterator[Tx]:

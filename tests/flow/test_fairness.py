@@ -13,9 +13,10 @@ from sqlalchemy import update
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint
-from chordage.orchestrator.store import claims, ring, schema
+from chordage.orchestrator.store import ring, schema
 from support.backlog import crowd
 from support.fakes import spoken
+from support.rows import start as start_row
 from support.schedules import LONG, fresh_world
 from support.world import World
 
@@ -182,14 +183,14 @@ def test_a_start_that_is_refused_moves_no_mark(world: World) -> None:
     assert world.row("groups", name="chat")["served"] == "a"
 
 
-def test_a_single_tenant_writes_no_mark_and_sends_no_statement_more(world: World) -> None:
+def test_a_single_tenant_moves_no_mark(world: World) -> None:
     world.budgets[Group.CHAT] = 1
     queue(world, *["a"] * 3)
     before = world.statements
 
     assert stages.dispatch(world.runtime, Group.CHAT)
 
-    assert world.statements - before == 6  # budget, who is next, lock, start, run, journal
+    assert world.statements - before == 8  # budget, who is next, the turn; lock, start, mark, run, journal
     assert world.row("groups", name="chat")["served"] is None
 
 
@@ -208,11 +209,9 @@ def test_whoever_sits_does_not_take_the_place_of_the_first(world: World) -> None
 
 
 def start(world: World, turn_id: str, *, budget: int, place: ring.Place = ring.Place.SITS) -> bool:
-    now, run_id = world.clock(), world.runtime.new_id()
+    run_id = world.runtime.new_id()
     with world.store.write() as tx:
-        claims.lock_budget(tx, Group.CHAT, budget)
-        turn = claims.start_turn(tx, turn_id, run_id, group=Group.CHAT, budget=budget, now=now, place=place)
-        return turn is not None and claims.open_run(tx, turn, run_id, now=now, lease_until=now) is not None
+        return start_row(tx, turn_id, run_id, budget, places=[place], now=world.clock())
 
 
 def test_ten_thousand_turns_of_one_tenant_are_one_step_of_the_ring(world: World) -> None:

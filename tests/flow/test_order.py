@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import bindparam, text, update
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import WhenBusy
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Dispatch
+from chordage.orchestrator.core.intents import Dispatch, Hint
 from chordage.orchestrator.gateways.no_redis import NoLocks
-from chordage.orchestrator.store import claims, schema, turns
+from chordage.orchestrator.store import claim_starts, schema, turns
+from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.ring import Place
 from support.fakes import spoken
 from support.invariants import check_all, check_always
 from support.world import World
@@ -63,19 +65,20 @@ def test_a_budget_in_the_database_wins_over_the_setting(world: World) -> None:
     assert world.rows("runs") == []
 
 
-def test_two_dispatchers_on_one_thread_start_one_run_without_the_lock(world: World) -> None:
-    """The index alone: both have seen the thread free, and now both open a run."""
+def test_two_dispatchers_on_one_thread_start_one_run_without_the_lock(world: World, monkeypatch) -> None:
+    """The index alone: there is no lock, and the statement that starts a turn does not look whether the thread is
+    free.
+    """
     object.__setattr__(world.runtime, "locks", NoLocks())
-    for _ in range(2):
-        world.submit()
-    with world.store.read() as tx:
-        both = [turns.load(tx, row["id"]) for row in world.rows("turns")]
+    unguarded = update(schema.turns).where(schema.turns.c.id == bindparam("turn_id")).values(claim_starts._STARTED)
+    monkeypatch.setitem(claim_starts._START, Place.ALONE, Hot(unguarded))
+    hints = [Hint(world.submit(), "t1") for _ in range(2)]
 
-    now = world.clock()
-    with world.store.write() as tx:
-        opened = [claims.open_run(tx, turn, f"run{n}", now=now, lease_until=now) for n, turn in enumerate(both)]
+    started = [bool(stages.dispatch(world.runtime, Group.CHAT, hint, only=True)) for hint in hints]
 
-    assert [run is not None for run in opened] == [True, False]
+    assert [run["turn_id"] for run in world.rows("runs")] == [hints[0].turn_id]
+    assert world.row("turns", id=hints[1].turn_id)["status"] == "queued"
+    assert started == [True, False]
 
 
 def test_two_dispatchers_on_one_thread_start_one_run_without_the_index(world: World) -> None:

@@ -407,7 +407,7 @@ def test_a_run_that_nobody_steers_sends_no_statement_more(world: World) -> None:
         world.run_dry()
         sent.append(world.statements - before)
 
-    assert sent == [21, 21]
+    assert sent == [22, 22]
 
 
 def test_a_wake_up_that_comes_twice_takes_nothing_in_twice(world: World) -> None:

@@ -72,8 +72,7 @@ def test_a_budget_is_never_exceeded_by_starts_at_the_same_moment(store):
             admit(tx, f"a{n}", f"t{n}", group=Group.CHORE)
 
     def within_budget(tx, n):
-        budget = claims.lock_budget(tx, Group.CHORE, 2)
-        return start(tx, f"a{n}", f"r{n}", budget, Group.CHORE)
+        return start(tx, f"a{n}", f"r{n}", budget=2)
 
     won = race(store, [lambda tx, n=n: within_budget(tx, n) for n in range(RACERS)])
 
@@ -86,8 +85,14 @@ def test_a_budget_in_the_database_wins_over_the_setting(store):
         tx.execute(schema.groups.update().where(schema.groups.c.name == "chore").values(budget=5))
 
     with store.write() as tx:
-        assert claims.lock_budget(tx, Group.CHORE, 2) == claims.budget_of(tx, Group.CHORE, 2) == 5
-        assert claims.lock_budget(tx, Group.WILL, 1) == 1
+        for n in range(6):
+            admit(tx, f"chore{n}", f"chores{n}", group=Group.CHORE)
+            admit(tx, f"will{n}", f"wills{n}", group=Group.WILL)
+        started = {
+            kind: [start(tx, f"{kind}{n}", f"{kind}-r{n}", budget=2) for n in range(6)] for kind in ("chore", "will")
+        }
+
+    assert {kind: sum(found) for kind, found in started.items()} == {"chore": 5, "will": 2}
 
 
 def test_a_step_is_recorded_by_one(store):

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import insert, text
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store import claim_turns, ring, schema, turns
+from chordage.orchestrator.store import claim_starts, ring, schema, turns
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.tx import Store
 from support.rows import NOW
@@ -53,11 +53,11 @@ def plans(store: Store, *, budget: int) -> dict[str, dict[str, Any]]:
     place = ring.Place.FIRST if budget == 1 else ring.Place.SITS
     with store.write() as tx:
         first = ring.heads(tx, Group.CHAT, NOW, 1)[0][0]
-        starts = {**looked, "turn_id": first, "run": "r", "budget": budget, "as_many": budget}
+        starts = {**looked, "turn_id": first, "run": "r", "budget": budget}
         asked: dict[str, tuple[Hot, Mapping[str, Any]]] = {
             "free": (turns._FREE, {"group": Group.CHAT.value, "budget": budget}),
             "heads": (ring._HEAD, looked) if budget == 1 else (ring._HEADS, {**looked, "as_many": AT_ONCE}),
-            "start": (claim_turns._START[place], starts),
+            "start": (claim_starts._START[place], starts),
         }
         found = {name: _explain(tx, *one) for name, one in asked.items()}
         tx.rollback()

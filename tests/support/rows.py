@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.records import Call, NewCall, Run
+from chordage.orchestrator.core.records import Call, Checkpoint, NewCall, Run
 from chordage.orchestrator.core.status import CallStatus
-from chordage.orchestrator.store import calls, claims, runs, threads, turns
+from chordage.orchestrator.core.transcript import message_of
+from chordage.orchestrator.store import calls, claims, journal, runs, threads, turns
+from chordage.orchestrator.store.claims import Start
 from chordage.orchestrator.store.ring import Place
 from chordage.orchestrator.store.tx import Store, Tx
 
@@ -30,14 +33,24 @@ def admit(tx: Tx, turn_id: str, thread_id: str = "t1", group: Group = Group.CHAT
     return turn_id
 
 
-def start(tx: Tx, turn_id: str, run_id: str, budget: int = 100, group: Group = Group.CHAT) -> bool:
+def start(
+    tx: Tx,
+    turn_id: str,
+    run_id: str,
+    budget: int = 100,
+    *,
+    places: Sequence[Place] = (Place.FITS, Place.FIRST, Place.SITS),
+    now: datetime = NOW,
+) -> bool:
     """As dispatch does it. False when the turn could not start."""
-    tried = (
-        claims.start_turn(tx, turn_id, run_id, group=group, budget=budget, now=NOW, place=place)
-        for place in (Place.FITS, Place.FIRST, Place.SITS)
+    turn = turns.load(tx, turn_id)
+    assert turn is not None
+    words = journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), now)
+    starts = (
+        Start(turn=turn, run_id=run_id, words=words, place=place, budget=budget, now=now, lease_until=LATER)
+        for place in places
     )
-    turn = next((turn for turn in tried if turn is not None), None)
-    return turn is not None and claims.open_run(tx, turn, run_id, now=NOW, lease_until=LATER) is not None
+    return any(claims.run_of(one, claims.send_start(tx, one)) is not None for one in starts)
 
 
 def a_run(store: Store, run_id: str = "r1", turn_id: str = "a", thread_id: str = "t1") -> Run:

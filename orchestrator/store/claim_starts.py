@@ -1,0 +1,170 @@
+"""A turn starts: the group's budget, the turn, its run and its message in the history, or nothing of it.
+
+All of it goes out in one trip, so that whoever starts a turn holds the group for as short as may be: starts in one
+group come one by one. Each statement does nothing where the one before it has not moved anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Table, bindparam, case, exists, insert, literal_column, or_, select, type_coerce, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.elements import ColumnElement
+
+from chordage.orchestrator.core import kinship, turn_limits
+from chordage.orchestrator.core.errors import LostRace
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.records import Phase, Run, Turn
+from chordage.orchestrator.core.status import RunStatus, TurnStatus
+from chordage.orchestrator.store import journal, ring
+from chordage.orchestrator.store.hot import Hot, Sent
+from chordage.orchestrator.store.ring import Place
+from chordage.orchestrator.store.schema import STEERING_TURNS, groups, runs, turns
+from chordage.orchestrator.store.schema import journal as journal_table
+from chordage.orchestrator.store.tx import Store, Tx
+
+_LOCK_GROUP = Hot(select(groups.c.name).where(groups.c.name == bindparam("group")).with_for_update())
+_STARTED = {
+    "status": TurnStatus.ACTIVE.value,
+    "ready": 0,
+    "run_id": bindparam("run"),
+    "started_at": bindparam("now"),
+}
+_IS_DUE = update(turns).where(turns.c.id == bindparam("turn_id"), ring.may_start(turns)).values(_STARTED)
+_START = {
+    Place.FITS: Hot(_IS_DUE.where(ring.ALL_FIT)),
+    Place.ALONE: Hot(_IS_DUE.where(ring.IS_ROOM)),
+    Place.FIRST: Hot(_IS_DUE.where(ring.IS_FIRST)),
+    Place.SITS: Hot(_IS_DUE.where(or_(ring.ALL_FIT, ring.SITS))),
+}
+_HAS_STARTED = exists().where(turns.c.id == bindparam("turn_id"), turns.c.run_id == bindparam("run"))
+_MARK_SERVED = Hot(ring.MARK_SERVED.where(_HAS_STARTED))
+_IN_THE_RING = {Place.FIRST, Place.SITS}
+
+# Somebody who came after the message that starts the run wrote to be taken in by whatever is at work.
+_IS_AWAITED = exists().where(
+    STEERING_TURNS,
+    turns.c.thread_id == bindparam("of_thread"),
+    turns.c.arrival > bindparam("of_arrival"),
+    turns.c.agent == bindparam("of_agent"),
+    turns.c.strategy == bindparam("of_strategy"),
+    turns.c.grp == bindparam("of_group"),
+)
+_OF_RUN = (
+    "id", "thread_id", "turn_id", "agent", "grp", "strategy", "control", "max_rounds", "timeout_ms", "lease_until",
+    "started_at", *kinship.COLUMNS,
+)  # fmt: skip
+_OF_ANY_RUN: dict[str, ColumnElement[Any]] = {
+    "status": literal_column(f"'{RunStatus.RUNNING}'"),
+    "epoch": literal_column("1"),
+    "step": literal_column("1"),
+    "phase": literal_column(f"'{Phase.INFERENCE}'"),
+    "steers": case((_IS_AWAITED, literal_column("1")), else_=literal_column("0")),
+    **dict.fromkeys(
+        ("rounds", "resends", "expiries", "suspended", "rested_ms", "children", "input_tokens", "output_tokens",
+         "cached_tokens"),
+        literal_column("0"),
+    ),
+}  # fmt: skip
+
+
+def _given(table: Table, name: str) -> ColumnElement[Any]:
+    kind = table.c[name].type
+    return type_coerce(bindparam(f"{table.name}_{name}", type_=kind), kind)
+
+
+_OPEN_RUN = Hot(
+    insert(runs)
+    .from_select(
+        [*_OF_RUN, *_OF_ANY_RUN],
+        select(*(_given(runs, name) for name in _OF_RUN), *_OF_ANY_RUN.values()).where(_HAS_STARTED),
+    )
+    .returning(runs.c.steers)
+)
+_WORDS = ("thread_id", "run_id", "step", "kind", "body", "at")
+_APPEND = Hot(
+    insert(journal_table).from_select(
+        _WORDS, select(*(_given(journal_table, name) for name in _WORDS)).where(_HAS_STARTED)
+    )
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """Who is to start, and as what."""
+
+    turn: Turn
+    run_id: str
+    words: journal.Row  # its message, as the history has it
+    place: Place
+    budget: int  # where the group's row has none
+    now: datetime
+    lease_until: datetime
+
+    def run(self, *, steers: int) -> Run:
+        turn = self.turn
+        return Run(
+            id=self.run_id, thread_id=turn.thread_id, turn_id=turn.id, agent=turn.agent, group=turn.group,
+            strategy=turn.strategy, status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1,
+            phase=Phase.INFERENCE, rounds=0, resends=0, expiries=0, claim_token=None, claim_worker=None,
+            lease_until=self.lease_until, usage=Usage(), started_at=self.now, ended_at=None, in_flight=0,
+            kin=turn.kin, control=turn.control, max_rounds=turn.max_rounds, timeout=turn.timeout, steers=steers,
+        )  # fmt: skip
+
+
+def start_turn(store: Store, start: Start) -> Run | None:
+    """The turn is active, if it may be: ready, due, and with budget for it, and by its place also for all whose turn is
+    before its own: store/ring.py. So none of those has to wait because of it.
+
+    None: it may not. LostRace: a run was open on its thread all the same; the index says so, whatever anybody believed.
+    """
+    try:
+        with store.one_trip() as tx:
+            opened = send_start(tx, start)
+    except IntegrityError as error:
+        if any(name in str(error.orig) for name in ("uq_runs_open_thread", "runs.thread_id")):
+            raise LostRace from error
+        raise
+    return run_of(start, opened)
+
+
+def run_of(start: Start, opened: Sent) -> Run | None:
+    rows = opened.rows()
+    return start.run(steers=rows[0]["steers"]) if rows else None
+
+
+def send_start(tx: Tx, start: Start) -> Sent:
+    """What comes back is a row for the run, if it was opened."""
+    turn = start.turn
+    ids = {"turn_id": turn.id, "run": start.run_id}
+    whose = {**ids, "group": turn.group.value, "now": start.now}
+    _LOCK_GROUP.send(tx, {"group": turn.group.value})
+    _START[start.place].send(tx, {**whose, "budget": start.budget})
+    if start.place in _IN_THE_RING:
+        _MARK_SERVED.send(tx, {**whose, "tenant": turn.tenant})
+    opened = _OPEN_RUN.send(tx, {**ids, **_run_binds(start)})
+    _APPEND.send(tx, {**ids, **_named(journal_table, start.words)})
+    return opened
+
+
+def _run_binds(start: Start) -> dict[str, Any]:
+    turn = start.turn
+    own = {
+        "thread_id": turn.thread_id, "agent": turn.agent, "strategy": turn.strategy, "grp": turn.group.value,
+        "id": start.run_id, "turn_id": turn.id, "control": turn.control.value, "started_at": start.now,
+        "lease_until": start.lease_until, "max_rounds": turn.max_rounds,
+        "timeout_ms": turn_limits.in_ms(turn.timeout), **kinship.columns(turn.kin),
+    }  # fmt: skip
+    line = {
+        "of_thread": turn.thread_id, "of_arrival": turn.arrival, "of_agent": turn.agent, "of_strategy": turn.strategy,
+        "of_group": turn.group.value,
+    }  # fmt: skip
+    return {**_named(runs, own), **line}
+
+
+def _named(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{table.name}_{name}": value for name, value in row.items()}
