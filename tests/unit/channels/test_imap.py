@@ -148,6 +148,38 @@ def test_html_is_read_where_there_is_no_plain_text():
     assert stripped(html) == "Hello you\none\ntwo & three"
 
 
+@pytest.mark.parametrize(("html", "words"), [
+    ("<head><title>T<body>shown", "shown"), ("<SCRIPT>if (a<b) x()</Script>shown", "shown"), ("a < b <", "a < b <"),
+    ("<a title='x>y' href=\"z>\">shown</a>", "shown"), ("<!-- no > no -->shown<!-- x", "shown<!-- x"),
+    ("<!DOCTYPE html><?xml?>shown", "shown"), ("<![<![x", "<![<![x"), ('<a title="x>shown', "shown"),
+    ("one<br/>two<BR />three", "one\ntwo\nthree"), ("<style>x", ""), ("<style>x>", ""),
+])  # fmt: skip
+def test_words_of_html_are_told_from_its_marks(html, words):
+    assert stripped(html) == words
+
+
+@pytest.mark.parametrize("piece", [
+    "<a", "<a ", "<a>", "<!--", "<!-- >", "<!", "</a", "<?", "&#", "<script>", "<a x='", "<a x='>", "<![",
+    """<a "><a '>""", "<style></stile>", "<br>", "<",
+])  # fmt: skip
+def test_html_that_is_made_to_cost_its_square_is_read_at_once(piece):
+    began = time.process_time()
+
+    assert len(stripped(piece * (200_000 // len(piece)) + ">")) <= 200_001
+    assert time.process_time() - began < 1
+
+
+def test_html_beyond_all_measure_is_put_on_record():
+    access = Access(owners=frozenset({"ann@x.example"}), peers=frozenset(), allowed=frozenset())
+    rules = Rules(access=access, own="", automatic=False, by_references=True)
+    head = b"From: ann@x.example\r\nContent-Type: text/html\r\n\r\n"
+
+    found = read(head + b"<b>" * 700_000, rules, "7.1", "7.2")
+
+    assert isinstance(found, Unreadable)
+    assert "its HTML has 2100000 characters, the limit is 2000000" in found.why
+
+
 def test_mail_in_html_broken_mail_and_unknown_letters_are_read_as_far_as_they_can_be(server, mailbox):
     head = b"From: a@example.org\r\nSubject: =?x-none?Q?what?=\r\nMessage-ID: <1@x>\r\n"
     drop(
