@@ -37,12 +37,17 @@ class Seen:
     put: Step | None = None  # its row is to be moved on, without a turn
     intents: list[Intent] = field(default_factory=list)
     fault: RoomError | None = None
+    put_off: bool = False  # it calls for a turn, and none was tried
 
 
-def see_to(rt: Runtime, work: RoomWork, item: Item, row: Row | None) -> Seen:
-    """Raises QueueFull when its group takes no more: then nothing has moved, and the next tick tries again."""
+def see_to(rt: Runtime, work: RoomWork, item: Item, row: Row | None, *, turns: bool = True) -> Seen:
+    """Raises QueueFull when its group takes no more: then nothing has moved, and the next tick tries again. `turns`:
+    whether one is to be tried at all; a row that needs none moves on in any case.
+    """
     now = rt.now()
     step = next_step(item, row, now)
+    if step.dedupe_key is not None and not turns:
+        return Seen(put_off=True)
     if step.dedupe_key is not None or (row is not None and step.row != row):
         now_item = work.again(item)
         if now_item is None:
@@ -50,6 +55,8 @@ def see_to(rt: Runtime, work: RoomWork, item: Item, row: Row | None) -> Seen:
         item, step = now_item, next_step(now_item, row, now)
     if step.dedupe_key is None:
         return _without_turn(row, step)
+    if not turns:
+        return Seen(put_off=True)
     try:
         agent, request = _asked(rt, item, step.dedupe_key, now)
     except UserError as error:

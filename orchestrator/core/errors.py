@@ -13,6 +13,7 @@ ChordageError
 │   ├── QueueFull            a group takes no more for now; says after how many seconds to try again
 │   ├── Undeliverable        a channel refuses a reply for good: trying again would not help
 │   └── Unavailable          a service we need does not answer
+│       ├── Crossed          the database undid a transaction that was in conflict with another; safe to repeat
 │       ├── TryLater         it answers, and says when it will take what we have
 │       └── WrongSchema      the database is older or newer than this code
 ├── ModelFailed              all attempts at a model call failed; carries the attempts
@@ -110,6 +111,10 @@ class Undeliverable(UserError):
 
 class Unavailable(UserError):
     """A service that is needed does not answer."""
+
+
+class Crossed(Unavailable):
+    """A transaction was in conflict with another; nothing was stored, and it is safe to repeat."""
 
 
 class TryLater(Unavailable):

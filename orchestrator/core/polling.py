@@ -8,11 +8,13 @@ from hashlib import sha256
 
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.channels import Incoming, Polled, Terms, Unreadable
+from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.message import NAME_MAX, Message, Origin, TurnRequest
 
 WIDEST = 50  # messages of one transaction, where the channel says how far each takes us
 FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds
 EXCERPT = 200  # characters
+LONGEST_CURSOR = 10_000  # characters
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +36,20 @@ def batches(polled: Polled) -> Iterator[Batch]:
             yield Batch(messages=found[start:end], cursor=found[end - 1].cursor)
         else:
             yield Batch(messages=found[start:], cursor=polled.cursor, passed_over=polled.passed_over)
+
+
+def check_cursors(polled: Polled) -> None:
+    """One that cannot be stored is a fault of the channel, whatever the database would make of it."""
+    for cursor in (polled.cursor, *(message.cursor for message in polled.messages)):
+        if cursor is not None and not can_be_cursor(cursor):
+            raise Unavailable(
+                f"it names a cursor that cannot be stored, {cursor[:50]!r}: at most {LONGEST_CURSOR} characters, "
+                "without NUL and without half a character; what it has to say is read when it names another"
+            )
+
+
+def can_be_cursor(told: str) -> bool:
+    return len(told) <= LONGEST_CURSOR and storable.text(told) == told
 
 
 def cursor_before(batch: Batch, place: int, began: str | None) -> str | None:

@@ -61,6 +61,7 @@ def look(rt: Runtime, name: str, send: Send) -> Looked:
     try:
         terms, agent = _terms(rt, name)
         polled = rt.channels.get(name).poll(standing.cursor)
+        core.check_cursors(polled)
     except Exception as error:
         return _failed(rt, standing, error)
     try:

@@ -15,7 +15,7 @@ import structlog
 from chordage.orchestrator import answering, coalescing, stepping
 from chordage.orchestrator.admitting import Admitted, Stored, checked, seen_before, store_in, tell
 from chordage.orchestrator.core.agent import AgentSpec
-from chordage.orchestrator.core.errors import LostRace, Unavailable
+from chordage.orchestrator.core.errors import Crossed, LostRace, Unavailable
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.message import Origin, TurnRequest, group_of
 from chordage.orchestrator.core.stepping import Control, StepTerms
@@ -26,6 +26,7 @@ from chordage.orchestrator.store.tx import Tx
 log = structlog.get_logger()
 
 TRIES = 50  # that may be lost to others with the same work
+CROSSED_TRIES = 5  # that the database may undo: it takes a second to see that two wait for each other
 
 
 def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
@@ -37,9 +38,14 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
         stepping.check_terms(request.step or StepTerms())
     asked = answering.checked(rt, request.decisions) if request.decisions else []
     coalescing.defer_will(rt, request, agent.name)
+    crossed = 0
     for _ in range(TRIES):
         try:
             stored = _store(rt, agent, request, asked, now)
+        except Crossed:
+            crossed += 1
+            if crossed == CROSSED_TRIES:
+                raise
         except LostRace:  # the same dedupe key came in beside us and was first, or the same work was
             if (seen := _already_there(rt, agent, request)) is not None:
                 return seen, []
@@ -86,9 +92,9 @@ def _together(rt: Runtime, requests: Sequence[TurnRequest]) -> list[Result]:
     if len(requests) > 1:
         try:
             return _as_one(rt, requests)
-        except Unavailable as error:
-            return [error] * len(requests)
         except Exception as error:
+            if isinstance(error, Unavailable) and not isinstance(error, Crossed):
+                return [error] * len(requests)
             log.debug("messages are admitted one by one", error=repr(error))
     return [_alone(rt, request) for request in requests]
 

@@ -6,6 +6,7 @@ in a transaction of its own. A tick keeps nothing that is needed: it may be lost
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -24,6 +25,7 @@ from chordage.orchestrator.views import standing_work
 
 log = structlog.get_logger()
 BATCH = 500  # turns of one tick; the rest comes with the next
+REFUSALS = 10  # of one kind in a row, by its full queue: then the others of that kind are tried in a later tick
 VERIFY = timedelta(minutes=5)  # between two looks at every row
 KEPT = timedelta(days=7)  # a row whose file is gone: a folder that was away for a while repeats nothing
 
@@ -81,6 +83,7 @@ class _Tick:
         self._miss((row for name, row in rows.items() if name not in look.items), look, now)
         with self.rt.store.write() as tx:
             pulse.forget_gone(tx, now - KEPT)
+        self.work.memory.put_off.keep(look.items)
         self._see_to(look.items.values(), rows)
 
     def _see_to_some(self, look: Look, now: datetime) -> None:
@@ -105,18 +108,26 @@ class _Tick:
                     self.moved |= pulse.put(tx, pulsing.taken_away(row, now), seen=row)
 
     def _see_to(self, items: Iterable[Item], rows: dict[Name, Row]) -> None:
-        full: set[Kind] = set()
-        for item in sorted(items, key=lambda item: list(Kind).index(item.kind)):
-            if item.kind in full or self.turns >= BATCH:
-                self.work.memory.settled.pop((item.kind, item.key), None)
-                continue
+        """A full queue refuses one and may take the next, which replaces what is queued of the same work."""
+        refused: list[Name] = []
+        in_a_row: Counter[Kind] = Counter()
+        for item in self.work.memory.put_off.in_turn(items):
+            room = self.turns < BATCH and in_a_row[item.kind] < REFUSALS
             try:
-                self._see_to_one(item, rows.get((item.kind, item.key)))
+                tried = self._see_to_one(item, rows.get((item.kind, item.key)), room=room)
             except QueueFull as error:
-                full.add(item.kind)
-                self.work.memory.settled.pop((item.kind, item.key), None)
-                log.info("deferred to the next tick", item=item.name, why=str(error))
+                in_a_row[item.kind] += 1
+                refused.append((item.kind, item.key))
+                self._put_off(item, error)
+            else:
+                in_a_row[item.kind] *= not tried
+        self.work.memory.put_off.to_the_end(refused)
         self._put_the_rest()
+
+    def _put_off(self, item: Item, error: QueueFull) -> None:
+        self.work.memory.settled.pop((item.kind, item.key), None)
+        if self.work.memory.put_off.refused((item.kind, item.key)):
+            log.info("put off until there is room", item=item.name, why=str(error))
 
     def _put_the_rest(self) -> None:
         """Rows that move without a turn, many in one transaction, always in the order of their keys."""
@@ -129,8 +140,10 @@ class _Tick:
             settled = [item for (item, _row, step), moved in zip(lot, done, strict=True) if moved and not step.waits]
             self.work.memory.settled.update({(item.kind, item.key): item for item in settled})
 
-    def _see_to_one(self, item: Item, row: Row | None) -> None:
-        seen = pulsing.see_to(self.rt, self.work, item, row)
+    def _see_to_one(self, item: Item, row: Row | None, *, room: bool) -> bool:
+        """Whether it has become a turn."""
+        name, memory = (item.kind, item.key), self.work.memory
+        seen = pulsing.see_to(self.rt, self.work, item, row, turns=room)
         if seen.put is not None:
             self.to_put.append((item, row, seen.put))
         self.intents += seen.intents
@@ -139,9 +152,11 @@ class _Tick:
         if seen.fault is not None:
             self.faults[item.path] = seen.fault
         if seen.settled:
-            self.work.memory.settled[item.kind, item.key] = item
+            memory.settled[name] = item
         else:
-            self.work.memory.settled.pop((item.kind, item.key), None)
+            memory.settled.pop(name, None)
+        memory.put_off.not_tried(name) if seen.put_off else memory.put_off.done(name)
+        return bool(seen.intents)
 
     def _tell(self, anyway: bool) -> None:
         told = {path: str(error) for path, error in self.faults.items()}

@@ -126,11 +126,17 @@ def _lock_due(tx: Tx, receiver: str, position: int, now: datetime) -> list[tuple
 
 
 def _first_of_threads(tx: Tx, seen: Sequence[tuple[int, str]]) -> dict[str, int]:
+    """One look into the index for each thread, however long its line is."""
     if not seen:
         return {}
-    threads = {thread for _, thread in seen}
-    first = select(outbox.c.thread_id, func.min(outbox.c.id)).where(PENDING_DELIVERIES)
-    found = tx.execute(first.where(outbox.c.thread_id.in_(threads)).group_by(outbox.c.thread_id))
+    one_of_each = {thread: number for number, thread in seen}
+    line = outbox.alias("line")
+    first = select(func.min(line.c.id)).where(
+        has(line.c.status, DeliveryStatus.PENDING), line.c.thread_id == outbox.c.thread_id
+    )
+    found = tx.execute(
+        select(outbox.c.thread_id, first.scalar_subquery()).where(outbox.c.id.in_(sorted(one_of_each.values())))
+    )
     return {row[0]: row[1] for row in found}
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Text, bindparam, cast, exists, func, insert, literal, or_, select, update
+from sqlalchemy import Text, bindparam, cast, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from chordage.orchestrator.core.bus import Fact, Mark
 from chordage.orchestrator.core.records import Checkpoint
@@ -15,6 +16,7 @@ from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import journal, projection, runs
 from chordage.orchestrator.store.tx import Tx
 
+_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 NAME = "bus"
 _MINE = projection.c.name == NAME
 _TOP = select(func.coalesce(func.max(journal.c.id), 0)).scalar_subquery()
@@ -54,9 +56,8 @@ def _standing(row: Mapping[str, Any]) -> Standing:
 
 def begin(tx: Tx, bus: str) -> None:
     """The first who looks at a new database gives its bus a name. Of two at once one is enough."""
-    fresh = select(*(literal(value) for value in (NAME, bus, 0, 0, 0)))
-    columns = ["name", "bus", "generation", "position", "failures"]
-    tx.execute(insert(projection).from_select(columns, fresh.where(~exists().where(_MINE))))
+    fresh = {"name": NAME, "bus": bus, "generation": 0, "position": 0, "failures": 0}
+    tx.execute(_INSERT[tx.dialect.name](projection).values(fresh).on_conflict_do_nothing())
 
 
 def claim(tx: Tx, token: str, worker: str, *, now: datetime, until: datetime) -> Mark | None:

@@ -18,12 +18,14 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.core.errors import Crossed, Unavailable
 from chordage.orchestrator.store.driver_errors import as_the_library_says
 from chordage.orchestrator.store.engine import make_engine
 
 # Read-only (a standby), shutting down, crashed, starting up.
 NOT_SERVING = {"25006", "57P01", "57P02", "57P03"}
+# A deadlock, what cannot be put in an order, a lock that did not become free in time.
+IN_CONFLICT = {"40P01", "40001", "55P03"}
 
 Tx = Connection
 T = TypeVar("T")
@@ -96,13 +98,16 @@ class Store:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """A database that does not answer is one kind of error, whatever the driver calls it."""
+        """A database that does not answer is one kind of error, whatever the driver calls it; a conflict is another."""
         try:
             yield
         except PoolTimeout as error:
             raise Unavailable(f"no database connection became free in time: {error}") from error
         except DBAPIError as error:
-            gone = error.connection_invalidated or getattr(error.orig, "sqlstate", None) in NOT_SERVING
+            state = getattr(error.orig, "sqlstate", None)
+            if state in IN_CONFLICT:
+                raise _crossed(error) from error
+            gone = error.connection_invalidated or state in NOT_SERVING
             if gone:
                 self._forget_connections()
             if gone or isinstance(error, OperationalError):
@@ -151,5 +156,15 @@ class Store:
 
 def _unavailable(engine: Engine, error: DBAPIError) -> Unavailable:
     where = engine.url.render_as_string(hide_password=True)
+    return Unavailable(f"the database at {where} does not answer: {_said(error)}")
+
+
+def _crossed(error: DBAPIError) -> Crossed:
+    return Crossed(
+        f"the transaction was in conflict with another ({_said(error)}); nothing was stored, and it is safe to repeat"
+    )
+
+
+def _said(error: DBAPIError) -> str:
     said = str(error.orig).strip().splitlines()
-    return Unavailable(f"the database at {where} does not answer: {said[0] if said else type(error.orig).__name__}")
+    return said[0] if said else type(error.orig).__name__

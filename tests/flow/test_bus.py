@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -163,6 +164,14 @@ def test_while_one_holds_the_claim_another_does_nothing(world: World, redis) -> 
 
     assert world.deliver(Project()) == []
     assert stream(redis) == []
+
+
+def test_of_two_who_look_at_a_new_database_at_once_one_gives_its_bus_a_name(world: World, redis) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        looks = [pool.submit(stages.project, world.runtime) for _ in range(4)]
+
+    assert [look.exception() for look in looks] == [None] * 4
+    assert len(world.rows("projection")) == 1
 
 
 def test_a_claim_that_ran_out_moves_nothing(world: World, redis) -> None:

@@ -136,6 +136,33 @@ def test_a_message_with_a_key_that_cannot_be_stored_is_accounted_for_all_the_sam
     assert all(each.startswith("sha256:") for each in refused)
 
 
+@pytest.mark.parametrize("field", ["key", "text", "thread", "address", "meta"])
+def test_a_nul_anywhere_in_a_message_holds_up_nobody(world: World, field: str) -> None:
+    told = {"a": "nul\x00"} if field in {"address", "meta"} else "nul\x00"
+    bind(world, ListChannel(messages=[incoming(1, **{field: told}), incoming(2)]))
+
+    looked = look(world)
+
+    assert looked.outcome is Outcome.CAME
+    assert keys(world)[-1:] == ["2"]
+    assert standing(world)["cursor"] == "3"
+
+
+@pytest.mark.parametrize("cursor", ["nul\x00", "half \ud800", "x" * 10_001])
+def test_a_cursor_that_cannot_be_stored_is_a_fault_of_its_channel(world: World, cursor: str) -> None:
+    channel = bind(world, ListChannel(messages=[incoming(1, cursor=cursor)]))
+
+    failed = look(world)
+    told = str(standing(world)["error"])
+    channel.messages = [incoming(1)]
+    world.clock.pass_by(60)
+    look(world)
+
+    assert failed.outcome is Outcome.FAILED
+    assert "names a cursor that cannot be stored" in told
+    assert (keys(world), standing(world)["cursor"]) == (["1"], "2")
+
+
 def test_a_sender_that_a_plugin_has_made_up_refuses_that_message_alone(world: World) -> None:
     bind(world, ListChannel(messages=[incoming(1, sender="king"), incoming(2)]))
 

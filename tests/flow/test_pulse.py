@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
+from structlog import BoundLogger, wrap_logger
+from structlog.testing import LogCapture
 
 from chordage.orchestrator import pulsing, stages, task_desk
 from chordage.orchestrator.core.errors import (
@@ -18,8 +21,11 @@ from chordage.orchestrator.core.errors import (
     RoomError,
     UnknownAgent,
 )
+from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.core.standing_work import Kind
+from chordage.orchestrator.stages import pulse
 from support.fakes import spoken
 from support.standing import Standing, aged
 from support.world import Died
@@ -285,6 +291,55 @@ def test_full_group_defers_and_the_next_tick_tries_again(standing, monkeypatch):
     monkeypatch.undo()
 
     assert [slot.partition(":")[0] for slot in standing.tick(1)] == ["will"]
+
+
+def bound(standing, most, overflow):
+    bounds = {Group.CHORE: QueueBound(max_queued=most, overflow=overflow)}
+    standing.world.runtime = replace(standing.runtime, queue_bounds=bounds)
+
+
+def test_full_queue_that_refuses_one_takes_another_that_replaces_its_own(standing):
+    bound(standing, 1, Overflow.REPLACE_PENDING)
+    for name in "abc":
+        standing.file(f"chores/{name}.md", HOURLY)
+    standing.world.submit("by hand", thread="chore:b", group=Group.CHORE)
+
+    slots = standing.tick()
+
+    assert [slot.partition(":20")[0] for slot in slots] == ["chore:b"]
+    assert [turn["thread_id"] for turn in standing.world.rows("turns", status="queued")] == ["chore:b"]
+
+
+def test_full_queue_is_tried_a_few_times_each_tick_and_each_refused_says_so_once(standing, monkeypatch):
+    monkeypatch.setattr(pulse, "REFUSALS", 2)
+    bound(standing, 0, Overflow.REJECT)
+    for name in "abcde":
+        standing.file(f"chores/{name}.md", HOURLY)
+
+    told = [refused_in(standing, monkeypatch) for _tick in range(5)]
+    bound(standing, 9, Overflow.REJECT)
+
+    assert told == [["chore:a", "chore:b"], ["chore:c", "chore:d"], ["chore:e"], [], []]
+    assert len(standing.tick(1)) == 5
+
+
+def refused_in(standing, monkeypatch):
+    lines = LogCapture()
+    monkeypatch.setattr(pulse, "log", wrap_logger(None, processors=[lines], wrapper_class=BoundLogger))
+    assert standing.tick(1) == []
+    return [line["item"] for line in lines.entries]
+
+
+def test_what_needs_no_turn_moves_on_though_the_queue_of_its_kind_is_full(standing, monkeypatch):
+    monkeypatch.setattr(pulse, "REFUSALS", 1)
+    bound(standing, 0, Overflow.REJECT)
+    standing.file("chores/a.md", HOURLY)
+    standing.file("chores/b.md", HOURLY.replace("1h", "1h\npaused: true"))
+
+    standing.tick()
+
+    assert standing.row(Kind.CHORE, "b")["paused"]
+    assert standing.world.rows("pulse", key="a") == []
 
 
 def test_agent_that_comes_later_mends_the_fault(standing, monkeypatch):

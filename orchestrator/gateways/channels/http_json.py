@@ -13,6 +13,7 @@ from typing import Any
 from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Unreadable
 from chordage.orchestrator.core.errors import Unavailable, Undeliverable
 from chordage.orchestrator.core.message import Sender
+from chordage.orchestrator.core.polling import can_be_cursor
 from chordage.orchestrator.gateways.channels import json_paths, web
 from chordage.orchestrator.gateways.channels.ids import take_ids
 from chordage.orchestrator.gateways.channels.web import Web
@@ -132,13 +133,15 @@ class HttpJson:
         return self._polled(said, listed[::-1] if asked.newest_first else listed, cursor)
 
     def _polled(self, said: Any, listed: list[Any], cursor: str | None) -> Polled:
-        """Behind each message by its id; or, where the service names a cursor, behind the whole answer alone."""
+        """Behind each message by its id; or, where the service names a cursor, behind the whole answer alone. An id
+        that cannot be stored takes us nowhere: the one before or behind it does.
+        """
         messages = tuple(found for each in listed if (found := self._message(each)) is not None)
         if self._paths.next_cursor is not None:
             behind = json_paths.text(said, self._paths.next_cursor) or cursor
         else:
             ids = [one for each in listed if (one := json_paths.text(each, self._paths.id)) is not None]
-            behind = ids[-1] if ids else cursor
+            behind = next((one for one in reversed(ids) if can_be_cursor(one)), cursor)
         return Polled(messages=messages, cursor=behind, passed_over=len(listed) - len(messages))
 
     def _message(self, each: Any) -> Incoming | Unreadable | None:
@@ -153,7 +156,7 @@ class HttpJson:
             missing = f"no id at {paths.id!r} (id_path)" if key is None else f"no text at {paths.text!r} (text_path)"
             return Unreadable(key=key or "", why=f"there is {missing}", excerpt=str(each)[:1000])
         thread = (json_paths.text(each, paths.thread) if paths.thread else None) or writer or "all"
-        behind = None if paths.next_cursor is not None else key
+        behind = key if paths.next_cursor is None and can_be_cursor(key) else None
         address = {"thread": thread, "id": key, **({"to": writer} if writer is not None else {})}
         meta = {"writer": writer} if writer is not None else {}
         return Incoming(key=key, text=text, sender=sender, address=address, thread=thread, meta=meta, cursor=behind)

@@ -134,19 +134,30 @@ class Imap:
 
     def _found(self, box: Mailbox, uids: Sequence[int], *, halfway: bool) -> tuple[Incoming | Unreadable, ...]:
         sizes = box.sizes(uids)
-        read = (self._read(box, uid, sizes.get(uid, 0), _behind(box, uid + 1) if halfway else None) for uid in uids)
+        read = (self._read(box, uid, sizes.get(uid), _behind(box, uid + 1) if halfway else None) for uid in uids)
         return tuple(message for message in read if message is not None)
 
-    def _read(self, box: Mailbox, uid: int, size: int, behind: str | None) -> Incoming | Unreadable | None:
-        key = f"{box.validity}.{uid}"
-        if size > self._habits.largest:
-            headers = mail.headers_of(box.headers(uid))
-            if not self._rules.lets_in(headers):
-                return None
-            why = f"the mail has {size} bytes, the limit is {self._habits.largest} (max_bytes)"
-            return Unreadable(key=mail.key_of(headers, key), why=why, excerpt=mail.subject_of(headers), cursor=behind)
-        raw = box.whole(uid)
-        return None if raw is None else mail.read(raw, self._rules, key, behind)
+    def _read(self, box: Mailbox, uid: int, size: int | None, behind: str | None) -> Incoming | Unreadable | None:
+        largest = self._habits.largest
+        if size is None:
+            return self._too_large(box, uid, "the server does not say how large the mail is", behind)
+        if size > largest:
+            return self._too_large(box, uid, f"the mail has {size} bytes", behind)
+        raw = box.whole(uid, largest + 1)
+        if raw is not None and len(raw) > largest:
+            return self._too_large(box, uid, f"the mail has more bytes than the {size} that the server says", behind)
+        return None if raw is None else mail.read(raw, self._rules, _key(box, uid), behind)
+
+    def _too_large(self, box: Mailbox, uid: int, why: str, behind: str | None) -> Unreadable | None:
+        headers = mail.headers_of(box.headers(uid))
+        if not self._rules.lets_in(headers):
+            return None
+        told, key = f"{why}, the limit is {self._habits.largest} (max_bytes)", mail.key_of(headers, _key(box, uid))
+        return Unreadable(key=key, why=told, excerpt=mail.subject_of(headers), cursor=behind)
+
+
+def _key(box: Mailbox, uid: int) -> str:
+    return f"{box.validity}.{uid}"
 
 
 def _behind(box: Mailbox, next_uid: int) -> str:

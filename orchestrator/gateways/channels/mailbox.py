@@ -18,6 +18,7 @@ from chordage.orchestrator.core.errors import Unavailable
 
 TIMEOUT = 20.0
 WIDEST = 100  # uids of one command: its length is bounded
+HEADERS = 65_536  # bytes of the headers of a mail that is not fetched whole
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")  # in every locale
 _SIZE = re.compile(rb"UID (\d+).*?RFC822\.SIZE (\d+)|RFC822\.SIZE (\d+).*?UID (\d+)", re.DOTALL)
 
@@ -73,6 +74,7 @@ class Mailbox:
         return sorted(uid for uid in map(int, listed.split()) if uid >= first)
 
     def sizes(self, uids: Sequence[int]) -> dict[int, int]:
+        """Of those whose size the server says."""
         sizes: dict[int, int] = {}
         for start in range(0, len(uids), WIDEST):
             for line in self._uid("FETCH", _listed(uids[start : start + WIDEST]), "(UID RFC822.SIZE)"):
@@ -81,11 +83,12 @@ class Mailbox:
         return sizes
 
     def headers(self, uid: int) -> bytes:
-        return self._literal(self._uid("FETCH", str(uid), "(BODY.PEEK[HEADER])")) or b""
+        """As far as a mail needs them: there is no bound to what a stranger may put there."""
+        return self._literal(self._uid("FETCH", str(uid), f"(BODY.PEEK[HEADER]<0.{HEADERS}>)")) or b""
 
-    def whole(self, uid: int) -> bytes | None:
-        """None: it is gone. To look at it marks nothing."""
-        return self._literal(self._uid("FETCH", str(uid), "(BODY.PEEK[])"))
+    def whole(self, uid: int, most: int) -> bytes | None:
+        """So many bytes of it at most. None: it is gone. To look at it marks nothing."""
+        return self._literal(self._uid("FETCH", str(uid), f"(BODY.PEEK[]<0.{most}>)"))
 
     def tidy(self, before: int, *, mark_seen: bool, move_to: str | None) -> None:
         """What lies before that uid, and is still as it came."""

@@ -14,6 +14,7 @@ from chordage.orchestrator.gateways.room_trace import Trace
 from chordage.orchestrator.gateways.work import changing, finding, mirror
 from chordage.orchestrator.gateways.work.documents import document_from
 from chordage.orchestrator.gateways.work.front_matter import fault
+from chordage.orchestrator.gateways.work.put_off import PutOff
 
 JUST_NOW = 2_000_000_000  # ns: a file as young as this may change again without looking any different
 
@@ -47,6 +48,7 @@ class Memory:
     verified_at: float | None = None  # when all rows were last looked at
     known: bool = False  # there are files or rows at all
     told: dict[str, str] = field(default_factory=dict)  # faults that are in the log
+    put_off: PutOff = field(default_factory=PutOff)
     mirrored: str = ""  # what pulse.json was made to say
 
 

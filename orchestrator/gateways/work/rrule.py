@@ -11,24 +11,22 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from itertools import islice
-from typing import Any
 from zoneinfo import ZoneInfo
 
-from dateutil.rrule import rrule, rrulestr
+from chordage.orchestrator.gateways.work.calendar_days import Calendar
+from chordage.orchestrator.gateways.work.within_day import STEPS, WithinDay, within_day
 
-_UNIT = {
-    "WEEKLY": timedelta(weeks=1), "DAILY": timedelta(days=1), "HOURLY": timedelta(hours=1),
-    "MINUTELY": timedelta(minutes=1), "SECONDLY": timedelta(seconds=1),
+_PERIODS = {
+    "YEARLY": timedelta(days=365), "MONTHLY": timedelta(days=28), "WEEKLY": timedelta(weeks=1),
+    "DAILY": timedelta(days=1),
 }  # fmt: skip
-_WITHIN_A_DAY = frozenset({"HOURLY", "MINUTELY", "SECONDLY"})
-_FREQUENCIES = frozenset({*_UNIT, "MONTHLY", "YEARLY"})
-_OF_THE_TIME = frozenset({"FREQ", "INTERVAL", "UNTIL", "BYHOUR", "BYMINUTE", "BYSECOND", "BYSETPOS"})
+_ALIKE = frozenset({"WEEKLY", "DAILY"})  # of one length each
+_FREQUENCIES = frozenset({*_PERIODS, *STEPS})
 _MOST = 100_000  # of COUNT: a rule with a count is counted from its start each time
+_YEARS = range(1900, 2200)  # of a start: what lies between it and now may have to be counted through
 _FAR = {"YEARLY": timedelta(days=366 * 50), "MONTHLY": timedelta(days=366 * 50)}
 _NEAR = timedelta(days=366 * 10)
-_NEXT = timedelta(days=400)  # within the day: each day that is passed over costs milliseconds
 _MARGIN = timedelta(days=2)  # clocks differ by less
 _LINE = re.compile(r"(?:RRULE:)?(?P<parts>[A-Z]+=[^:;\s]+(?:;[A-Z]+=[^:;\s]+)*);?", re.IGNORECASE)
 _START = re.compile(r"DTSTART(?:;TZID=(?P<zone>[^:;\s]+))?:(?P<time>\d{8}(?:T\d{6}Z?)?)", re.IGNORECASE)
@@ -42,8 +40,9 @@ class Recurrence:
     frequency: str
     interval: int
     count: int | None
-    rule: str  # without COUNT
-    start: datetime | None  # of the clock, without a zone
+    times: Calendar | WithinDay  # without COUNT and UNTIL
+    until: datetime | None  # of the clock, without a zone
+    start: datetime | None  # likewise
     zone: ZoneInfo
 
     def after(self, anchor: datetime, moment: datetime) -> Iterator[datetime]:
@@ -68,45 +67,50 @@ class Recurrence:
     def _instants(self, local: datetime) -> Iterator[datetime]:
         first, second = (local.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1))
         exists = first.astimezone(self.zone).replace(tzinfo=None) == local
-        if self.frequency not in _WITHIN_A_DAY:
+        if isinstance(self.times, Calendar):
             yield first
         elif exists:
             yield from sorted({first, second})
 
     def _locals(self, anchor: datetime, moment: datetime) -> Iterator[datetime]:
         start = self.start or anchor.astimezone(self.zone).replace(tzinfo=None, microsecond=0)
-        wanted = moment.astimezone(self.zone).replace(tzinfo=None) - _MARGIN
+        wanted = max(start, moment.astimezone(self.zone).replace(tzinfo=None) - self._margin(moment))
+        until = wanted + _FAR.get(self.frequency, _NEAR)  # a rule that names a day that never comes must end some time
+        until = min(until, self.until) if self.until else until
         if self.count is not None:
-            return islice(self._from(start, max(start, wanted)), self.count)
-        return self._from(self._nearer(start, wanted), max(start, wanted))
+            return islice(self._from(start, start, until), self.count)
+        return self._from(start, wanted, until)
 
-    def _from(self, start: datetime, looked_from: datetime) -> Iterator[datetime]:
-        """A rule that names a day that never comes must end some time."""
-        until = looked_from + _FAR.get(self.frequency, _NEXT if self.frequency in _WITHIN_A_DAY else _NEAR)
-        made: Any = rrulestr(self.rule, dtstart=start)
-        own = made._until  # noqa: SLF001 - dateutil has no way to ask
-        return iter(made.replace(until=min(own, until) if own else until))
+    def _margin(self, moment: datetime) -> timedelta:
+        """How far the clock may be put back behind that moment: what it showed before comes again."""
+        if isinstance(self.times, Calendar):
+            return _MARGIN
+        offsets = [
+            (moment + timedelta(days=days)).astimezone(self.zone).utcoffset() or timedelta() for days in (0, 1, 2)
+        ]
+        return offsets[0] - min(offsets)
+
+    def _from(self, start: datetime, wanted: datetime, until: datetime) -> Iterator[datetime]:
+        if isinstance(self.times, WithinDay):
+            return self.times.times(start, wanted, until)
+        return self.times.after(self._nearer(start, wanted), until)
 
     def _nearer(self, start: datetime, wanted: datetime) -> datetime:
-        """A start in the same rhythm, shortly before: years of minutes need not be counted through."""
-        unit = _UNIT.get(self.frequency)
-        if unit is None or wanted <= start:
+        """A start in the same rhythm, shortly before: years of days need not be counted through."""
+        if self.frequency not in _ALIKE or wanted <= start:
             return start
-        rhythm = unit * self.interval
+        rhythm = _PERIODS[self.frequency] * self.interval
         return start + max(0, (wanted - start) // rhythm - 1) * rhythm
 
-    @cached_property
-    def never(self) -> bool:
-        if self.frequency in _WITHIN_A_DAY and not self._names_a_day:
-            return True  # to go through its seconds would take as many
-        anchor = datetime(2000, 1, 1, tzinfo=UTC)
-        return next(self.after(anchor, anchor - timedelta(days=366 * 100)), None) is None
-
     @property
-    def _names_a_day(self) -> bool:
-        kept = [part for part in self.rule.split(";") if part.partition("=")[0] not in _OF_THE_TIME]
-        days: Any = rrulestr(";".join(["FREQ=YEARLY", *kept]), dtstart=datetime(2000, 1, 1))  # noqa: DTZ001 - as above
-        return next(iter(days.replace(until=datetime(2000, 1, 1) + _NEAR)), None) is not None  # noqa: DTZ001
+    def why_never(self) -> str | None:
+        if isinstance(self.times, WithinDay) and not self.times.meets(self.start):
+            if self.start is None:
+                return "comes or not by when its file was first read: say with a DTSTART from when INTERVAL is counted"
+            return "names no time that INTERVAL, counted from its DTSTART, ever reaches"
+        anchor = datetime(2000, 1, 1, tzinfo=UTC)
+        is_there = next(self.after(anchor, anchor - timedelta(days=366 * 100)), None) is not None
+        return None if is_there else "names no time that ever comes"
 
 
 def recurrence_from(value: object, zone: ZoneInfo) -> Recurrence:
@@ -118,8 +122,8 @@ def recurrence_from(value: object, zone: ZoneInfo) -> Recurrence:
         raise ValueError(f"{value!r} is no recurrence rule: {ADVICE}")
     parts = dict(part.split("=", 1) for part in rule["parts"].upper().split(";"))
     made = _made(parts, rule["parts"], start, zone)
-    if made.never:
-        raise ValueError(f"{value!r} names no time that ever comes: {ADVICE}")
+    if (why := made.why_never) is not None:
+        raise ValueError(f"{value!r} {why}; {ADVICE}")
     return made
 
 
@@ -131,23 +135,34 @@ def _made(parts: dict[str, str], written: str, start: re.Match[str] | None, zone
         raise ValueError(f"COUNT must be 1 to {_MOST}, not {count}")
     if not (interval := parts.get("INTERVAL", "1")).isdecimal() or not 1 <= int(interval) <= _MOST:
         raise ValueError(f"INTERVAL must be 1 to {_MOST}, not {interval}")
-    if "UNTIL" in parts:
-        if count is not None:
-            raise ValueError("COUNT and UNTIL say both when it ends: keep one of them")
-        parts["UNTIL"] = _of_the_clock(parts["UNTIL"], zone).strftime("%Y%m%dT%H%M%S")
+    until = parts.pop("UNTIL", None)
+    if until is not None and count is not None:
+        raise ValueError("COUNT and UNTIL say both when it ends: keep one of them")
+    try:
+        times = _times(parts, int(interval))
+        times.check()
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{written!r}: {error}; {ADVICE}") from error
+    return Recurrence(
+        frequency=frequency, interval=int(interval), count=int(count) if count else None, times=times,
+        until=_of_the_clock(until, zone) if until is not None else None, start=_start(start, zone), zone=zone,
+    )  # fmt: skip
+
+
+def _times(parts: dict[str, str], interval: int) -> Calendar | WithinDay:
+    if parts["FREQ"] in STEPS:
+        return within_day(parts, interval)
     rule = ";".join(f"{name}={given}" for name, given in parts.items())
+    return Calendar(rule=rule, period=_PERIODS[parts["FREQ"]])
+
+
+def _start(start: re.Match[str] | None, zone: ZoneInfo) -> datetime | None:
     first = _of_the_clock(start["time"].upper(), zone) if start else None
     if start and start["zone"]:
         first = _elsewhere(first, start["zone"], zone)
-    try:
-        made = rrulestr(rule, dtstart=datetime(2000, 1, 1))  # noqa: DTZ001 - times of the clock
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{written!r}: {error}; {ADVICE}") from error
-    assert isinstance(made, rrule)
-    return Recurrence(
-        frequency=frequency, interval=int(interval), count=int(count) if count else None, rule=rule,
-        start=first, zone=zone,
-    )  # fmt: skip
+    if first is not None and first.year not in _YEARS:
+        raise ValueError(f"DTSTART must lie in the years {_YEARS[0]} to {_YEARS[-1]}, not {first.year}")
+    return first
 
 
 def _of_the_clock(written: str, zone: ZoneInfo) -> datetime:
@@ -157,7 +172,10 @@ def _of_the_clock(written: str, zone: ZoneInfo) -> datetime:
         except ValueError:
             continue
         is_utc = form.endswith("Z")
-        return found.replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None) if is_utc else found
+        try:
+            return found.replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None) if is_utc else found
+        except OverflowError:
+            raise ValueError(f"{written!r} is beyond all times: leave it out, or write an earlier one") from None
     raise ValueError(f"{written!r} is no time: write it like 20260301T090000")
 
 

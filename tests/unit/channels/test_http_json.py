@@ -100,6 +100,17 @@ def test_where_the_service_names_no_cursor_it_is_the_id_of_the_last_message(serv
     assert channel(messages_path=".", everybody="service").poll(None).cursor == "2"
 
 
+def test_an_id_that_cannot_be_stored_is_no_cursor(service, channel):
+    service.answer = {"messages": [{"id": one, "text": "x"} for one in ("a", "b\x00", "c", "d\x00", "e\ud800")]}
+
+    polled = channel(everybody="peer").poll("z")
+
+    assert [message.cursor for message in polled.messages] == ["a", None, "c", None, None]
+    assert polled.cursor == "c"
+    service.answer = {"messages": [{"id": "\x00", "text": "x"}]}
+    assert channel(everybody="peer").poll("z").cursor == "z"
+
+
 def test_an_empty_answer_leaves_the_cursor_where_it_is(channel):
     assert channel(everybody="peer", next_cursor_path="next").poll("9").cursor == "9"
     assert channel(everybody="peer").poll("9").cursor == "9"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import socket
 import socketserver
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -13,6 +17,7 @@ from chordage.orchestrator.core.errors import Unavailable, Undeliverable
 from chordage.orchestrator.gateways.channels.mail import Access, Rules, read
 from chordage.orchestrator.gateways.channels.mail_text import stripped
 from support.imap_server import PASSWORD, a_mail, imap_server
+from support.raw_server import raw_server
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +132,57 @@ def test_a_mail_that_is_too_large_is_not_fetched_and_put_on_record(server, mailb
     assert second.text == "mail 2"
 
 
+@contextmanager
+def told_otherwise(server, size):
+    """The same server, but for what it says of sizes. What it hands out is counted."""
+    handed_out = []
+
+    def talk(connection, _over):
+        with socket.create_connection(("127.0.0.1", server.port)) as beyond:
+            asking = threading.Thread(target=pass_on, args=(connection, beyond))
+            asking.start()
+            while said := beyond.recv(1_000_000):
+                handed_out.append(len(said))
+                connection.sendall(re.sub(rb"RFC822.SIZE \d+", size, said))
+        asking.join()
+
+    with raw_server(talk) as relay:
+        yield {"port": relay.port}, handed_out
+
+
+def pass_on(connection, beyond):
+    with contextlib.suppress(OSError):
+        while asked := connection.recv(65_536):
+            beyond.sendall(asked)
+
+
+def test_of_a_mail_that_is_too_large_the_headers_are_fetched_within_bounds(server, mailbox):
+    head, body = a_mail(1).split(b"\n\n", 1)
+    drop(server, head + b"\nX-Padding: " + b"x" * 300_000 + b"\n\n" + body)
+
+    with told_otherwise(server, rb"RFC822.SIZE 5000000") as (at, handed_out):
+        (found,) = mailbox(**at, max_bytes=3000).poll(None).messages
+
+    assert isinstance(found, Unreadable)
+    assert found.excerpt == "Subject 1"
+    assert sum(handed_out) < 100_000
+
+
+@pytest.mark.parametrize(("size", "why"), [
+    (b"FLAGS ()", "the server does not say how large the mail is, the limit is 3000"),
+    (b"RFC822.SIZE 7", "the mail has more bytes than the 7 that the server says, the limit is 3000"),
+])  # fmt: skip
+def test_a_mail_whose_size_is_not_known_is_not_fetched_whole_and_put_on_record(server, mailbox, size, why):
+    drop(server, a_mail(1, "x" * 50_000))
+
+    with told_otherwise(server, size) as (at, handed_out):
+        (found,) = mailbox(**at, max_bytes=3000).poll(None).messages
+
+    assert isinstance(found, Unreadable)
+    assert why in found.why
+    assert sum(handed_out) < 10_000
+
+
 def test_a_conversation_is_a_thread_where_that_is_asked_for(server, mailbox):
     drop(
         server,
@@ -146,6 +202,38 @@ def test_html_is_read_where_there_is_no_plain_text():
     html = "<html><head><title>T</title><style>p{}</style></head><body><p>Hello <b>you</b></p>one<br>two &amp; three"
 
     assert stripped(html) == "Hello you\none\ntwo & three"
+
+
+@pytest.mark.parametrize(("html", "words"), [
+    ("<head><title>T<body>shown", "shown"), ("<SCRIPT>if (a<b) x()</Script>shown", "shown"), ("a < b <", "a < b <"),
+    ("<a title='x>y' href=\"z>\">shown</a>", "shown"), ("<!-- no > no -->shown<!-- x", "shown<!-- x"),
+    ("<!DOCTYPE html><?xml?>shown", "shown"), ("<![<![x", "<![<![x"), ('<a title="x>shown', "shown"),
+    ("one<br/>two<BR />three", "one\ntwo\nthree"), ("<style>x", ""), ("<style>x>", ""),
+])  # fmt: skip
+def test_words_of_html_are_told_from_its_marks(html, words):
+    assert stripped(html) == words
+
+
+@pytest.mark.parametrize("piece", [
+    "<a", "<a ", "<a>", "<!--", "<!-- >", "<!", "</a", "<?", "&#", "<script>", "<a x='", "<a x='>", "<![",
+    """<a "><a '>""", "<style></stile>", "<br>", "<",
+])  # fmt: skip
+def test_html_that_is_made_to_cost_its_square_is_read_at_once(piece):
+    began = time.process_time()
+
+    assert len(stripped(piece * (200_000 // len(piece)) + ">")) <= 200_001
+    assert time.process_time() - began < 1
+
+
+def test_html_beyond_all_measure_is_put_on_record():
+    access = Access(owners=frozenset({"ann@x.example"}), peers=frozenset(), allowed=frozenset())
+    rules = Rules(access=access, own="", automatic=False, by_references=True)
+    head = b"From: ann@x.example\r\nContent-Type: text/html\r\n\r\n"
+
+    found = read(head + b"<b>" * 700_000, rules, "7.1", "7.2")
+
+    assert isinstance(found, Unreadable)
+    assert "its HTML has 2100000 characters, the limit is 2000000" in found.why
 
 
 def test_mail_in_html_broken_mail_and_unknown_letters_are_read_as_far_as_they_can_be(server, mailbox):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from zoneinfo import ZoneInfo
@@ -160,8 +161,6 @@ def test_every_other_week_keeps_its_rhythm_years_later():
 
 
 def test_minute_rule_that_is_years_old_is_found_at_once():
-    import time
-
     rule = recurrence_from("DTSTART:20000101T000000 RRULE:FREQ=SECONDLY;INTERVAL=7", UTC_ZONE)
     began = time.perf_counter()
 
