@@ -7,6 +7,7 @@ few times a second. It is the row alone that says that a turn is done.
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,20 +32,21 @@ LOOK = 1.0  # seconds between two looks at the row while Redis is listened to
 LOOK_ALONE = 0.25  # ... and while there is no Redis
 
 
-def redis_for_waiting(settings: Settings) -> Redis | None:
-    """A client that gives up at once: whoever waits has the rows to ask."""
+def bell_for(settings: Settings) -> Bell:
+    """Its client gives up at once: whoever waits has the rows to ask."""
     if settings.redis is None:
-        return None
+        return Bell(None, prefix=settings.prefix)
     once = Retry(NoBackoff(), 0)
-    return Redis.from_url(settings.redis, socket_timeout=1, socket_connect_timeout=1, retry=once, max_connections=1000)
+    return Bell(
+        Redis.from_url(settings.redis, socket_timeout=1, socket_connect_timeout=1, retry=once, max_connections=1000),
+        prefix=settings.prefix,
+    )
 
 
-def wait_for_turn(
-    redis: Redis | None, rt: Runtime, turn_id: str, timeout: float | None, *, prefix: str = "chordage:"
-) -> TurnView:
+def wait_for_turn(bell: Bell, rt: Runtime, turn_id: str, timeout: float | None) -> TurnView:
     """The turn as it is when it is done, or when the time is over. `timeout` None: wait for ever."""
     until = None if timeout is None else time.monotonic() + timeout
-    with listening(redis, done_channel(prefix, turn_id)) as word:
+    with bell.listening(turn_id) as word:
         while True:
             turn = views.turn(rt.store, turn_id)
             left = LOOK if until is None else until - time.monotonic()
@@ -53,17 +55,57 @@ def wait_for_turn(
             word.wait(min(LOOK, left))
 
 
-def wait_for_answer(
-    redis: Redis | None, rt: Runtime, turn_id: str, timeout: float | None, *, prefix: str = "chordage:"
-) -> TurnView:
+def wait_for_answer(bell: Bell, rt: Runtime, turn_id: str, timeout: float | None) -> TurnView:
     """The same; a turn that was taken into a run is answered by that run, so its end is waited for too."""
     until = None if timeout is None else time.monotonic() + timeout
-    turn = wait_for_turn(redis, rt, turn_id, timeout, prefix=prefix)
+    turn = wait_for_turn(bell, rt, turn_id, timeout)
     if turn.disposition is not Disposition.STEERED or turn.run_id is None:
         return turn
     left = None if until is None else max(0.0, until - time.monotonic())
-    wait_for_turn(redis, rt, views.run(rt.store, turn.run_id).turn_id, left, prefix=prefix)
+    wait_for_turn(bell, rt, views.run(rt.store, turn.run_id).turn_id, left)
     return views.turn(rt.store, turn_id)
+
+
+class Bell:
+    """Rings when a turn is done, as long as there is a Redis. Safe to share between threads.
+
+    A subscription is a connection of its own, dear to make, so it is kept for whoever waits next. What it still hears
+    of the turn before is one look too many.
+    """
+
+    def __init__(self, redis: Redis | None, *, prefix: str) -> None:
+        self._redis = redis
+        self._prefix = prefix
+        self._idle: queue.SimpleQueue[PubSub] = queue.SimpleQueue()
+
+    @contextmanager
+    def listening(self, turn_id: str) -> Iterator[Word]:
+        subscription = self._subscription(done_channel(self._prefix, turn_id))
+        word = Word(subscription)
+        try:
+            yield word
+        finally:
+            if subscription is not None:
+                self._idle.put(subscription) if word.can_come else _close(subscription)
+
+    def close(self) -> None:
+        while not self._idle.empty():
+            _close(self._idle.get())
+        if self._redis is not None:
+            self._redis.close()
+
+    def _subscription(self, channel: str) -> PubSub | None:
+        """One that Redis has confirmed: from here on no word is missed while Redis is up."""
+        if self._redis is None:
+            return None
+        try:
+            kept = self._idle.get_nowait()
+        except queue.Empty:
+            kept = None
+        if kept is not None and _listens_to(kept, channel):
+            return kept
+        fresh: PubSub = self._redis.pubsub()  # type: ignore[no-untyped-call]  # redis-py left it without annotations
+        return fresh if _listens_to(fresh, channel) else None
 
 
 class Word:
@@ -71,6 +113,10 @@ class Word:
 
     def __init__(self, subscription: PubSub | None) -> None:
         self._subscription = subscription
+
+    @property
+    def can_come(self) -> bool:
+        return self._subscription is not None
 
     def wait(self, seconds: float) -> None:
         """Until word comes, or the time is over; sooner where nobody can bring word."""
@@ -84,26 +130,21 @@ class Word:
             self._subscription = None
 
 
-@contextmanager
-def listening(redis: Redis | None, channel: str) -> Iterator[Word]:
-    if redis is None:
-        yield Word(None)
-        return
-    subscription: PubSub = redis.pubsub()  # type: ignore[no-untyped-call]  # redis-py left it without annotations
+def _listens_to(subscription: PubSub, channel: str) -> bool:
+    """It hears of this channel from here on, and of none besides. One that cannot is closed."""
+    until = time.monotonic() + LOOK
     try:
-        yield Word(subscription if _subscribed(subscription, channel) else None)
-    finally:
-        _close(subscription)
-
-
-def _subscribed(subscription: PubSub, channel: str) -> bool:
-    """Whether Redis has confirmed it: from here on no word is missed while Redis is up."""
-    try:
+        if subscription.subscribed:
+            subscription.unsubscribe()  # type: ignore[no-untyped-call]  # as above
         subscription.subscribe(channel)
-        return subscription.get_message(timeout=LOOK) is not None
+        while (left := until - time.monotonic()) > 0:
+            heard = subscription.get_message(timeout=left)
+            if heard and heard["type"] == "subscribe" and heard["channel"] == channel.encode():
+                return True
     except (RedisError, OSError) as error:
         log.info("redis does not answer; the database is asked instead", error=str(error))
-        return False
+    _close(subscription)
+    return False
 
 
 def _close(subscription: PubSub) -> None:

@@ -25,7 +25,7 @@ from chordage.workers.app import make_app as make_celery
 from chordage.workers.bootstrap import check_redis, check_services, runtime_from
 from chordage.workers.fleet.found import settings_for_cli
 from chordage.workers.hook_door import hooks_of
-from chordage.workers.waiting import redis_for_waiting, wait_for_turn
+from chordage.workers.waiting import bell_for, wait_for_turn
 
 
 def make_app() -> FastAPI:
@@ -42,7 +42,7 @@ def make_app() -> FastAPI:
 def wired(settings: Settings) -> FastAPI:
     rt = runtime_from(settings)
     courier = Courier(make_celery(settings))
-    redis = redis_for_waiting(settings)
+    bell = bell_for(settings)
 
     def take(request: TurnRequest) -> Admitted:
         return accept(rt, courier, request)
@@ -51,7 +51,7 @@ def wired(settings: Settings) -> FastAPI:
         return views.turn(rt.store, turn_id)
 
     def wait(turn_id: str, seconds: float) -> TurnView:
-        return wait_for_turn(redis, rt, turn_id, seconds, prefix=settings.prefix)
+        return wait_for_turn(bell, rt, turn_id, seconds)
 
     def take_decisions(requests: Sequence[DecisionRequest]) -> list[Decided]:
         return decide(rt, courier, requests, source=SOURCE)

@@ -25,16 +25,33 @@ KEEP = 1_000  # entries of a stream
 KEEP_SECONDS = 3_600
 GATHER = 0.025  # seconds
 WAITING = 20_000  # news not yet sent; beyond that the newest is dropped
+AT_ONCE = 500
+FOR_ALL = frozenset({"run.started", "run.finished"})
+
+# KEYS: the fleet's stream, those of runs. ARGV: entries as one JSON text, each the number of its key and its values;
+# entries kept of the fleet's stream and of each other, seconds; then the channels of turns that are done.
+SEND = """
+for _, entry in ipairs(cjson.decode(ARGV[1])) do
+  local keep = entry[1] == 1 and ARGV[2] or ARGV[3]
+  redis.call('XADD', KEYS[entry[1]], 'MAXLEN', '~', keep, '*', unpack(entry[2]))
+end
+for run = 2, #KEYS do redis.call('EXPIRE', KEYS[run], ARGV[4]) end
+for turn = 5, #ARGV do redis.call('PUBLISH', ARGV[turn], '1') end
+"""
+
+News = tuple[str, str, dict[str, Any]]
 
 
 class RedisEvents:
     def __init__(self, client: Redis, *, prefix: str) -> None:
         self._redis = client
         self._prefix = prefix
-        self._news: queue.SimpleQueue[tuple[str, str, dict[str, Any]]] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
         self._pid = 0
         self._starting = threading.Lock()
+        self._urgent = threading.Event()
+        self._script = client.register_script(SEND)
 
     def emit(self, run_id: str, kind: str, **data: Any) -> None:
         self._put((run_id, kind, data))
@@ -42,13 +59,15 @@ class RedisEvents:
     def turn_done(self, turn_id: str) -> None:
         self._put(("", "turn.done", {"turn": turn_id}))
 
-    def _put(self, news: tuple[str, str, dict[str, Any]]) -> None:
+    def _put(self, news: News) -> None:
         if self._sender is None or self._pid != os.getpid():
             with self._starting:
                 if self._sender is None or self._pid != os.getpid():
                     self._start()
         if self._news.qsize() < WAITING:
             self._news.put(news)
+            if news[1] == "turn.done":
+                self._urgent.set()
         else:
             log.warning("live news dropped", kind=news[1])
 
@@ -65,6 +84,7 @@ class RedisEvents:
 
     def _start(self) -> None:
         self._pid = os.getpid()
+        self._urgent = threading.Event()  # nobody knows in what state a parent has left its own
         atexit.register(self.flush)
         self._sender = threading.Thread(target=self._send_for_ever, name="chordage-events", daemon=True)
         self._sender.start()
@@ -78,38 +98,38 @@ class RedisEvents:
                 log.warning("live news not sent", count=len(batch), error=str(error))
                 time.sleep(0.5)
 
-    def _gather(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Everything that comes within a moment, or at once what somebody waits for."""
+    def _gather(self) -> list[News]:
+        """Everything that comes within a moment, or at once what somebody waits for. This thread sleeps meanwhile: were
+        it woken by each, it would take turns with those who make the news.
+        """
         batch = [self._news.get()]
-        until = time.monotonic() + GATHER
-        while batch[-1][1] != "turn.done" and len(batch) < 500:
+        if batch[0][1] != "turn.done":
+            self._urgent.wait(GATHER)
+        self._urgent.clear()
+        while len(batch) < AT_ONCE:
             try:
-                batch.append(self._news.get(timeout=max(0.0, until - time.monotonic())))
+                batch.append(self._news.get_nowait())
             except queue.Empty:
                 break
         return batch
 
-    def _send(self, batch: list[tuple[str, str, dict[str, Any]]]) -> None:
-        lasting: set[str] = set()
-        with self._redis.pipeline(transaction=False) as pipe:
-            for run_id, kind, data in batch:
-                if kind == "turn.done":
-                    pipe.publish(done_channel(self._prefix, data["turn"]), "1")
-                    continue
-                entry: dict[Any, Any] = {
-                    "kind": kind,
-                    "run": run_id,
-                    "fact": str(int(kind != "model.delta")),
-                    "data": json.dumps(data),
-                }
-                stream = f"{self._prefix}live:{run_id}"
-                pipe.xadd(stream, entry, maxlen=KEEP, approximate=True)
-                lasting.add(stream)
-                if kind in {"run.started", "run.finished"}:
-                    pipe.xadd(f"{self._prefix}live", entry, maxlen=10 * KEEP, approximate=True)
-            for stream in lasting:
-                pipe.expire(stream, KEEP_SECONDS)
-            pipe.execute()
+    def _send(self, batch: list[News]) -> None:
+        runs = list(dict.fromkeys(run_id for run_id, _, _ in batch if run_id))
+        number = {run_id: place for place, run_id in enumerate(runs, 2)}
+        entries, done = [], []
+        for run_id, kind, data in batch:
+            if kind == "turn.done":
+                done.append(done_channel(self._prefix, data["turn"]))
+                continue
+            values = _values(run_id, kind, data)
+            entries += [(place, values) for place in (number[run_id], *((1,) if kind in FOR_ALL else ()))]
+        keys = [f"{self._prefix}live", *(f"{self._prefix}live:{run_id}" for run_id in runs)]
+        self._script(keys=keys, args=[json.dumps(entries), 10 * KEEP, KEEP, KEEP_SECONDS, *done])
+
+
+def _values(run_id: str, kind: str, data: dict[str, Any]) -> list[str]:
+    fact = str(int(kind != "model.delta"))
+    return ["kind", kind, "run", run_id, "fact", fact, "data", json.dumps(data)]
 
 
 def done_channel(prefix: str, turn_id: str) -> str:

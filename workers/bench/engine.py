@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from celery import Celery
-from redis import Redis
 
 from chordage.config.settings import Settings, load
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
@@ -25,7 +24,7 @@ from chordage.workers.bootstrap import runtime_from
 from chordage.workers.fleet.environ import environment_of
 from chordage.workers.fleet.member import Role
 from chordage.workers.fleet.roles import CHORDAGE
-from chordage.workers.waiting import redis_for_waiting, wait_for_turn
+from chordage.workers.waiting import Bell, bell_for, wait_for_turn
 
 PATIENCE = 120.0
 
@@ -83,12 +82,12 @@ class Engine:
         return Courier(self._app)
 
     @cached_property
-    def _redis(self) -> Redis | None:
-        return redis_for_waiting(self.settings)
+    def _bell(self) -> Bell:
+        return bell_for(self.settings)
 
     def turn(self, thread: str, agent: str = rooms.WORKER) -> None:
         turn_id = self.submit(thread, agent)
-        seen = wait_for_turn(self._redis, self.runtime, turn_id, PATIENCE, prefix=self.settings.prefix)
+        seen = wait_for_turn(self._bell, self.runtime, turn_id, PATIENCE)
         if seen.answer is None or seen.reason is not Reason.NATURAL_END:
             raise AssertionError(f"turn {turn_id}: {seen.fate}")
 
@@ -99,13 +98,12 @@ class Engine:
     def remember(self, thread: str, messages: int) -> None:
         """A history is made as histories are: by turns, two messages each."""
         turns = [self.submit(thread, rooms.TALKER) for _ in range(messages // 2)]
-        wait_for_turn(self._redis, self.runtime, turns[-1], PATIENCE, prefix=self.settings.prefix)
+        wait_for_turn(self._bell, self.runtime, turns[-1], PATIENCE)
 
     def close(self) -> None:
         self.runtime.store.close()
         self._app.close()
-        if self._redis is not None:
-            self._redis.close()
+        self._bell.close()
 
 
 class AllInOne(Engine):

@@ -87,11 +87,11 @@ def _is_on_its_way(turn: TurnView) -> bool:
 
 
 def _wait(settings: Settings, rt: Any, turn_id: str, timeout: float | None, *, as_json: bool) -> int:
-    from chordage.workers.waiting import redis_for_waiting, wait_for_answer
+    from chordage.workers.waiting import bell_for, wait_for_answer
 
     try:
         with busy("waiting for the answer"):
-            turn = wait_for_answer(redis_for_waiting(settings), rt, turn_id, timeout, prefix=settings.prefix)
+            turn = wait_for_answer(bell_for(settings), rt, turn_id, timeout)
     except KeyboardInterrupt:
         click.echo(f"chordage: turn {turn_id} goes on; `chordage show {turn_id}` tells how it ends", err=True)
         return message.INTERRUPTED

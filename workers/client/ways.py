@@ -8,18 +8,16 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from celery import Celery
-from redis import Redis
 
 from chordage.config.settings import Settings
 from chordage.orchestrator import views
-from chordage.orchestrator.gateways.redis_events import done_channel
 from chordage.tasks import names
 from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept, step
 from chordage.tasks.request import request_from, verb_from
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import runtime_from
-from chordage.workers.waiting import listening, redis_for_waiting
+from chordage.workers.waiting import bell_for
 
 SOURCE = "client"
 QUEUE = "chat"  # where any worker takes in what comes by name
@@ -51,10 +49,9 @@ class OwnStore:
     """With the settings of the fleet: what comes is stored here, and the fleet is woken."""
 
     def __init__(self, settings: Settings, app: Celery | None = None) -> None:
-        self._prefix = settings.prefix
         self._runtime = runtime_from(settings)
         self._courier = Courier(app or make_app(settings))
-        self._redis: Redis | None = redis_for_waiting(settings)
+        self._bell = bell_for(settings)
 
     def submit(self, fields: Mapping[str, Any]) -> str:
         return accept(self._runtime, self._courier, request_from(fields, source=SOURCE)).turn_id
@@ -66,12 +63,11 @@ class OwnStore:
         return views.as_json(views.stepped(self._runtime.store, turn))
 
     def watching(self, turn_id: str) -> AbstractContextManager[Word]:
-        return listening(self._redis, done_channel(self._prefix, turn_id))
+        return self._bell.listening(turn_id)
 
     def close(self) -> None:
         self._runtime.store.close()
-        if self._redis is not None:
-            self._redis.close()
+        self._bell.close()
 
 
 class ByName:

@@ -13,7 +13,7 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.gateways.redis_events import done_channel
 from chordage.orchestrator.runtime import Runtime
 from chordage.workers.bootstrap import redis_from, runtime_from
-from chordage.workers.waiting import redis_for_waiting, wait_for_turn
+from chordage.workers.waiting import Bell, bell_for, wait_for_turn
 from support.waiting import until
 from support.web_server import finish, with_redis
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.redis
 
 def test_word_that_a_turn_is_done_arrives_within_milliseconds(settings, rt):
     """From the publish to the return of the wait, measured ten times: far below the second of the backstop."""
-    redis, waiting = redis_from(settings), redis_for_waiting(settings)
+    redis, waiting = redis_from(settings), bell_for(settings)
     times = []
     for number in range(10):
         turn_id = _submitted(rt, f"hello {number}")
@@ -48,24 +48,24 @@ def _submitted(rt: Runtime, text: str) -> str:
     return stages.admit(rt, request_from({"text": text}, source="test"))[0].turn_id
 
 
-def _timed_wait(redis: object, rt: Runtime, turn_id: str) -> float:
-    turn = wait_for_turn(redis, rt, turn_id, 20)
+def _timed_wait(bell: Bell, rt: Runtime, turn_id: str) -> float:
+    turn = wait_for_turn(bell, rt, turn_id, 20)
     assert turn.answer
     return time.perf_counter()
 
 
 def test_a_wait_survives_the_loss_of_redis(settings, rt, start_valkey):
     server = start_valkey()
-    redis = redis_for_waiting(with_redis(settings, server.url))
+    bell = bell_for(with_redis(settings, server.url))
     turn_id = _submitted(rt, "hello")
     with ThreadPoolExecutor() as threads:
-        waiter = threads.submit(wait_for_turn, redis, rt, turn_id, 20)
+        waiter = threads.submit(wait_for_turn, bell, rt, turn_id, 20)
         until(lambda: server_has_listeners(server, settings, turn_id), "it listens")
         server.kill()
         finish(rt, turn_id)
         began = time.monotonic()
         turn = waiter.result()
-    redis.close()
+    bell.close()
 
     assert turn.answer == "You said: hello"
     assert time.monotonic() - began < 3
@@ -81,7 +81,7 @@ def server_has_listeners(server: object, settings: Settings, turn_id: str) -> in
 @pytest.mark.parametrize("redis", ["none", "dead"])
 def test_without_redis_a_wait_asks_the_database(settings, rt, redis):
     dead = with_redis(settings, "redis://127.0.0.1:1/0")
-    client = None if redis == "none" else redis_for_waiting(dead)
+    client = Bell(None, prefix="") if redis == "none" else bell_for(dead)
     turn_id = _submitted(rt, "hello")
     with ThreadPoolExecutor() as threads:
         waiter = threads.submit(wait_for_turn, client, rt, turn_id, 20)
@@ -93,13 +93,46 @@ def test_without_redis_a_wait_asks_the_database(settings, rt, redis):
 def test_a_wait_is_over_when_its_time_is_over(settings, rt):
     turn_id = _submitted(rt, "hello")
 
-    assert wait_for_turn(None, rt, turn_id, 0.05).status == "queued"
+    assert wait_for_turn(Bell(None, prefix=""), rt, turn_id, 0.05).status == "queued"
 
 
 def test_a_turn_that_is_done_is_not_waited_for(settings, rt):
     turn_id = _submitted(rt, "hello")
     finish(rt, turn_id)
-    redis = redis_for_waiting(settings)
+    bell = bell_for(settings)
 
-    assert wait_for_turn(redis, rt, turn_id, 0).answer == "You said: hello"
+    assert wait_for_turn(bell, rt, turn_id, 0).answer == "You said: hello"
+    bell.close()
+
+
+def test_who_waits_next_listens_on_the_connection_of_the_one_before(settings, rt):
+    bell, redis = bell_for(settings), redis_from(settings)
+    heard = []
+    for number in range(5):
+        turn_id = _submitted(rt, f"hello {number}")
+        with bell.listening(turn_id) as word:
+            redis.publish(done_channel(settings.prefix, "of somebody else"), "1")
+            redis.publish(done_channel(settings.prefix, turn_id), "1")
+            began = time.monotonic()
+            word.wait(5)
+            heard.append(time.monotonic() - began)
+    listening = [one for one in redis.client_list() if one["sub"] != "0"]
     redis.close()
+    bell.close()
+
+    assert len(listening) == 1
+    assert max(heard) < 4, "it was not the time that ended the wait"
+
+
+def test_a_connection_that_broke_while_nobody_waited_is_not_waited_on(settings, rt, start_valkey):
+    server = start_valkey()
+    bell = bell_for(with_redis(settings, server.url))
+    with bell.listening("a turn"):
+        pass
+    import redis
+
+    with redis.Redis.from_url(server.url) as client:
+        client.client_kill_filter(_type="pubsub")
+    with bell.listening("another") as word:
+        assert word.can_come
+    bell.close()
