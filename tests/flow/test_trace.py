@@ -279,7 +279,7 @@ def test_beginning_of_several_ids_is_refused_with_some_of_them(world: World) -> 
     first = world.submit(thread="a")
     world.submit(thread="b")
 
-    with pytest.raises(Conflict, match=f"several turns begin with 'id00', such as {first}.*give more of it"):
+    with pytest.raises(Conflict, match=f"several ids begin with 'id00', such as turn {first}.*give more of it"):
         views.trace(world.store, "id00")
     world.run_dry()
 

@@ -364,9 +364,9 @@ def test_an_id_is_recognised_for_what_it_names(world):
     world.run_dry()
     run_id = views.turn(world.store, turn_id).run_id
 
-    subjects = [views.subject_of(world.store, some_id) for some_id in (turn_id, run_id, "some thread")]
+    named = (turn_id, run_id, "some thread")
 
-    assert subjects == [views.Subject.TURN, views.Subject.RUN, views.Subject.THREAD]
+    assert [views.subject_of(world.store, one) for one in named] == list(zip(views.Subject, named, strict=True))
 
 
 def run_id_of(store: Store) -> str:
@@ -394,6 +394,9 @@ def run_id_of(store: Store) -> str:
         ),
         (lambda store: views.inbox(store, run_id=run_id_of(store)), {"suspensions", "turns"}),
         (lambda store: views.schema_asked(store, "id000001"), set()),
+        (lambda store: views.subject_of(store, "id000001"), set()),
+        (lambda store: views.whole(store, views.Subject.TURN, "id000000"), set()),
+        (lambda store: views.whole(store, views.Subject.THREAD, "none"), set()),
     ],
 )
 def test_no_reader_walks_through_what_is_over(migrated_database_url, ask, scanned):

@@ -183,3 +183,22 @@ def test_migrate_makes_the_database_and_says_so(chordage):
 
 def test_migrate_tells_programs_what_it_did(chordage):
     assert json.loads(chordage("migrate", "--json").stdout) == {"before": None, "after": migrating.newest()}
+
+
+def test_the_first_letters_of_an_id_are_enough_to_show_choose_and_cancel(chordage, rt):
+    turn_id = admit(rt, "one", thread_id="letters")
+
+    assert json.loads(chordage("show", turn_id[:18], "--json").stdout)["turn"]["text"] == "one"
+    assert chordage("turns", "--thread", "lett").stdout.split("\t")[0] == turn_id
+    assert chordage("turns", "--thread", "lett", "--before", turn_id[:18]).stdout == ""
+    assert chordage("cancel", turn_id[:18]).stdout == f"turn {turn_id} is cancelled\n"
+
+
+def test_the_letters_of_several_ids_cancel_none_of_them(chordage, rt):
+    first, second = (admit(rt, text, thread_id="t") for text in ("one", "two"))
+
+    done = chordage("cancel", first[:4])
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"several ids begin with '{first[:4]}', such as turn {first}, turn {second}; give more of it" in done.stderr
+    assert not views.is_done(rt.store, first)
