@@ -92,7 +92,7 @@ def _print(settings: Settings, found: Health) -> None:
 def _head(settings: Settings, found: Health) -> Iterator[str]:
     summary = found.summary
     if found.pid is None:
-        yield f"nothing runs on {settings.state_path}"
+        yield f"nothing runs on {settings.state_path}; `chordage start` starts a fleet"
         if summary is not None and summary.heartbeat_at is not None:
             yield f"  last sign of life {ago(summary.heartbeat_at)}"
         if found.is_cleaned_up:

@@ -12,7 +12,7 @@ def test_nothing_that_runs_is_told_with_exit_code_three_and_leaves_nothing_behin
     done = chordage("status")
 
     assert done.exit_code == 3
-    assert done.output == f"nothing runs on {room / '.chordage'}\n"
+    assert done.output == f"nothing runs on {room / '.chordage'}; `chordage start` starts a fleet\n"
     assert not (room / ".chordage").exists()
     assert not (room / "execution.db").exists()
 
