@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime, timedelta
 
-from chordage.workers.fleet import fleet_lock
+import pytest
+
+from chordage.workers.fleet import agent_run, fleet_lock
+from chordage.workers.fleet.agent_run import MemberLine, Standing, Status, Summary
 
 
 def test_nothing_that_runs_is_told_with_exit_code_three_and_leaves_nothing_behind(chordage, room):
@@ -41,6 +45,27 @@ def test_fleet_that_has_not_said_that_it_is_up_is_told_as_starting(chordage, roo
 
     assert f"chordage starts, process {os.getpid()}" in done.output
     assert done.exit_code == 1, "no Redis of it is known yet"
+
+
+@pytest.mark.parametrize(("times", "told"), [(1, "restarted once 5 min ago"), (3, "restarted 3 times, last 5 min ago")])
+def test_processes_that_had_to_be_started_again_are_told_with_how_often_and_when(chordage, room, times, told):
+    now = datetime.now(UTC)
+    then = now - timedelta(minutes=5)
+    member = MemberLine(name="web", pid=1, state=Standing.RUNNING, restarts=times, restarted_at=then)
+    summary = Summary(
+        version="1", pid=os.getpid(), status=Status.RUNNING, loops=(), endpoint=None, room=str(room),
+        state=str(room / ".chordage"), database="", started_at=now, heartbeat_at=now, members=(member,),
+    )  # fmt: skip
+    agent_run.write(room, summary)
+
+    with fleet_lock.take(room / ".chordage"):
+        lines = chordage("status").output
+        programs = json.loads(chordage("status", "--json").stdout)
+
+    assert f"  {told}: what died of its processes" in lines
+    assert f"web\t1\trunning\t{told.removeprefix('restarted ')}" in lines
+    assert (programs["restarts"], programs["members"][0]["restarts"]) == (times, times)
+    assert programs["restarted_at"] == then.isoformat()
 
 
 def test_stop_without_a_fleet_is_an_error_with_what_to_do(chordage):
