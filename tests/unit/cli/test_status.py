@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chordage.workers.fleet import agent_run, fleet_lock
+from chordage.workers.fleet import agent_run, background, fleet_lock
 from chordage.workers.fleet.agent_run import MemberLine, Standing, Status, Summary
 
 
@@ -74,6 +74,26 @@ def test_stop_without_a_fleet_is_an_error_with_what_to_do(chordage):
     assert done.exit_code == 1
     assert "no fleet runs on" in done.stderr
     assert "`chordage start` starts one" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("in_a_hurry", "told"),
+    [(False, "nothing is left running"), (True, "it ends by itself; `chordage stop` waits for that")],
+)
+def test_start_that_is_interrupted_says_what_is_left(chordage, room, monkeypatch, in_a_hurry, told):
+    def interrupted(state, *_):
+        if in_a_hurry:
+            held.append(fleet_lock.take(state))
+        raise KeyboardInterrupt
+
+    held = []
+    monkeypatch.setattr(background, "start", interrupted)
+    done = chordage("start")
+    for lock in held:
+        lock.close()
+
+    assert done.exit_code == 130
+    assert done.stderr == f"chordage: interrupted; the fleet that was starting is told to stop, and {told}\n"
 
 
 def test_second_start_is_refused_with_the_process_of_the_first(chordage, room):
