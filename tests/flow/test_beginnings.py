@@ -53,7 +53,7 @@ def test_a_turn_stands_for_its_run_and_its_thread_where_all_begin_alike(world: W
 
     assert world.row("runs")["id"] == OTHER
     assert views.subject_of(world.store, "0191a2b3") == (Subject.TURN, TURN)
-    assert views.trace(world.store, "0191a2b3-c4d5-7f").turn.id == TURN
+    assert views.trace(world.store, "0191a2b3-c4d5-7f").turn.turn_id == TURN
     assert views.subject_of(world.store, "0191a2b3-c4d5-7f") == (Subject.RUN, OTHER)
 
 

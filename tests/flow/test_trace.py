@@ -182,7 +182,7 @@ def test_merged_message_is_followed_to_the_turn_it_became_part_of(world: World) 
 
     assert trace.merged_into == newer
     assert [mark.id for mark in trace.marks if mark.kind is MarkKind.MERGED] == [newer]
-    assert trace.follows.turn.id == newer
+    assert trace.follows.turn.turn_id == newer
     assert trace.follows.disposition is Disposition.ANSWERED
     assert trace.follows.follows is None
 
@@ -194,7 +194,7 @@ def test_chain_of_merged_messages_is_followed_to_its_end(world: World) -> None:
     while trace.follows is not None:
         trace, met = trace.follows, met + 1
 
-    assert (trace.turn.id, met) == (last, 3)
+    assert (trace.turn.turn_id, met) == (last, 3)
 
 
 def test_queue_is_told_with_who_was_ahead_and_when_the_way_was_free(world: World) -> None:
@@ -256,7 +256,7 @@ def test_message_is_found_by_turn_run_thread_key_and_beginning(world: World) -> 
     run = world.row("turns", id=first)["run_id"]
 
     def found(given: str, **more: str) -> str:
-        return views.trace(world.store, given, **more).turn.id
+        return views.trace(world.store, given, **more).turn.turn_id
 
     assert [found(given) for given in (first, run, "k1", "t1")] == [first, first, first, second]
     assert found("k2", agent="ada", source=views.trace(world.store, second).source) == second
@@ -267,7 +267,7 @@ def test_beginning_of_an_id_that_is_no_others_is_enough(world: World) -> None:
     world.runtime = replace(world.runtime, new_id=iter(["aaaa1-1", "aaaa2-2", "bbbb3-3", "bbbb4-4"] * 9).__next__)
     turn = world.submit()
 
-    assert views.trace(world.store, "aaaa1").turn.id == turn
+    assert views.trace(world.store, "aaaa1").turn.turn_id == turn
     with pytest.raises(NotFound):
         views.trace(world.store, "aaa")
     with pytest.raises(NotFound):
@@ -290,7 +290,7 @@ def test_key_of_two_sources_is_refused_with_the_options_that_tell_them_apart(wor
 
     with pytest.raises(Conflict, match="--agent ada --source cli; --agent ada --source http"):
         views.trace(world.store, "k")
-    assert views.trace(world.store, "k", source="cli").turn.id == second
+    assert views.trace(world.store, "k", source="cli").turn.turn_id == second
     with pytest.raises(NotFound, match="no message with the dedupe key 'k' of agent 'ada' of source 'hook:x'"):
         views.trace(world.store, "k", agent="ada", source="hook:x")
     world.run_dry()

@@ -41,11 +41,11 @@ def _found(store: Store, some_id: str, limit: int) -> dict[str, Any]:
         case Subject.TURN:
             turn = views.turn(store, found)
             run = views.run(store, turn.run_id) if turn.run_id else None
-            return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.id)}
+            return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.turn_id)}
         case Subject.RUN:
             run = views.run(store, found)
             turn = views.turn(store, run.turn_id)
-            return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.id)}
+            return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.turn_id)}
         case Subject.THREAD:
             said = views.history(store, found, limit=limit)
             return {"kind": subject, "thread": views.thread(store, found), "history": said}

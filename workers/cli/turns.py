@@ -36,7 +36,7 @@ def turns(
         return
     rows = [
         (
-            line.id,
+            line.turn_id,
             line.disposition or line.status,
             line.path or line.agent,
             line.queued_at,

@@ -105,7 +105,7 @@ def test_second_start_is_refused_with_the_process_of_the_first(chordage, room):
 
 
 def test_path_of_a_message_is_one_line_for_each_point_where_nobody_watches(chordage):
-    turn = json.loads(chordage("invoke", "add", "--json").output)["id"]
+    turn = json.loads(chordage("invoke", "add", "--json").output)["turn_id"]
     lines = chordage("trace", turn).output.splitlines()
 
     kinds = [line[13:25].strip() for line in lines[6:-2]]
@@ -127,10 +127,10 @@ def test_path_of_a_message_is_one_line_for_each_point_where_nobody_watches(chord
 
 
 def test_path_of_a_message_for_programs_has_ids_workers_and_positions(chordage):
-    turn = json.loads(chordage("invoke", "add", "--json").output)["id"]
+    turn = json.loads(chordage("invoke", "add", "--json").output)["turn_id"]
     told = json.loads(chordage("trace", turn[:20], "--json").output)
 
-    assert told["turn"]["id"] == turn
+    assert told["turn"]["turn_id"] == turn
     assert (told["disposition"], told["source"], told["arrival"]) == ("answered", "cli", 1)
     positions = [number for mark in told["marks"] for number in mark["journal"]]
     assert len(set(positions)) == len(positions) >= 5
