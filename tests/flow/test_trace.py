@@ -12,8 +12,10 @@ from sqlalchemy import insert
 from chordage.orchestrator import ending, stages, views
 from chordage.orchestrator.core.agent import WhileWaiting
 from chordage.orchestrator.core.errors import Conflict, ModelFailed, NotFound
+from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import WhenBusy
 from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.store import reads_trace, schema
 from chordage.orchestrator.views import MarkKind, TraceView
@@ -115,6 +117,29 @@ def test_each_way_to_end_is_shown_once_and_last_with_its_reason(world: World, di
     assert trace.marks[-1].told.startswith(disposition.value)
     assert kinds(trace)[:2] == [MarkKind.RECEIVED, MarkKind.QUEUED]
     assert why is None or why in trace.marks[-1].told
+
+
+@pytest.mark.parametrize(
+    ("overflow", "thread"), [(Overflow.DROP_OLDEST, "another"), (Overflow.REPLACE_PENDING, "mine")]
+)
+def test_message_that_gave_way_in_a_full_queue_names_the_one_it_gave_way_to(
+    world: World, overflow: Overflow, thread: str
+) -> None:
+    bounds = {Group.CHAT: QueueBound(max_queued=1, overflow=overflow)}
+    world.runtime = replace(world.runtime, queue_bounds=bounds)
+    older = world.submit("old", thread="mine")
+    world.clock.pass_by(3)
+    newer = world.submit("new", thread=thread)
+
+    trace = views.trace(world.store, older)
+
+    assert kinds(trace) == [MarkKind.RECEIVED, MarkKind.QUEUED, MarkKind.ENDED]
+    told = f"turn {newer} came while the queue of group chat is full, with 1 queued"
+    assert (trace.disposition, trace.why) == (Disposition.SUPERSEDED, told)
+    assert trace.marks[-1].told == f"superseded ({told})"
+    assert (trace.marks[-1].seconds, len(trace.marks[-1].journal)) == (3.0, 1)
+    world.run_dry()
+    assert views.trace(world.store, newer).disposition is Disposition.ANSWERED
 
 
 def test_message_that_was_refused_has_the_error_for_its_account(world: World) -> None:
