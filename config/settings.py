@@ -5,7 +5,9 @@ The environment wins over the file, the file over the defaults. Secrets are mask
 
 from __future__ import annotations
 
+import json
 import os
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
@@ -23,6 +25,8 @@ from pydantic_settings import (
 )
 
 FILE = "chordage.toml"
+BASE64 = "whsec_"  # how secrets of Standard Webhooks begin
+SECRETS = frozenset({"webhook_secret", "database_url", "redis_url"})
 Loop = Literal["server", "poll", "hook", "pulse"]
 LOOPS: tuple[Loop, ...] = get_args(Loop)
 
@@ -116,13 +120,25 @@ class Settings(BaseSettings):
     @classmethod
     def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for network in value:
-            ip_network(network)  # says what is wrong with it
+            try:
+                ip_network(network)
+            except ValueError as error:
+                raise ValueError(f"{error}; give networks such as 10.1.0.0/16, separated by commas") from error
+        return value
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _can_sign(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            _check_secret(value.get_secret_value())
         return value
 
     @field_validator("intake_queues", "loops", "webhook_allow", mode="before")
     @classmethod
     def _names_with_commas(cls, value: object) -> object:
-        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        return _json_list(value) or [name.strip() for name in value.split(",") if name.strip()]
 
     @field_validator("log_level", mode="before")
     @classmethod
@@ -163,6 +179,27 @@ class Settings(BaseSettings):
     @property
     def redis(self) -> str | None:
         return self.redis_url.get_secret_value() if self.redis_url else None
+
+
+def _json_list(value: str) -> list[Any] | None:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else None
+
+
+def _check_secret(value: str) -> None:
+    """One that signs nothing would be found out by the first receiver."""
+    if not value.strip():
+        raise ValueError("is blank: give a secret, such as `whsec_` and 24 to 64 bytes in base64, or take it out")
+    if value.startswith(BASE64):
+        try:
+            b64decode(value.removeprefix(BASE64), validate=True)
+        except ValueError as error:
+            raise ValueError(
+                f"what follows {BASE64} is not base64; give base64, or a secret without {BASE64}"
+            ) from error
 
 
 def load(**given: Any) -> Settings:
@@ -207,9 +244,15 @@ def _in_words(error: ErrorDetails) -> str:
     if not (names := _names(error)):
         return f"settings: {error['msg'].removeprefix('Value error, ')}"
     if error["type"] == "extra_forbidden":
-        return f"setting {'__'.join(names)} ({FILE}): there is no such setting; take it out"
-    told = "" if error["type"] == "missing" else f", not {error['input']!r}"
-    return f"setting {'__'.join(names)} ({variable_of(names)} or {FILE}): {error['msg'].lower()}{told}"
+        where = f"{variable_of(names)} or {FILE}" if len(names) > 1 else FILE
+        return f"setting {'__'.join(names)} ({where}): there is no such setting; take it out"
+    told = "" if error["type"] == "missing" or names[0] in SECRETS else f", not {error['input']!r}"
+    return f"setting {'__'.join(names)} ({variable_of(names)} or {FILE}): {_words(error)}{told}"
+
+
+def _words(error: ErrorDetails) -> str:
+    """Our own as they are; those of pydantic without their capital."""
+    return error["msg"].removeprefix("Value error, ") if error["type"] == "value_error" else error["msg"].lower()
 
 
 def environment() -> Mapping[str, str]:

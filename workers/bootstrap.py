@@ -109,8 +109,8 @@ def models_of(room: Room) -> ModelCatalog:
 def redis_from(settings: Settings) -> Redis:
     if settings.redis is None:
         raise ConfigError(
-            "no Redis is set: give CHORDAGE_REDIS_URL (or redis_url in chordage.toml), or use `chordage dev`, "
-            "which brings its own"
+            "no Redis is set: give CHORDAGE_REDIS_URL (or redis_url in chordage.toml), or start a fleet, "
+            "which brings its own: `chordage start` or `chordage dev`"
         )
     return Redis.from_url(
         settings.redis, max_connections=1000, socket_timeout=5, socket_connect_timeout=3, health_check_interval=25

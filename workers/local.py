@@ -64,7 +64,7 @@ def begin(rt: Runtime, turn: TurnView) -> list[Intent]:
     """Start this turn and no other; nothing, while it cannot start."""
     if turn.status is not TurnStatus.QUEUED:
         return []
-    return stages.dispatch(rt, turn.group, Hint(turn_id=turn.id, thread_id=turn.thread_id), only=True)
+    return stages.dispatch(rt, turn.group, Hint(turn_id=turn.turn_id, thread_id=turn.thread_id), only=True)
 
 
 def _below(rt: Runtime, turn: TurnView) -> list[Intent]:

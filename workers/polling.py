@@ -10,6 +10,7 @@ import structlog
 from chordage.orchestrator import polling, views
 from chordage.orchestrator.core.errors import ConfigError, RoomError
 from chordage.orchestrator.gateways.channels import mirror
+from chordage.orchestrator.gateways.channels.reading import FILE
 from chordage.orchestrator.loops.poll import Poller
 from chordage.orchestrator.polling import Outcome
 from chordage.orchestrator.runtime import Runtime
@@ -21,11 +22,17 @@ QUIET = 5.0  # seconds between two mirrors of a channel on which nothing happens
 
 
 def usable(rt: Runtime, room: Path) -> list[str]:
-    """Those that can be looked at; what is wrong with the others is said. Raises ConfigError where nothing is bound."""
+    """Those that can be looked at; what is wrong with the others is said. Raises ConfigError where there is no file.
+
+    A file that binds nothing so far, such as the one that `chordage init` writes, is waited for: it is read again when
+    it changes.
+    """
     faults = rt.channels.faults()
     names = [name for name in rt.channels.names() if _fault_of(rt, name) is None]
     if not names and not faults:
-        raise ConfigError(f"there is nothing to poll: write {room / 'channels.toml'}")
+        if not (room / FILE).exists():
+            raise ConfigError(f"there is nothing to poll: write {room / FILE}")
+        log.info("nothing is bound so far: it is waited for", file=FILE)
     for fault in faults:
         log.error("a channel is not polled until it is put right", fault=str(fault))
     return names

@@ -31,7 +31,7 @@ _LAST_FACT = (
 )
 _THREAD = (
     select(
-        threads.c.id,
+        threads.c.id.label("thread_id"),
         threads.c.agent,
         threads.c.arrivals.label("turns"),
         threads.c.created_at,

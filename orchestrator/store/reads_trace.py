@@ -10,13 +10,12 @@ from typing import Any
 
 from sqlalchemy import func, or_, select, tuple_
 
-from chordage.orchestrator.store.schema import calls, decisions, journal, metadata, outbox, runs, suspensions, turns
+from chordage.orchestrator.store.schema import calls, decisions, journal, metadata, outbox, suspensions, turns
 from chordage.orchestrator.store.tx import Tx
 
 Row = dict[str, Any]
 
 WINDOW = 100  # how many arrivals before a message are looked at for who was ahead of it
-_SEVERAL = 4  # of what begins with the same letters
 _AHEAD = [turns.c[name] for name in ("id", "arrival", "status", "disposition", "run_id", "started_at", "done_at")]
 
 
@@ -88,15 +87,6 @@ def call_of(tx: Tx, suspension_ids: Collection[str]) -> dict[str, str]:
 def latest_on(tx: Tx, thread_id: str) -> str | None:
     found = select(turns.c.id).where(turns.c.thread_id == thread_id).order_by(turns.c.arrival.desc()).limit(1)
     return tx.execute(found).scalar()
-
-
-def beginning_with(tx: Tx, start: str) -> list[str]:
-    """Turns whose id, or whose run's id, begins so. Ids lie in order: those that begin alike stand side by side."""
-    found: list[str] = []
-    for table, of_turn in ((turns, turns.c.id), (runs, runs.c.turn_id)):
-        near = select(table.c.id, of_turn).where(table.c.id >= start).order_by(table.c.id).limit(_SEVERAL)
-        found += [row[1] for row in tx.execute(near) if row[0].startswith(start)]
-    return list(dict.fromkeys(found))
 
 
 def with_dedupe_key(tx: Tx, key: str, *, agent: str | None, source: str | None) -> list[Row]:

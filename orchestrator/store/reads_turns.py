@@ -30,10 +30,11 @@ _QUEUED_UP_TO_HERE = (
     )
     .scalar_subquery()
 )
+_TURN_ID = turns.c.id.label("turn_id")
 _FULL = [
     turns.c[name]
     for name in (
-        "id", "thread_id", "agent", "tenant", "origin", "channel", "sender", "text", "meta", "strategy", "status",
+        "thread_id", "agent", "tenant", "origin", "channel", "sender", "text", "meta", "strategy", "status",
         "disposition", "run_id", "coalesce_key", "into_turn", "not_before", "deadline", "queued_at", "started_at",
         "done_at", "parent_run", "parent_call", "root_run", "path",
     )
@@ -44,6 +45,7 @@ _OF_RUN = [
 _REPLY = journal.alias("reply")  # recorded together with the end of its run: that is the answer
 _ONE = Hot(
     select(
+        _TURN_ID,
         *_FULL,
         turns.c.grp.label("group"),
         *_OF_RUN,
@@ -64,10 +66,11 @@ _ONE = Hot(
     .where(turns.c.id == bindparam("turn_id"))
 )
 _LINE = select(
+    _TURN_ID,
     *(
         turns.c[name]
         for name in (
-            "id", "thread_id", "agent", "origin", "sender", "status", "disposition", "run_id", "queued_at",
+            "thread_id", "agent", "origin", "sender", "status", "disposition", "run_id", "queued_at",
             "started_at", "done_at", "parent_run", "path",
         )
     ),

@@ -27,7 +27,7 @@ from chordage.orchestrator.views.steps import (
     ToolRound,
     WaitStep,
 )
-from chordage.orchestrator.views.subjects import Subject, subject_of
+from chordage.orchestrator.views.subjects import Subject, subject_of, whole
 from chordage.orchestrator.views.threads import ThreadView, thread, threads
 from chordage.orchestrator.views.trace import TraceView, trace
 from chordage.orchestrator.views.turns import TurnLine, TurnView, is_done, turn, turns
@@ -92,4 +92,5 @@ __all__ = [
     "trace",
     "turn",
     "turns",
+    "whole",
 ]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.store import reads_trace, runs
 from chordage.orchestrator.store.tx import Store, Tx
-
-SHORTEST = 4  # letters that are taken for the beginning of an id
+from chordage.orchestrator.views.subjects import Subject, beginning
 
 
 def turn_meant(store: Store, given: str, *, agent: str | None = None, source: str | None = None) -> str:
@@ -39,12 +36,16 @@ def _by_key(tx: Tx, key: str, agent: str | None, source: str | None) -> str | No
 
 
 def _by_beginning(tx: Tx, start: str) -> str | None:
-    if len(start) < SHORTEST:
+    found = beginning(tx, start, *Subject)
+    if found is None:
         return None
-    found: Sequence[str] = reads_trace.beginning_with(tx, start)
-    if len(found) > 1:
-        raise Conflict(f"several turns begin with {start!r}, such as {', '.join(found[:3])}; give more of it")
-    return found[0] if found else None
+    match found.subject:
+        case Subject.TURN:
+            return found.id
+        case Subject.RUN:
+            return found.of
+        case Subject.THREAD:
+            return reads_trace.latest_on(tx, found.id)
 
 
 def _unknown(given: str, agent: str | None, source: str | None) -> str:

@@ -23,7 +23,7 @@ from chordage.orchestrator.views.timeline import Timeline
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunView:
-    id: str
+    run_id: str
     thread_id: str
     turn_id: str
     agent: str
@@ -66,7 +66,7 @@ def with_checkpoints(store: Store, run_id: str) -> tuple[RunView, list[Entry]]:
 
 def _view(found: Run, extra: dict[str, Any], steps: tuple[Step, ...]) -> RunView:
     return RunView(
-        id=found.id, thread_id=found.thread_id, turn_id=found.turn_id, agent=found.agent, group=found.group,
+        run_id=found.id, thread_id=found.thread_id, turn_id=found.turn_id, agent=found.agent, group=found.group,
         strategy=found.strategy, status=found.status, reason=found.reason, code=found.code, detail=found.detail,
         rounds=found.rounds, usage=found.usage, started_at=found.started_at, ended_at=found.ended_at, extra=extra,
         steps=steps, **_kin(found.kin),

@@ -17,7 +17,7 @@ PAUSED = "paused"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StandingItem:
-    name: str  # what `chordage pulse run` takes
+    name: str | None  # what `chordage pulse run` takes; None: a task that gets its id at the next tick
     kind: Kind
     path: str
     title: str | None  # None: its file cannot be read
@@ -40,13 +40,21 @@ class StandingWork:
     faults: list[str]
 
 
-def shown(store: Store, look: Look, faults: Sequence[str]) -> StandingWork:
+def shown(store: Store, look: Look, faults: Sequence[str], nameless: Sequence[str] = ()) -> StandingWork:
+    """`nameless` are the paths of tasks that have no id yet, so that nothing else knows of them."""
     with store.read() as tx:
         rows = {(row.kind, row.key): row for row in pulse.everything(tx)}
         ends = {(row.kind, row.key): row for _open, row in pulse.ended(tx, len(rows) + 1)}
     names = sorted({*look.items, *rows}, key=lambda name: (list(Kind).index(name[0]), name[1]))
     items = [_item(name, look.items.get(name), (rows | ends).get(name)) for name in names]
-    return StandingWork(items=items, faults=list(faults))
+    return StandingWork(items=items + [_nameless(path) for path in nameless], faults=list(faults))
+
+
+def _nameless(path: str) -> StandingItem:
+    return StandingItem(
+        name=None, kind=Kind.TASK, path=path, title=None, state=NEW, schedule=None, next_due=None, last_slot=None,
+        turns=0, turn_id=None, under_way=False, started_at=None, ended_at=None, disposition=None, run_id=None,
+    )  # fmt: skip
 
 
 def _item(name: tuple[Kind, str], item: Item | None, row: Row | None) -> StandingItem:

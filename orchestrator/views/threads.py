@@ -14,7 +14,7 @@ from chordage.orchestrator.store.tx import Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThreadView:
-    id: str
+    thread_id: str
     agent: str
     turns: int  # that ever arrived
     queued: int
@@ -36,7 +36,7 @@ def thread(store: Store, thread_id: str) -> ThreadView:
 def threads(store: Store, *, limit: int = 20, before: ThreadView | None = None) -> list[ThreadView]:
     """Those with the newest turns first. The next page is what comes before the last of this one."""
     with store.read() as tx:
-        mark = (before.last_turn_at, before.id) if before else None
+        mark = (before.last_turn_at, before.thread_id) if before else None
         rows = reads_threads.latest(tx, limit=limit, before=mark)
     return [_view(row) for row in rows]
 

@@ -110,8 +110,8 @@ def _of_line(turn: TurnView, row: Row, ahead: Sequence[Row]) -> Iterator[Mark]:
     where = f" on {turn.channel}" if turn.channel else ""
     asked = f", asked by run {turn.parent_run} ({turn.path})" if turn.parent_run else ""
     came = f"{turn.origin.value}{where} from {turn.sender.value} by {row['source']}{key}{asked}"
-    yield Mark(at=turn.queued_at, kind=MarkKind.RECEIVED, told=came, id=turn.id)
-    yield Mark(at=turn.queued_at, kind=MarkKind.QUEUED, told=_place(turn, row, ahead), id=turn.id)
+    yield Mark(at=turn.queued_at, kind=MarkKind.RECEIVED, told=came, id=turn.turn_id)
+    yield Mark(at=turn.queued_at, kind=MarkKind.QUEUED, told=_place(turn, row, ahead), id=turn.turn_id)
     is_steered = turn.disposition is Disposition.STEERED
     ready = None if is_steered else _ready_at(turn, row, ahead)
     if ready is not None:
@@ -151,16 +151,16 @@ def _of_its_run(store: Store, turn: TurnView) -> Iterator[Mark]:
     run, entries = with_checkpoints(store, turn.run_id)
     first = 0
     if turn.disposition is Disposition.STEERED:
-        first = next((e.step for e in entries if _is_message_of(e, turn.id) and e.step), 0)
-        told = f"into run {run.id} at its step {first}; it was started by turn {run.turn_id}"
+        first = next((e.step for e in entries if _is_message_of(e, turn.turn_id) and e.step), 0)
+        told = f"into run {run.run_id} at its step {first}; it was started by turn {run.turn_id}"
         journal = _positions(entries, first, Checkpoint.USER_MESSAGE)
-        yield Mark(at=turn.started_at, kind=MarkKind.STEERED, told=told, step=first, journal=journal, id=run.id)
+        yield Mark(at=turn.started_at, kind=MarkKind.STEERED, told=told, step=first, journal=journal, id=run.run_id)
         first += 1
     else:
-        told = f"run {run.id}, strategy {run.strategy}"
+        told = f"run {run.run_id}, strategy {run.strategy}"
         waited = (run.started_at - turn.queued_at).total_seconds()
         journal = _positions(entries, 0, Checkpoint.USER_MESSAGE)
-        yield Mark(at=run.started_at, kind=MarkKind.STARTED, told=told, seconds=waited, journal=journal, id=run.id)
+        yield Mark(at=run.started_at, kind=MarkKind.STARTED, told=told, seconds=waited, journal=journal, id=run.run_id)
     yield from of_run(run, entries, _questions(store, run), first_step=first)
     yield from _end_of_run(run, entries)
 
@@ -179,7 +179,7 @@ def _end_of_run(run: RunView, entries: Sequence[Entry]) -> Iterator[Mark]:
             words = [entry.body.get(name) for name in ("reason", "code", "detail")]
             told = f"{entry.kind.value}: {': '.join(str(word) for word in words if word)}"
             yield Mark(
-                at=entry.at, kind=MarkKind.CHECKPOINT, told=told, step=entry.step, journal=(entry.id,), id=run.id,
+                at=entry.at, kind=MarkKind.CHECKPOINT, told=told, step=entry.step, journal=(entry.id,), id=run.run_id,
             )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def _of_end(turn: TurnView, row: Row, why: str | None, merged: str | None) -> It
     told = turn.disposition.value + (f" ({why})" if why else "")
     since = turn.started_at or row["queued_at"]
     seconds = (turn.done_at - since).total_seconds() if turn.done_at else None
-    yield Mark(at=turn.done_at, kind=MarkKind.ENDED, told=told, seconds=seconds or None, id=turn.id)
+    yield Mark(at=turn.done_at, kind=MarkKind.ENDED, told=told, seconds=seconds or None, id=turn.turn_id)
 
 
 def _of_left(rows: Sequence[Row]) -> Iterator[Mark]:

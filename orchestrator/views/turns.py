@@ -20,7 +20,7 @@ from chordage.orchestrator.views.rows import typed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnView:
-    id: str
+    turn_id: str
     thread_id: str
     agent: str
     group: Group
@@ -73,7 +73,7 @@ class TurnView:
 class TurnLine:
     """A turn as a list shows it; `text` is only how its message begins."""
 
-    id: str
+    turn_id: str
     thread_id: str
     agent: str
     group: Group

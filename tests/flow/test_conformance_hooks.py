@@ -66,7 +66,7 @@ def test_11_payload_gives_thread_text_and_meta_and_its_binding_origin_sender_and
     assert deliver({"thread_id": "t", "text": "hello", "n": 1, "m": 2, **claims}) == 202
 
     (line,) = views.turns(world.store)
-    turn = views.turn(world.store, line.id)
+    turn = views.turn(world.store, line.turn_id)
     assert (turn.origin, turn.channel, turn.sender) == ("chat", "a", "peer")
     assert (turn.thread_id, turn.text, turn.meta) == ("hook:a:t", "hello", {"n": 1})
     with world.store.read() as tx:

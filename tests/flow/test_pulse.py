@@ -342,6 +342,34 @@ def test_what_needs_no_turn_moves_on_though_the_queue_of_its_kind_is_full(standi
     assert standing.world.rows("pulse", key="a") == []
 
 
+@pytest.mark.parametrize(("group", "more"), [(Group.CHAT, {}), (Group.TASK, {"group": Group.TASK})])
+def test_a_will_waits_while_people_or_tasks_are_queued_beyond_their_budget_and_comes_then(standing, group, more):
+    world = standing.world
+    world.runtime.budgets[group] = 1
+    standing.file("will.md", "be nice")
+    for text in ("one", "two"):
+        world.submit(text, thread=text, **more)
+    world.pending += stages.dispatch(world.runtime, group)  # one is open, the other waits for it
+
+    assert standing.tick(1) == standing.tick(60) == []
+    assert (standing.turns(), world.rows("pulse", kind="will")) == ([], []), "not even stored"
+    assert standing.faults() == [], "that it is put off is no fault of its file"
+
+    world.run_dry()
+    assert [slot.partition(":")[0] for slot in standing.tick_and_finish(1)] == ["will"]
+    assert [turn["disposition"] for turn in standing.turns()] == ["answered"]
+
+
+def test_a_will_does_not_wait_for_people_who_are_all_at_work(standing):
+    standing.world.runtime.budgets[Group.CHAT] = 1
+    standing.file("will.md", "be nice")
+    standing.world.submit("one")
+    standing.world.pending += stages.dispatch(standing.world.runtime, Group.CHAT)
+
+    assert [slot.partition(":")[0] for slot in standing.tick(1)] == ["will"]
+    standing.world.run_dry()
+
+
 def test_agent_that_comes_later_mends_the_fault(standing, monkeypatch):
     standing.file("tasks/fence.md", TASK)
 

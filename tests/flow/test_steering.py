@@ -388,7 +388,7 @@ def test_it_is_shown_with_its_run_and_as_a_step_of_it(world: World) -> None:
     run = world.row("runs")
     (steered,) = [turn for turn in views.turns(world.store) if turn.disposition == "steered"]
     assert steered.run_id == run["id"]
-    view = views.turn(world.store, steered.id)
+    view = views.turn(world.store, steered.turn_id)
     assert (view.fate, view.answer) == (f"steered into run {run['id']}", "do it | mind this")
     steps = views.run(world.store, run["id"]).steps
     assert [(step.number, step.kind.value) for step in steps] == [

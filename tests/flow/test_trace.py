@@ -12,8 +12,10 @@ from sqlalchemy import insert
 from chordage.orchestrator import ending, stages, views
 from chordage.orchestrator.core.agent import WhileWaiting
 from chordage.orchestrator.core.errors import Conflict, ModelFailed, NotFound
+from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import WhenBusy
 from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.store import reads_trace, schema
 from chordage.orchestrator.views import MarkKind, TraceView
@@ -117,6 +119,29 @@ def test_each_way_to_end_is_shown_once_and_last_with_its_reason(world: World, di
     assert why is None or why in trace.marks[-1].told
 
 
+@pytest.mark.parametrize(
+    ("overflow", "thread"), [(Overflow.DROP_OLDEST, "another"), (Overflow.REPLACE_PENDING, "mine")]
+)
+def test_message_that_gave_way_in_a_full_queue_names_the_one_it_gave_way_to(
+    world: World, overflow: Overflow, thread: str
+) -> None:
+    bounds = {Group.CHAT: QueueBound(max_queued=1, overflow=overflow)}
+    world.runtime = replace(world.runtime, queue_bounds=bounds)
+    older = world.submit("old", thread="mine")
+    world.clock.pass_by(3)
+    newer = world.submit("new", thread=thread)
+
+    trace = views.trace(world.store, older)
+
+    assert kinds(trace) == [MarkKind.RECEIVED, MarkKind.QUEUED, MarkKind.ENDED]
+    told = f"turn {newer} came while the queue of group chat is full, with 1 queued"
+    assert (trace.disposition, trace.why) == (Disposition.SUPERSEDED, told)
+    assert trace.marks[-1].told == f"superseded ({told})"
+    assert (trace.marks[-1].seconds, len(trace.marks[-1].journal)) == (3.0, 1)
+    world.run_dry()
+    assert views.trace(world.store, newer).disposition is Disposition.ANSWERED
+
+
 def test_message_that_was_refused_has_the_error_for_its_account(world: World) -> None:
     _answered(world)
     world.submit("busy")
@@ -182,7 +207,7 @@ def test_merged_message_is_followed_to_the_turn_it_became_part_of(world: World) 
 
     assert trace.merged_into == newer
     assert [mark.id for mark in trace.marks if mark.kind is MarkKind.MERGED] == [newer]
-    assert trace.follows.turn.id == newer
+    assert trace.follows.turn.turn_id == newer
     assert trace.follows.disposition is Disposition.ANSWERED
     assert trace.follows.follows is None
 
@@ -194,7 +219,7 @@ def test_chain_of_merged_messages_is_followed_to_its_end(world: World) -> None:
     while trace.follows is not None:
         trace, met = trace.follows, met + 1
 
-    assert (trace.turn.id, met) == (last, 3)
+    assert (trace.turn.turn_id, met) == (last, 3)
 
 
 def test_queue_is_told_with_who_was_ahead_and_when_the_way_was_free(world: World) -> None:
@@ -256,7 +281,7 @@ def test_message_is_found_by_turn_run_thread_key_and_beginning(world: World) -> 
     run = world.row("turns", id=first)["run_id"]
 
     def found(given: str, **more: str) -> str:
-        return views.trace(world.store, given, **more).turn.id
+        return views.trace(world.store, given, **more).turn.turn_id
 
     assert [found(given) for given in (first, run, "k1", "t1")] == [first, first, first, second]
     assert found("k2", agent="ada", source=views.trace(world.store, second).source) == second
@@ -267,7 +292,7 @@ def test_beginning_of_an_id_that_is_no_others_is_enough(world: World) -> None:
     world.runtime = replace(world.runtime, new_id=iter(["aaaa1-1", "aaaa2-2", "bbbb3-3", "bbbb4-4"] * 9).__next__)
     turn = world.submit()
 
-    assert views.trace(world.store, "aaaa1").turn.id == turn
+    assert views.trace(world.store, "aaaa1").turn.turn_id == turn
     with pytest.raises(NotFound):
         views.trace(world.store, "aaa")
     with pytest.raises(NotFound):
@@ -279,7 +304,7 @@ def test_beginning_of_several_ids_is_refused_with_some_of_them(world: World) -> 
     first = world.submit(thread="a")
     world.submit(thread="b")
 
-    with pytest.raises(Conflict, match=f"several turns begin with 'id00', such as {first}.*give more of it"):
+    with pytest.raises(Conflict, match=f"several ids begin with 'id00', such as turn {first}.*give more of it"):
         views.trace(world.store, "id00")
     world.run_dry()
 
@@ -290,7 +315,7 @@ def test_key_of_two_sources_is_refused_with_the_options_that_tell_them_apart(wor
 
     with pytest.raises(Conflict, match="--agent ada --source cli; --agent ada --source http"):
         views.trace(world.store, "k")
-    assert views.trace(world.store, "k", source="cli").turn.id == second
+    assert views.trace(world.store, "k", source="cli").turn.turn_id == second
     with pytest.raises(NotFound, match="no message with the dedupe key 'k' of agent 'ada' of source 'hook:x'"):
         views.trace(world.store, "k", agent="ada", source="hook:x")
     world.run_dry()

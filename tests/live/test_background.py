@@ -148,3 +148,31 @@ def test_term_ends_a_foreground_run_in_order_and_leaves_nobody(room):
     assert alive_in(room) == []
     assert agent_run(room)["status"] == "stopped"
     assert not ready.exists()
+
+
+def test_run_that_is_interrupted_before_it_is_up_says_what_it_stopped_and_leaves_nobody(room):
+    log = room.parent / "run.log"
+    words = ["run", "--loop", "server", "--no-workers", "--port", "0"]
+    process = processes.spawn([*CHORDAGE, *words], log, cwd=room)
+    until((room / ".chordage" / "fleet.json").exists, "the broker is started", 60)
+
+    code = processes.stop(process, signal.SIGINT, patience=15)
+
+    said = log.read_text()
+    assert code == 130, said
+    assert said.startswith("chordage: interrupted; stopped: ")
+    assert said.endswith("valkey; nothing is left running\n")
+    assert alive_in(room) == []
+
+
+def test_file_of_channels_that_binds_none_so_far_is_waited_for(room):
+    (room / "channels.toml").write_text("# none yet\n")
+    assert call(room, "start", "--loop", "poll", "--no-workers").code == 0
+
+    log = room / ".chordage" / "logs" / "poll.log"
+    until(lambda: "nothing is bound so far" in log.read_text(), "it waits", 30)
+    (room / "channels.toml").write_text('[channels.x]\nplugin = "http_jsn"\n')
+    until(lambda: "did you mean http_json" in log.read_text(), "it reads the file again", 30)
+
+    told = status(room)
+    assert (told["restarts"], call(room, "stop").code) == (0, 0)

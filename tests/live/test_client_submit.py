@@ -75,7 +75,7 @@ def chordage(start: Start) -> Callable[..., subprocess.CompletedProcess[str]]:
 def queued(rt: Runtime) -> views.TurnView:
     """The turn that was just handed in."""
     (line,) = until(lambda: views.turns(rt.store, status=TurnStatus.QUEUED), "the turn is there")
-    return views.turn(rt.store, line.id)
+    return views.turn(rt.store, line.turn_id)
 
 
 def test_a_message_is_stored_its_id_printed_and_the_fleet_woken(chordage, settings, rt):
@@ -85,7 +85,7 @@ def test_a_message_is_stored_its_id_printed_and_the_fleet_woken(chordage, settin
     )  # fmt: skip
 
     turn = queued(rt)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{turn.id}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{turn.turn_id}\n", "")
     assert (turn.agent, turn.thread_id, turn.origin, turn.channel) == ("bob", "t", "chat", "telegram")
     assert (turn.sender, turn.meta, turn.strategy, turn.group) == ("owner", {"ticket": 7}, "direct", "chore")
     with redis_from(settings) as redis:
@@ -111,7 +111,7 @@ def test_a_known_dedupe_key_shows_the_first_turn(chordage):
 
 def test_who_waits_gets_the_answer(start, rt):
     process = start("submit", "please add", "--wait")
-    local.complete(rt, queued(rt).id, on_wait=lambda turn: None)
+    local.complete(rt, queued(rt).turn_id, on_wait=lambda turn: None)
 
     out, err = process.communicate(timeout=30)
 
@@ -120,13 +120,13 @@ def test_who_waits_gets_the_answer(start, rt):
 
 def test_who_waits_for_a_turn_that_fails_learns_why(start, rt):
     process = start("submit", "fail", "--wait", "--json")
-    turn = local.complete(rt, queued(rt).id, on_wait=lambda turn: None)
+    turn = local.complete(rt, queued(rt).turn_id, on_wait=lambda turn: None)
 
     out, err = process.communicate(timeout=30)
 
     assert process.returncode == 3
     assert json.loads(out)["code"] == "model_auth"
-    assert f"turn {turn.id} failed (model_auth: " in err
+    assert f"turn {turn.turn_id} failed (model_auth: " in err
 
 
 def test_who_waits_too_short_a_time_is_told_so(chordage, rt):
@@ -134,13 +134,13 @@ def test_who_waits_too_short_a_time_is_told_so(chordage, rt):
 
     turn = queued(rt)
     assert (done.returncode, done.stdout) == (4, "")
-    assert f"turn {turn.id} is not done after 0.2 s (queued, number 1" in done.stderr
+    assert f"turn {turn.turn_id} is not done after 0.2 s (queued, number 1" in done.stderr
 
 
 def test_who_stops_waiting_leaves_the_turn_alone(start, settings, rt):
     process = start("submit", "hello", "--wait")
     turn = queued(rt)
-    channel = done_channel(settings.prefix, turn.id)
+    channel = done_channel(settings.prefix, turn.turn_id)
     with redis_from(settings) as redis:
         until(lambda: redis.pubsub_numsub(channel)[0][1], "it waits")
 
@@ -148,8 +148,8 @@ def test_who_stops_waiting_leaves_the_turn_alone(start, settings, rt):
     out, err = process.communicate(timeout=30)
 
     assert (process.returncode, out) == (130, "")
-    assert f"turn {turn.id} goes on; `chordage show {turn.id}`" in err
-    assert views.turn(rt.store, turn.id).status is TurnStatus.QUEUED
+    assert f"turn {turn.turn_id} goes on; `chordage show {turn.turn_id}`" in err
+    assert views.turn(rt.store, turn.turn_id).status is TurnStatus.QUEUED
 
 
 def test_a_busy_thread_can_be_a_conflict(chordage, start, rt):
@@ -170,7 +170,7 @@ def test_the_end_of_a_cancelled_turn_wakes_the_fleet_for_the_next(chordage, sett
     with redis_from(settings) as redis:
         redis.delete("chat")
 
-        done = chordage("cancel", first.id)
+        done = chordage("cancel", first.turn_id)
 
-        assert (done.returncode, done.stdout) == (0, f"turn {first.id} is cancelled\n")
+        assert (done.returncode, done.stdout) == (0, f"turn {first.turn_id} is cancelled\n")
         assert redis.llen("chat") == 1

@@ -104,7 +104,7 @@ def test_a_message_is_taken_into_a_running_round(fleet):
     assert shown["turn"]["answer"] == "I heard: mind this"
     assert shown["run"]["turn_id"] == first
     assert [step["kind"] for step in shown["run"]["steps"]] == ["inference", "tool_round", "steered", "inference"]
-    assert f"steered into run {shown['run']['id']}" in chordage(fleet, "show", second)
+    assert f"steered into run {shown['run']['run_id']}" in chordage(fleet, "show", second)
     assert fleet.rows("calls", thread_id="steered")[0]["content"] == "wait-1 is open"
     check_all(fleet.runtime.store)
 

@@ -139,8 +139,8 @@ def test_lists_of_turns_are_newest_first_and_page_without_gap_or_double(world):
 
     pages, last = [], None
     while page := views.turns(world.store, limit=3, before=last):
-        pages.append([line.id for line in page])
-        last = page[-1].id
+        pages.append([line.turn_id for line in page])
+        last = page[-1].turn_id
 
     assert pages == [ids[:3:-1], ids[3:0:-1], ids[:1]]
 
@@ -150,9 +150,9 @@ def test_turns_of_one_thread_page_in_the_order_of_their_arrival(world):
     world.submit("elsewhere", thread="there")
 
     first = views.turns(world.store, thread_id="here", limit=3)
-    rest = views.turns(world.store, thread_id="here", limit=3, before=first[-1].id)
+    rest = views.turns(world.store, thread_id="here", limit=3, before=first[-1].turn_id)
 
-    assert [line.id for line in [*first, *rest]] == ids[::-1]
+    assert [line.turn_id for line in [*first, *rest]] == ids[::-1]
 
 
 @pytest.mark.parametrize("status", TurnStatus)
@@ -188,15 +188,15 @@ def test_threads_tell_what_is_queued_what_runs_and_when_something_last_happened(
     world.submit("c", thread="busy")
     began = world.clock.now
     world.clock.pass_by(10)
-    stages.cancel_turn(world.runtime, views.turns(world.store, thread_id="old")[0].id)
+    stages.cancel_turn(world.runtime, views.turns(world.store, thread_id="old")[0].turn_id)
     world.deliver(Dispatch(group=Group.CHAT))
 
     busy, old = views.threads(world.store)
 
-    assert (busy.id, busy.agent, busy.turns, busy.queued) == ("busy", "ada", 2, 1)
+    assert (busy.thread_id, busy.agent, busy.turns, busy.queued) == ("busy", "ada", 2, 1)
     assert (busy.open_run, busy.open_run_status) == (views.turn(world.store, first).run_id, RunStatus.RUNNING)
     assert (busy.last_turn_at, busy.last_activity) == (began, world.clock.now)
-    assert (old.id, old.queued, old.open_run, old.last_activity) == ("old", 0, None, old.created_at)
+    assert (old.thread_id, old.queued, old.open_run, old.last_activity) == ("old", 0, None, old.created_at)
     assert views.thread(world.store, "busy") == busy
 
 
@@ -209,7 +209,7 @@ def test_threads_page_by_their_last_turn(world):
     second = views.threads(world.store, limit=2, before=first[-1])
     third = views.threads(world.store, limit=2, before=second[-1])
 
-    assert [thread.id for thread in [*first, *second, *third]] == ["t4", "t3", "t2", "t1", "t0"]
+    assert [thread.thread_id for thread in [*first, *second, *third]] == ["t4", "t3", "t2", "t1", "t0"]
 
 
 def test_history_tells_who_said_what_and_what_the_calls_brought(world):
@@ -364,9 +364,9 @@ def test_an_id_is_recognised_for_what_it_names(world):
     world.run_dry()
     run_id = views.turn(world.store, turn_id).run_id
 
-    subjects = [views.subject_of(world.store, some_id) for some_id in (turn_id, run_id, "some thread")]
+    named = (turn_id, run_id, "some thread")
 
-    assert subjects == [views.Subject.TURN, views.Subject.RUN, views.Subject.THREAD]
+    assert [views.subject_of(world.store, one) for one in named] == list(zip(views.Subject, named, strict=True))
 
 
 def run_id_of(store: Store) -> str:
@@ -394,6 +394,9 @@ def run_id_of(store: Store) -> str:
         ),
         (lambda store: views.inbox(store, run_id=run_id_of(store)), {"suspensions", "turns"}),
         (lambda store: views.schema_asked(store, "id000001"), set()),
+        (lambda store: views.subject_of(store, "id000001"), set()),
+        (lambda store: views.whole(store, views.Subject.TURN, "id000000"), set()),
+        (lambda store: views.whole(store, views.Subject.THREAD, "none"), set()),
     ],
 )
 def test_no_reader_walks_through_what_is_over(migrated_database_url, ask, scanned):

@@ -131,10 +131,10 @@ class Door:
     before: frozenset[str] = field(default_factory=frozenset)
 
     def from_now_on(self) -> Door:
-        return replace(self, before=frozenset(turn.id for turn in views.turns(self.rt.store, limit=1000)))
+        return replace(self, before=frozenset(turn.turn_id for turn in views.turns(self.rt.store, limit=1000)))
 
     def stored(self) -> list[TurnView]:
-        return [turn for turn in views.turns(self.rt.store, limit=1000) if turn.id not in self.before]
+        return [turn for turn in views.turns(self.rt.store, limit=1000) if turn.turn_id not in self.before]
 
     def post(self, name: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
         return self.client.post(f"/hooks/{name}", content=body, headers=headers)

@@ -45,6 +45,7 @@ COMMANDS: dict[str, str] = {
     "bench": "Measure what the engine costs.",
     "simulate": "See how a fleet would fare that nobody has yet.",
 }
+INTERRUPTED = 130  # what a shell says of somebody who was ended by Ctrl-C
 ELSEWHERE = {  # with all that they measure
     "bench": "chordage.workers.bench.command",
     "simulate": "chordage.workers.simulate.command",
@@ -80,6 +81,9 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("chordage: interrupted", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as error:
             from chordage.workers.cli import failing
 

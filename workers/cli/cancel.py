@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 def cancel(turn_id: str, reason: str | None, as_json: bool) -> None:
     """Cancel a turn: a queued one never starts; the run of an active one ends, and what works for it is told to stop.
 
+    The first letters of its id are enough where no other turn begins so.
+
     Exit code 1 if the turn was done already.
     """
     from chordage.workers.cli.opened import settings_of_command
 
-    ended = _cancel(settings_of_command(), turn_id, reason)
+    turn_id, ended = _cancel(settings_of_command(), turn_id, reason)
     if as_json:
         print_json({"turn_id": turn_id, "cancelled": ended})
     elif ended:
@@ -33,9 +35,9 @@ def cancel(turn_id: str, reason: str | None, as_json: bool) -> None:
     raise click.exceptions.Exit(0 if ended else 1)
 
 
-def _cancel(settings: Settings, turn_id: str, reason: str | None) -> bool:
+def _cancel(settings: Settings, given: str, reason: str | None) -> tuple[str, bool]:
     """Where no Redis is set no fleet can be running, and nobody needs to be woken."""
-    from chordage.orchestrator import stages
+    from chordage.orchestrator import stages, views
     from chordage.workers.bootstrap import runtime_from
     from chordage.workers.cli.opened import check_ready
 
@@ -43,6 +45,7 @@ def _cancel(settings: Settings, turn_id: str, reason: str | None) -> bool:
     with_redis = settings.redis is not None
     rt = runtime_from(settings, with_redis=with_redis)
     try:
+        turn_id = views.whole(rt.store, views.Subject.TURN, given)
         ended, intents = stages.cancel_turn(rt, turn_id, reason)
         if with_redis:
             from chordage.tasks.courier import Courier
@@ -51,4 +54,4 @@ def _cancel(settings: Settings, turn_id: str, reason: str | None) -> bool:
             Courier(make_app(settings)).send(intents)
     finally:
         rt.store.close()
-    return ended
+    return turn_id, ended

@@ -80,7 +80,12 @@ def _fleet(folder: Path, ending: Ending) -> Fleet:
 def _as_json(played: Played, seconds: float) -> dict[str, Any]:
     turn = played.turn
     return {
-        "turn": {"id": turn.id, "thread": turn.thread_id, "disposition": turn.disposition, "answer": turn.answer},
+        "turn": {
+            "turn_id": turn.turn_id,
+            "thread_id": turn.thread_id,
+            "disposition": turn.disposition,
+            "answer": turn.answer,
+        },
         "models": [_part(part, "model") for part in played.model_calls],
         "calls": [_part(part, "tool") for part in played.calls],
         "seconds": round(seconds, 3),

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from chordage.config.settings import Loop, Settings, load
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
 from chordage.workers.cli.output import busy, console
@@ -17,6 +19,7 @@ from chordage.workers.fleet.mirror import without_password
 from chordage.workers.fleet.ports import free_port
 
 if TYPE_CHECKING:
+    from chordage.workers.fleet.ending import Ending
     from chordage.workers.fleet.fleet import Fleet
     from chordage.workers.fleet.member import Role
 
@@ -83,22 +86,39 @@ def hold(settings: Settings, members: Sequence[Role], *, command: str, ready_fil
     from chordage.workers.fleet.ending import Ending
     from chordage.workers.fleet.fleet import Fleet
 
-    began = time.monotonic()
     with Ending() as ending:
         fleet = Fleet(settings, members, say=_say, check=ending.check)
         try:
-            with busy("starting …"):
-                fleet.start()
-            _greet(fleet, time.monotonic() - began)
-            if ready_file is not None:
-                ready_file.write_text(f"{os.getpid()}\n")
-            ending.wait()
-        finally:
-            with busy("ending: the HTTP server, the workers, the broker last …  (Ctrl-C again kills them)"):
-                fleet.stop_or_kill()
-            if ready_file is not None:
-                ready_file.unlink(missing_ok=True)
+            _hold(fleet, ending, ready_file)
+        except KeyboardInterrupt:
+            click.echo(f"chordage: {_interrupted(fleet, killed=ending.insisted)}", err=True)
+            raise click.exceptions.Exit(ending.code) from None
     console().print(f"[dim]ended; queued and running turns go on with the next `chordage {command}`[/]")
+
+
+def _hold(fleet: Fleet, ending: Ending, ready_file: Path | None) -> None:
+    began = time.monotonic()
+    try:
+        with busy("starting …"):
+            fleet.start()
+        _greet(fleet, time.monotonic() - began)
+        if ready_file is not None:
+            ready_file.write_text(f"{os.getpid()}\n")
+        ending.wait()
+    finally:
+        with busy("ending: the HTTP server, the workers, the broker last …  (Ctrl-C again kills them)"):
+            fleet.stop_or_kill()
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+
+
+def _interrupted(fleet: Fleet, *, killed: bool) -> str:
+    """Of a fleet that was not up yet, or that was not let end."""
+    names = [member.name for member in fleet.members if member.started] + (["valkey"] if fleet.valkey else [])
+    told = f"interrupted; {'killed' if killed else 'stopped'}: {', '.join(names)}" if names else "interrupted"
+    if any(member.running for member in fleet.members):
+        return f"{told}; its keeper ends what is left of it in a moment"
+    return f"{told}; nothing is left running"
 
 
 def _say(text: str) -> None:

@@ -52,7 +52,7 @@ def inbox(
 ) -> None:
     """List the calls that wait for a decision, over all threads, oldest first.
 
-    `chordage approve ID` and `chordage deny ID` answer them.
+    `chordage approve ID` and `chordage deny ID` answer them. Of a run and a thread the first letters are enough.
     """
     from chordage.orchestrator import views
     from chordage.workers.cli.opened import opened, settings_of_command
@@ -62,9 +62,9 @@ def inbox(
             store,
             limit=limit,
             agent=agent,
-            thread_id=thread_id,
-            root_run=run_id,
-            root_thread=root_thread,
+            thread_id=thread_id and views.whole(store, views.Subject.THREAD, thread_id),
+            root_run=run_id and views.whole(store, views.Subject.RUN, run_id),
+            root_thread=root_thread and views.whole(store, views.Subject.THREAD, root_thread),
             why=Why(why) if why else None,
             after=after,
         )

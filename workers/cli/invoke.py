@@ -114,7 +114,7 @@ class _Patience:
     def __call__(self, turn: TurnView) -> None:
         told = self._why(turn)
         if told != self._said:
-            click.echo(f"chordage: turn {turn.id} {told}", err=True)
+            click.echo(f"chordage: turn {turn.turn_id} {told}", err=True)
         self._said = told
 
     @staticmethod

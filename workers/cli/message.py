@@ -78,5 +78,5 @@ def tell_end(turn: TurnView, *, as_json: bool, already_shown: str = "") -> int:
     elif answered and turn.answer and turn.answer != already_shown:
         click.echo(turn.answer)
     if not answered or turn.code:
-        click.echo(f"chordage: turn {turn.id} {turn.fate}", err=True)
+        click.echo(f"chordage: turn {turn.turn_id} {turn.fate}", err=True)
     return ANSWERED if answered else NOT_ANSWERED

@@ -39,7 +39,8 @@ def check_database(settings: Settings, store: Store) -> None:
     file = Path(settings.database.removeprefix(SQLITE))
     if settings.database.startswith(SQLITE) and not file.exists():
         raise Unavailable(
-            f"there is no database at {file}: `chordage migrate` makes one; or go to the folder of the room, "
+            f"there is no database at {file}: nothing was started here yet. `chordage start` (or `chordage dev`) "
+            "starts a fleet and makes it, `chordage migrate` makes it alone; or go to the folder of the room, "
             "or set CHORDAGE_DATABASE_URL"
         )
     migrating.check(store)

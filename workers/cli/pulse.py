@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,9 +12,11 @@ from chordage.workers.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
+    from chordage.orchestrator.gateways.work.room_work import Look
     from chordage.orchestrator.views.standing_work import StandingItem, StandingWork
 
 COLUMNS = ("item", "state", "next", "last", "turn")
+SOON = "gets its id at the next tick"
 EMPTY = "no tasks, no chores, no will; docs/room-work.md says how to write one"
 
 
@@ -36,10 +39,18 @@ def pulse(ctx: click.Context, *, as_json: bool) -> None:
 
         look = RoomWork(settings.room_path).look()
         faults = [str(error) for _path, error in sorted(look.faults.items())]
-        found = standing_work.shown(store, look, faults)
+        found = standing_work.shown(store, look, faults, _nameless(settings.room_path, look))
     print_json(found) if as_json else _print(found)
     if found.faults:
         raise click.exceptions.Exit(1)
+
+
+def _nameless(room: Path, look: Look) -> list[str]:
+    """Files of tasks that are neither known by an id nor broken."""
+    from chordage.orchestrator.gateways.work import finding
+
+    known = {item.path for item in look.items.values()} | set(look.faults)
+    return [path for path in finding.find(room).files if path not in known]
 
 
 def _print(found: StandingWork) -> None:
@@ -53,6 +64,8 @@ def _in_short(item: StandingItem) -> tuple[object, ...]:
     """For people, as wide as a terminal."""
     from chordage.workers.cli.output import ago
 
+    if item.name is None:
+        return (f"- {item.path}", item.state, SOON, None, None)
     last = f"{item.disposition} {ago(item.ended_at)}" if item.ended_at else item.disposition
     return (
         item.name, item.state, item.next_due, "under way" if item.under_way else last, item.turn_id,
@@ -61,8 +74,9 @@ def _in_short(item: StandingItem) -> tuple[object, ...]:
 
 def _row(item: StandingItem) -> tuple[object, ...]:
     """For programs: everything there is, in one line."""
+    next_due = SOON if item.name is None else item.next_due
     return (
-        item.name, item.state, item.next_due, "under way" if item.under_way else item.disposition, item.schedule,
+        item.name, item.state, next_due, "under way" if item.under_way else item.disposition, item.schedule,
         item.turn_id, item.turns, item.ended_at, item.title, item.path,
     )  # fmt: skip
 

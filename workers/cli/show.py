@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Remarks of a thread.")
 @json_option
 def show(some_id: str, limit: int, as_json: bool) -> None:
-    """Show what was said, and each step: model calls with their cost, tool calls with status, worker and duration."""
+    """Show what was said, and each step: model calls with their cost, tool calls with status, worker and duration.
+
+    The first letters of an id are enough where no other begins so.
+    """
     from chordage.workers.cli import showing
     from chordage.workers.cli.opened import opened, settings_of_command
 
@@ -33,18 +36,19 @@ def _found(store: Store, some_id: str, limit: int) -> dict[str, Any]:
     from chordage.orchestrator import views
     from chordage.orchestrator.views import Subject
 
-    match subject := views.subject_of(store, some_id):
+    subject, found = views.subject_of(store, some_id)
+    match subject:
         case Subject.TURN:
-            turn = views.turn(store, some_id)
+            turn = views.turn(store, found)
             run = views.run(store, turn.run_id) if turn.run_id else None
-            return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.id)}
+            return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.turn_id)}
         case Subject.RUN:
-            run = views.run(store, some_id)
+            run = views.run(store, found)
             turn = views.turn(store, run.turn_id)
-            return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.id)}
+            return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.turn_id)}
         case Subject.THREAD:
-            said = views.history(store, some_id, limit=limit)
-            return {"kind": subject, "thread": views.thread(store, some_id), "history": said}
+            said = views.history(store, found, limit=limit)
+            return {"kind": subject, "thread": views.thread(store, found), "history": said}
 
 
 def _beside(store: Store, turn_id: str) -> dict[str, Any]:

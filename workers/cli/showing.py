@@ -51,7 +51,7 @@ def _pair(name: str, *values: object) -> str:
 
 
 def _turn(turn: TurnView) -> Iterator[str]:
-    yield _pair("turn", turn.id)
+    yield _pair("turn", turn.turn_id)
     yield _pair("status", turn.fate)
     yield _pair("thread", turn.thread_id)
     yield _pair("agent", turn.agent, turn.strategy, f"group {turn.group.value}")
@@ -77,7 +77,7 @@ def _said(name: str, text: str) -> Iterator[str]:
 
 
 def _thread(thread: ThreadView) -> Iterator[str]:
-    yield _pair("thread", thread.id)
+    yield _pair("thread", thread.thread_id)
     yield _pair("agent", thread.agent)
     yield _pair("turns", f"{thread.turns} came", f"{thread.queued} queued")
     if thread.open_run is not None and thread.open_run_status is not None:

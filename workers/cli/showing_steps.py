@@ -33,7 +33,7 @@ def run_lines(run: RunView) -> Iterator[str]:
     yield ""
     why = f" ({run.reason.value})" if run.reason else ""
     took = f", took {span((run.ended_at - run.started_at).total_seconds())}" if run.ended_at else ""
-    yield f"run {run.id}: {run.status.value}{why}, {_usage(run.usage)}, began {clock(run.started_at)}{took}"
+    yield f"run {run.run_id}: {run.status.value}{why}, {_usage(run.usage)}, began {clock(run.started_at)}{took}"
     for step in run.steps:
         yield from _step(step)
 

@@ -23,7 +23,7 @@ _SPANS = {
 
 def lines_of(trace: TraceView) -> Iterator[str]:
     turn = trace.turn
-    yield f"turn      {turn.id}"
+    yield f"turn      {turn.turn_id}"
     yield f"thread    {turn.thread_id}"
     yield f"agent     {turn.agent}, {turn.strategy}, group {turn.group.value}"
     yield f"came      {moment(turn.queued_at)}"

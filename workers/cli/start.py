@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from chordage.workers.cli.output import busy
 from chordage.workers.cli.run import fleet_options
 
-GRACE = 30.0  # of a start that was broken off
+INTERRUPTED = 130
 
 
 @click.command()
@@ -30,9 +31,23 @@ def start(*, loops: tuple[str, ...], tools: int, no_workers: bool, host: str | N
         *("--tools", str(tools), *(["--no-workers"] if no_workers else [])),
         *_given(host=host, port=port),
     ]
-    with busy("starting …"):
-        fleet = background.start(settings.state_path, options, environment())
+    try:
+        with busy("starting …"):
+            fleet = background.start(settings.state_path, options, environment())
+    except KeyboardInterrupt:
+        _tell_interrupted(settings.state_path)
+        raise click.exceptions.Exit(INTERRUPTED) from None
     _tell(settings.room_path, fleet)
+
+
+def _tell_interrupted(state: Path) -> None:
+    """Somebody who was in a hurry twice did not wait for its end."""
+    from chordage.workers.fleet import fleet_lock
+
+    left = (
+        "it ends by itself; `chordage stop` waits for that" if fleet_lock.is_held(state) else "nothing is left running"
+    )
+    click.echo(f"chordage: interrupted; the fleet that was starting is told to stop, and {left}", err=True)
 
 
 def _given(**values: Any) -> list[str]:

@@ -13,6 +13,7 @@ from chordage.workers.cli.output import ago, json_option, print_json, print_tabl
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
     from chordage.workers.cli.fleet_health import Health
+    from chordage.workers.fleet.agent_run import MemberLine, Summary
 
 RUNS, UNWELL, STOPPED = 0, 1, 3
 EPILOG = """\
@@ -55,13 +56,18 @@ def _as_json(settings: Settings, found: Health) -> dict[str, Any]:
         "started_at": summary.started_at if summary else None,
         "heartbeat_at": summary.heartbeat_at if summary else None,
         "uptime": round(_uptime(found), 1) if runs else None,
-        "members": [{"name": one.name, "pid": one.pid, "state": one.state} for one in summary.members]
-        if summary
-        else [],
+        "restarts": summary.restarts if summary else 0,
+        "restarted_at": summary.restarted_at if summary else None,
+        "members": [_member(one) for one in summary.members] if summary else [],
         "left_behind": [{"name": one.name, "pid": one.pid} for one in found.left_behind],
         "groups": found.groups,
         "health": found.faults,
     }
+
+
+def _member(one: MemberLine) -> dict[str, Any]:
+    restarted = {"restarts": one.restarts, "restarted_at": one.restarted_at}
+    return {"name": one.name, "pid": one.pid, "state": one.state, **restarted}
 
 
 def _word(found: Health) -> str:
@@ -81,8 +87,8 @@ def _print(settings: Settings, found: Health) -> None:
         click.echo(line)
     if found.is_ready and found.summary is not None:
         click.echo()
-        rows = [(one.name, one.pid, one.state) for one in found.summary.members]
-        print_table(("process", "pid", "state"), rows)
+        rows = [(one.name, one.pid, one.state, _restarted(one)) for one in found.summary.members]
+        print_table(("process", "pid", "state", "restarted"), rows)
     if found.is_ready or any(one.running or one.queued for one in found.groups):
         click.echo()
         print_table(("group", "running", "queued", "oldest due"), list(_rows(found)))
@@ -92,7 +98,7 @@ def _print(settings: Settings, found: Health) -> None:
 def _head(settings: Settings, found: Health) -> Iterator[str]:
     summary = found.summary
     if found.pid is None:
-        yield f"nothing runs on {settings.state_path}"
+        yield f"nothing runs on {settings.state_path}; `chordage start` starts a fleet"
         if summary is not None and summary.heartbeat_at is not None:
             yield f"  last sign of life {ago(summary.heartbeat_at)}"
         if found.is_cleaned_up:
@@ -110,6 +116,15 @@ def _head(settings: Settings, found: Health) -> Iterator[str]:
         ("logs", settings.state_path / "logs"),
     )
     yield from (f"  {name:<10}{value}" for name, value in named if value)
+    if (told := _restarted(summary)) is not None:
+        yield f"  restarted {told}: what died of its processes, logs say why"
+
+
+def _restarted(one: Summary | MemberLine) -> str | None:
+    """Of a process, or of all of them together."""
+    if one.restarted_at is None:
+        return None
+    return f"{'once' if one.restarts == 1 else f'{one.restarts} times, last'} {ago(one.restarted_at)}"
 
 
 def _rows(found: Health) -> Iterator[tuple[object, ...]]:

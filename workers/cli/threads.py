@@ -21,7 +21,7 @@ def threads(limit: int, as_json: bool) -> None:
         print_json(found)
         return
     rows = [
-        (line.id, line.agent, line.turns, line.queued, line.open_run_status, line.open_run, line.last_activity)
+        (line.thread_id, line.agent, line.turns, line.queued, line.open_run_status, line.open_run, line.last_activity)
         for line in found
     ]
     columns = ("thread", "agent", "turns", "queued", "state", "run", "active")

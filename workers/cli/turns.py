@@ -18,7 +18,7 @@ from chordage.workers.cli.output import json_option, print_json, print_table
 def turns(
     *, status: str | None, thread_id: str | None, agent: str | None, before: str | None, limit: int, as_json: bool
 ) -> None:
-    """List turns, newest first."""
+    """List turns, newest first. Of the ids in options the first letters are enough."""
     from chordage.orchestrator import views
     from chordage.workers.cli.opened import opened, settings_of_command
 
@@ -27,16 +27,16 @@ def turns(
             store,
             limit=limit,
             status=TurnStatus(status) if status else None,
-            thread_id=thread_id,
+            thread_id=thread_id and views.whole(store, views.Subject.THREAD, thread_id),
             agent=agent,
-            before=before,
+            before=before and views.whole(store, views.Subject.TURN, before),
         )
     if as_json:
         print_json(found)
         return
     rows = [
         (
-            line.id,
+            line.turn_id,
             line.disposition or line.status,
             line.path or line.agent,
             line.queued_at,

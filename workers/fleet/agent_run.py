@@ -39,6 +39,8 @@ class MemberLine:
     pid: int | None
     state: Standing
     born: str | None = None
+    restarts: int = 0  # since the fleet was started
+    restarted_at: datetime | None = None  # the last of them
 
     @property
     def lives(self) -> bool:
@@ -59,6 +61,15 @@ class Summary:
     started_at: datetime | None
     heartbeat_at: datetime | None
     members: tuple[MemberLine, ...] = ()
+
+    @property
+    def restarts(self) -> int:
+        """How often one of its processes died and was started again."""
+        return sum(member.restarts for member in self.members)
+
+    @property
+    def restarted_at(self) -> datetime | None:
+        return max((member.restarted_at for member in self.members if member.restarted_at), default=None)
 
     def stopped(self) -> Summary:
         """The same when it runs no more. Of the past it keeps the last sign of life, and who was left behind."""
@@ -88,9 +99,15 @@ def read(room: Path) -> Summary | None:
 
 def _from_json(told: dict[str, Any]) -> Summary:
     moments = {name: told[name] and datetime.fromisoformat(told[name]) for name in ("started_at", "heartbeat_at")}
-    members = tuple(MemberLine(**{**one, "state": Standing(one["state"])}) for one in told["members"])
+    members = tuple(_member(one) for one in told["members"])
     given = {**told, **moments, "members": members, "loops": tuple(told["loops"]), "status": Status(told["status"])}
     return Summary(**given)
+
+
+def _member(told: dict[str, Any]) -> MemberLine:
+    at = told.get("restarted_at")
+    read = {"state": Standing(told["state"]), "restarted_at": at and datetime.fromisoformat(at)}
+    return MemberLine(**{**told, **read})
 
 
 def repaired(room: Path) -> Summary | None:

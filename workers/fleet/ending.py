@@ -16,6 +16,8 @@ LOOK = 0.1
 class Ending:
     def __init__(self) -> None:
         self.asked = False
+        self.insisted = False
+        self.number = signal.SIGINT  # which it was
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -27,10 +29,17 @@ class Ending:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _on_signal(self, *_: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
+        self.number = signal.Signals(number)
         if self.asked:
+            self.insisted = True
             raise KeyboardInterrupt
         self.asked = True
+
+    @property
+    def code(self) -> int:
+        """As a shell tells that a signal has ended somebody."""
+        return 128 + self.number
 
     def check(self) -> None:
         if self.asked:

@@ -38,6 +38,7 @@ class Member:
         self._log_start = 0
         self._was_ready = False
         self.started_at = 0.0
+        self.starts = 0
 
     @property
     def name(self) -> str:
@@ -79,6 +80,7 @@ class Member:
                 start_new_session=True,  # Ctrl-C is for the fleet alone, which stops its members in order
             )
         self.started_at = time.monotonic()
+        self.starts += 1
 
     @property
     def ready(self) -> bool:

@@ -34,6 +34,7 @@ class Mirror:
         self._valkey = valkey
         self._say = say
         self._born: dict[int, str | None] = {}
+        self._restarted: dict[str, tuple[int, datetime]] = {}  # how often, and when last
         self._told: Summary | None = None
         self._told_at = 0.0
 
@@ -80,20 +81,29 @@ class Mirror:
         )
 
     def _lines(self) -> tuple[MemberLine, ...]:
-        broker = [self._line(BROKER, self._valkey.pid, ready=True)] if self._valkey else []
+        broker = [self._line(BROKER, self._valkey.pid, self._valkey.starts, ready=True)] if self._valkey else []
         members = [
-            self._line(member.name, member.pid if member.running else None, ready=member.was_ready)
+            self._line(member.name, member.pid if member.running else None, member.starts, ready=member.was_ready)
             for member in self._members
         ]
         return (*broker, *members)
 
-    def _line(self, name: str, pid: int | None, *, ready: bool) -> MemberLine:
+    def _line(self, name: str, pid: int | None, starts: int, *, ready: bool) -> MemberLine:
+        restarts, at = self._restarts(name, starts)
         if pid is None:
-            return MemberLine(name=name, pid=None, state=Standing.DOWN)
+            return MemberLine(name=name, pid=None, state=Standing.DOWN, restarts=restarts, restarted_at=at)
         if pid not in self._born:
             self._born[pid] = births.birth_of(pid)
         standing = Standing.RUNNING if ready else Standing.STARTING
-        return MemberLine(name=name, pid=pid, state=standing, born=self._born[pid])
+        return MemberLine(name=name, pid=pid, state=standing, born=self._born[pid], restarts=restarts, restarted_at=at)
+
+    def _restarts(self, name: str, starts: int) -> tuple[int, datetime | None]:
+        """Who looks this often sees each of them at the moment it happens."""
+        before, at = self._restarted.get(name, (0, None))
+        if starts - 1 <= before:
+            return before, at
+        self._restarted[name] = starts - 1, datetime.now(UTC)
+        return self._restarted[name]
 
 
 def without_password(url: str) -> str:

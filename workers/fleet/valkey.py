@@ -41,6 +41,7 @@ class ValkeyServer:
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self.starts = 0
 
     @property
     def port(self) -> int:
@@ -75,6 +76,7 @@ class ValkeyServer:
             trouble = self._trouble_until_ready(port, time.monotonic() + timeout)
             if trouble is None:
                 self._port = port
+                self.starts += 1
                 return
             self.kill()
             if not (left and PORT_TAKEN in trouble):

@@ -11,6 +11,7 @@ from chordage.workers.simulate.ledger import Spread
 from chordage.workers.simulate.outcome import Outcome
 
 WIDE = 120  # where nobody watches, lines may be long
+BLANK = "\N{NO-BREAK SPACE}"
 STARTED = {"queued", "active"}
 
 
@@ -30,8 +31,13 @@ def show(found: Outcome) -> None:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+        table.add_column(column, justify="left" if number == 0 else "right", vertical="bottom", overflow="fold")
     return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    """On a narrow terminal headings are folded, and long lists; a figure never: its blanks do not break."""
+    table.add_row(*(cell.replace(" ", BLANK) if "," not in cell else cell for cell in cells))
 
 
 def _short(seconds: float) -> str:
@@ -47,8 +53,8 @@ def _waits(found: Outcome) -> Table:
     table = _table("Waiting, from the message on", "group", *columns)
     for of in found.groups:
         first, done = of.until_asked, of.until_done
-        table.add_row(
-            of.group.value, str(of.budget), *_cells(of.until_started), _short(first.p95), _short(done.p50),
+        _add(
+            table, of.group.value, str(of.budget), *_cells(of.until_started), _short(first.p95), _short(done.p50),
             _short(done.p95),
         )  # fmt: skip
     return table
@@ -59,7 +65,8 @@ def _ends(found: Outcome) -> Table:
     for of in found.groups:
         left = sum(count for how, count in of.ways.items() if how in STARTED)
         ended = {how: count for how, count in of.ways.items() if how not in STARTED}
-        table.add_row(
+        _add(
+            table,
             of.group.value,
             *(f"{count:,}" for count in (of.came, of.refused, sum(ended.values()), left, of.longest_queue)),
             ", ".join(f"{how} {count:,}" for how, count in ended.items()),
@@ -70,7 +77,7 @@ def _ends(found: Outcome) -> Table:
 def _tenants(found: Outcome) -> Table:
     table = _table("Tenants that waited longest to start", "tenant", "turns", "p50", "p95", "p99", "longest")
     for of in found.tenants:
-        table.add_row(of.tenant, f"{of.until_started.count:,}", *_cells(of.until_started))
+        _add(table, of.tenant, f"{of.until_started.count:,}", *_cells(of.until_started))
     return table
 
 
@@ -78,14 +85,12 @@ def _work(found: Outcome) -> Table:
     title = f"The engine's own work, in real time, by one process ({found.in_vain:,} wake-ups started nothing)"
     table = _table(title, "what", "times", "a second", "ms", "statements")
     for work in found.work:
-        table.add_row(
-            work.what, f"{work.times:,}", f"{work.per_second:,.0f}", f"{work.ms:.2f}", f"{work.statements:.1f}"
-        )
+        _add(table, work.what, f"{work.times:,}", f"{work.per_second:,.0f}", f"{work.ms:.2f}", f"{work.statements:.1f}")
     return table
 
 
 def _rows(found: Outcome) -> Table:
     table = _table("Hottest rows", "row", "locks", "in the busiest second", "busy then", "waited for it")
     for row in found.hot_rows:
-        table.add_row(row.row, f"{row.locks:,}", f"{row.in_busiest_second:,}", f"{row.busy:.0%}", _short(row.waited))
+        _add(table, row.row, f"{row.locks:,}", f"{row.in_busiest_second:,}", f"{row.busy:.0%}", _short(row.waited))
     return table

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.gateways.channels.env_keys import ENDING
 from chordage.orchestrator.gateways.channels.guarding import Guarded, masked
 from chordage.orchestrator.gateways.channels.reading import Binding
 from chordage.orchestrator.gateways.ports import Channel
@@ -38,6 +39,24 @@ def channel_of(binding: Binding) -> Channel:
         return Guarded(binding.name, _of_ones_own(binding), binding.secrets)
     except named.NotLoaded as error:
         raise RoomError(f"{binding.place('plugin')}: {error}{_hint(binding.plugin)}") from error
+
+
+def further_faults(binding: Binding, told: RoomError) -> RoomError:
+    """What its plugin has to say of a binding that is broken already, so that all of it is put right in one go."""
+    if binding.plugin not in SHIPPED:
+        return told
+    try:
+        _shipped(binding)
+    except RoomError as error:
+        known = {_key(line).removesuffix(ENDING) for line in str(told).splitlines()}
+        more = [line for line in str(error).splitlines() if _key(line) not in known]
+        return RoomError("\n".join([str(told), *more]))
+    return told
+
+
+def _key(line: str) -> str:
+    """Of `channels.toml:6: channels.phone.config.token: ...` what stands behind the line's number."""
+    return line.partition(": ")[2].partition(": ")[0]
 
 
 def _shipped(binding: Binding) -> Channel:

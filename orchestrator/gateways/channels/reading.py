@@ -46,6 +46,7 @@ class Binding:
 class Reading:
     bindings: Mapping[str, Binding] = field(default_factory=dict)
     broken: Mapping[str, RoomError] = field(default_factory=dict)  # bindings by name
+    half: Mapping[str, Binding] = field(default_factory=dict)  # of those that are broken, what could be read
     faults: tuple[RoomError, ...] = ()  # of the file itself
 
 
@@ -67,6 +68,7 @@ def read(room: Path, environ: Mapping[str, str]) -> Reading:
 def _read(source: Source, values: dict[str, Any], environ: Mapping[str, str]) -> Reading:
     bindings: dict[str, Binding] = {}
     broken: dict[str, RoomError] = {}
+    half: dict[str, Binding] = {}
     faults: list[RoomError] = []
     for path, value in _tables(values):
         own = Source(name=source.name, text=source.text)
@@ -79,9 +81,10 @@ def _read(source: Source, values: dict[str, Any], environ: Mapping[str, str]) ->
         fault = RoomError("\n".join(own.problems))
         if isinstance(value, dict) and path[-1] not in bindings:
             broken[path[-1]] = fault
+            half |= {binding.name: binding} if binding is not None else {}
         else:
             faults.append(fault)
-    return Reading(bindings=bindings, broken=broken, faults=tuple(faults))
+    return Reading(bindings=bindings, broken=broken, half=half, faults=tuple(faults))
 
 
 def _tables(values: dict[str, Any]) -> Iterator[tuple[room_lines.Path, Any]]:

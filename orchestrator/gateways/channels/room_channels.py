@@ -45,7 +45,10 @@ class RoomChannels:
         return Terms(plugin=binding.plugin, agent=binding.agent, every=loading.every_of(binding))
 
     def faults(self) -> list[RoomError]:
-        found = [*self._reading.faults, *self._reading.broken.values()]
+        half = self._reading.half
+        found = [*self._reading.faults]
+        for name, fault in self._reading.broken.items():
+            found.append(loading.further_faults(half[name], fault) if name in half else fault)
         for name in self._reading.bindings:
             try:
                 self.get(name)

@@ -30,7 +30,7 @@ def test_a_signed_delivery_is_stored_and_answered_with_its_turn(door, name):
     assert response.headers["Location"] == f"/turns/{turn_id}"
     turn = views.turn(door.rt.store, turn_id)
     assert (turn.status, turn.sender, turn.origin, turn.run_id) == ("queued", "service", "invoke", None)
-    assert door.client.get(response.headers["Location"]).json()["id"] == turn_id
+    assert door.client.get(response.headers["Location"]).json()["turn_id"] == turn_id
 
 
 @EACH

@@ -27,7 +27,7 @@ def settings(tmp_path, migrated_database_url, redis_url):
 
 def carry_on(rt, turn):
     local.carry_out(rt, [Advance(run_id=turn.run_id, group=turn.group)])
-    return views.turn(rt.store, turn.id)
+    return views.turn(rt.store, turn.turn_id)
 
 
 def yes(question, **more):

@@ -57,12 +57,12 @@ def test_the_same_dedupe_key_gives_the_first_turn_again(client):
 def test_waiting_gives_the_finished_turn_as_soon_as_it_is_done(client, rt):
     with ThreadPoolExecutor() as threads:
         response = threads.submit(client.post, "/turns?wait=20", json={"text": "hello", "thread_id": "t1"})
-        turn_id = until(lambda: [line.id for line in views.turns(rt.store)], "the turn is there", pause=0.005)[0]
+        turn_id = until(lambda: [line.turn_id for line in views.turns(rt.store)], "the turn is there", pause=0.005)[0]
         finish(rt, turn_id)
         done = response.result()
 
     assert done.status_code == 200
-    assert (done.json()["id"], done.json()["answer"]) == (turn_id, "You said: hello")
+    assert (done.json()["turn_id"], done.json()["answer"]) == (turn_id, "You said: hello")
     assert done.headers["Location"] == f"/turns/{turn_id}"
 
 

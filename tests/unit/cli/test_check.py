@@ -176,3 +176,14 @@ def test_further_checkers_are_heard_also_when_they_give_up(room, monkeypatch):
     assert f"hooks: hooks.toml:1: path: in {room.name}\nhooks: hooks.toml:2: " in done.output
     assert "channels: channels.toml:3: token_env: " in done.output
     assert done.exit_code == 1
+
+
+def test_all_faults_of_a_channel_are_told_at_once_each_with_its_line(room):
+    write_room(room)
+    config = '[channels.phone.config]\ntoken_env = "NOT_THERE"\nownr = 3\npoll_timeout_sec = "x"\n'
+    (room / "channels.toml").write_text(f'[channels.phone]\nplugin = "telegram"\nevry = 3\n{config}')
+
+    found = [one for one in json.loads(run("--json").output)["faults"] if one["kind"] == "channels"]
+
+    assert sorted(one["line"] for one in found) == [3, 5, 6, 7]
+    assert not [one for one in found if "config.token: is missing" in one["told"]], "its variable is told already"

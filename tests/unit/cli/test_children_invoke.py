@@ -31,7 +31,7 @@ def test_a_turn_shows_its_sub_agents_and_they_show_who_asked(chordage):
     root = next(line for line in lines if line["agent"] == "lead")
     child = next(line for line in lines if line["agent"] == "helper")
 
-    assert "agent  helper: answered, turn " in chordage("show", root["id"]).stdout
-    shown = chordage("show", child["id"]).stdout
+    assert "agent  helper: answered, turn " in chordage("show", root["turn_id"]).stdout
+    shown = chordage("show", child["turn_id"]).stdout
     assert f"asked by  run {root['run_id']}, lead/helper" in shown
     assert (child["parent_run"], child["path"]) == (root["run_id"], "lead/helper")

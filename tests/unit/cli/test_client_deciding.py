@@ -46,7 +46,7 @@ def questions(chordage, *options):
 
 
 def answer_of(rt, turn):
-    return views.turn(rt.store, turn.id).answer
+    return views.turn(rt.store, turn.turn_id).answer
 
 
 def test_the_inbox_tells_programs_everything_in_one_line(chordage, rt):

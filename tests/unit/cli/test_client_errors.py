@@ -132,7 +132,8 @@ def test_a_wrong_setting_is_named(chordage):
 
 READERS = [
     ("turns",), ("threads",), ("show", "x"), ("inbox",), ("approve", "x"), ("deny", "x"), ("cancel", "x"),
-    ("compact", "x"), ("migrate", "--check"), ("submit", "x"),
+    ("compact", "x"), ("migrate", "--check"), ("submit", "x"), ("pulse",), ("pulse", "run", "x"), ("channels",),
+    ("deliveries",), ("deliveries", "retry", "1"), ("bus", "status"), ("bus", "rebuild"), ("groups",), ("trace", "x"),
 ]  # fmt: skip
 
 
@@ -141,8 +142,17 @@ def test_a_question_to_a_database_that_is_not_there_makes_none(chordage, room, a
     done = chordage(*arguments, redis_url=DEAD)
 
     assert done.exit_code == 1
-    assert "execution.db: `chordage migrate` makes one" in done.stderr
+    assert "execution.db: nothing was started here yet. `chordage start` (or `chordage dev`) starts a" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+    assert not (room / "execution.db").exists()
+
+
+@pytest.mark.parametrize("arguments", [("submit", "x"), ("bus", "rebuild")])
+def test_before_the_first_start_what_needs_redis_names_what_to_start(chordage, room, arguments):
+    done = chordage(*arguments)
+
+    assert done.exit_code == 1
+    assert "start a fleet, which brings its own: `chordage start` or `chordage dev`" in done.stderr
     assert not (room / "execution.db").exists()
 
 

@@ -37,7 +37,7 @@ def rt(room):
 def newest(room):
     store = Store(f"sqlite:///{room}/execution.db")
     try:
-        return views.turn(store, views.turns(store, limit=1)[0].id)
+        return views.turn(store, views.turns(store, limit=1)[0].turn_id)
     finally:
         store.close()
 
@@ -76,7 +76,7 @@ def test_a_turn_that_fails_says_why_and_has_its_own_exit_code(chordage, room):
     done = chordage("invoke", "fail")
 
     assert (done.exit_code, done.stdout) == (3, "")
-    assert f"turn {newest(room).id} failed (model_auth: " in done.stderr
+    assert f"turn {newest(room).turn_id} failed (model_auth: " in done.stderr
 
 
 def test_strategy_direct_offers_no_tools(chordage, room):
@@ -107,7 +107,7 @@ def test_an_agent_that_breaks_while_it_runs_leaves_nothing_open(room, rt):
 
     assert (process.returncode, out) == (1, b"")
     assert b"agent.toml:1: name" in err
-    assert views.turn(rt.store, views.turns(rt.store)[0].id).disposition == "cancelled"
+    assert views.turn(rt.store, views.turns(rt.store)[0].turn_id).disposition == "cancelled"
 
 
 def test_it_waits_for_its_turn_on_a_busy_thread(room, rt):
@@ -161,7 +161,7 @@ def test_a_turn_that_another_process_carries_out_is_waited_for(room, rt):
     process.send_signal(signal.SIGSTOP)
     local.carry_out(rt, due)
     turn = views.turns(rt.store, thread_id="t", limit=1)[0]
-    due = local.begin(rt, views.turn(rt.store, turn.id))
+    due = local.begin(rt, views.turn(rt.store, turn.turn_id))
     process.send_signal(signal.SIGCONT)
     local.carry_out(rt, due)
     out, _ = process.communicate(timeout=30)
@@ -181,9 +181,9 @@ def test_an_interrupt_cancels_the_turn_wherever_it_is(room, rt, text, number):
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
 
-    turn = views.turn(rt.store, views.turns(rt.store)[0].id)
+    turn = views.turn(rt.store, views.turns(rt.store)[0].turn_id)
     assert (process.returncode, out) == (130, b"")
-    assert f"turn {turn.id} was cancelled" in err.decode()
+    assert f"turn {turn.turn_id} was cancelled" in err.decode()
     assert (turn.disposition, turn.detail) == ("cancelled", "interrupted at the terminal")
     assert b"Traceback" not in err
 
@@ -192,7 +192,7 @@ def test_a_cancel_from_elsewhere_ends_it(room, rt):
     store_ready(rt)
     process = start(room, "invoke", "wait")
     until((room / "waiting").exists, "the tool runs")
-    turn_id = views.turns(rt.store)[0].id
+    turn_id = views.turns(rt.store)[0].turn_id
 
     stages.cancel_turn(rt, turn_id, "enough")
     out, err = process.communicate(timeout=20)

@@ -61,7 +61,7 @@ def test_threads_are_listed_with_what_happens_on_them(chordage, rt):
     (thread,) = json.loads(chordage("threads", "--json").stdout)
 
     assert line.split("\t")[:6] == ["t", "ada", "2", "1", "running", run_id]
-    assert (thread["id"], thread["queued"], thread["open_run"]) == ("t", 1, run_id)
+    assert (thread["thread_id"], thread["queued"], thread["open_run"]) == ("t", 1, run_id)
 
 
 @pytest.mark.parametrize("command", ["turns", "threads"])
@@ -72,7 +72,7 @@ def test_an_empty_list_is_empty(chordage, rt, command):
 
 def test_a_turn_is_shown_with_its_steps(chordage, rt):
     chordage("invoke", "please add")
-    turn_id = views.turns(rt.store)[0].id
+    turn_id = views.turns(rt.store)[0].turn_id
 
     done = chordage("show", turn_id)
 
@@ -91,7 +91,7 @@ def test_a_run_is_shown_as_its_turn_is(chordage, rt):
     chordage("invoke", "please add")
     turn = views.turns(rt.store)[0]
 
-    assert chordage("show", turn.run_id).stdout == chordage("show", turn.id).stdout
+    assert chordage("show", turn.run_id).stdout == chordage("show", turn.turn_id).stdout
 
 
 def test_a_thread_is_shown_with_its_history(chordage, rt):
@@ -117,7 +117,9 @@ def test_what_is_shown_can_be_had_as_json(chordage, rt, kind, keys):
     chordage("invoke", "please add", "--thread", "t")
     turn = views.turns(rt.store)[0]
 
-    shown = json.loads(chordage("show", {"turn": turn.id, "run": turn.run_id, "thread": "t"}[kind], "--json").stdout)
+    shown = json.loads(
+        chordage("show", {"turn": turn.turn_id, "run": turn.run_id, "thread": "t"}[kind], "--json").stdout
+    )
 
     assert shown["kind"] == kind
     assert shown.keys() == {"kind", *keys}
@@ -137,7 +139,7 @@ def test_a_queued_turn_is_shown_with_its_place_and_what_it_waits_for(chordage, r
 def test_a_failed_turn_is_shown_with_the_attempts_at_its_model(chordage, rt):
     chordage("invoke", "fail")
 
-    shown = chordage("show", views.turns(rt.store)[0].id).stdout
+    shown = chordage("show", views.turns(rt.store)[0].turn_id).stdout
 
     assert "status    failed (model_auth: " in shown
     assert "1  model  broken off" in shown
@@ -164,7 +166,7 @@ def test_an_active_turn_can_be_cancelled_with_a_reason(chordage, rt):
 
 def test_a_turn_that_is_done_cannot_be_cancelled(chordage, rt):
     chordage("invoke", "hi")
-    turn_id = views.turns(rt.store)[0].id
+    turn_id = views.turns(rt.store)[0].turn_id
 
     done = chordage("cancel", turn_id)
 
@@ -183,3 +185,37 @@ def test_migrate_makes_the_database_and_says_so(chordage):
 
 def test_migrate_tells_programs_what_it_did(chordage):
     assert json.loads(chordage("migrate", "--json").stdout) == {"before": None, "after": migrating.newest()}
+
+
+def test_the_first_letters_of_an_id_are_enough_to_show_choose_and_cancel(chordage, rt):
+    turn_id = admit(rt, "one", thread_id="letters")
+
+    assert json.loads(chordage("show", turn_id[:18], "--json").stdout)["turn"]["text"] == "one"
+    assert chordage("turns", "--thread", "lett").stdout.split("\t")[0] == turn_id
+    assert chordage("turns", "--thread", "lett", "--before", turn_id[:18]).stdout == ""
+    assert chordage("cancel", turn_id[:18]).stdout == f"turn {turn_id} is cancelled\n"
+
+
+def test_the_letters_of_several_ids_cancel_none_of_them(chordage, rt):
+    first, second = (admit(rt, text, thread_id="t") for text in ("one", "two"))
+
+    done = chordage("cancel", first[:4])
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"several ids begin with '{first[:4]}', such as turn {first}, turn {second}; give more of it" in done.stderr
+    assert not views.is_done(rt.store, first)
+
+
+def test_a_turn_a_run_and_a_thread_are_called_the_same_wherever_programs_read_of_them(chordage, rt):
+    told = json.loads(chordage("invoke", "hello", "--thread", "t", "--json").stdout)
+    ids = {name: told[name] for name in ("turn_id", "run_id", "thread_id")}
+
+    shown, path = (json.loads(chordage(command, told["turn_id"], "--json").stdout) for command in ("show", "trace"))
+    (line,) = json.loads(chordage("turns", "--json").stdout)
+    (thread,) = json.loads(chordage("threads", "--json").stdout)
+
+    for one in (shown["turn"], shown["run"], path["turn"], line):
+        assert {name: one[name] for name in ids} == ids
+        assert "id" not in one
+    assert (thread["thread_id"], "id" in thread) == ("t", False)
+    assert json.loads(chordage("cancel", told["turn_id"], "--json").stdout)["turn_id"] == told["turn_id"]

@@ -63,3 +63,14 @@ def test_bug_of_ours_keeps_its_traceback(monkeypatch):
     result = CliRunner().invoke(main, ["turns"])
 
     assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_ctrl_c_is_told_in_a_word_and_with_the_exit_code_of_a_shell(monkeypatch):
+    def interrupted(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("chordage.workers.fleet.found.load", interrupted)
+
+    result = CliRunner().invoke(main, ["turns"])
+
+    assert (result.exit_code, result.stderr) == (130, "chordage: interrupted\n")

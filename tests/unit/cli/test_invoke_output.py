@@ -46,10 +46,10 @@ def test_the_value_is_in_the_turn_and_the_refusal_in_its_steps(chordage, till):
     turn = json.loads(done.stdout)
     assert (done.exit_code, turn["output"], turn["answer"]) == (0, {"cents": 5}, '{"cents": 5}')
 
-    shown = json.loads(chordage("show", turn["id"], "--json").stdout)
+    shown = json.loads(chordage("show", turn["turn_id"], "--json").stdout)
     assert shown["turn"]["output"] == {"cents": 5}
     assert [step["refused"] is None for step in shown["run"]["steps"]] == [False, True]
-    lines = chordage("show", turn["id"]).stdout
+    lines = chordage("show", turn["turn_id"]).stdout
     assert "     I think it is -5.\n     refused as output: it is not one JSON value" in lines
 
 

@@ -61,3 +61,18 @@ def test_pulse_run_of_nothing_says_what_there_is(room):
     said = chordage("pulse", "run", "nothing")
 
     assert (said.exit_code, "chore:look" in said.stderr) == (1, True)
+
+
+def test_task_that_has_no_id_yet_is_listed_with_a_dash_and_what_becomes_of_it(room):
+    (room / "tasks").mkdir()
+    (room / "tasks/paint.md").write_text("Paint the fence.\n")
+    (room / "tasks/broken.md").write_text("---\nstatus: soon\n---\nHm.\n")
+
+    lines = [line.split("\t") for line in chordage("pulse").stdout.splitlines()]
+    listed = json.loads(chordage("pulse", "--json").stdout)["items"]
+
+    assert [line[0] for line in lines] == ["chore:look", "-"]
+    assert lines[1][1:3] == ["new", "gets its id at the next tick"]
+    assert lines[1][-1] == "tasks/paint.md"
+    assert [(one["name"], one["path"], one["state"]) for one in listed[1:]] == [(None, "tasks/paint.md", "new")]
+    assert (room / "tasks/paint.md").read_text() == "Paint the fence.\n", "a look writes nothing"

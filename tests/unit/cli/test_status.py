@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime, timedelta
 
-from chordage.workers.fleet import fleet_lock
+import pytest
+
+from chordage.workers.fleet import agent_run, background, fleet_lock
+from chordage.workers.fleet.agent_run import MemberLine, Standing, Status, Summary
 
 
 def test_nothing_that_runs_is_told_with_exit_code_three_and_leaves_nothing_behind(chordage, room):
     done = chordage("status")
 
     assert done.exit_code == 3
-    assert done.output == f"nothing runs on {room / '.chordage'}\n"
+    assert done.output == f"nothing runs on {room / '.chordage'}; `chordage start` starts a fleet\n"
     assert not (room / ".chordage").exists()
     assert not (room / "execution.db").exists()
 
@@ -43,12 +47,53 @@ def test_fleet_that_has_not_said_that_it_is_up_is_told_as_starting(chordage, roo
     assert done.exit_code == 1, "no Redis of it is known yet"
 
 
+@pytest.mark.parametrize(("times", "told"), [(1, "restarted once 5 min ago"), (3, "restarted 3 times, last 5 min ago")])
+def test_processes_that_had_to_be_started_again_are_told_with_how_often_and_when(chordage, room, times, told):
+    now = datetime.now(UTC)
+    then = now - timedelta(minutes=5)
+    member = MemberLine(name="web", pid=1, state=Standing.RUNNING, restarts=times, restarted_at=then)
+    summary = Summary(
+        version="1", pid=os.getpid(), status=Status.RUNNING, loops=(), endpoint=None, room=str(room),
+        state=str(room / ".chordage"), database="", started_at=now, heartbeat_at=now, members=(member,),
+    )  # fmt: skip
+    agent_run.write(room, summary)
+
+    with fleet_lock.take(room / ".chordage"):
+        lines = chordage("status").output
+        programs = json.loads(chordage("status", "--json").stdout)
+
+    assert f"  {told}: what died of its processes" in lines
+    assert f"web\t1\trunning\t{told.removeprefix('restarted ')}" in lines
+    assert (programs["restarts"], programs["members"][0]["restarts"]) == (times, times)
+    assert programs["restarted_at"] == then.isoformat()
+
+
 def test_stop_without_a_fleet_is_an_error_with_what_to_do(chordage):
     done = chordage("stop")
 
     assert done.exit_code == 1
     assert "no fleet runs on" in done.stderr
     assert "`chordage start` starts one" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("in_a_hurry", "told"),
+    [(False, "nothing is left running"), (True, "it ends by itself; `chordage stop` waits for that")],
+)
+def test_start_that_is_interrupted_says_what_is_left(chordage, room, monkeypatch, in_a_hurry, told):
+    def interrupted(state, *_):
+        if in_a_hurry:
+            held.append(fleet_lock.take(state))
+        raise KeyboardInterrupt
+
+    held = []
+    monkeypatch.setattr(background, "start", interrupted)
+    done = chordage("start")
+    for lock in held:
+        lock.close()
+
+    assert done.exit_code == 130
+    assert done.stderr == f"chordage: interrupted; the fleet that was starting is told to stop, and {told}\n"
 
 
 def test_second_start_is_refused_with_the_process_of_the_first(chordage, room):
@@ -60,7 +105,7 @@ def test_second_start_is_refused_with_the_process_of_the_first(chordage, room):
 
 
 def test_path_of_a_message_is_one_line_for_each_point_where_nobody_watches(chordage):
-    turn = json.loads(chordage("invoke", "add", "--json").output)["id"]
+    turn = json.loads(chordage("invoke", "add", "--json").output)["turn_id"]
     lines = chordage("trace", turn).output.splitlines()
 
     kinds = [line[13:25].strip() for line in lines[6:-2]]
@@ -82,10 +127,10 @@ def test_path_of_a_message_is_one_line_for_each_point_where_nobody_watches(chord
 
 
 def test_path_of_a_message_for_programs_has_ids_workers_and_positions(chordage):
-    turn = json.loads(chordage("invoke", "add", "--json").output)["id"]
+    turn = json.loads(chordage("invoke", "add", "--json").output)["turn_id"]
     told = json.loads(chordage("trace", turn[:20], "--json").output)
 
-    assert told["turn"]["id"] == turn
+    assert told["turn"]["turn_id"] == turn
     assert (told["disposition"], told["source"], told["arrival"]) == ("answered", "cli", 1)
     positions = [number for mark in told["marks"] for number in mark["journal"]]
     assert len(set(positions)) == len(positions) >= 5

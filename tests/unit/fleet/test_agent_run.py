@@ -14,6 +14,7 @@ import pytest
 from chordage.config.settings import load
 from chordage.workers.fleet import agent_run, births, fleet_lock
 from chordage.workers.fleet.agent_run import MemberLine, Standing, Status, Summary
+from chordage.workers.fleet.member import Member, Role
 from chordage.workers.fleet.mirror import Mirror, without_password
 from support.plain_room import forget_settings
 
@@ -27,7 +28,7 @@ def summary(monkeypatch, tmp_path):
     return Summary(
         version="1", pid=os.getpid(), status=Status.RUNNING, loops=("server", "pulse"), endpoint="http://127.0.0.1:1",
         room=str(tmp_path), state=str(tmp_path / ".chordage"), database="sqlite:///x", started_at=now, heartbeat_at=now,
-        members=(MemberLine(name="web", pid=GONE, state=Standing.RUNNING),),
+        members=(MemberLine(name="web", pid=GONE, state=Standing.RUNNING, restarts=2, restarted_at=now),),
     )  # fmt: skip
 
 
@@ -123,6 +124,34 @@ def test_mirror_writes_at_the_start_on_a_change_and_at_the_end(tmp_path, monkeyp
     assert agent_run.read(tmp_path).pid == os.getpid()
     mirror.end()
     assert agent_run.read(tmp_path).status is Status.STOPPED
+
+
+def test_processes_that_were_started_again_are_counted_with_the_moment_of_the_last(tmp_path, monkeypatch, summary):
+    monkeypatch.chdir(tmp_path)
+    member = Member(Role(name="web", arguments=(sys.executable, "-c", "")), tmp_path, {})
+    member.start()
+    mirror = Mirror(load(), [member], None, say=pytest.fail)
+    mirror.begin()
+    assert (agent_run.read(tmp_path).restarts, agent_run.read(tmp_path).restarted_at) == (0, None)
+
+    for _ in range(2):
+        member.sweep_up()
+        member.start()
+        mirror.look()
+    told = agent_run.read(tmp_path)
+    member.sweep_up()
+
+    assert told.members[0].restarts == told.restarts == 2
+    assert told.started_at < told.members[0].restarted_at == told.restarted_at
+
+
+def test_summary_of_a_version_that_did_not_count_is_read_all_the_same(tmp_path, summary):
+    agent_run.write(tmp_path, summary)
+    told = json.loads((tmp_path / "agent.run").read_text())
+    del told["members"][0]["restarts"], told["members"][0]["restarted_at"]
+    (tmp_path / "agent.run").write_text(json.dumps(told))
+
+    assert agent_run.read(tmp_path).restarts == 0
 
 
 def test_process_is_told_from_one_that_has_its_number_later(tmp_path):

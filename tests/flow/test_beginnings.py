@@ -1,0 +1,82 @@
+"""The first letters of an id are enough, at a price that does not grow with what there is, on both databases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chordage.orchestrator import views
+from chordage.orchestrator.core.errors import Conflict, NotFound
+from chordage.orchestrator.gateways.ids import Ids
+from chordage.orchestrator.views import Subject
+from support.world import World
+
+TURN, OTHER, THREAD = (f"0191a2b3-{rest}" for rest in ("c4d5-7000", "c4d5-7fff", "cfff-7000"))
+
+
+def with_ids(world: World, *ids: str) -> None:
+    made = Ids()
+    left = iter(ids)
+    world.runtime = replace(world.runtime, new_id=lambda: next(left, None) or made())
+
+
+def test_what_alone_begins_so_is_meant(world: World) -> None:
+    with_ids(world, TURN, OTHER)
+    for thread in (THREAD, "0191 another"):
+        world.submit(thread=thread)
+
+    found = [views.subject_of(world.store, given) for given in ("0191a2b3-c4d5-70", "0191a2b3-cf", "0191 a")]
+
+    assert found == [(Subject.TURN, TURN), (Subject.THREAD, THREAD), (Subject.THREAD, "0191 another")]
+    assert views.whole(world.store, Subject.TURN, "0191a2b3-c4d5-7f") == OTHER
+    assert views.whole(world.store, Subject.THREAD, "0191a2b3") == THREAD
+
+
+def test_several_that_begin_so_are_an_error_that_names_a_few(world: World) -> None:
+    with_ids(world, *(f"0191a2b3-{number}" for number in range(6)))
+    for number in range(6):
+        world.submit(thread=f"t{number}")
+
+    told = "several ids begin with '0191', such as turn 0191a2b3-0, turn 0191a2b3-1, turn 0191a2b3-2; give more of it"
+    with pytest.raises(Conflict, match=told):
+        views.subject_of(world.store, "0191")
+    with pytest.raises(Conflict, match=told):
+        views.whole(world.store, Subject.TURN, "0191")
+
+
+def test_a_turn_stands_for_its_run_and_its_thread_where_all_begin_alike(world: World) -> None:
+    with_ids(world, TURN)
+    world.submit(thread=THREAD)
+    with_ids(world, OTHER)
+    world.run_dry()
+
+    assert world.row("runs")["id"] == OTHER
+    assert views.subject_of(world.store, "0191a2b3") == (Subject.TURN, TURN)
+    assert views.trace(world.store, "0191a2b3-c4d5-7f").turn.turn_id == TURN
+    assert views.subject_of(world.store, "0191a2b3-c4d5-7f") == (Subject.RUN, OTHER)
+
+
+def test_what_begins_no_id_and_what_is_too_short_is_the_error_as_ever(world: World) -> None:
+    with_ids(world, TURN)
+    world.submit(thread="t")
+
+    for given in ("019", "0191a2b4", "zzzz"):
+        with pytest.raises(NotFound, match="there is no turn, run or thread"):
+            views.subject_of(world.store, given)
+        assert views.whole(world.store, Subject.TURN, given) == given
+
+
+def test_a_look_costs_the_same_however_many_ids_there_are(world: World) -> None:
+    with_ids(world, TURN)
+    world.submit(thread="t")
+
+    def cost() -> int:
+        before = world.statements
+        assert views.whole(world.store, Subject.TURN, "0191a2b3") == TURN
+        return world.statements - before
+
+    one = cost()
+    for number in range(40):
+        world.submit(thread=f"t{number}")
+    assert cost() == one

@@ -1,0 +1,102 @@
+"""Settings: what is wrong is refused with its name and what to do, and the documentation knows all of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from chordage.config.settings import Settings, SettingsFault, load, variable_of
+from support.plain_room import forget_settings
+
+WRONG = [
+    ("LOOPS", "server,pol", "input should be 'server', 'poll', 'hook' or 'pulse', not 'pol'"),
+    ("RESERVE", "-1", "input should be greater than or equal to 0, not '-1'"),
+    ("BOUNDS__CHAT__MAX_QUEUED", "-1", "input should be greater than or equal to 0, not '-1'"),
+    ("BOUNDS__CHAT__OVERFLOW", "drop", "input should be 'reject', 'drop_oldest' or 'replace_pending', not 'drop'"),
+    ("PULSE", "0", "input should be greater than 0, not '0'"),
+    ("PROJECT", "0", "input should be greater than 0, not '0'"),
+    ("BUS_KEEP", "0", "input should be greater than or equal to 1, not '0'"),
+    ("BUS_KEEP_OF_RUN", "x", "input should be a valid integer"),
+    ("BUS_KEEP_SECONDS", "0", "input should be greater than or equal to 1, not '0'"),
+    ("DELIVERY_ATTEMPTS", "0", "input should be greater than or equal to 1, not '0'"),
+    ("DELIVERY_FIRST", "0", "input should be greater than 0, not '0'"),
+    ("DELIVERY_LONGEST", "-1", "input should be greater than 0, not '-1'"),
+    ("DELIVERY_TIMEOUT", "0", "input should be greater than 0, not '0'"),
+    ("DELIVERIES_AT_ONCE", "0", "input should be greater than or equal to 1, not '0'"),
+    ("DELIVERIES_TO_ONE", "0", "input should be greater than or equal to 1, not '0'"),
+    ("WEBHOOK_ALLOW", "10.1.2.3/8", "10.1.2.3/8 has host bits set; give networks such as 10.1.0.0/16, separated by"),
+    ("WEBHOOK_ALLOW", "home", "'home' does not appear to be an IPv4 or IPv6 network; give networks such as"),
+    ("WEBHOOK_SECRET", " ", "is blank: give a secret"),
+    ("WEBHOOK_SECRET", "whsec_!", "what follows whsec_ is not base64; give base64, or a secret without whsec_"),
+    ("TOOL_TIME_LIMIT", "0", "input should be greater than 0, not '0'"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_given(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    forget_settings(monkeypatch)
+
+
+@pytest.mark.parametrize(("name", "value", "told"), WRONG)
+def test_setting_that_is_wrong_is_refused_with_its_name_and_what_fits(monkeypatch, name, value, told):
+    monkeypatch.setenv(f"CHORDAGE_{name}", value)
+
+    with pytest.raises(SettingsFault) as refused:
+        load()
+
+    assert f"(CHORDAGE_{name} or chordage.toml): {told}" in str(refused.value)
+
+
+def test_secret_that_is_wrong_is_not_told(monkeypatch):
+    monkeypatch.setenv("CHORDAGE_WEBHOOK_SECRET", "whsec_half a secret")
+
+    with pytest.raises(SettingsFault) as refused:
+        load()
+
+    assert "half a secret" not in str(refused.value)
+
+
+def test_setting_within_another_that_there_is_not_is_named_with_its_variable(monkeypatch):
+    monkeypatch.setenv("CHORDAGE_BOUNDS__CHATS__MAX_QUEUED", "1")
+
+    with pytest.raises(SettingsFault, match="CHORDAGE_BOUNDS__CHATS or chordage.toml.: there is no such setting"):
+        load()
+
+
+@pytest.mark.parametrize("given", ["a,b", " a , b,", '["a", "b"]'])
+def test_names_are_given_with_commas_or_as_a_json_list(monkeypatch, given):
+    monkeypatch.setenv("CHORDAGE_INTAKE_QUEUES", given)
+
+    assert load().intake_queues == ("a", "b")
+
+
+def test_beat_that_is_too_slow_for_the_lease_is_refused():
+    with pytest.raises(SettingsFault, match=r"beat \(20 s\) must be at most half of lease \(30 s\)"):
+        load(beat=20)
+
+
+def rows_of_the_documentation():
+    """Of the table of settings: by the first variable of a row, what it says of the default."""
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    table = text.partition("## Settings")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (`CHORDAGE_.+?) \| (.*?) \|", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_documentation_names_every_setting(name):
+    named = " ".join(variables for variables, _ in rows_of_the_documentation())
+
+    assert re.search(rf"`{variable_of((name,))}(__|`)", named), "say in docs/operations.md what it is for"
+
+
+def test_documentation_tells_the_numbers_that_are_usual():
+    usual = {variable_of((name,)): one.default for name, one in Settings.model_fields.items()}
+    told = {variables.strip("`"): default for variables, default in rows_of_the_documentation()}
+    numbers = {name: value for name, value in usual.items() if isinstance(value, int | float) and name in told}
+
+    assert len(numbers) > 15
+    assert {name: told[name] for name in numbers} == {name: f"{value:g}" if isinstance(value, float) else str(value)
+                                                       for name, value in numbers.items()}  # fmt: skip

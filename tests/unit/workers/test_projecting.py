@@ -1,0 +1,93 @@
+"""The timer of the bus: one of several workers has a slot, an error makes it pause, and it stops."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from redis import Redis
+
+from chordage.config.settings import load
+from chordage.orchestrator.core.errors import Unavailable
+from chordage.workers.app import make_app
+from chordage.workers.bootstrap import redis_from
+from chordage.workers.projecting import Projections
+from support.plain_room import forget_settings
+from support.waiting import until
+
+GONE = "redis://127.0.0.1:1/0"
+
+
+class Worker:
+    """Its timer, and how often it has looked at the journal. `ends` is what such a look comes to."""
+
+    def __init__(self, ends=None, **given):
+        settings = load(**{"redis_url": GONE, "project": 0.002, **given})
+        self.looks = 0
+        self.ends = ends
+        self.projections = Projections(make_app(settings), settings, self.look)
+
+    def look(self):
+        self.looks += 1
+        if self.ends is not None:
+            raise self.ends
+        return SimpleNamespace(bus=None)  # nothing to do, as where there is no Redis
+
+
+@pytest.fixture(autouse=True)
+def _nothing_given(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    forget_settings(monkeypatch)
+
+
+def timers():
+    return [thread for thread in threading.enumerate() if thread.name == "chordage-projection"]
+
+
+@pytest.mark.redis
+def test_one_of_two_workers_has_the_slot_and_each_prefix_slots_of_its_own(redis_url):
+    given = {"redis_url": redis_url, "project": 86_400.0}
+    one, two, other = Worker(**given), Worker(**given), Worker(**given, prefix="other:")
+
+    with Redis.from_url(redis_url) as redis:
+        had = [worker.projections._has_slot(redis) for worker in (one, two, one, other)]
+        (left, *_) = (redis.pttl(key) for key in redis.keys("*project:*"))
+
+    assert had == [True, False, False, True]
+    assert left > 0, "a slot that nobody asks for any more is forgotten"
+
+
+def test_while_redis_is_away_everybody_has_the_slot_for_the_claim_in_sql_decides():
+    worker = Worker()
+
+    with redis_from(load(redis_url=GONE)) as redis:
+        assert worker.projections._has_slot(redis)
+
+
+@pytest.mark.parametrize("error", [Unavailable("the database does not answer"), ZeroDivisionError()])
+def test_an_error_makes_it_pause_for_a_beat_and_does_not_end_it(error):
+    failing = Worker(error, lease=7200, beat=3600)
+    well = Worker()
+    for worker in (failing, well):
+        worker.projections.start()
+
+    until(lambda: well.looks > 5 and failing.looks, "the other goes on meanwhile")
+    assert failing.looks == 1
+    failing.ends = None
+    failing.projections._not_before = 0.0  # the pause is over
+    until(lambda: failing.looks > 3, "it looks again")
+
+    for worker in (failing, well):
+        worker.projections.stop()
+    until(lambda: not timers(), "both have stopped")
+
+
+def test_it_stops_when_it_is_told_and_looks_no_more():
+    worker = Worker()
+    worker.projections.start()
+    until(lambda: worker.looks, "it looks")
+
+    worker.projections.stop()
+
+    until(lambda: not timers(), "it has stopped")
