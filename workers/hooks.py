@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -43,6 +44,8 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
             check_services(settings)
         except UserError as error:
             raise SystemExit(f"chordage: {error}") from error
+        gc.collect()
+        gc.freeze()  # what is loaded by now stays: nobody need walk it again, and children share its pages
 
     @signals.worker_process_init.connect(weak=False)
     def in_a_child(**_: Any) -> None:
