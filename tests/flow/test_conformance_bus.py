@@ -7,7 +7,7 @@ import pytest
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.errors import TryLater, WrongSchema
 from chordage.orchestrator.core.intents import Project
-from chordage.orchestrator.store import journal, migrating
+from chordage.orchestrator.store import claim_starts, migrating
 from support.bus import settle, stream, with_bus
 from support.fakes import rounds_of, spoken
 from support.world import Died, World
@@ -90,7 +90,7 @@ def test_77_a_start_that_fails_half_way_leaves_no_run(world: World, receiver, mo
         raise ZeroDivisionError
 
     world.submit("hi", thread="t")
-    monkeypatch.setattr(journal, "append", broken)
+    monkeypatch.setattr(claim_starts._APPEND, "send", broken)
     with pytest.raises(ZeroDivisionError):
         world.run_dry()
 

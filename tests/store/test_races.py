@@ -51,7 +51,7 @@ def test_a_thread_gets_one_open_run_though_two_of_its_turns_are_ready(store):
 
     won = race(store, [lambda tx, turn=turn: start_or_undo(tx, turn) for turn in "ab"])
 
-    assert sorted(won) == [False, True]
+    assert [one for one in won if one is True] == [True], "the other saw it, or met it at the index"
     assert (count(store, "runs"), count(store, "turns", status="queued", ready=1)) == (1, 1)
 
 

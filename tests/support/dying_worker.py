@@ -49,14 +49,17 @@ def main() -> None:
 
 def _watch_commits(file: Path) -> None:
     """A transaction commits when its block ends, a single statement when it is sent."""
-    plain_write, plain_single = Store.write, Store.single
+    plain_single = Store.single
 
-    @contextmanager
-    def write(self: Store) -> Iterator[Any]:
-        with plain_write(self) as tx:
-            yield tx
-            _count(file, "before")
-        _count(file, "after")
+    def counting(opened: Any) -> Any:
+        @contextmanager
+        def counted(self: Store) -> Iterator[Any]:
+            with opened(self) as tx:
+                yield tx
+                _count(file, "before")
+            _count(file, "after")
+
+        return counted
 
     @contextmanager
     def single(self: Store) -> Iterator[Any]:
@@ -65,7 +68,7 @@ def _watch_commits(file: Path) -> None:
             yield tx
         _count(file, "after")
 
-    Store.write, Store.single = write, single
+    Store.write, Store.one_trip, Store.single = counting(Store.write), counting(Store.one_trip), single
 
 
 def _watch_chords(file: Path) -> None:

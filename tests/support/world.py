@@ -6,9 +6,10 @@ test may deliver them in any order, twice, or never, and let the process die at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sqlalchemy import event, select
 
@@ -76,14 +77,17 @@ class World:
             event.listen(engine, "after_cursor_execute", self._count_slow)
         hot.observers.append(self._count)
         event.listen(self.store.engine, "commit", self._before_commit)
-        write, plain = self.store.write, self.store.read
+        plain = self.store.read
 
-        @contextmanager
-        def counted() -> Iterator[object]:
-            self._only_the_living()
-            with write() as tx:
-                yield tx
-            self._after_commit()
+        def counting(opened: Callable[[], Any]) -> Any:
+            @contextmanager
+            def counted() -> Iterator[object]:
+                self._only_the_living()
+                with opened() as tx:
+                    yield tx
+                self._after_commit()
+
+            return counted
 
         @contextmanager
         def single() -> Iterator[object]:
@@ -91,7 +95,8 @@ class World:
             with plain() as tx:
                 yield tx
 
-        self.store.write, self.store.read, self.store.single = counted, single, single  # type: ignore[method-assign]
+        self.store.write, self.store.one_trip = counting(self.store.write), counting(self.store.one_trip)  # type: ignore[method-assign]
+        self.store.read, self.store.single = single, single  # type: ignore[method-assign]
 
     def _only_the_living(self) -> None:
         """A process that was killed runs no `except` and no `finally`: whatever it still tries fails like this."""
