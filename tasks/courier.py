@@ -7,7 +7,7 @@ what is due and rescue sends it again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 import structlog
 from celery import Celery
@@ -92,16 +92,8 @@ class Courier:
 
     def _fan_out(self, intent: CallTools) -> None:
         """One chord a round, its headers published by one producer in one round trip."""
-        body = rounds.body_of(intent.run_id, intent.step, queue=intent.group.queue, size=len(intent.batches))
-        headers = [self._header(intent.run_id, batch) for batch in intent.batches]
         with self._app.producer_or_acquire(self._producer) as producer, producer.batch():
-            rounds.send_headers(self._app, producer, headers, queue=intent.group.tools_queue, body=body)
-
-    def _header(self, run_id: str, batch: Sequence[str]) -> dict[str, Any]:
-        header: dict[str, Any] = {"run": run_id, "calls": list(batch)}
-        if len(batch) > 1:  # the limit is for one call; these come one after the other
-            header["options"] = {"time_limit": self._limit * len(batch)}
-        return header
+            rounds.send(self._app, producer, intent, limit=self._limit)
 
     @property
     def _limit(self) -> int:

@@ -6,13 +6,14 @@ counts results: nobody wants these results, and keeping them costs as much as th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
 from celery.utils import uuid
 from kombu import Producer
 
+from chordage.orchestrator.core.intents import CallTools
 from chordage.tasks import names
 
 SIZE = "chord_size"  # of a body of ours: how many headers it has
@@ -20,28 +21,28 @@ SIZE = "chord_size"  # of a body of ours: how many headers it has
 Body = Mapping[str, Any]
 
 
-def body_of(run_id: str, step: int, *, queue: str, size: int) -> Body:
+def send(app: Celery, producer: Producer, intent: CallTools, *, limit: int) -> None:
+    """`limit`: seconds of one call; a header that carries several out, one after the other, has as many times that."""
+    body = body_of(intent)
+    group_id = uuid()
+    for place, batch in enumerate(intent.batches):
+        kwargs = {"run": intent.run_id, "calls": list(batch)}
+        more = {"time_limit": limit * len(batch)} if len(batch) > 1 else {}
+        part: dict[str, Any] = {"group_id": group_id, "group_index": place, "chord": body, **shown(kwargs), **more}
+        app.send_task(
+            names.CALL_TOOLS, kwargs=kwargs, queue=intent.group.tools_queue, ignore_result=True, add_to_parent=False,
+            producer=producer, **part,
+        )  # fmt: skip
+
+
+def body_of(intent: CallTools) -> Body:
     """A signature as it lies in a message. Its task id is made now, so a body that is sent twice has one."""
-    kwargs = {"run": run_id, "step": step}
-    options = {"queue": queue, "task_id": uuid(), **shown(kwargs)}
+    kwargs = {"run": intent.run_id, "step": intent.step}
+    options = {"queue": intent.group.queue, "task_id": uuid(), **shown(kwargs)}
     return {
         "task": names.COMMIT_ROUND, "args": [], "kwargs": kwargs, "options": options, "subtask_type": None,
-        "immutable": True, SIZE: size,
+        "immutable": True, SIZE: len(intent.batches),
     }  # fmt: skip
-
-
-def send_headers(
-    app: Celery, producer: Producer, headers: Sequence[Mapping[str, Any]], *, queue: str, body: Body
-) -> None:
-    """`headers`: of each its arguments, and under `options` what else Celery is told of it."""
-    group_id = uuid()
-    for place, header in enumerate(headers):
-        kwargs = {name: value for name, value in header.items() if name != "options"}
-        options: dict[str, Any] = {"group_id": group_id, "group_index": place, "chord": body, **shown(kwargs)}
-        app.send_task(
-            names.CALL_TOOLS, kwargs=kwargs, queue=queue, ignore_result=True, add_to_parent=False, producer=producer,
-            **options, **header.get("options", {}),
-        )  # fmt: skip
 
 
 def send_body(app: Celery, body: Body) -> None:

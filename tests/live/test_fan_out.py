@@ -29,15 +29,18 @@ def settings(tmp_path, redis_url):
     return load(room=tmp_path, redis_url=redis_url)
 
 
+def a_round(number: int) -> CallTools:
+    batches = tuple((f"call-{number}-{place}",) for place in range(WIDTH))
+    return CallTools(run_id=f"r{number}", thread_id="t", step=2, batches=batches, group=Group.CHAT)
+
+
 def fan_out(settings) -> None:
     courier = Courier(make_app(settings))
     together = Barrier(AT_ONCE)
 
     def one(number: int) -> None:
-        batches = tuple((f"call-{number}-{place}",) for place in range(WIDTH))
-        round_ = CallTools(run_id=f"r{number}", thread_id="t", step=2, batches=batches, group=Group.CHAT)
         together.wait()
-        courier.send([round_])
+        courier.send([a_round(number)])
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         list(threads.map(one, range(AT_ONCE)))
@@ -59,7 +62,7 @@ def test_a_round_leaves_no_subscription_behind(settings) -> None:
         assert redis.pubsub_channels("*celery-task-meta*") == []
 
 
-BODY = rounds.body_of("r1", 2, queue="chat", size=WIDTH)
+BODY = rounds.body_of(a_round(1))
 
 
 def header(place: int, body=BODY) -> Context:
