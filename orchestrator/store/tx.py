@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from chordage.orchestrator.core.errors import Crossed, Unavailable
-from chordage.orchestrator.store.driver_errors import as_the_library_says
+from chordage.orchestrator.store.driver_errors import as_the_library_says, at_first
 from chordage.orchestrator.store.engine import make_engine
 
 # Read-only (a standby), shutting down, crashed, starting up.
@@ -84,8 +84,11 @@ class Store:
             try:
                 with driver.pipeline() if self.is_postgres else nullcontext(), tx.begin():
                     yield tx
-            except tx.dialect.loaded_dbapi.Error as error:
-                raise as_the_library_says(tx, "one of several statements", error) from error
+            except (DBAPIError, tx.dialect.loaded_dbapi.Error) as error:
+                first = at_first(error)
+                if isinstance(first, DBAPIError):
+                    raise first from first.orig
+                raise as_the_library_says(tx, "one of several statements", first) from first
 
     @contextmanager
     def read(self) -> Iterator[Tx]:

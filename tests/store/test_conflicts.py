@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import select
 import threading
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from chordage.orchestrator.core.errors import Crossed, Unavailable
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store import queues
+from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.tx import Store
 from support.race import race
 
@@ -64,3 +67,19 @@ def test_a_database_that_is_away_is_no_conflict():
         pytest.fail("nothing is there to be read from")
     assert not isinstance(away.value, Crossed)
     store.close()
+
+
+def test_of_statements_in_one_trip_the_one_that_failed_is_told_and_not_those_behind_it(store):
+    """A violated index is LostRace to whoever starts a turn; a database that is away would be something else."""
+    add_chat = Hot(text("INSERT INTO groups (name) VALUES ('chat')"))
+    look = Hot(text("SELECT 1"))
+
+    with pytest.raises(IntegrityError, match="duplicate key"), store.one_trip() as tx:
+        add_chat.send(tx, {})
+        assert select.select([tx.connection.dbapi_connection], [], [], 10)[0]  # the server has told it already
+        for _ in range(3):
+            look.send(tx, {})
+    with store.one_trip() as tx:
+        tx.execute(text("UPDATE groups SET budget = 5 WHERE name = 'chat'"))
+    with store.read() as tx:
+        assert tx.execute(text("SELECT budget FROM groups WHERE name = 'chat'")).scalar() == 5
