@@ -46,12 +46,18 @@ class RedisEvents:
     def __init__(self, client: Redis, *, prefix: str) -> None:
         self._redis = client
         self._prefix = prefix
-        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
         self._pid = 0
         self._starting = threading.Lock()
-        self._urgent = threading.Event()
         self._script = client.register_script(SEND)
+        self._begin()
+
+    def _begin(self) -> None:
+        """A fork has its own: what a parent has not sent is the parent's to send, and its locks are in any state."""
+        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._some = threading.Event()
+        self._urgent = threading.Event()
+        self._sending = threading.Lock()
 
     def emit(self, run_id: str, kind: str, **data: Any) -> None:
         self._put((run_id, kind, data))
@@ -66,6 +72,8 @@ class RedisEvents:
                     self._start()
         if self._news.qsize() < WAITING:
             self._news.put(news)
+            if not self._some.is_set():
+                self._some.set()
             if news[1] == "turn.done":
                 self._urgent.set()
         else:
@@ -73,45 +81,51 @@ class RedisEvents:
 
     def flush(self) -> None:
         """Send what is still waiting: a short command ends before its thread has come to it."""
-        left = []
-        while not self._news.empty():
-            left.append(self._news.get())
-        if left and self._pid == os.getpid():
+        while self._pid == os.getpid():
             try:
-                self._send(left)
+                self._send_some()
             except RedisError as error:
-                log.debug("live news not sent", count=len(left), error=str(error))
+                log.debug("live news not sent", error=str(error))
+                return
+            if self._news.empty():
+                return
 
     def _start(self) -> None:
+        if self._pid:
+            self._begin()
         self._pid = os.getpid()
-        self._urgent = threading.Event()  # nobody knows in what state a parent has left its own
         atexit.register(self.flush)
         self._sender = threading.Thread(target=self._send_for_ever, name="chordage-events", daemon=True)
         self._sender.start()
 
     def _send_for_ever(self) -> None:
         while True:
-            batch = self._gather()
+            self._wait()
             try:
-                self._send(batch)
+                self._send_some()
             except RedisError as error:
-                log.warning("live news not sent", count=len(batch), error=str(error))
+                log.warning("live news not sent", error=str(error))
                 time.sleep(0.5)
 
-    def _gather(self) -> list[News]:
-        """Everything that comes within a moment, or at once what somebody waits for. This thread sleeps meanwhile: were
+    def _wait(self) -> None:
+        """For everything that comes within a moment, or for what somebody waits for. This thread sleeps meanwhile: were
         it woken by each, it would take turns with those who make the news.
         """
-        batch = [self._news.get()]
-        if batch[0][1] != "turn.done":
-            self._urgent.wait(GATHER)
+        if self._news.empty():
+            self._some.clear()
+            if self._news.empty():  # else it came in between
+                self._some.wait()
+        self._urgent.wait(GATHER)
         self._urgent.clear()
-        while len(batch) < AT_ONCE:
-            try:
-                batch.append(self._news.get_nowait())
-            except queue.Empty:
-                break
-        return batch
+
+    def _send_some(self) -> None:
+        """Nothing is taken before it is sent at once: a process may end while this thread waits."""
+        with self._sending:
+            batch: list[News] = []
+            while len(batch) < AT_ONCE and not self._news.empty():
+                batch.append(self._news.get())
+            if batch:
+                self._send(batch)
 
     def _send(self, batch: list[News]) -> None:
         runs = list(dict.fromkeys(run_id for run_id, _, _ in batch if run_id))

@@ -1,0 +1,57 @@
+"""Live news of processes that end, and of those that fork."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from redis import Redis
+
+from chordage.orchestrator.gateways.redis_events import RedisEvents
+from support.waiting import until
+
+pytestmark = pytest.mark.redis
+
+PROGRAM = """
+import os, sys, time
+from redis import Redis
+from chordage.orchestrator.gateways.redis_events import RedisEvents
+
+events = RedisEvents(Redis.from_url(sys.argv[1]), prefix="news:")
+events.emit("first", "run.started")
+{then}
+"""
+
+
+def said_by(redis_url: str, then: str) -> list[str]:
+    """Kinds of the news of the run `first`, when the program has ended."""
+    subprocess.run([sys.executable, "-c", PROGRAM.format(then=then), redis_url], check=True, timeout=30)
+    with Redis.from_url(redis_url, decode_responses=True) as redis:
+        return [fields["kind"] for _, fields in redis.xrange("news:live:first")]
+
+
+def test_a_process_that_ends_has_told_all_its_news_in_their_order(redis_url):
+    """Its thread waits for more when the process ends."""
+    took_one = "time.sleep(0.01)"  # less than it waits
+
+    assert said_by(redis_url, f'{took_one}; events.emit("first", "tool.progress")') == ["run.started", "tool.progress"]
+
+
+def test_a_fork_tells_its_own_news_and_not_those_of_its_parent(redis_url):
+    child = 'events.emit("other", "run.started"); events.flush(); os._exit(0)'
+    fork = f"pid = os.fork()\nif pid == 0:\n    {child}\nassert os.waitpid(pid, 0)[1] == 0"
+
+    said = said_by(redis_url, f'for _ in range(50): events.emit("first", "tool.progress")\n{fork}')
+
+    assert said.count("tool.progress") == 50
+    with Redis.from_url(redis_url) as redis:
+        assert redis.xlen("news:live:other") == 1
+
+
+def test_news_come_within_a_moment_and_again_when_there_was_nothing_to_tell(redis_url):
+    with Redis.from_url(redis_url) as redis:
+        events = RedisEvents(redis, prefix="news:")
+        for number in range(1, 4):
+            events.emit("first", "run.started")
+            until(lambda number=number: redis.xlen("news:live:first") == number, "it was told")
