@@ -30,13 +30,17 @@ FOR_ALL = frozenset({"run.started", "run.finished"})
 
 # KEYS: the fleet's stream, those of runs. ARGV: entries as one JSON text, each the number of its key and its values;
 # entries kept of the fleet's stream and of each other, seconds; then the channels of turns that are done.
+# One that cannot be written keeps none of the others back.
 SEND = """
+local failed
 for _, entry in ipairs(cjson.decode(ARGV[1])) do
   local keep = entry[1] == 1 and ARGV[2] or ARGV[3]
-  redis.call('XADD', KEYS[entry[1]], 'MAXLEN', '~', keep, '*', unpack(entry[2]))
+  local done = redis.pcall('XADD', KEYS[entry[1]], 'MAXLEN', '~', keep, '*', unpack(entry[2]))
+  if type(done) == 'table' and done.err then failed = done end
 end
 for run = 2, #KEYS do redis.call('EXPIRE', KEYS[run], ARGV[4]) end
 for turn = 5, #ARGV do redis.call('PUBLISH', ARGV[turn], '1') end
+return failed
 """
 
 News = tuple[str, str, dict[str, Any]]

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from chordage.config.settings import load
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallTools
-from chordage.tasks import rounds
+from chordage.tasks import names, rounds
 from chordage.tasks.courier import Courier
 from chordage.workers import results
 from chordage.workers.app import make_app
@@ -60,6 +60,18 @@ def test_a_round_leaves_no_subscription_behind(settings) -> None:
 
     with redis_from(settings) as redis:
         assert redis.pubsub_channels("*celery-task-meta*") == []
+
+
+@pytest.mark.redis
+def test_calls_that_come_one_after_the_other_have_the_time_limit_of_all_of_them(settings) -> None:
+    app = make_app(settings)
+    limit = app.tasks[names.CALL_TOOLS].time_limit
+    batches = (("alone",), ("first", "second", "third"))
+    Courier(app).send([CallTools(run_id="r", thread_id="t", step=2, batches=batches, group=Group.CHAT)])
+
+    with redis_from(settings) as redis:
+        sent = [json.loads(message)["headers"]["timelimit"][0] for message in redis.lrange("chat.tools", 0, -1)]
+    assert sorted(sent) == [limit, 3 * limit]
 
 
 BODY = rounds.body_of(a_round(1))

@@ -8,6 +8,7 @@ import sys
 import pytest
 from redis import Redis
 
+from chordage.orchestrator.gateways import redis_events
 from chordage.orchestrator.gateways.redis_events import RedisEvents
 from support.waiting import until
 
@@ -55,3 +56,31 @@ def test_news_come_within_a_moment_and_again_when_there_was_nothing_to_tell(redi
         for number in range(1, 4):
             events.emit("first", "run.started")
             until(lambda number=number: redis.xlen("news:live:first") == number, "it was told")
+
+
+def test_the_word_that_a_turn_is_done_waits_for_no_other_news(redis_url, monkeypatch):
+    monkeypatch.setattr(redis_events, "GATHER", 3600)
+    with Redis.from_url(redis_url) as redis, redis.pubsub() as listening:
+        listening.subscribe(redis_events.done_channel("news:", "t1"))
+        assert listening.get_message(timeout=5)["type"] == "subscribe"
+        events = RedisEvents(redis, prefix="news:")
+        events.emit("first", "run.finished")
+        events.turn_done("t1")
+
+        assert listening.get_message(timeout=5)["data"] == b"1"
+        assert redis.xlen("news:live:first") == 1
+
+
+def test_a_stream_that_cannot_be_written_keeps_no_other_news_back(redis_url):
+    with Redis.from_url(redis_url) as redis, redis.pubsub() as listening:
+        redis.set("news:live:first", "no stream")
+        listening.subscribe(redis_events.done_channel("news:", "t1"))
+        assert listening.get_message(timeout=5)["type"] == "subscribe"
+        events = RedisEvents(redis, prefix="news:")
+        events.emit("first", "run.finished")
+        events.emit("second", "run.finished")
+        events.turn_done("t1")
+
+        assert listening.get_message(timeout=5)["data"] == b"1"
+        assert redis.xlen("news:live:second") == 1
+        assert redis.ttl("news:live:second") > 0
