@@ -26,6 +26,8 @@ from chordage.orchestrator.store.engine import make_engine
 NOT_SERVING = {"25006", "57P01", "57P02", "57P03"}
 # A deadlock, what cannot be put in an order, a lock that did not become free in time.
 IN_CONFLICT = {"40P01", "40001", "55P03"}
+LONGEST_TRIP_MS = 60_000
+SINCE_17 = 170_000  # a server of PostgreSQL can end a transaction that takes too long
 
 Tx = Connection
 T = TypeVar("T")
@@ -73,16 +75,19 @@ class Store:
 
     @contextmanager
     def one_trip(self) -> Iterator[Tx]:
-        """A transaction whose statements and commit go out together. Nobody sees what they find before it is over, so
-        each sees to it that it does nothing where one before it has found nothing.
+        """A transaction whose statements and commit go out one behind the other, waiting for no answer in between.
+        Nobody sees what they find before it is over, so each sees to it that it does nothing where one before it has
+        found nothing.
 
-        What they lock is held for as long as the server takes, and not until this process comes to its next line: among
-        a hundred threads that is many times as long. SQLite, where nothing travels, does as in `write`.
+        So what they lock is held for no trip of theirs, nor until this process comes to its next line behind each:
+        among a hundred threads that is many times as long. SQLite, where nothing travels, does as in `write`.
         """
         with self._named(), self.engine.connect() as tx:
             driver: Any = tx.connection.dbapi_connection
             try:
                 with driver.pipeline() if self.is_postgres else nullcontext(), tx.begin():
+                    if self.is_postgres:
+                        _limit(driver)
                     yield tx
             except (DBAPIError, tx.dialect.loaded_dbapi.Error) as error:
                 first = at_first(error)
@@ -155,6 +160,15 @@ class Store:
             for engine in (self._engine, self._plain):
                 if engine is not None:
                     engine.dispose()
+
+
+def _limit(driver: Any) -> None:
+    """A process that stands still in the middle of a trip, or whose host vanishes, must not hold its locks for ever. A
+    server that has not been asked to answer yet counts it neither as idle nor as a statement: those limits do not hold.
+    Straight to the driver, so that counting statements counts ours.
+    """
+    if driver.info.server_version >= SINCE_17:
+        driver.execute(f"SET LOCAL transaction_timeout = {LONGEST_TRIP_MS}")
 
 
 def _unavailable(engine: Engine, error: DBAPIError) -> Unavailable:

@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from chordage.orchestrator.core.errors import Crossed, Unavailable
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store import queues
+from chordage.orchestrator.store import tx as transactions
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.tx import Store
 from support.race import race
@@ -83,3 +84,19 @@ def test_of_statements_in_one_trip_the_one_that_failed_is_told_and_not_those_beh
         tx.execute(text("UPDATE groups SET budget = 5 WHERE name = 'chat'"))
     with store.read() as tx:
         assert tx.execute(text("SELECT budget FROM groups WHERE name = 'chat'")).scalar() == 5
+
+
+def test_who_stands_still_in_the_middle_of_a_trip_does_not_hold_its_locks_for_ever(store, monkeypatch):
+    with store.write() as tx:
+        if tx.execute(text("SHOW server_version_num")).scalar() < "170000":
+            pytest.skip("platform: PostgreSQL has no transaction_timeout before 17")
+    monkeypatch.setattr(transactions, "LONGEST_TRIP_MS", 300)
+    lock = Hot(text("SELECT 1 FROM groups WHERE name = 'chat' FOR UPDATE"))
+
+    with pytest.raises(Unavailable, match="does not answer"), store.one_trip() as tx:
+        lock.send(tx, {})
+        assert select.select([tx.connection.dbapi_connection], [], [], 10)[0], "the server has thrown it out"
+        with store.write() as other:
+            lock.send(other, {})
+    with store.read() as tx:
+        assert tx.execute(text("SHOW transaction_timeout")).scalar() == "0"
