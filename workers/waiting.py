@@ -30,6 +30,7 @@ log = structlog.get_logger()
 
 LOOK = 1.0  # seconds between two looks at the row while Redis is listened to
 LOOK_ALONE = 0.25  # ... and while there is no Redis
+KEPT = 32  # subscriptions of which nobody needs any just now
 
 
 def bell_for(settings: Settings) -> Bell:
@@ -86,7 +87,8 @@ class Bell:
             yield word
         finally:
             if subscription is not None:
-                self._idle.put(subscription) if word.can_come else _close(subscription)
+                keeps = word.can_come and self._idle.qsize() < KEPT
+                self._idle.put(subscription) if keeps else _close(subscription)
 
     def close(self) -> None:
         while not self._idle.empty():

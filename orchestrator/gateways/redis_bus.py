@@ -70,7 +70,9 @@ class RedisBus:
         rules = self._rules
         told: list[str | int] = [
             mark.bus, mark.generation, mark.position, to, rules.keep, rules.keep_of_run, rules.keep_seconds,
-            json.dumps([(entry.position, number[entry.run], entry.id, _flat(entry)) for entry in entries]),
+            json.dumps(
+                [(entry.position, number[entry.run], entry.id, _flat(entry)) for entry in entries], ensure_ascii=False
+            ),
         ]  # fmt: skip
         with _named():
             found: Any = self._script(keys=keys, args=told)

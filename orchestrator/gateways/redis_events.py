@@ -147,7 +147,7 @@ class RedisEvents:
 
 def _values(run_id: str, kind: str, data: dict[str, Any]) -> list[str]:
     fact = str(int(kind != "model.delta"))
-    return ["kind", kind, "run", run_id, "fact", fact, "data", json.dumps(data)]
+    return ["kind", kind, "run", run_id, "fact", fact, "data", json.dumps(data, default=str)]
 
 
 def done_channel(prefix: str, turn_id: str) -> str:

@@ -84,6 +84,7 @@ groups = Table(
     Column("name", String(20), primary_key=True),
     Column("budget", Integer),  # null: the setting decides
     Column("served", String(200)),  # the tenant whose turn it was last: store/ring.py
+    CheckConstraint("budget >= 0", name="budget_is_no_debt"),
 )
 
 threads = Table(

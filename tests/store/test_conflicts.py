@@ -6,12 +6,13 @@ import select
 import threading
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select as select_from
+from sqlalchemy import text, update
 from sqlalchemy.exc import IntegrityError
 
 from chordage.orchestrator.core.errors import Crossed, Unavailable
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store import queues
+from chordage.orchestrator.store import queues, schema
 from chordage.orchestrator.store import tx as transactions
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.tx import Store
@@ -100,3 +101,24 @@ def test_who_stands_still_in_the_middle_of_a_trip_does_not_hold_its_locks_for_ev
             lock.send(other, {})
     with store.read() as tx:
         assert tx.execute(text("SHOW transaction_timeout")).scalar() == "0"
+
+
+def test_what_goes_out_in_one_trip_waits_for_no_answer_in_between(store):
+    """Somebody else has the lock: sending goes on, and only the end of the block waits for it."""
+    sent, may_end = threading.Event(), threading.Event()
+
+    def in_one_trip():
+        with store.one_trip() as tx:
+            Hot(select_from(schema.groups.c.name).where(schema.groups.c.name == "chat").with_for_update()).send(tx, {})
+            Hot(update(schema.groups).where(schema.groups.c.name == "chat").values(served="us")).send(tx, {})
+            sent.set()
+        may_end.set()
+
+    with store.write() as tx:
+        queues.lock(tx, Group.CHAT)
+        thread = threading.Thread(target=in_one_trip)
+        thread.start()
+        assert sent.wait(5), "nothing came back yet"
+        assert not may_end.is_set()
+    assert may_end.wait(5)
+    thread.join()

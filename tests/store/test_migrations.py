@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 from alembic import command
@@ -117,6 +118,17 @@ def test_an_empty_database_and_an_unknown_version_are_refused_with_what_to_do(em
         tx.execute(text("UPDATE alembic_version SET version_num = 'from_the_future'"))
 
     with pytest.raises(WrongSchema, match="from_the_future.*update chordage"):
+        migrating.check(empty)
+
+
+@pytest.mark.parametrize(("ahead", "is_fine"), [(1, True), (2, False)])
+def test_the_schema_of_the_next_release_is_worked_with_and_that_of_the_one_after_it_is_not(empty, ahead, is_fine):
+    migrating.upgrade(empty)
+    version = f"{int(migrating.newest()) + ahead:04}"
+    with empty.write() as tx:
+        tx.execute(text(f"UPDATE alembic_version SET version_num = '{version}'"))
+
+    with nullcontext() if is_fine else pytest.raises(WrongSchema, match=f"{version}.*update chordage"):
         migrating.check(empty)
 
 

@@ -100,6 +100,7 @@ def upgrade() -> None:
         sa.Column("budget", sa.Integer(), nullable=True),
         sa.Column("served", sa.String(length=200), nullable=True),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_groups")),
+        sa.CheckConstraint("budget >= 0", name=op.f("ck_groups_budget_is_no_debt")),
     )
     op.create_table(
         "journal",
