@@ -39,9 +39,8 @@ _FULL = [
         "done_at", "parent_run", "parent_call", "root_run", "path",
     )
 ]  # fmt: skip
-_OF_RUN = [
-    runs.c[name] for name in ("reason", "code", "detail", "rounds", "input_tokens", "output_tokens", "cached_tokens")
-]
+_OF_RUN = [runs.c[name] for name in ("reason", "code", "rounds", "input_tokens", "output_tokens", "cached_tokens")]
+_WHY = func.coalesce(runs.c.detail, turns.c.detail).label("detail")  # its own, where it ended without a run
 _REPLY = journal.alias("reply")  # recorded together with the end of its run: that is the answer
 _ONE = Hot(
     select(
@@ -49,6 +48,7 @@ _ONE = Hot(
         *_FULL,
         turns.c.grp.label("group"),
         *_OF_RUN,
+        _WHY,
         _REPLY.c.body.label("last_reply"),
         journal.c.body.label("end"),
         case((QUEUED_TURNS, _QUEUED_UP_TO_HERE)).label("position"),

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from chordage.orchestrator import stages
+from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.errors import QueueFull
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
@@ -80,6 +80,7 @@ def test_the_oldest_gives_way_and_says_to_whom(world: World) -> None:
     dropped = world.row("turns", id=first)
     assert (dropped["status"], dropped["disposition"]) == ("done", "superseded")
     assert newest in dropped["detail"]
+    assert newest in views.turn(world.store, first).fate
     assert queued(world) == ["b", "c"]
     assert world.rows("outbox", turn_id=first)
     assert first in world.events.done
