@@ -71,7 +71,7 @@ class Mischief:
         if time.monotonic() < self._next or not all(worker.is_ready for worker in workers):
             return
         self._chance.choice(workers).kill()
-        self._next = time.monotonic() + self._chance.uniform(1.0, 2.0)
+        self._next = time.monotonic() + self._chance.uniform(0.5, 1.5)
         self.kills += 1
 
 
@@ -85,7 +85,7 @@ def test_five_hundred_turns_survive_random_kills(make_rig, database_url):
 
     for n in range(TURNS):
         tools = KINDS[n % len(KINDS)]
-        rig.submit(Plan(id=f"p{n}", rounds=bool(tools), tools=tools, latency=0.05), f"t{n % THREADS}")
+        rig.submit(Plan(id=f"p{n}", rounds=bool(tools), tools=tools, latency=0.25), f"t{n % THREADS}")
         mischief.go_on()
     rig.wait_until_done(150, meanwhile=mischief.go_on)
 
