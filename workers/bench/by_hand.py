@@ -63,6 +63,10 @@ class Chord:
         if text != "Here it is.":
             raise AssertionError(f"{name} ended with {text!r}")
 
+    @property
+    def database_url(self) -> str:
+        return self._ground.database_url
+
     def remember(self, thread: str, messages: int) -> None:
         self._histories[thread] = [{"role": "user", "text": REMARK}] * messages
 

@@ -13,7 +13,7 @@ from chordage.workers.fleet.member import Role
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ground:
-    """What contenders stand on. Each has a Redis database of its own; SQL is the same for all."""
+    """What contenders stand on. Each has a Redis database of its own, and each fleet of ours a database in SQL."""
 
     redis_url: str
     database_url: str
@@ -26,6 +26,10 @@ class Ground:
 class Contender(Protocol):
     name: str
     redis_number: int
+
+    @property
+    def database_url(self) -> str:
+        """In which it stores what it stores."""
 
     def prepare(self) -> Sequence[Role]:
         """Make what workers need, and say which to start."""

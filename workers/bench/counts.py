@@ -36,7 +36,7 @@ def count(contender: Contender, ground: Ground, *, turns: int = 10) -> Counts:
 def count_work(contender: Contender, ground: Ground, work: Callable[[], None], *, times: int) -> Counts:
     with RedisLedger(ground.redis_url, contender.redis_number) as redis:
         redis.start_over()
-        with sql_ledger(ground.database_url) as sql:
+        with sql_ledger(contender.database_url) as sql:
             for _ in range(times):
                 work()
             asked, stored = redis.settled(), sql.count()

@@ -19,6 +19,7 @@ from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept
 from chordage.workers.app import make_app
 from chordage.workers.bench import rooms
+from chordage.workers.bench.beside import database_beside
 from chordage.workers.bench.contender import Ground
 from chordage.workers.bootstrap import runtime_from
 from chordage.workers.fleet.environ import environment_of
@@ -42,11 +43,15 @@ class Engine:
         self.settings: Settings = load(
             room=room,
             state=room / ".chordage",
-            database_url=ground.database_url,
+            database_url=self.database_url,
             redis_url=f"{ground.redis_url}/{self.redis_number}",
             pool_size=max(4, ground.in_flight // 2),
             log_level="WARNING",
         )
+
+    @property
+    def database_url(self) -> str:
+        return self._ground.database_url
 
     def prepare(self) -> Sequence[Role]:
         store = Store(self.settings.database, pool_size=1)
@@ -111,6 +116,10 @@ class AllInOne(Engine):
 
     name = "chordage-all"
     redis_number = 4
+
+    @cached_property
+    def database_url(self) -> str:
+        return database_beside(self._ground.database_url, self.name)
 
     def _workers(self) -> list[Role]:
         pool = ("--pool", "threads" if self._ground.threads else "prefork")
