@@ -152,10 +152,10 @@ def test_four_tools_of_one_second_take_little_more_than_one(make_rig, database_u
 
 
 def test_a_tool_within_the_grace_is_finished_and_its_worker_ends_well(make_rig, migrated_database_url):
-    rig, leaving = _with_a_tool_in_hand(make_rig(migrated_database_url("sqlite"), lease=30, soft_shutdown=8), 5.0)
+    rig, leaving = _with_a_tool_in_hand(make_rig(migrated_database_url("sqlite"), lease=30, soft_shutdown=10), 7.0)
 
     leaving.process.send_signal(signal.SIGTERM)
-    assert leaving.process.wait(9) == 0
+    assert leaving.process.wait(11) == 0
     rig.wait_until_done()
 
     assert len(rig.ledger(what="tool", phase="begin")) == 1, "it was not run again"
