@@ -15,7 +15,7 @@ from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus
 from chordage.orchestrator.store import many
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import FLYING_CALLS, calls, has, runs
+from chordage.orchestrator.store.schema import FLYING_CALLS, STILL_FLYING, calls, has, runs
 from chordage.orchestrator.store.tx import Tx
 
 COLUMNS = [column for column in calls.c if column.name != "full_result"]
@@ -134,5 +134,5 @@ def is_behind(tx: Tx, call: Call) -> bool:
 
 def lost(tx: Tx, call_ids: Collection[str]) -> set[str]:
     """Which of these calls are no longer in flight."""
-    found = select(calls.c.id).where(calls.c.id.in_(call_ids), FLYING_CALLS)
+    found = select(calls.c.id).where(calls.c.id.in_(call_ids), STILL_FLYING)
     return set(call_ids) - set(tx.execute(found).scalars())

@@ -13,8 +13,9 @@ from chordage.orchestrator.core.suspending import SuspensionStatus, Why
 from chordage.orchestrator.store.schema import (
     ASKED_OF_PEOPLE,
     OPEN_SUSPENSIONS,
-    QUEUED_TURNS,
-    UNSETTLED_SUSPENSIONS,
+    QUEUED_IN_GROUP,
+    STILL_ASKED,
+    STILL_UNSETTLED,
     UNWANTED_TURNS,
     has,
     runs,
@@ -24,7 +25,7 @@ from chordage.orchestrator.store.schema import (
 from chordage.orchestrator.store.tx import Tx
 
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
-_OPEN = suspensions.c.why == Why.CHILD.value, OPEN_SUSPENSIONS
+_OF_CHILD = suspensions.c.why == Why.CHILD.value
 
 
 def count(tx: Tx, run_id: str, more: int) -> None:
@@ -34,7 +35,7 @@ def count(tx: Tx, run_id: str, more: int) -> None:
 
 def are_open(tx: Tx, run_id: str) -> bool:
     """Whether a child of this run has not answered yet."""
-    found = select(suspensions.c.id).where(suspensions.c.run_id == run_id, *_OPEN)
+    found = select(suspensions.c.id).where(suspensions.c.run_id == run_id, _OF_CHILD, STILL_ASKED)
     return tx.execute(found.limit(1)).first() is not None
 
 
@@ -47,19 +48,19 @@ def ask_people(tx: Tx, root_run: str) -> bool:
 
 def asked_by(tx: Tx, run_id: str) -> list[str]:
     """The calls of this run whose child has not answered yet, or whose answer was not used yet."""
-    asked = select(suspensions.c.call_id).where(
-        suspensions.c.run_id == run_id, suspensions.c.why == Why.CHILD.value, UNSETTLED_SUSPENSIONS
-    )
+    asked = select(suspensions.c.call_id).where(suspensions.c.run_id == run_id, _OF_CHILD, STILL_UNSETTLED)
     return list(tx.execute(asked).scalars())
 
 
 def question(tx: Tx, call_id: str) -> str | None:
     """The suspension that the child of this call answers, while nobody has."""
-    return tx.execute(select(suspensions.c.id).where(suspensions.c.call_id == call_id, *_OPEN)).scalar()
+    return tx.execute(
+        select(suspensions.c.id).where(suspensions.c.call_id == call_id, _OF_CHILD, OPEN_SUSPENSIONS)
+    ).scalar()
 
 
 def mark_answered(tx: Tx, suspension_id: str) -> bool:
-    moved = update(suspensions).where(suspensions.c.id == suspension_id, OPEN_SUSPENSIONS)
+    moved = update(suspensions).where(suspensions.c.id == suspension_id, STILL_ASKED)
     return tx.execute(moved.values(status=SuspensionStatus.DECIDED.value)).rowcount == 1
 
 
@@ -104,5 +105,5 @@ def of_calls(tx: Tx, call_ids: Collection[str]) -> list[dict[str, Any]]:
 
 def queued_below(tx: Tx, root_run: str) -> list[tuple[str, str]]:
     """Turns of a tree that have not started, each with its thread."""
-    found = select(turns.c.id, turns.c.thread_id).where(QUEUED_TURNS, turns.c.root_run == root_run)
+    found = select(turns.c.id, turns.c.thread_id).where(QUEUED_IN_GROUP, turns.c.root_run == root_run)
     return [(row.id, row.thread_id) for row in tx.execute(found.order_by(turns.c.due_at, turns.c.id))]

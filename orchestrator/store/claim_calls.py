@@ -12,7 +12,7 @@ from sqlalchemy import and_, bindparam, func, or_, update
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import CALL, OPEN_CALL, CallStatus, sources
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import FLYING_CALLS, calls, has
+from chordage.orchestrator.store.schema import STILL_FLYING, calls, has, still
 from chordage.orchestrator.store.tx import Tx
 
 
@@ -29,10 +29,10 @@ def close_calls(tx: Tx, run_id: str, *, code: str, content: str, now: datetime) 
 def claim_call(tx: Tx, call: Call, token: str, worker: str, *, now: datetime, lease_until: datetime) -> bool:
     """From here on a crash leaves evidence: the call is Running, by this token, until the lease is up."""
     abandoned = or_(calls.c.worker.is_(None), calls.c.lease_until < now)
-    stale = and_(has(calls.c.status, CallStatus.RUNNING), abandoned)
+    stale = and_(still(calls.c.status, CallStatus.RUNNING), abandoned)
     claimed = (
         update(calls)
-        .where(calls.c.id == call.id, or_(has(calls.c.status, *sources(CALL, CallStatus.RUNNING)), stale))
+        .where(calls.c.id == call.id, or_(still(calls.c.status, *sources(CALL, CallStatus.RUNNING)), stale))
         .values(
             status=CallStatus.RUNNING.value, claim_token=token, worker=worker, lease_until=lease_until,
             started_at=func.coalesce(calls.c.started_at, now),
@@ -45,7 +45,7 @@ _SETTLE = Hot(
     update(calls)
     .where(
         calls.c.id == bindparam("call"),
-        has(calls.c.status, *sources(CALL, CallStatus.FAILED)),
+        still(calls.c.status, *sources(CALL, CallStatus.FAILED)),
         or_(calls.c.claim_token.is_(None), calls.c.claim_token == bindparam("token")),
         # Whoever began before the call asked has nothing to say about what became of the answer.
         calls.c.suspension_id.is_not_distinct_from(bindparam("asked", type_=calls.c.suspension_id.type)),
@@ -68,7 +68,7 @@ def suspend_call(
         .where(
             calls.c.id == call.id,
             calls.c.suspension_id.is_not_distinct_from(call.suspension_id),
-            has(calls.c.status, *sources(CALL, CallStatus.SUSPENDED)),
+            still(calls.c.status, *sources(CALL, CallStatus.SUSPENDED)),
             or_(calls.c.claim_token.is_(None), calls.c.claim_token == token),
             *unrenewed,
         )
@@ -86,7 +86,7 @@ def park_behind(tx: Tx, call: Call) -> None:
         calls.c.run_id == call.run_id,
         calls.c.step == call.step,
         calls.c.place > call.place,
-        has(calls.c.status, CallStatus.NEW),
+        still(calls.c.status, CallStatus.NEW),
     )
     tx.execute(behind.values(lease_until=None))
 
@@ -98,7 +98,7 @@ def resume_call(
     changed = {} if arguments is None else {"arguments": arguments}
     resumed = (
         update(calls)
-        .where(calls.c.id == call_id, has(calls.c.status, *sources(CALL, CallStatus.RESUMING)))
+        .where(calls.c.id == call_id, still(calls.c.status, *sources(CALL, CallStatus.RESUMING)))
         .values(status=CallStatus.RESUMING.value, replayed_at=step, lease_until=lease_until, **changed)
     )
     return tx.execute(resumed).rowcount == 1
@@ -107,7 +107,7 @@ def resume_call(
 def unpark(tx: Tx, call_ids: Collection[str], *, step: int, lease_until: datetime) -> None:
     """Calls that stood behind a suspended one have their turn: somebody is sent for them."""
     freed = update(calls).where(
-        calls.c.id.in_(sorted(call_ids)), has(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_(None)
+        calls.c.id.in_(sorted(call_ids)), still(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_(None)
     )
     tx.execute(freed.values(replayed_at=step, lease_until=lease_until))
 
@@ -118,7 +118,7 @@ def answer_call(
     """The decision alone settles the call."""
     settled = (
         update(calls)
-        .where(calls.c.id == call_id, has(calls.c.status, *sources(CALL, status)))
+        .where(calls.c.id == call_id, still(calls.c.status, *sources(CALL, status)))
         .values(
             status=status.value, code=code, content=content, ended_at=now, lease_until=None, claim_token=None,
             replayed_at=step,
@@ -136,7 +136,7 @@ def supply_result(tx: Tx, call: Call, *, status: CallStatus, code: str, content:
     """The consumer gives the result. Whoever is carrying the call out finds that it is settled: the first counts."""
     supplied = (
         update(calls)
-        .where(calls.c.id == call.id, has(calls.c.status, *sources(CALL, status)))
+        .where(calls.c.id == call.id, still(calls.c.status, *sources(CALL, status)))
         .values(
             status=status.value, code=code, content=content, ended_at=now, lease_until=None, claim_token=None,
         )
@@ -146,7 +146,7 @@ def supply_result(tx: Tx, call: Call, *, status: CallStatus, code: str, content:
 
 def close_some(tx: Tx, call_ids: Collection[str], *, code: str, content: str, now: datetime) -> None:
     """Calls that nobody wants any more."""
-    cancellable = has(calls.c.status, *sources(CALL, CallStatus.CANCELLED))
+    cancellable = still(calls.c.status, *sources(CALL, CallStatus.CANCELLED))
     closed = update(calls).where(calls.c.id.in_(sorted(call_ids)), cancellable)
     tx.execute(
         closed.values(status=CallStatus.CANCELLED.value, code=code, content=content, ended_at=now, lease_until=None)
@@ -178,13 +178,13 @@ def settle_call(tx: Tx, call: Call, token: str | None, outcome: Outcome) -> bool
 def release_call(tx: Tx, call_id: str, token: str | None, worker: str, now: datetime) -> None:
     """A call that may run again elsewhere at once. Without a token, the heartbeat held it in the worker's name."""
     ours = calls.c.claim_token == token if token else and_(calls.c.claim_token.is_(None), calls.c.worker == worker)
-    freed = update(calls).where(calls.c.id == call_id, ours, has(calls.c.status, *sorted(OPEN_CALL)))
+    freed = update(calls).where(calls.c.id == call_id, ours, still(calls.c.status, *sorted(OPEN_CALL)))
     tx.execute(freed.values(claim_token=None, worker=None, lease_until=now))
 
 
 def count_call_crash(tx: Tx, call_id: str, lease_until: datetime) -> None:
     """As count_crash, for a call."""
-    crashed = update(calls).where(calls.c.id == call_id, FLYING_CALLS)
+    crashed = update(calls).where(calls.c.id == call_id, STILL_FLYING)
     tx.execute(crashed.values(expiries=calls.c.expiries + 1, claim_token=None, worker=None, lease_until=lease_until))
 
 
@@ -206,7 +206,7 @@ def renew_calls(
     ours = or_(calls.c.claim_token.is_(None), calls.c.claim_token.in_(sorted(tokens)))
     tx.execute(
         update(calls)
-        .where(calls.c.id.in_(sorted(held)), has(calls.c.status, CallStatus.NEW, CallStatus.RUNNING), ours)
+        .where(calls.c.id.in_(sorted(held)), still(calls.c.status, CallStatus.NEW, CallStatus.RUNNING), ours)
         .values(
             status=CallStatus.RUNNING.value, lease_until=lease_until, worker=worker,
             started_at=func.coalesce(calls.c.started_at, now),
@@ -217,12 +217,12 @@ def renew_calls(
 def renew_waiting_calls(tx: Tx, behind: Collection[str], *, lease_until: datetime) -> None:
     """Calls that wait behind another in a batch are not lost, and rescue need not send them. A parked one stays so."""
     waiting = update(calls).where(
-        calls.c.id.in_(sorted(behind)), has(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_not(None)
+        calls.c.id.in_(sorted(behind)), still(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_not(None)
     )
     tx.execute(waiting.values(lease_until=lease_until))
 
 
 def note_progress(tx: Tx, call_id: str, text: str) -> None:
     tx.execute(
-        update(calls).where(calls.c.id == call_id, has(calls.c.status, *sorted(OPEN_CALL))).values(progress=text)
+        update(calls).where(calls.c.id == call_id, still(calls.c.status, *sorted(OPEN_CALL))).values(progress=text)
     )

@@ -9,7 +9,7 @@ from sqlalchemy import Update, update
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
-from chordage.orchestrator.store.schema import RUNNING_RUNS, has, runs
+from chordage.orchestrator.store.schema import STILL_RUNNING, runs, still
 from chordage.orchestrator.store.tx import Tx
 
 _FREE = {"claim_token": None, "claim_worker": None, "resends": 0, "expiries": 0}
@@ -20,7 +20,7 @@ def hold_again(tx: Tx, run: Run, *, to: tuple[int, Phase], now: datetime) -> boo
     step, phase = to
     held = (
         update(runs)
-        .where(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.step == run.step, RUNNING_RUNS)
+        .where(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.step == run.step, STILL_RUNNING)
         .values(
             status=RunStatus.WAITING.value, reason=Reason.HELD.value, step=step, phase=phase.value, lease_until=None,
             rested_since=now, **_FREE,
@@ -34,7 +34,7 @@ def _held(run: Run) -> Update:
         runs.c.id == run.id,
         runs.c.epoch == run.epoch,
         runs.c.step == run.step,
-        has(runs.c.status, RunStatus.WAITING),
+        still(runs.c.status, RunStatus.WAITING),
         runs.c.reason == Reason.HELD.value,
     )
 
@@ -71,7 +71,7 @@ def go_on_with_news(tx: Tx, run: Run, *, lease_until: datetime) -> bool:
     """Something was put behind what the run stands at; the model is asked at the next step."""
     moved = (
         update(runs)
-        .where(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.step == run.step, RUNNING_RUNS)
+        .where(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.step == run.step, STILL_RUNNING)
         .values(
             step=run.step + 1, phase=Phase.INFERENCE.value, replay_from=None, lease_until=lease_until, **_FREE,
         )

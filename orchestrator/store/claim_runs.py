@@ -14,7 +14,7 @@ from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RUN, RunStatus, sources
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import RUNNING_RUNS, has, runs
+from chordage.orchestrator.store.schema import STILL_RUNNING, has, runs, still
 from chordage.orchestrator.store.tx import Tx
 
 
@@ -29,7 +29,7 @@ def _stands_at(step: ColumnElement[int]) -> ColumnElement[bool]:
 _MOVE = update(runs).where(
     runs.c.id == bindparam("run"),
     runs.c.epoch == bindparam("of_epoch"),
-    RUNNING_RUNS,
+    STILL_RUNNING,
     _stands_at(bindparam("at_step", type_=runs.c.step.type)),
     or_(runs.c.claim_token.is_(None), runs.c.claim_token == bindparam("token")),
 )
@@ -164,12 +164,12 @@ def hold(tx: Tx, at: Position, *, to: int, kept: Ending | None, usage: Usage, no
 def keep(tx: Tx, run_id: str, ending: Ending) -> None:
     """With what the run ends once its round is settled."""
     kept = {"kept_reason": ending.reason.value, "kept_code": ending.code, "kept_detail": ending.detail}
-    tx.execute(update(runs).where(runs.c.id == run_id, RUNNING_RUNS).values(kept))
+    tx.execute(update(runs).where(runs.c.id == run_id, STILL_RUNNING).values(kept))
 
 
 def wake_run(tx: Tx, run: Run, *, rested_ms: int, lease_until: datetime) -> bool:
     """A decision is there: the run goes on where it rested."""
-    woken = update(runs).where(runs.c.id == run.id, has(runs.c.status, RunStatus.WAITING))
+    woken = update(runs).where(runs.c.id == run.id, still(runs.c.status, RunStatus.WAITING))
     values = {
         "status": RunStatus.RUNNING.value, "reason": None, "lease_until": lease_until, "resends": 0,
         "rested_ms": rested_ms, "rested_since": None,
@@ -186,7 +186,7 @@ def open_replay(tx: Tx, run: Run, *, to: int, replay_from: int, lease_until: dat
     """A step in which calls are carried out again; with `to` the step it is at, they join the round that is out."""
     opened = (
         update(runs)
-        .where(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.step == run.step, RUNNING_RUNS)
+        .where(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.step == run.step, STILL_RUNNING)
         .values(
             step=to, phase=Phase.REPLAY.value if to != run.step else runs.c.phase, replay_from=replay_from,
             lease_until=lease_until, **_CLEAN,
@@ -199,7 +199,7 @@ def end_run(tx: Tx, run: Run, ending: Ending, now: datetime) -> bool:
     """The run ends from outside, wherever it stands; the new epoch turns everybody away who still works on it."""
     ended = (
         update(runs)
-        .where(runs.c.id == run.id, runs.c.epoch == run.epoch, has(runs.c.status, *sources(RUN, RunStatus.DONE)))
+        .where(runs.c.id == run.id, runs.c.epoch == run.epoch, still(runs.c.status, *sources(RUN, RunStatus.DONE)))
         .values(
             status=RunStatus.DONE.value, reason=ending.reason.value, code=ending.code, detail=ending.detail,
             ended_at=now, epoch=runs.c.epoch + 1, lease_until=None, claim_token=None, claim_worker=None,
@@ -216,7 +216,7 @@ def claim_run(tx: Tx, run: Run, token: str, worker: str, lease_until: datetime, 
             runs.c.id == run.id,
             runs.c.epoch == run.epoch,
             runs.c.step == run.step,
-            RUNNING_RUNS,
+            STILL_RUNNING,
             or_(runs.c.claim_token.is_(None), runs.c.lease_until < now),
         )
         .values(claim_token=token, claim_worker=worker, lease_until=lease_until)
@@ -232,7 +232,7 @@ def unclaim_run(tx: Tx, run_id: str, token: str, lease_until: datetime) -> None:
 
 def count_crash(tx: Tx, run: Run, lease_until: datetime) -> None:
     """The work on this step ended in a way nobody foresaw: that counts like the death of a worker."""
-    crashed = update(runs).where(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.step == run.step, RUNNING_RUNS)
+    crashed = update(runs).where(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.step == run.step, STILL_RUNNING)
     tx.execute(
         crashed.values(expiries=runs.c.expiries + 1, claim_token=None, claim_worker=None, lease_until=lease_until)
     )
@@ -256,6 +256,6 @@ def renew_runs(
         ids = sorted(run_id for run_id, of in held if of == epoch)
         tx.execute(
             update(runs)
-            .where(runs.c.id.in_(ids), runs.c.epoch == epoch, RUNNING_RUNS, ours)
+            .where(runs.c.id.in_(ids), runs.c.epoch == epoch, STILL_RUNNING, ours)
             .values(lease_until=lease_until, claim_worker=worker)
         )

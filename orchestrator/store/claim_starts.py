@@ -23,7 +23,7 @@ from chordage.orchestrator.core.status import RunStatus, TurnStatus
 from chordage.orchestrator.store import journal, ring
 from chordage.orchestrator.store.hot import Hot, Sent
 from chordage.orchestrator.store.ring import Place
-from chordage.orchestrator.store.schema import STEERING_TURNS, groups, runs, turns
+from chordage.orchestrator.store.schema import STEERING_TURNS, groups, runs, still, turns
 from chordage.orchestrator.store.schema import journal as journal_table
 from chordage.orchestrator.store.tx import Store, Tx
 
@@ -34,7 +34,7 @@ _STARTED = {
     "run_id": bindparam("run"),
     "started_at": bindparam("now"),
 }
-_IS_DUE = update(turns).where(turns.c.id == bindparam("turn_id"), ring.may_start(turns)).values(_STARTED)
+_IS_DUE = update(turns).where(turns.c.id == bindparam("turn_id"), ring.may_start(turns, still)).values(_STARTED)
 _START = {
     Place.FITS: Hot(_IS_DUE.where(ring.ALL_FIT)),
     Place.ALONE: Hot(_IS_DUE.where(ring.IS_ROOM)),

@@ -15,7 +15,7 @@ from sqlalchemy import and_, case, or_, select, update
 from chordage.orchestrator.core.errors import IllegalTransition
 from chordage.orchestrator.core.records import Run, Turn
 from chordage.orchestrator.core.status import Disposition, TurnStatus
-from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, STEERING_TURNS, has, runs, turns
+from chordage.orchestrator.store.schema import STEERING_TURNS, STILL_OPEN, has, in_line, runs, turns
 from chordage.orchestrator.store.turns import COLUMNS, from_row
 from chordage.orchestrator.store.tx import Tx
 
@@ -24,7 +24,7 @@ IN_FRONT = -1  # of every rank that a group has
 
 def address(tx: Tx, run_id: str) -> bool:
     """A message waits for this run: it does not end of itself before it has looked."""
-    addressed = update(runs).where(runs.c.id == run_id, OPEN_RUNS).values(steers=1)
+    addressed = update(runs).where(runs.c.id == run_id, STILL_OPEN).values(steers=1)
     return tx.execute(addressed).rowcount == 1
 
 
@@ -77,7 +77,7 @@ def step_in_front(tx: Tx, thread_id: str, turn_id: str) -> None:
     is_it = turns.c.id == turn_id
     moved = (
         update(turns)
-        .where(turns.c.thread_id == thread_id, QUEUED_TURNS, or_(is_it, and_(~is_it, has(turns.c.ready, 1, 2))))
+        .where(turns.c.thread_id == thread_id, in_line(turns), or_(is_it, and_(~is_it, has(turns.c.ready, 1, 2))))
         .values(rank=case((is_it, IN_FRONT), else_=turns.c.rank), ready=0)
     )
     tx.execute(moved)

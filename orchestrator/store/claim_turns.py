@@ -14,14 +14,25 @@ from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, RUNNING_RUNS, groups, has, runs, threads, turns
+from chordage.orchestrator.store.schema import (
+    OPEN_RUNS,
+    RUNNING_RUNS,
+    STILL_QUEUED,
+    groups,
+    has,
+    in_line,
+    runs,
+    still,
+    threads,
+    turns,
+)
 from chordage.orchestrator.store.tx import Tx
 
 _NEXT = turns.alias("next")
 _LATER = _NEXT.c.not_before > bindparam("now")
 _NEXT_IN_LINE = (
     select(_NEXT.c.id)
-    .where(_NEXT.c.thread_id == bindparam("thread"), has(_NEXT.c.status, TurnStatus.QUEUED))
+    .where(_NEXT.c.thread_id == bindparam("thread"), in_line(_NEXT))
     .order_by(case((_LATER, 1), else_=0), case((_LATER, _NEXT.c.not_before)), _NEXT.c.rank, _NEXT.c.arrival)
     .limit(1)
     .scalar_subquery()
@@ -40,9 +51,10 @@ _ALLOWED = func.coalesce(
 # Only while the budget is spent does anybody wait whose own wake-up has come and gone.
 _WAS_FULL = _BESIDE_IT + 1 >= _ALLOWED
 _IS_IT = turns.c.id == bindparam("turn_id")
+_IS_OPEN = still(turns.c.status, *sources(TURN, TurnStatus.DONE))
 _END = Hot(
     update(turns)
-    .where(or_(and_(_IS_IT, has(turns.c.status, *sources(TURN, TurnStatus.DONE))), turns.c.id == _NEXT_IN_LINE))
+    .where(turns.c.id.in_([bindparam("turn_id"), _NEXT_IN_LINE]), or_(~_IS_IT, _IS_OPEN))
     .values(
         status=case((_IS_IT, TurnStatus.DONE.value), else_=turns.c.status),
         disposition=case((_IS_IT, bindparam("how")), else_=turns.c.disposition),
@@ -128,7 +140,7 @@ def end_queued(
         tx.execute(select(runs.c.id).where(runs.c.id == parent_run).with_for_update())
     ended = (
         update(turns)
-        .where(turns.c.id == turn_id, QUEUED_TURNS)
+        .where(turns.c.id == turn_id, STILL_QUEUED)
         .values(
             status=TurnStatus.DONE.value, disposition=disposition.value, detail=detail, into_turn=into, done_at=now,
             ready=0,

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, func, select, text, update
 
 from chordage.orchestrator.core.delivering import DeliveryStatus
-from chordage.orchestrator.store.schema import PENDING_DELIVERIES, has, outbox
+from chordage.orchestrator.store.schema import PENDING_DELIVERIES, STILL_PENDING, has, in_line_of_deliveries, outbox
 from chordage.orchestrator.store.tx import Tx
 
 WINDOW = 50  # due rows of one receiver that are looked at
@@ -105,7 +105,7 @@ def claim(
         return Claimed(deliveries=[], put_off=len(behind))
     claimed = (
         update(outbox)
-        .where(outbox.c.id.in_(heads), PENDING_DELIVERIES)
+        .where(outbox.c.id.in_(heads), STILL_PENDING)
         .values(claim_token=token, claim_worker=worker, next_at=until, attempts=outbox.c.attempts + 1)
         .returning(*_FIELDS)
     )
@@ -131,9 +131,7 @@ def _first_of_threads(tx: Tx, seen: Sequence[tuple[int, str]]) -> dict[str, int]
         return {}
     one_of_each = {thread: number for number, thread in seen}
     line = outbox.alias("line")
-    first = select(func.min(line.c.id)).where(
-        has(line.c.status, DeliveryStatus.PENDING), line.c.thread_id == outbox.c.thread_id
-    )
+    first = select(func.min(line.c.id)).where(in_line_of_deliveries(line), line.c.thread_id == outbox.c.thread_id)
     found = tx.execute(
         select(outbox.c.thread_id, first.scalar_subquery()).where(outbox.c.id.in_(sorted(one_of_each.values())))
     )
@@ -149,7 +147,7 @@ def settle(
     times = {DeliveryStatus.SENT: {"sent_at": now}, DeliveryStatus.DEAD: {"dead_at": now}}.get(status, {})
     settled = (
         update(outbox)
-        .where(outbox.c.id == one.id, outbox.c.claim_token == one.claim_token, PENDING_DELIVERIES)
+        .where(outbox.c.id == one.id, outbox.c.claim_token == one.claim_token, STILL_PENDING)
         .values(status=status.value, claim_token=None, claim_worker=None, next_at=next_at, error=error, **times)
     )
     if tx.execute(settled).rowcount == 0:
@@ -162,7 +160,7 @@ def settle(
 def _wake_the_next(tx: Tx, one: Delivery, now: datetime) -> None:
     following = (
         select(outbox.c.id)
-        .where(PENDING_DELIVERIES, outbox.c.thread_id == one.thread_id, outbox.c.id > one.id)
+        .where(in_line_of_deliveries(outbox), outbox.c.thread_id == one.thread_id, outbox.c.id > one.id)
         .order_by(outbox.c.id)
         .limit(1)
         .scalar_subquery()

@@ -21,7 +21,13 @@ BUSY_MS = 30_000
 NOTICE_A_LOST_HOST = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000,
 }  # fmt: skip
-POSTGRES_OPTIONS = "-c lock_timeout=20s -c statement_timeout=60s -c idle_in_transaction_session_timeout=60s"
+LIMITS = {"lock_timeout": "20s", "statement_timeout": "60s", "idle_in_transaction_session_timeout": "60s"}
+# Every statement is written as a way along indexes. While a table is small PostgreSQL would rather read all of it, and
+# it keeps the plan of a prepared statement when the table has grown: ADR 34.
+ALONG_INDEXES = dict.fromkeys(
+    ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "enable_material"), "off"
+)
+POSTGRES_OPTIONS = " ".join(f"-c {name}={value}" for name, value in {**LIMITS, **ALONG_INDEXES}.items())
 
 
 def make_engine(url: str, *, pool_size: int = 4, plain: bool = False) -> Engine:
@@ -90,6 +96,7 @@ def _postgres(url: URL, pool_size: int, *, plain: bool) -> Engine:
             pool_size=pool_size,
             max_overflow=2,
             pool_timeout=60,
+            pool_use_lifo=True,
             **how,
             connect_args={"options": POSTGRES_OPTIONS, "connect_timeout": 5, **NOTICE_A_LOST_HOST},
         )

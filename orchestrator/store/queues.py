@@ -8,7 +8,7 @@ from __future__ import annotations
 from sqlalchemy import func, select, tuple_
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, groups, runs, threads, turns
+from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_IN_GROUP, groups, in_line, runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 
 
@@ -18,7 +18,7 @@ def lock(tx: Tx, group: Group) -> None:
 
 
 def is_full(tx: Tx, group: Group, bound: int) -> bool:
-    queued = select(turns.c.id).where(QUEUED_TURNS, turns.c.grp == group.value).limit(bound).subquery()
+    queued = select(turns.c.id).where(QUEUED_IN_GROUP, turns.c.grp == group.value).limit(bound).subquery()
     return int(tx.execute(select(func.count()).select_from(queued)).scalar_one()) >= bound
 
 
@@ -32,7 +32,7 @@ def oldest(tx: Tx, group: Group) -> str | None:
     found = (
         select(turns.c.id, turns.c.thread_id, turns.c.queued_at)
         .join(threads, threads.c.id == turns.c.thread_id)
-        .where(QUEUED_TURNS, turns.c.grp == group.value, turns.c.parent_call.is_(None))
+        .where(QUEUED_IN_GROUP, turns.c.grp == group.value, turns.c.parent_call.is_(None))
         .order_by(turns.c.queued_at, turns.c.id)
         .limit(1)
         .with_for_update(of=threads, skip_locked=True)
@@ -56,7 +56,7 @@ def _holds_run(tx: Tx, thread_id: str) -> bool:
 
 def newest_of(tx: Tx, group: Group, thread_id: str) -> str | None:
     found = select(turns.c.id).where(
-        QUEUED_TURNS, turns.c.thread_id == thread_id, turns.c.grp == group.value, turns.c.parent_call.is_(None)
+        in_line(turns), turns.c.thread_id == thread_id, turns.c.grp == group.value, turns.c.parent_call.is_(None)
     )
     turn_id: str | None = tx.execute(found.order_by(turns.c.arrival.desc()).limit(1)).scalar()
     return turn_id

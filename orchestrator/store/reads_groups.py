@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import RowMapping, case, func, select, update
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store.schema import QUEUED_TURNS, RUNNING_RUNS, groups, runs, turns
+from chordage.orchestrator.store.schema import QUEUED_IN_GROUP, RUNNING_RUNS, groups, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 COUNTED = 10_000  # at most; of more is said that there are more
@@ -40,7 +40,7 @@ def queued(tx: Tx, group: Group, now: datetime) -> Sequence[Row]:
     """By tenant, among those that came first; and since when the oldest is due."""
     first = (
         select(turns.c.tenant, turns.c.due_at)
-        .where(QUEUED_TURNS, turns.c.grp == group.value)
+        .where(QUEUED_IN_GROUP, turns.c.grp == group.value)
         .order_by(turns.c.queued_at, turns.c.id)
         .limit(COUNTED)
         .subquery()

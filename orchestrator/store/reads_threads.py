@@ -8,20 +8,15 @@ from datetime import datetime
 from sqlalchemy import RowMapping, and_, func, select, tuple_
 
 from chordage.orchestrator.core.records import NOTES, Call, Checkpoint
-from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.calls import COLUMNS as CALL_COLUMNS
 from chordage.orchestrator.store.calls import from_row as call_from_row
 from chordage.orchestrator.store.journal import STANDS
-from chordage.orchestrator.store.schema import OPEN_RUNS, calls, has, journal, runs, threads, turns
+from chordage.orchestrator.store.schema import OPEN_RUNS, calls, in_line, journal, runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 
 Row = RowMapping
 
-_QUEUED = (
-    select(func.count())
-    .where(turns.c.thread_id == threads.c.id, has(turns.c.status, TurnStatus.QUEUED))
-    .scalar_subquery()
-)
+_QUEUED = select(func.count()).where(turns.c.thread_id == threads.c.id, in_line(turns)).scalar_subquery()
 _LAST_FACT = (
     select(journal.c.at)
     .where(journal.c.thread_id == threads.c.id, journal.c.kind.not_in([note.value for note in NOTES]))

@@ -10,7 +10,16 @@ from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, case,
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_TURNS, has, journal, runs, turns
+from chordage.orchestrator.store.schema import (
+    OPEN_RUNS,
+    QUEUED_IN_GROUP,
+    STILL_QUEUED,
+    has,
+    in_line,
+    journal,
+    runs,
+    turns,
+)
 from chordage.orchestrator.store.tx import Tx
 
 Row = RowMapping
@@ -22,7 +31,7 @@ _QUEUED_UP_TO_HERE = (
     select(func.count())
     .where(
         _AHEAD.c.thread_id == turns.c.thread_id,
-        has(_AHEAD.c.status, TurnStatus.QUEUED),
+        in_line(_AHEAD),
         or_(
             _AHEAD.c.rank < turns.c.rank,
             and_(_AHEAD.c.rank == turns.c.rank, _AHEAD.c.arrival <= turns.c.arrival),
@@ -41,7 +50,19 @@ _FULL = [
 ]  # fmt: skip
 _OF_RUN = [runs.c[name] for name in ("reason", "code", "rounds", "input_tokens", "output_tokens", "cached_tokens")]
 _WHY = func.coalesce(runs.c.detail, turns.c.detail).label("detail")  # its own, where it ended without a run
-_REPLY = journal.alias("reply")  # recorded together with the end of its run: that is the answer
+_REPLY = journal.alias("reply")
+# Recorded together with the end of its run: that is the answer. A value, and not a join: PostgreSQL would go through
+# the replies of all runs while it believes that there are few.
+_ANSWER = (
+    select(_REPLY.c.body)
+    .where(
+        _REPLY.c.run_id == turns.c.run_id,
+        _REPLY.c.step == journal.c.step,
+        has(_REPLY.c.kind, Checkpoint.ASSISTANT_TURN),
+    )
+    .correlate(turns, journal)
+    .scalar_subquery()
+)
 _ONE = Hot(
     select(
         _TURN_ID,
@@ -49,20 +70,12 @@ _ONE = Hot(
         turns.c.grp.label("group"),
         *_OF_RUN,
         _WHY,
-        _REPLY.c.body.label("last_reply"),
+        _ANSWER.label("last_reply"),
         journal.c.body.label("end"),
-        case((QUEUED_TURNS, _QUEUED_UP_TO_HERE)).label("position"),
+        case((STILL_QUEUED, _QUEUED_UP_TO_HERE)).label("position"),
     )
     .outerjoin(runs, runs.c.id == turns.c.run_id)
     .outerjoin(journal, and_(journal.c.run_id == turns.c.run_id, has(journal.c.kind, Checkpoint.RUN_FINISHED)))
-    .outerjoin(
-        _REPLY,
-        and_(
-            _REPLY.c.run_id == journal.c.run_id,
-            _REPLY.c.step == journal.c.step,
-            has(_REPLY.c.kind, Checkpoint.ASSISTANT_TURN),
-        ),
-    )
     .where(turns.c.id == bindparam("turn_id"))
 )
 _LINE = select(
@@ -124,7 +137,7 @@ def _stands(status: TurnStatus) -> ColumnElement[bool]:
     """The few that are open are found by their partial indexes, however many are done."""
     match status:
         case TurnStatus.QUEUED:
-            return QUEUED_TURNS
+            return QUEUED_IN_GROUP
         case TurnStatus.ACTIVE:
             opened = turns.c.id.in_(select(runs.c.turn_id).where(OPEN_RUNS))
             return and_(has(turns.c.status, status), opened)

@@ -12,6 +12,7 @@ before, so the first has budget kept for it until it has started.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -22,7 +23,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    exists,
     func,
     literal,
     or_,
@@ -35,7 +35,7 @@ from sqlalchemy.sql.selectable import CTE
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import OPEN_RUNS, READY_TURNS, RUNNING_RUNS, groups, has, runs, turns
+from chordage.orchestrator.store.schema import OPEN_RUNS, RUNNING_RUNS, STILL_QUEUED, groups, has, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 
@@ -52,18 +52,24 @@ _GROUP: BindParameter[str] = bindparam("group")
 _NOW: BindParameter[datetime] = bindparam("now")
 
 
-def may_start(turn: Any) -> ColumnElement[bool]:
+def may_start(turn: Any, guard: Callable[..., ColumnElement[bool]] = has) -> ColumnElement[bool]:
     """Ready, due, not too late, and nothing is open on its thread: a turn of higher rank may have overtaken it there.
 
-    Without `not_before` it is due as soon as it is seen, whatever the clocks of two hosts say.
+    Without `not_before` it is due as soon as it is seen, whatever the clocks of two hosts say. `guard`: `still` of a
+    turn that is found by its id.
     """
     return and_(
-        has(turn.c.status, TurnStatus.QUEUED),
+        guard(turn.c.status, TurnStatus.QUEUED),
         has(turn.c.ready, 1),
         or_(turn.c.not_before.is_(None), turn.c.not_before <= _NOW),
         or_(turn.c.deadline.is_(None), turn.c.deadline > _NOW),
-        ~exists().where(runs.c.thread_id == turn.c.thread_id, OPEN_RUNS).correlate(turn),
+        _open_on(turn).is_(None),
     )
+
+
+def _open_on(turn: Any) -> Any:
+    """A value, and not an EXISTS: PostgreSQL would make a join of that, with all runs that are open in the fleet."""
+    return select(runs.c.id).where(runs.c.thread_id == turn.c.thread_id, OPEN_RUNS).correlate(turn).scalar_subquery()
 
 
 def _tenant(*where: ColumnElement[bool], behind: Any = None) -> Any:
@@ -204,7 +210,13 @@ def nudge(tx: Tx, among: list[str], now: datetime) -> list[tuple[str, str]]:
     """Those of them whose wake-up may have got lost; each is asked for less and less often the longer it waits."""
     due = (
         select(turns.c.id, turns.c.due_at)
-        .where(turns.c.id.in_(among), READY_TURNS, turns.c.due_at <= now - A_MOMENT, turns.c.nudge_at <= now)
+        .where(
+            turns.c.id.in_(among),
+            STILL_QUEUED,
+            has(turns.c.ready, 1),
+            turns.c.due_at <= now - A_MOMENT,
+            turns.c.nudge_at <= now,
+        )
         .order_by(turns.c.id)
         .with_for_update(skip_locked=True)
     )
@@ -213,7 +225,7 @@ def nudge(tx: Tx, among: list[str], now: datetime) -> list[tuple[str, str]]:
     for turn_id, due_at in found.items():
         moved = (
             update(turns)
-            .where(turns.c.id == turn_id, READY_TURNS)
+            .where(turns.c.id == turn_id, STILL_QUEUED, has(turns.c.ready, 1))
             .values(nudge_at=now + min(max(now - due_at, NUDGE), SELDOM))
         )
         thread_id = tx.execute(moved.returning(turns.c.thread_id)).scalar()

@@ -16,14 +16,14 @@ from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.hot import Hot, Row
-from chordage.orchestrator.store.schema import FLYING_CALLS, OPEN_RUNS, RUNNING_RUNS, calls, runs
+from chordage.orchestrator.store.schema import OPEN_RUNS, RUNNING_RUNS, STILL_FLYING, STILL_RUNNING, calls, runs
 from chordage.orchestrator.store.tx import Tx
 
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 
 in_flight = (
     select(func.count())
-    .where(calls.c.run_id == runs.c.id, calls.c.step >= func.coalesce(runs.c.replay_from, runs.c.step), FLYING_CALLS)
+    .where(calls.c.run_id == runs.c.id, calls.c.step >= func.coalesce(runs.c.replay_from, runs.c.step), STILL_FLYING)
     .scalar_subquery()
     .label("in_flight")
 )
@@ -88,6 +88,6 @@ def expired(tx: Tx, now: datetime, limit: int, among: Collection[str] | None = N
 def lost(tx: Tx, held: Collection[tuple[str, int]]) -> set[str]:
     """Which of these runs are no longer running under the epoch we hold them by."""
     ids = [run_id for run_id, _ in held]
-    found = select(runs.c.id, runs.c.epoch).where(runs.c.id.in_(ids), RUNNING_RUNS)
+    found = select(runs.c.id, runs.c.epoch).where(runs.c.id.in_(ids), STILL_RUNNING)
     running = {(row.id, row.epoch) for row in tx.execute(found)}
     return {run_id for run_id, epoch in held if (run_id, epoch) not in running}

@@ -61,6 +61,14 @@ def has(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[boo
     return column == listed[0] if len(listed) == 1 else column.in_(listed)
 
 
+def still(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[bool]:
+    """As `has`, of a row that is found by its key: no index answers this. PostgreSQL keeps the plan of a statement it
+    has prepared. While a partial index is empty, going through all of it is as cheap as looking up one key, and the
+    plan that was made then goes through all of it still when a hundred thousand have come.
+    """
+    return has(column.concat(literal_column("''")), *values)
+
+
 UNSETTLED = frozenset({SuspensionStatus.OPEN, SuspensionStatus.DECIDED})
 
 Id = String(200)
@@ -185,17 +193,19 @@ _ASLEEP = text("status = 'queued' AND ready = 2")
 Index("ix_turns_asleep", turns.c.due_at, sqlite_where=_ASLEEP, postgresql_where=_ASLEEP)
 _BEHIND = text("status = 'queued' AND ready = 0")
 Index("ix_turns_behind", turns.c.nudge_at, sqlite_where=_BEHIND, postgresql_where=_BEHIND)
-_QUEUED = text("status = 'queued'")
+# Of those that are queued, the line of a thread and the queue of a group. Each says more than it needs to, and it alone
+# is said by the statements that are meant to use it: while both are empty they are alike to PostgreSQL, as in `still`.
+_IN_LINE = text("status = 'queued' AND arrival >= 0")
 Index(
     "ix_turns_line",
     turns.c.thread_id,
     turns.c.rank,
     turns.c.arrival,
-    sqlite_where=_QUEUED,
-    postgresql_where=_QUEUED,
+    sqlite_where=_IN_LINE,
+    postgresql_where=_IN_LINE,
 )
-# Of a group as a whole: how many are queued in it, and which is the oldest.
-Index("ix_turns_queue", turns.c.grp, turns.c.queued_at, turns.c.id, sqlite_where=_QUEUED, postgresql_where=_QUEUED)
+_IN_QUEUE = text("status = 'queued' AND rank >= 0")
+Index("ix_turns_queue", turns.c.grp, turns.c.queued_at, turns.c.id, sqlite_where=_IN_QUEUE, postgresql_where=_IN_QUEUE)
 _STEERING = text("status = 'queued' AND steers = 1")
 Index(
     "ix_turns_steering",
@@ -364,7 +374,7 @@ Index(
     sqlite_where=_UNSETTLED,
     postgresql_where=_UNSETTLED,
 )
-Index("ix_suspensions_run", suspensions.c.run_id, sqlite_where=_UNSETTLED, postgresql_where=_UNSETTLED)
+Index("ix_suspensions_run", suspensions.c.run_id)
 _ASKED = text("status = 'open' AND why <> 'child'")
 Index(
     "ix_suspensions_inbox",
@@ -491,6 +501,7 @@ outbox = Table(
     sqlite_autoincrement=True,
 )
 _PENDING = text("status = 'pending'")
+_PENDING_IN_LINE = text("status = 'pending' AND attempts >= 0")  # says more than it needs to, as that of turns
 Index(
     "ix_outbox_due",
     outbox.c.receiver,
@@ -499,7 +510,13 @@ Index(
     sqlite_where=_PENDING,
     postgresql_where=_PENDING,
 )
-Index("ix_outbox_line", outbox.c.thread_id, outbox.c.id, sqlite_where=_PENDING, postgresql_where=_PENDING)
+Index(
+    "ix_outbox_line",
+    outbox.c.thread_id,
+    outbox.c.id,
+    sqlite_where=_PENDING_IN_LINE,
+    postgresql_where=_PENDING_IN_LINE,
+)
 _IN_HAND = text("status = 'pending' AND claim_token IS NOT NULL")
 Index("ix_outbox_in_hand", outbox.c.receiver, sqlite_where=_IN_HAND, postgresql_where=_IN_HAND)
 _DEAD = text("status = 'dead'")
@@ -525,15 +542,31 @@ projection = Table(
 # The predicates of the partial indexes, for the statements that are to use them.
 OPEN_RUNS = has(runs.c.status, *sorted(OPEN_RUN))
 RUNNING_RUNS = has(runs.c.status, RunStatus.RUNNING)
+STILL_OPEN = still(runs.c.status, *sorted(OPEN_RUN))
+STILL_RUNNING = still(runs.c.status, RunStatus.RUNNING)
 # A call without a lease is parked: it stands behind one that is suspended, and nobody was sent for it.
 FLYING_CALLS = and_(has(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
+STILL_FLYING = and_(still(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
 OPEN_SUSPENSIONS = has(suspensions.c.status, SuspensionStatus.OPEN)
+STILL_ASKED = still(suspensions.c.status, SuspensionStatus.OPEN)
+STILL_UNSETTLED = still(suspensions.c.status, *sorted(UNSETTLED))
 UNSETTLED_SUSPENSIONS = has(suspensions.c.status, *sorted(UNSETTLED))
 ASKED_OF_PEOPLE = and_(OPEN_SUSPENSIONS, suspensions.c.why != literal_column("'child'"))
 UNWANTED_TURNS = and_(turns.c.cancel_asked == literal_column("1"), turns.c.status != literal_column("'done'"))
 QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)
+STILL_QUEUED = still(turns.c.status, TurnStatus.QUEUED)
+QUEUED_IN_GROUP = and_(QUEUED_TURNS, turns.c.rank >= literal_column("0"))
 STEERING_TURNS = and_(QUEUED_TURNS, has(turns.c.steers, 1))
 KEYED_TURNS = and_(QUEUED_TURNS, turns.c.coalesce_key.is_not(None))
 OPEN_WILLS = and_(turns.c.origin == literal_column("'will'"), has(turns.c.status, TurnStatus.ACTIVE, TurnStatus.QUEUED))
 PENDING_DELIVERIES = has(outbox.c.status, DeliveryStatus.PENDING)
-READY_TURNS = and_(QUEUED_TURNS, has(turns.c.ready, 1))
+STILL_PENDING = still(outbox.c.status, DeliveryStatus.PENDING)
+
+
+def in_line(turn: Any) -> ColumnElement[bool]:
+    """Queued turns of threads, each in its place: for statements that go along such a line."""
+    return and_(has(turn.c.status, TurnStatus.QUEUED), turn.c.arrival >= literal_column("0"))
+
+
+def in_line_of_deliveries(one: Any) -> ColumnElement[bool]:
+    return and_(has(one.c.status, DeliveryStatus.PENDING), one.c.attempts >= literal_column("0"))

@@ -18,7 +18,15 @@ from chordage.orchestrator.core.suspending import (
     Why,
     digest,
 )
-from chordage.orchestrator.store.schema import OPEN_SUSPENSIONS, UNSETTLED_SUSPENSIONS, calls, has, suspensions
+from chordage.orchestrator.store.schema import (
+    OPEN_SUSPENSIONS,
+    STILL_ASKED,
+    STILL_UNSETTLED,
+    UNSETTLED_SUSPENSIONS,
+    calls,
+    still,
+    suspensions,
+)
 from chordage.orchestrator.store.tx import Tx
 
 
@@ -73,7 +81,7 @@ def named(tx: Tx, target: str) -> Suspension | None:
 
 
 def unsettled(tx: Tx, run_id: str) -> list[Suspension]:
-    found = select(suspensions).where(suspensions.c.run_id == run_id, UNSETTLED_SUSPENSIONS).order_by(suspensions.c.id)
+    found = select(suspensions).where(suspensions.c.run_id == run_id, STILL_UNSETTLED).order_by(suspensions.c.id)
     return [from_row(row) for row in tx.execute(found).mappings()]
 
 
@@ -88,20 +96,20 @@ def expired(tx: Tx, now: datetime, limit: int) -> list[Suspension]:
 
 
 def mark(tx: Tx, suspension_id: str, status: SuspensionStatus, *, was: SuspensionStatus) -> bool:
-    moved = update(suspensions).where(suspensions.c.id == suspension_id, has(suspensions.c.status, was))
+    moved = update(suspensions).where(suspensions.c.id == suspension_id, still(suspensions.c.status, was))
     return tx.execute(moved.values(status=status.value)).rowcount == 1
 
 
 def escalate(tx: Tx, suspension_id: str, now: datetime) -> bool:
     moved = update(suspensions).where(
-        suspensions.c.id == suspension_id, OPEN_SUSPENSIONS, suspensions.c.escalated_at.is_(None)
+        suspensions.c.id == suspension_id, STILL_ASKED, suspensions.c.escalated_at.is_(None)
     )
     return tx.execute(moved.values(escalated_at=now)).rowcount == 1
 
 
 def close_of_run(tx: Tx, run_id: str) -> None:
     """The run ended without an answer."""
-    closed = update(suspensions).where(suspensions.c.run_id == run_id, UNSETTLED_SUSPENSIONS)
+    closed = update(suspensions).where(suspensions.c.run_id == run_id, STILL_UNSETTLED)
     tx.execute(closed.values(status=SuspensionStatus.SUPERSEDED.value))
 
 
@@ -113,6 +121,6 @@ def close_of_calls(tx: Tx, call_ids: Collection[str]) -> None:
 
 def settle(tx: Tx, suspension_ids: Collection[str]) -> None:
     done = update(suspensions).where(
-        suspensions.c.id.in_(sorted(suspension_ids)), has(suspensions.c.status, SuspensionStatus.DECIDED)
+        suspensions.c.id.in_(sorted(suspension_ids)), still(suspensions.c.status, SuspensionStatus.DECIDED)
     )
     tx.execute(done.values(status=SuspensionStatus.SETTLED.value))

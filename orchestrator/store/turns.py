@@ -21,8 +21,10 @@ from chordage.orchestrator.store.schema import (
     OPEN_RUNS,
     QUEUED_TURNS,
     RUNNING_RUNS,
+    STILL_QUEUED,
     groups,
     has,
+    in_line,
     runs,
     turns,
 )
@@ -99,7 +101,7 @@ def _somebody_is_ahead() -> ColumnElement[bool]:
         select(ahead.c.id)
         .where(
             ahead.c.thread_id == bindparam("thread_id"),
-            has(ahead.c.status, TurnStatus.QUEUED),
+            in_line(ahead),
             ahead.c.rank <= bindparam("rank"),
             or_(ahead.c.not_before.is_(None), ahead.c.not_before <= bindparam("queued_at")),
         )
@@ -184,7 +186,7 @@ def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> l
     ids = list(looked_at.scalars())
     if not ids:
         return []
-    tx.execute(update(turns).where(turns.c.id.in_(ids), QUEUED_TURNS).values(nudge_at=look_again))
+    tx.execute(update(turns).where(turns.c.id.in_(ids), STILL_QUEUED).values(nudge_at=look_again))
     other = turns.alias("other")
     found = (
         select(turns.c.thread_id)
@@ -194,7 +196,7 @@ def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> l
             ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
             ~exists().where(
                 other.c.thread_id == turns.c.thread_id,
-                has(other.c.status, TurnStatus.QUEUED),
+                in_line(other),
                 or_(has(other.c.ready, 1), and_(has(other.c.ready, 2), other.c.due_at <= turns.c.due_at)),
             ),
         )
@@ -209,7 +211,9 @@ def overdue(tx: Tx, now: datetime, limit: int) -> list[str]:
 
 
 def queued_ahead(tx: Tx, turn: Turn) -> int:
-    line = select(func.count()).where(turns.c.thread_id == turn.thread_id, QUEUED_TURNS, turns.c.arrival < turn.arrival)
+    line = select(func.count()).where(
+        turns.c.thread_id == turn.thread_id, in_line(turns), turns.c.arrival < turn.arrival
+    )
     return int(tx.execute(line).scalar_one())
 
 

@@ -232,7 +232,7 @@ def upgrade() -> None:
         asked = sa.text("status = 'open' AND why <> 'child'")
         may_expire = sa.text("status = 'open' AND expires_at IS NOT NULL AND escalated_at IS NULL")
         for name, columns, where in (
-            ("ix_suspensions_run", ["run_id"], unsettled),
+            ("ix_suspensions_run", ["run_id"], None),
             ("ix_suspensions_inbox", ["created_at", "id"], asked),
             ("ix_suspensions_expiry", ["expires_at"], may_expire),
         ):
@@ -406,8 +406,8 @@ def upgrade() -> None:
             "ix_turns_line",
             ["thread_id", "rank", "arrival"],
             unique=False,
-            sqlite_where=sa.text("status = 'queued'"),
-            postgresql_where=sa.text("status = 'queued'"),
+            sqlite_where=sa.text("status = 'queued' AND arrival >= 0"),
+            postgresql_where=sa.text("status = 'queued' AND arrival >= 0"),
         )
         batch_op.create_index(
             "ix_turns_ready",
@@ -427,8 +427,8 @@ def upgrade() -> None:
             "ix_turns_queue",
             ["grp", "queued_at", "id"],
             unique=False,
-            sqlite_where=sa.text("status = 'queued'"),
-            postgresql_where=sa.text("status = 'queued'"),
+            sqlite_where=sa.text("status = 'queued' AND rank >= 0"),
+            postgresql_where=sa.text("status = 'queued' AND rank >= 0"),
         )
         batch_op.create_index(
             "ix_turns_steering",
@@ -545,7 +545,7 @@ def _bus_and_deliveries() -> None:
     in_hand = sa.text("status = 'pending' AND claim_token IS NOT NULL")
     for name, columns, where in (
         ("ix_outbox_due", ["receiver", "next_at", "id"], pending),
-        ("ix_outbox_line", ["thread_id", "id"], pending),
+        ("ix_outbox_line", ["thread_id", "id"], sa.text("status = 'pending' AND attempts >= 0")),
         ("ix_outbox_in_hand", ["receiver"], in_hand),
         ("ix_outbox_dead", ["id"], sa.text("status = 'dead'")),
     ):
