@@ -123,11 +123,13 @@ def drop_queued(
 
 
 def tell_the_end(rt: Runtime, run: Run) -> None:
-    """After the commit: the thread is free, plugins hear of it, and whoever waits for the turn may look."""
-    rt.locks.release(run.thread_id, run.owner)
+    """After the commit: plugins hear of it, whoever waits for the turn may look, and the thread is let go. Who is told
+    before that finds the lock of a run that is done, and takes it over.
+    """
     phasing.run_end(rt, run)
     rt.events.emit(run.id, "run.finished", turn=run.turn_id)
     rt.events.turn_done(run.turn_id)
+    rt.locks.release(run.thread_id, run.owner)
 
 
 def close_turn(

@@ -86,9 +86,8 @@ class Courier:
 
     def _wake(self, name: str, queue: str, **kwargs: object) -> None:
         self._app.send_task(
-            name, kwargs=kwargs, queue=queue, ignore_result=True, add_to_parent=False, producer=self._producer,
-            **rounds.shown(kwargs),
-        )  # fmt: skip
+            name, kwargs=kwargs, queue=queue, producer=self._producer, **rounds.AS_A_WAKE_UP, **rounds.shown(kwargs)
+        )
 
     def _fan_out(self, intent: CallTools) -> None:
         """One chord a round, its headers published by one producer in one round trip."""

@@ -17,6 +17,9 @@ from chordage.orchestrator.core.intents import CallTools
 from chordage.tasks import names
 
 SIZE = "chord_size"  # of a body of ours: how many headers it has
+# Nobody waits for what it returns. Its queue is declared by whoever reads from it: on Redis that takes nothing, and
+# Celery would do it for every message.
+AS_A_WAKE_UP: Mapping[str, Any] = {"ignore_result": True, "add_to_parent": False, "declare": ()}
 
 Body = Mapping[str, Any]
 
@@ -30,9 +33,8 @@ def send(app: Celery, producer: Producer, intent: CallTools, *, limit: int) -> N
         more = {"time_limit": limit * len(batch)} if len(batch) > 1 else {}
         part: dict[str, Any] = {"group_id": group_id, "group_index": place, "chord": body, **shown(kwargs), **more}
         app.send_task(
-            names.CALL_TOOLS, kwargs=kwargs, queue=intent.group.tools_queue, ignore_result=True, add_to_parent=False,
-            producer=producer, **part,
-        )  # fmt: skip
+            names.CALL_TOOLS, kwargs=kwargs, queue=intent.group.tools_queue, producer=producer, **AS_A_WAKE_UP, **part
+        )
 
 
 def body_of(intent: CallTools) -> Body:
@@ -46,7 +48,7 @@ def body_of(intent: CallTools) -> Body:
 
 
 def send_body(app: Celery, body: Body) -> None:
-    app.send_task(body["task"], kwargs=body["kwargs"], ignore_result=True, add_to_parent=False, **body["options"])
+    app.send_task(body["task"], kwargs=body["kwargs"], **AS_A_WAKE_UP, **body["options"])
 
 
 def shown(kwargs: Mapping[str, object]) -> dict[str, Any]:

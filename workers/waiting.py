@@ -48,12 +48,15 @@ def wait_for_turn(bell: Bell, rt: Runtime, turn_id: str, timeout: float | None) 
     """The turn as it is when it is done, or when the time is over. `timeout` None: wait for ever."""
     until = None if timeout is None else time.monotonic() + timeout
     with bell.listening(turn_id) as word:
+        may_be_done = views.is_done(rt.store, turn_id)
         while True:
-            turn = views.turn(rt.store, turn_id)
             left = LOOK if until is None else until - time.monotonic()
-            if turn.status is TurnStatus.DONE or left <= 0:
-                return turn
-            word.wait(min(LOOK, left))
+            if may_be_done or left <= 0:
+                turn = views.turn(rt.store, turn_id)
+                if turn.status is TurnStatus.DONE or left <= 0:
+                    return turn
+            word.wait(min(LOOK, max(left, 0)))
+            may_be_done = True
 
 
 def wait_for_answer(bell: Bell, rt: Runtime, turn_id: str, timeout: float | None) -> TurnView:

@@ -26,18 +26,31 @@ observers: list[Callable[[Tx, str], None]] = []
 
 
 @dataclass(frozen=True, slots=True)
-class _Compiled:
+class Compiled:
     sql: str
+    order: tuple[str, ...] | None  # of the binds, where they are numbered; None: they are sent by name
     defaults: dict[str, Any]
     into: tuple[tuple[str, Convert], ...]  # binds that need converting
     names: tuple[str, ...]
     out: tuple[tuple[str, Convert], ...]  # columns that need converting
 
+    def given(self, binds: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
+        values = {**self.defaults, **binds}
+        for name, convert in self.into:
+            values[name] = convert(values[name])
+        return values if self.order is None else [values[name] for name in self.order]
+
+    def cursor(self, tx: Tx) -> Any:
+        """One of PostgreSQL's that takes numbered binds: the others look for names in the statement each time."""
+        if self.order is None:
+            return tx.connection.cursor()
+        return tx.dialect.loaded_dbapi.RawCursor(tx.connection.dbapi_connection)
+
 
 class Sent:
     """A statement that was sent, and what it finds."""
 
-    def __init__(self, compiled: _Compiled, cursor: Any) -> None:
+    def __init__(self, compiled: Compiled, cursor: Any) -> None:
         self._compiled = compiled
         self._cursor = cursor
         self._rows: list[Row] | None = None
@@ -56,7 +69,7 @@ class Hot:
     def __init__(self, statement: ClauseElement | Callable[[str], ClauseElement]) -> None:
         """`statement`, or what makes it for the dialect of that name."""
         self._statement = statement
-        self._compiled: dict[str, _Compiled] = {}
+        self._compiled: dict[str, Compiled] = {}
 
     def rows(self, tx: Tx, binds: Mapping[str, Any]) -> list[Row]:
         return Sent(*self._send(tx, binds)).rows()
@@ -84,39 +97,43 @@ class Hot:
         finally:
             cursor.close()
 
-    def _send(self, tx: Tx, binds: Mapping[str, Any]) -> tuple[_Compiled, Any]:
-        compiled = self._compiled.get(tx.dialect.name) or self._compile(tx.dialect)
-        values = {**compiled.defaults, **binds}
-        for name, convert in compiled.into:
-            values[name] = convert(values[name])
-        cursor = tx.connection.cursor()
+    def _send(self, tx: Tx, binds: Mapping[str, Any]) -> tuple[Compiled, Any]:
+        compiled = self.compiled(tx.dialect)
+        cursor = compiled.cursor(tx)
         try:
-            cursor.execute(compiled.sql, values)
+            cursor.execute(compiled.sql, compiled.given(binds))
         except tx.dialect.loaded_dbapi.Error as error:
             raise as_the_library_says(tx, compiled.sql, error) from error
         for observe in observers:
             observe(tx, compiled.sql)
         return compiled, cursor
 
-    def _compile(self, dialect: Dialect) -> _Compiled:
+    def compiled(self, dialect: Dialect) -> Compiled:
+        found = self._compiled.get(dialect.name)
+        if found is None:
+            found = self._compiled[dialect.name] = self._compile(dialect)
+        return found
+
+    def _compile(self, dialect: Dialect) -> Compiled:
         statement = self._statement if isinstance(self._statement, ClauseElement) else self._statement(dialect.name)
-        compiler = statement.compile(dialect=_named_binds(dialect))
+        compiler = statement.compile(dialect=_with_plain_binds(dialect))
         assert isinstance(compiler, SQLCompiler)
-        self._compiled[dialect.name] = compiled = _Compiled(
+        return Compiled(
             sql=compiler.string,
+            order=tuple(compiler.positiontup) if compiler.positiontup is not None else None,
             defaults={name: bind.effective_value for name, bind in compiler.binds.items() if not bind.required},
             into=tuple(_converters(compiler, dialect)),
             names=tuple(str(column.keyname) for column in compiler._result_columns),  # noqa: SLF001 - no public way
             out=tuple(_readers(compiler, dialect)),
         )
-        return compiled
 
 
-def _named_binds(dialect: Dialect) -> Dialect:
-    """Binds by name on both: SQLite's driver takes them, though the library's default for it is by position."""
-    if dialect.paramstyle in {"pyformat", "named"}:
-        return dialect
-    return type(dialect)(paramstyle="named")  # type: ignore[call-arg]  # each dialect takes it
+PLAIN_BINDS = {"postgresql": "numeric_dollar", "sqlite": "named"}
+
+
+def _with_plain_binds(dialect: Dialect) -> Dialect:
+    """As the database itself takes them, so that the driver need not rewrite the statement."""
+    return type(dialect)(paramstyle=PLAIN_BINDS[dialect.name])  # type: ignore[call-arg]  # each dialect takes it
 
 
 def _converters(compiler: SQLCompiler, dialect: Dialect) -> list[tuple[str, Convert]]:
@@ -130,7 +147,7 @@ def _readers(compiler: SQLCompiler, dialect: Dialect) -> list[tuple[str, Convert
     return [(name, convert) for name, convert in found if convert is not None]
 
 
-def _row(compiled: _Compiled, values: Sequence[Any]) -> Row:
+def _row(compiled: Compiled, values: Sequence[Any]) -> Row:
     row = dict(zip(compiled.names, values, strict=True))
     for name, convert in compiled.out:
         row[name] = convert(row[name])

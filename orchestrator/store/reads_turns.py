@@ -97,9 +97,12 @@ def one(tx: Tx, turn_id: str) -> dict[str, Any] | None:
     return _ONE.first(tx, {"turn_id": turn_id})
 
 
+_STATUS = Hot(select(turns.c.status).where(turns.c.id == bindparam("turn_id")))
+
+
 def is_done(tx: Tx, turn_id: str) -> bool | None:
     """None: there is no such turn."""
-    status = tx.execute(select(turns.c.status).where(turns.c.id == turn_id)).scalar()
+    status: str | None = _STATUS.scalar(tx, {"turn_id": turn_id})
     return None if status is None else status == TurnStatus.DONE.value
 
 

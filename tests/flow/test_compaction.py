@@ -374,9 +374,9 @@ def test_looking_for_a_summary_never_goes_through_the_thread(world):
     if world.store.is_postgres:
         return
     with world.store.read() as tx:
-        compiled = journal._HISTORY._compile(tx.dialect)
+        compiled = journal._HISTORY.compiled(tx.dialect)
         cursor = tx.connection.cursor()
-        cursor.execute(f"EXPLAIN QUERY PLAN {compiled.sql}", {**compiled.defaults, "thread_id": "t1"})
+        cursor.execute(f"EXPLAIN QUERY PLAN {compiled.sql}", compiled.given({"thread_id": "t1"}))
         plan = [row[3] for row in cursor.fetchall() if row[3].startswith("SEARCH")]
     assert [step for step in plan if "ix_journal_thread" in step] == [
         "SEARCH journal USING INDEX ix_journal_thread (thread_id=? AND id>?)"

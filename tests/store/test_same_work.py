@@ -71,10 +71,10 @@ def test_the_same_work_is_found_by_its_index(store, statement, binds, index):
         admit(tx, "a", **KEYED)
         if store.is_postgres:
             tx.execute(text("SET LOCAL enable_seqscan = off"))
-        compiled = statement._compile(tx.dialect)
-        cursor = tx.connection.cursor()
+        compiled = statement.compiled(tx.dialect)
+        cursor = compiled.cursor(tx)
         explain = "EXPLAIN" if store.is_postgres else "EXPLAIN QUERY PLAN"
-        cursor.execute(f"{explain} {compiled.sql}", {**compiled.defaults, **binds})
+        cursor.execute(f"{explain} {compiled.sql}", compiled.given(binds))
         plan = " ".join(str(row) for row in cursor.fetchall())
 
     assert index in plan

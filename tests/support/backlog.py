@@ -65,10 +65,9 @@ def plans(store: Store, *, budget: int) -> dict[str, dict[str, Any]]:
 
 
 def _explain(tx: Any, hot: Hot, binds: Mapping[str, Any]) -> dict[str, Any]:
-    compiled = hot._compiled.get("postgresql") or hot._compile(tx.dialect)
-    cursor = tx.connection.cursor()
-    values = {**compiled.defaults, **binds}
-    cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {compiled.sql}", values)
+    compiled = hot.compiled(tx.dialect)
+    cursor = compiled.cursor(tx)
+    cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {compiled.sql}", compiled.given(binds))
     told = cursor.fetchone()[0]
     (plan,) = told if isinstance(told, list) else json.loads(told)
     return plan

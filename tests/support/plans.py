@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -59,11 +58,9 @@ def hot_statements() -> Iterator[tuple[str, Hot]]:
 
 def goes_through_all_of(tx: Tx, hot: Hot) -> list[str]:
     """The tables or indexes that its plan would read from end to end, whatever they hold when it runs."""
-    compiled = hot._compiled.get("postgresql") or hot._compile(tx.dialect) or hot._compiled["postgresql"]
-    numbers: dict[str, int] = {}
-    sql = re.sub(r"%\((\w+)\)s", lambda m: f"${numbers.setdefault(m[1], len(numbers) + 1)}", compiled.sql)
+    compiled = hot.compiled(tx.dialect)
     cursor = tx.connection.cursor()
-    cursor.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {sql.replace('%%', '%')}".encode())
+    cursor.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {compiled.sql}".encode())
     told = cursor.fetchone()[0]
     (plan,) = told if isinstance(told, list) else json.loads(told)
     return sorted({found for node in _nodes(plan["Plan"]) if (found := _read_whole(node))})
