@@ -17,7 +17,7 @@ from chordage.orchestrator.core.errors import RoomError, UnknownAgent, UserError
 from chordage.orchestrator.gateways import room_lines, room_output, room_tools
 from chordage.orchestrator.gateways.mcp import McpServer, Servers
 from chordage.orchestrator.gateways.ports import OutputForm
-from chordage.orchestrator.gateways.room_file import Providers
+from chordage.orchestrator.gateways.room_file import AgentFile, Providers
 from chordage.orchestrator.gateways.room_reading import RoomReading, read_room
 from chordage.orchestrator.gateways.tools.declare import Tool
 from chordage.orchestrator.gateways.tools.toolbox import ToolBox
@@ -54,8 +54,12 @@ class Room:
         room_tools.make_importable(self.path)
 
     def get(self, name: str | None) -> AgentSpec:
-        room = self._present()
-        file = room.default() if name is None else room.named(name)
+        """Before it is refused the files are looked at once more: it may have been written or mended just now."""
+        file = _named(name, self._present())
+        if file is not None and file.spec is not None:
+            return file.spec
+        room = self._present(at_once=True)
+        file = _named(name, room)
         if file is None:
             raise UnknownAgent(self._unknown(name, room))
         if file.spec is None:
@@ -175,10 +179,10 @@ class Room:
         line = room_lines.line_of_item(text, (key,), item) if item else room_lines.line_of(text, (key,))
         return f"{file.source.name}:{line}: {key}"
 
-    def _present(self) -> RoomReading:
+    def _present(self, *, at_once: bool = False) -> RoomReading:
         """The definitions as the files have them, give or take a second."""
         with self._lock:
-            if time.monotonic() - self._looked_at >= self._look_again:
+            if at_once or time.monotonic() - self._looked_at >= self._look_again:
                 self._looked_at = time.monotonic()
                 if self._now.is_outdated(self.path):
                     self._now = read_room(self.path, self._strategies)
@@ -193,3 +197,7 @@ class Room:
         if name is None:
             return f"{self.path}: no agent is the default; name one of {known}, or write an agent.toml"
         return f"{self.path}: there is no agent {name!r}; there are: {known}{broken}"
+
+
+def _named(name: str | None, room: RoomReading) -> AgentFile | None:
+    return room.default() if name is None else room.named(name)

@@ -126,6 +126,16 @@ def test_files_are_not_looked_at_within_the_interval(folder):
     assert room.get(None).model == "one"
 
 
+def test_before_an_agent_is_refused_the_files_are_looked_at_again(folder):
+    folder.agent('model = "one"')
+    folder.write("agents/broken.toml", 'name = "broken"')
+    room = Room(folder.path, look_again=3600)
+    folder.write("agents/fresh.toml", 'name = "fresh"\nmodel = "two"')
+    folder.write("agents/broken.toml", 'name = "broken"\nmodel = "three"')
+    assert room.get("fresh").model == "two"
+    assert room.get("broken").model == "three"
+
+
 def test_an_unchanged_room_hands_out_the_same_definition(folder):
     folder.agent()
     room = folder.open()
