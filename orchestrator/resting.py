@@ -34,6 +34,10 @@ class Crossing:
     steered: tuple[str, ...] = ()  # turns that the run has taken in
     held: bool = False  # it lies with its consumer
 
+    @property
+    def goes_on(self) -> bool:
+        return self.ours and not (self.ended or self.rests or self.held)
+
 
 NOT_OURS = Crossing(ours=False)
 

@@ -107,8 +107,8 @@ class RedisEvents:
             self._wait()
             try:
                 self._send_some()
-            except RedisError as error:
-                log.warning("live news not sent", error=str(error))
+            except Exception as error:  # a client that is closed meanwhile fails in ways of its own; this thread stays
+                log.warning("live news not sent", error=repr(error))
                 time.sleep(0.5)
 
     def _wait(self) -> None:

@@ -107,8 +107,6 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
             if work.ends is not None:
                 phasing.write_down(rt, work.scene.hearing)
                 return ending.end_here(rt, at, work.ends)
-            if not _is_first_of_its_dispatch(run):  # whose lock is as fresh; the heartbeat extends it once this lasts
-                rt.locks.extend(run.thread_id, run.owner)
             return _record(rt, work, *_ask(rt, work, hand))
     except PluginFailed as error:
         return ending.end_here(rt, at, failed("plugin", str(error)))
@@ -265,6 +263,8 @@ def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) ->
         resting.tell_the_rest(rt, run)
     if crossing.held:
         holding.tell(rt, run)
+    if crossing.goes_on and not _is_first_of_its_dispatch(run):  # whose lock is fresh
+        rt.locks.extend(run.thread_id, run.owner)
     return crossing.intents
 
 

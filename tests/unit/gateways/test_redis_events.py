@@ -84,3 +84,22 @@ def test_a_stream_that_cannot_be_written_keeps_no_other_news_back(redis_url):
         assert listening.get_message(timeout=5)["data"] == b"1"
         assert redis.xlen("news:live:second") == 1
         assert redis.ttl("news:live:second") > 0
+
+
+def test_a_client_that_fails_in_a_way_of_its_own_ends_no_news(redis_url, monkeypatch):
+    with Redis.from_url(redis_url) as redis:
+        events = RedisEvents(redis, prefix="news:")
+        send, failed = events._send, []
+
+        def fails_at_first(batch):
+            if not failed:
+                failed.append(batch)
+                raise AttributeError("closed meanwhile")
+            send(batch)
+
+        monkeypatch.setattr(events, "_send", fails_at_first)
+        events.emit("first", "run.started")
+        until(lambda: failed, "the first news failed")
+        events.emit("first", "run.finished")
+
+        until(lambda: redis.xlen("news:live:first") == 1, "the next was told")
