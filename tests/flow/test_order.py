@@ -9,12 +9,12 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import WhenBusy
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Dispatch, Hint
+from chordage.orchestrator.core.intents import CallModel, Dispatch, Hint
 from chordage.orchestrator.gateways.no_redis import NoLocks
 from chordage.orchestrator.store import claim_starts, schema, turns
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.ring import Place
-from support.fakes import spoken
+from support.fakes import rounds_of, spoken
 from support.invariants import check_all, check_always
 from support.world import World
 
@@ -112,6 +112,22 @@ def test_a_lock_left_behind_by_a_run_that_is_done_is_taken_over(world: World) ->
     world.run_dry()
 
     assert world.row("turns", id=turn)["disposition"] == "answered"
+
+
+def test_a_run_that_goes_on_has_its_thread_again_though_redis_forgot_it(world: World) -> None:
+    world.models.script = rounds_of(1, rounds=3)
+    world.submit()
+    held = []
+
+    while world.pending:
+        intent = world.pending.pop(0)
+        if isinstance(intent, CallModel):
+            world.locks.wipe()
+        world.deliver(intent)
+        if isinstance(intent, CallModel):
+            held.append(bool(world.locks.threads))
+
+    assert held == [False, True, True, False]  # its first lock is as fresh as the run, and at its end there is none
 
 
 def test_a_turn_waits_until_it_is_due_and_expires_at_its_deadline(world: World) -> None:
