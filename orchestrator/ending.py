@@ -1,6 +1,6 @@
 """How runs and turns end: the last checkpoint, the closing of what is open, and the start of whoever waited.
 
-Every end is one transaction. Afterwards, and only then, the thread is let go and whoever waits for the turn is told.
+Every end is one transaction. Afterwards, and only then, whoever waits for the turn is told, and the thread is let go.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def drop_queued(
 
 def tell_the_end(rt: Runtime, run: Run) -> None:
     """After the commit: plugins hear of it, whoever waits for the turn may look, and the thread is let go. Who is told
-    before that finds the lock of a run that is done, and takes it over.
+    before that finds the lock of a run that is done, and takes it over; where a run only rests nobody could.
     """
     phasing.run_end(rt, run)
     rt.events.emit(run.id, "run.finished", turn=run.turn_id)

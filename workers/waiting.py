@@ -48,15 +48,14 @@ def wait_for_turn(bell: Bell, rt: Runtime, turn_id: str, timeout: float | None) 
     """The turn as it is when it is done, or when the time is over. `timeout` None: wait for ever."""
     until = None if timeout is None else time.monotonic() + timeout
     with bell.listening(turn_id) as word:
-        may_be_done = views.is_done(rt.store, turn_id)
+        is_told = False
         while True:
             left = LOOK if until is None else until - time.monotonic()
-            if may_be_done or left <= 0:
+            if is_told or left <= 0 or views.is_done(rt.store, turn_id):
                 turn = views.turn(rt.store, turn_id)
                 if turn.status is TurnStatus.DONE or left <= 0:
                     return turn
-            word.wait(min(LOOK, max(left, 0)))
-            may_be_done = True
+            is_told = word.wait(min(LOOK, left))
 
 
 def wait_for_answer(bell: Bell, rt: Runtime, turn_id: str, timeout: float | None) -> TurnView:
@@ -123,16 +122,17 @@ class Word:
     def can_come(self) -> bool:
         return self._subscription is not None
 
-    def wait(self, seconds: float) -> None:
-        """Until word comes, or the time is over; sooner where nobody can bring word."""
+    def wait(self, seconds: float) -> bool:
+        """Until word comes, or the time is over; sooner where nobody can bring word. Whether it came."""
         if self._subscription is None:
             time.sleep(min(seconds, LOOK_ALONE))
-            return
+            return False
         try:
-            self._subscription.get_message(timeout=seconds)
+            return self._subscription.get_message(timeout=seconds) is not None
         except (RedisError, OSError) as error:
             log.info("redis does not answer; the database is asked instead", error=str(error))
             self._subscription = None
+            return False
 
 
 def _listens_to(subscription: PubSub, channel: str) -> bool:

@@ -23,6 +23,7 @@ from chordage.orchestrator.gateways.tools.declare import Tool
 from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 
 LOOK_AGAIN = 1.0  # seconds between two looks at the files
+BEFORE_A_REFUSAL = 0.05  # ... also for those who ask for what is not there, however many they are
 
 
 class Room:
@@ -182,7 +183,8 @@ class Room:
     def _present(self, *, at_once: bool = False) -> RoomReading:
         """The definitions as the files have them, give or take a second."""
         with self._lock:
-            if at_once or time.monotonic() - self._looked_at >= self._look_again:
+            pause = min(BEFORE_A_REFUSAL, self._look_again) if at_once else self._look_again
+            if time.monotonic() - self._looked_at >= pause:
                 self._looked_at = time.monotonic()
                 if self._now.is_outdated(self.path):
                     self._now = read_room(self.path, self._strategies)

@@ -12,13 +12,13 @@ from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.core.suspending import SuspensionStatus, Why
 from chordage.orchestrator.store.schema import (
     ASKED_OF_PEOPLE,
-    OPEN_SUSPENSIONS,
     QUEUED_IN_GROUP,
     STILL_ASKED,
     STILL_UNSETTLED,
+    UNSETTLED_SUSPENSIONS,
     UNWANTED_TURNS,
-    has,
     runs,
+    still,
     suspensions,
     turns,
 )
@@ -55,7 +55,7 @@ def asked_by(tx: Tx, run_id: str) -> list[str]:
 def question(tx: Tx, call_id: str) -> str | None:
     """The suspension that the child of this call answers, while nobody has."""
     return tx.execute(
-        select(suspensions.c.id).where(suspensions.c.call_id == call_id, _OF_CHILD, OPEN_SUSPENSIONS)
+        select(suspensions.c.id).where(suspensions.c.call_id == call_id, _OF_CHILD, UNSETTLED_SUSPENSIONS, STILL_ASKED)
     ).scalar()
 
 
@@ -74,9 +74,7 @@ def charge(tx: Tx, parent_run: str, child_run: str) -> None:
 def give_up(tx: Tx, *, run_id: str | None = None, call_id: str | None = None) -> list[str]:
     """Nobody waits any more for the children of this run, or for that of this call: those that are not done."""
     of_whom: ColumnElement[bool] = turns.c.parent_run == run_id if call_id is None else turns.c.parent_call == call_id
-    unwanted = update(turns).where(
-        of_whom, turns.c.parent_call.is_not(None), has(turns.c.status, TurnStatus.QUEUED, TurnStatus.ACTIVE)
-    )
+    unwanted = update(turns).where(of_whom, still(turns.c.status, TurnStatus.QUEUED, TurnStatus.ACTIVE))
     return sorted(tx.execute(unwanted.values(cancel_asked=1).returning(turns.c.id)).scalars())
 
 
@@ -90,7 +88,7 @@ def spans(tx: Tx, run_id: str, since: datetime, now: datetime) -> list[tuple[dat
     found = (
         select(runs.c.started_at, func.coalesce(runs.c.ended_at, now).label("to"), runs.c.rested_ms)
         .join(turns, turns.c.run_id == runs.c.id)
-        .where(turns.c.parent_run == run_id, turns.c.parent_call.is_not(None))
+        .where(turns.c.parent_run == run_id)
     )
     begun = ((row.started_at + timedelta(milliseconds=row.rested_ms), row.to) for row in tx.execute(found))
     return [(max(since, start), end) for start, end in begun if end > since]

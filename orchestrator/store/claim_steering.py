@@ -15,7 +15,7 @@ from sqlalchemy import and_, case, or_, select, update
 from chordage.orchestrator.core.errors import IllegalTransition
 from chordage.orchestrator.core.records import Run, Turn
 from chordage.orchestrator.core.status import Disposition, TurnStatus
-from chordage.orchestrator.store.schema import STEERING_TURNS, STILL_OPEN, has, in_line, runs, turns
+from chordage.orchestrator.store.schema import STEERING_TURNS, STILL_OPEN, STILL_QUEUED, has, in_line, runs, turns
 from chordage.orchestrator.store.turns import COLUMNS, from_row
 from chordage.orchestrator.store.tx import Tx
 
@@ -58,7 +58,7 @@ def take_in(tx: Tx, run: Run, turn_ids: Collection[str], now: datetime) -> dict[
     """These turns are done, as part of this run. Where each is to be replied to."""
     taken = (
         update(turns)
-        .where(turns.c.id.in_(sorted(turn_ids)), STEERING_TURNS)
+        .where(turns.c.id.in_(sorted(turn_ids)), STILL_QUEUED, has(turns.c.steers, 1))
         .values(
             status=TurnStatus.DONE.value, disposition=Disposition.STEERED.value, run_id=run.id, ready=0,
             started_at=now, done_at=now,

@@ -16,11 +16,12 @@ from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sou
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import (
     OPEN_RUNS,
-    RUNNING_RUNS,
+    RUNNING_IN_GROUP,
     STILL_QUEUED,
     groups,
     has,
     in_line,
+    nothing_is_open_on,
     runs,
     still,
     threads,
@@ -43,7 +44,10 @@ _SOMEBODY_IS_READY = exists().where(
     has(_DUE.c.status, TurnStatus.QUEUED), has(_DUE.c.ready, 1), _DUE.c.grp == bindparam("of_group")
 )
 _BESIDE_IT = (
-    select(func.count()).select_from(runs).where(runs.c.grp == bindparam("of_group"), RUNNING_RUNS).scalar_subquery()
+    select(func.count())
+    .select_from(runs)
+    .where(runs.c.grp == bindparam("of_group"), RUNNING_IN_GROUP)
+    .scalar_subquery()
 )
 _ALLOWED = func.coalesce(
     select(groups.c.budget).where(groups.c.name == bindparam("of_group")).scalar_subquery(), bindparam("budget")
@@ -105,7 +109,8 @@ def others_wait(tx: Tx, group: Group, *, budget: int) -> bool:
 
 
 _LOCK_THREAD = select(threads.c.id).join(turns, turns.c.thread_id == threads.c.id)
-_LOCK_RUN = select(runs.c.id).join(turns, turns.c.thread_id == runs.c.thread_id).where(OPEN_RUNS)
+_THREAD_OF_TURN = select(turns.c.thread_id).where(turns.c.id == bindparam("turn_id")).scalar_subquery()
+_LOCK_RUN = select(runs.c.id).where(runs.c.thread_id == _THREAD_OF_TURN, OPEN_RUNS).with_for_update()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +140,7 @@ def end_queued(
     its end will tell that run, which is locked behind any of its own and before the turn, as everybody does.
     """
     tx.execute(_LOCK_THREAD.where(turns.c.id == turn_id).with_for_update(of=threads))
-    tx.execute(_LOCK_RUN.where(turns.c.id == turn_id).with_for_update(of=runs))
+    tx.execute(_LOCK_RUN, {"turn_id": turn_id})
     if parent_run is not None:
         tx.execute(select(runs.c.id).where(runs.c.id == parent_run).with_for_update())
     ended = (
@@ -160,7 +165,7 @@ def make_next_ready(tx: Tx, thread_id: str, now: datetime) -> Group | None:
     """
     made = (
         update(turns)
-        .where(turns.c.id == _NEXT_IN_LINE, ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS))
+        .where(turns.c.id == _NEXT_IN_LINE, nothing_is_open_on(turns))
         .values(ready=_READY_OR_ASLEEP)
         .returning(turns.c.grp)
     )

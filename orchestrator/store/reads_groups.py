@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import RowMapping, case, func, select, update
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store.schema import QUEUED_IN_GROUP, RUNNING_RUNS, groups, runs, turns
+from chordage.orchestrator.store.schema import QUEUED_IN_GROUP, RUNNING_IN_GROUP, groups, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 COUNTED = 10_000  # at most; of more is said that there are more
@@ -31,7 +31,7 @@ def running(tx: Tx, group: Group) -> dict[str, int]:
     found = (
         select(turns.c.tenant, func.count().label("number"))
         .join(runs, of_turn)
-        .where(runs.c.grp == group.value, RUNNING_RUNS)
+        .where(runs.c.grp == group.value, RUNNING_IN_GROUP)
     )
     return {row.tenant: row.number for row in tx.execute(found.group_by(turns.c.tenant))}
 

@@ -118,7 +118,7 @@ def newest(
     """Newest first, those that came before the turn `before`. Ids grow with time: the key is the index of the list."""
     found = _LINE.limit(limit)
     if status is not None:
-        found = found.where(_stands(status))
+        found = found.where(_stands(status) if thread_id is None else _stands_in_line(status))
     if agent is not None:
         found = found.where(turns.c.agent == agent)
     return tx.execute(_paged(found, thread_id, before)).mappings().all()
@@ -146,6 +146,11 @@ def _stands(status: TurnStatus) -> ColumnElement[bool]:
             return and_(has(turns.c.status, status), opened)
         case TurnStatus.DONE:
             return has(turns.c.status, status)
+
+
+def _stands_in_line(status: TurnStatus) -> ColumnElement[bool]:
+    """The same, of one thread."""
+    return in_line(turns) if status is TurnStatus.QUEUED else _stands(status)
 
 
 def count_ways(tx: Tx) -> dict[tuple[str, str], int]:

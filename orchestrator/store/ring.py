@@ -35,7 +35,15 @@ from sqlalchemy.sql.selectable import CTE
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import OPEN_RUNS, RUNNING_RUNS, STILL_QUEUED, groups, has, runs, turns
+from chordage.orchestrator.store.schema import (
+    RUNNING_IN_GROUP,
+    STILL_QUEUED,
+    groups,
+    has,
+    nothing_is_open_on,
+    runs,
+    turns,
+)
 from chordage.orchestrator.store.tx import Tx
 
 
@@ -63,13 +71,8 @@ def may_start(turn: Any, guard: Callable[..., ColumnElement[bool]] = has) -> Col
         has(turn.c.ready, 1),
         or_(turn.c.not_before.is_(None), turn.c.not_before <= _NOW),
         or_(turn.c.deadline.is_(None), turn.c.deadline > _NOW),
-        _open_on(turn).is_(None),
+        nothing_is_open_on(turn),
     )
-
-
-def _open_on(turn: Any) -> Any:
-    """A value, and not an EXISTS: PostgreSQL would make a join of that, with all runs that are open in the fleet."""
-    return select(runs.c.id).where(runs.c.thread_id == turn.c.thread_id, OPEN_RUNS).correlate(turn).scalar_subquery()
 
 
 def _tenant(*where: ColumnElement[bool], behind: Any = None) -> Any:
@@ -109,7 +112,7 @@ _BUDGET = func.coalesce(
     select(groups.c.budget).where(groups.c.name == _GROUP).scalar_subquery(),
     bindparam("budget", type_=groups.c.budget.type),
 )
-_RUNNING = select(func.count()).select_from(runs).where(runs.c.grp == _GROUP, RUNNING_RUNS).scalar_subquery()
+_RUNNING = select(func.count()).select_from(runs).where(runs.c.grp == _GROUP, RUNNING_IN_GROUP).scalar_subquery()
 _FREE = case((_BUDGET > _RUNNING, _BUDGET - _RUNNING), else_=0)
 _OTHER = turns.alias("other")
 _IS_READY = and_(has(_OTHER.c.status, TurnStatus.QUEUED), has(_OTHER.c.ready, 1), _OTHER.c.grp == _GROUP)
@@ -237,5 +240,6 @@ def wake(tx: Tx, now: datetime, limit: int) -> int:
     """Turns whose time has come stand in the ring from now on."""
     asleep = and_(has(turns.c.status, TurnStatus.QUEUED), has(turns.c.ready, 2))
     due = select(turns.c.id).where(asleep, turns.c.due_at <= now).order_by(turns.c.due_at).limit(limit)
-    woken = update(turns).where(turns.c.id.in_(due.with_for_update(skip_locked=True)), asleep).values(ready=1)
-    return tx.execute(woken).rowcount
+    ids = list(tx.execute(due.with_for_update(skip_locked=True)).scalars())
+    woken = update(turns).where(turns.c.id.in_(ids), STILL_QUEUED, has(turns.c.ready, 2)).values(ready=1)
+    return tx.execute(woken).rowcount if ids else 0

@@ -16,7 +16,15 @@ from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.hot import Hot, Row
-from chordage.orchestrator.store.schema import OPEN_RUNS, RUNNING_RUNS, STILL_FLYING, STILL_RUNNING, calls, runs
+from chordage.orchestrator.store.schema import (
+    OPEN_RUNS,
+    RUNNING_IN_GROUP,
+    RUNNING_RUNS,
+    STILL_FLYING,
+    STILL_RUNNING,
+    calls,
+    runs,
+)
 from chordage.orchestrator.store.tx import Tx
 
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
@@ -68,9 +76,8 @@ def open_on(tx: Tx, thread_id: str) -> Run | None:
 
 
 def count_running(tx: Tx, group: Group) -> int:
-    return int(
-        tx.execute(select(func.count()).select_from(runs).where(runs.c.grp == group.value, RUNNING_RUNS)).scalar_one()
-    )
+    running = select(func.count()).select_from(runs).where(runs.c.grp == group.value, RUNNING_IN_GROUP)
+    return int(tx.execute(running).scalar_one())
 
 
 def is_done(tx: Tx, run_id: str) -> bool:

@@ -28,6 +28,7 @@ from sqlalchemy import (
     UniqueConstraint,
     and_,
     literal_column,
+    select,
     text,
 )
 
@@ -156,6 +157,7 @@ turns = Table(
     CheckConstraint("(status = 'done') = (disposition IS NOT NULL)", name="done_has_disposition"),
     CheckConstraint("(status = 'done') = (done_at IS NOT NULL)", name="done_has_time"),
     CheckConstraint("(coalesce(disposition, '') = 'merged') = (into_turn IS NOT NULL)", name="merged_says_into"),
+    CheckConstraint("arrival >= 0 AND rank >= -1", name="stands_in_line_and_queue"),
 )
 Index(
     "uq_turns_dedupe",
@@ -193,9 +195,10 @@ _ASLEEP = text("status = 'queued' AND ready = 2")
 Index("ix_turns_asleep", turns.c.due_at, sqlite_where=_ASLEEP, postgresql_where=_ASLEEP)
 _BEHIND = text("status = 'queued' AND ready = 0")
 Index("ix_turns_behind", turns.c.nudge_at, sqlite_where=_BEHIND, postgresql_where=_BEHIND)
-# Of those that are queued, the line of a thread and the queue of a group. Each says more than it needs to, and it alone
-# is said by the statements that are meant to use it: while both are empty they are alike to PostgreSQL, as in `still`.
-_IN_LINE = text("status = 'queued' AND arrival >= 0")
+# Of those that are queued, the line of a thread and the queue of a group. Each says something that holds of every turn,
+# and it alone is said by the statements that are meant to use it: while both are empty they are alike to PostgreSQL, as
+# in `still`.
+_IN_LINE = text("status = 'queued' AND rank >= -1")
 Index(
     "ix_turns_line",
     turns.c.thread_id,
@@ -204,7 +207,7 @@ Index(
     sqlite_where=_IN_LINE,
     postgresql_where=_IN_LINE,
 )
-_IN_QUEUE = text("status = 'queued' AND rank >= 0")
+_IN_QUEUE = text("status = 'queued' AND arrival >= 0")
 Index("ix_turns_queue", turns.c.grp, turns.c.queued_at, turns.c.id, sqlite_where=_IN_QUEUE, postgresql_where=_IN_QUEUE)
 _STEERING = text("status = 'queued' AND steers = 1")
 Index(
@@ -220,7 +223,8 @@ Index("ix_turns_deadline", turns.c.deadline, sqlite_where=_MORTAL, postgresql_wh
 # One child for each call, whatever anybody believed.
 _IS_CHILD = text("parent_call IS NOT NULL")
 Index("uq_turns_child", turns.c.parent_call, unique=True, sqlite_where=_IS_CHILD, postgresql_where=_IS_CHILD)
-Index("ix_turns_children", turns.c.parent_run, sqlite_where=_IS_CHILD, postgresql_where=_IS_CHILD)
+_OF_PARENT = text("parent_run IS NOT NULL")
+Index("ix_turns_children", turns.c.parent_run, sqlite_where=_OF_PARENT, postgresql_where=_OF_PARENT)
 _UNWANTED = text("cancel_asked = 1 AND status <> 'done'")
 Index("ix_turns_unwanted", turns.c.id, sqlite_where=_UNWANTED, postgresql_where=_UNWANTED)
 
@@ -268,11 +272,13 @@ runs = Table(
     CheckConstraint(_among("status", RunStatus), name="status"),
     CheckConstraint("(status = 'running') = (reason IS NULL)", name="reason_unless_running"),
     CheckConstraint("(status = 'done') = (ended_at IS NOT NULL)", name="done_has_time"),
+    CheckConstraint("epoch >= 1", name="has_epoch"),
 )
 _OPEN = text(_among("status", OPEN_RUN))
 Index("uq_runs_open_thread", runs.c.thread_id, unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN)
 _RUNNING = text("status = 'running'")
-Index("ix_runs_running", runs.c.grp, sqlite_where=_RUNNING, postgresql_where=_RUNNING)
+_IN_BUDGET = text("status = 'running' AND epoch >= 1")  # something that holds of every run, as of turns
+Index("ix_runs_running", runs.c.grp, sqlite_where=_IN_BUDGET, postgresql_where=_IN_BUDGET)
 Index("ix_runs_lease", runs.c.lease_until, sqlite_where=_RUNNING, postgresql_where=_RUNNING)
 
 calls = Table(
@@ -498,10 +504,11 @@ outbox = Table(
     CheckConstraint(_among("status", DeliveryStatus), name="status"),
     CheckConstraint("(status = 'sent') = (sent_at IS NOT NULL)", name="sent_has_time"),
     CheckConstraint("(status = 'dead') = (dead_at IS NOT NULL)", name="dead_has_time"),
+    CheckConstraint("attempts >= 0", name="stands_in_line"),
     sqlite_autoincrement=True,
 )
 _PENDING = text("status = 'pending'")
-_PENDING_IN_LINE = text("status = 'pending' AND attempts >= 0")  # says more than it needs to, as that of turns
+_PENDING_IN_LINE = text("status = 'pending' AND attempts >= 0")  # something that holds of every one, as of turns
 Index(
     "ix_outbox_due",
     outbox.c.receiver,
@@ -542,6 +549,7 @@ projection = Table(
 # The predicates of the partial indexes, for the statements that are to use them.
 OPEN_RUNS = has(runs.c.status, *sorted(OPEN_RUN))
 RUNNING_RUNS = has(runs.c.status, RunStatus.RUNNING)
+RUNNING_IN_GROUP = and_(RUNNING_RUNS, runs.c.epoch >= literal_column("1"))
 STILL_OPEN = still(runs.c.status, *sorted(OPEN_RUN))
 STILL_RUNNING = still(runs.c.status, RunStatus.RUNNING)
 # A call without a lease is parked: it stands behind one that is suspended, and nobody was sent for it.
@@ -555,7 +563,7 @@ ASKED_OF_PEOPLE = and_(OPEN_SUSPENSIONS, suspensions.c.why != literal_column("'c
 UNWANTED_TURNS = and_(turns.c.cancel_asked == literal_column("1"), turns.c.status != literal_column("'done'"))
 QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)
 STILL_QUEUED = still(turns.c.status, TurnStatus.QUEUED)
-QUEUED_IN_GROUP = and_(QUEUED_TURNS, turns.c.rank >= literal_column("0"))
+QUEUED_IN_GROUP = and_(QUEUED_TURNS, turns.c.arrival >= literal_column("0"))
 STEERING_TURNS = and_(QUEUED_TURNS, has(turns.c.steers, 1))
 KEYED_TURNS = and_(QUEUED_TURNS, turns.c.coalesce_key.is_not(None))
 OPEN_WILLS = and_(turns.c.origin == literal_column("'will'"), has(turns.c.status, TurnStatus.ACTIVE, TurnStatus.QUEUED))
@@ -565,8 +573,15 @@ STILL_PENDING = still(outbox.c.status, DeliveryStatus.PENDING)
 
 def in_line(turn: Any) -> ColumnElement[bool]:
     """Queued turns of threads, each in its place: for statements that go along such a line."""
-    return and_(has(turn.c.status, TurnStatus.QUEUED), turn.c.arrival >= literal_column("0"))
+    return and_(has(turn.c.status, TurnStatus.QUEUED), turn.c.rank >= literal_column("-1"))
 
 
 def in_line_of_deliveries(one: Any) -> ColumnElement[bool]:
     return and_(has(one.c.status, DeliveryStatus.PENDING), one.c.attempts >= literal_column("0"))
+
+
+def nothing_is_open_on(turn: Any) -> ColumnElement[bool]:
+    """A value, and not an EXISTS: PostgreSQL would make a join of that, with all runs that are open in the fleet."""
+    run = runs.alias()
+    found = select(run.c.id).where(run.c.thread_id == turn.c.thread_id, has(run.c.status, *sorted(OPEN_RUN)))
+    return found.correlate(turn).scalar_subquery().is_(None)

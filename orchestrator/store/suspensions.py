@@ -81,8 +81,8 @@ def named(tx: Tx, target: str) -> Suspension | None:
 
 
 def unsettled(tx: Tx, run_id: str) -> list[Suspension]:
-    found = select(suspensions).where(suspensions.c.run_id == run_id, STILL_UNSETTLED).order_by(suspensions.c.id)
-    return [from_row(row) for row in tx.execute(found).mappings()]
+    found = select(suspensions).where(suspensions.c.run_id == run_id, STILL_UNSETTLED)
+    return sorted((from_row(row) for row in tx.execute(found).mappings()), key=lambda one: one.id)
 
 
 def expired(tx: Tx, now: datetime, limit: int) -> list[Suspension]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, bindparam, case, exists, func, insert, literal_column, or_, select, type_coerce, update
+from sqlalchemy import and_, bindparam, case, func, insert, literal_column, or_, select, type_coerce, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -20,11 +20,12 @@ from chordage.orchestrator.store.hot import Hot, Row
 from chordage.orchestrator.store.schema import (
     OPEN_RUNS,
     QUEUED_TURNS,
-    RUNNING_RUNS,
+    RUNNING_IN_GROUP,
     STILL_QUEUED,
     groups,
     has,
     in_line,
+    nothing_is_open_on,
     runs,
     turns,
 )
@@ -155,7 +156,7 @@ def _was_somebody_first(told: str) -> bool:
 
 
 _RUNNING = (
-    select(func.count()).select_from(runs).where(RUNNING_RUNS, runs.c.grp == bindparam("group")).scalar_subquery()
+    select(func.count()).select_from(runs).where(RUNNING_IN_GROUP, runs.c.grp == bindparam("group")).scalar_subquery()
 )
 _BUDGET = (
     select(func.coalesce(groups.c.budget, bindparam("budget")))
@@ -188,17 +189,18 @@ def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> l
         return []
     tx.execute(update(turns).where(turns.c.id.in_(ids), STILL_QUEUED).values(nudge_at=look_again))
     other = turns.alias("other")
+    ahead = select(other.c.id).where(
+        other.c.thread_id == turns.c.thread_id,
+        in_line(other),
+        or_(has(other.c.ready, 1), and_(has(other.c.ready, 2), other.c.due_at <= turns.c.due_at)),
+    )
     found = (
         select(turns.c.thread_id)
         .distinct()
         .where(
             turns.c.id.in_(ids),
-            ~exists().where(runs.c.thread_id == turns.c.thread_id, OPEN_RUNS),
-            ~exists().where(
-                other.c.thread_id == turns.c.thread_id,
-                in_line(other),
-                or_(has(other.c.ready, 1), and_(has(other.c.ready, 2), other.c.due_at <= turns.c.due_at)),
-            ),
+            nothing_is_open_on(turns),
+            ahead.limit(1).scalar_subquery().is_(None),
         )
     )
     return list(tx.execute(found).scalars())

@@ -130,6 +130,17 @@ def test_a_run_that_goes_on_has_its_thread_again_though_redis_forgot_it(world: W
     assert held == [False, True, True, False]  # its first lock is as fresh as the run, and at its end there is none
 
 
+def test_whoever_waits_is_told_before_the_thread_is_let_go(world: World, monkeypatch) -> None:
+    """And who is quick enough to send the next message by then takes the lock over."""
+    held_when_told = []
+    monkeypatch.setattr(world.events, "turn_done", lambda turn: held_when_told.append(bool(world.locks.threads)))
+    world.models.script = lambda prompt: spoken("ok")
+    world.submit()
+    world.run_dry()
+
+    assert (held_when_told, world.locks.threads) == ([True], {})
+
+
 def test_a_turn_waits_until_it_is_due_and_expires_at_its_deadline(world: World) -> None:
     from datetime import timedelta
 

@@ -12,9 +12,10 @@ from sqlalchemy import select
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import NATURAL_END
-from chordage.orchestrator.core.status import Disposition
-from chordage.orchestrator.store import claims, ring, schema
+from chordage.orchestrator.core.status import Disposition, TurnStatus
+from chordage.orchestrator.store import claims, queues, reads_groups, reads_turns, ring, schema
 from chordage.orchestrator.store.claims import Position
+from support.backlog import crowd
 from support.race import race
 from support.rows import NOW, a_run, admit, load_run, start
 
@@ -155,3 +156,22 @@ def _doings(store, thread):
         claims.make_next_ready(tx, thread, NOW)
 
     return [ending, dropping, lambda tx: admit(tx, f"d-{thread}", thread)]
+
+
+def test_a_turn_that_stepped_in_front_is_in_the_queue_of_its_group_as_any(store):
+    with store.write() as tx:
+        admit(tx, "a")
+        claims.step_in_front(tx, "t1", "a")
+
+        assert queues.is_full(tx, Group.CHAT, 1)
+        assert queues.oldest(tx, Group.CHAT) == "a"
+        assert [row.number for row in reads_groups.queued(tx, Group.CHAT, NOW)] == [1]
+        listed = [reads_turns.newest(tx, limit=5, status=TurnStatus.QUEUED, thread_id=t) for t in (None, "t1")]
+        assert [[row.turn_id for row in rows] for rows in listed] == [["a"], ["a"]]
+
+
+def test_no_more_turns_are_woken_than_were_asked_for(store):
+    crowd(store, 300, threads=300, tenants=1, ready=2, not_before=NOW)
+
+    with store.write() as tx:
+        assert ring.wake(tx, NOW, 100) == 100

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from chordage.orchestrator import store as package
 from chordage.orchestrator.store.hot import Hot
@@ -36,7 +37,7 @@ SELECT 't' || n, 'run' || n, s, k, '{}', now() FROM n,
     (VALUES (0, 'UserMessage'), (1, 'AssistantTurnCommitted'), (2, 'ToolResultsCommitted'),
             (3, 'AssistantTurnCommitted'), (3, 'RunFinished')) AS kinds(s, k);
 """
-OURS = {"threads", "turns", "runs", "calls", "journal"}  # that grow with what was done or is waiting
+SMALL = {"groups", "projection"}  # a few rows, whatever was done or is waiting
 
 
 def idle_with_history(store: Store) -> None:
@@ -56,24 +57,60 @@ def hot_statements() -> Iterator[tuple[str, Hot]]:
             yield from ((f"{module.name}.{name}{key}", hot) for key, hot in members if isinstance(hot, Hot))
 
 
-def goes_through_all_of(tx: Tx, hot: Hot) -> list[str]:
-    """The tables or indexes that its plan would read from end to end, whatever they hold when it runs."""
-    compiled = hot.compiled(tx.dialect)
-    cursor = tx.connection.cursor()
-    cursor.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {compiled.sql}".encode())
-    told = cursor.fetchone()[0]
-    (plan,) = told if isinstance(told, list) else json.loads(told)
-    return sorted({found for node in _nodes(plan["Plan"]) if (found := _read_whole(node))})
+class Planner:
+    """Which tables or indexes a plan would read from end to end, whatever they hold when it runs."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._cursor = tx.connection.cursor()
+        self._cursor.execute(
+            b"SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = 1 "
+            b"WHERE c.relkind = 'i'"
+        )
+        self._leads = dict(self._cursor.fetchall())  # the column by which an index is entered
+
+    def of_hot(self, hot: Hot) -> list[str]:
+        return self.reads_whole(hot.compiled(self._tx.dialect).sql)
+
+    def of_others(self, work: Callable[[Tx], object]) -> dict[str, list[str]]:
+        """Of what it sends through the library, by statement. Nothing of it stays."""
+        sent: list[str] = []
+
+        def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            sent.append(statement)
+
+        engine = self._tx.engine
+        event.listen(engine, "before_cursor_execute", note)
+        try:
+            work(self._tx)
+        finally:
+            event.remove(engine, "before_cursor_execute", note)
+        return {one: whole for one in sent if (whole := self.reads_whole(_numbered(one)))}
+
+    def reads_whole(self, sql: str) -> list[str]:
+        self._cursor.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {sql}".encode())
+        told = self._cursor.fetchone()[0]
+        (plan,) = told if isinstance(told, list) else json.loads(told)
+        return sorted({found for node in _nodes(plan["Plan"]) if (found := self._read_whole(node))})
+
+    def _read_whole(self, node: Mapping[str, Any]) -> str | None:
+        kind = node["Node Type"]
+        if kind == "Seq Scan":
+            return None if node["Relation Name"] in SMALL else str(node["Relation Name"])
+        if "Index" not in kind:
+            return None
+        name = str(node["Index Name"])
+        is_entered = re.search(rf"\b{self._leads[name]}\b", node.get("Index Cond", ""))
+        return None if is_entered else name
+
+
+def _numbered(sql: str) -> str:
+    numbers: dict[str, int] = {}
+    found = re.sub(r"%\((\w+)\)s", lambda m: f"${numbers.setdefault(m[1], len(numbers) + 1)}", sql)
+    return found.replace("%%", "%")
 
 
 def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield plan
     for below in plan.get("Plans", ()):
         yield from _nodes(below)
-
-
-def _read_whole(node: Mapping[str, Any]) -> str | None:
-    kind = node["Node Type"]
-    if kind == "Seq Scan":
-        return str(node["Relation Name"]) if node["Relation Name"] in OURS else None
-    return str(node["Index Name"]) if "Index" in kind and "Index Cond" not in node else None

@@ -26,7 +26,7 @@ LOOK_BY_NAME = 0.2  # seconds between two questions to a worker
 
 
 class Word(Protocol):
-    def wait(self, seconds: float) -> None: ...
+    def wait(self, seconds: float) -> object: ...
 
 
 class Way(Protocol):

@@ -12,6 +12,7 @@ from chordage.config.settings import Settings
 from chordage.orchestrator import stages
 from chordage.orchestrator.gateways.redis_events import done_channel
 from chordage.orchestrator.runtime import Runtime
+from chordage.workers import waiting
 from chordage.workers.bootstrap import redis_from, runtime_from
 from chordage.workers.waiting import Bell, bell_for, wait_for_turn
 from support.waiting import until
@@ -22,12 +23,12 @@ pytestmark = pytest.mark.redis
 
 def test_word_that_a_turn_is_done_arrives_within_milliseconds(settings, rt):
     """From the publish to the return of the wait, measured ten times: far below the second of the backstop."""
-    redis, waiting = redis_from(settings), bell_for(settings)
+    redis, bell = redis_from(settings), bell_for(settings)
     times = []
     for number in range(10):
         turn_id = _submitted(rt, f"hello {number}")
         with ThreadPoolExecutor() as threads:
-            waiter = threads.submit(_timed_wait, waiting, rt, turn_id)
+            waiter = threads.submit(_timed_wait, bell, rt, turn_id)
             channel = done_channel(settings.prefix, turn_id)
             until(lambda channel=channel: redis.pubsub_numsub(channel)[0][1], "it listens", pause=0.001)
             quiet = runtime_from(settings, with_redis=False)
@@ -37,7 +38,7 @@ def test_word_that_a_turn_is_done_arrives_within_milliseconds(settings, rt):
             redis.publish(channel, "1")
             times.append(waiter.result() - published)
     redis.close()
-    waiting.close()
+    bell.close()
 
     assert median(times) < 0.1
 
@@ -137,3 +138,16 @@ def test_a_connection_that_broke_while_nobody_waited_is_not_waited_on(settings, 
     with bell.listening("another") as word:
         assert word.can_come
     bell.close()
+
+
+def test_while_nobody_has_told_anything_a_look_is_a_cheap_one(rt, monkeypatch):
+    turn_id, looked = _submitted(rt, "hello"), []
+    monkeypatch.setattr(waiting, "LOOK_ALONE", 0.01)
+    turn, is_done = waiting.views.turn, waiting.views.is_done
+    monkeypatch.setattr(waiting.views, "turn", lambda *given: looked.append("dear") or turn(*given))
+    monkeypatch.setattr(waiting.views, "is_done", lambda *given: looked.append("cheap") or is_done(*given))
+
+    wait_for_turn(Bell(None, prefix=""), rt, turn_id, 0.2)
+
+    assert looked[:3] == ["cheap"] * 3
+    assert looked.count("dear") == 1

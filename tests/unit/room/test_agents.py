@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from chordage import RoomError, UnknownAgent
+from chordage.orchestrator.gateways import room as room_module
 from chordage.orchestrator.gateways.room import Room
 
 
@@ -126,14 +127,24 @@ def test_files_are_not_looked_at_within_the_interval(folder):
     assert room.get(None).model == "one"
 
 
-def test_before_an_agent_is_refused_the_files_are_looked_at_again(folder):
+def test_before_an_agent_is_refused_the_files_are_looked_at_again(folder, monkeypatch):
+    monkeypatch.setattr(room_module, "BEFORE_A_REFUSAL", 0)
     folder.agent('model = "one"')
     folder.write("agents/broken.toml", 'name = "broken"')
-    room = Room(folder.path, look_again=3600)
+    opened = Room(folder.path, look_again=3600)
     folder.write("agents/fresh.toml", 'name = "fresh"\nmodel = "two"')
     folder.write("agents/broken.toml", 'name = "broken"\nmodel = "three"')
-    assert room.get("fresh").model == "two"
-    assert room.get("broken").model == "three"
+    assert opened.get("fresh").model == "two"
+    assert opened.get("broken").model == "three"
+
+
+def test_who_asks_for_what_is_not_there_has_the_files_looked_at_now_and_then(folder, monkeypatch):
+    monkeypatch.setattr(room_module, "BEFORE_A_REFUSAL", 3600)
+    folder.agent()
+    opened = Room(folder.path, look_again=3600)
+    folder.write("agents/fresh.toml", 'name = "fresh"\nmodel = "two"')
+    with pytest.raises(UnknownAgent):
+        opened.get("fresh")
 
 
 def test_an_unchanged_room_hands_out_the_same_definition(folder):

@@ -175,6 +175,7 @@ def upgrade() -> None:
         sa.Column("started_at", MOMENT, nullable=False),
         sa.Column("ended_at", MOMENT, nullable=True),
         sa.CheckConstraint("(status = 'done') = (ended_at IS NOT NULL)", name=op.f("ck_runs_done_has_time")),
+        sa.CheckConstraint("epoch >= 1", name=op.f("ck_runs_has_epoch")),
         sa.CheckConstraint("(status = 'running') = (reason IS NULL)", name=op.f("ck_runs_reason_unless_running")),
         sa.CheckConstraint("status IN ('done', 'running', 'waiting')", name=op.f("ck_runs_status")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
@@ -191,8 +192,8 @@ def upgrade() -> None:
             "ix_runs_running",
             ["grp"],
             unique=False,
-            sqlite_where=sa.text("status = 'running'"),
-            postgresql_where=sa.text("status = 'running'"),
+            sqlite_where=sa.text("status = 'running' AND epoch >= 1"),
+            postgresql_where=sa.text("status = 'running' AND epoch >= 1"),
         )
         batch_op.create_index(
             "uq_runs_open_thread",
@@ -375,6 +376,7 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "(coalesce(disposition, '') = 'merged') = (into_turn IS NOT NULL)", name=op.f("ck_turns_merged_says_into")
         ),
+        sa.CheckConstraint("arrival >= 0 AND rank >= -1", name=op.f("ck_turns_stands_in_line_and_queue")),
         sa.ForeignKeyConstraint(["thread_id"], ["threads.id"], name=op.f("fk_turns_thread_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_turns")),
         sa.UniqueConstraint("thread_id", "arrival", name=op.f("uq_turns_thread_id_arrival")),
@@ -384,7 +386,7 @@ def upgrade() -> None:
         unwanted = sa.text("cancel_asked = 1 AND status <> 'done'")
         for name, columns, where, unique in (
             ("uq_turns_child", ["parent_call"], is_child, True),
-            ("ix_turns_children", ["parent_run"], is_child, False),
+            ("ix_turns_children", ["parent_run"], sa.text("parent_run IS NOT NULL"), False),
             ("ix_turns_unwanted", ["id"], unwanted, False),
         ):
             batch_op.create_index(name, columns, unique=unique, sqlite_where=where, postgresql_where=where)
@@ -406,8 +408,8 @@ def upgrade() -> None:
             "ix_turns_line",
             ["thread_id", "rank", "arrival"],
             unique=False,
-            sqlite_where=sa.text("status = 'queued' AND arrival >= 0"),
-            postgresql_where=sa.text("status = 'queued' AND arrival >= 0"),
+            sqlite_where=sa.text("status = 'queued' AND rank >= -1"),
+            postgresql_where=sa.text("status = 'queued' AND rank >= -1"),
         )
         batch_op.create_index(
             "ix_turns_ready",
@@ -427,8 +429,8 @@ def upgrade() -> None:
             "ix_turns_queue",
             ["grp", "queued_at", "id"],
             unique=False,
-            sqlite_where=sa.text("status = 'queued' AND rank >= 0"),
-            postgresql_where=sa.text("status = 'queued' AND rank >= 0"),
+            sqlite_where=sa.text("status = 'queued' AND arrival >= 0"),
+            postgresql_where=sa.text("status = 'queued' AND arrival >= 0"),
         )
         batch_op.create_index(
             "ix_turns_steering",
@@ -537,6 +539,7 @@ def _bus_and_deliveries() -> None:
         sa.CheckConstraint("status IN ('dead', 'pending', 'sent')", name=op.f("ck_outbox_status")),
         sa.CheckConstraint("(status = 'sent') = (sent_at IS NOT NULL)", name=op.f("ck_outbox_sent_has_time")),
         sa.CheckConstraint("(status = 'dead') = (dead_at IS NOT NULL)", name=op.f("ck_outbox_dead_has_time")),
+        sa.CheckConstraint("attempts >= 0", name=op.f("ck_outbox_stands_in_line")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_outbox")),
         sa.UniqueConstraint("turn_id", name=op.f("uq_outbox_turn_id")),
         sqlite_autoincrement=True,
