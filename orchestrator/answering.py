@@ -63,7 +63,9 @@ def _asked(rt: Runtime, request: DecisionRequest) -> Suspension:
         return found
     if known:
         raise Conflict(f"call {request.target!r} waits for no decision and never did")
-    raise NotFound(f"there is no suspension and no call {request.target!r}; `chordage inbox` lists what waits")
+    raise NotFound(
+        f"there is no suspension and no call {request.target!r}; `chordage inbox` lists what waits, with whole ids"
+    )
 
 
 def _check(rt: Runtime, request: DecisionRequest, asked: Suspension) -> None:

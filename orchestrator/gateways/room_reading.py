@@ -12,6 +12,7 @@ from chordage.orchestrator.gateways.room_file import AgentFile
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
 
 DEFAULT = "agent.toml"
+STRATEGIES = ("direct", "react", "plan_execute")  # of whoever asks for names alone
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +38,16 @@ class RoomReading:
 def agent_files(room: Path) -> list[Path]:
     first = room / DEFAULT
     return [*([first] if first.exists() else []), *sorted((room / "agents").glob("*.toml"))]
+
+
+def no_such_agent(name: str | None, room: Path) -> str | None:
+    """Why an agent that something else of the room names cannot be meant. The file of one that is broken is a fault of
+    its own, and may well be the one.
+    """
+    known = {room_file.read(path, room, STRATEGIES).name for path in agent_files(room)} if name else set()
+    if name is None or name in known:
+        return None
+    return f"there is no agent {name!r}; there are: {', '.join(sorted(known)) or 'none'}"
 
 
 def read_room(room: Path, strategies: Collection[str]) -> RoomReading:

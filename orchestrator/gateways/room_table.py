@@ -50,7 +50,7 @@ HEADERS = Kind(
 )
 TABLE = Kind(words="a table", fits=lambda value: isinstance(value, dict))
 COUNT = Kind(words="a whole number, 0 or more", fits=lambda value: _is_whole(value) and value >= 0)
-SOME = Kind(words="1 or more", fits=lambda value: _is_whole(value) and value >= 1)
+SOME = Kind(words="a whole number, 1 or more", fits=lambda value: _is_whole(value) and value >= 1)
 SECONDS = Kind(words="a number of seconds, more than 0", fits=lambda value: _is_number(value) and value > 0)
 
 
@@ -88,13 +88,14 @@ class Table:
         self.complain(key, f"must be {kind.words}{remedy}; got {value!r}")
         return default
 
-    def choose(self, key: str, kind: type[E], usual: T) -> E | T:
+    def choose(self, key: str, kind: type[E], usual: T, *, required: bool = False) -> E | T:
         """One of a closed set."""
         given: str | None = self.take(key, TEXT, None)
         if given is None:
             return usual
         if given not in set(kind):
-            self.complain(key, f"must be one of {', '.join(kind)}, or leave it out; got {given!r}")
+            remedy = "" if required else ", or leave it out"
+            self.complain(key, f"must be one of {', '.join(kind)}{remedy}; got {given!r}")
             return usual
         return kind(given)
 

@@ -26,6 +26,7 @@ SCHEMA = {
     "type": ["object", "boolean", "null"],  # a plain yes, or one that is to be remembered
     "not": {"const": False},  # to say no is to deny
     "properties": {"remember": {"type": "boolean", "description": "allow this for the rest of the thread"}},
+    "additionalProperties": False,  # whoever answers another question has it refused
 }
 
 

@@ -107,5 +107,6 @@ def _postgres(url: URL, pool_size: int, *, plain: bool) -> Engine:
         )
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "PostgreSQL needs its driver: run `pip install 'chordage[postgres]'` or use an sqlite:/// URL"
+            "PostgreSQL needs its driver: install chordage with its extra, as in `pip install 'chordage[postgres]'` "
+            "(in a clone '.[postgres]'), or use an sqlite:/// URL"
         ) from error

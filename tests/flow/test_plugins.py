@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from chordage.orchestrator.core.agent import ToolMode
-from chordage.orchestrator.core.errors import ModelFailed
+from chordage.orchestrator.core.errors import InvalidDecision, ModelFailed
 from chordage.orchestrator.core.model import Fault, ToolSays
 from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.reasons import Ending, Reason, stopped
@@ -161,6 +161,15 @@ def test_what_became_forbidden_meanwhile_stays_forbidden_though_approved(world):
     assert [call["code"] for call in world.rows("calls")] == ["blocked"]
     assert world.tools.ran.total() == 0
     check_all(world.store)
+
+
+def test_an_answer_to_another_question_lets_no_call_run(world):
+    crew(world, Permission(ask=["pure"]))
+    play(world, rounds_of(1))
+
+    with pytest.raises(InvalidDecision, match="amount"):
+        answer(world, {"amount": 5})
+    assert world.tools.ran.total() == 0
 
 
 def test_a_remembered_approval_is_not_asked_for_again_on_this_thread(world):

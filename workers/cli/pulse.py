@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("item", "state", "next", "last", "turn")
 SOON = "gets its id at the next tick"
+DUE = "due"
 EMPTY = "no tasks, no chores, no will; docs/room-work.md says how to write one"
 
 
@@ -34,11 +36,12 @@ def pulse(ctx: click.Context, *, as_json: bool) -> None:
 
     settings = settings_of_command()
     with opened(settings) as store:
+        from chordage.orchestrator.gateways.work import room_work
         from chordage.orchestrator.gateways.work.room_work import RoomWork
         from chordage.orchestrator.views import standing_work
 
         look = RoomWork(settings.room_path).look()
-        faults = [str(error) for _path, error in sorted(look.faults.items())]
+        faults = [str(error) for error in room_work.faults(settings.room_path)]
         found = standing_work.shown(store, look, faults, _nameless(settings.room_path, look))
     print_json(found) if as_json else _print(found)
     if found.faults:
@@ -67,8 +70,9 @@ def _in_short(item: StandingItem) -> tuple[object, ...]:
     if item.name is None:
         return (f"- {item.path}", item.state, SOON, None, None)
     last = f"{item.disposition} {ago(item.ended_at)}" if item.ended_at else item.disposition
+    is_due = item.next_due is not None and item.next_due <= datetime.now(UTC)
     return (
-        item.name, item.state, item.next_due, "under way" if item.under_way else last, item.turn_id,
+        item.name, item.state, DUE if is_due else item.next_due, "under way" if item.under_way else last, item.turn_id,
     )  # fmt: skip
 
 

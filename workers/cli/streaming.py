@@ -13,6 +13,7 @@ class Streamed:
         self._shown = shown
         self._text = ""  # of the reply that is being made
         self._last = ""  # all that was shown of the last reply
+        self._tools: dict[str, str] = {}  # the names of calls
         self._lock = threading.Lock()
 
     def emit(self, run_id: str, kind: str, **data: Any) -> None:  # noqa: ARG002 - there is one run
@@ -26,9 +27,10 @@ class Streamed:
                 case "model.replied":
                     self._finish_line()
                 case "tool.started":
+                    self._tools[data["call"]] = data["tool"]
                     click.secho(f"· {data['tool']}", dim=True, err=True)
                 case "tool.progress":
-                    click.secho(f"  {data['text']}", dim=True, err=True)
+                    click.secho(f"  {self._tools.get(data['call'], '')} {data['text']}", dim=True, err=True)
 
     def turn_done(self, turn_id: str) -> None: ...
 

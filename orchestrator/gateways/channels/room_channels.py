@@ -13,11 +13,13 @@ from chordage.orchestrator.gateways import room_tools
 from chordage.orchestrator.gateways.channels import loading, reading
 from chordage.orchestrator.gateways.channels.reading import Binding, Reading
 from chordage.orchestrator.gateways.ports import Channel
+from chordage.orchestrator.gateways.room_reading import no_such_agent
 
 
 def faults(room: Path, environ: Mapping[str, str]) -> list[RoomError]:
     """All that is wrong with channels.toml. Imports plugins, and connects to nothing."""
-    return RoomChannels(room, environ=environ).faults()
+    channels = RoomChannels(room, environ=environ)
+    return [*channels.faults(), *channels.unknown_agents()]
 
 
 class RoomChannels:
@@ -55,6 +57,10 @@ class RoomChannels:
             except RoomError as error:
                 found.append(error)
         return found
+
+    def unknown_agents(self) -> list[RoomError]:
+        found = ((one, no_such_agent(one.agent, self._room)) for one in self._reading.bindings.values())
+        return [RoomError(f"{binding.place('agent')}: {why}") for binding, why in found if why is not None]
 
     def close(self) -> None:
         """Whoever waits in a long poll is woken, as far as its plugin can do that."""

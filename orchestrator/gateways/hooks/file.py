@@ -11,14 +11,12 @@ from typing import Any
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.hooks import Binding
-from chordage.orchestrator.gateways import room_file
 from chordage.orchestrator.gateways.hooks.binding import read_binding
-from chordage.orchestrator.gateways.room_reading import agent_files
+from chordage.orchestrator.gateways.room_reading import no_such_agent
 from chordage.orchestrator.gateways.room_table import TABLE, Source, Table
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
 
 FILE = "hooks.toml"
-STRATEGIES = ("direct", "react", "plan_execute")
 _SYNTAX_PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)")
 
 
@@ -124,13 +122,8 @@ def faults(room: Path, environ: Mapping[str, str]) -> list[RoomError]:
 
 
 def _unknown_agents(room: Path, found: HooksFile) -> list[RoomError]:
-    """A broken agent file is a fault of its own, and may well be the one that is meant."""
-    named = [binding for binding in found.bindings if binding.agent]
-    files = [room_file.read(path, room, STRATEGIES) for path in agent_files(room)] if named else []
-    known = {file.name for file in files}
-    source = Source(name=FILE, text=(room / FILE).read_text(encoding="utf-8-sig") if named else "")
-    for binding in named:
-        if binding.agent not in known:
-            told = f"there is no agent {binding.agent!r}; there are: {', '.join(sorted(known)) or 'none'}"
-            source.complain(("hooks", binding.name, "agent"), told)
+    source = Source(name=FILE, text=(room / FILE).read_text(encoding="utf-8-sig") if found.bindings else "")
+    for binding in found.bindings:
+        if (why := no_such_agent(binding.agent, room)) is not None:
+            source.complain(("hooks", binding.name, "agent"), why)
     return [RoomError(problem) for problem in source.problems]

@@ -58,7 +58,7 @@ def _form(table: Table) -> Form | None:
     if "signature" not in table.values:
         known = ", ".join(f'"{form}"' for form in Form if form is not Form.NONE)
         table.complain("signature", f'is missing; write one of {known}, or "none" to let anybody deliver')
-    return table.choose("signature", Form, None)
+    return table.choose("signature", Form, None, required=True)
 
 
 def _refuse_what_is_for_hmac(table: Table, form: Form | None) -> None:

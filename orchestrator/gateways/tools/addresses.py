@@ -37,7 +37,8 @@ class Guard:
             raise Refused(f"{host} has no address")
         for address in found:
             if not self._is_allowed(address):
-                raise NotPublic(f"{host} is at {address}, which is not a public address")
+                where = host if host == str(address) else f"{host} is at {address}, which"
+                raise NotPublic(f"{where} is not a public address")
         return str(found[0])
 
     def _is_allowed(self, address: Address) -> bool:

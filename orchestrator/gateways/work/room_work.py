@@ -10,10 +10,11 @@ from pathlib import Path
 
 from chordage.orchestrator.core.errors import LostRace, RoomError
 from chordage.orchestrator.core.standing_work import Item, Kind
+from chordage.orchestrator.gateways.room_reading import no_such_agent
 from chordage.orchestrator.gateways.room_trace import Trace
 from chordage.orchestrator.gateways.work import changing, finding, mirror
 from chordage.orchestrator.gateways.work.documents import document_from
-from chordage.orchestrator.gateways.work.front_matter import fault
+from chordage.orchestrator.gateways.work.front_matter import fault, parts_of
 from chordage.orchestrator.gateways.work.put_off import PutOff
 
 JUST_NOW = 2_000_000_000  # ns: a file as young as this may change again without looking any different
@@ -171,4 +172,17 @@ def _with_id(file: Path, path: str) -> Item | None:
 
 def faults(room: Path) -> list[RoomError]:
     """What is wrong with tasks, chores and the will, in the order of their paths. Nothing is written."""
-    return [error for _path, error in sorted(RoomWork(room).look().faults.items())]
+    look = RoomWork(room).look()
+    found = dict(look.faults)
+    for item in look.items.values():
+        if (why := no_such_agent(item.agent, room)) is not None and not item.closed:
+            found.setdefault(item.path, fault(item.path, _line_of(room / item.path, "agent"), f"agent: {why}"))
+    return [error for _path, error in sorted(found.items())]
+
+
+def _line_of(file: Path, key: str) -> int:
+    """1 where the file has changed since it was read."""
+    try:
+        return parts_of(file.read_text(encoding="utf-8"), file.name).line(key)
+    except (OSError, UnicodeDecodeError, RoomError):
+        return 1

@@ -135,6 +135,16 @@ def test_a_binding_that_is_not_there_is_told_with_those_that_are(written):
         written(GOOD, BOT="1", HEADER="2").get("fax")
 
 
+def test_an_agent_that_is_not_there_is_told_with_its_line(written, room):
+    written(
+        '[a]\nplugin = "http_json"\nagent = "nobody"\n[a.config]\nurl = "http://127.0.0.1/"\neverybody = "service"\n'
+    )
+
+    assert [str(fault) for fault in faults(room, {})] == [
+        "channels.toml:3: a.agent: there is no agent 'nobody'; there are: none"
+    ]
+
+
 def test_a_file_that_cannot_be_read_is_one_fault(room):
     (room / "channels.toml").write_bytes(b"\xff\xfe")
 

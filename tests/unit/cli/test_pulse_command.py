@@ -47,6 +47,17 @@ def test_pulse_tells_faults_with_file_and_line_and_exits_with_one(room):
     assert "chordage: will.md:2" in chordage("pulse").stderr
 
 
+def test_work_for_an_agent_that_is_not_there_is_a_fault_with_its_line(room):
+    (room / "chores/other.md").write_text("---\nevery: 1h\nagent: nobody\n---\nLook.\n")
+
+    said = chordage("pulse", "--json")
+
+    assert said.exit_code == 1
+    assert json.loads(said.stdout)["faults"] == [
+        "chores/other.md:3: agent: there is no agent 'nobody'; there are: agent"
+    ]
+
+
 def test_pulse_run_stores_a_turn_and_says_that_nobody_takes_it_up(room):
     said = chordage("pulse", "run", "look")
 

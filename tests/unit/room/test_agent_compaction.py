@@ -26,7 +26,7 @@ def test_every_key_reaches_the_definition(folder):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("threshold = 0", "threshold: must be 1 or more, or leave it out; got 0"),
+        ("threshold = 0", "threshold: must be a whole number, 1 or more, or leave it out; got 0"),
         ("keep = -1", "keep: must be a whole number, 0 or more, or leave it out; got -1"),
         ('model = " "', "model: must be a text that is not blank, or leave it out; got ' '"),
         ("treshold = 5", "treshold: there is no such key; did you mean threshold?"),

@@ -64,7 +64,7 @@ def test_without_a_table_an_agent_plans_as_usual(folder):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("max_rounds = 0", "agent.toml:5: plan.max_rounds: must be 1 or more, or leave it out; got 0"),
+        ("max_rounds = 0", "agent.toml:5: plan.max_rounds: must be a whole number, 1 or more, or leave it out; got 0"),
         ("timeout = -1", "agent.toml:5: plan.timeout: must be a number of seconds"),
         ('out_of_scope = "skip"', "agent.toml:5: plan.out_of_scope: must be one of fail_command, refuse_batch"),
         ("max_round = 3", "agent.toml:5: plan.max_round: there is no such key; did you mean max_rounds?"),

@@ -103,11 +103,11 @@ def test_a_file_with_a_byte_order_mark_is_fine(folder):
         ('\nmodel = ""', "agent.toml:2: model: must be a text that is not blank; got ''"),
         (
             'model = "m"\n\n[limits]\nmax_rounds = 0',
-            "agent.toml:4: limits.max_rounds: must be 1 or more, or leave it out; got 0",
+            "agent.toml:4: limits.max_rounds: must be a whole number, 1 or more, or leave it out; got 0",
         ),
         (
             'model = "m"\nlimits.max_rounds = true',
-            "agent.toml:2: limits.max_rounds: must be 1 or more, or leave it out; got True",
+            "agent.toml:2: limits.max_rounds: must be a whole number, 1 or more, or leave it out; got True",
         ),
         (
             'model = "m"\nlimits = { timeout = -1 }',
@@ -140,7 +140,10 @@ def test_a_file_with_a_byte_order_mark_is_fine(folder):
             "agent.toml:3: tools: 'a:b' stands here twice; keep one",
         ),
         ('model = "m"\nfallbacks = [""]', "agent.toml:2: fallbacks: must be a list of texts"),
-        ('model = "m"\nconcurrency = 0', "agent.toml:2: concurrency: must be 1 or more, or leave it out; got 0"),
+        (
+            'model = "m"\nconcurrency = 0',
+            "agent.toml:2: concurrency: must be a whole number, 1 or more, or leave it out; got 0",
+        ),
         ('model = "m"\nstream = "yes"', "agent.toml:2: stream: must be true or false, or leave it out; got 'yes'"),
         ('model = "m"\nmodel_timeout = inf', "agent.toml:2: model_timeout: must be a number of seconds, more than 0"),
         ('model = "m"\nmodel_retries = -1', "agent.toml:2: model_retries: must be a whole number, 0 or more"),
