@@ -15,7 +15,8 @@ from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus
 from chordage.orchestrator.store import many
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import FLYING_CALLS, STILL_FLYING, calls, has, runs
+from chordage.orchestrator.store.predicates import FLYING_CALLS, STILL_FLYING, has
+from chordage.orchestrator.store.schema import calls, runs
 from chordage.orchestrator.store.tx import Tx
 
 COLUMNS = [column for column in calls.c if column.name != "full_result"]

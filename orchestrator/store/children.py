@@ -10,18 +10,16 @@ from sqlalchemy import ColumnElement, func, or_, select, update
 
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.core.suspending import SuspensionStatus, Why
-from chordage.orchestrator.store.schema import (
+from chordage.orchestrator.store.predicates import (
     ASKED_OF_PEOPLE,
     QUEUED_IN_GROUP,
     STILL_ASKED,
     STILL_UNSETTLED,
     UNSETTLED_SUSPENSIONS,
     UNWANTED_TURNS,
-    runs,
     still,
-    suspensions,
-    turns,
 )
+from chordage.orchestrator.store.schema import runs, suspensions, turns
 from chordage.orchestrator.store.tx import Tx
 
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens")

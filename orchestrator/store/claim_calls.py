@@ -12,7 +12,8 @@ from sqlalchemy import and_, bindparam, func, or_, update
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import CALL, OPEN_CALL, CallStatus, sources
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import STILL_FLYING, calls, has, still
+from chordage.orchestrator.store.predicates import STILL_FLYING, has, still
+from chordage.orchestrator.store.schema import calls
 from chordage.orchestrator.store.tx import Tx
 
 

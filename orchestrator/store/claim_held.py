@@ -9,7 +9,8 @@ from sqlalchemy import Update, update
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
-from chordage.orchestrator.store.schema import STILL_RUNNING, runs, still
+from chordage.orchestrator.store.predicates import STILL_RUNNING, still
+from chordage.orchestrator.store.schema import runs
 from chordage.orchestrator.store.tx import Tx
 
 _FREE = {"claim_token": None, "claim_worker": None, "resends": 0, "expiries": 0}

@@ -15,7 +15,8 @@ from typing import Any
 from sqlalchemy import or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from chordage.orchestrator.store.schema import OPEN_RUNS, runs, threads
+from chordage.orchestrator.store.predicates import OPEN_RUNS
+from chordage.orchestrator.store.schema import runs, threads
 from chordage.orchestrator.store.schema_poll import polls
 from chordage.orchestrator.store.tx import Tx
 

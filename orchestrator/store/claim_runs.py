@@ -14,7 +14,8 @@ from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RUN, RunStatus, sources
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import STILL_RUNNING, has, runs, still
+from chordage.orchestrator.store.predicates import STILL_RUNNING, has, still
+from chordage.orchestrator.store.schema import runs
 from chordage.orchestrator.store.tx import Tx
 
 

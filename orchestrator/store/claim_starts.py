@@ -22,8 +22,9 @@ from chordage.orchestrator.core.records import Phase, Run, Turn
 from chordage.orchestrator.core.status import RunStatus, TurnStatus
 from chordage.orchestrator.store import journal, ring
 from chordage.orchestrator.store.hot import Hot, Sent
+from chordage.orchestrator.store.predicates import STEERING_TURNS, still
 from chordage.orchestrator.store.ring import Place
-from chordage.orchestrator.store.schema import STEERING_TURNS, groups, runs, still, turns
+from chordage.orchestrator.store.schema import groups, runs, turns
 from chordage.orchestrator.store.schema import journal as journal_table
 from chordage.orchestrator.store.tx import Store, Tx
 

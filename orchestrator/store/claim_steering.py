@@ -15,7 +15,8 @@ from sqlalchemy import and_, case, or_, select, update
 from chordage.orchestrator.core.errors import IllegalTransition
 from chordage.orchestrator.core.records import Run, Turn
 from chordage.orchestrator.core.status import Disposition, TurnStatus
-from chordage.orchestrator.store.schema import STEERING_TURNS, STILL_OPEN, STILL_QUEUED, has, in_line, runs, turns
+from chordage.orchestrator.store.predicates import STEERING_TURNS, STILL_OPEN, STILL_QUEUED, has, in_line
+from chordage.orchestrator.store.schema import runs, turns
 from chordage.orchestrator.store.turns import COLUMNS, from_row
 from chordage.orchestrator.store.tx import Tx
 

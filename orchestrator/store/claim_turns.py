@@ -14,19 +14,16 @@ from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import (
+from chordage.orchestrator.store.predicates import (
     OPEN_RUNS,
     RUNNING_IN_GROUP,
     STILL_QUEUED,
-    groups,
     has,
     in_line,
     nothing_is_open_on,
-    runs,
     still,
-    threads,
-    turns,
 )
+from chordage.orchestrator.store.schema import groups, runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 
 _NEXT = turns.alias("next")

@@ -15,7 +15,8 @@ from typing import Any
 from sqlalchemy import Select, bindparam, func, select, text, update
 
 from chordage.orchestrator.core.delivering import DeliveryStatus
-from chordage.orchestrator.store.schema import PENDING_DELIVERIES, STILL_PENDING, has, in_line_of_deliveries, outbox
+from chordage.orchestrator.store.predicates import PENDING_DELIVERIES, STILL_PENDING, has, in_line_of_deliveries
+from chordage.orchestrator.store.schema import outbox
 from chordage.orchestrator.store.tx import Tx
 
 WINDOW = 50  # due rows of one receiver that are looked at

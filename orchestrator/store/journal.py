@@ -13,7 +13,8 @@ from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store import many
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import calls, has, journal, threads
+from chordage.orchestrator.store.predicates import has
+from chordage.orchestrator.store.schema import calls, journal, threads
 from chordage.orchestrator.store.tx import Tx
 
 # A journal row to be written.

@@ -8,7 +8,8 @@ from __future__ import annotations
 from sqlalchemy import func, select, tuple_
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store.schema import OPEN_RUNS, QUEUED_IN_GROUP, groups, in_line, runs, threads, turns
+from chordage.orchestrator.store.predicates import OPEN_RUNS, QUEUED_IN_GROUP, in_line
+from chordage.orchestrator.store.schema import groups, runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 
 

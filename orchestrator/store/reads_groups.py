@@ -8,7 +8,8 @@ from datetime import datetime
 from sqlalchemy import RowMapping, case, func, select, update
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store.schema import QUEUED_IN_GROUP, RUNNING_IN_GROUP, groups, runs, turns
+from chordage.orchestrator.store.predicates import QUEUED_IN_GROUP, RUNNING_IN_GROUP
+from chordage.orchestrator.store.schema import groups, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 COUNTED = 10_000  # at most; of more is said that there are more

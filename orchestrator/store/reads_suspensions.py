@@ -8,7 +8,8 @@ from datetime import datetime
 from sqlalchemy import RowMapping, or_, select, tuple_
 
 from chordage.orchestrator.core.suspending import Why
-from chordage.orchestrator.store.schema import ASKED_OF_PEOPLE, OPEN_SUSPENSIONS, calls, decisions, runs, suspensions
+from chordage.orchestrator.store.predicates import ASKED_OF_PEOPLE, OPEN_SUSPENSIONS
+from chordage.orchestrator.store.schema import calls, decisions, runs, suspensions
 from chordage.orchestrator.store.tx import Tx
 
 Row = RowMapping

@@ -11,7 +11,8 @@ from chordage.orchestrator.core.records import NOTES, Call, Checkpoint
 from chordage.orchestrator.store.calls import COLUMNS as CALL_COLUMNS
 from chordage.orchestrator.store.calls import from_row as call_from_row
 from chordage.orchestrator.store.journal import STANDS
-from chordage.orchestrator.store.schema import OPEN_RUNS, calls, in_line, journal, runs, threads, turns
+from chordage.orchestrator.store.predicates import OPEN_RUNS, in_line
+from chordage.orchestrator.store.schema import calls, journal, runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 
 Row = RowMapping

@@ -10,16 +10,8 @@ from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, case,
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import (
-    OPEN_RUNS,
-    QUEUED_IN_GROUP,
-    STILL_QUEUED,
-    has,
-    in_line,
-    journal,
-    runs,
-    turns,
-)
+from chordage.orchestrator.store.predicates import OPEN_RUNS, QUEUED_IN_GROUP, STILL_QUEUED, has, in_line
+from chordage.orchestrator.store.schema import journal, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 Row = RowMapping

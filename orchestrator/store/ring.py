@@ -35,15 +35,8 @@ from sqlalchemy.sql.selectable import CTE
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import (
-    RUNNING_IN_GROUP,
-    STILL_QUEUED,
-    groups,
-    has,
-    nothing_is_open_on,
-    runs,
-    turns,
-)
+from chordage.orchestrator.store.predicates import RUNNING_IN_GROUP, STILL_QUEUED, has, nothing_is_open_on
+from chordage.orchestrator.store.schema import groups, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 

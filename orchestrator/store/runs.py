@@ -16,15 +16,14 @@ from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.hot import Hot, Row
-from chordage.orchestrator.store.schema import (
+from chordage.orchestrator.store.predicates import (
     OPEN_RUNS,
     RUNNING_IN_GROUP,
     RUNNING_RUNS,
     STILL_FLYING,
     STILL_RUNNING,
-    calls,
-    runs,
 )
+from chordage.orchestrator.store.schema import calls, runs
 from chordage.orchestrator.store.tx import Tx
 
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens")

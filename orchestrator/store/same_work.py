@@ -13,7 +13,8 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.store import ring
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import KEYED_TURNS, OPEN_RUNS, OPEN_WILLS, runs, threads, turns
+from chordage.orchestrator.store.predicates import KEYED_TURNS, OPEN_RUNS, OPEN_WILLS
+from chordage.orchestrator.store.schema import runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 
 

@@ -18,15 +18,14 @@ from chordage.orchestrator.core.suspending import (
     Why,
     digest,
 )
-from chordage.orchestrator.store.schema import (
+from chordage.orchestrator.store.predicates import (
     OPEN_SUSPENSIONS,
     STILL_ASKED,
     STILL_UNSETTLED,
     UNSETTLED_SUSPENSIONS,
-    calls,
     still,
-    suspensions,
 )
+from chordage.orchestrator.store.schema import calls, suspensions
 from chordage.orchestrator.store.tx import Tx
 
 

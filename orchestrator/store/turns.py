@@ -17,18 +17,16 @@ from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.hot import Hot, Row
-from chordage.orchestrator.store.schema import (
+from chordage.orchestrator.store.predicates import (
     OPEN_RUNS,
     QUEUED_TURNS,
     RUNNING_IN_GROUP,
     STILL_QUEUED,
-    groups,
     has,
     in_line,
     nothing_is_open_on,
-    runs,
-    turns,
 )
+from chordage.orchestrator.store.schema import groups, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 # Of a turn that says nothing else: nobody asked for it, it steers no run, and nobody drives it.

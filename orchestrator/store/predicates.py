@@ -1,0 +1,73 @@
+"""Which rows a statement is about: sets of them, that a partial index answers, and single ones that are found by a key.
+
+A prepared plan uses a partial index only when the statement says the predicate of that index, word for word. Why none
+may say another's by accident: ADR 34.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, literal_column, select
+
+from chordage.orchestrator.core.delivering import DeliveryStatus
+from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, RunStatus, TurnStatus
+from chordage.orchestrator.core.suspending import SuspensionStatus
+from chordage.orchestrator.store.schema import UNSETTLED, calls, outbox, runs, suspensions, turns
+
+
+def has(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[bool]:
+    """Compare with values written into the statement: a prepared plan uses a partial index only when it sees them."""
+    listed: list[ColumnElement[Any]] = [
+        literal_column(str(v) if isinstance(v, int) else f"'{v.value}'") for v in values
+    ]
+    return column == listed[0] if len(listed) == 1 else column.in_(listed)
+
+
+def still(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[bool]:
+    """As `has`, of a row that is found by its key: no index answers this. PostgreSQL keeps the plan of a statement it
+    has prepared. While a partial index is empty, going through all of it is as cheap as looking up one key, and the
+    plan that was made then goes through all of it still when a hundred thousand have come.
+    """
+    return has(column.concat(literal_column("''")), *values)
+
+
+OPEN_RUNS = has(runs.c.status, *sorted(OPEN_RUN))
+RUNNING_RUNS = has(runs.c.status, RunStatus.RUNNING)
+RUNNING_IN_GROUP = and_(RUNNING_RUNS, runs.c.epoch >= literal_column("1"))
+STILL_OPEN = still(runs.c.status, *sorted(OPEN_RUN))
+STILL_RUNNING = still(runs.c.status, RunStatus.RUNNING)
+# A call without a lease is parked: it stands behind one that is suspended, and nobody was sent for it.
+FLYING_CALLS = and_(has(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
+STILL_FLYING = and_(still(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
+OPEN_SUSPENSIONS = has(suspensions.c.status, SuspensionStatus.OPEN)
+STILL_ASKED = still(suspensions.c.status, SuspensionStatus.OPEN)
+STILL_UNSETTLED = still(suspensions.c.status, *sorted(UNSETTLED))
+UNSETTLED_SUSPENSIONS = has(suspensions.c.status, *sorted(UNSETTLED))
+ASKED_OF_PEOPLE = and_(OPEN_SUSPENSIONS, suspensions.c.why != literal_column("'child'"))
+UNWANTED_TURNS = and_(turns.c.cancel_asked == literal_column("1"), turns.c.status != literal_column("'done'"))
+QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)
+STILL_QUEUED = still(turns.c.status, TurnStatus.QUEUED)
+QUEUED_IN_GROUP = and_(QUEUED_TURNS, turns.c.arrival >= literal_column("0"))
+STEERING_TURNS = and_(QUEUED_TURNS, has(turns.c.steers, 1))
+KEYED_TURNS = and_(QUEUED_TURNS, turns.c.coalesce_key.is_not(None))
+OPEN_WILLS = and_(turns.c.origin == literal_column("'will'"), has(turns.c.status, TurnStatus.ACTIVE, TurnStatus.QUEUED))
+PENDING_DELIVERIES = has(outbox.c.status, DeliveryStatus.PENDING)
+STILL_PENDING = still(outbox.c.status, DeliveryStatus.PENDING)
+
+
+def in_line(turn: Any) -> ColumnElement[bool]:
+    """Queued turns of threads, each in its place: for statements that go along such a line."""
+    return and_(has(turn.c.status, TurnStatus.QUEUED), turn.c.rank >= literal_column("-1"))
+
+
+def in_line_of_deliveries(one: Any) -> ColumnElement[bool]:
+    return and_(has(one.c.status, DeliveryStatus.PENDING), one.c.attempts >= literal_column("0"))
+
+
+def nothing_is_open_on(turn: Any) -> ColumnElement[bool]:
+    """A value, and not an EXISTS: PostgreSQL would make a join of that, with all runs that are open in the fleet."""
+    run = runs.alias()
+    found = select(run.c.id).where(run.c.thread_id == turn.c.thread_id, has(run.c.status, *sorted(OPEN_RUN)))
+    return found.correlate(turn).scalar_subquery().is_(None)
