@@ -40,14 +40,16 @@ def agent_files(room: Path) -> list[Path]:
     return [*([first] if first.exists() else []), *sorted((room / "agents").glob("*.toml"))]
 
 
-def no_such_agent(name: str | None, room: Path) -> str | None:
-    """Why an agent that something else of the room names cannot be meant. The file of one that is broken is a fault of
-    its own, and may well be the one.
-    """
-    known = {room_file.read(path, room, STRATEGIES).name for path in agent_files(room)} if name else set()
+def known_agents(room: Path) -> list[str]:
+    """Also those of files that are broken: each is a fault of its own, and may well be the one that is meant."""
+    return sorted({room_file.read(path, room, STRATEGIES).name for path in agent_files(room)})
+
+
+def no_such_agent(name: str | None, known: Collection[str]) -> str | None:
+    """Why an agent that something else of the room names cannot be meant."""
     if name is None or name in known:
         return None
-    return f"there is no agent {name!r}; there are: {', '.join(sorted(known)) or 'none'}"
+    return f"there is no agent {name!r}; there are: {', '.join(known) or 'none'}"
 
 
 def read_room(room: Path, strategies: Collection[str]) -> RoomReading:

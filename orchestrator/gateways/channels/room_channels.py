@@ -13,7 +13,7 @@ from chordage.orchestrator.gateways import room_tools
 from chordage.orchestrator.gateways.channels import loading, reading
 from chordage.orchestrator.gateways.channels.reading import Binding, Reading
 from chordage.orchestrator.gateways.ports import Channel
-from chordage.orchestrator.gateways.room_reading import no_such_agent
+from chordage.orchestrator.gateways.room_reading import known_agents, no_such_agent
 
 
 def faults(room: Path, environ: Mapping[str, str]) -> list[RoomError]:
@@ -59,7 +59,8 @@ class RoomChannels:
         return found
 
     def unknown_agents(self) -> list[RoomError]:
-        found = ((one, no_such_agent(one.agent, self._room)) for one in self._reading.bindings.values())
+        known = known_agents(self._room) if self._reading.bindings else []
+        found = ((one, no_such_agent(one.agent, known)) for one in self._reading.bindings.values())
         return [RoomError(f"{binding.place('agent')}: {why}") for binding, why in found if why is not None]
 
     def close(self) -> None:

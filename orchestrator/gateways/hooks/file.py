@@ -12,7 +12,7 @@ from typing import Any
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.hooks import Binding
 from chordage.orchestrator.gateways.hooks.binding import read_binding
-from chordage.orchestrator.gateways.room_reading import no_such_agent
+from chordage.orchestrator.gateways.room_reading import known_agents, no_such_agent
 from chordage.orchestrator.gateways.room_table import TABLE, Source, Table
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
 
@@ -123,7 +123,8 @@ def faults(room: Path, environ: Mapping[str, str]) -> list[RoomError]:
 
 def _unknown_agents(room: Path, found: HooksFile) -> list[RoomError]:
     source = Source(name=FILE, text=(room / FILE).read_text(encoding="utf-8-sig") if found.bindings else "")
+    known = known_agents(room) if found.bindings else []
     for binding in found.bindings:
-        if (why := no_such_agent(binding.agent, room)) is not None:
+        if (why := no_such_agent(binding.agent, known)) is not None:
             source.complain(("hooks", binding.name, "agent"), why)
     return [RoomError(problem) for problem in source.problems]

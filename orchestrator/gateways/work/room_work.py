@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chordage.orchestrator.core.errors import LostRace, RoomError
 from chordage.orchestrator.core.standing_work import Item, Kind
-from chordage.orchestrator.gateways.room_reading import no_such_agent
+from chordage.orchestrator.gateways.room_reading import known_agents, no_such_agent
 from chordage.orchestrator.gateways.room_trace import Trace
 from chordage.orchestrator.gateways.work import changing, finding, mirror
 from chordage.orchestrator.gateways.work.documents import document_from
@@ -173,9 +173,9 @@ def _with_id(file: Path, path: str) -> Item | None:
 def faults(room: Path) -> list[RoomError]:
     """What is wrong with tasks, chores and the will, in the order of their paths. Nothing is written."""
     look = RoomWork(room).look()
-    found = dict(look.faults)
+    found, known = dict(look.faults), known_agents(room) if look.items else []
     for item in look.items.values():
-        if (why := no_such_agent(item.agent, room)) is not None and not item.closed:
+        if (why := no_such_agent(item.agent, known)) is not None and not item.closed:
             found.setdefault(item.path, fault(item.path, _line_of(room / item.path, "agent"), f"agent: {why}"))
     return [error for _path, error in sorted(found.items())]
 

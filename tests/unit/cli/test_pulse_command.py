@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
 
+from chordage.orchestrator.core.standing_work import Kind
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
-from chordage.workers.cli import main
+from chordage.orchestrator.views.standing_work import StandingItem
+from chordage.workers.cli import main, pulse
 from support.plain_room import forget_settings, write_room
 
 
@@ -56,6 +60,18 @@ def test_work_for_an_agent_that_is_not_there_is_a_fault_with_its_line(room):
     assert json.loads(said.stdout)["faults"] == [
         "chores/other.md:3: agent: there is no agent 'nobody'; there are: agent"
     ]
+
+
+def test_what_should_have_come_by_now_is_due_and_not_so_long_ago(room):
+    moment = datetime.now(UTC)
+    item = StandingItem(
+        name="chore:look", kind=Kind.CHORE, path="chores/look.md", title="Look", state="live", schedule="every 300 s",
+        next_due=moment, last_slot=None, turns=0, turn_id=None, under_way=False, started_at=None, ended_at=None,
+        disposition=None, run_id=None,
+    )  # fmt: skip
+    later = moment + timedelta(minutes=5)
+
+    assert [pulse._in_short(replace(item, next_due=due))[2] for due in (moment, later, None)] == ["due", later, None]
 
 
 def test_pulse_run_stores_a_turn_and_says_that_nobody_takes_it_up(room):
