@@ -16,6 +16,7 @@ from chordage.orchestrator.core.queue_bounds import QueueBound
 from chordage.orchestrator.gateways.channels.none import NoChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook
 from chordage.orchestrator.gateways.holding import Held
+from chordage.orchestrator.gateways.no_redis import NoQueues
 from chordage.orchestrator.gateways.ports import (
     Agents,
     Bus,
@@ -26,6 +27,7 @@ from chordage.orchestrator.gateways.ports import (
     Locks,
     Models,
     OutputForm,
+    Queues,
     Tools,
 )
 from chordage.orchestrator.gateways.work.room_work import RoomWork
@@ -50,6 +52,7 @@ class Runtime:
     leases: LeaseRules = field(default_factory=LeaseRules)
     bounds: Bounds = field(default_factory=Bounds)
     queue_bounds: Mapping[Group, QueueBound] = field(default_factory=dict)  # of the groups that have one
+    queues: Queues = field(default_factory=NoQueues)
     held: Held = field(default_factory=Held)
     crews: Callable[[AgentSpec], Crew] = lambda _agent: NOBODY  # the plugins of an agent
     work: RoomWork | None = None  # tasks, chores and the will

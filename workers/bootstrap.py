@@ -24,11 +24,12 @@ from chordage.orchestrator.gateways.channels.webhook import Webhook, secret_of
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp import McpServer
 from chordage.orchestrator.gateways.models import ModelCatalog, providers_from_tables
-from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks
-from chordage.orchestrator.gateways.ports import Events, Locks
+from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks, NoQueues
+from chordage.orchestrator.gateways.ports import Events, Locks, Queues
 from chordage.orchestrator.gateways.redis_bus import RedisBus
 from chordage.orchestrator.gateways.redis_events import RedisEvents
 from chordage.orchestrator.gateways.redis_locks import RedisLocks
+from chordage.orchestrator.gateways.redis_queues import RedisQueues
 from chordage.orchestrator.gateways.room import Room
 from chordage.orchestrator.gateways.tools.addresses import Guard
 from chordage.orchestrator.gateways.work.room_work import RoomWork
@@ -41,7 +42,7 @@ from chordage.orchestrator.strategies.loading import names as strategies
 
 def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
     room = room_from(settings)
-    locks, events = _redis_ports(settings) if with_redis else (NoLocks(), NoEvents())
+    locks, events, queues = _redis_ports(settings) if with_redis else (NoLocks(), NoEvents(), NoQueues())
     bus_rules = BusRules(
         keep=settings.bus_keep, keep_of_run=settings.bus_keep_of_run, keep_seconds=settings.bus_keep_seconds
     )
@@ -52,6 +53,7 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
         tools=room.toolbox,
         locks=locks,
         events=events,
+        queues=queues,
         clock=lambda: datetime.now(UTC),
         new_id=Ids(),
         channels=channels_from(settings),
@@ -117,11 +119,12 @@ def redis_from(settings: Settings) -> Redis:
     )
 
 
-def _redis_ports(settings: Settings) -> tuple[Locks, Events]:
+def _redis_ports(settings: Settings) -> tuple[Locks, Events, Queues]:
     client = redis_from(settings)
     return (
         RedisLocks(client, prefix=settings.prefix, lease=settings.lease),
         RedisEvents(client, prefix=settings.prefix),
+        RedisQueues(client, prefix=settings.broker_prefix),
     )
 
 

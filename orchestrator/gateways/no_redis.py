@@ -24,6 +24,11 @@ class NoLocks:
         return True
 
 
+class NoQueues:
+    def is_empty(self, queue: str) -> bool:  # noqa: ARG002
+        return False
+
+
 class NoEvents:
     def emit(self, run_id: str, kind: str, **data: Any) -> None: ...
     def turn_done(self, turn_id: str) -> None: ...

@@ -141,6 +141,14 @@ class Locks(Protocol):
     def renew(self, keys: list[str]) -> bool: ...
 
 
+class Queues(Protocol):
+    """Where wake-ups wait for a worker."""
+
+    def is_empty(self, queue: str) -> bool:
+        """False also where nobody can say."""
+        ...
+
+
 class Events(Protocol):
     """Live news for watchers. Never the truth: it may be lost, and the journal has all of it."""
 

@@ -339,7 +339,8 @@ def _queued(rt: Runtime) -> list[Intent]:
             free = turns.free_budget(tx, group, default=rt.budgets[group])
             waiting = ring.heads(tx, group, rt.now(), min(free, BATCH)) if free else []
         if waiting:
+            nothing_waits = rt.queues.is_empty(group.queue)
             with rt.store.write() as tx:
-                nudged = ring.nudge(tx, [turn_id for turn_id, _ in waiting], rt.now())
+                nudged = ring.nudge(tx, [turn_id for turn_id, _ in waiting], rt.now(), nothing_waits=nothing_waits)
             intents += [Dispatch(group=group, hint=Hint(*turn)) for turn in nudged]
     return intents

@@ -198,35 +198,31 @@ def heads(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, 
 # wake-ups that got lost
 
 A_MOMENT = timedelta(seconds=1)  # a wake-up is on its way for so long
-NUDGE = timedelta(seconds=30)
+AGAIN = timedelta(seconds=5)  # a wake-up that a worker has taken is carried out by then, or lost with the worker
 SELDOM = timedelta(seconds=60)  # a wake-up that waits in a long queue may have been lost with it all the same
 
 
-def nudge(tx: Tx, among: list[str], now: datetime) -> list[tuple[str, str]]:
-    """Those of them whose wake-up may have got lost; each is asked for less and less often the longer it waits."""
+def nudge(tx: Tx, among: list[str], now: datetime, *, nothing_waits: bool) -> list[tuple[str, str]]:
+    """Those of them whose wake-up may have got lost. `nothing_waits`: no wake-up of the group does, so it is not
+    merely late.
+    """
+    asked_before = now - AGAIN if nothing_waits else now - SELDOM
     due = (
-        select(turns.c.id, turns.c.due_at)
+        select(turns.c.id)
         .where(
             turns.c.id.in_(among),
             STILL_QUEUED,
             has(turns.c.ready, 1),
             turns.c.due_at <= now - A_MOMENT,
-            turns.c.nudge_at <= now,
+            turns.c.nudge_at <= asked_before + SELDOM,
         )
         .order_by(turns.c.id)
         .with_for_update(skip_locked=True)
     )
-    found = {row.id: row.due_at for row in tx.execute(due)}
-    nudged = []
-    for turn_id, due_at in found.items():
-        moved = (
-            update(turns)
-            .where(turns.c.id == turn_id, STILL_QUEUED, has(turns.c.ready, 1))
-            .values(nudge_at=now + min(max(now - due_at, NUDGE), SELDOM))
-        )
-        thread_id = tx.execute(moved.returning(turns.c.thread_id)).scalar()
-        nudged += [(turn_id, thread_id)] if thread_id else []
-    return nudged
+    ids = list(tx.execute(due).scalars())
+    asked_again = update(turns).where(turns.c.id.in_(ids), STILL_QUEUED, has(turns.c.ready, 1))
+    asked_again = asked_again.values(nudge_at=now + SELDOM).returning(turns.c.id, turns.c.thread_id)
+    return sorted((row.id, row.thread_id) for row in tx.execute(asked_again)) if ids else []
 
 
 def wake(tx: Tx, now: datetime, limit: int) -> int:

@@ -267,6 +267,33 @@ def test_queued_turns_that_nobody_takes_up_are_asked_for_less_and_less_often(wor
     assert 10 <= sent <= 10 * (1000 / 60 + 2)
 
 
+def test_a_wake_up_that_died_with_its_worker_is_sent_again_within_seconds_where_none_waits(world: World) -> None:
+    turn = world.submit()
+    thread = str(world.row("turns", id=turn)["thread_id"])
+    world.pending.clear()  # a worker took it, and was killed
+
+    sent = []
+    for _ in range(12):
+        sent.append(len(world.sweep(seconds=2)))
+        world.pending.clear()  # each time
+
+    assert sent == [1, 0, 0] * 4  # at the first sweep at which five seconds have passed
+    assert world.sweep(seconds=2) == [Dispatch(group=Group.CHAT, hint=Hint(turn, thread))]
+
+
+def test_a_wake_up_that_may_wait_behind_others_is_not_sent_again_for_a_minute(world: World) -> None:
+    world.submit(thread="lost")
+    world.pending.clear()
+    world.submit(thread="other")
+    world.clock.pass_by(2)
+    (first,) = [i for i in stages.rescue(world.runtime) if i.hint.thread_id == "lost"]
+
+    sent = [i for _ in range(29) for i in world.sweep(seconds=2) if i.hint.thread_id == "lost"]
+
+    assert sent == []
+    assert first in world.sweep(seconds=2)
+
+
 def test_the_same_dedupe_key_at_the_same_moment_is_a_duplicate_too(world: World) -> None:
     first = world.submit(dedupe_key="k")
     seen = turns.by_dedupe_key

@@ -36,7 +36,7 @@ SENT = {
     "end_queued": lambda tx: claims.end_queued(tx, "x", Disposition.EXPIRED, NOW, parent_run="r"),
     "step_in_front": lambda tx: claims.step_in_front(tx, "t", "x"),
     "wake": lambda tx: ring.wake(tx, NOW, 10),
-    "nudge": lambda tx: ring.nudge(tx, ["x"], NOW),
+    "nudge": lambda tx: ring.nudge(tx, ["x"], NOW, nothing_waits=True),
     "stranded": lambda tx: turns.stranded(tx, NOW, 10, look_again=NOW),
     "queued ahead": lambda tx: turns.queued_ahead(tx, turns.load(tx, admit(tx, "x", "t"))),
     "overdue": lambda tx: turns.overdue(tx, NOW, 10),

@@ -65,6 +65,7 @@ class World:
         self.runtime = Runtime(
             store=self.store, agents=self.agents, models=self.models, tools=self.tools, locks=self.locks,
             events=self.events, clock=self.clock, new_id=CountedIds(), worker="world", budgets=self.budgets,
+            queues=self,
         )  # fmt: skip
         if not self.store.is_postgres:
             for engine in (self.store.engine, self.store.plain):
@@ -200,6 +201,10 @@ class World:
                 return stages.project(rt)
             case Deliver():
                 return stages.deliver(rt)
+
+    def is_empty(self, queue: str) -> bool:
+        """What is pending is what waits in the queues of Redis."""
+        return all(getattr(intent, "group", None) != queue for intent in self.pending)
 
     def _fan_out(self, fan: CallTools) -> list[Intent]:
         """What a chord does while nothing goes wrong: its body fires when the last of its headers has returned."""

@@ -47,13 +47,17 @@ def _begun(rig, role):
 
 
 def _kill_the_holder(rig, role):
+    _holder(rig, role).kill()
+    return time.time()
+
+
+def _holder(rig, role):
     """Once the heartbeat has put on record who it is. A tool runs in a child of its worker."""
     table, column = ("runs", "claim_worker") if role == "turns" else ("calls", "worker")
     claimed_by = until(lambda: rig.row(table)[column], "a heartbeat says who has it")
     pid = int(claimed_by.rpartition(":")[2])
     holder = pid if role == "turns" else psutil.Process(pid).ppid()
-    next(worker for worker in rig.workers.values() if worker.pid == holder).kill()
-    return time.time()
+    return next(worker for worker in rig.workers.values() if worker.pid == holder)
 
 
 @pytest.mark.postgres
@@ -164,12 +168,12 @@ def test_a_tool_within_the_grace_is_finished_and_its_worker_ends_well(make_rig, 
 
 
 def test_a_tool_beyond_the_grace_that_may_run_again_is_let_go_at_once(make_rig, migrated_database_url):
-    rig, leaving = _with_a_tool_in_hand(make_rig(migrated_database_url("sqlite"), lease=30, soft_shutdown=1), 6.0)
-    rig.worker("tools-2", "--role", "tools", "--concurrency", "2").wait_until_ready()
+    rig, leaving = _with_a_tool_in_hand(make_rig(migrated_database_url("sqlite"), lease=30, soft_shutdown=1), 10.0)
 
     leaving.process.send_signal(signal.SIGTERM)
     told = time.time()
     leaving.process.wait(9)
+    assert not rig.ledger(what="tool", phase="end"), "it was cut"
     until(lambda: len(rig.ledger(what="tool", phase="begin")) == 2, "it runs again elsewhere", patience=8)
     again = rig.ledger(what="tool", phase="begin")[1]["at"] - told
     rig.wait_until_done()
@@ -180,10 +184,11 @@ def test_a_tool_beyond_the_grace_that_may_run_again_is_let_go_at_once(make_rig, 
 
 
 def _with_a_tool_in_hand(rig, seconds):
-    """An idempotent call that is on record since the first heartbeat."""
+    """An idempotent call that is on record since the first heartbeat, and the worker that has it."""
     rig.worker("turns", "--role", "turns", "--concurrency", "4")
-    leaving = rig.worker("tools-1", "--role", "tools", "--concurrency", "2")
+    for name in ("one", "two"):
+        rig.worker(f"tools-{name}", "--role", "tools", "--concurrency", "2")
     rig.ready()
     rig.submit(Plan(id="held", tools=("idempotent",), seconds=seconds))
-    until(lambda: any(row["status"] == "running" for row in rig.rows("calls")), "a heartbeat puts the call on record")
-    return rig, leaving
+    until(lambda: rig.rows("calls"), "a round is opened")
+    return rig, _holder(rig, "tools")
