@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -65,11 +64,12 @@ def full_result(tx: Tx, call_id: str) -> str | None:
     return (row.full_result or row.content) if row else None
 
 
-_INSERT = many.Insert(
-    calls,
-    ("id", "run_id", "thread_id", "step", "place", "ask_id", "generation", "tool", "arguments", "effect", "status",
-     "code", "content", "lease_until", "resends", "expiries", "suspension_id", "ended_at"),
+_OF_NEW_CALL = (
+    "id", "place", "ask_id", "generation", "tool", "arguments", "effect", "status", "code", "content", "suspension_id",
 )  # fmt: skip
+_INSERT = many.Insert(
+    calls, (*_OF_NEW_CALL, "run_id", "thread_id", "step", "lease_until", "resends", "expiries", "ended_at")
+)
 
 
 def open_round(tx: Tx, run: Run, step: int, asked: Sequence[NewCall], *, now: datetime, lease_until: datetime) -> None:
@@ -79,10 +79,8 @@ def open_round(tx: Tx, run: Run, step: int, asked: Sequence[NewCall], *, now: da
 
 def _new_row(run: Run, step: int, call: NewCall, now: datetime, lease_until: datetime | None) -> dict[str, Any]:
     settled = call.status not in OPEN_CALL
-    fields = asdict(call)
-    del fields["question"], fields["parked"]
     return {
-        **fields,
+        **{name: getattr(call, name) for name in _OF_NEW_CALL},
         "run_id": run.id,
         "thread_id": run.thread_id,
         "step": step,

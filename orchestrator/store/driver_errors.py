@@ -18,14 +18,3 @@ def as_the_library_says(tx: Connection, sql: str, error: Any) -> BaseException:
         sql, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect
     )
     return wrapped
-
-
-def at_first(error: BaseException) -> BaseException:
-    """In a pipeline the statements behind the one that failed fail too, and the last to say so is what is raised."""
-    while _is_aborted(error) and (before := error.__cause__ or error.__context__) is not None:
-        error = before
-    return error
-
-
-def _is_aborted(error: BaseException) -> bool:
-    return type(getattr(error, "orig", error)).__name__ == "PipelineAborted"

@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from chordage.orchestrator.core.errors import ConfigError
+from chordage.orchestrator.store import wire
 
 BUSY_MS = 30_000
 # A host that vanishes sends no reset: without these a statement waits a quarter of an hour for its answer.
@@ -32,6 +33,8 @@ ALONG_INDEXES = dict.fromkeys(
 LAST_FIRST = {"pool_use_lifo": True}
 # What has no index costs more than anything then, and before version 18 PostgreSQL would compile it first.
 NO_COMPILING = {"jit": "off"}
+# The driver would prepare what it sends often, and forget on the server all that was ever prepared, with each rollback.
+UNPREPARED = {"prepare_threshold": None}
 POSTGRES_OPTIONS = " ".join(f"-c {name}={value}" for name, value in {**LIMITS, **ALONG_INDEXES, **NO_COMPILING}.items())
 
 
@@ -96,17 +99,19 @@ def _begin_sqlite(connection: Connection) -> None:
 def _postgres(url: URL, pool_size: int, *, plain: bool) -> Engine:
     how: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None} if plain else {}
     try:
-        return create_engine(
+        engine = create_engine(
             url,
             pool_size=pool_size,
             max_overflow=2,
             pool_timeout=60,
             **LAST_FIRST,
             **how,
-            connect_args={"options": POSTGRES_OPTIONS, "connect_timeout": 5, **NOTICE_A_LOST_HOST},
+            connect_args={**UNPREPARED, "options": POSTGRES_OPTIONS, "connect_timeout": 5, **NOTICE_A_LOST_HOST},
         )
     except ModuleNotFoundError as error:
         raise ConfigError(
             "PostgreSQL needs its driver: install chordage with its extra, as in `pip install 'chordage[postgres]'` "
             "(in a clone '.[postgres]'), or use an sqlite:/// URL"
         ) from error
+    wire.lay(engine)
+    return engine

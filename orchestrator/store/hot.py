@@ -8,13 +8,15 @@ the library's again, and a connection that broke is thrown away.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from sqlalchemy import ClauseElement, Dialect
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from chordage.orchestrator.store import wire
 from chordage.orchestrator.store.driver_errors import as_the_library_says
 from chordage.orchestrator.store.tx import Tx
 
@@ -25,6 +27,9 @@ Row = dict[str, Any]
 observers: list[Callable[[Tx, str], None]] = []
 
 
+_numbers = itertools.count()
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
     sql: str
@@ -33,36 +38,72 @@ class Compiled:
     into: tuple[tuple[str, Convert], ...]  # binds that need converting
     names: tuple[str, ...]
     out: tuple[tuple[str, Convert], ...]  # columns that need converting
+    name: bytes = field(default_factory=lambda: b"hot_%d" % next(_numbers))
 
-    def given(self, binds: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
+    def values(self, binds: Mapping[str, Any]) -> dict[str, Any]:
         values = {**self.defaults, **binds}
         for name, convert in self.into:
             values[name] = convert(values[name])
-        return values if self.order is None else [values[name] for name in self.order]
+        return values
 
-    def cursor(self, tx: Tx) -> Any:
-        """One of PostgreSQL's that takes numbered binds: the others look for names in the statement each time."""
-        if self.order is None:
-            return tx.connection.cursor()
-        return tx.dialect.loaded_dbapi.RawCursor(tx.connection.dbapi_connection)
+    def in_order(self, binds: Mapping[str, Any]) -> list[Any]:
+        assert self.order is not None
+        values = self.values(binds)
+        return [values[name] for name in self.order]
+
+    def row(self, values: Sequence[Any]) -> Row:
+        row = dict(zip(self.names, values, strict=True))
+        for name, convert in self.out:
+            row[name] = convert(row[name])
+        return row
 
 
-class Sent:
-    """A statement that was sent, and what it finds."""
+class Sent(Protocol):
+    """A statement that was sent, and what it finds. Also when the transaction is over."""
+
+    def rows(self) -> list[Row]: ...
+    def changed(self) -> int:
+        """How many rows the statement changed."""
+        ...
+
+
+class Fetched:
+    """Of a database where nothing travels: it is done."""
 
     def __init__(self, compiled: Compiled, cursor: Any) -> None:
-        self._compiled = compiled
-        self._cursor = cursor
-        self._rows: list[Row] | None = None
+        try:
+            fetched = cursor.fetchall() if compiled.names else []
+            self._changed = int(cursor.rowcount)
+        finally:
+            cursor.close()
+        self._rows = [compiled.row(values) for values in fetched]
 
     def rows(self) -> list[Row]:
-        if self._rows is None:
-            try:
-                fetched = self._cursor.fetchall() if self._compiled.names else []
-            finally:
-                self._cursor.close()
-            self._rows = [_row(self._compiled, values) for values in fetched]
         return self._rows
+
+    def changed(self) -> int:
+        return self._changed
+
+
+class Posted:
+    def __init__(self, tx: Tx, compiled: Compiled, values: Sequence[Any]) -> None:
+        self._tx = tx
+        self._compiled = compiled
+        self._wire = wire.wire_of(tx)
+        self._answer = self._wire.post(compiled, values)
+        if not self._wire.has_commits:
+            wire.land(tx)
+
+    def rows(self) -> list[Row]:
+        return [self._compiled.row(values) for values in self._wire.read(self._result())]
+
+    def changed(self) -> int:
+        return self._result().command_tuples or 0
+
+    def _result(self) -> Any:
+        if self._answer.result is None:
+            wire.land(self._tx)
+        return self._answer.result
 
 
 class Hot:
@@ -71,15 +112,16 @@ class Hot:
         self._statement = statement
         self._compiled: dict[str, Compiled] = {}
 
-    def rows(self, tx: Tx, binds: Mapping[str, Any]) -> list[Row]:
-        return Sent(*self._send(tx, binds)).rows()
-
     def send(self, tx: Tx, binds: Mapping[str, Any]) -> Sent:
-        """As `rows`, to be asked for later: also when the transaction is over, as in `Store.one_trip`."""
-        sent = Sent(*self._send(tx, binds))
-        if tx.dialect.name == "sqlite":
-            sent.rows()  # it does not commit while there are rows to be fetched
+        """As `rows`, to be asked for later or never: it goes with the next that is waited for, or with the commit."""
+        compiled = self.compiled(tx.dialect)
+        sent = _fetch(tx, compiled, binds) if compiled.order is None else Posted(tx, compiled, compiled.in_order(binds))
+        for observe in observers:
+            observe(tx, compiled.sql)
         return sent
+
+    def rows(self, tx: Tx, binds: Mapping[str, Any]) -> list[Row]:
+        return self.send(tx, binds).rows()
 
     def first(self, tx: Tx, binds: Mapping[str, Any]) -> Row | None:
         rows = self.rows(tx, binds)
@@ -91,22 +133,7 @@ class Hot:
 
     def changed(self, tx: Tx, binds: Mapping[str, Any]) -> int:
         """How many rows the statement changed."""
-        _, cursor = self._send(tx, binds)
-        try:
-            return int(cursor.rowcount)
-        finally:
-            cursor.close()
-
-    def _send(self, tx: Tx, binds: Mapping[str, Any]) -> tuple[Compiled, Any]:
-        compiled = self.compiled(tx.dialect)
-        cursor = compiled.cursor(tx)
-        try:
-            cursor.execute(compiled.sql, compiled.given(binds))
-        except tx.dialect.loaded_dbapi.Error as error:
-            raise as_the_library_says(tx, compiled.sql, error) from error
-        for observe in observers:
-            observe(tx, compiled.sql)
-        return compiled, cursor
+        return self.send(tx, binds).changed()
 
     def compiled(self, dialect: Dialect) -> Compiled:
         found = self._compiled.get(dialect.name)
@@ -120,7 +147,7 @@ class Hot:
         assert isinstance(compiler, SQLCompiler)
         return Compiled(
             sql=compiler.string,
-            order=tuple(compiler.positiontup) if compiler.positiontup is not None else None,
+            order=tuple(compiler.positiontup or ()) if dialect.name == "postgresql" else None,
             defaults={name: bind.effective_value for name, bind in compiler.binds.items() if not bind.required},
             into=tuple(_converters(compiler, dialect)),
             names=tuple(str(column.keyname) for column in compiler._result_columns),  # noqa: SLF001 - no public way
@@ -147,8 +174,11 @@ def _readers(compiler: SQLCompiler, dialect: Dialect) -> list[tuple[str, Convert
     return [(name, convert) for name, convert in found if convert is not None]
 
 
-def _row(compiled: Compiled, values: Sequence[Any]) -> Row:
-    row = dict(zip(compiled.names, values, strict=True))
-    for name, convert in compiled.out:
-        row[name] = convert(row[name])
-    return row
+def _fetch(tx: Tx, compiled: Compiled, binds: Mapping[str, Any]) -> Fetched:
+    assert tx.connection.dbapi_connection is not None
+    cursor = tx.connection.dbapi_connection.cursor()
+    try:
+        cursor.execute(compiled.sql, compiled.values(binds))
+    except tx.dialect.loaded_dbapi.Error as error:
+        raise as_the_library_says(tx, compiled.sql, error) from error
+    return Fetched(compiled, cursor)

@@ -26,7 +26,7 @@ class Insert:
         statement = self._of_width.get(len(rows))
         if statement is None:
             statement = self._of_width[len(rows)] = self._of(len(rows))
-        statement.changed(tx, {f"{name}_{n}": row[name] for n, row in enumerate(rows) for name in self._columns})
+        statement.send(tx, {f"{name}_{n}": row[name] for n, row in enumerate(rows) for name in self._columns})
 
     def _of(self, width: int) -> Hot:
         types = {name: self._table.c[name].type for name in self._columns}

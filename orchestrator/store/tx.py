@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -19,14 +19,14 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from chordage.orchestrator.core.errors import Crossed, Unavailable
-from chordage.orchestrator.store.driver_errors import as_the_library_says, at_first
 from chordage.orchestrator.store.engine import make_engine
+from chordage.orchestrator.store.wire import Bare, wire_of
 
 # Read-only (a standby), shutting down, crashed, starting up.
 NOT_SERVING = {"25006", "57P01", "57P02", "57P03"}
 # A deadlock, what cannot be put in an order, a lock that did not become free in time.
 IN_CONFLICT = {"40P01", "40001", "55P03"}
-LONGEST_TRIP_MS = 60_000
+LIMIT = Bare(sql="SET LOCAL transaction_timeout = '60s'", name=b"limit")  # of one trip
 SINCE_17 = 170_000  # a server of PostgreSQL can end a transaction that takes too long
 
 Tx = Connection
@@ -75,25 +75,16 @@ class Store:
 
     @contextmanager
     def one_trip(self) -> Iterator[Tx]:
-        """A transaction whose statements and commit go out one behind the other, waiting for no answer in between.
-        Nobody sees what they find before it is over, so each sees to it that it does nothing where one before it has
-        found nothing.
+        """A transaction of statements that are all posted: they go with the commit, when the block ends. Nobody sees
+        what they find before it is over, so each sees to it that it does nothing where one before it has found nothing.
 
         So what they lock is held for no trip of theirs, nor until this process comes to its next line behind each:
         among a hundred threads that is many times as long. SQLite, where nothing travels, does as in `write`.
         """
-        with self._named(), self.engine.connect() as tx:
-            driver: Any = tx.connection.dbapi_connection
-            try:
-                with driver.pipeline() if self.is_postgres else nullcontext(), tx.begin():
-                    if self.is_postgres:
-                        _limit(driver)
-                    yield tx
-            except (DBAPIError, tx.dialect.loaded_dbapi.Error) as error:
-                first = at_first(error)
-                if isinstance(first, DBAPIError):
-                    raise first from first.orig
-                raise as_the_library_says(tx, "one of several statements", first) from first
+        with self.write() as tx:
+            if self.is_postgres:
+                _limit(tx)
+            yield tx
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
@@ -162,13 +153,14 @@ class Store:
                     engine.dispose()
 
 
-def _limit(driver: Any) -> None:
+def _limit(tx: Tx) -> None:
     """A process that stands still in the middle of a trip, or whose host vanishes, must not hold its locks for ever. A
     server that has not been asked to answer yet counts it neither as idle nor as a statement: those limits do not hold.
-    Straight to the driver, so that counting statements counts ours.
+    Not through Hot, so that counting statements counts ours.
     """
+    driver: Any = tx.connection.dbapi_connection
     if driver.info.server_version >= SINCE_17:
-        driver.execute(f"SET LOCAL transaction_timeout = {LONGEST_TRIP_MS}")
+        wire_of(tx).post(LIMIT, [])
 
 
 def _unavailable(engine: Engine, error: DBAPIError) -> Unavailable:

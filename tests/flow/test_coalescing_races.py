@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
-from chordage.orchestrator.store import hot
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.hot import Hot, Row
+from chordage.orchestrator.store.tx import Store, Tx
 from support.fakes import spoken
 from support.held_commit import HeldCommit
 from support.invariants import check_all
@@ -112,25 +113,26 @@ def test_a_turn_that_is_just_starting_stands_beside_the_new_one(world: World, th
 
 
 @pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
-def test_who_loses_again_and_again_is_told_to_try_again_and_leaves_nothing(crowd: World) -> None:
+def test_who_loses_again_and_again_is_told_to_try_again_and_leaves_nothing(crowd: World, monkeypatch) -> None:
     """Others move the work on to a further thread whenever this one has just looked where it lies."""
     crowd.submit(thread="a", coalesce_key="k")
     busy: list[int] = []
+    crowding: list[bool] = []
+    look = Hot.rows
 
-    def somebody_is_quicker(_tx: object, statement: str) -> None:
-        if statement.startswith("SELECT") and "coalesce_key" in statement and not crowding:
+    def somebody_is_quicker(statement: Hot, tx: Tx, binds: Mapping[str, Any]) -> list[Row]:
+        found = look(statement, tx, binds)
+        words = statement.compiled(tx.dialect).sql
+        if words.startswith("SELECT") and "coalesce_key" in words and not crowding:
             crowding.append(True)
             busy.append(len(busy))
             crowd.submit(thread=f"t{len(busy)}", coalesce_key="k")
             crowding.clear()
+        return found
 
-    crowding: list[bool] = []
-    hot.observers.append(somebody_is_quicker)
-    try:
-        with pytest.raises(Unavailable, match="50 others were first, one after the other"):
-            crowd.submit("mine", thread="z", coalesce_key="k")
-    finally:
-        hot.observers.remove(somebody_is_quicker)
+    monkeypatch.setattr(Hot, "rows", somebody_is_quicker)
+    with pytest.raises(Unavailable, match="50 others were first, one after the other"):
+        crowd.submit("mine", thread="z", coalesce_key="k")
 
     assert len(busy) == 2 * 50  # at both looks of each try
     assert [turn for turn in crowd.rows("turns") if turn["text"] == "mine"] == []

@@ -18,6 +18,7 @@ from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.transcript import AWAITING, DECIDED
 from chordage.orchestrator.store import journal
 from chordage.workers.cli.showing_steps import run_lines
+from support.explaining import explained
 from support.fakes import spoken
 from support.hooks import heard, install
 from support.invariants import check_all
@@ -374,10 +375,8 @@ def test_looking_for_a_summary_never_goes_through_the_thread(world):
     if world.store.is_postgres:
         return
     with world.store.read() as tx:
-        compiled = journal._HISTORY.compiled(tx.dialect)
-        cursor = tx.connection.cursor()
-        cursor.execute(f"EXPLAIN QUERY PLAN {compiled.sql}", compiled.given({"thread_id": "t1"}))
-        plan = [row[3] for row in cursor.fetchall() if row[3].startswith("SEARCH")]
+        told = explained(tx, journal._HISTORY, {"thread_id": "t1"}, "EXPLAIN QUERY PLAN")
+        plan = [row[3] for row in told if row[3].startswith("SEARCH")]
     assert [step for step in plan if "ix_journal_thread" in step] == [
         "SEARCH journal USING INDEX ix_journal_thread (thread_id=? AND id>?)"
     ]

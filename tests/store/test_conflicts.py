@@ -6,8 +6,8 @@ import select
 import threading
 
 import pytest
+from sqlalchemy import Text, bindparam, func, text, update
 from sqlalchemy import select as select_from
-from sqlalchemy import text, update
 from sqlalchemy.exc import IntegrityError
 
 from chordage.orchestrator.core.errors import Crossed, Unavailable
@@ -16,6 +16,7 @@ from chordage.orchestrator.store import queues, schema
 from chordage.orchestrator.store import tx as transactions
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.wire import Bare, Wire
 from support.race import race
 
 pytestmark = pytest.mark.postgres
@@ -78,7 +79,6 @@ def test_of_statements_in_one_trip_the_one_that_failed_is_told_and_not_those_beh
 
     with pytest.raises(IntegrityError, match="duplicate key"), store.one_trip() as tx:
         add_chat.send(tx, {})
-        assert select.select([tx.connection.dbapi_connection], [], [], 10)[0]  # the server has told it already
         for _ in range(3):
             look.send(tx, {})
     with store.one_trip() as tx:
@@ -87,18 +87,27 @@ def test_of_statements_in_one_trip_the_one_that_failed_is_told_and_not_those_beh
         assert tx.execute(text("SELECT budget FROM groups WHERE name = 'chat'")).scalar() == 5
 
 
+def stand_still(wire: Wire) -> None:
+    """Part of what was posted is with the server, which waits for the rest of it."""
+    assert select.select([wire._libpq.socket], [], [], 10)[0], "the server has thrown it out"
+    wire._libpq.consume_input()
+
+
 def test_who_stands_still_in_the_middle_of_a_trip_does_not_hold_its_locks_for_ever(store, monkeypatch):
     with store.write() as tx:
         if tx.execute(text("SHOW server_version_num")).scalar() < "170000":
             pytest.skip("platform: PostgreSQL has no transaction_timeout before 17")
-    monkeypatch.setattr(transactions, "LONGEST_TRIP_MS", 300)
-    lock = Hot(text("SELECT 1 FROM groups WHERE name = 'chat' FOR UPDATE"))
+    monkeypatch.setattr(transactions, "LIMIT", Bare(sql="SET LOCAL transaction_timeout = 300", name=b"briefly"))
+    monkeypatch.setattr(Wire, "_flush", stand_still)
+    lock = Hot(select_from(schema.groups.c.name).where(schema.groups.c.name == "chat").with_for_update())
+    more_than_goes_at_once = Hot(select_from(func.length(bindparam("words", type_=Text))))
 
     with pytest.raises(Unavailable, match="does not answer"), store.one_trip() as tx:
         lock.send(tx, {})
-        assert select.select([tx.connection.dbapi_connection], [], [], 10)[0], "the server has thrown it out"
-        with store.write() as other:
-            lock.send(other, {})
+        more_than_goes_at_once.send(tx, {"words": "x" * 2**25})
+    monkeypatch.undo()
+    with store.write() as other:
+        assert lock.rows(other, {})
     with store.read() as tx:
         assert tx.execute(text("SHOW transaction_timeout")).scalar() == "0"
 

@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store import same_work, schema
+from support.explaining import explained
 from support.rows import admit, start
 
 KEYED = {"coalesce_key": "k"}
@@ -71,10 +72,7 @@ def test_the_same_work_is_found_by_its_index(store, statement, binds, index):
         admit(tx, "a", **KEYED)
         if store.is_postgres:
             tx.execute(text("SET LOCAL enable_seqscan = off"))
-        compiled = statement.compiled(tx.dialect)
-        cursor = compiled.cursor(tx)
-        explain = "EXPLAIN" if store.is_postgres else "EXPLAIN QUERY PLAN"
-        cursor.execute(f"{explain} {compiled.sql}", compiled.given(binds))
-        plan = " ".join(str(row) for row in cursor.fetchall())
+        told = explained(tx, statement, binds, "EXPLAIN" if store.is_postgres else "EXPLAIN QUERY PLAN")
+        plan = " ".join(str(row) for row in told)
 
     assert index in plan

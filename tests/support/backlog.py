@@ -13,6 +13,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store import claim_starts, ring, schema, turns
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.tx import Store
+from support.explaining import explained
 from support.rows import NOW
 
 LOT = 5_000
@@ -65,10 +66,7 @@ def plans(store: Store, *, budget: int) -> dict[str, dict[str, Any]]:
 
 
 def _explain(tx: Any, hot: Hot, binds: Mapping[str, Any]) -> dict[str, Any]:
-    compiled = hot.compiled(tx.dialect)
-    cursor = compiled.cursor(tx)
-    cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {compiled.sql}", compiled.given(binds))
-    told = cursor.fetchone()[0]
+    ((told,),) = explained(tx, hot, binds, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)")
     (plan,) = told if isinstance(told, list) else json.loads(told)
     return plan
 

@@ -68,7 +68,7 @@ def _watch_commits(file: Path) -> None:
             yield tx
         _count(file, "after")
 
-    Store.write, Store.one_trip, Store.single = counting(Store.write), counting(Store.one_trip), single
+    Store.write, Store.single = counting(Store.write), single
 
 
 def _watch_chords(file: Path) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from sqlalchemy import event
-
+from chordage.orchestrator.store import wire
 from support.lock_waits import somebody_waits_for_a_lock
 from support.waiting import until
 from support.world import World
@@ -18,7 +17,7 @@ class HeldCommit:
         self._world = world
         self._of: int | None = None
         self.reached = threading.Event()
-        event.listen(world.store.engine, "commit", self._hold)
+        world.before_commit = self._hold
 
     def of_this_thread(self) -> None:
         self._of = threading.get_ident()
@@ -27,5 +26,7 @@ class HeldCommit:
         if threading.get_ident() != self._of:
             return
         self._of = None
+        if self._world.store.is_postgres:
+            wire.land(connection)  # what would go with the commit goes before it
         self.reached.set()
         until(lambda: somebody_waits_for_a_lock(self._world.store), "the other waits")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import event, select
+from sqlalchemy import Engine, event, select
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.answering import Decided
@@ -60,6 +60,7 @@ class World:
     die_at: int | None = None  # the commit after which, counted from now, the process dies
     die_before: bool = False  # ... or just before it
     dead: bool = False
+    before_commit: Callable[[Any], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self.runtime = Runtime(
@@ -77,7 +78,7 @@ class World:
         for engine in (self.store.engine, self.store.plain):
             event.listen(engine, "after_cursor_execute", self._count_slow)
         hot.observers.append(self._count)
-        event.listen(self.store.engine, "commit", self._before_commit)
+        event.listen(Engine, "commit", self._before_commit)  # of the class: before the engine's own
         plain = self.store.read
 
         def counting(opened: Callable[[], Any]) -> Any:
@@ -96,7 +97,7 @@ class World:
             with plain() as tx:
                 yield tx
 
-        self.store.write, self.store.one_trip = counting(self.store.write), counting(self.store.one_trip)  # type: ignore[method-assign]
+        self.store.write = counting(self.store.write)  # type: ignore[method-assign]
         self.store.read, self.store.single = single, single  # type: ignore[method-assign]
 
     def _only_the_living(self) -> None:
@@ -105,6 +106,9 @@ class World:
             raise Died
 
     def _before_commit(self, connection) -> None:
+        if connection.engine is not self.store.engine:
+            return
+        self.before_commit(connection)
         if self.die_at is not None and self.die_before and self.commits + 1 >= self.die_at:
             self._die()
 
@@ -121,6 +125,7 @@ class World:
 
     def close(self) -> None:
         hot.observers.remove(self._count)
+        event.remove(Engine, "commit", self._before_commit)
         self.store.close()
 
     def _after_commit(self) -> None:

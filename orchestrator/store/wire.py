@@ -1,0 +1,207 @@
+"""Statements of the hot path on their way to PostgreSQL, as many in one trip as can go together.
+
+The driver's cursor costs more than most of these statements do, and it waits for an answer to each of them, to BEGIN
+and to COMMIT. Here they go to libpq, which the driver lays open for such uses, as prepared statements in a pipeline.
+What nobody waits for is posted: it goes with the next that somebody does wait for, or with the commit. The driver sees
+the same connection in the same transaction, so whatever is not hot goes through its cursors as ever.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sqlalchemy import Connection, Engine, event
+
+from chordage.orchestrator.store.driver_errors import as_the_library_says
+
+if TYPE_CHECKING:
+    from psycopg import Connection as Driver
+    from psycopg.pq.abc import PGresult
+
+
+class Statement(Protocol):
+    @property
+    def sql(self) -> str: ...
+    @property
+    def name(self) -> bytes:
+        """Of no other statement of this process."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bare:
+    """A statement without binds that nobody waits for."""
+
+    sql: str
+    name: bytes
+
+
+class Answer:
+    """To one statement: it comes when the statement has gone."""
+
+    result: PGresult | None = None
+
+
+class Wire:
+    """To one connection."""
+
+    def __init__(self, driver: Driver[Any]) -> None:
+        from psycopg import pq
+        from psycopg.adapt import PyFormat, Transformer
+
+        self._driver = driver
+        self._libpq = driver.pgconn
+        self._idle = pq.TransactionStatus.IDLE
+        self._failed = {pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED}
+        self._over = pq.ExecStatus.PIPELINE_SYNC
+        self._text = PyFormat.TEXT
+        self._writer, self._reader = Transformer(driver), Transformer(driver)
+        self._prepared: set[bytes] = set()
+        self._posted: list[tuple[Answer, Statement, Sequence[Any]]] = []
+
+    @property
+    def has_commits(self) -> bool:
+        """Else what is posted has to be sent for at once."""
+        return not self._driver.autocommit
+
+    def post(self, statement: Statement, values: Sequence[Any]) -> Answer:
+        answer = Answer()
+        self._posted.append((answer, statement, values))
+        return answer
+
+    def forget(self) -> None:
+        self._posted.clear()
+
+    def land(self, *, commit: bool) -> None:
+        """All that was posted goes, and its answers come. Raises what the first of them that failed says."""
+        if not self._posted:
+            return
+        try:
+            failed = self._fly(commit=commit)
+        except BaseException:
+            self._libpq.finish()  # nobody knows what it has still to say
+            raise
+        finally:
+            self._posted.clear()
+        if failed is not None:
+            from psycopg.errors import error_from_result
+
+            raise error_from_result(failed)
+
+    def _fly(self, *, commit: bool) -> PGresult | None:
+        self._libpq.enter_pipeline_mode()
+        sent = self._send(commit=commit)
+        results, is_lost = self._hear()
+        if is_lost:
+            self._libpq.finish()
+        else:
+            self._libpq.exit_pipeline_mode()
+        failed = None
+        for what, result in zip(sent, results, strict=False):
+            if result.status not in self._failed:
+                if isinstance(what, Answer):
+                    what.result = result
+                continue
+            failed = failed or result
+            if isinstance(what, bytes):
+                self._prepared.discard(what)
+        return failed
+
+    def _send(self, *, commit: bool) -> list[Answer | bytes | None]:
+        """What each statement was for: an answer, to be known by a name, or neither."""
+        sent: list[Answer | bytes | None] = []
+        if self.has_commits and self._libpq.transaction_status == self._idle:
+            self._libpq.send_query_params(b"BEGIN", None)
+            sent.append(None)
+        for answer, statement, values in self._posted:
+            if statement.name not in self._prepared:
+                self._libpq.send_prepare(statement.name, statement.sql.encode())
+                self._prepared.add(statement.name)
+                sent.append(statement.name)
+            texts = self._writer.dump_sequence(values, [self._text] * len(values))
+            self._libpq.send_query_prepared(statement.name, texts)
+            sent.append(answer)
+        if commit:
+            self._libpq.send_query_params(b"COMMIT", None)
+            sent.append(None)
+        self._libpq.pipeline_sync()
+        return sent
+
+    def _hear(self) -> tuple[list[PGresult], bool]:
+        """What each said, and whether the connection was lost behind one that says why."""
+        from psycopg import OperationalError
+
+        results: list[PGresult] = []
+        try:
+            self._flush()
+            while True:
+                while self._libpq.is_busy():
+                    self._wait(select.POLLIN)
+                    self._libpq.consume_input()
+                result = self._libpq.get_result()
+                if result is None:
+                    continue
+                if result.status == self._over:
+                    return results, False
+                results.append(result)
+        except OperationalError:
+            if any(result.status in self._failed for result in results):
+                return results, True
+            raise
+
+    def _flush(self) -> None:
+        """A server that cannot say anything does not listen either, so it is heard meanwhile."""
+        while self._libpq.flush():
+            self._wait(select.POLLIN | select.POLLOUT)
+            self._libpq.consume_input()
+
+    def _wait(self, events: int) -> None:
+        poll = select.poll()
+        poll.register(self._libpq.socket, events)
+        poll.poll()
+
+    def read(self, result: PGresult) -> list[tuple[Any, ...]]:
+        self._reader.set_pgresult(result)
+        return self._reader.load_rows(0, result.ntuples, tuple)
+
+
+def lay(engine: Engine) -> None:
+    """To every connection of the engine. What was posted goes before anything else does, and before the commit."""
+
+    def connected(driver: Any, record: Any) -> None:
+        record.info[Wire] = Wire(driver)
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "before_cursor_execute", lambda tx, *_: land(tx))
+    event.listen(engine, "commit", lambda tx: land(tx, commit=True))
+    event.listen(engine, "rollback", _forget)
+    event.listen(engine, "checkin", _forget_for_the_next)
+
+
+def _forget(tx: Connection) -> None:
+    if not tx.invalidated:
+        wire_of(tx).forget()
+
+
+def _forget_for_the_next(_driver: Any, record: Any) -> None:
+    """A commit that was refused before it began is not rolled back."""
+    if Wire in record.info:
+        record.info[Wire].forget()
+
+
+def wire_of(tx: Connection) -> Wire:
+    wire: Wire = tx.connection.info[Wire]
+    return wire
+
+
+def land(tx: Connection, *, commit: bool = False) -> None:
+    try:
+        wire_of(tx).land(commit=commit)
+    except tx.dialect.loaded_dbapi.Error as error:
+        raise as_the_library_says(tx, "statements that went together", error) from error
+    except BaseException as error:
+        tx.invalidate(error)
+        raise

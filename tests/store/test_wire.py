@@ -1,0 +1,227 @@
+"""What goes to PostgreSQL together: in its order, once, and with what the driver sends beside it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+from sqlalchemy import Engine, bindparam, event, insert, literal, select, text, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.store import hot, schema
+from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.wire import Wire, wire_of
+
+pytestmark = pytest.mark.postgres
+
+groups = schema.groups
+ADD = Hot(insert(groups).values(name=bindparam("name"), budget=bindparam("budget", type_=groups.c.budget.type)))
+SPEND = Hot(update(groups).where(groups.c.name == bindparam("of")).values(budget=groups.c.budget - 1))
+NAMES = Hot(select(groups.c.name).order_by(groups.c.name))
+WORD = Hot(select(literal("x").label("word"), bindparam("said", type_=schema.turns.c.text.type).label("said")))
+
+
+@pytest.fixture
+def store(migrated_database_url):
+    store = Store(migrated_database_url("postgres"), pool_size=1)
+    with store.write() as tx:
+        tx.execute(text("DELETE FROM groups"))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def other(store):
+    other = Store(store.url)
+    yield other
+    other.close()
+
+
+def names(store):
+    with store.read() as tx:
+        return [row["name"] for row in NAMES.rows(tx, {})]
+
+
+def is_in_a_transaction(tx):
+    return wire_of(tx)._libpq.transaction_status != wire_of(tx)._idle
+
+
+def test_what_nobody_waits_for_goes_with_the_commit(store):
+    with store.write() as tx:
+        ADD.send(tx, {"name": "chat", "budget": 3})
+        spent = SPEND.send(tx, {"of": "chat"})
+        assert not is_in_a_transaction(tx), "nothing has gone yet"
+
+    assert spent.changed() == 1
+    assert names(store) == ["chat"]
+
+
+def test_what_was_posted_goes_before_what_is_waited_for(store):
+    with store.write() as tx:
+        ADD.send(tx, {"name": "chat", "budget": 3})
+        assert [row["name"] for row in NAMES.rows(tx, {})] == ["chat"]
+        assert SPEND.changed(tx, {"of": "chat"}) == 1
+        assert SPEND.changed(tx, {"of": "task"}) == 0
+
+
+def test_and_before_what_goes_through_the_library(store):
+    with store.write() as tx:
+        ADD.send(tx, {"name": "chat", "budget": 3})
+        assert tx.execute(text("UPDATE groups SET budget = 9")).rowcount == 1
+        with tx.begin_nested() as inner:
+            ADD.send(tx, {"name": "task", "budget": 3})
+            assert tx.execute(text("SELECT count(*) FROM groups")).scalar() == 2
+            inner.rollback()
+        SPEND.send(tx, {"of": "chat"})
+
+    with store.read() as tx:
+        assert tx.execute(text("SELECT name, budget FROM groups")).all() == [("chat", 8)]
+
+
+def test_a_block_that_raises_leaves_nothing_and_its_connection_is_as_good_as_ever(store):
+    with pytest.raises(ZeroDivisionError), store.write() as tx:
+        ADD.send(tx, {"name": "chat", "budget": 3})
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), store.write() as tx:
+        assert not NAMES.rows(tx, {})
+        ADD.send(tx, {"name": "chat", "budget": 3})
+        raise ZeroDivisionError
+
+    assert names(store) == []
+    with store.write() as tx:
+        ADD.send(tx, {"name": "task", "budget": 3})
+    assert names(store) == ["task"]
+
+
+def test_a_commit_that_is_refused_before_it_begins_leaves_nothing_for_whoever_is_next(store):
+    def refuse(_):
+        raise ZeroDivisionError
+
+    event.listen(Engine, "commit", refuse)  # of the class: before the engine's own
+    try:
+        with pytest.raises(ZeroDivisionError), store.write() as tx:
+            ADD.send(tx, {"name": "chat", "budget": 3})
+    finally:
+        event.remove(Engine, "commit", refuse)
+
+    with store.write() as tx:
+        ADD.send(tx, {"name": "task", "budget": 3})
+    assert names(store) == ["task"]
+
+
+def test_of_those_that_went_together_none_is_stored_where_one_failed(store):
+    with pytest.raises(IntegrityError, match="duplicate key"), store.write() as tx:
+        for _ in range(2):
+            ADD.send(tx, {"name": "chat", "budget": 3})
+        SPEND.send(tx, {"of": "chat"})
+
+    assert names(store) == []
+
+
+def test_a_statement_that_was_first_sent_behind_one_that_failed_is_prepared_when_it_comes_again(store):
+    fresh = Hot(update(groups).where(groups.c.name == bindparam("of")).values(budget=7))
+    for _ in range(2):
+        with pytest.raises(IntegrityError), store.write() as tx:
+            for _ in range(2):
+                ADD.send(tx, {"name": "chat", "budget": 3})
+            fresh.send(tx, {"of": "chat"})
+    with store.write() as tx:
+        assert fresh.changed(tx, {"of": "chat"}) == 0
+        with pytest.raises(DBAPIError, match="division by zero"):
+            tx.execute(text("SELECT 1/0"))
+    with store.write() as tx:
+        assert fresh.changed(tx, {"of": "chat"}) == 0
+
+
+def test_a_statement_is_prepared_once_for_a_connection(store):
+    for _ in range(3):
+        with store.write() as tx:
+            SPEND.send(tx, {"of": "chat"})
+            SPEND.send(tx, {"of": "task"})
+    with store.write() as tx:
+        prepared = tx.execute(text("SELECT statement FROM pg_prepared_statements")).scalars().all()
+
+    assert prepared == [SPEND.compiled(tx.dialect).sql]
+
+
+def test_a_statement_of_its_own_goes_at_once(store, other):
+    with store.single() as tx:
+        ADD.send(tx, {"name": "chat", "budget": 3})
+        assert not is_in_a_transaction(tx)
+        assert names(other) == ["chat"]
+
+
+@pytest.mark.parametrize("said", ["", "Grüße, 世界", "'; DROP TABLE turns; --", "$1 %s :x", "x" * 2**24])
+def test_words_come_back_as_they_were_sent(store, said):
+    """Sixteen megabytes are more than goes in one go, either way."""
+    with store.read() as tx:
+        assert WORD.first(tx, {"said": said}) == {"word": "x", "said": said}
+
+
+def throw_out(other, pid):
+    with other.read() as tx:
+        tx.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+
+
+def test_a_server_that_throws_a_session_out_is_away_and_the_next_session_is_a_new_one(store, other):
+    with store.read() as tx:
+        throw_out(other, tx.execute(text("SELECT pg_backend_pid()")).scalar())
+
+    with pytest.raises(Unavailable, match="does not answer"):
+        names(store)
+    assert names(store) == []
+
+
+def test_one_that_is_thrown_out_while_it_waits_says_so(store, other):
+    with store.read() as tx:
+        pid = tx.execute(text("SELECT pg_backend_pid()")).scalar()
+    with store.read() as tx, other.write() as holder:
+        ADD.changed(holder, {"name": "chat", "budget": 3})
+        until_then = threading.Timer(0.3, throw_out, [other, pid])
+        until_then.start()
+        with pytest.raises(DBAPIError, match="terminating connection"):
+            ADD.send(tx, {"name": "chat", "budget": 3})
+        until_then.join()
+
+    assert names(store) == ["chat"]
+
+
+def test_who_is_interrupted_while_it_waits_leaves_no_connection_that_may_still_say_something(store, other):
+    class TimeIsUp(Exception):
+        pass
+
+    def ring(*_):
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with other.write() as holder:
+            ADD.changed(holder, {"name": "chat", "budget": 3})
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(TimeIsUp), store.write() as tx:
+                ADD.send(tx, {"name": "chat", "budget": 4})
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    assert names(store) == ["chat"]
+    with store.read() as tx:
+        assert tx.execute(text("SELECT budget FROM groups")).scalar() == 3
+
+
+def test_every_statement_is_counted_as_it_is_posted(store, monkeypatch):
+    seen = []
+    monkeypatch.setattr(hot, "observers", [lambda _tx, sql: seen.append(sql)])
+    with store.write() as tx:
+        SPEND.send(tx, {"of": "chat"})
+        NAMES.rows(tx, {})
+
+    assert seen == [SPEND.compiled(tx.dialect).sql, NAMES.compiled(tx.dialect).sql]
+
+
+def test_a_connection_has_one_wire(store):
+    with store.write() as tx:
+        assert isinstance(wire_of(tx), Wire)
+        assert wire_of(tx) is wire_of(tx)

@@ -1,0 +1,22 @@
+"""How a database would carry a hot statement out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.tx import Tx
+
+
+def explained(tx: Tx, hot: Hot, binds: Mapping[str, Any], how: str) -> list[tuple[Any, ...]]:
+    """What `how` says of it: "EXPLAIN", say."""
+    compiled, driver = hot.compiled(tx.dialect), tx.connection.dbapi_connection
+    assert driver is not None
+    if compiled.order is None:
+        cursor = driver.cursor()
+        cursor.execute(f"{how} {compiled.sql}", compiled.values(binds))
+    else:
+        cursor = tx.dialect.loaded_dbapi.RawCursor(driver)
+        cursor.execute(f"{how} {compiled.sql}", compiled.in_order(binds))
+    return list(cursor.fetchall())
