@@ -21,6 +21,7 @@ def make_app(settings: Settings) -> Celery:
     redis_from(settings).close()  # says what to do when no Redis is set, where Celery would silently look for RabbitMQ
     celery_fixes.survive_reconnect()
     celery_fixes.reuse_clients()
+    celery_fixes.note_without_waiting()
     app = Celery("chordage", set_as_current=False)
     app.conf.update(celery_settings(settings, ALL_QUEUES), result_backend=f"{results.PATH}+{settings.redis}")
     _ = app.amqp.producer_pool  # made now: two threads that made it at once would lose its slots to each other
