@@ -61,22 +61,26 @@ def note_without_waiting() -> None:
     """Kombu 5.7.0 notes each message that it hands on, and each that is acknowledged, in a transaction of its own and
     waits for it, before the message goes to work and before the next is read: half of what a small task costs a worker.
     Here a channel writes these notes to a connection kept for them, in their order, and reads what Redis said to them
-    when it writes the next. Before it looks at them itself, it waits until all of them are made.
+    when it writes the next. Before it puts back a message of which it has a note, it waits until all of them are made.
     """
     if version("kombu") != "5.7.0" or QoS.append.__module__ == __name__:  # a process may have several apps
         return
-    restore_unacked, restore_by_tag = QoS.restore_unacked, QoS.restore_by_tag
+    begin, restore_unacked, restore_by_tag = QoS.__init__, QoS.restore_unacked, QoS.restore_by_tag
+
+    def begin_with_a_ledger(self: Any, channel: Any, *args: Any, **more: Any) -> None:
+        begin(self, channel, *args, **more)
+        self.ledger = Ledger(lambda: channel.pool)
 
     def append(self: Any, message: Any, tag: str) -> None:
         where = message.delivery_info
         held = dumps([message._raw, where["exchange"], where["routing_key"]])  # noqa: SLF001
         index, unacked = _keys(self)
-        _ledger(self).write(("ZADD", index, time.time(), tag), ("HSET", unacked, tag, held))
+        self.ledger.write(("ZADD", index, time.time(), tag), ("HSET", unacked, tag, held))
         virtual.QoS.append(self, message, tag)
 
     def ack(self: Any, tag: str) -> None:
         index, unacked = _keys(self)
-        _ledger(self).write(("ZREM", index, tag), ("HDEL", unacked, tag))
+        self.ledger.write(("HDEL", unacked, tag), ("ZREM", index, tag))
         virtual.QoS.ack(self, tag)
 
     def reject(self: Any, tag: str, requeue: bool = False) -> None:
@@ -86,26 +90,18 @@ def note_without_waiting() -> None:
         self.restore_by_tag(tag, leftmost=True)
         virtual.QoS.ack(self, tag)
 
-    def look_first(restore: Any) -> Any:
-        def restored(self: Any, *args: Any, **more: Any) -> Any:
-            _ledger(self).settle()
+    def all_noted(restore: Any) -> Any:
+        def restore_what_is_noted(self: Any, *args: Any, **more: Any) -> Any:
+            self.ledger.settle()
             return restore(self, *args, **more)
 
-        return restored
+        return restore_what_is_noted
 
-    QoS.append, QoS.ack, QoS.reject = append, ack, reject
-    QoS.restore_unacked, QoS.restore_by_tag = look_first(restore_unacked), look_first(restore_by_tag)
+    QoS.__init__, QoS.append, QoS.ack, QoS.reject = begin_with_a_ledger, append, ack, reject
+    QoS.restore_unacked, QoS.restore_by_tag = all_noted(restore_unacked), all_noted(restore_by_tag)
 
 
 def _keys(qos: Any) -> tuple[str, str]:
+    """With the prefix that a client of kombu would give them."""
     prefix = qos.channel.global_keyprefix
     return prefix + qos.unacked_index_key, prefix + qos.unacked_key
-
-
-def _ledger(qos: Any) -> Ledger:
-    """That of its channel, as long as that has the same pool of connections."""
-    channel = qos.channel
-    if getattr(channel, "_chordage_ledger_of", None) is not channel.pool:
-        channel._chordage_ledger, channel._chordage_ledger_of = Ledger(channel.pool), channel.pool  # noqa: SLF001
-    ledger: Ledger = channel._chordage_ledger  # noqa: SLF001
-    return ledger

@@ -2,68 +2,90 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 from redis import ConnectionPool
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
 
 log = structlog.get_logger()
 
 Command = tuple[Any, ...]
-UNREAD = 64  # answers that may wait to be read
+UNANSWERED = 64  # commands that may wait for their answers
 
 
 class Ledger:
-    """One connection, for any number of threads."""
+    """One connection at a time, for any number of threads. What was not answered on one is sent again on the next, in
+    its order: commands that may come twice.
+    """
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: Callable[[], ConnectionPool]) -> None:
+        """`pool`: that of the moment."""
         self._pool = pool
         self._writing = threading.Lock()
+        self._unanswered: deque[Command] = deque()
+        self._sent = 0  # of those, on this connection
         self._connection: Any = None
-        self._unread = 0
+        self._of: ConnectionPool | None = None
 
     def write(self, *commands: Command) -> None:
-        """Raises when Redis cannot be reached; what it says to them is read later, and logged if it refuses."""
+        """Raises when Redis cannot be reached; it is written all the same, if Redis can be reached later."""
         with self._writing:
-            self._hear(all_of_it=self._unread > UNREAD)
-            try:
-                self._send(commands)
-            except (RedisError, OSError) as error:
-                self._lose(error)
-                self._send(commands)
+            self._unanswered.extend(commands)
+            self._go_on(until_all_is_said=len(self._unanswered) > UNANSWERED)
 
     def settle(self) -> None:
-        """Until everything that was written is carried out, or lost with its connection."""
+        """Until everything that was written is carried out, or refused."""
         with self._writing:
-            self._hear(all_of_it=True)
+            if self._unanswered:
+                self._go_on(until_all_is_said=True)
 
-    def _send(self, commands: tuple[Command, ...]) -> None:
-        if self._connection is None:
-            self._connection = self._pool.get_connection()
-        packed = self._connection.pack_commands(commands)
-        # A check of its health would take the answer to something else for its own.
-        self._connection.send_packed_command(packed, check_health=False)
-        self._unread += len(commands)
-
-    def _hear(self, *, all_of_it: bool) -> None:
-        """Also where nothing is due: a connection that was closed at the other end has something to read."""
-        if self._connection is None:
-            return
+    def _go_on(self, *, until_all_is_said: bool) -> None:
         try:
-            if not self._connection.is_connected:
-                raise ConnectionError("the pool was closed")
-            while (self._unread and all_of_it) or self._connection.can_read():
-                self._unread -= 1
-                self._connection.read_response()
+            self._talk(until_all_is_said=until_all_is_said)
         except (RedisError, OSError) as error:
-            self._lose(error)
+            log.info("notes are sent again on another connection", notes=len(self._unanswered), error=str(error))
+            self._hang_up()
+            self._talk(until_all_is_said=until_all_is_said)
+        except BaseException:  # nobody knows what has gone
+            self._hang_up()
+            raise
 
-    def _lose(self, error: Exception) -> None:
-        if self._unread > 0:
-            log.warning("notes of messages may be lost", notes=self._unread, error=str(error))
-        connection, self._connection, self._unread = self._connection, None, 0
-        if connection is not None:
+    def _talk(self, *, until_all_is_said: bool) -> None:
+        self._connect()
+        while self._sent and self._connection.can_read():
+            self._hear_one()
+        unsent = list(itertools.islice(self._unanswered, self._sent, None))
+        self._sent += len(unsent)
+        # A check of its health would take the answer to something else for its own.
+        self._connection.send_packed_command(self._connection.pack_commands(unsent), check_health=False)
+        while self._sent and until_all_is_said:
+            self._hear_one()
+
+    def _connect(self) -> None:
+        if self._connection is None:
+            self._of = self._pool()
+            self._connection = self._of.get_connection()
+        elif not self._connection.is_connected:
+            raise RedisConnectionError("its pool was closed")
+        elif not self._sent and self._connection.can_read():
+            raise RedisConnectionError("it was closed at the other end")
+
+    def _hear_one(self) -> None:
+        try:
+            self._connection.read_response()
+        except ResponseError as error:
+            log.warning("redis refuses a note of a message", note=self._unanswered[0][0], error=str(error))
+        self._sent -= 1
+        self._unanswered.popleft()
+
+    def _hang_up(self) -> None:
+        connection, of, self._connection, self._of, self._sent = self._connection, self._of, None, None, 0
+        if connection is not None and of is not None:
             connection.disconnect()
-            self._pool.release(connection)
+            of.release(connection)

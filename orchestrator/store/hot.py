@@ -90,9 +90,7 @@ class Posted:
         self._tx = tx
         self._compiled = compiled
         self._wire = wire.wire_of(tx)
-        self._answer = self._wire.post(compiled, values)
-        if not self._wire.has_commits:
-            wire.land(tx)
+        self._answer = wire.post(tx, compiled, values)
 
     def rows(self) -> list[Row]:
         return [self._compiled.row(values) for values in self._wire.read(self._result())]
@@ -103,6 +101,8 @@ class Posted:
     def _result(self) -> Any:
         if self._answer.result is None:
             wire.land(self._tx)
+        if self._answer.result is None:
+            raise AssertionError(f"it was given up before it was sent: {self._compiled.sql}")
         return self._answer.result
 
 

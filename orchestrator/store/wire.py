@@ -9,6 +9,7 @@ the same connection in the same transaction, so whatever is not hot goes through
 from __future__ import annotations
 
 import select
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,11 @@ from chordage.orchestrator.store.driver_errors import as_the_library_says
 if TYPE_CHECKING:
     from psycopg import Connection as Driver
     from psycopg.pq.abc import PGresult
+
+
+# The result of a prepared statement has other types since a migration; somebody has thrown prepared statements away. A
+# new connection knows nothing of either.
+PREPARED_IN_VAIN = {"0A000", "26000"}
 
 
 class Statement(Protocol):
@@ -61,6 +67,7 @@ class Wire:
         self._writer, self._reader = Transformer(driver), Transformer(driver)
         self._prepared: set[bytes] = set()
         self._posted: list[tuple[Answer, Statement, Sequence[Any]]] = []
+        self._reading = threading.Lock()
 
     @property
     def has_commits(self) -> bool:
@@ -69,7 +76,7 @@ class Wire:
 
     def post(self, statement: Statement, values: Sequence[Any]) -> Answer:
         answer = Answer()
-        self._posted.append((answer, statement, values))
+        self._posted.append((answer, statement, self._writer.dump_sequence(values, [self._text] * len(values))))
         return answer
 
     def forget(self) -> None:
@@ -89,7 +96,10 @@ class Wire:
         if failed is not None:
             from psycopg.errors import error_from_result
 
-            raise error_from_result(failed)
+            error = error_from_result(failed)
+            if error.sqlstate in PREPARED_IN_VAIN:
+                self._libpq.finish()
+            raise error
 
     def _fly(self, *, commit: bool) -> PGresult | None:
         self._libpq.enter_pipeline_mode()
@@ -116,12 +126,11 @@ class Wire:
         if self.has_commits and self._libpq.transaction_status == self._idle:
             self._libpq.send_query_params(b"BEGIN", None)
             sent.append(None)
-        for answer, statement, values in self._posted:
+        for answer, statement, texts in self._posted:
             if statement.name not in self._prepared:
                 self._libpq.send_prepare(statement.name, statement.sql.encode())
                 self._prepared.add(statement.name)
                 sent.append(statement.name)
-            texts = self._writer.dump_sequence(values, [self._text] * len(values))
             self._libpq.send_query_prepared(statement.name, texts)
             sent.append(answer)
         if commit:
@@ -164,8 +173,10 @@ class Wire:
         poll.poll()
 
     def read(self, result: PGresult) -> list[tuple[Any, ...]]:
-        self._reader.set_pgresult(result)
-        return self._reader.load_rows(0, result.ntuples, tuple)
+        """Also when the connection is somebody else's already."""
+        with self._reading:
+            self._reader.set_pgresult(result)
+            return self._reader.load_rows(0, result.ntuples, tuple)
 
 
 def lay(engine: Engine) -> None:
@@ -195,6 +206,17 @@ def _forget_for_the_next(_driver: Any, record: Any) -> None:
 def wire_of(tx: Connection) -> Wire:
     wire: Wire = tx.connection.info[Wire]
     return wire
+
+
+def post(tx: Connection, statement: Statement, values: Sequence[Any]) -> Answer:
+    wire = wire_of(tx)
+    try:
+        answer = wire.post(statement, values)
+    except tx.dialect.loaded_dbapi.Error as error:
+        raise as_the_library_says(tx, statement.sql, error) from error
+    if not wire.has_commits:
+        land(tx)
+    return answer
 
 
 def land(tx: Connection, *, commit: bool = False) -> None:

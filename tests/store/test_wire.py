@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Engine, bindparam, event, insert, literal, select, text, update
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, ResourceClosedError
 
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.store import hot, schema
@@ -225,3 +227,83 @@ def test_a_connection_has_one_wire(store):
     with store.write() as tx:
         assert isinstance(wire_of(tx), Wire)
         assert wire_of(tx) is wire_of(tx)
+
+
+@pytest.mark.parametrize("value", ["a\x00b", {"no": "text"}])
+def test_what_cannot_be_sent_is_told_of_at_once_and_hurts_nobody(store, value):
+    with pytest.raises(DBAPIError, match="NUL|adapt") as told, store.write() as tx:
+        ADD.send(tx, {"name": "chat", "budget": 3})
+        WORD.send(tx, {"said": value})
+    assert not told.value.connection_invalidated
+
+    with store.write() as tx:
+        ADD.send(tx, {"name": "task", "budget": 3})
+    assert names(store) == ["task"]
+
+
+@pytest.mark.parametrize("spoilt", ["DEALLOCATE ALL", "ALTER TABLE groups ALTER name TYPE varchar(99)"])
+def test_a_statement_that_was_prepared_in_vain_is_prepared_again_on_a_new_connection(store, spoilt):
+    with store.write() as tx:
+        ADD.send(tx, {"name": "chat", "budget": 3})
+        assert NAMES.rows(tx, {})
+    with store.write() as tx:
+        tx.execute(text(spoilt))
+
+    with contextlib.suppress(Unavailable), store.write() as tx:
+        NAMES.rows(tx, {})
+    with store.write() as tx:
+        assert NAMES.rows(tx, {}) == [{"name": "chat"}]
+
+
+def test_a_result_is_whose_it_is_though_its_connection_is_somebody_else_s(store, monkeypatch):
+    """A thread that reads what a connection has said to it stands still; the next thread has that connection, and
+    reads too.
+    """
+    with store.write() as tx:
+        first = WORD.send(tx, {"said": "first"})
+    slow = SlowReader(wire_of_pooled(store)._reader)
+    monkeypatch.setattr(wire_of_pooled(store), "_reader", slow)
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(first.rows)
+        assert slow.reads.wait(5)
+        other = pool.submit(lambda: look(store, "second"))
+        slow.may_go_on.set()
+
+    assert (one.result()[0]["said"], other.result()["said"]) == ("first", "second")
+
+
+class SlowReader:
+    """Of a result it was given, it waits before it reads, until somebody else may have given it another."""
+
+    def __init__(self, reader):
+        self._reader = reader
+        self.reads, self.may_go_on = threading.Event(), threading.Event()
+
+    def set_pgresult(self, result):
+        self._reader.set_pgresult(result)
+        if not self.reads.is_set():
+            self.reads.set()
+            self.may_go_on.wait(5)
+            threading.Event().wait(0.2)  # the other is as far as it can come
+
+    def load_rows(self, *args):
+        return self._reader.load_rows(*args)
+
+
+def look(store, said):
+    with store.write() as tx:
+        return WORD.first(tx, {"said": said})
+
+
+def wire_of_pooled(store):
+    with store.write() as tx:
+        return wire_of(tx)
+
+
+def test_whoever_asks_for_an_answer_that_can_never_come_is_told_so(store):
+    with pytest.raises(ZeroDivisionError), store.write() as tx:
+        sent = ADD.send(tx, {"name": "chat", "budget": 3})
+        raise ZeroDivisionError
+    with pytest.raises((AssertionError, ResourceClosedError)):
+        sent.changed()

@@ -29,7 +29,7 @@ def pool(redis_url):
 
 @pytest.fixture
 def ledger(pool):
-    return Ledger(pool)
+    return Ledger(lambda: pool)
 
 
 def connections(redis):
@@ -49,7 +49,7 @@ def test_what_is_written_is_carried_out_in_its_order(ledger, redis):
 def test_answers_do_not_heap_up(ledger):
     for n in range(1000):
         ledger.write(("RPUSH", "notes", n))
-        assert ledger._unread <= ledgers.UNREAD + 1
+        assert len(ledger._unanswered) <= ledgers.UNANSWERED
 
 
 def test_threads_share_it(ledger, redis):
@@ -84,20 +84,64 @@ def test_so_does_a_pool_whose_connections_were_all_closed(ledger, pool, redis):
 def test_a_note_that_is_refused_keeps_none_of_the_later_ones_back(ledger, redis):
     redis.set("text", "no list")
     ledger.write(("RPUSH", "text", 1))
-    ledger.settle()
     for n in range(3):
         ledger.write(("RPUSH", "notes", n))
     ledger.settle()
 
     assert redis.lrange("notes", 0, -1) == ["0", "1", "2"]
+    assert len(connections(redis)) == 1, "a refusal is no reason to hang up"
 
 
 def test_whoever_writes_is_told_that_redis_is_away():
-    away = Ledger(ConnectionPool(port=1, socket_connect_timeout=1))
+    away = Ledger(lambda: ConnectionPool(port=1, socket_connect_timeout=1))
 
     with pytest.raises(RedisError):
         away.write(("RPUSH", "notes", 1))
-    away.settle()
+    with pytest.raises(RedisError):
+        away.settle()
+
+
+def test_what_was_not_answered_on_one_connection_is_sent_again_on_the_next_and_in_its_order(ledger, redis):
+    """The commands it is for may come twice."""
+    ledger.write(("HSET", "notes", "a", 1))
+    ledger.settle()
+    with redis.pipeline() as busy:
+        ledger.write(("HSET", "notes", "b", 1), ("HDEL", "notes", "a"))
+        ledger._connection._sock.close()  # whether Redis has seen them, nobody knows
+        busy.delete("notes").execute()
+    ledger.write(("HSET", "notes", "a", 2), ("HDEL", "notes", "b"))
+    ledger.settle()
+
+    assert redis.hgetall("notes") == {"a": "2"}
+
+
+def test_what_could_not_be_written_is_written_once_redis_is_there(pool, redis):
+    away = ConnectionPool(port=1, socket_connect_timeout=1)
+    pools = iter([away, away, pool])
+    ledger = Ledger(lambda: next(pools))
+    with pytest.raises(RedisError):
+        ledger.write(("RPUSH", "notes", 1))
+    ledger.write(("RPUSH", "notes", 2))
+    ledger.settle()
+
+    assert redis.lrange("notes", 0, -1) == ["1", "2"]
+
+
+def test_whoever_is_interrupted_while_it_waits_leaves_no_answer_to_be_taken_for_another(ledger, redis, monkeypatch):
+    ledger.write(("RPUSH", "notes", 1))
+    ledger.settle()
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger._connection, "read_response", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.write(*[("SET", "last", n) for n in range(100)])
+    ledger.write(("RPUSH", "notes", 2))
+    ledger.settle()
+
+    assert (redis.lrange("notes", 0, -1), redis.get("last")) == (["1", "2"], "99")
+
+
+def interrupt():
+    raise KeyboardInterrupt
 
 
 def test_a_health_check_takes_no_answer_for_its_own(ledger, redis):

@@ -16,7 +16,7 @@ PREFIX = "ours:"
 
 @pytest.fixture(autouse=True)
 def patched(monkeypatch):
-    for name in ("append", "ack", "reject", "restore_unacked", "restore_by_tag"):
+    for name in ("__init__", "append", "ack", "reject", "restore_unacked", "restore_by_tag"):
         monkeypatch.setattr(transport.QoS, name, getattr(transport.QoS, name))
     celery_fixes.note_without_waiting()
     celery_fixes.note_without_waiting()  # a second app changes nothing
@@ -46,7 +46,7 @@ def taken(broker, number=1):
 
 
 def settled(message):
-    celery_fixes._ledger(message.channel.qos).settle()
+    message.channel.qos.ledger.settle()
 
 
 def noted(redis):
@@ -124,3 +124,18 @@ def test_notes_go_on_when_the_connections_of_a_channel_are_made_anew(broker, red
     second.ack()
     settled(second)
     assert noted(redis) == (0, 0)
+
+
+def test_a_note_that_was_under_way_when_the_connections_were_closed_is_made_before_it_is_looked_for(broker, redis):
+    """A channel that closes hangs up first, and then puts back what it holds."""
+    send(broker, "a")
+    (message,) = taken(broker)
+    settled(message)
+    redis.delete(f"{PREFIX}unacked", f"{PREFIX}unacked_index")  # as if it had never come
+    index, unacked = f"{PREFIX}unacked_index", f"{PREFIX}unacked"
+    qos, held = message.channel.qos, transport.dumps([message._raw, "", "work"])
+    qos.ledger.write(("ZADD", index, 1, message.delivery_tag), ("HSET", unacked, message.delivery_tag, held))
+    qos.ledger._connection.disconnect()
+    broker.default_channel.close()
+
+    assert (waiting(redis), noted(redis)) == (1, (0, 0))
