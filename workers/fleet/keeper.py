@@ -18,8 +18,9 @@ class Keeper:
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
+        """One that comes later knows from its start whom it watches: the fleet may be killed a moment after."""
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(PROGRAM)],
+            [sys.executable, "-I", "-S", str(PROGRAM), *(f"{pid}:{rank}" for pid, rank in self._watched.items())],
             stdin=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -39,16 +40,18 @@ class Keeper:
         """A keeper that is gone is replaced: somebody must always be there."""
         if self._process.poll() is None:
             return
+        self._hang_up()
         self._process = self._start()
-        for pid, rank in self._watched.items():
-            self._say(f"watch {pid} {rank}")
 
     def close(self) -> None:
         """It ends whatever is still watched, and then itself."""
+        self._hang_up()
+        self._process.wait()
+
+    def _hang_up(self) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        self._process.wait()
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None

@@ -1,8 +1,9 @@
 """Outlives the fleet by a moment and ends what it left behind.
 
-Run as a process of its own, without anything but Python. It reads what to watch from its standard input; the end of
-input means that the fleet is gone, also where it was killed and could not say goodbye. Then the members are stopped in
-order, the broker last. It shares the fleet's lock, so nobody starts a second fleet meanwhile.
+Run as a process of its own, without anything but Python. It is started with what to watch, and reads from its standard
+input what else is to be watched, and what no more. The end of input means that the fleet is gone, also where it was
+killed and could not say goodbye. Then the members are stopped in order, the broker last. It shares the fleet's lock, so
+nobody starts a second fleet meanwhile.
 
 It does not survive being killed together with the fleet and a member that is left alone: then nobody is left to see it.
 """
@@ -20,7 +21,7 @@ GRACE = 8.0
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    watched: dict[int, int] = {}
+    watched = {int(pid): int(rank) for pid, _, rank in (word.partition(":") for word in sys.argv[1:])}
     for line in sys.stdin:
         match line.split():
             case ["watch", pid, rank]:
