@@ -59,7 +59,7 @@ def reuse_clients() -> None:
 
 def note_without_waiting() -> None:
     """Kombu 5.7.0 notes each message that it hands on, and each that is acknowledged, in a transaction of its own and
-    waits for it, before the message goes to work and before the next is read: half of what a small task costs a worker.
+    waits for it, before the message goes to work and before the next is read: a third of what a small task costs.
     Here a channel writes these notes to a connection kept for them, in their order, and reads what Redis said to them
     when it writes the next. Before it puts back a message of which it has a note, it waits until all of them are made.
     """

@@ -46,15 +46,16 @@ class Ledger:
                 self._go_on(until_all_is_said=True)
 
     def _go_on(self, *, until_all_is_said: bool) -> None:
-        try:
-            self._talk(until_all_is_said=until_all_is_said)
-        except (RedisError, OSError) as error:
-            log.info("notes are sent again on another connection", notes=len(self._unanswered), error=str(error))
-            self._hang_up()
-            self._talk(until_all_is_said=until_all_is_said)
-        except BaseException:  # nobody knows what has gone
-            self._hang_up()
-            raise
+        for is_last in (False, True):
+            try:
+                self._talk(until_all_is_said=until_all_is_said)
+            except BaseException as error:
+                self._hang_up()  # nobody knows what has gone
+                if is_last or not isinstance(error, RedisError | OSError):
+                    raise
+                log.info("notes are sent again on another connection", notes=len(self._unanswered), error=str(error))
+            else:
+                return
 
     def _talk(self, *, until_all_is_said: bool) -> None:
         self._connect()

@@ -5,19 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from redis import ConnectionPool, Redis
+from redis import ConnectionPool
 from redis.exceptions import RedisError
 
 from chordage.workers import ledger as ledgers
 from chordage.workers.ledger import Ledger
 
 pytestmark = pytest.mark.redis
-
-
-@pytest.fixture
-def redis(redis_url):
-    with Redis.from_url(redis_url, decode_responses=True) as client:
-        yield client
 
 
 @pytest.fixture
@@ -140,7 +134,24 @@ def test_whoever_is_interrupted_while_it_waits_leaves_no_answer_to_be_taken_for_
     assert (redis.lrange("notes", 0, -1), redis.get("last")) == (["1", "2"], "99")
 
 
-def interrupt():
+def test_so_does_whoever_is_interrupted_while_it_sends_again(pool, redis, monkeypatch):
+    """One connection is lost, on the next it is interrupted; the third takes all of it."""
+    away = ConnectionPool(port=1, socket_connect_timeout=1)
+    pools = iter([away, pool, pool])
+    ledger = Ledger(lambda: next(pools))
+    second = pool.get_connection()
+    pool.release(second)
+    with monkeypatch.context() as patch:
+        patch.setattr(second, "send_packed_command", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.write(("RPUSH", "notes", 1))
+    ledger.write(("RPUSH", "notes", 2))
+    ledger.settle()
+
+    assert redis.lrange("notes", 0, -1) == ["1", "2"]
+
+
+def interrupt(*_, **__):
     raise KeyboardInterrupt
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from kombu import Connection, Queue
 from kombu.transport import redis as transport
-from redis import Redis
 
 from chordage.workers import celery_fixes
 
@@ -20,12 +19,6 @@ def patched(monkeypatch):
         monkeypatch.setattr(transport.QoS, name, getattr(transport.QoS, name))
     celery_fixes.note_without_waiting()
     celery_fixes.note_without_waiting()  # a second app changes nothing
-
-
-@pytest.fixture
-def redis(redis_url):
-    with Redis.from_url(redis_url, decode_responses=True) as client:
-        yield client
 
 
 @pytest.fixture
