@@ -75,6 +75,8 @@ class Settings(BaseSettings):
         tuple[str, ...], NoDecode
     ] = ()  # further queues in which others leave `turns.submit`, such as "celery"
     loops: Annotated[tuple[Loop, ...], NoDecode] = LOOPS  # the sources of turns that are on
+    celery_app: str | None = None  # the team's own Celery app, current wherever the room's code runs
+    around_tools: str | None = None  # a function of the room that returns a context manager, for each tool call
     pool_size: int = Field(default=3, ge=1)
     budgets: Budgets = Budgets()
     reserve: int = Field(default=0, ge=0)  # slots for turns, and as many for tools, that serve nobody but chat

@@ -22,10 +22,9 @@ def make_app(settings: Settings) -> Celery:
     celery_fixes.survive_reconnect()
     celery_fixes.reuse_clients()
     celery_fixes.note_without_waiting()
-    app = Celery("chordage", set_as_current=False)
+    app = Celery("chordage", set_as_current=False, fixups=[])  # a fixup could make it the default
     app.conf.update(celery_settings(settings, ALL_QUEUES), result_backend=f"{results.PATH}+{settings.redis}")
     _ = app.amqp.producer_pool  # made now: two threads that made it at once would lose its slots to each other
-    app.set_default()  # a thread that never saw this app still finds it
 
     @cache
     def of_process(_pid: int) -> Runtime:

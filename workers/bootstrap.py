@@ -96,7 +96,12 @@ def queue_bounds_from(settings: Settings) -> dict[Group, QueueBound]:
 
 
 def room_from(settings: Settings) -> Room:
-    return Room(settings.room_path, environ=config.environment(), strategies=strategies())
+    return Room(
+        settings.room_path,
+        environ=config.environment(),
+        strategies=strategies(),
+        around_tools=settings.around_tools,
+    )
 
 
 def channels_from(settings: Settings) -> RoomChannels:
@@ -164,6 +169,7 @@ def check_room(room: Room, *, time_limit: int) -> None:
     tell without trying, and none of its tools may take longer than a worker lets a call run.
     """
     catalog = models_of(room)
+    room.check_around()
     for fault in room.faults:
         raise fault
     for name in room.names():

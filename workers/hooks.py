@@ -19,6 +19,7 @@ from chordage.orchestrator.core.errors import ChordageError, Unavailable, UserEr
 from chordage.orchestrator.gateways.room import Room
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks.courier import Courier
+from chordage.workers import team_app
 from chordage.workers.bootstrap import check_services, redis_from
 from chordage.workers.deafness import Watch
 from chordage.workers.projecting import Projections
@@ -47,12 +48,19 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         gc.collect()
         gc.freeze()  # what is loaded by now stays: nobody need walk it again, and children share its pages
 
+    @signals.celeryd_after_setup.connect(weak=False)
+    def before_the_pool(**_: Any) -> None:
+        team_app.make_current(settings)
+
     @signals.worker_process_init.connect(weak=False)
     def in_a_child(**_: Any) -> None:
+        team_app.make_current(settings)
+        team_app.let_tools_wait()
         beats.start()
 
     @signals.worker_ready.connect(weak=False)
     def ready(sender: Any, **_: Any) -> None:
+        team_app.let_tools_wait()
         beats.start()
         sweeps.start()
         projections.start()

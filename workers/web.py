@@ -21,6 +21,7 @@ from chordage.orchestrator.store import migrating
 from chordage.orchestrator.views import TurnView
 from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept, accept_together, decide
+from chordage.workers import team_app
 from chordage.workers.app import make_app as make_celery
 from chordage.workers.bootstrap import check_redis, check_services, runtime_from
 from chordage.workers.fleet.found import settings_for_cli
@@ -40,6 +41,7 @@ def make_app() -> FastAPI:
 
 
 def wired(settings: Settings) -> FastAPI:
+    team_app.make_current(settings)
     rt = runtime_from(settings)
     courier = Courier(make_celery(settings))
     bell = bell_for(settings)

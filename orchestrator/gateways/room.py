@@ -19,6 +19,7 @@ from chordage.orchestrator.gateways.mcp import McpServer, Servers
 from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.gateways.room_file import AgentFile, Providers
 from chordage.orchestrator.gateways.room_reading import RoomReading, read_room
+from chordage.orchestrator.gateways.tools.around import NamedAround, nothing_around
 from chordage.orchestrator.gateways.tools.declare import Tool
 from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 
@@ -29,7 +30,7 @@ BEFORE_A_REFUSAL = 0.05  # ... also for those who ask for what is not there, how
 class Room:
     """Implements `ports.Agents`; `toolbox` implements `ports.Tools` for its agents. Safe to share between threads.
 
-    `environ` is what keys that end in `_env` are looked up in.
+    `environ` is what keys that end in `_env` are looked up in; `around_tools` names what is to be around each tool.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class Room:
         environ: Mapping[str, str] | None = None,
         strategies: Collection[str] = ("direct", "react", "plan_execute"),
         look_again: float = LOOK_AGAIN,
+        around_tools: str | None = None,
     ) -> None:
         if not path.is_dir():
             raise RoomError(f"{path}: there is no such folder; a room is a folder with an agent.toml in it")
         self.path = path.resolve()  # model scripts and instruction files are relative to this
-        self.toolbox = ToolBox(self.tools_of)
+        self._around = NamedAround(around_tools) if around_tools else None
+        self.toolbox = ToolBox(self.tools_of, around=self._around or nothing_around)
         self.servers = Servers(self.path, environ=environ or {})
         self._strategies = strategies
         self._look_again = look_again
@@ -109,6 +112,11 @@ class Room:
             for name in sub_agents.specs(agent) if name in tools
         ]  # fmt: skip
         return [RoomError(why) for why in wrong]
+
+    def check_around(self) -> None:
+        """Raises RoomError when what is to be around each tool cannot be had."""
+        if self._around is not None:
+            self._around.check()
 
     def check_tools(self, agent: AgentSpec) -> list[ToolSpec]:
         """The tools in Python. Raises RoomError for what is wrong with them, and ConfigError for an MCP server that

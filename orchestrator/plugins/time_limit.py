@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from chordage.orchestrator.plugins import django_connections
+
 T = TypeVar("T")
 
 
@@ -33,7 +35,9 @@ class _Job(Generic[T]):
 
     def run(self) -> None:
         try:
-            self.results.append(self._job())
+            with django_connections.closed_afterwards():
+                result = self._job()
+            self.results.append(result)
         except BaseException as error:  # also SystemExit: it would end this thread and nobody would know
             self.raised = error
 

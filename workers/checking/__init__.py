@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chordage.config import settings as config
+from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import RoomError, UserError
 from chordage.orchestrator.gateways.channels import room_channels
 from chordage.orchestrator.gateways.hooks import file as hooks
 from chordage.orchestrator.gateways.work import room_work
+from chordage.workers import team_app
+from chordage.workers.bootstrap import room_from
 from chordage.workers.checking import of_agents, of_settings
 from chordage.workers.checking.looked import PLACE, Looked
 
@@ -59,9 +62,22 @@ def check() -> Checked:
     environ = config.environment()
     of_all, settings = of_settings.look()
     room = settings.room_path
+    of_all = replace(of_all, faults=[*of_all.faults, *_of_the_project(settings)])
     found = [of_all, *of_agents.look(room, environ, time_limit=settings.tool_time_limit)]
     found += [_further(kind, checker, room, environ) for kind, checker in FURTHER]
     return Checked(room=room, looked_at=tuple(found))
+
+
+def _of_the_project(settings: Settings) -> Iterator[str]:
+    """What settings name of the team's own code, imported before any tool is, as a worker does it."""
+    checks: list[Callable[[Settings], None]] = [team_app.make_current]
+    if settings.around_tools:
+        checks.append(lambda given: room_from(given).check_around())
+    for look in checks:
+        try:
+            look(settings)
+        except UserError as error:
+            yield str(error)
 
 
 def faults_beside_agents(room: Path) -> list[str]:

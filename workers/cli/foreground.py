@@ -62,9 +62,10 @@ def check_room(settings: Settings) -> None:
     if not (settings.room_path / "agent.toml").exists() and not any(settings.room_path.glob("agents/*.toml")):
         raise ConfigError(NO_ROOM.format(folder=settings.room_path))
 
-    from chordage.workers import checking
+    from chordage.workers import checking, team_app
     from chordage.workers.bootstrap import check_room, room_from
 
+    team_app.make_current(settings)
     check_room(room_from(settings), time_limit=settings.tool_time_limit)
     for told in checking.faults_beside_agents(settings.room_path):
         _say(f"{told} (the rest of the room goes on; `chordage check` lists all that is wrong)")

@@ -59,9 +59,11 @@ def _prepared(
     """Everything that can be wrong is found before a database is made or a turn is stored."""
     from chordage.orchestrator.gateways.room import Room
     from chordage.orchestrator.store import migrating
+    from chordage.workers import team_app
     from chordage.workers.bootstrap import models_of, runtime_from
     from chordage.workers.cli.opened import is_empty
 
+    team_app.make_current(settings)
     request = message.request_of(settings, text, options)
     rt = replace(runtime_from(settings, with_redis=False), events=streamed)
     agent = rt.agents.get(request.agent)

@@ -86,9 +86,11 @@ def worker(
 
 def _check(settings: Settings) -> None:
     """Everything that can be found broken is found before Celery starts, and said in one line."""
+    from chordage.workers import team_app
     from chordage.workers.bootstrap import check_room, redis_from, room_from
     from chordage.workers.cli.opened import check_ready
 
+    team_app.make_current(settings)
     room = room_from(settings)
     check_room(room, time_limit=settings.tool_time_limit)
     if not room.names():

@@ -13,6 +13,7 @@ from typing import Any
 from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.errors import RoomError, Unavailable, Undeliverable
 from chordage.orchestrator.gateways.ports import Channel
+from chordage.orchestrator.plugins import django_connections
 
 MASK = "***"
 
@@ -48,7 +49,8 @@ class Guarded:
     @contextmanager
     def _told(self) -> Iterator[None]:
         try:
-            yield
+            with django_connections.closed_afterwards():
+                yield
         except Undeliverable as error:
             raise Undeliverable(self._words(str(error))) from None
         except (Unavailable, RoomError) as error:

@@ -14,9 +14,11 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from chordage.orchestrator.gateways.ports import Abort
+from chordage.orchestrator.gateways.tools.around import Around, nothing_around
 from chordage.orchestrator.gateways.tools.context import Context
 from chordage.orchestrator.gateways.tools.failures import TimedOut
 from chordage.orchestrator.gateways.tools.side_thread import SideThreads
+from chordage.orchestrator.plugins import django_connections
 
 SLICE = 0.5  # seconds: how late a cancellation may be noticed
 UNWIND = 1.0  # seconds a cancelled coroutine has for its `finally` before nobody waits for it any more
@@ -37,12 +39,19 @@ class Attempt:
     """The function with its arguments. `letters` is where its context drops the progress notes."""
 
     def __init__(
-        self, call: Callable[[], Any], context: Context, letters: Letters, write: Callable[[Any], str | None]
+        self,
+        call: Callable[[], Any],
+        context: Context,
+        letters: Letters,
+        write: Callable[[Any], str | None],
+        *,
+        around: Around = nothing_around,
     ) -> None:
         self._call = call
         self._write = write
         self._context = context
         self._letters = letters
+        self._around = around
         self._cancel: Callable[[], object] | None = None  # set while a coroutine runs
 
     def run(self, sides: SideThreads, *, timeout: float, abort: Abort, on_progress: Callable[[str], None]) -> Ended:
@@ -102,7 +111,9 @@ class Attempt:
     def _work(self) -> None:
         """What runs in the side thread. The text is made here too: a result may be slow to write down."""
         try:
-            self._letters.put(Ended(text=self._write(self._settled(self._call()))))
+            with django_connections.kept_fresh(), self._around(self._context):
+                text = self._write(self._settled(self._call()))
+            self._letters.put(Ended(text=text))
         except BaseException as error:  # also SystemExit: the waiting thread raises it again
             self._letters.put(Ended(error=error))
 

@@ -11,6 +11,7 @@ from typing import Any
 from chordage.orchestrator.core.errors import Aborted, HandedOver
 from chordage.orchestrator.gateways.ports import Abort, CallOrder, ToolOutcome
 from chordage.orchestrator.gateways.tools import failures, results
+from chordage.orchestrator.gateways.tools.around import Around, nothing_around
 from chordage.orchestrator.gateways.tools.attempt import Attempt, Ended, Letters
 from chordage.orchestrator.gateways.tools.context import Context
 from chordage.orchestrator.gateways.tools.declare import Tool
@@ -26,8 +27,9 @@ _log = logging.getLogger(__name__)
 class Executor:
     """Keeps nothing but idle side threads. One serves all threads of a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, around: Around = nothing_around) -> None:
         self._sides = SideThreads()
+        self._around = around
 
     def carry_out(
         self,
@@ -58,9 +60,8 @@ class Executor:
         context = _context(order, 1, letters)
         known = {p.name: arguments[p.name] for p in asked.parameters}
         call = partial(hook, **known, **dict.fromkeys(asked.context, context))
-        return self._run(
-            Attempt(call, context, letters, _text_or_none), tool, abort=_NobodyAborts(), on_progress=_unseen
-        )
+        attempt = Attempt(call, context, letters, _text_or_none, around=self._around)
+        return self._run(attempt, tool, abort=_NobodyAborts(), on_progress=_unseen)
 
     def _try(
         self,
@@ -75,7 +76,8 @@ class Executor:
         letters = Letters()
         context = _context(order, tries, letters)
         call = partial(tool.function, **arguments, **dict.fromkeys(tool.wants.context, context))
-        return self._run(Attempt(call, context, letters, results.as_text), tool, abort=abort, on_progress=on_progress)
+        attempt = Attempt(call, context, letters, results.as_text, around=self._around)
+        return self._run(attempt, tool, abort=abort, on_progress=on_progress)
 
     def _run(self, attempt: Attempt, tool: Tool, *, abort: Abort, on_progress: Callable[[str], None]) -> Ended:
         ended = attempt.run(self._sides, timeout=tool.options.timeout, abort=abort, on_progress=on_progress)

@@ -10,6 +10,7 @@ from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.ports import Abort, CallOrder, ToolOutcome
 from chordage.orchestrator.gateways.tools import failures, results
+from chordage.orchestrator.gateways.tools.around import Around, nothing_around
 from chordage.orchestrator.gateways.tools.declare import Tool
 from chordage.orchestrator.gateways.tools.executor import Executor
 
@@ -19,9 +20,9 @@ _log = logging.getLogger(__name__)
 class ToolBox:
     """Implements `ports.Tools`. `tools_of` gives an agent's tools by name; it raises RoomError when one is broken."""
 
-    def __init__(self, tools_of: Callable[[AgentSpec], Mapping[str, Tool]]) -> None:
+    def __init__(self, tools_of: Callable[[AgentSpec], Mapping[str, Tool]], *, around: Around = nothing_around) -> None:
         self._tools_of = tools_of
-        self._executor = Executor()
+        self._executor = Executor(around)
 
     def specs(self, agent: AgentSpec) -> dict[str, ToolSpec]:
         return {name: tool.spec for name, tool in self._tools_of(agent).items()}
