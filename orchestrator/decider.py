@@ -17,6 +17,7 @@ from chordage.orchestrator import (
     ending,
     gate,
     holding,
+    overtime,
     phasing,
     planning,
     resting,
@@ -34,7 +35,7 @@ from chordage.orchestrator.core.output import Accepted, Ended, Refused, Verdict
 from chordage.orchestrator.core.planning import state
 from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.state import Planning
-from chordage.orchestrator.core.reasons import Ending, Reason, failed, stopped
+from chordage.orchestrator.core.reasons import Ending, Reason, failed, out_of_time
 from chordage.orchestrator.core.records import Checkpoint, Phase, Run, Turn
 from chordage.orchestrator.core.rounds import distinct, spread
 from chordage.orchestrator.core.status import CallStatus
@@ -66,9 +67,10 @@ def next_move(
 
 
 def _in_time(run: Run, agent: AgentSpec, move: Move, now: datetime) -> Move:
+    """A reply that came too late is kept, and the turn has failed all the same."""
     limit = turn_limits.of_run(agent.limits, run).timeout
-    if limit is not None and not isinstance(move, Finish) and run.worked(now) > limit:
-        return Finish(ending=stopped("timeout", f"the limit of {limit:g} s for a turn was reached"))
+    if limit is not None and run.worked(now) >= limit:
+        return Finish(ending=out_of_time(limit))
     return move
 
 
@@ -80,6 +82,8 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
     at = Position(run=run, step=step, token=run.claim_token)
     try:
         agent = rt.agents.get(run.agent)
+        if (how := overtime.is_over(rt, run, agent)) is not None:
+            return overtime.end_here(rt, at, how)
         if run.control is Control.STEP and (held := holding.at_rest(rt, run, agent)) is not None:
             return held
         if run.suspended and (held_up := gate.go_through(rt, run, agent)) is not None:
@@ -120,7 +124,9 @@ def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply, plan: PlanDecis
         if not asks:
             output = _output(rt, at.run, scene, reply, then, stop)
             return Judged(reply=reply, move=move, plan=plan, keeps=keeps, output=output)
-        asked, hearings = vetting.through_the_gate(rt, at, scene, asks)
+        beyond, over = vetting.beyond_the_limit(rt, at.run, scene.agent, asks)
+        keeps = keeps or over
+        asked, hearings = vetting.through_the_gate(rt, at, scene, asks, beyond)
         asked = children.put_aside(rt, at.run, scene.agent, asked)
     except PluginFailed as error:
         return Judged(reply=reply, plan=plan, move=Finish(ending=failed("plugin", str(error))))
@@ -145,8 +151,8 @@ def _output(rt: Runtime, run: Run, scene: Scene, reply: Reply, then: Move, stop:
 
 
 def _with_stop(move: Move, stop: Ending | None) -> tuple[Move, Ending | None]:
-    """Where it is stopped, the round's tools finish first; any other end comes at once."""
-    if stop is None:
+    """Where it is stopped, the round's tools finish first; any other end comes at once. An error is not talked over."""
+    if stop is None or (isinstance(move, Finish) and move.ending.reason is Reason.ERROR):
         return move, None
     if isinstance(move, RunTools | RunPlan) and stop.reason is Reason.STOPPED:
         return move, stop
@@ -291,10 +297,7 @@ def _finish_later(
 
 def _close_unrun(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> None:
     """A reply that was cut, refused or came too late may hold half a call: closed as not run, never carried out."""
-    asked = [
-        replace(call, status=CallStatus.CANCELLED, code="not_run", content=NOT_RUN)
-        for call in vetting.new_calls(rt, at.run, scene, dict(enumerate(reply.asks)))
-    ]
+    asked = [vetting.not_run(call) for call in vetting.new_calls(rt, at.run, scene, dict(enumerate(reply.asks)))]
     now = rt.now()
     calls.open_round(tx, at.run, at.step + 1, asked, now=now, lease_until=now)
 

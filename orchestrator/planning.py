@@ -81,7 +81,7 @@ def answer(prompt: Prompt, planning: Planning) -> Prompt:
 def hear(rt: Runtime, agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> Heard:
     """The plan. Raises ModelFailed where the planner failed and the agent would rather end than answer."""
     try:
-        return _from_function(agent, asked) if agent.plan.planner else _from_model(rt, agent, asked, abort)
+        return _from_function(agent, asked, abort) if agent.plan.planner else _from_model(rt, agent, asked, abort)
     except ModelFailed as error:
         if agent.plan.on_error is OnPlannerError.FAIL:
             raise
@@ -92,8 +92,8 @@ def hear(rt: Runtime, agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> Hear
         return _in_vain(agent, str(error), ())
 
 
-def _from_function(agent: AgentSpec, asked: PlannerAsk) -> Heard:
-    raw = planner_of(agent.plan.planner or "")(function_input(asked))
+def _from_function(agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> Heard:
+    raw = planner_of(agent.plan.planner or "")(function_input(asked), abort.check)
     return _reply(agent, repr(raw) if not isinstance(raw, str) else raw), normalise(raw)
 
 

@@ -64,7 +64,7 @@ def _must_stop(rt: Runtime, run: Run, limits: Limits) -> bool:
     limits = turn_limits.of_run(limits, run)
     if limits.max_rounds is not None and run.rounds >= limits.max_rounds:
         return True
-    return limits.timeout is not None and run.worked(rt.now()) > limits.timeout
+    return limits.timeout is not None and run.worked(rt.now()) >= limits.timeout
 
 
 def take_in(

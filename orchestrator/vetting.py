@@ -6,7 +6,7 @@ records the reply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,12 @@ from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk
 from chordage.orchestrator.core.moves import RunTools
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
+from chordage.orchestrator.core.reasons import Ending, too_many_calls
 from chordage.orchestrator.core.records import NewCall, Run
 from chordage.orchestrator.core.rounds import generations
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.suspending import Question
+from chordage.orchestrator.core.transcript import NOT_RUN
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.phasing import Hearing
 from chordage.orchestrator.runtime import Runtime
@@ -30,17 +32,37 @@ from chordage.orchestrator.store.tx import Tx
 
 
 def through_the_gate(
-    rt: Runtime, at: Position, scene: Scene, asks: Mapping[int, ToolAsk]
+    rt: Runtime, at: Position, scene: Scene, asks: Mapping[int, ToolAsk], beyond: Collection[int] = ()
 ) -> tuple[list[NewCall], list[Hearing]]:
-    """Each call in the model's order: runnable, put aside, or settled with a result that tells the model why."""
+    """Each call in the model's order: runnable, put aside, or settled with a result that tells the model why.
+    `beyond`: the places of those that are not run, because they are more than the run may ask for.
+    """
     asked: list[NewCall] = []
     hearings: list[Hearing] = []
     for call, ask in zip(new_calls(rt, at.run, scene, asks), asks.values(), strict=True):
         heard = scene.hearing.of_call(call.id, at.step + 1)
-        judged = _judged(rt, scene, heard, call, ask)
-        asked.append(judged)
+        asked.append(not_run(call) if call.place in beyond else _judged(rt, scene, heard, call, ask))
         hearings += [heard] if heard.notes else []
     return asked, hearings
+
+
+def beyond_the_limit(
+    rt: Runtime, run: Run, agent: AgentSpec, asks: Mapping[int, ToolAsk]
+) -> tuple[frozenset[int], Ending | None]:
+    """The places of the calls that are more than the run may ask for, and how it ends behind the others."""
+    limit = agent.limits.max_tool_calls
+    if limit is None or not asks:
+        return frozenset(), None
+    with rt.store.read() as tx:
+        before = calls.asked_for(tx, run.id)
+    total = before + len(asks)
+    if total <= limit:
+        return frozenset(), None
+    return frozenset(sorted(asks)[max(0, limit - before) :]), too_many_calls(total, limit)
+
+
+def not_run(call: NewCall) -> NewCall:
+    return replace(call, status=CallStatus.CANCELLED, code="not_run", content=NOT_RUN)
 
 
 def pass_some(

@@ -137,7 +137,8 @@ class ToolSpec:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     max_rounds: int | None = 25
-    timeout: float | None = None
+    timeout: float | None = None  # seconds of work
+    max_tool_calls: int | None = None  # that the model may ask for in one run
     max_depth: int = 5  # how deep sub-agents may ask each other, counted from the root
     max_children: int = 100  # how many sub-agents one run may ask
 

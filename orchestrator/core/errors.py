@@ -19,6 +19,7 @@ ChordageError
 ├── ModelFailed              all attempts at a model call failed; carries the attempts
 ├── HandedOver               this process is stopping: somebody else shall do this work
 ├── Aborted                  the work was cancelled while it ran
+├── OutOfTime                the time limit of the run was reached while the work ran
 ├── LostRace                 somebody else moved the row first: undo, and walk away
 └── IllegalTransition        a bug of ours: a state was to move where no table allows it
 """
@@ -148,6 +149,12 @@ class HandedOver(ChordageError):
 
 class Aborted(ChordageError):
     """The work was cancelled while it ran."""
+
+
+class OutOfTime(ChordageError):
+    """The time limit of the turn was reached while the work ran."""
+
+    attempts: tuple[Attempt, ...] = ()  # of a model call: the requests that were made until then
 
 
 class LostRace(ChordageError):

@@ -33,6 +33,7 @@ DISPOSITION_OF = {
     Reason.ERROR: Disposition.FAILED,
 }
 
+TIMEOUT = "timeout"
 SUPERSEDED = "superseded"
 INTERRUPTED = "interrupted"
 ROLLED_BACK = "rolled_back"
@@ -53,6 +54,16 @@ def stopped(code: str, detail: str | None = None) -> Ending:
 
 def failed(code: str, detail: str) -> Ending:
     return Ending(reason=Reason.ERROR, code=code, detail=detail)
+
+
+def out_of_time(limit: float, *, of: str | None = None) -> Ending:
+    """`of`: the agent of a run above, whose limit it is."""
+    whose = "a turn" if of is None else f"the run of {of} that asked"
+    return failed(TIMEOUT, f"the limit of {limit:g} s for {whose} was reached")
+
+
+def too_many_calls(asked: int, limit: int) -> Ending:
+    return stopped("max_tool_calls", f"{asked} tool calls were asked for; the limit is {limit}")
 
 
 def superseded_by(detail: str) -> Ending:

@@ -15,7 +15,7 @@ from typing import Any
 from chordage.orchestrator.core import client_messages
 from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk
 from chordage.orchestrator.core.moves import Finish, Infer, Move, Plan, RunPlan, RunTools
-from chordage.orchestrator.core.reasons import NATURAL_END, Ending, Reason, failed, stopped
+from chordage.orchestrator.core.reasons import NATURAL_END, TIMEOUT, Ending, Reason, failed, stopped
 from chordage.orchestrator.core.stepping import CapPolicy
 
 MAX_ITERATIONS = "max_iterations"
@@ -140,7 +140,7 @@ def _as_reply(held: Held, found: Settled) -> Reply | None:
 
 
 def _is_limit(how: Ending) -> bool:
-    return how.reason is Reason.STOPPED and how.code in {"max_rounds", "timeout"}
+    return (how.reason, how.code) in {(Reason.STOPPED, "max_rounds"), (Reason.ERROR, TIMEOUT)}
 
 
 def _closing(found: Settled) -> str | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from chordage.orchestrator.core.agent import Limits
+from chordage.orchestrator.core.agent import Limits, PluginUse
 from chordage.orchestrator.core.errors import InvalidMessage
 
+STOPS = "stops"  # the plugin some of whose options are limits of the run
 LONGEST = 366 * 86_400.0  # seconds
 N = TypeVar("N", int, float)
 
@@ -60,6 +62,16 @@ def in_ms(seconds: float | None) -> int | None:
 
 def in_seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
+
+
+def with_stops(limits: Limits, plugins: Iterable[PluginUse]) -> Limits:
+    """What an agent's `stops` say of time and calls is a limit of the run like those in [limits]."""
+    for use in plugins:
+        if use.use == STOPS:
+            timeout = _lower(limits.timeout, use.options.get("timeout"))
+            calls = _lower(limits.max_tool_calls, use.options.get("max_tool_calls"))
+            limits = replace(limits, timeout=timeout, max_tool_calls=calls)
+    return limits
 
 
 def of_run(allowed: Limits, run: Bounded) -> Limits:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from chordage.orchestrator.core.errors import Aborted, ChordageError, HandedOver
+from chordage.orchestrator.core.errors import Aborted, ChordageError, HandedOver, OutOfTime
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -26,6 +26,7 @@ class Hand:
     token: str | None = None  # of the claim, where there is one
     behind: list[str] = field(default_factory=list)  # calls of a batch that wait for their turn in this process
     may_hand_over: bool = True
+    left: Callable[[], float] | None = None  # seconds until the time limit of its run; None: it has none
     since: float = field(default_factory=time.monotonic)
     beaten: float | None = None
     _told: threading.Event = field(default_factory=threading.Event)
@@ -46,9 +47,11 @@ class Hand:
     def check(self) -> None:
         if self._why is not None:
             raise self._why
+        if self.left is not None and self.left() <= 0:
+            raise OutOfTime
 
     def wait(self, seconds: float) -> None:
-        self._told.wait(seconds)
+        self._told.wait(seconds if self.left is None else max(0.0, min(seconds, self.left())))
         self.check()
 
 

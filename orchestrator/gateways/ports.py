@@ -16,8 +16,8 @@ from chordage.orchestrator.core.suspending import Question
 
 
 class Abort(Protocol):
-    """Whether the work in hand shall end early. `check` raises `Aborted` or `HandedOver`; `wait` sleeps, then
-    checks.
+    """Whether the work in hand shall end early. `check` raises `Aborted`, `HandedOver` or `OutOfTime`; `wait` sleeps,
+    then checks.
     """
 
     def check(self) -> None: ...
@@ -26,9 +26,18 @@ class Abort(Protocol):
 
 class Models(Protocol):
     def complete(
-        self, agent: AgentSpec, prompt: Prompt, *, abort: Abort, on_delta: Callable[[str], None] | None = None
+        self,
+        agent: AgentSpec,
+        prompt: Prompt,
+        *,
+        abort: Abort,
+        on_delta: Callable[[str], None] | None = None,
+        on_reset: Callable[[], None] | None = None,
     ) -> Reply:
-        """One model call with its retries and fallbacks. Raises ModelFailed, Aborted, HandedOver."""
+        """One model call with its retries and fallbacks. Raises ModelFailed, Aborted, HandedOver, OutOfTime.
+
+        `on_delta` gets the text as it comes. `on_reset`: the reply is begun again, so all text so far is void.
+        """
         ...
 
 
@@ -90,7 +99,7 @@ class Tools(Protocol):
     def run(
         self, agent: AgentSpec, order: CallOrder, *, abort: Abort, on_progress: Callable[[str], None]
     ) -> ToolOutcome:
-        """Carry the call out. Whatever the tool raises is an outcome; only Aborted and HandedOver leave here."""
+        """Carry the call out. What the tool raises is an outcome; only Aborted, HandedOver and OutOfTime leave here."""
         ...
 
     def reconcile(self, agent: AgentSpec, order: CallOrder) -> ToolOutcome | None:

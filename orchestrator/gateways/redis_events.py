@@ -146,7 +146,7 @@ class RedisEvents:
 
 
 def _values(run_id: str, kind: str, data: dict[str, Any]) -> list[str]:
-    fact = str(int(kind != "model.delta"))
+    fact = str(int(kind not in {"model.delta", "model.reset"}))
     return ["kind", kind, "run", run_id, "fact", fact, "data", json.dumps(data, default=str)]
 
 

@@ -6,11 +6,12 @@ import json
 import re
 import tomllib
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from chordage.orchestrator.core import turn_limits
 from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, OnUnknown, ToolMode, WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways import (
@@ -83,6 +84,8 @@ class _Reading:
         spec, providers, servers = self._spec(), self._providers(), mcp_reading.read(self._table)
         self._table.refuse_the_rest()
         problems = self._table.source.problems
+        if not problems:
+            spec = replace(spec, limits=turn_limits.with_stops(spec.limits, spec.plugins))
         return AgentFile(
             source=self._table.source,
             name=spec.name,
@@ -175,7 +178,7 @@ class _Reading:
         timeout: float | None = table.take("timeout", SECONDS, None)
         counts = {
             name: table.take(name, SOME, getattr(Limits(), name))
-            for name in ("max_rounds", "max_depth", "max_children")
+            for name in ("max_rounds", "max_tool_calls", "max_depth", "max_children")
         }
         limits = Limits(**counts, timeout=timeout)
         table.refuse_the_rest()

@@ -17,7 +17,7 @@ ENTRY_POINTS = "chordage.planners"
 SECONDS = 60.0  # it may well ask a service
 FAULT = "planner"  # what a stepped run that it failed is told, in place of a fault of the model
 
-Planner = Callable[[dict[str, Any]], Any]
+Planner = Callable[[dict[str, Any], Callable[[], None]], Any]
 
 
 class PlannerFailed(ChordageError):
@@ -26,11 +26,11 @@ class PlannerFailed(ChordageError):
 
 @cache
 def planner_of(name: str) -> Planner:
-    found: Planner = named.function(name, ENTRY_POINTS, what="planner")
+    found: Callable[[dict[str, Any]], Any] = named.function(name, ENTRY_POINTS, what="planner")
 
-    def ask(given: dict[str, Any]) -> Any:
+    def ask(given: dict[str, Any], check: Callable[[], None]) -> Any:
         try:
-            return within(SECONDS, lambda: found(given), f"planner {name}")
+            return within(SECONDS, lambda: found(given), f"planner {name}", check)
         except JobRaised as error:
             raise PlannerFailed(f"planner {name!r} raised {type(error.error).__name__}: {error.error}") from error.error
         except TookTooLong as error:

@@ -22,7 +22,7 @@ Condition = Callable[[AfterInference, Reply], str | None]  # the detail, when it
 
 class Stops(Plugin):
     """max_rounds: this many rounds are run, a pause of the model counts as one.
-    timeout: seconds since the run started.
+    timeout, max_tool_calls: as in the agent's [limits], where the lower one counts; the engine sees to them.
     token_budget: tokens in and out, of the whole run.
     cost_budget: money, by price_per_million = {input, output, cached}; cached input costs as other input if not given.
     consecutive_errors: rounds one after the other in which every tool failed; a reply without tools ends the row.
@@ -37,6 +37,7 @@ class Stops(Plugin):
         *,
         max_rounds: int | None = None,
         timeout: float | None = None,
+        max_tool_calls: int | None = None,
         token_budget: int | None = None,
         cost_budget: float | None = None,
         price_per_million: Mapping[str, float] | None = None,
@@ -45,13 +46,14 @@ class Stops(Plugin):
         content_match: str | Sequence[str] | None = None,
         loop_detection: int | None = None,
     ) -> None:
+        options.amount("timeout", timeout)
+        options.count("max_tool_calls", max_tool_calls)
         prices = options.prices("price_per_million", price_per_million)
         if cost_budget is not None and not prices:
             raise OptionRefused("cost_budget", "needs price_per_million = { input = ..., output = ... }")
         self._conditions = tuple(
             _conditions(
                 max_rounds=options.count("max_rounds", max_rounds),
-                timeout=options.amount("timeout", timeout),
                 token_budget=options.count("token_budget", token_budget),
                 cost_budget=_cost(options.amount("cost_budget", cost_budget), prices),
                 consecutive_errors=options.count("consecutive_errors", consecutive_errors),
@@ -86,12 +88,6 @@ def _max_rounds(context: AfterInference, reply: Reply, limit: int) -> str | None
     """A reply that opens no round ends the run by itself."""
     if _goes_on(reply) and context.rounds + 1 >= limit:
         return f"the limit of {limit} rounds was reached"
-    return None
-
-
-def _timeout(context: AfterInference, _reply: Reply, limit: float) -> str | None:
-    if context.elapsed >= limit:
-        return f"the run has taken {context.elapsed:.1f} s; the limit is {limit:g} s"
     return None
 
 
@@ -133,7 +129,6 @@ def _loop_detection(context: AfterInference, reply: Reply, window: int) -> str |
 
 _HOLDS: Mapping[str, Callable[[AfterInference, Reply, Any], str | None]] = {
     "max_rounds": _max_rounds,
-    "timeout": _timeout,
     "token_budget": _token_budget,
     "cost_budget": _cost_budget,
     "consecutive_errors": _consecutive_errors,

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from chordage.orchestrator.plugins import django_connections
 
 T = TypeVar("T")
+SLICE = 0.5  # seconds between two checks
 
 
 class TookTooLong(Exception):
@@ -42,12 +44,18 @@ class _Job(Generic[T]):
             self.raised = error
 
 
-def within(seconds: float, job: Callable[[], T], name: str) -> T:
-    """What the job returns; JobRaised or TookTooLong when it does not. It sees the caller's context variables."""
+def within(seconds: float, job: Callable[[], T], name: str, check: Callable[[], None] = lambda: None) -> T:
+    """What the job returns; JobRaised or TookTooLong when it does not. It sees the caller's context variables. `check`
+    is called about twice a second; what it raises ends the wait.
+    """
     kept = _Job(job)
     thread = threading.Thread(target=contextvars.copy_context().run, args=(kept.run,), name=name, daemon=True)
     thread.start()
-    thread.join(seconds)
+    deadline = time.monotonic() + seconds
+    while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+        thread.join(min(left, SLICE))
+        if thread.is_alive():
+            check()
     if kept.raised is not None:
         raise JobRaised(kept.raised)
     if not kept.results:

@@ -7,8 +7,9 @@ calls. If all of that fails, two calls are made and one reply is written: the gu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
@@ -18,6 +19,7 @@ from chordage.orchestrator import (
     ending,
     holding,
     offering,
+    overtime,
     phasing,
     planning,
     resting,
@@ -27,9 +29,9 @@ from chordage.orchestrator import (
 from chordage.orchestrator.compaction import Summing
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec
-from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, UserError
+from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, OutOfTime, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
-from chordage.orchestrator.core.model import Prompt, Reply, Said, ToolOffer
+from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Said, ToolOffer
 from chordage.orchestrator.core.moves import Infer, Move, Plan
 from chordage.orchestrator.core.output import demand
 from chordage.orchestrator.core.phase_fold import Inference
@@ -97,7 +99,10 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
         return []
     hand = Hand(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id, token=token)
     at = Position(run=run, step=step, token=token)
+    spoken = Spoken(rt, run, step)
     try:
+        limit = overtime.deadline(rt, run, rt.agents.get(run.agent))
+        hand.left = None if limit is None else lambda: limit.left(rt.now())
         if run.steers and (onward := steering.before_the_model(rt, at)) is not None:
             return onward
         with rt.held.holding(hand):
@@ -107,9 +112,12 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
             if work.ends is not None:
                 phasing.write_down(rt, work.scene.hearing)
                 return ending.end_here(rt, at, work.ends)
-            return _record(rt, work, *_ask(rt, work, hand))
+            return _record(rt, work, *_ask(rt, work, hand, spoken))
     except PluginFailed as error:
         return ending.end_here(rt, at, failed("plugin", str(error)))
+    except OutOfTime as error:
+        assert limit is not None
+        return overtime.end_here(rt, at, limit.ending, spoken.broken(error.attempts))
     except (ModelFailed, PlannerFailed) as error:
         if run.control is Control.STEP and (held := holding.hold_failed(rt, at, error)) is not None:
             rt.locks.forget(key)
@@ -229,20 +237,57 @@ def _prompt(scene: Scene, said: tuple[Said, ...], found: Inference) -> Prompt:
     return Prompt(system=system, said=said, offers=offers, params={**scene.agent.params, **found.params}, output=schema)
 
 
-def _ask(rt: Runtime, work: Work, hand: Hand) -> tuple[Reply, PlanDecision | None]:
-    run = work.at.run
+class Spoken:
+    """What watchers were shown of the reply that is being made."""
 
-    def on_delta(text: str) -> None:
-        rt.events.emit(run.id, "model.delta", step=work.at.step, text=text)
+    def __init__(self, rt: Runtime, run: Run, step: int) -> None:
+        self._rt = rt
+        self._run = run
+        self._step = step
+        self._pieces: list[str] = []
+        self.told: Mapping[str, Any] | None = None
 
+    def add(self, text: str) -> None:
+        self._pieces.append(text)
+        self._rt.events.emit(self._run.id, "model.delta", step=self._step, text=text)
+
+    def reset(self) -> None:
+        """The reply is begun again. Watchers have to forget what they were shown of this step."""
+        self._pieces.clear()
+        self._rt.events.emit(self._run.id, "model.reset", step=self._step)
+
+    def broken(self, attempts: Sequence[Attempt]) -> overtime.Broken:
+        text = storable.text("".join(self._pieces))
+        return overtime.Broken(text=text, attempts=tuple(attempts), told=self.told)
+
+
+def _ask(rt: Runtime, work: Work, hand: Hand, spoken: Spoken) -> tuple[Reply, PlanDecision | None]:
+    hand.check()
+    if work.scene.planning is not None:
+        spoken.told = planning.told(work.scene.planning)
+    if work.at.run.resends:
+        spoken.reset()  # whoever asked before us may have been killed in the middle of a text
     try:
         if work.plan is not None:
             return planning.hear(rt, work.scene.agent, work.plan, hand)
-        return rt.models.complete(work.scene.agent, work.prompt, abort=hand, on_delta=on_delta), None
+        reply = rt.models.complete(
+            work.scene.agent, work.prompt, abort=hand, on_delta=spoken.add, on_reset=spoken.reset
+        )
     except ModelFailed as error:
-        phasing.after_inference(work.scene.hearing, error=error)
-        phasing.write_down(rt, work.scene.hearing)
+        _tell_of_failure(rt, work, error)
         raise
+    except HandedOver:
+        spoken.reset()
+        raise
+    except OutOfTime as error:
+        _tell_of_failure(rt, work, ModelFailed(str(error), fault=Fault.TIMEOUT, attempts=error.attempts))
+        raise
+    return reply, None
+
+
+def _tell_of_failure(rt: Runtime, work: Work, error: ModelFailed) -> None:
+    phasing.after_inference(work.scene.hearing, error=error)
+    phasing.write_down(rt, work.scene.hearing)
 
 
 def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) -> list[Intent]:

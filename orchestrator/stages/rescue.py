@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from chordage.orchestrator import answering, asking, ending
+from chordage.orchestrator import answering, asking, ending, overtime
 from chordage.orchestrator.core.agent import Effect, ToolMode
 from chordage.orchestrator.core.errors import Conflict, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
@@ -56,7 +56,7 @@ BATCH = 500  # rows of one transaction
 def rescue(rt: Runtime) -> list[Intent]:
     """Each part by itself: what one of them has found is sent, whatever happens to the next."""
     intents: list[Intent] = []
-    for part in (_runs, _calls, _questions, _held, _expired_turns, _unwanted, _stranded, _queued):
+    for part in (overtime.sweep, _runs, _calls, _questions, _held, _expired_turns, _unwanted, _stranded, _queued):
         try:
             intents += part(rt)
         except Unavailable as error:

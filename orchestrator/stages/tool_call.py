@@ -16,14 +16,14 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator import asking, phasing, task_desk
+from chordage.orchestrator import asking, overtime, phasing, task_desk
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import Effect
-from chordage.orchestrator.core.errors import Aborted, Unavailable, UserError
+from chordage.orchestrator.core.errors import Aborted, OutOfTime, Unavailable, UserError
 from chordage.orchestrator.core.intents import CommitRound, Intent
 from chordage.orchestrator.core.phases import Hook, Resumed, ShownCall
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
-from chordage.orchestrator.core.reasons import failed
+from chordage.orchestrator.core.reasons import TIMEOUT, failed
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, CallStatus
 from chordage.orchestrator.core.suspending import Question, about_the_unknown, seen_by_tool
@@ -31,14 +31,22 @@ from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
+from chordage.orchestrator.overtime import Deadline
 from chordage.orchestrator.phasing import Hearing
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, decisions, runs, suspensions
+from chordage.orchestrator.store.calls import Found
 from chordage.orchestrator.store.claims import Outcome
 from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
+
+NOT_STARTED = "The time limit of the turn was reached before this call began: it was not started."
+BROKEN_OFF = (
+    "The time limit of the turn was reached while this call was running. It is not known whether it took effect, and "
+    "it was not run again."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +56,7 @@ class Work:
     epoch: int
     token: str | None
     began: datetime
+    limit: Deadline | None = None
     decision: Any = None  # what the tool is told of the answer
     answer: Any = None  # the answer itself
 
@@ -82,15 +91,16 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> bool:
     work = _take_up(rt, call_id, in_doubt=in_doubt)
     if work is None:
         return False
+    limit = work.limit
     hand = Hand(
         run_id=work.call.run_id, epoch=work.epoch, call_id=call_id, thread_id=work.call.thread_id, token=work.token,
-        may_hand_over=False,
+        may_hand_over=False, left=None if limit is None else lambda: limit.left(rt.now()),
     )  # fmt: skip
     try:
         with rt.held.holding(hand):
             heard = _hearing(rt, work)
             work, refusal = _heard_before(rt, work, heard)
-            outcome = refusal or _known_outcome(rt, work) or _carry_out(rt, work, hand)
+            outcome = refusal or _known_outcome(rt, work) or _in_time(rt, work, hand)
             _settle(rt, work, _heard_after(rt, work, heard, outcome), heard)
     except Aborted:
         log.info("call was cancelled while it ran", call=call_id, run=work.call.run_id)
@@ -180,7 +190,7 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
         found = calls.load_for_work(tx, call_id)
     if found is None:
         return None
-    call, agent_name, epoch, running = found
+    call, agent_name, running = found.call, found.agent, found.is_running
     now, token = rt.now(), None
     if not running or not _may_start(call, now) or (in_doubt and _is_held_up(rt, call, agent_name)):
         return None
@@ -190,8 +200,23 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
         with rt.store.single() as tx:
             if not claims.claim_call(tx, call, token, rt.worker, now=now, lease_until=until):
                 return None
-    work = Work(call=call, agent_name=agent_name, epoch=epoch, token=token, began=call.started_at or now)
+    work = Work(
+        call=call, agent_name=agent_name, epoch=found.epoch, token=token, began=call.started_at or now,
+        limit=_limit(rt, found),
+    )  # fmt: skip
     return _with_answer(rt, work, call.suspension_id) if call.suspension_id else work
+
+
+def _limit(rt: Runtime, found: Found) -> Deadline | None:
+    try:
+        agent = rt.agents.get(found.agent)
+    except UserError:  # said when the tool is to run
+        return None
+    if agent.limits.timeout is None and not found.may_be_limited:
+        return None
+    with rt.store.read() as tx:
+        run = runs.load(tx, found.call.run_id)
+    return None if run is None else overtime.deadline(rt, run, agent)
 
 
 def _is_held_up(rt: Runtime, call: Call, agent_name: str) -> bool:
@@ -225,6 +250,18 @@ def _known_outcome(rt: Runtime, work: Work) -> ToolOutcome | None:
     if work.call.effect is Effect.RECONCILABLE and work.call.status is CallStatus.RUNNING:
         return rt.tools.reconcile(rt.agents.get(work.agent_name), _order(rt, work))
     return None
+
+
+def _in_time(rt: Runtime, work: Work, hand: Hand) -> ToolOutcome:
+    """The run has a time limit: the call is given up when it is reached, and the round's end ends the run."""
+    try:
+        hand.check()
+    except OutOfTime:
+        return ToolOutcome(code=TIMEOUT, content=NOT_STARTED)
+    try:
+        return _carry_out(rt, work, hand)
+    except OutOfTime:
+        return ToolOutcome(code=TIMEOUT, content=BROKEN_OFF)
 
 
 def _carry_out(rt: Runtime, work: Work, hand: Hand) -> ToolOutcome:

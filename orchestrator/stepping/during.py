@@ -87,7 +87,7 @@ def opening_again(rt: Runtime, seen: Seen, ask_ids: Sequence[str], *, force: boo
     assert seen.reply is not None
     agent = holding.tuned(rt.agents.get(seen.run.agent), seen.row)
     at = gating.at_step(rt, seen, seen.call_step - 1, agent, gating.known(rt, seen.run))
-    judged = gating.judged(rt, seen, at, dict(enumerate(seen.reply.asks)), set(ask_ids))
+    judged = gating.judged(rt, seen, at, dict(enumerate(seen.reply.asks)), set(ask_ids), are_new=False)
     return at.opening(judged)
 
 

@@ -83,14 +83,22 @@ def at_step(rt: Runtime, seen: Seen, step: int, agent: AgentSpec, found: Known) 
     return At(behind=Position(run=seen.run, step=step, token=None), scene=as_it_was)
 
 
-def judged(rt: Runtime, seen: Seen, at: At, asks: Mapping[int, ToolAsk], wanted: Collection[str]) -> Judged:
-    """Those that are wanted; what the consumer has said about one counts before anything else."""
+def judged(
+    rt: Runtime, seen: Seen, at: At, asks: Mapping[int, ToolAsk], wanted: Collection[str], *, are_new: bool = True
+) -> Judged:
+    """Those that are wanted; what the consumer has said about one counts before anything else. Calls that are carried
+    out once more are not new, and do not count again.
+    """
+    counted = {place: ask for place, ask in asks.items() if are_new and ask.id in wanted}
+    beyond, over = vetting.beyond_the_limit(rt, at.behind.run, at.scene.agent, counted)
 
     def said(call: NewCall) -> NewCall | None:
+        if call.place in beyond:
+            return vetting.not_run(call)
         return _as_said(call, seen.row.verdicts.get(call.ask_id)) if call.ask_id in wanted else None
 
     found = vetting.pass_some(rt, at.behind, at.scene, asks, said)
-    return replace(found, asked=[_held_back(rt, call, seen.row.verdicts) for call in found.asked])
+    return replace(found, asked=[_held_back(rt, call, seen.row.verdicts) for call in found.asked], keeps=over)
 
 
 def _as_said(call: NewCall, verdict: Mapping[str, Any] | None) -> NewCall:
@@ -133,6 +141,8 @@ def send(tx: Tx, rt: Runtime, run: Run, opening: Opening, *, rounds: int, rested
     )  # fmt: skip
     journal.append(tx, owed)
     asked, begun = vetting.open_calls(tx, rt, run, opening.scene, opening.step, opening.judged)
+    if opening.judged.keeps is not None:
+        claims.keep(tx, run.id, opening.judged.keeps)
     if not is_first:
         claims.join_replay(tx, [call.id for call in asked], step=to[0])
     runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]

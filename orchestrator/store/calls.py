@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, func, or_, select
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.records import Call, NewCall, Run
@@ -21,7 +22,11 @@ from chordage.orchestrator.store.tx import Tx
 COLUMNS = [column for column in calls.c if column.name != "full_result"]
 _BY_ID = Hot(
     select(
-        *COLUMNS, runs.c.agent.label("run_agent"), runs.c.status.label("run_status"), runs.c.epoch.label("run_epoch")
+        *COLUMNS,
+        runs.c.agent.label("run_agent"),
+        runs.c.status.label("run_status"),
+        runs.c.epoch.label("run_epoch"),
+        or_(runs.c.timeout_ms.is_not(None), runs.c.parent_run.is_not(None)).label("run_limited"),
     )
     .select_from(calls)
     .join(runs, runs.c.id == calls.c.run_id)
@@ -37,10 +42,25 @@ def from_row(row: Mapping[Any, Any], prefix: str = "") -> Call:
     return Call(**fields)
 
 
-def load_for_work(tx: Tx, call_id: str) -> tuple[Call, str, int, bool] | None:
-    """A call with its run's agent, its epoch, and whether that run is still running."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A call, and what has to be known of its run before it is carried out."""
+
+    call: Call
+    agent: str
+    epoch: int
+    is_running: bool
+    may_be_limited: bool  # its turn or a run above it may have a time limit, whatever its agent says
+
+
+def load_for_work(tx: Tx, call_id: str) -> Found | None:
     row = _BY_ID.first(tx, {"call_id": call_id})
-    return (from_row(row), row["run_agent"], row["run_epoch"], row["run_status"] == "running") if row else None
+    if row is None:
+        return None
+    return Found(
+        call=from_row(row), agent=row["run_agent"], epoch=row["run_epoch"], is_running=row["run_status"] == "running",
+        may_be_limited=bool(row["run_limited"]),
+    )  # fmt: skip
 
 
 def load(tx: Tx, call_id: str) -> Call | None:
@@ -51,6 +71,12 @@ def load(tx: Tx, call_id: str) -> Call | None:
 def of_run(tx: Tx, run_id: str) -> list[Call]:
     found = select(*COLUMNS).where(calls.c.run_id == run_id).order_by(calls.c.step, calls.c.place, calls.c.generation)
     return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
+
+
+def asked_for(tx: Tx, run_id: str) -> int:
+    """How many calls its replies have asked for; one that is tried again is the same."""
+    places = select(calls.c.step, calls.c.place).where(calls.c.run_id == run_id).distinct().subquery()
+    return int(tx.execute(select(func.count()).select_from(places)).scalar_one())
 
 
 def of_step(tx: Tx, run_id: str, step: int) -> list[Call]:

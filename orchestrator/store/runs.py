@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, func, or_, select
 
 from chordage.orchestrator.core import kinship, turn_limits
 from chordage.orchestrator.core.groups import Group
@@ -88,6 +88,13 @@ def expired(tx: Tx, now: datetime, limit: int, among: Collection[str] | None = N
     found = _LOAD.where(RUNNING_RUNS, runs.c.lease_until < now).order_by(runs.c.lease_until).limit(limit)
     if among is not None:
         found = found.where(runs.c.id.in_(among)).with_for_update(skip_locked=True, of=runs)
+    return [from_row(dict(row._mapping)) for row in tx.execute(found)]  # noqa: SLF001 - by name
+
+
+def maybe_limited(tx: Tx, agents: Collection[str], *, before: datetime) -> list[Run]:
+    """Running runs, started before then, that may have a time limit: by their agent, their turn or a run above them."""
+    limited = or_(runs.c.agent.in_(agents), runs.c.timeout_ms.is_not(None), runs.c.parent_run.is_not(None))
+    found = _LOAD.where(RUNNING_RUNS, runs.c.started_at < before, limited)
     return [from_row(dict(row._mapping)) for row in tx.execute(found)]  # noqa: SLF001 - by name
 
 

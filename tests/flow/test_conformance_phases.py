@@ -168,7 +168,6 @@ def test_what_two_plugins_note_under_one_key_is_summed_or_that_of_the_later_one(
     ("stops", "code", "replies"),
     [
         ({"max_rounds": 2}, "max_rounds", 2),
-        ({"timeout": 10}, "timeout", 2),
         ({"token_budget": 18}, "token_budget", 2),  # a reply that asks costs 9
         ({"token_budget": 19}, "token_budget", 3),
         ({"loop_detection": 3}, "loop_detection", 3),

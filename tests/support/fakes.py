@@ -89,9 +89,13 @@ class FakeModels:
     script: Script = field(default_factory=lambda: rounds_of(2))
     prompts: list[Prompt] = field(default_factory=list)
     before_reply: Callable[[Prompt], None] = lambda prompt: None
+    streams: Callable[[Any, Any], None] = lambda on_delta, on_reset: None  # what a watcher hears of the reply
 
-    def complete(self, agent: AgentSpec, prompt: Prompt, *, abort: Any, on_delta: Any = None) -> Reply:
+    def complete(
+        self, agent: AgentSpec, prompt: Prompt, *, abort: Any, on_delta: Any = None, on_reset: Any = None
+    ) -> Reply:
         self.prompts.append(prompt)
+        self.streams(on_delta, on_reset)
         self.before_reply(prompt)
         abort.check()
         return self.script(prompt)
@@ -125,6 +129,7 @@ class FakeTools:
         self.ran[order.idempotency_key] += 1
         self.orders.append(order)
         self.before(order)
+        abort.check()
         if (question := self.asks(order)) is not None:
             return ToolOutcome(content=question.prompt, question=question)
         self.finished[order.idempotency_key] += 1

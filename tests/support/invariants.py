@@ -25,6 +25,7 @@ def check_all(store: Store) -> None:
     _every_question_is_closed(store)
     _history_is_in_order_of_arrival(turns, entries)
     _each_run_finished_once(runs, entries)
+    _who_is_out_of_time_has_failed(turns, runs)
     for thread in {turn.thread_id for turn in turns}:
         _every_ask_is_answered_once(store, thread)
 
@@ -69,6 +70,16 @@ def _each_run_finished_once(runs, entries) -> None:
     finished = Counter(entry.run_id for entry in entries if entry.kind == "RunFinished")
     assert finished == Counter({run.id: 1 for run in runs})
     assert max(Counter(run.turn_id for run in runs).values(), default=1) == 1, "a turn was run twice"
+
+
+def _who_is_out_of_time_has_failed(turns, runs) -> None:
+    ends = {
+        (run.reason, turn.disposition)
+        for run in runs
+        for turn in turns
+        if run.turn_id == turn.id and run.code == "timeout"
+    }
+    assert ends <= {("error", "failed")}, f"a time limit that does not fail the turn: {ends}"
 
 
 def _every_ask_is_answered_once(store: Store, thread: str) -> None:

@@ -24,6 +24,8 @@ class Streamed:
                 case "model.delta":
                     click.echo(data["text"], nl=False)
                     self._text += data["text"]
+                case "model.reset":
+                    self._begin_again()
                 case "model.replied":
                     self._finish_line()
                 case "tool.started":
@@ -35,10 +37,16 @@ class Streamed:
     def turn_done(self, turn_id: str) -> None: ...
 
     def end(self) -> str:
-        """What is on the terminal of the last reply: a reply that was broken off and made again is not all of it."""
+        """What is on the terminal of the last reply."""
         with self._lock:
             self._finish_line()
             return self._last
+
+    def _begin_again(self) -> None:
+        if self._text:
+            click.echo()
+            click.secho("· the reply broke off and is begun again", dim=True, err=True)
+            self._text = ""
 
     def _finish_line(self) -> None:
         if self._text:

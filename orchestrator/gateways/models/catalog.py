@@ -1,7 +1,7 @@
 """All models by name, and the call that survives their faults: retries, then fallbacks, each attempt on record.
 
-While streaming, `on_delta` gets the text of every attempt as it comes. After an attempt that broke off, the next one
-begins anew: a watcher who must show only what counts takes the text of the reply. Whatever `on_delta` raises ends the
+While streaming, `on_delta` gets the text of every attempt as it comes. Where an attempt broke off in the middle of a
+text, `on_reset` is called before the next one begins. Whatever `on_delta` raises ends the
 call at once and leaves `complete` as it is.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chordage.orchestrator.core.agent import AgentSpec
-from chordage.orchestrator.core.errors import ConfigError, ModelFailed, RoomError
+from chordage.orchestrator.core.errors import ConfigError, ModelFailed, OutOfTime, RoomError
 from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Usage
 from chordage.orchestrator.gateways.models.attempt import AttemptFailed, Model, Order
 from chordage.orchestrator.gateways.models.backoff import delay
@@ -56,11 +56,19 @@ class ModelCatalog:
             self._model(name, agent)
 
     def complete(
-        self, agent: AgentSpec, prompt: Prompt, *, abort: Abort, on_delta: Callable[[str], None] | None = None
+        self,
+        agent: AgentSpec,
+        prompt: Prompt,
+        *,
+        abort: Abort,
+        on_delta: Callable[[str], None] | None = None,
+        on_reset: Callable[[], None] | None = None,
     ) -> Reply:
         attempts: list[Attempt] = []
+        shown = _Shown(on_delta, on_reset)
         for name in (agent.model, *agent.fallbacks):
-            for order in _orders(agent, abort, on_delta):
+            for order in _orders(agent, abort, shown.add if on_delta else None):
+                shown.begin_again()
                 reply, again = self._attempt(name, agent, prompt, order, attempts)
                 if reply is not None:
                     return replace(reply, attempts=tuple(attempts))
@@ -87,6 +95,10 @@ class ModelCatalog:
 
         try:
             reply = self._model(name, agent).attempt(prompt, order)
+        except OutOfTime as error:
+            record(Fault.TIMEOUT, "broken off: the time limit of the turn was reached")
+            error.attempts = tuple(attempts)
+            raise
         except AttemptFailed as failure:
             record(failure.fault, failure.detail)
             again = delay(order.number, failure.retry_after, self._jitter)
@@ -122,6 +134,25 @@ class ModelCatalog:
             if self._transport is None:
                 self._transport = Transport(environ=self._environ)
         return RemoteModel(provider, model, transport=self._transport, environ=self._environ)
+
+
+class _Shown:
+    """What a watcher was shown of an attempt is void when the next one begins."""
+
+    def __init__(self, on_delta: Callable[[str], None] | None, on_reset: Callable[[], None] | None) -> None:
+        self._on_delta = on_delta
+        self._on_reset = on_reset
+        self._has_text = False
+
+    def add(self, text: str) -> None:
+        assert self._on_delta is not None
+        self._has_text = True
+        self._on_delta(text)
+
+    def begin_again(self) -> None:
+        if self._has_text and self._on_reset is not None:
+            self._on_reset()
+        self._has_text = False
 
 
 def _orders(agent: AgentSpec, abort: Abort, on_delta: Callable[[str], None] | None) -> Iterator[Order]:

@@ -13,3 +13,17 @@ def test_progress_of_tools_at_work_side_by_side_is_told_with_their_names(capsys)
     streamed.emit("r", "tool.progress", call="c2", text="0%")
 
     assert capsys.readouterr().err.split() == ["·", "weather", "·", "trains", "weather", "20%", "trains", "0%"]
+
+
+def test_a_reply_that_is_begun_again_is_told_and_shown_once_as_the_last(capsys):
+    streamed = Streamed(shown=True)
+    streamed.emit("r", "model.reset", step=1)
+    for text in ("one ", "tw"):
+        streamed.emit("r", "model.delta", step=1, text=text)
+    streamed.emit("r", "model.reset", step=1)
+    streamed.emit("r", "model.delta", step=1, text="one two")
+    streamed.emit("r", "model.replied", step=1, text="one two", calls=0)
+
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("one tw\none two\n", "· the reply broke off and is begun again\n")
+    assert streamed.end() == "one two"

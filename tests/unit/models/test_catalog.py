@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from chordage.orchestrator.core.agent import CompactionSpec
-from chordage.orchestrator.core.errors import ConfigError, ModelFailed, RoomError
+from chordage.orchestrator.core.errors import ConfigError, ModelFailed, OutOfTime, RoomError
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.gateways.models import ModelCatalog, scripted_server
 from support.fake_providers import KEYS, Calm, a_prompt, a_script, an_agent, catalog_at, providers_at, serving
@@ -193,3 +193,48 @@ def test_a_key_repeated_by_the_server_is_not_shown(tmp_path):
         catalog.complete(an_agent("openai:m"), a_prompt("hi"), abort=Calm())
     server.close()
     assert "sk-one" not in str(failed.value)
+
+
+def test_a_watcher_is_told_when_the_reply_is_begun_again(tmp_path):
+    a_script(tmp_path, "[{text: abcdef, chunk: 3, fail: {fault: truncated, times: 1}}]", "s.yaml")
+    heard: list[str] = []
+    scripted(tmp_path).complete(
+        an_agent("scripted:s.yaml", model_retries=1), a_prompt("hi"), abort=Calm(), on_delta=heard.append,
+        on_reset=lambda: heard.append("reset"),
+    )  # fmt: skip
+    assert "".join(heard).endswith("resetabcdef")
+    assert heard.count("reset") == 1
+
+
+def test_nothing_is_reset_where_nothing_was_shown(tmp_path):
+    a_script(tmp_path, "[{text: abcdef, fail: {fault: overloaded, times: 2}}]", "s.yaml")
+    resets: list[str] = []
+    scripted(tmp_path).complete(
+        an_agent("scripted:s.yaml", model_retries=2), a_prompt("hi"), abort=Calm(), on_delta=lambda _: None,
+        on_reset=lambda: resets.append("reset"),
+    )  # fmt: skip
+    assert resets == []
+
+
+def test_a_call_that_is_out_of_time_says_which_requests_were_made(tmp_path):
+    class Late(Calm):
+        def check(self):
+            raise OutOfTime
+
+    a_script(tmp_path, "[{text: abcdef}]", "s.yaml")
+    with pytest.raises(OutOfTime) as late:
+        scripted(tmp_path).complete(an_agent("scripted:s.yaml"), a_prompt("hi"), abort=Late())
+    assert late.value.attempts == ()
+
+    class LateInTheCall(Calm):
+        checks = 0
+
+        def check(self):
+            self.checks += 1
+            if self.checks > 1:
+                raise OutOfTime
+
+    a_script(tmp_path, "[{text: abcdef, latency: 1}]", "t.yaml")
+    with pytest.raises(OutOfTime) as late:
+        scripted(tmp_path).complete(an_agent("scripted:t.yaml"), a_prompt("hi"), abort=LateInTheCall())
+    assert [(one.model, one.fault) for one in late.value.attempts] == [("scripted:t.yaml", Fault.TIMEOUT)]

@@ -54,8 +54,8 @@ def test_without_options_nothing_stops(stop):
 
 
 ALL_NONE = dict.fromkeys(
-    ["max_rounds", "timeout", "token_budget", "cost_budget", "price_per_million", "consecutive_errors",
-     "stop_on_tool", "content_match", "loop_detection"]
+    ["max_rounds", "timeout", "max_tool_calls", "token_budget", "cost_budget", "price_per_million",
+     "consecutive_errors", "stop_on_tool", "content_match", "loop_detection"]
 )  # fmt: skip
 
 
@@ -73,9 +73,8 @@ def test_max_rounds_counts_the_round_that_the_reply_opens(reply, rounds, stops, 
     assert found == (("max_rounds", "the limit of 3 rounds was reached") if stops else None)
 
 
-def test_timeout(stop):
-    assert stop({"timeout": 2.5}, elapsed=2.49) is None
-    assert stop({"timeout": 2.5}, elapsed=2.5) == ("timeout", "the run has taken 2.5 s; the limit is 2.5 s")
+def test_the_limits_of_time_and_calls_are_left_to_the_engine(stop):
+    assert stop({"timeout": 2.5, "max_tool_calls": 1}, elapsed=9) is None
 
 
 def test_token_budget_is_for_what_goes_in_and_out(stop):
@@ -181,13 +180,14 @@ def test_arguments_that_could_not_be_read_are_compared_as_they_came(stop):
 
 
 def test_the_first_condition_that_holds_is_the_reason(stop):
-    assert stop({"content_match": "so", "timeout": 1}, elapsed=2)[0] == "timeout"
+    usage = Usage(input_tokens=9)
+    assert stop({"content_match": "so", "token_budget": 1}, usage=usage)[0] == "token_budget"
 
 
 def test_a_reply_that_failed_ends_without_us(stop):
     error = ModelError(fault=Fault.SERVER, message="oh")
 
-    assert stop({"timeout": 1}, None, error=error, elapsed=9) is None
+    assert stop({"max_rounds": 1}, None, error=error, rounds=9) is None
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,8 @@ def test_a_reply_that_failed_ends_without_us(stop):
         ({"timeout": 0}, "timeout: must be a number of more than 0; for no limit leave it out; got 0"),
         ({"timeout": -1}, "timeout: must be a number"),
         ({"timeout": float("nan")}, "timeout: must be a number"),
+        ({"max_tool_calls": 0}, "max_tool_calls: must be a whole number, 1 or more; for no limit leave it out; got 0"),
+        ({"max_tool_calls": 2.5}, "max_tool_calls: must be a whole number"),
         ({"cost_budget": 0, "price_per_million": {"input": 1, "output": 1}}, "cost_budget: must be a number of more"),
         ({"max_rounds": True}, "max_rounds: must be a whole number"),
         ({"max_rounds": 2.5}, "max_rounds: must be a whole number"),

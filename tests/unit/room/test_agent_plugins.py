@@ -91,6 +91,22 @@ def test_an_empty_table_is_a_plugin_without_options(folder):
     assert folder.open().get(None).plugins == (PluginUse(use="permission"),)
 
 
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("[stops]\ntimeout = 5\nmax_tool_calls = 3", (5, 3)),
+        ("[stops]\ntimeout = 5\n[limits]\ntimeout = 4\nmax_tool_calls = 2", (4, 2)),
+        ("[stops]\ntimeout = 4\nmax_tool_calls = 2\n[limits]\ntimeout = 5\nmax_tool_calls = 3", (4, 2)),
+        ('[limits]\ntimeout = 9\n[[plugins]]\nuse = "stops"\ntimeout = 8.5', (8.5, None)),
+        ("[stops]\nmax_rounds = 2", (None, None)),
+    ],
+)
+def test_time_and_calls_in_stops_are_limits_of_the_run_and_the_lower_one_counts(folder, text, limits):
+    folder.agent(f'model = "m"\n{text}\n')
+    found = folder.open().get(None).limits
+    assert (found.timeout, found.max_tool_calls) == limits
+
+
 def test_plugins_may_stand_in_one_line(folder):
     folder.agent('model = "m"\nplugins = [{ use = "tracing", spans = false }]\n')
 
