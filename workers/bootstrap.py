@@ -47,7 +47,7 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
         keep=settings.bus_keep, keep_of_run=settings.bus_keep_of_run, keep_seconds=settings.bus_keep_seconds
     )
     return Runtime(
-        store=Store(settings.database, pool_size=settings.pool_size),
+        store=Store(settings.database, pool_size=settings.pool_size, hold=settings.lease / 2),
         agents=room,
         models=models_of(room),
         tools=room.toolbox,

@@ -2,13 +2,19 @@
 
 SQLite: a transaction that reads and then writes fails under load unless it takes the write lock at once, so writing
 transactions begin IMMEDIATE. Every commit is synced: durability is the product.
+
+Every wait is bounded, and all bounds lie below the lease of a claim (30 s by default): a person gets an answer, and a
+transaction that stands still lets go of its rows before others take its work over.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -16,13 +22,16 @@ from sqlalchemy.exc import ArgumentError
 
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.store import wire
+from chordage.orchestrator.store.driver_errors import as_the_library_says
 
-BUSY_MS = 30_000
+PATIENCE = 10  # seconds, for a lock that another transaction holds, and for a connection that another thread has
+BUSY_MS = PATIENCE * 1000
+SCHEMA = "public"  # of PostgreSQL, where the URL names none
 # A host that vanishes sends no reset: without these a statement waits a quarter of an hour for its answer.
 NOTICE_A_LOST_HOST = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000,
 }  # fmt: skip
-LIMITS = {"lock_timeout": "20s", "statement_timeout": "60s", "idle_in_transaction_session_timeout": "60s"}
+SINCE_17 = 170_000  # a server of PostgreSQL can end a transaction that takes too long
 # Every statement is written as a way along indexes. While a table is small PostgreSQL would rather read all of it, and
 # it keeps the plan of a prepared statement when the table has grown: ADR 34.
 ALONG_INDEXES = dict.fromkeys(
@@ -35,34 +44,54 @@ LAST_FIRST = {"pool_use_lifo": True}
 NO_COMPILING = {"jit": "off"}
 # The driver would prepare what it sends often, and forget on the server all that was ever prepared, with each rollback.
 UNPREPARED = {"prepare_threshold": None}
-POSTGRES_OPTIONS = " ".join(f"-c {name}={value}" for name, value in {**LIMITS, **ALONG_INDEXES, **NO_COMPILING}.items())
+AT_SESSION_START = {"search_path": SCHEMA, **ALONG_INDEXES, **NO_COMPILING}
+OURS: Mapping[str, Any] = {**UNPREPARED, "connect_timeout": 5, **NOTICE_A_LOST_HOST}
+DRIVERS = {
+    "sqlite": "sqlite", "sqlite+pysqlite": "sqlite",
+    "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "postgresql+psycopg": "postgresql+psycopg",
+}  # fmt: skip
 
 
-def make_engine(url: str, *, pool_size: int = 4, plain: bool = False) -> Engine:
-    """`plain`: for single statements, each its own transaction, without a BEGIN and a COMMIT around it."""
+class Engines(NamedTuple):
+    whole: Engine  # transactions of several statements
+    plain: Engine  # single statements, each its own transaction, without a BEGIN and a COMMIT around it
+
+
+def make_engines(url: str, *, pool_size: int, hold: float) -> Engines:
+    """`hold`: seconds for which a transaction may hold what it has locked, of PostgreSQL.
+
+    On PostgreSQL both take their connections from one pool. On SQLite each has its own, so that whoever waits for
+    the write lock keeps nobody from reading.
+    """
     parsed = _parse(url)
-    match parsed.get_backend_name():
-        case "sqlite":
-            return _sqlite(parsed, pool_size, plain=plain)
-        case "postgresql":
-            return _postgres(parsed, pool_size, plain=plain)
-        case other:
-            raise ConfigError(f"database {other!r} is not supported: give an sqlite:/// or postgresql:// URL")
+    if parsed.get_backend_name() == "sqlite":
+        return Engines(_sqlite(parsed, pool_size, plain=False), _sqlite(parsed, pool_size, plain=True))
+    whole = _postgres(parsed, pool_size, hold)
+    return Engines(whole, whole.execution_options(**{wire.PLAIN: True}))
 
 
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
-        raise ConfigError(f"database URL cannot be read: {error}. Give sqlite:///PATH or postgresql://…") from error
-    if parsed.drivername == "postgresql":
-        return parsed.set(drivername="postgresql+psycopg")
-    return parsed
+    except (ArgumentError, ValueError) as error:
+        told = f"database URL {_without_password(url)!r} cannot be read"
+        raise ConfigError(f"{told}: give CHORDAGE_DATABASE_URL as sqlite:///PATH or postgresql://…") from error
+    driver = DRIVERS.get(parsed.drivername)
+    if driver is None:
+        raise ConfigError(
+            f"database {parsed.drivername!r} is not supported: give CHORDAGE_DATABASE_URL as sqlite:///PATH or "
+            "postgresql://… (which is reached by psycopg 3, of the extra `postgres`)"
+        )
+    return parsed.set(drivername=driver)
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(://[^:@/]*):[^@]*@", r"\1:***@", url)
 
 
 def _sqlite(url: URL, pool_size: int, *, plain: bool) -> Engine:
     reset = None if plain else "rollback"
-    engine = create_engine(url, pool_size=pool_size, max_overflow=2, pool_timeout=60, pool_reset_on_return=reset)
+    engine = create_engine(url, pool_size=pool_size, max_overflow=2, pool_timeout=PATIENCE, pool_reset_on_return=reset)
     event.listen(engine, "connect", _prepare_sqlite)
     if not plain:
         event.listen(engine, "begin", _begin_sqlite)
@@ -79,34 +108,50 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 def _use_wal(connection: sqlite3.Connection) -> None:
     """A new file changes over once, and whoever else does so at this moment is refused without a wait."""
-    for last in (*[False] * 50, True):
+    until = time.monotonic() + PATIENCE / 2
+    while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError:
-            if last:
+            if time.monotonic() > until:
                 raise
             time.sleep(0.1)
         else:
             return
 
 
-def _begin_sqlite(connection: Connection) -> None:
+def _begin_sqlite(tx: Connection) -> None:
     """Straight to the driver, so that counting statements counts ours."""
-    assert connection.connection.dbapi_connection is not None
-    connection.connection.dbapi_connection.cursor().execute("BEGIN IMMEDIATE")
+    begin = "BEGIN IMMEDIATE"
+    assert tx.connection.dbapi_connection is not None
+    try:
+        tx.connection.dbapi_connection.cursor().execute(begin)
+    except tx.dialect.loaded_dbapi.Error as error:
+        raise as_the_library_says(tx, begin, error) from error
 
 
-def _postgres(url: URL, pool_size: int, *, plain: bool) -> Engine:
-    how: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None} if plain else {}
+def limits(hold: float) -> dict[str, str]:
+    """Of each statement, and of a transaction that does nothing."""
+    lock = min(PATIENCE, hold * 2 / 3)
+    seconds = {"lock_timeout": lock, "statement_timeout": hold, "idle_in_transaction_session_timeout": hold}
+    return {name: f"{round(1000 * one)}ms" for name, one in seconds.items()}
+
+
+def _postgres(url: URL, pool_size: int, hold: float) -> Engine:
+    """What the URL says goes before what we say."""
+    named = url.query.get("options", ())
+    options = [f"-c {name}={value}" for name, value in {**AT_SESSION_START, **limits(hold)}.items()]
+    options += [named] if isinstance(named, str) else named
+    ours = {name: value for name, value in OURS.items() if name not in url.query}
     try:
         engine = create_engine(
             url,
             pool_size=pool_size,
-            max_overflow=2,
-            pool_timeout=60,
+            max_overflow=0,
+            pool_timeout=PATIENCE,
+            pool_reset_on_return=None,  # store/wire.py sees to it
             **LAST_FIRST,
-            **how,
-            connect_args={**UNPREPARED, "options": POSTGRES_OPTIONS, "connect_timeout": 5, **NOTICE_A_LOST_HOST},
+            connect_args={**ours, "autocommit": True, "options": " ".join(options)},
         )
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -114,4 +159,14 @@ def _postgres(url: URL, pool_size: int, *, plain: bool) -> Engine:
             "(in a clone '.[postgres]'), or use an sqlite:/// URL"
         ) from error
     wire.lay(engine)
+    event.listen(engine, "connect", partial(_limit_transactions, hold))
     return engine
+
+
+def _limit_transactions(hold: float, driver: Any, _record: Any) -> None:
+    """A process that stands still in the middle of a trip, or whose host vanishes, must not hold its locks for ever. A
+    server that has not been asked to answer yet counts it neither as idle nor as a statement: those limits do not hold.
+    An older server would refuse a session that names this limit at its start.
+    """
+    if driver.info.server_version >= SINCE_17:
+        driver.execute(f"SET transaction_timeout = {round(1000 * hold)}")

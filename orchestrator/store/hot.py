@@ -179,6 +179,6 @@ def _fetch(tx: Tx, compiled: Compiled, binds: Mapping[str, Any]) -> Fetched:
     cursor = tx.connection.dbapi_connection.cursor()
     try:
         cursor.execute(compiled.sql, compiled.values(binds))
+        return Fetched(compiled, cursor)
     except tx.dialect.loaded_dbapi.Error as error:
         raise as_the_library_says(tx, compiled.sql, error) from error
-    return Fetched(compiled, cursor)

@@ -8,35 +8,43 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from chordage.orchestrator.core.errors import Crossed, Unavailable
-from chordage.orchestrator.store.engine import make_engine
-from chordage.orchestrator.store.wire import Bare, wire_of
+from chordage.orchestrator.core.errors import Crossed, Unavailable, WrongSchema
+from chordage.orchestrator.store.engine import make_engines
 
 # Read-only (a standby), shutting down, crashed, starting up.
 NOT_SERVING = {"25006", "57P01", "57P02", "57P03"}
-# A deadlock, what cannot be put in an order, a lock that did not become free in time.
-IN_CONFLICT = {"40P01", "40001", "55P03"}
-LIMIT = Bare(sql="SET LOCAL transaction_timeout = '60s'", name=b"limit")  # of one trip
-SINCE_17 = 170_000  # a server of PostgreSQL can end a transaction that takes too long
+# A deadlock, what cannot be put in an order. A lock that did not become free in time (55P03) is none: whoever tried
+# again at once would only wait as long once more.
+IN_CONFLICT = {"40P01", "40001"}
+BUSY = {"55P03"}
+# A table or a column that is not there.
+UNKNOWN_TO_THE_DATABASE = {"42P01", "42703"}
+UNKNOWN_TO_SQLITE = re.compile("no such (table|column):|has no column named")
+NO_CONNECTION_LEFT = re.compile("too many clients|connection slots|too many connections")
+HOLD = 15.0  # seconds: half of a lease, so that nobody's claim runs out while another transaction holds its row
 
 Tx = Connection
 T = TypeVar("T")
 
 
 class Store:
-    def __init__(self, url: str, *, pool_size: int = 3) -> None:
+    def __init__(self, url: str, *, pool_size: int = 5, hold: float = HOLD) -> None:
+        """`hold`: seconds after which PostgreSQL ends a transaction of ours."""
         self.url = url
         self._pool_size = pool_size
+        self._hold = hold
         self._pid = 0
         self._engine: Engine | None = None
         self._plain: Engine | None = None
@@ -63,8 +71,7 @@ class Store:
             for inherited in (self._engine, self._plain):
                 if inherited is not None:
                     inherited.dispose(close=False)
-            self._plain = make_engine(self.url, pool_size=self._pool_size, plain=True)
-            self._engine = make_engine(self.url, pool_size=self._pool_size)
+            self._engine, self._plain = make_engines(self.url, pool_size=self._pool_size, hold=self._hold)
             self._pid = os.getpid()
 
     @contextmanager
@@ -82,8 +89,6 @@ class Store:
         among a hundred threads that is many times as long. SQLite, where nothing travels, does as in `write`.
         """
         with self.write() as tx:
-            if self.is_postgres:
-                _limit(tx)
             yield tx
 
     @contextmanager
@@ -103,15 +108,12 @@ class Store:
         except PoolTimeout as error:
             raise Unavailable(f"no database connection became free in time: {error}") from error
         except DBAPIError as error:
-            state = getattr(error.orig, "sqlstate", None)
-            if state in IN_CONFLICT:
-                raise _crossed(error) from error
-            gone = error.connection_invalidated or state in NOT_SERVING
-            if gone:
+            if error.connection_invalidated or _state(error) in NOT_SERVING:
                 self._forget_connections()
-            if gone or isinstance(error, OperationalError):
-                raise _unavailable(self.engine, error) from error
-            raise
+            told = _told(self.engine, error)
+            if told is None:
+                raise
+            raise told from error
 
     def _forget_connections(self) -> None:
         """The server restarted or failed over: the other connections are dead too, or lead to a standby."""
@@ -153,25 +155,42 @@ class Store:
                     engine.dispose()
 
 
-def _limit(tx: Tx) -> None:
-    """A process that stands still in the middle of a trip, or whose host vanishes, must not hold its locks for ever. A
-    server that has not been asked to answer yet counts it neither as idle nor as a statement: those limits do not hold.
-    Not through Hot, so that counting statements counts ours.
-    """
-    driver: Any = tx.connection.dbapi_connection
-    if driver.info.server_version >= SINCE_17:
-        wire_of(tx).post(LIMIT, [])
+def _told(engine: Engine, error: DBAPIError) -> Unavailable | None:
+    """What the error is in our own tree; None: a mistake of ours, or a constraint that somebody has run into."""
+    where, said, state = engine.url.render_as_string(hide_password=True), _said(error), _state(error)
+    if state in IN_CONFLICT:
+        return Crossed(
+            f"the transaction was in conflict with another ({said}); nothing was stored, and it is safe to repeat"
+        )
+    if state in UNKNOWN_TO_THE_DATABASE or (state is None and UNKNOWN_TO_SQLITE.search(said)):
+        return WrongSchema(
+            f"the database at {where} does not have the tables of this version of chordage ({said}): "
+            "run `chordage migrate`, which says what to do"
+        )
+    if state in BUSY or _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return Unavailable(f"the database at {where} is locked by another transaction ({said})")
+    if NO_CONNECTION_LEFT.search(said):
+        return Unavailable(
+            f"the database at {where} takes no further connection ({said}): raise its max_connections, or lower "
+            "CHORDAGE_POOL_SIZE or the number of workers (docs/operations.md, Connections)"
+        )
+    if _code(error) is not None:
+        return Unavailable(f"the database at {where} cannot be used: {said}")
+    if error.connection_invalidated or state in NOT_SERVING or isinstance(error, OperationalError):
+        return Unavailable(f"the database at {where} does not answer: {said}")
+    return None
 
 
-def _unavailable(engine: Engine, error: DBAPIError) -> Unavailable:
-    where = engine.url.render_as_string(hide_password=True)
-    return Unavailable(f"the database at {where} does not answer: {_said(error)}")
+def _state(error: DBAPIError) -> str | None:
+    """PostgreSQL's."""
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    return state
 
 
-def _crossed(error: DBAPIError) -> Crossed:
-    return Crossed(
-        f"the transaction was in conflict with another ({_said(error)}); nothing was stored, and it is safe to repeat"
-    )
+def _code(error: DBAPIError) -> int | None:
+    """SQLite's, of an OperationalError."""
+    code: int | None = getattr(error.orig, "sqlite_errorcode", None) if isinstance(error, OperationalError) else None
+    return None if code is None else code & 0xFF  # without what is particular about it
 
 
 def _said(error: DBAPIError) -> str:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import select
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import PoolResetState
 
 from chordage.orchestrator.store.driver_errors import as_the_library_says
 
@@ -35,14 +36,6 @@ class Statement(Protocol):
     def name(self) -> bytes:
         """Of no other statement of this process."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bare:
-    """A statement without binds that nobody waits for."""
-
-    sql: str
-    name: bytes
 
 
 class Answer:
@@ -68,11 +61,33 @@ class Wire:
         self._prepared: set[bytes] = set()
         self._posted: list[tuple[Answer, Statement, Sequence[Any]]] = []
         self._reading = threading.Lock()
+        self._is_new = True
+        # Whether what is posted goes with a commit. The driver begins nothing by itself: BEGIN goes from here.
+        self.in_transaction = False
+
+    def check(self) -> None:
+        """Raises DisconnectionError where the server has ended the session while nobody used it. A server that restarts
+        closes its sockets, and says nothing else to a session that is idle, so a look at the socket tells without a
+        round trip. A host that vanished without a word is not noticed here.
+        """
+        if self._is_new:
+            self._is_new = False
+            return
+        if self._driver.closed or self._is_readable():
+            raise DisconnectionError("the server has ended this session")
+
+    def _is_readable(self) -> bool:
+        poll = select.poll()
+        poll.register(self._libpq.socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     @property
-    def has_commits(self) -> bool:
-        """Else what is posted has to be sent for at once."""
-        return not self._driver.autocommit
+    def is_idle(self) -> bool:
+        return bool(self._libpq.transaction_status == self._idle)
+
+    @property
+    def _must_begin(self) -> bool:
+        return self.in_transaction and self.is_idle
 
     def post(self, statement: Statement, values: Sequence[Any]) -> Answer:
         answer = Answer()
@@ -81,10 +96,11 @@ class Wire:
 
     def forget(self) -> None:
         self._posted.clear()
+        self.in_transaction = False
 
     def land(self, *, commit: bool) -> None:
         """All that was posted goes, and its answers come. Raises what the first of them that failed says."""
-        if not self._posted:
+        if not self._posted and (commit or not self._must_begin):
             return
         try:
             failed = self._fly(commit=commit)
@@ -123,7 +139,7 @@ class Wire:
     def _send(self, *, commit: bool) -> list[Answer | bytes | None]:
         """What each statement was for: an answer, to be known by a name, or neither."""
         sent: list[Answer | bytes | None] = []
-        if self.has_commits and self._libpq.transaction_status == self._idle:
+        if self._must_begin:
             self._libpq.send_query_params(b"BEGIN", None)
             sent.append(None)
         for answer, statement, texts in self._posted:
@@ -179,6 +195,9 @@ class Wire:
             return self._reader.load_rows(0, result.ntuples, tuple)
 
 
+PLAIN = "chordage_plain"  # the option of an engine whose statements are each a transaction of their own
+
+
 def lay(engine: Engine) -> None:
     """To every connection of the engine. What was posted goes before anything else does, and before the commit."""
 
@@ -186,15 +205,34 @@ def lay(engine: Engine) -> None:
         record.info[Wire] = Wire(driver)
 
     event.listen(engine, "connect", connected)
+    event.listen(engine, "checkout", lambda _driver, record, _proxy: record.info[Wire].check())
+    event.listen(engine, "begin", _begin)
     event.listen(engine, "before_cursor_execute", lambda tx, *_: land(tx))
-    event.listen(engine, "commit", lambda tx: land(tx, commit=True))
+    event.listen(engine, "commit", _commit)
     event.listen(engine, "rollback", _forget)
+    event.listen(engine, "reset", _roll_back)
     event.listen(engine, "checkin", _forget_for_the_next)
+
+
+def _begin(tx: Connection) -> None:
+    """With the first statement that goes."""
+    wire_of(tx).in_transaction = not tx.get_execution_options().get(PLAIN, False)
+
+
+def _commit(tx: Connection) -> None:
+    land(tx, commit=True)
+    wire_of(tx).in_transaction = False
 
 
 def _forget(tx: Connection) -> None:
     if not tx.invalidated:
         wire_of(tx).forget()
+
+
+def _roll_back(driver: Any, record: Any, state: PoolResetState) -> None:
+    """What somebody left open who neither committed nor rolled back."""
+    if not state.transaction_was_reset and Wire in record.info and not record.info[Wire].is_idle:
+        driver.rollback()
 
 
 def _forget_for_the_next(_driver: Any, record: Any) -> None:
@@ -214,7 +252,7 @@ def post(tx: Connection, statement: Statement, values: Sequence[Any]) -> Answer:
         answer = wire.post(statement, values)
     except tx.dialect.loaded_dbapi.Error as error:
         raise as_the_library_says(tx, statement.sql, error) from error
-    if not wire.has_commits:
+    if not wire.in_transaction:
         land(tx)
     return answer
 

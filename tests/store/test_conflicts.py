@@ -13,10 +13,9 @@ from sqlalchemy.exc import IntegrityError
 from chordage.orchestrator.core.errors import Crossed, Unavailable
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store import queues, schema
-from chordage.orchestrator.store import tx as transactions
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.tx import Store
-from chordage.orchestrator.store.wire import Bare, Wire
+from chordage.orchestrator.store.wire import Wire
 from support.race import race
 
 pytestmark = pytest.mark.postgres
@@ -50,11 +49,15 @@ def test_one_of_two_that_wait_for_each_other_is_undone_and_told_that_it_may_repe
     assert "in conflict with another (deadlock detected); nothing was stored" in str(undone)
 
 
-def test_a_lock_that_is_not_free_in_time_and_what_cannot_be_put_in_order_are_conflicts_too(store):
+def test_a_lock_that_is_not_free_in_time_is_no_conflict_that_somebody_would_try_again_at_once(store):
     with store.write() as tx:
         queues.lock(tx, Group.CHAT)
-        with pytest.raises(Crossed, match="could not obtain lock"), store.write() as other:
+        with pytest.raises(Unavailable, match="locked by another transaction") as told, store.write() as other:
             other.execute(text("SELECT 1 FROM groups WHERE name = 'chat' FOR UPDATE NOWAIT"))
+    assert not isinstance(told.value, Crossed)
+
+
+def test_what_cannot_be_put_in_order_is_a_conflict_too(store):
     with pytest.raises(Crossed, match="could not serialize"), store.write() as tx:
         tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         tx.execute(text("SELECT * FROM groups"))
@@ -97,19 +100,29 @@ def test_who_stands_still_in_the_middle_of_a_trip_does_not_hold_its_locks_for_ev
     with store.write() as tx:
         if tx.execute(text("SHOW server_version_num")).scalar() < "170000":
             pytest.skip("platform: PostgreSQL has no transaction_timeout before 17")
-    monkeypatch.setattr(transactions, "LIMIT", Bare(sql="SET LOCAL transaction_timeout = 300", name=b"briefly"))
+    brief = Store(store.url, hold=0.3)
     monkeypatch.setattr(Wire, "_flush", stand_still)
     lock = Hot(select_from(schema.groups.c.name).where(schema.groups.c.name == "chat").with_for_update())
     more_than_goes_at_once = Hot(select_from(func.length(bindparam("words", type_=Text))))
 
-    with pytest.raises(Unavailable, match="does not answer"), store.one_trip() as tx:
+    with pytest.raises(Unavailable, match="does not answer"), brief.one_trip() as tx:
         lock.send(tx, {})
         more_than_goes_at_once.send(tx, {"words": "x" * 2**25})
     monkeypatch.undo()
     with store.write() as other:
         assert lock.rows(other, {})
-    with store.read() as tx:
-        assert tx.execute(text("SHOW transaction_timeout")).scalar() == "0"
+    brief.close()
+
+
+def test_a_transaction_that_takes_too_long_holds_nothing_any_more(store):
+    """Half a lease: nobody's claim runs out while its row is locked by others."""
+    brief = Store(store.url, hold=0.3)
+    with pytest.raises(Unavailable), brief.write() as tx:
+        queues.lock(tx, Group.CHAT)
+        with store.write() as other:
+            queues.lock(other, Group.CHAT)  # it waits until the first is ended
+        tx.execute(text("SELECT 1"))
+    brief.close()
 
 
 def test_what_goes_out_in_one_trip_waits_for_no_answer_in_between(store):

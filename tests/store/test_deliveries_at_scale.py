@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import event, insert, text
+from sqlalchemy import Engine, event, insert, text
 
 from chordage.orchestrator.core.delivering import DeliveryStatus
 from chordage.orchestrator.store import deliveries, schema
@@ -64,11 +64,9 @@ def seen(store) -> Iterator[list[tuple[str, object]]]:
         if not statement.startswith("EXPLAIN"):
             found.append((statement, parameters))
 
-    for engine in (store.engine, store.plain):
-        event.listen(engine, "before_cursor_execute", note)
+    event.listen(Engine, "before_cursor_execute", note)
     yield found
-    for engine in (store.engine, store.plain):
-        event.remove(engine, "before_cursor_execute", note)
+    event.remove(Engine, "before_cursor_execute", note)
 
 
 def deliver_some(store):

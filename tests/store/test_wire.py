@@ -16,6 +16,7 @@ from chordage.orchestrator.store import hot, schema
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.tx import Store
 from chordage.orchestrator.store.wire import Wire, wire_of
+from support.waiting import until
 
 pytestmark = pytest.mark.postgres
 
@@ -168,13 +169,54 @@ def throw_out(other, pid):
         tx.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
 
 
-def test_a_server_that_throws_a_session_out_is_away_and_the_next_session_is_a_new_one(store, other):
-    with store.read() as tx:
-        throw_out(other, tx.execute(text("SELECT pg_backend_pid()")).scalar())
+def is_gone(other, pid):
+    with other.read() as tx:
+        return not tx.execute(text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid"), {"pid": pid}).scalar()
 
-    with pytest.raises(Unavailable, match="does not answer"):
-        names(store)
+
+def test_a_session_that_was_thrown_out_while_nobody_used_it_is_replaced_before_it_is_used(store, other):
+    with store.read() as tx:
+        pid = tx.execute(text("SELECT pg_backend_pid()")).scalar()
+    throw_out(other, pid)
+    until(lambda: is_gone(other, pid), "the session is gone")
+
     assert names(store) == []
+
+
+def test_a_session_that_is_thrown_out_between_two_statements_is_away_and_the_next_is_a_new_one(store, other):
+    with pytest.raises(Unavailable, match="does not answer"), store.write() as tx:
+        pid = tx.execute(text("SELECT pg_backend_pid()")).scalar()
+        throw_out(other, pid)
+        until(lambda: is_gone(other, pid), "the session is gone")
+        NAMES.rows(tx, {})
+
+    assert names(store) == []
+
+
+def test_what_somebody_left_open_is_rolled_back_before_the_connection_is_anybody_else_s(store):
+    with store.engine.connect() as tx:
+        wire_of(tx).in_transaction = True
+        ADD.changed(tx, {"name": "chat", "budget": 3})
+        assert is_in_a_transaction(tx)
+
+    with store.write() as tx:
+        assert not is_in_a_transaction(tx)
+    assert names(store) == []
+
+
+def test_single_statements_and_transactions_share_their_connections(store):
+    with store.write() as tx:
+        pid = tx.execute(text("SELECT pg_backend_pid()")).scalar()
+    with store.single() as tx:
+        ADD.send(tx, {"name": "chat", "budget": 3})
+        assert not is_in_a_transaction(tx)
+        assert tx.execute(text("SELECT pg_backend_pid()")).scalar() == pid
+    with pytest.raises(ZeroDivisionError), store.write() as tx:
+        assert SPEND.changed(tx, {"of": "chat"}) == 1
+        raise ZeroDivisionError
+
+    with store.read() as tx:
+        assert tx.execute(text("SELECT budget FROM groups")).scalar() == 3
 
 
 def test_one_that_is_thrown_out_while_it_waits_says_so(store, other):

@@ -75,8 +75,7 @@ class World:
 
     def _watch_commits(self) -> None:
         """Every write transaction and every single guarded statement is a place to die at."""
-        for engine in (self.store.engine, self.store.plain):
-            event.listen(engine, "after_cursor_execute", self._count_slow)
+        event.listen(Engine, "after_cursor_execute", self._count_slow)
         hot.observers.append(self._count)
         event.listen(Engine, "commit", self._before_commit)  # of the class: before the engine's own
         plain = self.store.read
@@ -125,6 +124,7 @@ class World:
 
     def close(self) -> None:
         hot.observers.remove(self._count)
+        event.remove(Engine, "after_cursor_execute", self._count_slow)
         event.remove(Engine, "commit", self._before_commit)
         self.store.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,11 +13,13 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from sqlalchemy.engine import make_url
 
 from chordage.config.settings import QueueBound, QueueBounds, Settings
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.status import TurnStatus
+from chordage.orchestrator.store import engine
 from chordage.workers import web
 from support import client_room
 from support.waiting import until
@@ -162,3 +166,19 @@ def test_a_full_queue_is_a_429_that_says_when_to_try_again(settings):
     assert second.headers["Retry-After"] == "5"
     assert second.json()["type"] == "urn:chordage:problem:queue_full"
     assert "queue of group chat is full" in second.json()["detail"]
+
+
+def test_a_locked_database_is_503_with_retry_after_and_nothing_is_stored(settings, rt, monkeypatch):
+    monkeypatch.setattr(engine, "BUSY_MS", 50)
+    with (
+        served(web.wired(settings)) as client,
+        contextlib.closing(sqlite3.connect(make_url(settings.database).database, isolation_level=None)) as holder,
+    ):
+        holder.execute("BEGIN EXCLUSIVE")
+        refused = client.post("/turns", json={"text": "hi", "dedupe_key": "k"})
+        holder.execute("ROLLBACK")
+        taken = client.post("/turns", json={"text": "hi", "dedupe_key": "k"})
+
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    assert refused.headers["Content-Type"] == PROBLEM
+    assert (taken.status_code, len(views.turns(rt.store))) == (202, 1)
