@@ -154,17 +154,15 @@ def close_turn(
     finished = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, tried, now)
     journal.append(tx, [*rows, finished])
     of_kin = children.after_end(tx, rt, run, ending, text)
-    ended = claims.end_turn(
-        tx, run.turn_id, run.thread_id, run.group, disposition_of(ending), budget=rt.budgets[run.group], now=now
-    )
+    ended = claims.end_turn(tx, run.turn_id, run.thread_id, run.group, disposition_of(ending), now=now)
     if ended.reply_target is not None:
         outbox.leave(tx, run.thread_id, run.turn_id, target=ended.reply_target, body={**body, "text": text}, now=now)
     return [*of_kin, *_whoever_waited(ended, run.group)]
 
 
 def _whoever_waited(ended: claims.Ended, group: Group) -> list[Intent]:
-    """For the thread that is free now, its next turn; for the budget, whoever has been due longest."""
-    due: list[Intent] = [Dispatch(group=group)] if ended.others_wait else []
+    """For the thread that is free now, its next turn; for the place, whoever has been due longest."""
+    due: list[Intent] = [Dispatch(group=group)] if ended.hand_on else []
     if ended.next_in_line is not None:
         of_next, hint = ended.next_in_line
         if not due or of_next is not group:

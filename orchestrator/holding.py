@@ -125,8 +125,8 @@ def _left_with_consumer(tx: Tx, rt: Runtime, run: Run, row: Stepped, changes: di
     stepped.change(tx, row, going=False, parked=False, held_until=_until(rt, row), **changes)
     if row.drive is not Drive.STEP:
         return Crossing(intents=[StepOn(run_id=run.id, group=run.group)], held=True)
-    others = claims.others_wait(tx, run.group, budget=rt.budgets[run.group])
-    return Crossing(intents=[Dispatch(group=run.group)] if others else [], held=True)
+    hand_on = claims.is_handed_on(tx, run.group)
+    return Crossing(intents=[Dispatch(group=run.group)] if hand_on else [], held=True)
 
 
 def _until(rt: Runtime, row: Stepped) -> datetime | None:

@@ -76,8 +76,8 @@ def rest(
     if _is_decided(tx, run, mode):
         claims.wake_run(tx, run, rested_ms=run.rested_ms, lease_until=rt.leases.until(now))
         return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
-    others = claims.others_wait(tx, run.group, budget=rt.budgets[run.group])
-    return Crossing(intents=[Dispatch(group=run.group)] if others else [], rests=True)
+    hand_on = claims.is_handed_on(tx, run.group)
+    return Crossing(intents=[Dispatch(group=run.group)] if hand_on else [], rests=True)
 
 
 def wake(tx: Tx, rt: Runtime, run: Run) -> Advance:

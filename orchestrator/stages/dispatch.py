@@ -43,14 +43,19 @@ def dispatch(rt: Runtime, group: Group, hint: Hint | None = None, *, only: bool 
 def _start_whose_turn_it_is(rt: Runtime, group: Group, *, and_on: bool) -> list[Intent]:
     """As many as there is budget for may start now, so each dispatcher begins at another of them.
 
-    `and_on`: this wake-up came with no turn of its own but from budget that became free, perhaps more than once; while
-    there is more budget and somebody else, another follows.
+    `and_on`: this wake-up came with no turn of its own but from places that became free, perhaps several; while there
+    is another and a turn for it, another wake-up follows.
     """
     for _ in range(TRIES):
         with rt.store.read() as tx:
-            free = turns.free_budget(tx, group, default=rt.budgets[group])
+            free, hand_on = turns.places(tx, group, default=rt.budgets[group])
             heads = ring.heads(tx, group, rt.now(), min(free, AT_ONCE)) if free else []
+        if not free and claims.wait_for_place(rt.store, group):
+            and_on = True
+            continue
         if not heads:
+            if free and hand_on:
+                claims.nobody_waits_for_place(rt.store, group)
             return []
         place = Place.FIRST if free == 1 else Place.SITS
         first = zlib.crc32(rt.new_id().encode()) % len(heads)

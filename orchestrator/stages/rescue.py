@@ -331,16 +331,22 @@ def _stranded(rt: Runtime) -> list[Intent]:
 
 def _queued(rt: Runtime) -> list[Intent]:
     """A dispatch for every queued turn that could start, as far as the budget reaches, and not over and over."""
-    intents: list[Intent] = []
     with rt.store.single() as tx:
         ring.wake(tx, rt.now(), BATCH)
-    for group in Group:
-        with rt.store.read() as tx:
-            free = turns.free_budget(tx, group, default=rt.budgets[group])
-            waiting = ring.heads(tx, group, rt.now(), min(free, BATCH)) if free else []
-        if waiting:
-            nothing_waits = rt.queues.is_empty(group.queue)
-            with rt.store.write() as tx:
-                nudged = ring.nudge(tx, [turn_id for turn_id, _ in waiting], rt.now(), nothing_waits=nothing_waits)
-            intents += [Dispatch(group=group, hint=Hint(*turn)) for turn in nudged]
+    return [intent for group in Group for intent in _queued_in(rt, group)]
+
+
+def _queued_in(rt: Runtime, group: Group) -> list[Intent]:
+    """Where wake-ups were lost, those of turns beyond the budget were too: the runs that end send for them."""
+    with rt.store.read() as tx:
+        free, hand_on = turns.places(tx, group, default=rt.budgets[group])
+        waiting = ring.heads(tx, group, rt.now(), min(free, BATCH)) if free else []
+    nudged: list[tuple[str, str]] = []
+    if waiting:
+        nothing_waits = rt.queues.is_empty(group.queue)
+        with rt.store.write() as tx:
+            nudged = ring.nudge(tx, [turn_id for turn_id, _ in waiting], rt.now(), nothing_waits=nothing_waits)
+    intents: list[Intent] = [Dispatch(group=group, hint=Hint(*turn)) for turn in nudged]
+    if not hand_on and (nudged or not free) and claims.wait_for_place(rt.store, group) and not free:
+        intents.append(Dispatch(group=group))  # runs may have ended before they knew of it
     return intents

@@ -6,24 +6,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, bindparam, case, exists, func, or_, select, update
+from sqlalchemy import bindparam, case, or_, select, update
 
 from chordage.orchestrator.core import kinship
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
+from chordage.orchestrator.store.claim_places import IS_HANDED_ON
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.predicates import (
     OPEN_RUNS,
-    RUNNING_IN_GROUP,
     STILL_QUEUED,
-    has,
     in_line,
     nothing_is_open_on,
     still,
 )
-from chordage.orchestrator.store.schema import groups, runs, threads, turns
+from chordage.orchestrator.store.schema import runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 
 _NEXT = turns.alias("next")
@@ -36,21 +35,6 @@ _NEXT_IN_LINE = (
     .scalar_subquery()
 )
 _READY_OR_ASLEEP = case((turns.c.not_before > bindparam("now"), 2), else_=1)
-_DUE = turns.alias("due")
-_SOMEBODY_IS_READY = exists().where(
-    has(_DUE.c.status, TurnStatus.QUEUED), has(_DUE.c.ready, 1), _DUE.c.grp == bindparam("of_group")
-)
-_BESIDE_IT = (
-    select(func.count())
-    .select_from(runs)
-    .where(runs.c.grp == bindparam("of_group"), RUNNING_IN_GROUP)
-    .scalar_subquery()
-)
-_ALLOWED = func.coalesce(
-    select(groups.c.budget).where(groups.c.name == bindparam("of_group")).scalar_subquery(), bindparam("budget")
-)
-# Only while the budget is spent does anybody wait whose own wake-up has come and gone.
-_WAS_FULL = _BESIDE_IT + 1 >= _ALLOWED
 _IS_IT = turns.c.id == bindparam("turn_id")
 _IS_OPEN = still(turns.c.status, *sources(TURN, TurnStatus.DONE))
 _END = Hot(
@@ -62,10 +46,8 @@ _END = Hot(
         done_at=case((_IS_IT, bindparam("now", type_=turns.c.done_at.type)), else_=turns.c.done_at),
         ready=case((_IS_IT, 0), else_=_READY_OR_ASLEEP),
     )
-    .returning(
-        turns.c.id, turns.c.grp, turns.c.reply_target, and_(_WAS_FULL, _SOMEBODY_IS_READY).label("others"),
-    )
-)  # fmt: skip
+    .returning(turns.c.id, turns.c.grp, turns.c.reply_target, IS_HANDED_ON.label("hand_on"))
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,18 +56,15 @@ class Ended:
 
     reply_target: dict[str, Any] | None
     next_in_line: tuple[Group, Hint] | None
-    others_wait: bool  # for the budget that is free now: their own wake-ups may have come in vain
+    hand_on: bool  # the place that is free now is waited for
 
 
-def end_turn(
-    tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Disposition, *, budget: int, now: datetime
-) -> Ended:
+def end_turn(tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Disposition, *, now: datetime) -> Ended:
     """The turn is done, and the next one in its thread's line is ready: one statement, so that nobody sees half of
     it.
     """
     binds = {
-        "turn_id": turn_id, "thread": thread_id, "of_group": group.value, "budget": budget, "how": disposition.value,
-        "now": now,
+        "turn_id": turn_id, "thread": thread_id, "of_group": group.value, "how": disposition.value, "now": now,
     }  # fmt: skip
     rows = {row["id"]: row for row in _END.rows(tx, binds)}
     own = rows.pop(turn_id, None)
@@ -93,16 +72,8 @@ def end_turn(
     return Ended(
         reply_target=own["reply_target"] if own else None,
         next_in_line=(Group(follower["grp"]), Hint(follower["id"], thread_id)) if follower else None,
-        others_wait=bool((own or follower or {}).get("others")),
+        hand_on=bool((own or follower or {}).get("hand_on")),
     )
-
-
-_OTHERS_WAIT = Hot(select(and_(_WAS_FULL, _SOMEBODY_IS_READY).label("others")))
-
-
-def others_wait(tx: Tx, group: Group, *, budget: int) -> bool:
-    """Whether somebody is ready for the budget that one run of this group has just given back."""
-    return bool(_OTHERS_WAIT.scalar(tx, {"of_group": group.value, "budget": budget}))
 
 
 _LOCK_THREAD = select(threads.c.id).join(turns, turns.c.thread_id == threads.c.id)

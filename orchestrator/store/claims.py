@@ -28,6 +28,7 @@ from chordage.orchestrator.store.claim_calls import (
     unpark,
 )
 from chordage.orchestrator.store.claim_held import finish_held, go_from_held, go_on_with_news, hold_again
+from chordage.orchestrator.store.claim_places import is_handed_on, nobody_waits_for_place, wait_for_place
 from chordage.orchestrator.store.claim_runs import (
     Position,
     claim_run,
@@ -53,7 +54,6 @@ from chordage.orchestrator.store.claim_turns import (
     end_queued,
     end_turn,
     make_next_ready,
-    others_wait,
 )
 
 __all__ = [
@@ -80,14 +80,15 @@ __all__ = [
     "go_on_with_news",
     "hold",
     "hold_again",
+    "is_handed_on",
     "join_replay",
     "keep",
     "make_next_ready",
     "nobody_waits",
+    "nobody_waits_for_place",
     "note_progress",
     "note_suspension",
     "open_replay",
-    "others_wait",
     "park_behind",
     "push_call_lease",
     "push_lease",
@@ -107,5 +108,6 @@ __all__ = [
     "take_in",
     "unclaim_run",
     "unpark",
+    "wait_for_place",
     "wake_run",
 ]

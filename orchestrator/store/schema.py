@@ -72,6 +72,8 @@ groups = Table(
     Column("name", String(20), primary_key=True),
     Column("budget", Integer),  # null: the setting decides
     Column("served", String(200)),  # the tenant whose turn it was last: store/ring.py
+    # 1: a ready turn has found no free place, so each run that frees one sends for the next: store/claim_places.py
+    Column("hand_on", Integer, nullable=False, server_default="0"),
     CheckConstraint("budget >= 0", name="budget_is_no_debt"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import and_, bindparam, case, func, insert, literal_column, or_, select, type_coerce, update
 from sqlalchemy.exc import IntegrityError
@@ -156,17 +156,28 @@ def _was_somebody_first(told: str) -> bool:
 _RUNNING = (
     select(func.count()).select_from(runs).where(RUNNING_IN_GROUP, runs.c.grp == bindparam("group")).scalar_subquery()
 )
-_BUDGET = (
-    select(func.coalesce(groups.c.budget, bindparam("budget")))
-    .where(groups.c.name == bindparam("group"))
-    .scalar_subquery()
+_PLACES = Hot(
+    select((func.coalesce(groups.c.budget, bindparam("budget")) - _RUNNING).label("free"), groups.c.hand_on).where(
+        groups.c.name == bindparam("group")
+    )
 )
-_FREE = Hot(select((_BUDGET - _RUNNING).label("free")))
+
+
+class Places(NamedTuple):
+    """Of a group's budget."""
+
+    free: int
+    hand_on: bool  # a run that frees one sends for the next
+
+
+def places(tx: Tx, group: Group, *, default: int) -> Places:
+    row = _PLACES.rows(tx, {"group": group.value, "budget": default})[0]
+    return Places(max(0, int(row["free"])), bool(row["hand_on"]))
 
 
 def free_budget(tx: Tx, group: Group, *, default: int) -> int:
     """How many more runs of this group may start."""
-    return max(0, int(_FREE.scalar(tx, {"group": group.value, "budget": default})))
+    return places(tx, group, default=default).free
 
 
 def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> list[str]:

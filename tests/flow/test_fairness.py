@@ -13,7 +13,7 @@ from sqlalchemy import update
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint
-from chordage.orchestrator.store import ring, schema
+from chordage.orchestrator.store import claims, ring, schema
 from support.backlog import crowd
 from support.fakes import spoken
 from support.rows import start as start_row
@@ -44,6 +44,7 @@ def serve(world: World, *, budget: int) -> list[str]:
     """Budget that becomes free wakes a dispatcher, again and again, until nobody waits."""
     world.budgets[Group.CHAT] = budget
     world.models.script = lambda prompt: spoken("ok")
+    claims.wait_for_place(world.store, Group.CHAT)  # their own wake-ups have come, and found no place
     world.pending.append(Dispatch(group=Group.CHAT))
     world.run_dry()
     assert world.unfinished() == []

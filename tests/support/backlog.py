@@ -56,7 +56,7 @@ def plans(store: Store, *, budget: int) -> dict[str, dict[str, Any]]:
         first = ring.heads(tx, Group.CHAT, NOW, 1)[0][0]
         starts = {**looked, "turn_id": first, "run": "r", "budget": budget}
         asked: dict[str, tuple[Hot, Mapping[str, Any]]] = {
-            "free": (turns._FREE, {"group": Group.CHAT.value, "budget": budget}),
+            "free": (turns._PLACES, {"group": Group.CHAT.value, "budget": budget}),
             "heads": (ring._HEAD, looked) if budget == 1 else (ring._HEADS, {**looked, "as_many": AT_ONCE}),
             "start": (claim_starts._START[place], starts),
         }

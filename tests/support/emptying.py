@@ -52,5 +52,5 @@ def _empty(connection: psycopg.Connection) -> bool:
     rows = sum(connection.execute(f'DELETE FROM "{table.name}"').rowcount for table in filled)
     for (name,) in connection.execute(COUNTERS).fetchall():
         connection.execute(f'ALTER SEQUENCE "{name}" RESTART')
-    kept = connection.execute("UPDATE groups SET budget = NULL, served = NULL").rowcount
+    kept = connection.execute("UPDATE groups SET budget = NULL, served = NULL, hand_on = 0").rowcount
     return rows < MANY and kept == len(Group)

@@ -160,8 +160,10 @@ class MemoryLocks:
         self.threads: dict[str, str] = {}
         self.work: set[str] = set()
         self.dead = False  # the process that speaks was killed: Redis hears nothing of it
+        self.before_take: Callable[[], None] = lambda: None  # what other workers do before a dispatcher starts a turn
 
     def take(self, thread_id: str, owner: str) -> str | None:
+        self.before_take()
         holder = self.threads.setdefault(thread_id, owner)
         return None if holder == owner else holder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from sqlalchemy import select
 
@@ -39,6 +40,28 @@ def check_always(store: Store, budgets: dict[str, int]) -> None:
     # A run that somebody has decided about goes on at once, whether there is budget or not.
     running = Counter(run.grp for run in runs if run.status == "running" and not run.suspended)
     assert all(count <= budgets[group] for group, count in running.items()), f"over budget: {running}"
+
+
+def check_places_are_handed_on(store: Store, budgets: Mapping[str, int], under_way: Counter[str]) -> None:
+    """At every moment at which no wake-up has been lost: no place is free while a turn is ready and no wake-up for its
+    group is under way. `under_way`: how many are, by group.
+    """
+    with store.read() as tx:
+        running = Counter(tx.execute(select(schema.runs.c.grp).where(schema.runs.c.status == "running")).scalars())
+        busy = select(schema.runs.c.thread_id).where(schema.runs.c.status != "done")
+        ready = Counter(
+            tx.execute(
+                select(schema.turns.c.grp).where(
+                    schema.turns.c.status == "queued",
+                    schema.turns.c.ready == 1,
+                    schema.turns.c.thread_id.not_in(busy),
+                )
+            ).scalars()
+        )
+    for group, count in ready.items():
+        free = budgets[group] - running[group]
+        stands = f"{group}: {free} places free, {count} turns ready, {under_way[group]} wake-ups under way"
+        assert under_way[group] or free <= 0, stands
 
 
 def _every_question_is_closed(store: Store) -> None:

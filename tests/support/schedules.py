@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store.tx import Store
-from support.invariants import check_all, check_always
+from support.invariants import check_all, check_always, check_places_are_handed_on
 from support.play import BUDGETS, NAMED, Play
 from support.world import World
 
@@ -36,6 +36,8 @@ ALWAYS = (
     st.tuples(st.just("cancel"), place),
 )
 
+LOSES = {"drop", "die", "die_in_tool"}  # a wake-up, that is
+
 
 def schedules_of(*more: st.SearchStrategy[Move], min_size: int) -> st.SearchStrategy[list[Move]]:
     """Of what always may happen and of these; what is made and named several times is the likelier."""
@@ -56,8 +58,12 @@ def carry_out(game: Play, schedule: Sequence[Move]) -> None:
     world = game.world
     world.budgets.update(BUDGETS)
     game.submit("a", Group.CHAT)
+    nothing_was_lost = True
     for name, *arguments in schedule:
         getattr(game, name)(*arguments)
         check_always(world.store, NAMED)
+        nothing_was_lost &= name not in LOSES
+        if nothing_was_lost:
+            check_places_are_handed_on(world.store, NAMED, world.wake_ups())
     world.recover(limit=300)
     check_all(world.store)

@@ -6,6 +6,7 @@ test may deliver them in any order, twice, or never, and let the process die at 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -262,6 +263,10 @@ class World:
             found = found.where(chosen.c.kind.not_in([note.value for note in NOTES]))
         with self.store.read() as tx:
             return [dict(row._mapping) for row in tx.execute(found.order_by(*chosen.primary_key.columns))]
+
+    def wake_ups(self) -> Counter[str]:
+        """How many are under way for each group. A run that its consumer moves on takes its own place again."""
+        return Counter(intent.group.value for intent in self.pending if isinstance(intent, Dispatch | StepOn))
 
     def row(self, table: str, **where: object) -> dict[str, object]:
         (row,) = self.rows(table, **where)

@@ -99,6 +99,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(length=20), nullable=False),
         sa.Column("budget", sa.Integer(), nullable=True),
         sa.Column("served", sa.String(length=200), nullable=True),
+        sa.Column("hand_on", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_groups")),
         sa.CheckConstraint("budget >= 0", name=op.f("ck_groups_budget_is_no_debt")),
     )

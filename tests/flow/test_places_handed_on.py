@@ -1,0 +1,191 @@
+"""A place of a group's budget that becomes free is handed on: no turn is ready beside it with no wake-up under way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import repeat
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.intents import CallModel, Dispatch
+from chordage.orchestrator.store import claim_places, schema
+from support.fakes import rounds_of, spoken
+from support.held_commit import HeldCommit
+from support.invariants import check_all, check_places_are_handed_on
+from support.schedules import LONG, fresh_world
+from support.world import World
+
+
+def check(world: World) -> None:
+    budgets = {group.value: of for group, of in world.budgets.items()}
+    check_places_are_handed_on(world.store, budgets, world.wake_ups())
+
+
+def run_dry_in_order(world: World) -> None:
+    """Every wake-up is delivered, in order; after each no place is free beside a turn that nobody was sent for."""
+    while world.pending:
+        world.deliver(world.pending.pop(0))
+        check(world)
+    assert world.unfinished() == []
+    check_all(world.store)
+
+
+def end_a_run(world: World) -> None:
+    """Another worker ends a run."""
+    call = next(intent for intent in world.pending if isinstance(intent, CallModel))
+    world.pending.remove(call)
+    world.deliver(call)
+
+
+@pytest.mark.parametrize("budget", [2, 4])
+def test_a_run_that_ends_while_a_dispatcher_sees_one_free_place_hands_its_own_on(world: World, budget: int) -> None:
+    world.budgets[Group.CHAT] = budget
+    world.models.script = lambda prompt: spoken("ok")
+    for _ in range(3 * budget):
+        world.submit(thread=None)
+    for _ in range(3 * budget):  # every wake-up that came with a turn has come and gone
+        world.deliver(world.pending.pop(0))
+    end_a_run(world)
+    wake_up = next(intent for intent in world.pending if isinstance(intent, Dispatch))
+    world.pending.remove(wake_up)
+
+    meanwhile = [lambda: end_a_run(world)]  # the dispatcher has seen one place, and has started nothing yet
+    world.locks.before_take = lambda: meanwhile.pop()() if meanwhile else None
+    world.deliver(wake_up)
+
+    check(world)
+    run_dry_in_order(world)
+
+
+def test_a_run_that_ends_before_the_mark_is_set_leaves_its_place_to_whoever_sets_it(world: World) -> None:
+    """A wake-up finds no place. Before it can say so, the runs that had the places end and send nobody."""
+    world.budgets[Group.CHAT] = 2
+    world.models.script = lambda prompt: spoken("ok")
+    for _ in range(5):
+        world.submit(thread=None)
+    for _ in range(2):
+        world.deliver(world.pending.pop(0))
+    first_in_vain = world.pending.pop(0)
+    world.pending = [intent for intent in world.pending if isinstance(intent, CallModel)]
+
+    before_a_write(world, [lambda: None, lambda: end_a_run(world), lambda: end_a_run(world)])
+    world.deliver(first_in_vain)
+
+    check(world)
+    assert Counter(row["status"] for row in world.rows("runs")) == {"done": 2, "running": 1}
+
+
+def before_a_write(world: World, meanwhile: Iterable[Callable[[], None]]) -> None:
+    """The first is done before the next transaction that writes is opened, and so on."""
+    opened, due = world.store.write, iter(meanwhile)
+
+    @contextmanager
+    def write() -> Iterator[object]:
+        next(due, lambda: None)()
+        with opened() as tx:
+            yield tx
+
+    world.store.write = write  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_a_run_whose_end_is_not_committed_yet_is_waited_for_by_whoever_finds_no_place(world: World) -> None:
+    world.budgets[Group.CHAT] = 1
+    world.models.script = lambda prompt: spoken("ok")
+    for _ in range(2):
+        world.submit(thread=None)
+    world.deliver(world.pending.pop(0))
+    in_vain = world.pending.pop(0)
+    held = HeldCommit(world)
+
+    def end() -> None:
+        held.of_this_thread()
+        end_a_run(world)
+
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(end)
+        assert held.reached.wait(10)  # it has read that nobody waits for its place
+        world.deliver(in_vain)
+        ending.result()
+
+    assert sorted(row["status"] for row in world.rows("runs")) == ["done", "running"]
+    run_dry_in_order(world)
+
+
+@pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_a_run_whose_row_is_not_let_go_keeps_no_wake_up_waiting_for_ever(world: World, monkeypatch) -> None:
+    """A process may stand still with its transaction open."""
+    world.budgets[Group.CHAT] = 1
+    for _ in range(2):
+        world.submit(thread=None)
+    world.deliver(world.pending.pop(0))
+
+    at_once = claim_places._WAIT.with_for_update(read=True, nowait=True)  # the error is that of a timeout
+    monkeypatch.setattr(claim_places, "_WAIT", at_once)
+    with world.store.write() as held:
+        held.execute(select(schema.runs.c.id).with_for_update())
+        following = world.deliver(world.pending.pop(0))
+
+    assert following == []
+    assert world.row("groups", name="chat")["hand_on"] == 1
+
+
+@pytest.mark.parametrize("lost_with", ["places free", "no place free"])
+def test_after_one_sweep_runs_that_end_send_for_turns_whose_wake_ups_were_lost(world: World, lost_with: str) -> None:
+    world.budgets[Group.CHAT] = 2
+    world.models.script = lambda prompt: spoken("ok")
+    for _ in range(7):
+        world.submit(thread=None)
+    if lost_with == "no place free":
+        for _ in range(2):
+            world.deliver(world.pending.pop(0))
+    world.pending = [intent for intent in world.pending if isinstance(intent, CallModel)]
+
+    world.sweep(seconds=6)
+    world.run_dry()
+
+    assert world.unfinished() == []
+
+
+moments = st.lists(st.one_of(st.none(), st.integers(0, 40)), max_size=80)
+
+
+def play(world: World, budget: int, turns: int, rounds: int, moments: list[int | None]) -> None:
+    """Wake-ups are delivered in order, and none is lost. Before one takes the lock of a thread or opens a transaction
+    that writes, other workers may carry out others.
+    """
+    world.budgets[Group.CHAT] = budget
+    world.models.script = rounds_of(1, rounds=rounds)
+    due = iter(moments)
+    depth = 0
+
+    def others() -> None:
+        nonlocal depth
+        at = next(due, None)
+        if at is None or not world.pending or depth == 3:
+            return
+        depth += 1
+        world.deliver(world.pending.pop(at % len(world.pending)))
+        depth -= 1
+
+    world.locks.before_take = others
+    before_a_write(world, repeat(others))
+    for number in range(turns):
+        world.submit(thread=None, tenant="ab"[number % 2])
+    run_dry_in_order(world)
+
+
+@settings(LONG, max_examples=100)
+@given(budget=st.sampled_from([1, 2, 4]), turns=st.integers(3, 12), rounds=st.integers(0, 1), moments=moments)
+def test_no_place_is_left_free_however_starts_and_ends_meet(
+    migrated_database_url, budget: int, turns: int, rounds: int, moments: list[int | None]
+) -> None:
+    with fresh_world(migrated_database_url("sqlite")) as world:
+        play(world, budget, turns, rounds, moments)
