@@ -84,7 +84,7 @@ class Tool:
             ) from error
         return ToolSpec(
             name=self.name,
-            description=docstring.read(self.function.__doc__).summary,
+            description=docstring.read(self.function.__doc__).description,
             schema=schema,
             effect=self.options.effect,
             timeout=self.options.timeout,

@@ -158,13 +158,12 @@ def test_a_default_that_json_lacks_is_kept_silently(bench):
     assert bench.call(look).content == "true"
 
 
-def test_google_descriptions_reach_the_parameters(bench):
-    @tool
-    def search(query: str, limit: int = 5) -> str:
-        """Search the archive
+STYLES = {
+    "google": """
+        Search the archive
         for a text.
 
-        More that the model need not know.
+        Old entries are left out.
 
         Args:
             query: what to look for,
@@ -172,30 +171,86 @@ def test_google_descriptions_reach_the_parameters(bench):
             limit (int, optional): how many
 
         Returns:
-            str: nothing of interest
-        """
+            The entries, newest first.
+
+        Raises:
+            KeyError: the archive is closed
+        """,
+    "numpy": """
+        Search the archive
+        for a text.
+
+        Old entries are left out.
+
+        Parameters
+        ----------
+        query : str
+            what to look for,
+            in any language: even Latin
+        limit : int, optional
+            how many
+
+        Returns
+        -------
+        list
+            The entries, newest first.
+
+        Raises
+        ------
+        KeyError
+            the archive is closed
+        """,
+    "rest": """
+        Search the archive
+        for a text.
+
+        Old entries are left out.
+
+        :param query: what to look for,
+            in any language: even Latin
+        :param int limit: how many
+        :returns: The entries, newest first.
+        :raises KeyError: the archive is closed
+        """,
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_docstring_of_any_style_reaches_the_model_whole(bench, style):
+    def search(query: str, limit: int = 5) -> str:
         return query
 
-    assert bench.spec(search).description == "Search the archive for a text."
+    search.__doc__ = STYLES[style]
+    search = tool(search)
+
+    described = bench.spec(search).description
+    assert described.startswith("Search the archive\nfor a text.\n\nOld entries are left out.\n")
+    assert "The entries, newest first." in described
     assert properties(bench, search)["query"]["description"] == "what to look for, in any language: even Latin"
     assert properties(bench, search)["limit"]["description"] == "how many"
-    assert "Returns" not in str(bench.spec(search).schema)
 
 
-def test_rest_descriptions_reach_the_parameters():
-    read = docstring.read("""
-    Search.
-    :param query: what to look for,
-        in any language
-    :param int limit: how many
-    :returns: nothing of interest
+@pytest.mark.parametrize("style", STYLES)
+def test_parameters_and_exceptions_leave_the_description(style):
+    described = docstring.read(STYLES[style]).description
 
-    Not part of it.
-    """)
-    assert read.summary == "Search."
-    assert read.parameters == {"query": "what to look for, in any language", "limit": "how many"}
+    assert "Latin" not in described
+    assert "archive is closed" not in described
+
+
+@pytest.mark.parametrize(
+    "odd", [": :raises`:raises:raises:raises---xExample: ::", ": :returns \n    \nParameters\n-----\n:"]
+)
+def test_a_docstring_that_cannot_be_parsed_is_the_description(odd):
+    assert docstring.read(odd).description == odd.strip()
 
 
 def test_a_function_without_docstring_has_no_description():
     assert docstring.read(None) == docstring.Described()
-    assert docstring.read("Args:\n    query: text").summary == ""
+    assert (
+        docstring.read("""
+        Args:
+            query: text
+        """).description
+        == ""
+    )
