@@ -7,6 +7,7 @@ what is due and rescue sends it again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import assert_never
 
 import structlog
@@ -46,7 +47,7 @@ class Courier:
         if not intents:
             return
         try:
-            with self._app.producer_or_acquire() as producer, producer.batch():
+            with self._app.producer_or_acquire() as producer, _batch(producer):
                 Courier(self._app, producer).send(intents)
         except SEND_ERRORS as error:
             log.warning("wake-ups not sent; rescue will send them", intents=len(intents), error=str(error))
@@ -91,7 +92,7 @@ class Courier:
 
     def _fan_out(self, intent: CallTools) -> None:
         """One chord a round, its headers published by one producer in one round trip."""
-        with self._app.producer_or_acquire(self._producer) as producer, producer.batch():
+        with self._app.producer_or_acquire(self._producer) as producer, _batch(producer):
             rounds.send(self._app, producer, intent, limit=self._limit)
 
     @property
@@ -99,3 +100,8 @@ class Courier:
         limit = self._app.tasks[names.CALL_TOOLS].time_limit
         assert limit is not None
         return limit
+
+
+def _batch(producer: Producer) -> AbstractContextManager[object]:
+    """Publish in one trip. Kombu before 5.7 cannot: there each message is published at once."""
+    return producer.batch() if hasattr(producer, "batch") else nullcontext()

@@ -13,17 +13,17 @@ from chordage.orchestrator.core.groups import ALL_QUEUES
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks import tools, turns
 from chordage.tasks.base import StageTask
-from chordage.workers import celery_fixes, hooks, results
+from chordage.workers import hooks, results, transport
 from chordage.workers.bootstrap import redis_from, runtime_from
 
 
-def make_app(settings: Settings) -> Celery:
+def make_app(settings: Settings, *, own_transport: bool = True) -> Celery:
+    """`own_transport`: off for Flower, whose page of the broker knows Redis only by kombu's own name for it."""
     redis_from(settings).close()  # says what to do when no Redis is set, where Celery would silently look for RabbitMQ
-    celery_fixes.survive_reconnect()
-    celery_fixes.reuse_clients()
-    celery_fixes.note_without_waiting()
     app = Celery("chordage", set_as_current=False, fixups=[])  # a fixup could make it the default
     app.conf.update(celery_settings(settings, ALL_QUEUES), result_backend=f"{results.PATH}+{settings.redis}")
+    if own_transport:
+        app.conf.broker_transport = transport.name()
     _ = app.amqp.producer_pool  # made now: two threads that made it at once would lose its slots to each other
 
     @cache

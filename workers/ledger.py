@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import redis
 import structlog
 from redis import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -16,6 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 log = structlog.get_logger()
 
 Command = tuple[Any, ...]
+_FOR_A_COMMAND = () if redis.VERSION >= (5, 3) else ("_",)  # which redis-py before 5.3 asks for, and never reads
 UNANSWERED = 64  # commands that may wait for their answers
 
 
@@ -71,8 +73,8 @@ class Ledger:
     def _connect(self) -> None:
         if self._connection is None:
             self._of = self._pool()
-            self._connection = self._of.get_connection()
-        elif not self._connection.is_connected:
+            self._connection = self._of.get_connection(*_FOR_A_COMMAND)
+        elif not _is_connected(self._connection):
             raise RedisConnectionError("its pool was closed")
         elif not self._sent and self._connection.can_read():
             raise RedisConnectionError("it was closed at the other end")
@@ -90,3 +92,8 @@ class Ledger:
         if connection is not None and of is not None:
             connection.disconnect()
             of.release(connection)
+
+
+def _is_connected(connection: Any) -> bool:
+    known = getattr(connection, "is_connected", None)
+    return connection._sock is not None if known is None else known  # noqa: SLF001 - redis-py before 5.3 has no other

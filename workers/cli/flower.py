@@ -22,4 +22,4 @@ def flower(port: int, address: str, options: tuple[str, ...]) -> None:
     from chordage.workers.bootstrap import check_redis
 
     check_redis(settings)
-    make_app(settings).start(["flower", f"--port={port}", f"--address={address}", *options])
+    make_app(settings, own_transport=False).start(["flower", f"--port={port}", f"--address={address}", *options])

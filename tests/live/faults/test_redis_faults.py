@@ -78,7 +78,7 @@ def test_nothing_is_lost_or_doubled(fault, backend, appendonly, make_rig, migrat
 
 
 def test_a_worker_with_work_in_hand_and_free_slots_survives_the_loss_of_redis(make_rig, migrated_database_url):
-    """Celery 5.7.0 ends here without the cure in workers/celery_fixes.py."""
+    """Celery ends here without `_connparams` of workers/transport.py."""
     rig = make_rig(migrated_database_url("sqlite"))
     worker = rig.worker("all", "--role", "all", "--concurrency", "4")
     rig.ready()

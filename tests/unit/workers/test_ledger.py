@@ -139,7 +139,7 @@ def test_so_does_whoever_is_interrupted_while_it_sends_again(pool, redis, monkey
     away = ConnectionPool(port=1, socket_connect_timeout=1)
     pools = iter([away, pool, pool])
     ledger = Ledger(lambda: next(pools))
-    second = pool.get_connection()
+    second = pool.get_connection(*ledgers._FOR_A_COMMAND)
     pool.release(second)
     with monkeypatch.context() as patch:
         patch.setattr(second, "send_packed_command", interrupt)

@@ -1,29 +1,29 @@
-"""What a worker notes in Redis of the messages it holds, so that none is lost with it: see workers/celery_fixes.py."""
+"""What a worker records in Redis of the messages it holds, so that none is lost with it: see workers/transport.py."""
 
 from __future__ import annotations
 
 import pytest
+from celery import Celery
 from kombu import Connection, Queue
-from kombu.transport import redis as transport
+from kombu.transport import redis as stock
+from kombu.utils.json import dumps
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from chordage.workers import celery_fixes
+from chordage.config.settings import Settings
+from chordage.workers import transport
+from chordage.workers.app import make_app
 
-pytestmark = pytest.mark.redis
-
+OWN = "chordage.workers.transport:Transport"
 PREFIX = "ours:"
 
 
-@pytest.fixture(autouse=True)
-def patched(monkeypatch):
-    for name in ("__init__", "append", "ack", "reject", "restore_unacked", "restore_by_tag"):
-        monkeypatch.setattr(transport.QoS, name, getattr(transport.QoS, name))
-    celery_fixes.note_without_waiting()
-    celery_fixes.note_without_waiting()  # a second app changes nothing
+def connect(redis_url, **options):
+    return Connection(redis_url, transport=OWN, transport_options={"global_keyprefix": PREFIX, **options})
 
 
 @pytest.fixture
 def broker(redis_url):
-    with Connection(redis_url, transport_options={"global_keyprefix": PREFIX}) as connection:
+    with connect(redis_url) as connection:
         yield connection
 
 
@@ -50,6 +50,7 @@ def waiting(redis):
     return redis.llen(f"{PREFIX}work")
 
 
+@pytest.mark.redis
 def test_a_message_in_hand_is_noted_until_it_is_acknowledged(broker, redis):
     send(broker, "a", "b")
     first, second = taken(broker, 2)
@@ -63,6 +64,7 @@ def test_a_message_in_hand_is_noted_until_it_is_acknowledged(broker, redis):
     assert waiting(redis) == 0
 
 
+@pytest.mark.redis
 def test_one_that_is_put_back_waits_again_and_is_noted_no_more(broker, redis):
     send(broker, "a", "b")
     (message,) = taken(broker)
@@ -74,6 +76,7 @@ def test_one_that_is_put_back_waits_again_and_is_noted_no_more(broker, redis):
     assert again.delivery_info["redelivered"]
 
 
+@pytest.mark.redis
 def test_one_that_is_refused_is_gone(broker, redis):
     send(broker, "a")
     (message,) = taken(broker)
@@ -83,6 +86,7 @@ def test_one_that_is_refused_is_gone(broker, redis):
     assert (waiting(redis), noted(redis)) == (0, (0, 0))
 
 
+@pytest.mark.redis
 def test_what_is_in_hand_when_a_channel_closes_waits_in_its_queue_again(broker, redis):
     send(broker, "a", "b", "c")
     done, *_ = taken(broker, 3)
@@ -92,9 +96,9 @@ def test_what_is_in_hand_when_a_channel_closes_waits_in_its_queue_again(broker, 
     assert (waiting(redis), noted(redis)) == (2, (0, 0))
 
 
+@pytest.mark.redis
 def test_what_a_dead_worker_held_is_found_by_its_note(redis_url, redis):
-    options = {"global_keyprefix": PREFIX, "visibility_timeout": 0, "unacked_restore_interval": 1}
-    dead, other = (Connection(redis_url, transport_options=options) for _ in range(2))
+    dead, other = (connect(redis_url, visibility_timeout=0, unacked_restore_interval=1) for _ in range(2))
     with dead, other:
         send(dead, "a")
         (message,) = taken(dead)
@@ -105,6 +109,7 @@ def test_what_a_dead_worker_held_is_found_by_its_note(redis_url, redis):
         message.channel.qos._delivered.clear()  # it is dead: it puts nothing back
 
 
+@pytest.mark.redis
 def test_notes_go_on_when_the_connections_of_a_channel_are_made_anew(broker, redis):
     send(broker, "a", "b")
     (first,) = taken(broker)
@@ -119,6 +124,7 @@ def test_notes_go_on_when_the_connections_of_a_channel_are_made_anew(broker, red
     assert noted(redis) == (0, 0)
 
 
+@pytest.mark.redis
 def test_a_note_that_was_under_way_when_the_connections_were_closed_is_made_before_it_is_looked_for(broker, redis):
     """A channel that closes hangs up first, and then puts back what it holds."""
     send(broker, "a")
@@ -126,9 +132,55 @@ def test_a_note_that_was_under_way_when_the_connections_were_closed_is_made_befo
     settled(message)
     redis.delete(f"{PREFIX}unacked", f"{PREFIX}unacked_index")  # as if it had never come
     index, unacked = f"{PREFIX}unacked_index", f"{PREFIX}unacked"
-    qos, held = message.channel.qos, transport.dumps([message._raw, "", "work"])
+    qos, held = message.channel.qos, dumps([message._raw, "", "work"])
     qos.ledger.write(("ZADD", index, 1, message.delivery_tag), ("HSET", unacked, message.delivery_tag, held))
     qos.ledger._connection.disconnect()
     broker.default_channel.close()
 
     assert (waiting(redis), noted(redis)) == (1, (0, 0))
+
+
+def test_our_processes_use_the_transport_and_kombu_stays_as_it_is():
+    before = dict(vars(stock.QoS)), dict(vars(stock.Channel))
+    app = make_app(Settings(redis_url="redis://127.0.0.1:1/0"))
+
+    assert app.connection_for_write().transport_cls == OWN
+    assert Celery("theirs", broker="redis://127.0.0.1:1/0").connection_for_write().transport_cls == "redis"
+    assert (dict(vars(stock.QoS)), dict(vars(stock.Channel))) == before
+
+
+def test_flower_is_given_an_address_that_it_knows():
+    app = make_app(Settings(redis_url="redis://127.0.0.1:1/0"), own_transport=False)
+
+    assert app.connection_for_write().as_uri().startswith("redis://")
+
+
+def test_the_installed_kombu_records_messages_as_we_do():
+    assert transport.records_match(stock.QoS)
+
+
+class OtherKey(stock.QoS):
+    def append(self, message, delivery_tag):
+        with self.pipe_or_acquire() as pipe:
+            pipe.zadd("another", {delivery_tag: 1}).execute()
+
+
+class OtherSignature(stock.QoS):
+    def ack(self, delivery_tag, multiple):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("kombu", [OtherKey, OtherSignature])
+def test_a_kombu_that_records_messages_in_another_way_is_used_as_it_is(monkeypatch, kombu):
+    monkeypatch.setattr(transport, "StockQoS", kombu)
+
+    assert transport.name() == "chordage.workers.transport:StockRecordsTransport"
+    assert transport.StockRecordsTransport.Channel.QoS is stock.QoS
+
+
+def test_a_channel_that_lost_its_connection_says_so_and_not_by_an_attribute_error():
+    channel = transport.Channel.__new__(transport.Channel)
+    channel.connection = None
+
+    with pytest.raises(RedisConnectionError, match="channel already closed"):
+        channel._connparams()
