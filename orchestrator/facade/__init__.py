@@ -21,8 +21,9 @@ from chordage.orchestrator.core.errors import (
 from chordage.orchestrator.gateways.tools import Context, OnExpiry, ResumeMode, Suspend, tool
 
 if TYPE_CHECKING:
+    from chordage.workers.client import client
+
     __version__: str
-    client: Any  # as chordage.workers.client has it
 
 __all__ = [
     "ChordageError",

@@ -12,7 +12,7 @@ import pytest
 
 from support.repository import ROOT, lint_imports, project
 
-COPIED = ("orchestrator", "tasks", "workers", "config", "tests/typing")
+COPIED = ("orchestrator", "tasks", "workers", "config", ".import")
 
 # The contract, then what is added to which modules.
 BREAKS = {

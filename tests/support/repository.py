@@ -29,7 +29,7 @@ def check_with(module: str, *arguments: str) -> None:
 def lint_imports(root: Path = ROOT, *arguments: str) -> subprocess.CompletedProcess[str]:
     """import-linter on the link tree of `root`, which shows it the packages under the names they are installed as."""
     program = str(Path(sysconfig.get_path("scripts"), "lint-imports"))
-    return _run([program, "--no-logo", "--no-cache", *arguments], root, PYTHONPATH=str(root / "tests" / "typing"))
+    return _run([program, "--no-logo", "--no-cache", *arguments], root, PYTHONPATH=str(root / ".import"))
 
 
 def _run(argv: list[str], root: Path, **env: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,1 @@
+../../orchestrator/facade/__init__.py

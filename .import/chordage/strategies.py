@@ -1,0 +1,1 @@
+../../orchestrator/facade/strategies.py

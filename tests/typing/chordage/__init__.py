@@ -1,1 +1,0 @@
-../../../orchestrator/facade/__init__.py

@@ -1,1 +1,0 @@
-../../../orchestrator/facade/strategies.py
