@@ -11,6 +11,7 @@ import pytest
 from celery import _state
 
 HERE = Path(__file__).parent
+NEED_MCP = ("unit/gateways/mcp", "unit/cli/test_mcp.py", "flow/test_mcp_servers.py", "live/faults/test_mcp_live.py")
 sys.path.append(str(HERE))
 
 pytest_plugins = ("support.skips", "support.network", "support.postgres", "support.valkey", "support.databases")
@@ -34,3 +35,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE / "live"):
             item.add_marker(pytest.mark.xdist_group("live"))
+        if any(item.path.is_relative_to(HERE / path) for path in NEED_MCP):
+            item.add_marker(pytest.mark.mcp)

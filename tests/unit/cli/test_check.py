@@ -83,11 +83,17 @@ def run(*options: str):
         "tools: agent.toml:8: tools: agent 'ada': tool 'slow' may take 2000 s",
         "raised ModuleNotFoundError: No module named 'not_there_at_all'",
         "tools: agent.toml:10: tools: 'nowhere:search': there is no module nowhere",
-        "MCP: agent.toml:14: mcp.github.command: there is no program 'no-such-program'",
+        pytest.param(
+            "MCP: agent.toml:14: mcp.github.command: there is no program 'no-such-program'",
+            marks=pytest.mark.mcp,
+        ),
         "models: agent.toml:2: model: model provider 'openai' needs an API key: set OPENAI_API_KEY",
         "models: agent.toml:4: fallbacks: agent 'ada': model 'nobody:x': there is no provider 'nobody'",
         "models: agent.toml:5: fallbacks: ",
-        "MCP: agent.toml:17: mcp.search.token_env: variable SEARCH_TOKEN is not set",
+        pytest.param(
+            "MCP: agent.toml:17: mcp.search.token_env: variable SEARCH_TOKEN is not set",
+            marks=pytest.mark.mcp,
+        ),
     ],
 )
 def test_all_that_is_wrong_is_told_at_once_with_its_place(broken, told):

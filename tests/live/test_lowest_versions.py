@@ -1,0 +1,71 @@
+"""The lowest versions that pyproject.toml allows: the quick tests, and a fleet, in an environment of their own.
+
+Left out: tests that need the package mcp, which wants a newer pydantic than the rest, and the flow tests on PostgreSQL,
+whose statements the store tests run there as well.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import venv
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from support.repository import ROOT
+from support.versions import EXTRAS, lowest
+
+pytestmark = pytest.mark.slow
+WITHOUT_MCP = tuple(extra for extra in EXTRAS if extra != "mcp")
+
+
+@pytest.fixture(scope="module")
+def lowest_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lowest")
+    constraints = folder / "lowest.txt"
+    constraints.write_text("".join(f"{name}=={number}\n" for name, number in lowest(WITHOUT_MCP).items()))
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    run(python, "-m", "pip", "install", "-q", "-e", f"{ROOT}[test,otel]", "-c", str(constraints))
+    return python
+
+
+def run(python: Path, *arguments: str, cwd: Path = ROOT) -> str:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CHORDAGE_"))}
+    done = subprocess.run(
+        [python, *arguments], cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=1500
+    )
+    if done.returncode:
+        pytest.fail(f"{' '.join(arguments)}\n{done.stdout[-20_000:]}{done.stderr[-5_000:]}", pytrace=False)
+    return done.stdout
+
+
+def test_the_environment_has_the_lowest_versions(lowest_python):
+    wanted = lowest(WITHOUT_MCP)
+    show = f"from importlib.metadata import version\nfor name in {sorted(wanted)}: print(name, version(name))"
+    installed = dict(line.split() for line in run(lowest_python, "-c", show).splitlines())
+
+    assert {name: Version(installed[name]) for name in wanted} == {name: Version(wanted[name]) for name in wanted}
+    assert installed["celery"] != version("celery"), "both environments test the same version"
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        ("tests/unit", "-m", "not mcp"),
+        ("tests/store",),
+        ("tests/flow", "-m", "not mcp", "-k", "not postgres"),
+    ],
+    ids=lambda tests: tests[0].removeprefix("tests/"),
+)  # fmt: skip
+def test_quick_tests_pass_at_the_lowest_versions(lowest_python, tests):
+    run(lowest_python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+
+
+def test_a_fleet_works_at_the_lowest_versions(lowest_python, tmp_path):
+    shown = run(lowest_python, "-m", "chordage.workers.cli", "demo", cwd=tmp_path)
+
+    assert "━" in shown
