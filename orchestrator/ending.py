@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chordage.orchestrator import children, phasing, resting
-from chordage.orchestrator.core.errors import Unavailable, UserError
+from chordage.orchestrator.core.errors import BrokenAgent, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Intent
 from chordage.orchestrator.core.kinship import Kin
@@ -24,7 +24,7 @@ from chordage.orchestrator.store import claims, journal, outbox, suspensions
 from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.tx import Tx
 
-PATIENCE = 3  # how often a run whose agent cannot be loaded is tried again
+PATIENCE = 3  # how often a run whose agent is not there is tried again
 
 
 def end_here(rt: Runtime, at: Position, ending: Ending, *, attempts: Sequence[Attempt] = ()) -> list[Intent]:
@@ -74,10 +74,10 @@ def end_run(tx: Tx, rt: Runtime, run: Run, ending: Ending, *, content: str) -> l
 
 
 def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Intent]:
-    """An agent that cannot be loaded may be in the middle of an edit, or of a deploy: rescue tries again a few
-    times.
+    """An agent whose files are broken is waited for: rescue tries again until they are repaired, or the turn is
+    cancelled. One that is gone, or a server of it that is away, is tried again a few times.
     """
-    if at.run.resends >= PATIENCE and not isinstance(error, Unavailable):
+    if at.run.resends >= PATIENCE and not isinstance(error, Unavailable | BrokenAgent):
         return end_here(rt, at, failed("agent", str(error)))
     raise error
 

@@ -16,6 +16,7 @@ import structlog
 from celery import Task
 
 from chordage.orchestrator import stages
+from chordage.orchestrator.core.errors import BrokenAgent
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, CallModel, CommitRound, Intent, StepOn
 from chordage.orchestrator.runtime import Runtime
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic for the type checker only
     abstract = True
+    max_retries = None  # what is sent again after a pause is sent until it can be stored
+    throws = (BrokenAgent,)  # logged where it is met, in one line; the work for it waits
     build_runtime: Callable[[], Runtime]
 
     @property

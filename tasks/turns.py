@@ -7,30 +7,50 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+import structlog
 from celery import Celery
 from celery.exceptions import Reject
 
 from chordage.orchestrator import stages, views
-from chordage.orchestrator.core.errors import Unavailable, UserError
+from chordage.orchestrator.core.errors import RoomError, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.tasks import names
 from chordage.tasks.base import StageTask
 from chordage.tasks.request import decisions_from, request_from, verb_from
 
+log = structlog.get_logger()
+
 T = TypeVar("T")
 
 SOURCE = "celery"
 PAUSE = 1.0  # seconds between two tries to store a message while the database is away
+LONGEST_PAUSE = 15.0  # ... and at most while its agent is broken
 
 
-def _stored(store: Callable[[], T]) -> T:
-    """Nobody else has this message: it stays in the queue until it can be stored."""
+def _stored(task: StageTask, store: Callable[[], T]) -> T:
+    """Nobody else has this message: it stays in the queue until it can be stored.
+
+    While the database is away nothing can be stored, and the message goes back at once. One for a broken agent comes
+    again later, so that it keeps no other from being stored.
+    """
     try:
         return store()
     except Unavailable as error:
         time.sleep(PAUSE)
         raise Reject(str(error), requeue=True) from error
+    except RoomError as error:
+        log.warning("a message waits for a broken agent", message=task.request.id, fault=str(error))
+        raise _again(task, error) from error
+
+
+def _again(task: StageTask, error: RoomError) -> Exception:
+    """The same message once more, after a pause."""
+    pause = min(PAUSE * 2.0 ** min(task.request.retries, 8), LONGEST_PAUSE)
+    try:
+        return task.retry(exc=error, countdown=pause, throw=False)
+    except Reject as refused:  # Redis is away, and Celery would drop the message
+        return Reject(str(refused), requeue=True)
 
 
 def register(app: Celery, base: type[StageTask]) -> None:
@@ -41,7 +61,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         if fields.get("dedupe_key") is None:
             fields["dedupe_key"] = self.request.id
         request = request_from(fields, source=SOURCE)
-        admitted, intents = _stored(lambda: stages.admit(self.runtime, request))
+        admitted, intents = _stored(self, lambda: stages.admit(self.runtime, request))
         self.courier.send(intents)
         return admitted.turn_id
 
@@ -51,7 +71,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         redelivered message finds those that are there.
         """
         requests = decisions_from(decisions)
-        decided, intents = _stored(lambda: stages.decide(self.runtime, requests, source=SOURCE))
+        decided, intents = _stored(self, lambda: stages.decide(self.runtime, requests, source=SOURCE))
         self.courier.send(intents)
         return [one.decision_id for one in decided]
 
@@ -61,7 +81,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         if fields.get("key") is None:
             fields["key"] = self.request.id
         request = verb_from(fields)
-        stepping, intents = _stored(lambda: stages.step(self.runtime, request))
+        stepping, intents = _stored(self, lambda: stages.step(self.runtime, request))
         self.courier.send(intents)
         return asdict(stepping)
 
@@ -81,7 +101,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
     @app.task(name=names.COMPACT, base=base, bind=True, shared=False)
     def compact(self: StageTask, thread: str) -> None:
         """Before its next model call, the older part of what was said on the thread gives way to a summary."""
-        _stored(lambda: stages.ask_to_compact(self.runtime, thread))
+        _stored(self, lambda: stages.ask_to_compact(self.runtime, thread))
 
     @app.task(name=names.DISPATCH, base=base, bind=True, shared=False)
     def dispatch(self: StageTask, group: str, turn: str | None = None, thread: str | None = None) -> None:

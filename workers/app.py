@@ -28,7 +28,7 @@ def make_app(settings: Settings, *, own_transport: bool = True) -> Celery:
 
     @cache
     def of_process(_pid: int) -> Runtime:
-        return runtime_from(settings)
+        return runtime_from(settings, carries_out=True)
 
     def build_runtime() -> Runtime:
         """One for each process: what a parent holds, its children must not."""

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
-from chordage.orchestrator.core.agent import ToolSpec
+from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.bus import BusRules
 from chordage.orchestrator.core.delivering import DeliveryRules
 from chordage.orchestrator.core.errors import ConfigError, RoomError, Unavailable
@@ -23,7 +23,7 @@ from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secret_of
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp import McpServer
-from chordage.orchestrator.gateways.models import ModelCatalog, providers_from_tables
+from chordage.orchestrator.gateways.models import ModelCatalog, TableProviders
 from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks, NoQueues
 from chordage.orchestrator.gateways.ports import Events, Locks, Queues
 from chordage.orchestrator.gateways.redis_bus import RedisBus
@@ -31,6 +31,7 @@ from chordage.orchestrator.gateways.redis_events import RedisEvents
 from chordage.orchestrator.gateways.redis_locks import RedisLocks
 from chordage.orchestrator.gateways.redis_queues import RedisQueues
 from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room_copies import Copies
 from chordage.orchestrator.gateways.tools.addresses import Guard
 from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.loading import Crews
@@ -39,9 +40,17 @@ from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
 from chordage.orchestrator.strategies.loading import names as strategies
 
+COPIES = "agents"  # in the state folder: agent files as they could last be read
 
-def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
-    room = room_from(settings)
+
+def runtime_from(
+    settings: Settings, *, with_redis: bool = True, serves: bool = False, carries_out: bool = False
+) -> Runtime:
+    """`serves`: the process lives long, and an agent outlasts a broken file. `carries_out`: it also runs turns."""
+    room = room_from(settings, copies=Copies(settings.state_path / COPIES) if serves or carries_out else None)
+    models = models_of(room)
+    if carries_out:
+        room.require(lambda agent: check_agent(room, models, agent, time_limit=settings.tool_time_limit))
     locks, events, queues = _redis_ports(settings) if with_redis else (NoLocks(), NoEvents(), NoQueues())
     bus_rules = BusRules(
         keep=settings.bus_keep, keep_of_run=settings.bus_keep_of_run, keep_seconds=settings.bus_keep_seconds
@@ -49,7 +58,7 @@ def runtime_from(settings: Settings, *, with_redis: bool = True) -> Runtime:
     return Runtime(
         store=Store(settings.database, pool_size=settings.pool_size, hold=settings.lease / 2),
         agents=room,
-        models=models_of(room),
+        models=models,
         tools=room.toolbox,
         locks=locks,
         events=events,
@@ -95,12 +104,13 @@ def queue_bounds_from(settings: Settings) -> dict[Group, QueueBound]:
     }
 
 
-def room_from(settings: Settings) -> Room:
+def room_from(settings: Settings, *, copies: Copies | None = None) -> Room:
     return Room(
         settings.room_path,
         environ=config.environment(),
         strategies=strategies(),
         around_tools=settings.around_tools,
+        copies=copies,
     )
 
 
@@ -109,7 +119,7 @@ def channels_from(settings: Settings) -> RoomChannels:
 
 
 def models_of(room: Room) -> ModelCatalog:
-    providers = providers_from_tables(room.providers(), room.path / "agent.toml")
+    providers = TableProviders(room.providers, room.path / "agent.toml")
     return ModelCatalog(providers, environ=config.environment(), scripts=room.path)
 
 
@@ -164,22 +174,16 @@ def check_redis(settings: Settings) -> None:
         client.close()
 
 
-def check_room(room: Room, *, time_limit: int) -> None:
-    """Every agent of the room can be loaded, its models can be called and its MCP servers be reached as far as one can
-    tell without trying, and none of its tools may take longer than a worker lets a call run.
+def check_agent(room: Room, models: ModelCatalog, agent: AgentSpec, *, time_limit: int) -> None:
+    """The agent's tools can be loaded, its models can be called and its MCP servers be reached as far as one can tell
+    without trying, and none of its tools may take longer than a worker lets a call run. Raises UserError.
     """
-    catalog = models_of(room)
-    room.check_around()
-    for fault in room.faults:
-        raise fault
-    for name in room.names():
-        agent = room.get(name)
-        for tool in room.check_tools(agent):
-            check_time(name, tool, time_limit)
-        for server in room.servers_of(agent):
-            check_server_time(server, time_limit)
-        room.output_of(agent)
-        catalog.check(agent)
+    for tool in room.check_tools(agent):
+        check_time(agent.name, tool, time_limit)
+    for server in room.servers_of(agent):
+        check_server_time(server, time_limit)
+    room.output_of(agent)
+    models.check(agent)
 
 
 def check_time(agent: str, tool: ToolSpec, limit: int) -> None:

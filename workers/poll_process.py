@@ -31,7 +31,7 @@ LOOK = 1.0  # seconds between two looks at the file
 def run(settings: Settings) -> None:
     """Until it is told to end. Raises ConfigError where there is no channels.toml. It is read again when it changes."""
     team_app.make_current(settings)
-    rt, courier, ended = runtime_from(settings), Courier(make_app(settings)), _told_to_end()
+    rt, courier, ended = runtime_from(settings, serves=True), Courier(make_app(settings)), _told_to_end()
     file = settings.room_path / FILE
     while not ended.is_set():
         stamp = _stamp(file)

@@ -15,7 +15,9 @@ from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.core.suspending import DecisionRequest
+from chordage.orchestrator.gateways.room import Room
 from chordage.orchestrator.loops.server import SOURCE, make_server
+from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages import Admitted
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.views import TurnView
@@ -42,7 +44,7 @@ def make_app() -> FastAPI:
 
 def wired(settings: Settings) -> FastAPI:
     team_app.make_current(settings)
-    rt = runtime_from(settings)
+    rt = runtime_from(settings, serves=True)
     courier = Courier(make_celery(settings))
     bell = bell_for(settings)
 
@@ -59,6 +61,7 @@ def wired(settings: Settings) -> FastAPI:
         return decide(rt, courier, requests, source=SOURCE)
 
     return make_server(
+        faults=partial(_faults, rt),
         hooks=hooks_of(settings, accept_together(rt, courier)) if "hook" in settings.loops else None,
         accept=take,
         turn=turn,
@@ -69,3 +72,8 @@ def wired(settings: Settings) -> FastAPI:
         bounds=rt.bounds,
         version=version("chordage"),
     )
+
+
+def _faults(rt: Runtime) -> list[str]:
+    assert isinstance(rt.agents, Room)
+    return [str(fault) for fault in rt.agents.faults]

@@ -9,6 +9,7 @@ ChordageError
 │   ├── Conflict             the thing is not in a state that allows this
 │   │   └── StepRefused      a stepped run does not take this verb now; says why in a code, and at which revision
 │   ├── RoomError            agent.toml or a tool import is broken
+│   │   └── BrokenAgent      this agent cannot be used until its file or its Python is repaired; work for it waits
 │   ├── ConfigError          a setting is missing or wrong
 │   ├── QueueFull            a group takes no more for now; says after how many seconds to try again
 │   ├── Undeliverable        a channel refuses a reply for good: trying again would not help
@@ -88,6 +89,10 @@ class StepRefused(Conflict):
 
 class RoomError(UserError):
     """A file of the room is broken."""
+
+
+class BrokenAgent(RoomError):
+    """An agent cannot be used until its file, or the Python that it names, is repaired."""
 
 
 class ConfigError(UserError):

@@ -1,36 +1,54 @@
 """The room: a folder with agent.toml, agents/*.toml and the Python files with their tools.
 
-Definitions are read again when a file changes; one broken file is a fault of its own and stops no other agent. The
-room's Python is imported, and its MCP servers are connected to, when an agent's tools are first asked for.
+Definitions are read again when a file changes. One broken file is a fault of its own and stops no other agent; its own
+agent is served with its last good version until it is repaired. The room's Python is imported, and its MCP servers are
+connected to, when an agent's tools are first asked for. A process that carries out turns sets `require`: there a
+version is good only if all that it names can be used.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+import structlog
 
 from chordage.orchestrator.core import sub_agents
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
-from chordage.orchestrator.core.errors import RoomError, UnknownAgent, UserError
+from chordage.orchestrator.core.errors import BrokenAgent, RoomError, UnknownAgent, UserError
 from chordage.orchestrator.gateways import room_lines, room_output, room_tools
 from chordage.orchestrator.gateways.mcp import McpServer, Servers
 from chordage.orchestrator.gateways.ports import OutputForm
+from chordage.orchestrator.gateways.room_copies import Copies
 from chordage.orchestrator.gateways.room_file import AgentFile, Providers
 from chordage.orchestrator.gateways.room_reading import RoomReading, read_room
 from chordage.orchestrator.gateways.tools.around import NamedAround, nothing_around
 from chordage.orchestrator.gateways.tools.declare import Tool
 from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 
+log = structlog.get_logger()
+
 LOOK_AGAIN = 1.0  # seconds between two looks at the files
 BEFORE_A_REFUSAL = 0.05  # ... also for those who ask for what is not there, however many they are
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Unusable:
+    """A version of a file of which something that it names could not be used."""
+
+    file: AgentFile
+    error: UserError
+    tried_at: float
 
 
 class Room:
     """Implements `ports.Agents`; `toolbox` implements `ports.Tools` for its agents. Safe to share between threads.
 
     `environ` is what keys that end in `_env` are looked up in; `around_tools` names what is to be around each tool.
+    `copies`: of a process that lives long; it logs faults.
     """
 
     def __init__(
@@ -41,6 +59,7 @@ class Room:
         strategies: Collection[str] = ("direct", "react", "plan_execute"),
         look_again: float = LOOK_AGAIN,
         around_tools: str | None = None,
+        copies: Copies | None = None,
     ) -> None:
         if not path.is_dir():
             raise RoomError(f"{path}: there is no such folder; a room is a folder with an agent.toml in it")
@@ -53,22 +72,65 @@ class Room:
         self._lock = threading.Lock()
         self._tools: dict[tuple[str, ...], Mapping[str, Tool]] = {}
         self._forms: dict[str, OutputForm] = {}  # of models: their code is not read again
-        self._now = read_room(self.path, strategies)
-        self._looked_at = time.monotonic()
+        self._copies = copies
+        self._require: Callable[[AgentSpec], None] | None = None
+        self._usable: dict[str, AgentFile] = {}  # by file: the last version of which all could be used
+        self._unusable: dict[str, _Unusable] = {}  # by file
+        self._told: dict[str, str] = {}  # faults that have been logged, by file
         room_tools.make_importable(self.path)
+        self._now = self._read(None)
+        self._looked_at = time.monotonic()
+
+    def require(self, check: Callable[[AgentSpec], None]) -> None:
+        """From now on an agent is handed out only if `check` does not raise UserError for it. It is asked once for each
+        version, and again after a while if it has raised.
+        """
+        self._require = check
 
     def get(self, name: str | None) -> AgentSpec:
         """Before it is refused the files are looked at once more: it may have been written or mended just now."""
         file = _named(name, self._present())
-        if file is not None and file.spec is not None:
-            return file.spec
-        room = self._present(at_once=True)
-        file = _named(name, room)
-        if file is None:
-            raise UnknownAgent(self._unknown(name, room))
-        if file.spec is None:
-            raise file.fault or RoomError(f"{file.source.name}: cannot be used")
-        return file.spec
+        if file is None or file.spec is None:
+            room = self._present(at_once=True)
+            file = _named(name, room)
+            if file is None:
+                raise self._unknown(name, room)
+        spec = self._in_use(file).spec
+        if spec is None:
+            raise BrokenAgent(str(file.fault) if file.fault else f"{file.source.name}: cannot be used")
+        return spec
+
+    def _in_use(self, file: AgentFile) -> AgentFile:
+        """The version that serves: this one, or the last one before it of which all could be used."""
+        name, spec, require = file.source.name, file.spec, self._require
+        if spec is None or require is None:
+            return file
+        usable = self._usable.get(name)
+        if usable is not None and (usable.spec is spec or (usable.spec, usable.servers) == (spec, file.servers)):
+            return usable
+        failed = self._unusable.get(name)
+        if failed is None or failed.file is not file or time.monotonic() - failed.tried_at >= self._look_again:
+            failed = self._tried(file, spec, require)
+        if failed is None:
+            return file
+        if usable is None:
+            raise BrokenAgent(str(failed.error)) from failed.error
+        return usable
+
+    def _tried(self, file: AgentFile, spec: AgentSpec, require: Callable[[AgentSpec], None]) -> _Unusable | None:
+        name = file.source.name
+        fault = _fault(require, spec)
+        before = self._unusable.pop(name, None)
+        if fault is None:
+            self._usable[name] = file
+            if before is not None:
+                log.warning("agent can be used again", agent=spec.name)
+            return None
+        if before is None or str(before.error) != str(fault):
+            meanwhile = _meanwhile(name in self._usable)
+            log.error("agent cannot be used", agent=spec.name, fault=str(fault), meanwhile=meanwhile)
+        unusable = self._unusable[name] = _Unusable(file=file, error=fault, tried_at=time.monotonic())
+        return unusable
 
     def names(self) -> list[str]:
         """Of the agents that can be used; the default comes first."""
@@ -130,9 +192,12 @@ class Room:
 
     def servers_of(self, agent: AgentSpec) -> tuple[McpServer, ...]:
         file = self._present().named(agent.name)
-        if file is not None and file.fault is not None:
+        if file is None:
+            return ()
+        if file.spec is None and file.fault is not None:
             raise file.fault
-        return file.servers if file is not None else ()
+        usable = self._usable.get(file.source.name)
+        return usable.servers if usable is not None and usable.spec == agent else file.servers
 
     def output_of(self, agent: AgentSpec) -> OutputForm | None:
         """What its final answer has to be; None where any text will do."""
@@ -195,11 +260,38 @@ class Room:
             if time.monotonic() - self._looked_at >= pause:
                 self._looked_at = time.monotonic()
                 if self._now.is_outdated(self.path):
-                    self._now = read_room(self.path, self._strategies)
-                    self.servers.keep({server for file in self._now.files for server in file.servers})
+                    self._now = self._read(self._now)
+                    in_use = [*self._now.files, *self._usable.values()]
+                    self.servers.keep({server for file in in_use for server in file.servers})
             return self._now
 
-    def _unknown(self, name: str | None, room: RoomReading) -> str:
+    def _read(self, before: RoomReading | None) -> RoomReading:
+        found = read_room(self.path, self._strategies)
+        read = found.with_last_good(before, self.path, self._strategies, self._copies)
+        if self._copies is not None:
+            texts = {file.source.name: file.source.text for file in found.files if file.spec}
+            self._copies.keep(texts, {file.source.name for file in found.files})
+            self._tell(read)
+        return read
+
+    def _tell(self, read: RoomReading) -> None:
+        """Each fault once, and once that it is gone."""
+        faults = {file.source.name: str(file.fault) for file in read.files if file.fault}
+        for file in read.files:
+            if file.fault and self._told.get(file.source.name) != str(file.fault):
+                meanwhile = _meanwhile(file.spec is not None)
+                log.error("agent file is broken", agent=file.name, fault=str(file.fault), meanwhile=meanwhile)
+        for name in self._told.keys() - faults:
+            log.warning("agent file is no longer broken", file=name)
+        self._told = faults
+
+    def _unknown(self, name: str | None, room: RoomReading) -> UserError:
+        """While a file cannot be read at all, it may be the one that is meant."""
+        said = self._who_is_there(name, room)
+        unread = any(file.spec is None and file.draft is None for file in room.files)
+        return BrokenAgent(said) if unread else UnknownAgent(said)
+
+    def _who_is_there(self, name: str | None, room: RoomReading) -> str:
         known = ", ".join(file.name for file in room.files if file.spec) or "none"
         broken = "".join(f"\n{file.fault}" for file in room.files if file.fault)
         if name is None and not room.files:
@@ -207,6 +299,18 @@ class Room:
         if name is None:
             return f"{self.path}: no agent is the default; name one of {known}, or write an agent.toml"
         return f"{self.path}: there is no agent {name!r}; there are: {known}{broken}"
+
+
+def _fault(require: Callable[[AgentSpec], None], spec: AgentSpec) -> UserError | None:
+    try:
+        require(spec)
+    except UserError as error:
+        return error
+    return None
+
+
+def _meanwhile(serves: bool) -> str:
+    return "its last good version serves" if serves else "work for it waits"
 
 
 def _named(name: str | None, room: RoomReading) -> AgentFile | None:

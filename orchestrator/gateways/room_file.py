@@ -60,10 +60,11 @@ class AgentFile:
     reads: Traces = field(default_factory=dict)  # further files that the definition is made of
 
 
-def read(path: Path, room: Path, strategies: Collection[str]) -> AgentFile:
+def read(path: Path, room: Path, strategies: Collection[str], *, copy: Path | None = None) -> AgentFile:
+    """`copy`: an earlier version of the file, whose text is read instead."""
     name = path.relative_to(room).as_posix()
     try:
-        source = Source(name=name, text=path.read_text(encoding="utf-8-sig"))
+        source = Source(name=name, text=(copy or path).read_text(encoding="utf-8-sig"))
         values = tomllib.loads(source.text)
     except (OSError, UnicodeDecodeError) as error:
         return _unreadable(path, Source(name=name, text=""), f"{name}: cannot be read: {error}")

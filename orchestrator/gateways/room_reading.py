@@ -8,6 +8,7 @@ from pathlib import Path
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways import room_file
+from chordage.orchestrator.gateways.room_copies import Copies
 from chordage.orchestrator.gateways.room_file import AgentFile
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
 
@@ -30,9 +31,36 @@ class RoomReading:
         found = [file for file in self.files if file.name == name]
         return min(found, key=lambda file: file.spec is None, default=None)
 
+    def with_last_good(
+        self, before: RoomReading | None, room: Path, strategies: Collection[str], copies: Copies | None
+    ) -> RoomReading:
+        """The same, where a broken file serves with its last good version: that of `before`, else that of its copy."""
+        taken = {file.name for file in self.files if file.spec}
+        files: list[AgentFile] = []
+        for file in self.files:
+            good = None if file.spec else _last_good(file, before, room, strategies, copies)
+            if good is None or good.name in taken:
+                files.append(file)
+                continue
+            taken.add(good.name)
+            files.append(replace(file, name=good.name, spec=good.spec, providers=good.providers, servers=good.servers))
+        return replace(self, files=tuple(files))
+
     def is_outdated(self, room: Path) -> bool:
         reads = [path for file in self.files for path in file.reads]
         return self.traces != {path: trace_of(path) for path in [*agent_files(room), *reads]}
+
+
+def _last_good(
+    file: AgentFile, before: RoomReading | None, room: Path, strategies: Collection[str], copies: Copies | None
+) -> AgentFile | None:
+    name = file.source.name
+    earlier = next((one for one in before.files if one.source.name == name and one.spec), None) if before else None
+    if earlier is not None:
+        return earlier
+    copy = copies.path_of(name) if copies else None
+    found = room_file.read(room / name, room, strategies, copy=copy) if copy else None
+    return found if found and found.spec else None
 
 
 def agent_files(room: Path) -> list[Path]:

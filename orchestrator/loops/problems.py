@@ -15,11 +15,13 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from chordage.orchestrator.core.errors import (
+    ConfigError,
     Conflict,
     InvalidDecision,
     InvalidMessage,
     NotFound,
     QueueFull,
+    RoomError,
     Unavailable,
     UnknownAgent,
 )
@@ -66,7 +68,17 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _of_http)
     app.add_exception_handler(Exception, _of_ours)
-    for kind in (InvalidMessage, InvalidDecision, UnknownAgent, NotFound, Conflict, QueueFull, Unavailable):
+    for kind in (
+        InvalidMessage,
+        InvalidDecision,
+        UnknownAgent,
+        NotFound,
+        Conflict,
+        QueueFull,
+        Unavailable,
+        RoomError,
+        ConfigError,
+    ):
         app.add_exception_handler(kind, _of_ours)
 
 
@@ -87,6 +99,8 @@ def _of_ours(request: Request, error: Exception) -> JSONResponse:
             return answer(429, "queue_full", str(error), headers=after)
         case Unavailable():
             return _unavailable(error)
+        case RoomError() | ConfigError():
+            return _broken(request, error)
         case _:
             log.error("request failed", path=request.url.path, error=repr(error))
             return answer(
@@ -99,6 +113,13 @@ def _unavailable(error: Unavailable) -> JSONResponse:
     log.error("a service does not answer", error=str(error))
     told = "A service that is needed does not answer; /health says which. Try again: with a dedupe_key that is safe."
     return answer(503, "unavailable", told, headers={"Retry-After": TRY_AGAIN_AFTER})
+
+
+def _broken(request: Request, error: RoomError | ConfigError) -> JSONResponse:
+    """Somebody can repair it, so the same request may be sent again."""
+    log.error("something of the room is broken", path=request.url.path, error=str(error))
+    told = f"{error}\nTry again when it is repaired: with a dedupe_key that is safe."
+    return answer(503, "broken_room", told, headers={"Retry-After": TRY_AGAIN_AFTER})
 
 
 def _not_valid(_request: Request, error: Exception) -> JSONResponse:

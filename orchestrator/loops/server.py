@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol
 
 import anyio.to_thread
@@ -70,6 +70,7 @@ class Receipt:
 class Healthy:
     status: str
     services: dict[str, str]
+    faults: list[str] = field(default_factory=list)  # agent files that are broken: their agents may have to wait
 
 
 Accept = Callable[[TurnRequest], Admission]
@@ -101,6 +102,7 @@ def make_server(
     version: str,
     waiters: int = WAITERS,
     hooks: Hooks | None = None,
+    faults: Callable[[], list[str]] = list,
 ) -> FastAPI:
     health = Health(checks)
     patience = Patience(wait, waiters)
@@ -121,7 +123,7 @@ def make_server(
     problems.install(app)
     _add_turns(app, accept, turn, patience)
     add_decisions(app, inbox, decide)
-    _add_health(app, health)
+    _add_health(app, health, faults)
     return app
 
 
@@ -151,13 +153,13 @@ def _add_turns(app: FastAPI, accept: Accept, turn: ReadTurn, patience: Patience)
         return turn(turn_id)
 
 
-def _add_health(app: FastAPI, health: Health) -> None:
+def _add_health(app: FastAPI, health: Health, room: Callable[[], list[str]]) -> None:
     @app.get("/health", summary="Whether the services behind answer", responses=documented(503), response_model=Healthy)
     async def check_health() -> Any:
         faults = await health.faults()
         services = {name: fault or "ok" for name, fault in faults.items()}
         if not any(faults.values()):
-            return Healthy(status="ok", services=services)
+            return Healthy(status="ok", services=services, faults=room())
         told = "; ".join(f"{name} {fault}" for name, fault in faults.items() if fault)
         return _sick(told, services)
 

@@ -7,11 +7,12 @@ makes it true, also while Redis is empty, paused or wrong. Either alone is enoug
 from __future__ import annotations
 
 import zlib
+from datetime import timedelta
 
 import structlog
 
 from chordage.orchestrator import decider
-from chordage.orchestrator.core.errors import LostRace
+from chordage.orchestrator.core.errors import BrokenAgent, LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.records import Checkpoint, Run, Turn
@@ -24,6 +25,7 @@ from chordage.orchestrator.store.ring import Place
 
 log = structlog.get_logger()
 AT_ONCE = 20  # of those whose turn it is, looked at together
+REPAIR = timedelta(seconds=10)  # after which the turns of a broken agent are tried again
 TRIES = 5  # lots of them that may be lost to others before the rest is left to rescue
 
 
@@ -69,7 +71,7 @@ def _start_whose_turn_it_is(rt: Runtime, group: Group, *, and_on: bool) -> list[
 def _start_on(rt: Runtime, turn_id: str, thread_id: str, place: Place) -> Run | None:
     with rt.store.read() as tx:
         turn = turns.load(tx, turn_id)
-    if turn is None or turn.status is not TurnStatus.QUEUED:
+    if turn is None or turn.status is not TurnStatus.QUEUED or not _is_usable(rt, turn):
         return None
     run_id = rt.new_id()
     owner = f"{run_id}:1"
@@ -86,6 +88,22 @@ def _start_on(rt: Runtime, turn_id: str, thread_id: str, place: Place) -> Run | 
     if run is not None:
         rt.events.emit(run_id, "run.started", turn=turn_id, thread=thread_id)
     return run
+
+
+def _is_usable(rt: Runtime, turn: Turn) -> bool:
+    """The turns of an agent whose files are broken stay queued, behind those of all others: a run of it would hold a
+    place in the budget and could do nothing.
+    """
+    try:
+        rt.agents.get(turn.agent)
+    except BrokenAgent as error:
+        with rt.store.write() as tx:
+            number = ring.put_off(tx, turn.group, turn.agent, rt.now() + REPAIR)
+        log.info("turns wait for a broken agent", agent=turn.agent, turns=number, fault=str(error))
+        return False
+    except Exception as error:  # its run will meet the same, where it is counted
+        log.info("agent not found", agent=turn.agent, error=repr(error))
+    return True
 
 
 def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:

@@ -19,7 +19,7 @@ import structlog
 from chordage.orchestrator import asking, overtime, phasing, task_desk
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import Effect
-from chordage.orchestrator.core.errors import Aborted, OutOfTime, Unavailable, UserError
+from chordage.orchestrator.core.errors import Aborted, BrokenAgent, OutOfTime, Unavailable, UserError
 from chordage.orchestrator.core.intents import CommitRound, Intent
 from chordage.orchestrator.core.phases import Hook, Resumed, ShownCall
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
@@ -194,6 +194,8 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
     now, token = rt.now(), None
     if not running or not _may_start(call, now) or (in_doubt and _is_held_up(rt, call, agent_name)):
         return None
+    if _waits_for_repair(rt, call, agent_name):
+        return None
     if in_doubt or call.resends or call.effect.starts_on_record or call.status is not CallStatus.NEW:
         token = rt.new_id()
         until = rt.leases.until(now)
@@ -217,6 +219,18 @@ def _limit(rt: Runtime, found: Found) -> Deadline | None:
     with rt.store.read() as tx:
         run = runs.load(tx, found.call.run_id)
     return None if run is None else overtime.deadline(rt, run, agent)
+
+
+def _waits_for_repair(rt: Runtime, call: Call, agent_name: str) -> bool:
+    """Before it is claimed: the agent may be repaired, or whole on another worker. Rescue sends for the call again."""
+    try:
+        rt.agents.get(agent_name)
+    except BrokenAgent as error:
+        log.warning("a call waits for a broken agent", call=call.id, run=call.run_id, fault=str(error))
+        return True
+    except UserError:  # said when the tool is to run
+        return False
+    return False
 
 
 def _is_held_up(rt: Runtime, call: Call, agent_name: str) -> bool:

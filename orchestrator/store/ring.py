@@ -225,6 +225,14 @@ def nudge(tx: Tx, among: list[str], now: datetime, *, nothing_waits: bool) -> li
     return sorted((row.id, row.thread_id) for row in tx.execute(asked_again)) if ids else []
 
 
+def put_off(tx: Tx, group: Group, agent: str, until: datetime) -> int:
+    """No turn of this agent stands in the ring before then. How many did."""
+    standing = and_(has(turns.c.status, TurnStatus.QUEUED), has(turns.c.ready, 1))
+    found = select(turns.c.id).where(standing, turns.c.grp == group.value, turns.c.agent == agent).order_by(turns.c.id)
+    asleep = update(turns).where(turns.c.id.in_(found.with_for_update(skip_locked=True).scalar_subquery()))
+    return tx.execute(asleep.where(STILL_QUEUED, has(turns.c.ready, 1)).values(ready=2, due_at=until)).rowcount
+
+
 def wake(tx: Tx, now: datetime, limit: int) -> int:
     """Turns whose time has come stand in the ring from now on."""
     asleep = and_(has(turns.c.status, TurnStatus.QUEUED), has(turns.c.ready, 2))

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolSpec
-from chordage.orchestrator.core.errors import UnknownAgent
+from chordage.orchestrator.core.errors import BrokenAgent, UnknownAgent
 from chordage.orchestrator.core.model import (
     AssistantSays,
     Prompt,
@@ -142,9 +142,12 @@ class FakeTools:
 @dataclass
 class FakeAgents:
     agents: dict[str, AgentSpec] = field(default_factory=lambda: {"ada": AgentSpec(name="ada", model="fake")})
+    broken: set[str] = field(default_factory=set)  # whose files are being edited
 
     def get(self, name: str | None) -> AgentSpec:
         wanted = name or next(iter(self.agents))
+        if wanted in self.broken:
+            raise BrokenAgent(f"{wanted}.toml:1: this is not TOML")
         if wanted not in self.agents:
             raise UnknownAgent(f"no agent {wanted!r}; the room has: {', '.join(self.agents)}")
         return self.agents[wanted]

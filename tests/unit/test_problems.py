@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from chordage.orchestrator.core.errors import QueueFull
+from chordage.orchestrator.core.errors import BrokenAgent, ConfigError, QueueFull
 from chordage.orchestrator.loops import problems
+
+
+@pytest.mark.parametrize("error", [BrokenAgent("agent.toml:3: tools: gone"), ConfigError("set SHOP_KEY")])
+def test_a_broken_room_is_503_that_names_the_fault(error):
+    app = FastAPI()
+    problems.install(app)
+
+    @app.post("/turns")
+    def refuse() -> None:
+        raise error
+
+    answer = TestClient(app, raise_server_exceptions=False).post("/turns")
+
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert answer.json()["type"] == "urn:chordage:problem:broken_room"
+    assert answer.json()["detail"].startswith(str(error))
 
 
 def test_a_full_queue_is_429_with_the_seconds_to_wait():

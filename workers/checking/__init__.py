@@ -8,14 +8,23 @@ from pathlib import Path
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
-from chordage.orchestrator.core.errors import RoomError, UserError
+from chordage.orchestrator.core.errors import ConfigError, RoomError, UserError
 from chordage.orchestrator.gateways.channels import room_channels
 from chordage.orchestrator.gateways.hooks import file as hooks
+from chordage.orchestrator.gateways.room_reading import agent_files
 from chordage.orchestrator.gateways.work import room_work
 from chordage.workers import team_app
 from chordage.workers.bootstrap import room_from
 from chordage.workers.checking import of_agents, of_settings
 from chordage.workers.checking.looked import PLACE, Looked
+
+NO_AGENT = """{folder} holds no agent: there is no agent.toml. Any of these helps:
+  chordage init         puts an example room here
+  chordage dev --demo   runs that example without leaving files of it here
+or write an agent.toml like this:
+  name = "helper"
+  model = "openai:gpt-4o-mini"    # and set OPENAI_API_KEY
+  instructions = "You are helpful and brief.\""""
 
 Checker = Callable[[Path, Mapping[str, str]], Sequence[RoomError]]
 
@@ -80,10 +89,17 @@ def _of_the_project(settings: Settings) -> Iterator[str]:
             yield str(error)
 
 
-def faults_beside_agents(room: Path) -> list[str]:
-    """Of all that is skipped where it is broken, while everything else goes on."""
-    environ = config.environment()
-    return [told for kind, checker in FURTHER for told in _further(kind, checker, room, environ).faults]
+def faults_of_room(settings: Settings) -> list[str]:
+    """What is skipped because it is broken, while everything else goes on. Raises ConfigError where the room has no
+    agent file, and where something that a setting names cannot be used: no agent could do without it.
+    """
+    environ, room = config.environment(), settings.room_path
+    if not agent_files(room):
+        raise ConfigError(NO_AGENT.format(folder=room))
+    team_app.make_current(settings)
+    room_from(settings).check_around()
+    agents = of_agents.look(room, environ, time_limit=settings.tool_time_limit)
+    return [told for look in (*agents, *(_further(*one, room, environ) for one in FURTHER)) for told in look.faults]
 
 
 def _further(kind: str, checker: Checker, room: Path, environ: Mapping[str, str]) -> Looked:

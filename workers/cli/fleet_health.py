@@ -28,19 +28,20 @@ class Health:
     is_cleaned_up: bool  # it was killed, and its keeper ends what is left
     summary: Summary | None
     faults: dict[str, str | None]  # by what was asked; None where it is well
+    room: list[str]  # what is broken of the room, and waits until it is repaired
     groups: list[views.GroupView]
     left_behind: tuple[MemberLine, ...]  # processes of a fleet that is gone
 
     @property
     def is_well(self) -> bool:
-        return self.is_ready and not any(self.faults.values()) and not self.left_behind
+        return self.is_ready and not any(self.faults.values()) and not self.room and not self.left_behind
 
 
 def look(settings: Settings) -> Health:
     """`settings` are those of the fleet, where one runs."""
     room = settings.room_path
     pid = fleet_lock.holder(settings.state_path)
-    summary = agent_run.repaired(room)
+    summary = agent_run.of_fleet(room, settings.state_path)
     is_ready = pid is not None and summary is not None and summary.pid == pid
     faults: dict[str, str | None] = {}
     groups = _load(settings, faults)
@@ -55,9 +56,20 @@ def look(settings: Settings) -> Health:
         is_cleaned_up=pid is None and fleet_lock.is_held(settings.state_path),
         summary=summary,
         faults=faults,
+        room=_of_room(settings),
         groups=groups,
         left_behind=left,
     )
+
+
+def _of_room(settings: Settings) -> list[str]:
+    """Its Python is imported for it, as a worker does."""
+    from chordage.workers import checking
+
+    try:
+        return checking.faults_of_room(settings)
+    except UserError as error:
+        return [str(error).splitlines()[0]]
 
 
 def _load(settings: Settings, faults: dict[str, str | None]) -> list[views.GroupView]:

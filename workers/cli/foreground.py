@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chordage.config.settings import Loop, Settings, load
-from chordage.orchestrator.core.errors import ConfigError, Unavailable
+from chordage.orchestrator.core.errors import Unavailable
 from chordage.workers.cli.output import busy, console
 from chordage.workers.fleet import agent_run, fleet_lock, loops
 from chordage.workers.fleet.mirror import without_password
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from chordage.workers.fleet.ending import Ending
     from chordage.workers.fleet.fleet import Fleet
     from chordage.workers.fleet.member import Role
-
-NO_ROOM = """{folder} holds no agent: there is no agent.toml. Any of these helps:
-  chordage init         puts an example room here
-  chordage dev --demo   runs that example without leaving files of it here
-or write an agent.toml like this:
-  name = "helper"
-  model = "openai:gpt-4o-mini"    # and set OPENAI_API_KEY
-  instructions = "You are helpful and brief.\""""
 
 
 def settings_of(*, host: str | None, port: int | None, asked: Sequence[Loop], room: Path | None = None) -> Settings:
@@ -58,17 +50,13 @@ def check_alone(settings: Settings) -> None:
 
 
 def check_room(settings: Settings) -> None:
-    """Broken agents are said before anything is started."""
-    if not (settings.room_path / "agent.toml").exists() and not any(settings.room_path.glob("agents/*.toml")):
-        raise ConfigError(NO_ROOM.format(folder=settings.room_path))
+    """What is broken is told before anything is started, and stops nothing else."""
+    from chordage.workers import checking
 
-    from chordage.workers import checking, team_app
-    from chordage.workers.bootstrap import check_room, room_from
-
-    team_app.make_current(settings)
-    check_room(room_from(settings), time_limit=settings.tool_time_limit)
-    for told in checking.faults_beside_agents(settings.room_path):
-        _say(f"{told} (the rest of the room goes on; `chordage check` lists all that is wrong)")
+    for told in (faults := checking.faults_of_room(settings)):
+        _say(told)
+    if faults:
+        _say("the rest of the room goes on; an agent that is broken waits until it is repaired, with all work for it")
 
 
 def _check_port(settings: Settings) -> None:

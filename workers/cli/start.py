@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from chordage.workers.cli.output import busy
 from chordage.workers.cli.run import fleet_options
+
+if TYPE_CHECKING:
+    from chordage.config.settings import Settings
+    from chordage.workers.fleet.member import Member
 
 INTERRUPTED = 130
 
@@ -26,6 +30,7 @@ def start(*, loops: tuple[str, ...], tools: int, no_workers: bool, host: str | N
 
     settings = load(host=host, port=port)
     foreground.check_alone(settings)
+    foreground.check_room(settings)
     options = [
         *(word for loop in loops for word in ("--loop", loop)),
         *("--tools", str(tools), *(["--no-workers"] if no_workers else [])),
@@ -37,7 +42,7 @@ def start(*, loops: tuple[str, ...], tools: int, no_workers: bool, host: str | N
     except KeyboardInterrupt:
         _tell_interrupted(settings.state_path)
         raise click.exceptions.Exit(INTERRUPTED) from None
-    _tell(settings.room_path, fleet)
+    _tell(settings, fleet)
 
 
 def _tell_interrupted(state: Path) -> None:
@@ -54,11 +59,11 @@ def _given(**values: Any) -> list[str]:
     return [word for name, value in values.items() if value is not None for word in (f"--{name}", str(value))]
 
 
-def _tell(room: Any, fleet: Any) -> None:
+def _tell(settings: Settings, fleet: Member) -> None:
     from chordage.workers.fleet import agent_run
 
     click.echo(f"chordage runs in the background, process {fleet.pid}")
-    summary = agent_run.read(room)
+    summary = agent_run.of_fleet(settings.room_path, settings.state_path)
     if summary is not None and summary.pid == fleet.pid:
         if summary.endpoint is not None:
             click.echo(f"  HTTP  {summary.endpoint}")

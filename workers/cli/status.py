@@ -62,6 +62,7 @@ def _as_json(settings: Settings, found: Health) -> dict[str, Any]:
         "left_behind": [{"name": one.name, "pid": one.pid} for one in found.left_behind],
         "groups": found.groups,
         "health": found.faults,
+        "faults": found.room,
     }
 
 
@@ -137,11 +138,16 @@ def _print_faults(found: Health) -> None:
     faults = {name: told for name, told in found.faults.items() if told}
     for name, told in faults.items():
         click.echo(f"chordage: {name}: {told}", err=True)
+    for told in found.room:
+        click.echo(f"chordage: {told}", err=True)
+    if found.room:
+        number = f"{len(found.room)} fault{'s' if len(found.room) != 1 else ''}"
+        click.echo(f"chordage: the room has {number}; what is broken waits until it is repaired", err=True)
     for member in found.left_behind if not found.is_cleaned_up else ():
         told = f"{member.name}, process {member.pid}, was left behind by a fleet that is gone; `chordage stop` ends it"
         click.echo(f"chordage: {told}", err=True)
     if found.pid is not None and found.is_well:
-        click.echo(f"\nall is well: {', '.join(found.faults)}")
+        click.echo(f"\nall is well: {', '.join((*found.faults, 'room'))}")
 
 
 def _database(settings: Settings) -> str:

@@ -85,16 +85,13 @@ def worker(
 
 
 def _check(settings: Settings) -> None:
-    """Everything that can be found broken is found before Celery starts, and said in one line."""
-    from chordage.workers import team_app
-    from chordage.workers.bootstrap import check_room, redis_from, room_from
+    """What no worker can do without is said in one line, and ends it. A broken agent is told: it alone has to wait."""
+    from chordage.workers import checking
+    from chordage.workers.bootstrap import redis_from
     from chordage.workers.cli.opened import check_ready
 
-    team_app.make_current(settings)
-    room = room_from(settings)
-    check_room(room, time_limit=settings.tool_time_limit)
-    if not room.names():
-        room.get(None)  # says what a room must have
+    for told in checking.faults_of_room(settings):
+        click.echo(f"chordage: {told}", err=True)
     redis_from(settings).close()  # says where Redis is to be set
     check_ready(settings)
 

@@ -97,6 +97,12 @@ def read(room: Path) -> Summary | None:
         return None
 
 
+def of_fleet(room: Path, state: Path) -> Summary | None:
+    """What `repaired` tells. A room may be read-only, or its file be gone: a fleet writes the same into its state."""
+    told = repaired(state)
+    return repaired(room) if told is None else told
+
+
 def _from_json(told: dict[str, Any]) -> Summary:
     moments = {name: told[name] and datetime.fromisoformat(told[name]) for name in ("started_at", "heartbeat_at")}
     members = tuple(_member(one) for one in told["members"])

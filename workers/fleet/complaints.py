@@ -43,7 +43,7 @@ def _read_on(log: Path, read: int) -> tuple[list[str], tuple[Path, int]]:
 
 
 def complaint_in(line: str) -> str | None:
-    """The event of a JSON log line that is an error, with the last line of its traceback."""
+    """The event of a JSON log line that is an error, with what is at fault, or the last line of its traceback."""
     if not line.startswith("{"):
         return None
     try:
@@ -53,5 +53,6 @@ def complaint_in(line: str) -> str | None:
     if not isinstance(entry, dict) or entry.get("level") not in SERIOUS:
         return None
     trace = str(entry.get("exception") or "").strip().splitlines()
-    said = f"{entry.get('event')}" + (f" ({trace[-1]})" if trace else "")
+    fault = f": {entry['fault']}" if entry.get("fault") else ""
+    said = f"{entry.get('event')}{fault}" + (f" ({trace[-1]})" if trace else "")
     return said if len(said) <= WIDTH else f"{said[:WIDTH]}…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -57,6 +58,8 @@ class Mirror:
     def _write(self, summary: Summary) -> None:
         first = self._told is None
         self._told, self._told_at = summary, time.monotonic()
+        with contextlib.suppress(OSError):  # told below, if the room cannot be written either
+            agent_run.write(self._settings.state_path, summary)
         try:
             agent_run.write(self._settings.room_path, summary)
         except OSError as error:

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 class ModelCatalog:
-    """Models are named `provider:model`; `scripted:path` is a script, seen from the folder `scripts`."""
+    """Models are named `provider:model`; `scripted:path` is a script, seen from the folder `scripts`.
+
+    `providers` are those of the room, looked up when a model is needed: a file may be repaired meanwhile.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class ModelCatalog:
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._providers = {**BUILTIN, **(providers or {})}
+        self._of_room = providers or {}
         self._environ = environ
         self._scripts = ScriptShelf(scripts)
         self._transport = transport
@@ -118,12 +121,14 @@ class ModelCatalog:
             )
         if provider == SCRIPTED:
             return ScriptedModel(self._scripts.script(model), name)
-        if provider not in self._providers:
+        found = self._of_room.get(provider) or BUILTIN.get(provider)
+        if found is None:
+            known = dict.fromkeys([*BUILTIN, *self._of_room, SCRIPTED])
             raise ConfigError(
                 f"agent {agent.name!r}: model {name!r}: there is no provider {provider!r}; choose from"
-                f" {', '.join([*self._providers, SCRIPTED])}, or add [models.{provider}] to the room's agent.toml"
+                f" {', '.join(known)}, or add [models.{provider}] to the room's agent.toml"
             )
-        return self._remote(self._providers[provider], model)
+        return self._remote(found, model)
 
     def _remote(self, provider: ProviderConfig, model: str) -> Model:
         """Its library is imported by whoever needs it: a worker of tools, or of scripts, never does."""

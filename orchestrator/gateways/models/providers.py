@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -74,13 +74,25 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-def providers_from_tables(tables: Mapping[str, Any], path: Path) -> dict[str, ProviderConfig]:
-    """The [models.<name>] tables of a room's file. One named as a builtin provider changes it in part."""
-    return {name: _from_table(name, table, path) for name, table in tables.items()}
+class TableProviders(Mapping[str, ProviderConfig]):
+    """The providers that `tables` describe at this moment, each by the [models.<name>] table of a file."""
+
+    def __init__(self, tables: Callable[[], Mapping[str, Any]], path: Path) -> None:
+        self._tables = tables
+        self._path = path
+
+    def __getitem__(self, name: str) -> ProviderConfig:
+        return provider_from_table(name, self._tables()[name], f"{self._path}: [models.{name}]")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables())
+
+    def __len__(self) -> int:
+        return len(self._tables())
 
 
-def _from_table(name: str, table: Any, path: Path) -> ProviderConfig:
-    where = f"{path}: [models.{name}]"
+def provider_from_table(name: str, table: Any, where: str) -> ProviderConfig:
+    """One that is named as a builtin provider changes that in part. Raises RoomError."""
     if name == SCRIPTED or ":" in name:
         raise RoomError(f"{where}: the name is taken or holds a colon: choose another")
     if not isinstance(table, dict):

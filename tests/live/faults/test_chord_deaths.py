@@ -77,7 +77,7 @@ UNCHECKED = (
     sys.executable,
     "-c",
     (
-        "import chordage.workers.bootstrap as b; b.check_room = lambda *a, **k: None; "
+        "import chordage.workers.bootstrap as b; b.check_agent = lambda *a, **k: None; "
         "from chordage.workers.cli import main; main()"
     ),
 )

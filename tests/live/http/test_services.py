@@ -33,8 +33,30 @@ def test_health_is_good_while_both_services_answer(client):
 
     assert (response.status_code, response.json()) == (
         200,
-        {"status": "ok", "services": {"database": "ok", "redis": "ok"}},
+        {"status": "ok", "services": {"database": "ok", "redis": "ok"}, "faults": []},
     )
+
+
+def test_a_broken_agent_is_told_by_health_and_to_whoever_asks_for_it_while_others_are_served(settings):
+    (settings.room_path / "agents").mkdir(exist_ok=True)
+    (settings.room_path / "agents" / "beta.toml").write_text('name = "beta"\nmodel = 3\n')
+    told = "agents/beta.toml:2: model: must be a text that is not blank; got 3"
+    with served(web.wired(settings)) as client:
+        refused = client.post("/turns", json={"text": "hi", "agent": "beta"})
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+        assert refused.json()["detail"].startswith(told)
+        assert client.post("/turns", json={"text": "hi"}).status_code == 202
+        assert client.get("/health").json()["faults"] == [told]
+
+
+def test_an_agent_is_served_with_its_last_good_version_also_by_a_server_that_starts_later(settings):
+    file = settings.room_path / "agent.toml"
+    with served(web.wired(settings)):
+        pass
+    file.write_text("half a fi")
+    with served(web.wired(settings)) as client:
+        assert client.post("/turns", json={"text": "hi"}).status_code == 202
+        assert len(client.get("/health").json()["faults"]) == 1
 
 
 @pytest.fixture

@@ -95,18 +95,33 @@ def test_a_script_that_breaks_is_told_before_a_database_is_made(chordage, room):
     assert not (room / "execution.db").exists()
 
 
-def test_an_agent_that_breaks_while_it_runs_leaves_nothing_open(room, rt):
-    store_ready(rt)
+def edited_meanwhile(room, edit):
     process = start(room, "invoke", "wait")
     until((room / "waiting").exists, "the tool runs")
-    (room / "agent.toml").write_text("name = 5")
+    edit(room / "agent.toml")
     looked_at = time.monotonic()
     until(lambda: time.monotonic() > looked_at + LOOK_AGAIN, "the room looks at its files again", pause=0.1)
     (room / "gate").touch()
     out, err = process.communicate(timeout=20)
+    return process.returncode, out, err
 
-    assert (process.returncode, out) == (1, b"")
-    assert b"agent.toml:1: name" in err
+
+def test_an_agent_that_breaks_while_it_runs_is_carried_to_its_end(room, rt):
+    store_ready(rt)
+
+    code, _out, err = edited_meanwhile(room, lambda file: file.write_text("name = 5"))
+
+    assert (code, err) == (0, b"")
+    assert views.turn(rt.store, views.turns(rt.store)[0].turn_id).disposition == "answered"
+
+
+def test_an_agent_that_is_taken_away_while_it_runs_leaves_nothing_open(room, rt):
+    store_ready(rt)
+
+    code, out, err = edited_meanwhile(room, lambda file: file.unlink())
+
+    assert (code, out) == (1, b"")
+    assert b"there is no agent" in err
     assert views.turn(rt.store, views.turns(rt.store)[0].turn_id).disposition == "cancelled"
 
 

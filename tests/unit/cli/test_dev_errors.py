@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from chordage.workers.cli import main
-from chordage.workers.fleet import fleet_lock, found
+from chordage.workers.cli import foreground, main
+from chordage.workers.fleet import background, fleet_lock, found
 from chordage.workers.fleet.found import Found
 from support.plain_room import forget_settings, write_room
+
+FLEET = SimpleNamespace(pid=7, log="fleet.log")
 
 
 @pytest.fixture
@@ -28,14 +31,20 @@ def test_folder_without_an_agent_is_told_three_ways_out(run):
     assert all(way in result.stderr for way in ("chordage init", "chordage dev --demo", 'model = "'))
 
 
-def test_broken_agent_is_told_before_anything_starts(run, tmp_path):
+@pytest.mark.parametrize("command", ["dev", "run", "start"])
+def test_broken_agent_is_told_before_anything_starts_and_stops_nothing_else(run, tmp_path, monkeypatch, command):
     (tmp_path / "agent.toml").write_text("model = 3\n")
+    (tmp_path / "hooks.toml").write_text("[hooks.one]\n")
+    started = []
+    monkeypatch.setattr(foreground, "hold", lambda *_given, **_named: started.append("held"))
+    monkeypatch.setattr(background, "start", lambda *_given: started.append("began") or FLEET)
 
-    result = run("dev")
+    result = run(command)
 
-    assert result.exit_code == 1
-    assert result.stderr.startswith("chordage: agent.toml:1: model: ")
-    assert not (tmp_path / ".chordage").exists()
+    assert (result.exit_code, len(started)) == (0, 1)
+    assert "agent.toml:1: model: " in result.output
+    assert "hooks.toml:1: " in result.output
+    assert "an agent that is broken waits until it is repaired" in result.output
 
 
 def test_taken_port_is_told_with_the_option(run, tmp_path):

@@ -116,13 +116,17 @@ def test_room_without_an_agent_is_told_what_it_needs(run):
     assert "write an agent.toml" in result.stderr
 
 
-def test_broken_room_is_told_with_file_and_line(run, tmp_path):
+def test_broken_agent_is_told_with_file_and_line_and_stops_no_worker(run, tmp_path, monkeypatch):
     (tmp_path / "agent.toml").write_text('model = "scripted:s.yaml"\ntoools = []\n')
+    monkeypatch.setenv("CHORDAGE_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setattr("chordage.workers.cli.opened.check_ready", lambda _settings: None)
+    begun = []
+    monkeypatch.setattr("chordage.workers.cli.worker.run", lambda *_given: begun.append("worker"))
 
     result = run("worker")
 
-    assert result.exit_code == 1
-    assert result.stderr == "chordage: agent.toml:2: toools: there is no such key; did you mean tools?\n"
+    assert (result.exit_code, begun) == (0, ["worker"])
+    assert "chordage: agent.toml:2: toools: there is no such key; did you mean tools?\n" in result.stderr
 
 
 def test_missing_redis_is_told_with_the_setting(run, tmp_path):

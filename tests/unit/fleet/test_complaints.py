@@ -19,6 +19,7 @@ def test_error_is_shown_with_the_end_of_its_traceback():
 
     assert complaint_in(line("error", "Task failed", exception=trace)) == "Task failed (ValueError: no)"
     assert complaint_in(line("critical", "deaf")) == "deaf"
+    assert complaint_in(line("error", "agent cannot be used", fault="a.toml:3")) == "agent cannot be used: a.toml:3"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from chordage.orchestrator.core.model import ToolOffer
-from chordage.orchestrator.gateways.models import ModelCatalog, providers_from_tables
+from chordage.orchestrator.gateways.models import ModelCatalog, TableProviders
 from chordage.orchestrator.gateways.models.anthropic import AnthropicWire
 from chordage.orchestrator.gateways.models.openai import OpenAIWire
 from chordage.orchestrator.gateways.models.openai_output import demanded
@@ -103,7 +103,7 @@ def test_models_that_allow_nothing_else_are_strict():
 def test_the_room_says_which_of_its_providers_take_schemas(tmp_path):
     table = {"base_url": "http://127.0.0.1:1/v1", "json_schema": True}
     tables = {"local": table, "plain": {"base_url": "http://127.0.0.1:1/v1"}, "openai": {"json_schema": False}}
-    made = providers_from_tables(tables, tmp_path)
+    made = TableProviders(lambda: tables, tmp_path)
     assert [made[name].json_schema for name in ("local", "plain", "openai")] == [True, False, False]
     assert (BUILTIN["openai"].json_schema, BUILTIN["anthropic"].json_schema) == (True, False)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chordage.orchestrator.core.errors import ConfigError, RoomError
-from chordage.orchestrator.gateways.models import ProviderConfig, providers_from_tables
+from chordage.orchestrator.gateways.models import ProviderConfig, TableProviders
 from chordage.orchestrator.gateways.models.proxies import proxy_by_pattern
 from chordage.orchestrator.gateways.models.remote import RemoteModel
 from chordage.orchestrator.gateways.models.transport import Transport
@@ -15,15 +15,19 @@ from chordage.orchestrator.gateways.models.transport import Transport
 FILE = Path("agent.toml")
 
 
+def provided(name, table):
+    return TableProviders(lambda: {name: table}, FILE)[name]
+
+
 def test_a_room_adds_a_provider():
     table = {"base_url": "http://localhost:11434/v1", "silence": 300, "headers": {"x-team": "a"}}
-    provider = providers_from_tables({"ollama": table}, FILE)["ollama"]
+    provider = provided("ollama", table)
     assert (provider.wire, provider.api_key_env, provider.silence) == ("openai", None, 300)
     assert provider.key({}) is None
 
 
 def test_a_room_changes_a_builtin_provider_in_part():
-    provider = providers_from_tables({"anthropic": {"base_url": "https://gateway.example"}}, FILE)["anthropic"]
+    provider = provided("anthropic", {"base_url": "https://gateway.example"})
     assert provider.wire == "anthropic"
     assert provider.api_key_env == "ANTHROPIC_API_KEY"
 
@@ -46,7 +50,7 @@ def test_a_room_changes_a_builtin_provider_in_part():
 )
 def test_a_wrong_table_is_refused_with_file_and_key(name, table, words):
     with pytest.raises(RoomError, match=words):
-        providers_from_tables({name: table}, FILE)
+        provided(name, table)
 
 
 @pytest.mark.parametrize(("key", "words"), [("", "needs an API key"), (" ", "needs an"), ("sk-\u2026", "no key has")])

@@ -6,7 +6,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.room import Room
-from chordage.workers.bootstrap import check_room
+from chordage.workers.bootstrap import check_agent, models_of
 
 AGENT = 'name = "a"\nmodel = "scripted:s.yaml"\ntools = ["slow_tools_of_this_test"]\n'
 TOOL = """
@@ -27,8 +27,12 @@ def room(tmp_path):
     return Room(tmp_path)
 
 
-def test_a_tool_that_may_take_longer_than_a_worker_lets_it_is_refused_at_the_start(room) -> None:
-    with pytest.raises(RoomError, match=r"tool 'slow' may take 1200 s .* ends a call after 900 s: lower its timeout"):
-        check_room(room, time_limit=900)
+def check(room, time_limit):
+    check_agent(room, models_of(room), room.get(None), time_limit=time_limit)
 
-    check_room(room, time_limit=1201)
+
+def test_an_agent_with_a_tool_that_may_take_longer_than_a_worker_lets_it_cannot_be_used(room) -> None:
+    with pytest.raises(RoomError, match=r"tool 'slow' may take 1200 s .* ends a call after 900 s: lower its timeout"):
+        check(room, 900)
+
+    check(room, 1201)

@@ -10,7 +10,7 @@ import pytest
 from chordage.orchestrator.core.errors import ConfigError, RoomError
 from chordage.orchestrator.gateways.mcp.checking import check
 from chordage.orchestrator.gateways.room import Room
-from chordage.workers.bootstrap import check_room
+from chordage.workers.bootstrap import check_agent, models_of
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -93,11 +93,15 @@ def test_a_folder_that_is_not_there_is_told(tmp_path):
     )
 
 
+def check_worker(room, time_limit):
+    check_agent(room, models_of(room), room.get(None), time_limit=time_limit)
+
+
 def test_a_room_is_checked_without_starting_anything(tmp_path):
     room, _one = server(tmp_path, f'command = "touch"\nargs = ["{tmp_path / "started"}"]')
 
     assert room.check() == []
-    check_room(room, time_limit=900)
+    check_worker(room, 900)
 
     assert not (tmp_path / "started").exists()
 
@@ -121,8 +125,8 @@ def test_a_call_that_may_take_longer_than_a_worker_lets_it_is_refused_at_the_sta
     room, _one = server(tmp_path, 'command = "sh"\ntimeout = 890')
 
     with pytest.raises(RoomError, match=r"agent.toml:2: mcp.x: a call may take 920 s .* ends a call after 900 s"):
-        check_room(room, time_limit=900)
-    check_room(room, time_limit=921)
+        check_worker(room, 900)
+    check_worker(room, 921)
 
 
 def test_the_package_is_not_loaded_by_a_room_without_servers(tmp_path):
