@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
+from functools import cache, partial
 
 from celery import Celery
 
 from chordage.config.queues import celery_settings
 from chordage.config.settings import Settings, load
 from chordage.orchestrator.core.groups import ALL_QUEUES
-from chordage.orchestrator.runtime import Runtime
 from chordage.tasks import tools, turns
 from chordage.tasks.base import StageTask
 from chordage.workers import hooks, results, transport
 from chordage.workers.bootstrap import redis_from, runtime_from
+from chordage.workers.one_per_process import OnePerProcess
 
 
 def make_app(settings: Settings, *, own_transport: bool = True) -> Celery:
@@ -26,18 +25,12 @@ def make_app(settings: Settings, *, own_transport: bool = True) -> Celery:
         app.conf.broker_transport = transport.name()
     _ = app.amqp.producer_pool  # made now: two threads that made it at once would lose its slots to each other
 
-    @cache
-    def of_process(_pid: int) -> Runtime:
-        return runtime_from(settings, carries_out=True)
-
-    def build_runtime() -> Runtime:
-        """One for each process: what a parent holds, its children must not."""
-        return of_process(os.getpid())
+    build_runtime = OnePerProcess(partial(runtime_from, settings, carries_out=True))
 
     class Stage(StageTask):
         abstract = True
 
-    Stage.build_runtime = staticmethod(build_runtime)
+    Stage.build_runtime = build_runtime
     turns.register(app, Stage)
     tools.register(app, Stage, time_limit=settings.tool_time_limit)
     hooks.connect(app, settings, build_runtime)

@@ -45,6 +45,7 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
             check_services(settings)
         except UserError as error:
             raise SystemExit(f"chordage: {error}") from error
+        runtime()  # before the first task, of which several may come at once
         gc.collect()
         gc.freeze()  # what is loaded by now stays: nobody need walk it again, and children share its pages
 
@@ -56,6 +57,7 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
     def in_a_child(**_: Any) -> None:
         team_app.make_current(settings)
         team_app.let_tools_wait()
+        runtime()
         beats.start()
 
     @signals.worker_ready.connect(weak=False)

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from chordage.orchestrator.gateways.tools.declare import Tool, declared_on, is_wrapped
+from chordage.orchestrator.plugins import users_code
 
 BUILTIN = "chordage.orchestrator.gateways.tools.builtin"
 
@@ -75,7 +76,7 @@ def imported(name: str, room: Path) -> ModuleType:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise NoTool(_not_found(name, room)) from error
         raise NoTool(_import_failed(name, error)) from error
-    except (Exception, SystemExit) as error:  # a script without a main guard ends "the program"
+    except users_code.failures() as error:  # a script without a main guard ends "the program"
         raise NoTool(_import_failed(name, error)) from error
     _check_not_shadowed(module, room)
     return module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.metadata import entry_points
@@ -12,7 +13,7 @@ from typing import Any
 from chordage.orchestrator.core.agent import AgentSpec, PluginUse
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.json_values import canonical
-from chordage.orchestrator.plugins import named
+from chordage.orchestrator.plugins import named, users_code
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
 from chordage.orchestrator.plugins.crew import HOOK_SECONDS, Crew
 from chordage.orchestrator.plugins.permission import Permission
@@ -47,15 +48,17 @@ class Crews:
 
     def __init__(self) -> None:
         self._made: dict[str, Crew] = {}
+        self._making = threading.Lock()
 
     def __call__(self, agent: AgentSpec) -> Crew:
         if not agent.plugins:
             return NOBODY
         key = canonical([[use.use, use.options] for use in agent.plugins])
-        crew = self._made.get(key)
-        if crew is None:
-            crew = self._made[key] = crew_of(agent.plugins)
-        return crew
+        if key not in self._made:
+            with self._making:  # a plugin may keep something: of one agent there is one in a process
+                if key not in self._made:
+                    self._made[key] = crew_of(agent.plugins)
+        return self._made[key]
 
 
 def plugin_of(use: PluginUse) -> Plugin:
@@ -69,7 +72,7 @@ def plugin_of(use: PluginUse) -> Plugin:
         return kind(**use.options)
     except OptionRefused as error:
         raise PluginRefused(error.why, option=error.option) from error
-    except (Exception, SystemExit) as error:
+    except users_code.failures() as error:
         raise PluginRefused(f"{kind.__qualname__}(...) raised {type(error).__name__}: {error}") from error
 
 

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.plugins import users_code
 
 
 class NotLoaded(RoomError):
@@ -27,7 +28,7 @@ def function(name: str, group: str | None = None, *, what: str) -> Callable[...,
 def loaded(point: EntryPoint) -> Any:
     try:
         return point.load()
-    except (Exception, SystemExit) as error:
+    except users_code.failures() as error:
         raise NotLoaded(
             f"its entry point {point.value} cannot be loaded ({type(error).__name__}: {error}); "
             "repair or remove the package that offers it"
@@ -38,7 +39,7 @@ def module(name: str) -> ModuleType:
     importlib.invalidate_caches()  # the file may have been written a moment ago
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # a script without a main guard ends "the program"
+    except users_code.failures() as error:  # a script without a main guard ends "the program"
         raise NotLoaded(_not_imported(name, error)) from error
 
 

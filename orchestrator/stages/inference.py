@@ -126,10 +126,10 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     except UserError as error:
         _let_go(rt, at)
         return ending.bear_with_the_room(rt, at, error)
-    except (HandedOver, Aborted, SystemExit, KeyboardInterrupt):
+    except (HandedOver, Aborted):
         _let_go(rt, at)
         raise
-    except Exception:
+    except (Exception, SystemExit, KeyboardInterrupt):
         ending.count_as_death(rt, run)
         raise
 
@@ -151,7 +151,7 @@ def _claim_if_in_doubt(rt: Runtime, run: Run) -> str | None:
         return None
     token, now = rt.new_id(), rt.now()
     with rt.store.write() as tx:
-        claimed = claims.claim_run(tx, run, token, rt.worker, rt.leases.until(now), now)
+        claimed = claims.claim_run(tx, run, token, rt.worker, rt.leases.until(now))
     return token if claimed else None
 
 

@@ -135,7 +135,7 @@ def _calls(rt: Runtime) -> list[Intent]:
                 continue
             follow = _see_to_call(tx, rt, call, run, now)
             if follow is None:
-                poisoned.append((run, _poisoned_by(call, run)))
+                poisoned.append((run, _poisoned_by(rt, call, run)))
             else:
                 intents += follow
     # In transactions that lock the run first, as everybody does who ends one or puts a call of it aside.
@@ -188,9 +188,9 @@ def _see_to_call(tx: Tx, rt: Runtime, call: Call, run: Run, now: datetime) -> li
     return [CallTool(call_ids=(call.id,), run_id=run.id, group=run.group)]
 
 
-def _poisoned_by(call: Call, run: Run) -> Ending:
+def _poisoned_by(rt: Runtime, call: Call, run: Run) -> Ending:
     log.error("call is poison", call=call.id, tool=call.tool, run=run.id)
-    return failed("poison", f"tool {call.tool!r} took {call.expiries + 1} workers with it")
+    return failed("poison", f"tool {call.tool!r} took {rt.leases.poison_after} workers with it")
 
 
 def _close_unknown(rt: Runtime, run: Run, call: Call, now: datetime) -> list[Intent]:

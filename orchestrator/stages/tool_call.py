@@ -192,7 +192,7 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
         return None
     call, agent_name, running = found.call, found.agent, found.is_running
     now, token = rt.now(), None
-    if not running or not _may_start(call, now) or (in_doubt and _is_held_up(rt, call, agent_name)):
+    if not running or not _may_start(rt, call) or (in_doubt and _is_held_up(rt, call, agent_name)):
         return None
     if _waits_for_repair(rt, call, agent_name):
         return None
@@ -249,12 +249,17 @@ def _with_answer(rt: Runtime, work: Work, suspension_id: str) -> Work:
     return replace(work, decision=seen_by_tool(asked, answer), answer=answer.payload)
 
 
-def _may_start(call: Call, now: datetime) -> bool:
+def _may_start(rt: Runtime, call: Call) -> bool:
+    """A call that is in somebody's hand stays there until rescue has taken it out: its holder may have been unable to
+    renew the lease, and that is judged in one place.
+    """
+    if call.expiries >= rt.leases.poison_after:
+        return False  # rescue ends it
     match call.status:
         case CallStatus.NEW | CallStatus.RESUMING:
             return call.lease_until is not None  # without one it is parked behind a call that waits
         case CallStatus.RUNNING if call.effect is not Effect.UNSAFE:
-            return call.worker is None or (call.lease_until is not None and call.lease_until < now)
+            return call.worker is None
         case _:
             return False
 
@@ -351,8 +356,8 @@ def _asked_about(rt: Runtime, work: Work, outcome: ToolOutcome) -> Question | No
 
 
 def _cut_short(rt: Runtime, work: Work) -> None:
-    """The process is told to die inside the call. What may run again is let go at once; the rest is as after a
-    crash.
+    """The process is told to end inside the call. What may run again is let go at once, and that counts as a death; the
+    rest is as after a crash.
     """
     if work.call.effect in {Effect.PURE, Effect.IDEMPOTENT}:
         with rt.store.single() as tx:

@@ -29,11 +29,10 @@ def close_calls(tx: Tx, run_id: str, *, code: str, content: str, now: datetime) 
 
 def claim_call(tx: Tx, call: Call, token: str, worker: str, *, now: datetime, lease_until: datetime) -> bool:
     """From here on a crash leaves evidence: the call is Running, by this token, until the lease is up."""
-    abandoned = or_(calls.c.worker.is_(None), calls.c.lease_until < now)
-    stale = and_(still(calls.c.status, CallStatus.RUNNING), abandoned)
+    freed = and_(still(calls.c.status, CallStatus.RUNNING), calls.c.worker.is_(None))  # by rescue, or by its holder
     claimed = (
         update(calls)
-        .where(calls.c.id == call.id, or_(still(calls.c.status, *sources(CALL, CallStatus.RUNNING)), stale))
+        .where(calls.c.id == call.id, or_(still(calls.c.status, *sources(CALL, CallStatus.RUNNING)), freed))
         .values(
             status=CallStatus.RUNNING.value, claim_token=token, worker=worker, lease_until=lease_until,
             started_at=func.coalesce(calls.c.started_at, now),
@@ -177,10 +176,13 @@ def settle_call(tx: Tx, call: Call, token: str | None, outcome: Outcome) -> bool
 
 
 def release_call(tx: Tx, call_id: str, token: str | None, worker: str, now: datetime) -> None:
-    """A call that may run again elsewhere at once. Without a token, the heartbeat held it in the worker's name."""
-    ours = calls.c.claim_token == token if token else and_(calls.c.claim_token.is_(None), calls.c.worker == worker)
-    freed = update(calls).where(calls.c.id == call_id, ours, still(calls.c.status, *sorted(OPEN_CALL)))
-    tx.execute(freed.values(claim_token=None, worker=None, lease_until=now))
+    """A call that may run again elsewhere at once. It counts as a death: whatever ends its process each time ends here
+    as poison. Without a token, it is on record in the worker's name, or not at all.
+    """
+    in_name = or_(calls.c.worker == worker, calls.c.worker.is_(None))
+    ours = calls.c.claim_token == token if token else and_(calls.c.claim_token.is_(None), in_name)
+    freed = update(calls).where(calls.c.id == call_id, ours, STILL_FLYING)
+    tx.execute(freed.values(claim_token=None, worker=None, lease_until=now, expiries=calls.c.expiries + 1))
 
 
 def count_call_crash(tx: Tx, call_id: str, lease_until: datetime) -> None:

@@ -209,7 +209,7 @@ def end_run(tx: Tx, run: Run, ending: Ending, now: datetime) -> bool:
     return tx.execute(ended).rowcount == 1
 
 
-def claim_run(tx: Tx, run: Run, token: str, worker: str, lease_until: datetime, now: datetime) -> bool:
+def claim_run(tx: Tx, run: Run, token: str, worker: str, lease_until: datetime) -> bool:
     """A run whose wake-up had to be sent again is worked on by one worker at a time, and truth knows by whom."""
     claimed = (
         update(runs)
@@ -218,7 +218,7 @@ def claim_run(tx: Tx, run: Run, token: str, worker: str, lease_until: datetime, 
             runs.c.epoch == run.epoch,
             runs.c.step == run.step,
             STILL_RUNNING,
-            or_(runs.c.claim_token.is_(None), runs.c.lease_until < now),
+            runs.c.claim_token.is_(None),  # a lease that is past is judged by rescue, which then frees the run
         )
         .values(claim_token=token, claim_worker=worker, lease_until=lease_until)
     )

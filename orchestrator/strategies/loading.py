@@ -33,7 +33,7 @@ def decide(name: str, view: View) -> Move:
         return strategy(view)
     try:
         move = strategy(view)
-    except Exception as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # a signal is heard in the main thread, where none runs
         return Finish(ending=failed("strategy", f"strategy {name!r} raised {type(error).__name__}: {error}"))
     if not isinstance(move, Move):
         return Finish(ending=failed("strategy", f"strategy {name!r} returned {move!r}, which is no move"))

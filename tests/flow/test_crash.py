@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -130,6 +131,32 @@ def test_a_call_that_keeps_killing_its_workers_ends_the_run_as_poison(world: Wor
     assert world.row("runs")["code"] == "poison"
     assert world.row("turns", id=turn)["disposition"] == "failed"
     assert {call["status"] for call in world.rows("calls")} == {"cancelled"}
+
+
+@pytest.mark.parametrize("tool", ["pure", "idempotent", "reconcilable"])
+def test_a_call_whose_process_is_told_to_end_each_time_is_poison_however_often_its_message_comes(world, tool):
+    """What it is told with is raised in the call, which lets go of it; the message of a lost process comes back."""
+
+    def end(order):
+        raise SystemExit
+
+    world.tools.before = end
+    world.models.script = rounds_of(1, tool=tool)
+    turn = world.submit()
+    for _ in range(10):
+        while world.pending:
+            intent = world.pending.pop(0)
+            for again in range(5):
+                with contextlib.suppress(SystemExit):
+                    world.deliver(intent, doubt=again > 0)
+                    break
+        if not world.unfinished():
+            break
+        world.sweep(seconds=40)
+
+    assert world.row("runs")["code"] == "poison"
+    assert world.row("turns", id=turn)["disposition"] == "failed"
+    assert max(world.tools.ran.values()) <= 1 + world.runtime.leases.poison_after
 
 
 def _keep_dying(world: World, limit: int = 40) -> int:

@@ -21,6 +21,10 @@ def two_rounds_and_no_more(view):
     return RunTools() if view.reply.asks else Finish(ending=NATURAL_END)
 
 
+def leaves(view):
+    raise SystemExit(3)
+
+
 def breaks(view):
     raise ZeroDivisionError("in the strategy")
 
@@ -42,7 +46,7 @@ def breaks_down(asked):
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch):
     module = ModuleType("own_code")
-    for function in (two_rounds_and_no_more, breaks, says_nothing, one_round, breaks_down):
+    for function in (two_rounds_and_no_more, leaves, breaks, says_nothing, one_round, breaks_down):
         setattr(module, function.__name__, function)
     monkeypatch.setitem(sys.modules, "own_code", module)
 
@@ -61,6 +65,7 @@ def test_a_strategy_of_ones_own_decides(world):
     ("name", "told"),
     [
         ("breaks", "strategy 'own_code:breaks' raised ZeroDivisionError: in the strategy"),
+        ("leaves", "strategy 'own_code:leaves' raised SystemExit: 3"),
         ("says_nothing", "strategy 'own_code:says_nothing' returned None, which is no move"),
     ],
 )

@@ -16,7 +16,7 @@ from support.rows import LATER, NOW, a_call, load_call
 RACERS = 6
 
 
-def test_a_call_is_claimed_by_one_until_its_lease_is_up(store):
+def test_a_call_is_claimed_by_one_until_rescue_has_taken_it_out_of_its_hand(store):
     call = a_call(store)
 
     def claim(tx, token, now=NOW):
@@ -27,7 +27,13 @@ def test_a_call_is_claimed_by_one_until_its_lease_is_up(store):
     assert sorted(won) == [False] * (RACERS - 1) + [True]
     with store.single() as tx:
         assert not claim(tx, "early", LATER)
-        assert claim(tx, "late", LATER + timedelta(seconds=1))
+        assert not claim(tx, "late", LATER + timedelta(seconds=1)), "a lease is judged by rescue alone"
+        free(tx)
+        assert claim(tx, "freed", LATER)
+
+
+def free(tx):
+    claims.push_call_lease(tx, built(id="c1"), lease_until=LATER, resends=1, expiries=1)
 
 
 def an_outcome(content="x", status=CallStatus.SUCCEEDED):
@@ -55,11 +61,25 @@ def test_whoever_lost_the_claim_of_a_call_cannot_settle_it(store):
     call = a_call(store)
     with store.single() as tx:
         claims.claim_call(tx, call, "first", "w1", now=NOW, lease_until=LATER)
-        claims.claim_call(tx, call, "second", "w2", now=LATER + timedelta(seconds=1), lease_until=LATER)
+        free(tx)
+        claims.claim_call(tx, call, "second", "w2", now=LATER, lease_until=LATER)
 
         assert not claims.settle_call(tx, built(id="c1"), "first", an_outcome())
         assert not claims.settle_call(tx, built(id="c1"), None, an_outcome())
         assert claims.settle_call(tx, built(id="c1"), "second", an_outcome())
+
+
+@pytest.mark.parametrize("token", ["mine", None])
+def test_a_call_that_is_let_go_counts_as_a_death(store, token):
+    call = a_call(store)
+    with store.single() as tx:
+        if token:
+            claims.claim_call(tx, call, token, "w1", now=NOW, lease_until=LATER)
+        claims.release_call(tx, call.id, token, "w1", NOW)
+        claims.release_call(tx, call.id, "another", "w1", NOW)
+
+    freed = load_call(store)
+    assert (freed.expiries, freed.worker, freed.lease_until) == (1, None, NOW)
 
 
 def test_a_call_is_settled_or_closed_with_its_run(store):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from sqlalchemy import func, insert, select
 
 from chordage.orchestrator.core.groups import Group
@@ -135,7 +133,7 @@ def test_a_run_either_finishes_or_is_ended_from_outside(store):
 def test_a_writer_of_an_old_epoch_step_or_token_changes_nothing(store):
     run = a_run(store)
     with store.write() as tx:
-        assert claims.claim_run(tx, run, "token", "w1", LATER, NOW)
+        assert claims.claim_run(tx, run, "token", "w1", LATER)
     wrong = [
         Position(run=run, step=1, token="another"),
         Position(run=run, step=1, token=None),
@@ -149,15 +147,16 @@ def test_a_writer_of_an_old_epoch_step_or_token_changes_nothing(store):
         assert not claims.finish(tx, right, NATURAL_END, usage=NO_USAGE, now=NOW)
 
 
-def test_a_run_in_doubt_is_claimed_by_one_until_its_lease_is_up(store):
+def test_a_run_in_doubt_is_claimed_by_one_until_rescue_has_freed_it(store):
     run = a_run(store)
 
-    won = race(store, [lambda tx, n=n: claims.claim_run(tx, run, f"k{n}", f"w{n}", LATER, NOW) for n in range(RACERS)])
+    won = race(store, [lambda tx, n=n: claims.claim_run(tx, run, f"k{n}", f"w{n}", LATER) for n in range(RACERS)])
 
     assert sorted(won) == [False] * (RACERS - 1) + [True]
     with store.write() as tx:
-        assert not claims.claim_run(tx, run, "early", "w", LATER, LATER)
-        assert claims.claim_run(tx, run, "late", "w", LATER, LATER + timedelta(seconds=1))
+        assert not claims.claim_run(tx, run, "late", "w", LATER)
+        claims.push_lease(tx, run, lease_until=LATER, resends=1, expiries=1)
+        assert claims.claim_run(tx, run, "freed", "w", LATER)
 
 
 def test_arrivals_on_one_thread_are_numbered_without_gap_or_double(store):

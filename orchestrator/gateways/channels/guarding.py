@@ -6,16 +6,17 @@ what we raise: a traceback would show it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.errors import RoomError, Unavailable, Undeliverable
 from chordage.orchestrator.gateways.ports import Channel
-from chordage.orchestrator.plugins import django_connections
+from chordage.orchestrator.plugins import django_connections, users_code
 
 MASK = "***"
+T = TypeVar("T")
 
 
 def masked(text: str, secrets: Collection[str]) -> str:
@@ -33,24 +34,23 @@ class Guarded:
 
     def poll(self, cursor: str | None) -> Polled:
         with self._told():
-            polled = self._channel.poll(cursor)
+            polled = _called(lambda: self._channel.poll(cursor))
             if not isinstance(polled, Polled):
                 raise TypeError(f"poll returned {type(polled).__name__}, not Polled")
             return polled
 
     def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
         with self._told():
-            self._channel.deliver(address, reply)
+            _called(lambda: self._channel.deliver(address, reply))
 
     def close(self) -> None:
         with self._told():
-            self._channel.close()
+            _called(self._channel.close)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
         try:
-            with django_connections.closed_afterwards():
-                yield
+            yield
         except Undeliverable as error:
             raise Undeliverable(self._words(str(error))) from None
         except (Unavailable, RoomError) as error:
@@ -61,3 +61,11 @@ class Guarded:
 
     def _words(self, said: str) -> str:
         return masked(f"channel {self._name}: {said}", self._secrets)
+
+
+def _called(act: Callable[[], T]) -> T:
+    def closing() -> T:
+        with django_connections.closed_afterwards():
+            return act()
+
+    return users_code.call(closing)

@@ -11,7 +11,7 @@ from chordage.orchestrator.gateways.channels.env_keys import ENDING
 from chordage.orchestrator.gateways.channels.guarding import Guarded, masked
 from chordage.orchestrator.gateways.channels.reading import Binding
 from chordage.orchestrator.gateways.ports import Channel
-from chordage.orchestrator.plugins import named
+from chordage.orchestrator.plugins import named, users_code
 from chordage.orchestrator.plugins.base import OptionRefused
 
 ENTRY_POINTS = "chordage.channels"
@@ -74,7 +74,7 @@ def _of_ones_own(binding: Binding) -> Channel:
         made = make(binding.name, dict(binding.config))
     except OptionRefused as error:
         raise RoomError(masked(f"{binding.place('config', error.option)}: {error.why}", binding.secrets)) from None
-    except (Exception, SystemExit) as error:
+    except users_code.failures() as error:
         words = f"{binding.place('config')}: {binding.plugin} raised {type(error).__name__}: {error}"
         raise RoomError(masked(words, binding.secrets)) from None
     if missing := [name for name in ("poll", "deliver", "close") if not callable(getattr(made, name, None))]:

@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.tools.signature import MISSING, Parameter
+from chordage.orchestrator.plugins import users_code
 
 COMPLAINTS = 20  # a model that sends a list of a thousand wrong items needs to read twenty of them
 GOT_LIMIT = 80
@@ -41,7 +42,7 @@ class Arguments:
             self.schema = _schema(self._model, described)
         except NameError:
             raise
-        except Exception as error:
+        except users_code.failures() as error:
             raise RoomError(f"{place}: {_culprit(parameters)} cannot be described in JSON Schema: {error}") from error
         _check_aliases(self._model, place)
 
@@ -49,7 +50,8 @@ class Arguments:
         """The arguments as the function wants them. Raises Unfit."""
         try:
             # As JSON, not as Python: what a model sends is JSON, and a strict date is then a string and not a date.
-            filled = self._model.model_validate_json(json.dumps(given))
+            sent = json.dumps(given)
+            filled = users_code.call(lambda: self._model.model_validate_json(sent))
         except ValidationError as error:
             raise Unfit(self._complaints(error)) from error
         except Exception as error:  # a user's validator may raise anything

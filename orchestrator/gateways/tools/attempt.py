@@ -114,7 +114,7 @@ class Attempt:
             with django_connections.kept_fresh(), self._around(self._context):
                 text = self._write(self._settled(self._call()))
             self._letters.put(Ended(text=text))
-        except BaseException as error:  # also SystemExit: the waiting thread raises it again
+        except BaseException as error:  # also SystemExit: a signal is heard in the main thread, so it is the tool's
             self._letters.put(Ended(error=error))
 
     def _settled(self, result: Any) -> Any:

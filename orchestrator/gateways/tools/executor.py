@@ -80,10 +80,7 @@ class Executor:
         return self._run(attempt, tool, abort=abort, on_progress=on_progress)
 
     def _run(self, attempt: Attempt, tool: Tool, *, abort: Abort, on_progress: Callable[[str], None]) -> Ended:
-        ended = attempt.run(self._sides, timeout=tool.options.timeout, abort=abort, on_progress=on_progress)
-        if isinstance(ended.error, SystemExit | KeyboardInterrupt):
-            raise ended.error  # the process was told to go, and it was the tool that heard it
-        return ended
+        return attempt.run(self._sides, timeout=tool.options.timeout, abort=abort, on_progress=on_progress)
 
 
 class _NobodyAborts:

@@ -43,6 +43,9 @@ def outcome(tool: str, error: BaseException, *, timeout: float, tries: int) -> T
         case Suspend():
             said = f"{tool} asked for a decision where nobody can be asked: a reconcile hook must not suspend."
             return _failed("suspended_in_hook", said, tries)
+        case SystemExit() | KeyboardInterrupt():
+            said = f"{tool} ended itself with {error!r} instead of returning a result or raising an error."
+            return _failed("raised", said, tries)
         case NotJson():
             return _failed("result_not_json", f"{tool} ran, but its result cannot be shown: {_words(error)}", tries)
         case _:

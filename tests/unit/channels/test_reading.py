@@ -161,6 +161,7 @@ class Mine:
     def poll(self, cursor):
         if cursor == "raise": raise RuntimeError(f"no {self.config['token']}")
         if cursor == "wrong": return []
+        if cursor == "leave": raise SystemExit(self.config['token'])
         return Polled(messages=(), cursor=cursor)
     def deliver(self, address, reply): raise Unavailable(f"with {self.config['token']}")
     def close(self): pass
@@ -193,6 +194,8 @@ def test_what_a_plugin_of_ones_own_raises_is_told_without_secrets(room, written)
         channel.poll("raise")
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
+    with pytest.raises(Unavailable, match=r"channel it: its plugin raised Quit: SystemExit\('\*\*\*'\)"):
+        channel.poll("leave")
     with pytest.raises(Unavailable, match="poll returned list, not Polled"):
         channel.poll("wrong")
     with pytest.raises(Unavailable, match=r"with \*\*\*"):

@@ -6,6 +6,7 @@ from datetime import date
 from typing import Annotated
 
 import jsonschema
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -84,6 +85,18 @@ def test_a_validator_that_breaks_is_told_and_does_not_escape(bench):
         return number
 
     assert "they cannot be checked: ZeroDivisionError" in bench.complaints(add, number=1)
+
+
+@pytest.mark.parametrize("leaving", [SystemExit, KeyboardInterrupt])
+def test_a_validator_that_would_end_the_process_is_told_and_does_not_escape(bench, leaving):
+    def leave(value: int) -> int:
+        raise leaving(value)
+
+    @tool
+    def add(number: Annotated[int, AfterValidator(leave)]) -> int:
+        return number
+
+    assert f"they cannot be checked: Quit: {leaving.__name__}(1)" in bench.complaints(add, number=1)
 
 
 def test_arguments_are_judged_as_json_even_by_a_strict_model(bench):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import threading
@@ -97,18 +98,30 @@ def test_an_exception_without_text_or_with_too_much_is_told_all_the_same(bench):
 
 
 @pytest.mark.parametrize("leaving", [SystemExit, KeyboardInterrupt])
-def test_an_order_to_the_process_goes_through(bench, leaving):
+def test_a_tool_that_would_end_the_process_has_failed(bench, leaving):
     @tool
     def leave() -> None:
-        raise leaving
+        raise leaving(2)
 
     @tool
     async def leave_async() -> None:
-        raise leaving
+        raise leaving(2)
 
     for function in (leave, leave_async):
-        with pytest.raises(leaving):
-            bench.call(function)
+        outcome = bench.call(function)
+        assert outcome.code == "raised"
+        assert f"{function.__name__} ended itself with {leaving.__name__}(2)" in outcome.content
+
+
+def test_arguments_that_argparse_does_not_know_are_an_error_of_the_tool(bench):
+    @tool
+    def parse(line: str) -> str:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--count", type=int)
+        return str(parser.parse_args(line.split()).count)
+
+    assert bench.call(parse, line="--count 3").content == "3"
+    assert bench.call(parse, line="--no-such-thing").code == "raised"
 
 
 def test_a_coroutine_that_cancels_itself_is_an_outcome(bench):

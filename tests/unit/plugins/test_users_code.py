@@ -1,0 +1,83 @@
+"""Whatever users' code raises is its own failure; a signal alone is a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextvars import ContextVar
+
+import pytest
+
+from chordage.orchestrator.plugins import users_code
+from chordage.orchestrator.plugins.users_code import Quit
+
+CALLER = ContextVar("CALLER", default="nobody")
+
+
+def beside(job):
+    """What comes of the job in a thread that is not the main one."""
+    results = []
+
+    def run():
+        try:
+            results.append(job())
+        except BaseException as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def leaves(error):
+    def job():
+        raise error
+
+    return job
+
+
+def test_a_result_and_an_error_come_back_as_they_are_from_any_thread():
+    error = LookupError("no")
+    assert users_code.call(lambda: 1) == 1
+    assert beside(lambda: users_code.call(lambda: 1)) == 1
+    assert beside(lambda: users_code.call(leaves(error))) is error
+    with pytest.raises(LookupError) as raised:
+        users_code.call(leaves(error))
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), KeyboardInterrupt()])
+def test_the_end_of_the_process_is_an_error_of_the_code(error):
+    found = beside(lambda: users_code.call(leaves(error)))
+    assert isinstance(found, Quit)
+    assert repr(error) in str(found)
+    with pytest.raises(Quit):
+        users_code.call(leaves(error))
+
+
+def test_a_signal_reaches_whoever_waits_in_the_main_thread():
+    going_on = threading.Event()
+
+    def job():
+        os.kill(os.getpid(), signal.SIGINT)
+        going_on.wait(20)
+
+    with pytest.raises(KeyboardInterrupt):
+        users_code.call(job)
+    going_on.set()
+
+
+def test_context_variables_come_along():
+    token = CALLER.set("somebody")
+    try:
+        assert users_code.call(CALLER.get) == "somebody"
+    finally:
+        CALLER.reset(token)
+
+
+def test_an_import_fails_by_an_exit_and_only_a_ctrl_c_may_stop_it():
+    assert SystemExit in users_code.failures()
+    assert KeyboardInterrupt not in users_code.failures()
+    assert KeyboardInterrupt in beside(users_code.failures)
