@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import smtplib
+import socket
 import ssl
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.utils import formatdate
@@ -17,7 +20,7 @@ from chordage.orchestrator.gateways.channels.mailbox import Tls
 from chordage.orchestrator.gateways.channels.replies import text_of
 from chordage.orchestrator.gateways.room_table import SOME, TEXT, Table
 
-TIMEOUT = 20.0
+TIMEOUT = 20.0  # seconds: to connect, and then for the rest; less than the lease of a delivery
 _PORTS = {Tls.IMPLICIT: 465, Tls.STARTTLS: 587, Tls.NONE: 25}
 
 
@@ -55,7 +58,7 @@ def read(table: Table, user: str) -> Post | None:
 def send(post: Post, address: Mapping[str, Any], reply: Outgoing) -> None:
     mail = letter(post.sender, address, reply)
     try:
-        with _connected(post) as server:
+        with _connected(post) as server, _cut_after(TIMEOUT, server):
             if post.user is not None and post.password is not None:
                 server.login(post.user, post.password)
             server.send_message(mail)
@@ -69,6 +72,23 @@ def send(post: Post, address: Mapping[str, Any], reply: Outgoing) -> None:
         raise _refusal(post, error.smtp_code, "the mail") from None
     except (smtplib.SMTPException, OSError) as error:
         raise Unavailable(f"{post.host}:{post.port} does not take mail ({type(error).__name__}: {error})") from None
+
+
+@contextmanager
+def _cut_after(seconds: float, server: smtplib.SMTP) -> Iterator[None]:
+    """The time limit of a socket is that of a single read, and a reply may come byte by byte."""
+
+    def cut() -> None:
+        with suppress(OSError, AttributeError):  # it has just been closed
+            server.sock.shutdown(socket.SHUT_RDWR)
+
+    watch = threading.Timer(seconds, cut)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
 
 
 def letter(sender: str, address: Mapping[str, Any], reply: Outgoing) -> EmailMessage:

@@ -1,7 +1,8 @@
 """HTTP for channels: JSON there and back, a size that is bounded, and errors that name the host and never the URL.
 
 The client of the library would write every URL into its log, and a token may be part of one. So its transport is used
-without the client around it; a proxy of the environment is found as that client finds it.
+without the client around it; a proxy of the environment is found as that client finds it. Its sockets are those of
+model calls: the time limit is that of the whole exchange, however slowly its bytes come.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import httpx
 
 from chordage.orchestrator.core.errors import TryLater, Unavailable, Undeliverable
 from chordage.orchestrator.gateways.channels.retry_after import seconds_of
+from chordage.orchestrator.gateways.models.calls import Call, Calls
+from chordage.orchestrator.gateways.models.transport import AbortableTransport
 
 LARGEST = 16 * 1024 * 1024  # bytes of an answer
 CONNECT = 10.0
@@ -41,7 +44,8 @@ class Web:
     def __init__(self, *, proxy: str | None = None) -> None:
         self._proxy = proxy
         self._lock = threading.Lock()
-        self._transport: httpx.HTTPTransport | None = None
+        self._calls = Calls()
+        self._opened: Opened | None = None
 
     def ask(
         self,
@@ -55,12 +59,14 @@ class Web:
     ) -> Answer:
         """Raises Unavailable where nobody answers."""
         host = _host(url)
+        opened = self._open()
         try:
-            response = self._opened().handle_request(_request(method, url, body, params, headers, timeout))
-            try:
-                return Answer(status=response.status_code, headers=response.headers, body=_bounded(host, response))
-            finally:
-                response.close()
+            with self._calls.holding(Call(opened, timeout)):
+                response = opened.transport.handle_request(_request(method, url, body, params, headers, timeout))
+                try:
+                    return Answer(status=response.status_code, headers=response.headers, body=_bounded(host, response))
+                finally:
+                    response.close()
         except httpx.TimeoutException:
             raise Unavailable(f"{host} did not answer within {timeout:g} s") from None
         except (httpx.HTTPError, RuntimeError, OSError) as error:  # RuntimeError: it was closed meanwhile
@@ -68,15 +74,36 @@ class Web:
 
     def close(self) -> None:
         with self._lock:
-            transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.close()
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
-    def _opened(self) -> httpx.HTTPTransport:
+    def _open(self) -> Opened:
         with self._lock:
-            if self._transport is None:
-                self._transport = httpx.HTTPTransport(proxy=self._proxy)
-            return self._transport
+            if self._opened is None:
+                transport = AbortableTransport(self._calls, httpx.create_ssl_context(), self._proxy)
+                self._opened = Opened(transport)
+            return self._opened
+
+
+class Opened:
+    """A transport, and whether it was closed while somebody waits. Implements the Abort port."""
+
+    def __init__(self, transport: httpx.HTTPTransport) -> None:
+        self.transport = transport
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        self._closed.set()
+        self.transport.close()
+
+    def check(self) -> None:
+        if self._closed.is_set():
+            raise Unavailable("the channel was closed")
+
+    def wait(self, seconds: float) -> None:
+        self._closed.wait(seconds)
+        self.check()
 
 
 def check_taken(host: str, answer: Answer) -> None:

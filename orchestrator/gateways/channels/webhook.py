@@ -22,9 +22,9 @@ from chordage.orchestrator.core.delivering import shown
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
 from chordage.orchestrator.gateways.channels.retry_after import seconds_of
 from chordage.orchestrator.gateways.room_table import HEADERS, TEXT, Table
-from chordage.orchestrator.gateways.tools import checked_connections
 from chordage.orchestrator.gateways.tools.addresses import Guard, NotPublic, Refused
-from chordage.orchestrator.gateways.tools.web import checked_url, closed_at, target_of
+from chordage.orchestrator.gateways.tools.checked_connections import Patience
+from chordage.orchestrator.gateways.tools.web import checked_url, closing, connection_to, target_of
 
 GONE = 410
 SECRET_PREFIX = "whsec_"  # noqa: S105 - what the specification puts in front of a secret
@@ -86,12 +86,9 @@ class Webhook:
 
     def _post(self, url: str, key: str, body: bytes) -> tuple[int, str, float | None]:
         parts = checked_url(url)
-        secure = parts.scheme == "https"
-        host, port = parts.hostname or "", parts.port or (443 if secure else 80)
-        deadline = time.monotonic() + self.timeout
-        address = self.guard.address_of(host, port)
-        connection = checked_connections.to(address, host, port, secure=secure, timeout=self.timeout)
-        with closed_at(deadline, connection):
+        patience = Patience(deadline=time.monotonic() + self.timeout, stall=self.timeout)
+        connection = connection_to(parts, self.guard, patience)
+        with closing(connection, patience):
             connection.request("POST", target_of(parts), body=body, headers=self._headers(key, body))
             response = connection.getresponse()
             said = response.read(_READ).decode("utf-8", "replace").replace("\x00", "")

@@ -1,7 +1,7 @@
 """Sockets for httpcore that wait in slices, plain and TLS, so that a blocked model call can be aborted.
 
 OpenSSL keeps its state when a read, a write or a handshake times out, as long as the same operation is tried again
-with the same bytes: `_patiently` does exactly that. Name resolution is the one wait that cannot be cut short.
+with the same bytes: `_patiently` does exactly that.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import selectors
 import socket
 import ssl
 from collections.abc import Callable, Iterable
+from concurrent import futures
 from typing import Any, TypeVar
 
 import httpcore
 
 from chordage.orchestrator.gateways.models.calls import Calls
+from chordage.orchestrator.gateways.name_lookup import NAMES
 
 T = TypeVar("T")
 PIECE = 65_536
@@ -111,11 +113,18 @@ class SlicedBackend(httpcore.NetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> SlicedStream:
         del local_address, socket_options  # never given: the connections are made in this package
+        addresses = self._look_up(host, port, timeout)
+        return SlicedStream(self._first_that_answers(addresses, timeout), self._calls)
+
+    def _look_up(self, host: str, port: int, timeout: float | None) -> list[Any]:
         try:
-            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            answer = NAMES.ask(host, port)
+            for seconds in self._calls.slices(timeout, httpcore.ConnectTimeout):
+                if futures.wait([answer], seconds).done:
+                    return answer.result()
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(f"{host}: {error}") from error
-        return SlicedStream(self._first_that_answers(addresses, timeout), self._calls)
+        raise AssertionError("slices end by raising")
 
     def _first_that_answers(self, addresses: list[Any], timeout: float | None) -> socket.socket:
         # Each address gets an equal share, or a dead IPv6 route would use up the time of the IPv4 one behind it.

@@ -103,9 +103,9 @@ class Transport:
     def _new_client(self) -> httpx.Client:
         tls = self._tls or httpx.create_ssl_context()
         patterns = proxy_by_pattern(self._environ)
-        proxied = {url: _AbortableTransport(self._calls, tls, url) for url in set(patterns.values()) if url}
+        proxied = {url: AbortableTransport(self._calls, tls, url) for url in set(patterns.values()) if url}
         return httpx.Client(
-            transport=_AbortableTransport(self._calls, tls),
+            transport=AbortableTransport(self._calls, tls),
             mounts={pattern: proxied[url] if url else None for pattern, url in patterns.items()},
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # calls have nothing to do with each other
             headers={"user-agent": "chordage"},
@@ -113,7 +113,7 @@ class Transport:
         )
 
 
-class _AbortableTransport(httpx.HTTPTransport):
+class AbortableTransport(httpx.HTTPTransport):
     """httpx's own transport (which tracing hooks into), over our sockets and our kept connections."""
 
     def __init__(self, calls: Calls, tls: ssl.SSLContext, proxy: str | None = None) -> None:

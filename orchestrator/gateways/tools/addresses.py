@@ -10,9 +10,12 @@ import socket
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
+from chordage.orchestrator.gateways.name_lookup import NAMES
+
 Address = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], list[str]]
 
+PATIENCE = 10.0  # seconds for the lookup of a name
 _NAT64 = ip_network("64:ff9b::/96")  # carries an IPv4 address in its last four bytes
 
 
@@ -28,11 +31,14 @@ class Guard:
     def __init__(self, allow: Iterable[str] = (), resolve: Resolve | None = None) -> None:
         """`allow`: networks such as "10.1.2.0/24" that may be reached although they are private."""
         self._allowed = [ip_network(network) for network in allow]
-        self._resolve = resolve or look_up
+        self._resolve = resolve
 
-    def address_of(self, host: str, port: int) -> str:
-        """An address to connect to. Raises Refused if any address of that name is one to stay away from."""
-        found = [ip_address(text) for text in self._resolve(host, port)]
+    def address_of(self, host: str, port: int, seconds: float = PATIENCE) -> str:
+        """An address to connect to. Raises Refused if any address of that name is one to stay away from, and
+        TimeoutError.
+        """
+        texts = self._resolve(host, port) if self._resolve else look_up(host, port, seconds)
+        found = [ip_address(text) for text in texts]
         if not found:
             raise Refused(f"{host} has no address")
         for address in found:
@@ -46,10 +52,12 @@ class Guard:
         return _is_public(inner) or any(inner in network for network in self._allowed)
 
 
-def look_up(host: str, port: int) -> list[str]:
+def look_up(host: str, port: int, seconds: float) -> list[str]:
     try:
-        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
+        answers = NAMES.look_up(host, port, seconds)
+    except TimeoutError:
+        raise
+    except (socket.gaierror, UnicodeError) as error:
         raise Refused(f"{host} cannot be found: {error}") from error
     return [str(answer[4][0]) for answer in answers]
 

@@ -7,7 +7,6 @@ the address that is checked would not be the address that is reached.
 from __future__ import annotations
 
 import http.client
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from chordage.orchestrator.gateways.tools import checked_connections
 from chordage.orchestrator.gateways.tools.addresses import Guard, Refused
+from chordage.orchestrator.gateways.tools.checked_connections import LATE, Patience
 
 REDIRECTS = {301, 302, 303, 307, 308}
 _CHUNK = 16_384
@@ -58,20 +58,15 @@ class WebGetter:
     def _one(self, url: str, deadline: float, gone: Callable[[], bool]) -> WebPage | str:
         """The page, or where a redirect leads."""
         parts = checked_url(url)
-        connection = self._connection(parts)
-        with closed_at(deadline, connection):
+        patience = Patience(deadline=deadline, stall=self.stall)
+        connection = connection_to(parts, self.guard, patience)
+        with closing(connection, patience):
             connection.request("GET", target_of(parts), headers=_HEADERS)
             response = connection.getresponse()
             onward = response.getheader("Location")
             if response.status in REDIRECTS and onward:
                 return onward
             return self._page(url, response, deadline, gone)
-
-    def _connection(self, parts: SplitResult) -> http.client.HTTPConnection:
-        secure = parts.scheme == "https"
-        host, port = parts.hostname or "", parts.port or (443 if secure else 80)
-        address = self.guard.address_of(host, port)
-        return checked_connections.to(address, host, port, secure=secure, timeout=self.stall)
 
     def _page(self, url: str, response: http.client.HTTPResponse, deadline: float, gone: Callable[[], bool]) -> WebPage:
         kind = response.headers.get_content_type() if "Content-Type" in response.headers else "text/plain"
@@ -91,32 +86,29 @@ class WebGetter:
         while len(body) <= self.size_limit and (chunk := response.read1(_CHUNK)):
             body += chunk
             if gone() or time.monotonic() > deadline:
-                raise TimeoutError("the answer did not end in time")
+                raise TimeoutError(LATE)
         return bytes(body)
 
 
+def connection_to(parts: SplitResult, guard: Guard, patience: Patience) -> http.client.HTTPConnection:
+    """To an address that may be reached. Raises Refused and TimeoutError."""
+    secure = parts.scheme == "https"
+    host, port = parts.hostname or "", parts.port or (443 if secure else 80)
+    address = guard.address_of(host, port, patience.seconds())
+    return checked_connections.to(address, host, port, secure=secure, patience=patience)
+
+
 @contextmanager
-def closed_at(deadline: float, connection: http.client.HTTPConnection) -> Iterator[None]:
-    """Cut the line at the deadline: a server that sends a byte now and then never runs into a socket's own timeout."""
-    watch = threading.Timer(max(0.0, deadline - time.monotonic()), checked_connections.cut, [connection])
-    watch.daemon = True
-    watch.start()
+def closing(connection: http.client.HTTPConnection, patience: Patience) -> Iterator[None]:
     try:
         yield
-        _check_time(deadline)  # a line that was cut looks like a page that ended
-    except (http.client.HTTPException, OSError) as error:
-        _check_time(deadline)
-        if isinstance(error, http.client.HTTPException):
-            raise ConnectionError(f"{connection.host} did not answer in good HTTP: {error!r}") from error
+    except TimeoutError:
+        patience.seconds()  # says that the time is up, where it is; else a single wait was too long
         raise
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"{connection.host} did not answer in good HTTP: {error!r}") from error
     finally:
-        watch.cancel()
         connection.close()
-
-
-def _check_time(deadline: float) -> None:
-    if time.monotonic() > deadline:
-        raise TimeoutError("the answer did not end in time")
 
 
 def checked_url(url: str) -> SplitResult:

@@ -1,0 +1,87 @@
+"""Looking up names without waiting longer than one may.
+
+The system's lookup cannot be interrupted. So each runs in a thread of its own, and whoever asks waits as long as it
+likes. The number of threads is bounded for the process: a name that does not answer keeps one thread, whoever asks for
+it and however often, until the system gives up. Where all threads are kept, a further name is refused at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from concurrent.futures import Future
+from ipaddress import ip_address
+from typing import Any, TypeAlias
+
+AT_ONCE = 64  # names that are looked up at the same time in a process
+AddressInfo: TypeAlias = tuple[Any, ...]  # as socket.getaddrinfo has it
+_Name: TypeAlias = tuple[str, int]
+
+
+class Names:
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._at_once = at_once
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._under_way: dict[_Name, Future[list[AddressInfo]]] = {}
+
+    def look_up(self, host: str, port: int, seconds: float) -> list[AddressInfo]:
+        """Raises OSError, TimeoutError among them, and UnicodeError for what cannot be a name."""
+        if seconds <= 0:
+            raise TimeoutError(f"there was no time left to look up {host}")
+        try:
+            return self.ask(host, port).result(seconds)
+        except TimeoutError:
+            raise TimeoutError(f"{host} was not found within {seconds:.3g} s") from None
+
+    def ask(self, host: str, port: int) -> Future[list[AddressInfo]]:
+        """Raises OSError where too many lookups are under way."""
+        answer: Future[list[AddressInfo]] = Future()
+        if _is_address(host):  # nobody has to be asked
+            _answer(answer, (host, port))
+            return answer
+        if self._pid != os.getpid():  # a fork has none of its parent's threads
+            self._begin()
+        with self._lock:
+            if (same := self._under_way.get((host, port))) is not None:
+                return same
+            if len(self._under_way) >= self._at_once:
+                raise OSError(f"{host} is not looked up: {self._at_once} other names are, and none of them answers")
+            self._under_way[host, port] = answer
+        threading.Thread(target=self._run, args=((host, port), answer), name="chordage-names", daemon=True).start()
+        return answer
+
+    def _run(self, name: _Name, answer: Future[list[AddressInfo]]) -> None:
+        try:
+            _answer(answer, name)
+        finally:
+            with self._lock:
+                self._under_way.pop(name, None)
+
+
+def _answer(answer: Future[list[AddressInfo]], name: _Name) -> None:
+    try:
+        answer.set_result(list(socket.getaddrinfo(*name, type=socket.SOCK_STREAM)))
+    except Exception as error:
+        answer.set_exception(error)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def left_until(deadline: float) -> float:
+    """Seconds, of a moment of time.monotonic()."""
+    return deadline - time.monotonic()
+
+
+NAMES = Names()  # one for the process, or its threads would have no bound
