@@ -14,7 +14,7 @@ from chordage.orchestrator.core.status import Disposition
 
 LONGEST = 64 * 1024  # characters of the data of an entry; what is longer is left to the truth
 
-_KIND = {
+_KIND: Mapping[str, str] = {
     Checkpoint.USER_MESSAGE: "run.started",
     Checkpoint.ASSISTANT_TURN: "model.replied",
     Checkpoint.PLAN: "plan.made",
@@ -69,7 +69,7 @@ class Fact:
     thread_id: str
     run_id: str
     step: int
-    kind: Checkpoint
+    kind: str  # a Checkpoint, or what a newer version calls one of its own
     text: str  # its body, as it is stored: most of them are passed on unread
     at: datetime
     turn_id: str | None  # the turn that started the run; none of a note
@@ -87,7 +87,8 @@ class BusEntry:
 
 def entries_of(fact: Fact) -> list[BusEntry]:
     """In the order in which they are to be written. Ids are made of the position: `<journal id>-<number>`."""
-    kind = "turn.steered" if fact.kind is Checkpoint.USER_MESSAGE and fact.step else _KIND[fact.kind]
+    is_steered = fact.kind == Checkpoint.USER_MESSAGE and fact.step
+    kind = "turn.steered" if is_steered else _KIND.get(fact.kind, fact.kind)
     if kind not in _FOR_ALL and fact.turn_id:
         return [_entry(fact, 0, fact.run_id, kind, _Whose(run=fact.run_id, turn=fact.turn_id), fact.text)]
     body = json.loads(fact.text)
@@ -95,11 +96,11 @@ def entries_of(fact: Fact) -> list[BusEntry]:
     made = []
     if whose.run:
         made.append(_entry(fact, 0, whose.run, kind, whose, fact.text))
-    if kind in _FOR_ALL:
+    if kind in _FOR_ALL or not whose.run:
         made.append(_entry(fact, 0, None, kind, whose, _without_words(fact, body)))
-    if (disposition := _disposition(body, kind)) is not None:
-        told = {"disposition": disposition.value, **_why(body)}
-        made.append(_entry(fact, 1, None, "turn.ended", whose, json.dumps(told)))
+    if (told := _end_of_turn(body, kind)) is not None:
+        streams = [whose.run, None] if whose.run else [None]
+        made += [_entry(fact, 1, stream, "turn.ended", whose, json.dumps(told)) for stream in streams]
     return made
 
 
@@ -124,14 +125,19 @@ def _without_words(fact: Fact, body: Mapping[str, Any]) -> str:
     return json.dumps({name: value for name, value in body.items() if name not in _WORDS})
 
 
-def _disposition(body: Mapping[str, Any], kind: str) -> Disposition | None:
-    """How a turn ended whose end is told by its run."""
+def _end_of_turn(body: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
+    """What is told of a turn whose end is told by its run. Without a disposition, where a newer version gave a reason
+    that is not known here.
+    """
     if kind == "turn.steered":
-        return Disposition.STEERED
+        return {"disposition": Disposition.STEERED.value, **_why(body)}
     if kind != "run.finished":
         return None
     why = _why(body)
-    return disposition_of(Ending(reason=Reason(why["reason"]), code=why.get("code"), detail=why.get("detail")))
+    if why["reason"] not in set(Reason):
+        return why
+    how = Ending(reason=Reason(why["reason"]), code=why.get("code"), detail=why.get("detail"))
+    return {"disposition": disposition_of(how).value, **why}
 
 
 def _why(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus
 from chordage.orchestrator.store import many
 from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.newer import readable
 from chordage.orchestrator.store.predicates import FLYING_CALLS, STILL_FLYING, has
 from chordage.orchestrator.store.schema import calls, runs
 from chordage.orchestrator.store.tx import Tx
@@ -145,7 +146,7 @@ def expired(tx: Tx, now: datetime, limit: int) -> list[Call]:
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
+    return readable(tx.execute(found).mappings(), from_row)
 
 
 def is_behind(tx: Tx, call: Call) -> bool:

@@ -13,6 +13,7 @@ from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store import many
 from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.newer import readable
 from chordage.orchestrator.store.predicates import has
 from chordage.orchestrator.store.schema import calls, journal, threads
 from chordage.orchestrator.store.tx import Tx
@@ -132,7 +133,7 @@ def _answer(row: Mapping[Any, Any]) -> Answer:
 
 def of_run(tx: Tx, run_id: str) -> list[Entry]:
     found = select(journal).where(journal.c.run_id == run_id).order_by(journal.c.id)
-    return [_from_row(row) for row in tx.execute(found).mappings()]
+    return readable(tx.execute(found).mappings(), _from_row)
 
 
 def was_refused(tx: Tx, run_id: str) -> bool:
@@ -151,7 +152,7 @@ def at_step(tx: Tx, run_id: str, step: int, kind: Checkpoint) -> Entry | None:
 
 def of_thread(tx: Tx, thread_id: str, limit: int) -> list[Entry]:
     found = select(journal).where(journal.c.thread_id == thread_id).order_by(journal.c.id.desc()).limit(limit)
-    return [_from_row(row) for row in reversed(tx.execute(found).mappings().all())]
+    return readable(reversed(tx.execute(found).mappings().all()), _from_row)
 
 
 def _from_row(row: Mapping[Any, Any]) -> Entry:

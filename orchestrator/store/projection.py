@@ -11,7 +11,6 @@ from sqlalchemy import Text, bindparam, cast, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from chordage.orchestrator.core.bus import Fact, Mark
-from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.schema import journal, projection, runs
 from chordage.orchestrator.store.tx import Tx
@@ -109,8 +108,7 @@ _FACTS = Hot(
 
 
 def facts(tx: Tx, after: int, as_many: int) -> list[Fact]:
-    rows = _FACTS.rows(tx, {"after": after, "as_many": as_many})
-    return [Fact(**{**row, "kind": Checkpoint(row["kind"])}) for row in rows]
+    return [Fact(**row) for row in _FACTS.rows(tx, {"after": after, "as_many": as_many})]
 
 
 def without_gap(after: int, found: Sequence[Fact]) -> int:

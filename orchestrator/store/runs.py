@@ -16,6 +16,7 @@ from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.hot import Hot, Row
+from chordage.orchestrator.store.newer import readable
 from chordage.orchestrator.store.predicates import (
     OPEN_RUNS,
     RUNNING_IN_GROUP,
@@ -88,14 +89,14 @@ def expired(tx: Tx, now: datetime, limit: int, among: Collection[str] | None = N
     found = _LOAD.where(RUNNING_RUNS, runs.c.lease_until < now).order_by(runs.c.lease_until).limit(limit)
     if among is not None:
         found = found.where(runs.c.id.in_(among)).with_for_update(skip_locked=True, of=runs)
-    return [from_row(dict(row._mapping)) for row in tx.execute(found)]  # noqa: SLF001 - by name
+    return readable(tx.execute(found).mappings(), lambda row: from_row(dict(row)))
 
 
 def maybe_limited(tx: Tx, agents: Collection[str], *, before: datetime) -> list[Run]:
     """Running runs, started before then, that may have a time limit: by their agent, their turn or a run above them."""
     limited = or_(runs.c.agent.in_(agents), runs.c.timeout_ms.is_not(None), runs.c.parent_run.is_not(None))
     found = _LOAD.where(RUNNING_RUNS, runs.c.started_at < before, limited)
-    return [from_row(dict(row._mapping)) for row in tx.execute(found)]  # noqa: SLF001 - by name
+    return readable(tx.execute(found).mappings(), lambda row: from_row(dict(row)))
 
 
 def lost(tx: Tx, held: Collection[tuple[str, int]]) -> set[str]:

@@ -18,6 +18,7 @@ from chordage.orchestrator.core.suspending import (
     Why,
     digest,
 )
+from chordage.orchestrator.store.newer import readable
 from chordage.orchestrator.store.predicates import (
     OPEN_SUSPENSIONS,
     STILL_ASKED,
@@ -91,7 +92,7 @@ def expired(tx: Tx, now: datetime, limit: int) -> list[Suspension]:
         .order_by(suspensions.c.expires_at)
         .limit(limit)
     )
-    return [from_row(row) for row in tx.execute(found).mappings()]
+    return readable(tx.execute(found).mappings(), from_row)
 
 
 def mark(tx: Tx, suspension_id: str, status: SuspensionStatus, *, was: SuspensionStatus) -> bool:

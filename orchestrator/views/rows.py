@@ -1,8 +1,9 @@
-"""Words from the database as the closed sets they belong to."""
+"""Words from the database as the closed sets they belong to. A word of a newer version is shown as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 from chordage.orchestrator.core.groups import Group
@@ -10,14 +11,16 @@ from chordage.orchestrator.core.message import Origin, Sender
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 
-_SETS = {"group": Group, "origin": Origin, "sender": Sender, "reason": Reason, "disposition": Disposition}
+_SETS: Mapping[str, type[StrEnum]] = {
+    "group": Group, "origin": Origin, "sender": Sender, "reason": Reason, "disposition": Disposition,
+    "status": TurnStatus,
+}  # fmt: skip
 
 
 def typed(row: Mapping[Any, Any]) -> dict[str, Any]:
     """A row of turns."""
     values = dict(row)
     for name, closed in _SETS.items():
-        if values.get(name) is not None:
+        if values.get(name) in set(closed):
             values[name] = closed(values[name])
-    values["status"] = TurnStatus(values["status"])
     return values

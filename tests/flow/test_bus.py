@@ -67,10 +67,11 @@ def test_the_stream_of_a_run_has_all_that_it_committed(world: World, redis) -> N
 
     run = world.row("runs")["id"]
     told = stream(redis, f":run:{run}")
-    expected = ["run.started", "model.replied", "tools.settled", "model.replied", "run.finished"]
+    expected = ["run.started", "model.replied", "tools.settled", "model.replied", "run.finished", "turn.ended"]
     assert [entry["kind"] for entry in told] == expected
     assert told[0]["data"]["text"] == "hi"
-    assert [entry["id"] for entry in told] == [f"{row['id']}-0" for row in world.rows("journal", run_id=run)]
+    rows = [row["id"] for row in world.rows("journal", run_id=run)]
+    assert [entry["id"] for entry in told] == [*(f"{row}-0" for row in rows), f"{rows[-1]}-1"]
     assert 0 < redis.ttl(f"{PREFIX}bus:run:{run}") <= 86_400
 
 
@@ -410,3 +411,44 @@ def test_a_vacuum_of_the_journal_holds_nothing_up(postgres: World, monkeypatch, 
         vacuum.exec_driver_sql(f"LOCK TABLE journal IN {mode} MODE")  # as VACUUM and ANALYZE do
         settle(world)
         assert world.row("projection")["position"] == journal_ids(world)[-1]
+
+
+# what a newer version writes, during a deploy
+
+
+def written_by_a_newer_version(world: World, run: str, kind: str = "SomethingNew", **body) -> None:
+    row = {"thread_id": "t0", "run_id": run, "step": 9, "kind": kind, "body": body, "at": world.clock()}
+    with world.store.write() as tx:
+        tx.execute(insert(schema.journal).values(row))
+
+
+def test_a_kind_that_is_not_known_is_copied_as_it_is_and_stops_nothing(world: World, redis) -> None:
+    play(world, 1)
+    run = world.row("runs")["id"]
+    written_by_a_newer_version(world, run, text="news", n=7)
+    written_by_a_newer_version(world, "note-1", text="a secret", n=8)
+    play(world, 1)
+    settle(world)
+
+    assert stream(redis, f":run:{run}")[-1]["kind"] == "SomethingNew"
+    assert stream(redis, f":run:{run}")[-1]["data"] == {"text": "news", "n": 7}
+    of_fleet = [entry for entry in stream(redis) if entry["kind"] == "SomethingNew"]
+    assert [entry["data"] for entry in of_fleet] == [{"n": 8}], "of what belongs to no run, without its texts"
+    assert [entry["kind"] for entry in stream(redis)].count("turn.ended") == 2
+
+
+def test_an_end_for_a_reason_that_is_not_known_is_told_without_a_disposition(world: World, redis) -> None:
+    play(world, 1)
+    run = world.row("runs")["id"]
+    written_by_a_newer_version(world, run, kind="RunFinished", reason="paused_for_ever", code="x")
+    settle(world)
+    assert stream(redis)[-1]["kind"] == "turn.ended"
+    assert stream(redis)[-1]["data"] == {"reason": "paused_for_ever", "code": "x"}
+
+
+def test_the_stream_of_a_run_tells_how_its_turn_ended(world: World, redis) -> None:
+    play(world, 1)
+    settle(world)
+    told = stream(redis, f":run:{world.row('runs')['id']}")[-1]
+    assert (told["kind"], told["turn"]) == ("turn.ended", world.row("turns")["id"])
+    assert told["data"] == {"disposition": "answered", "reason": "natural_end"}

@@ -34,7 +34,7 @@ def test_71_the_bus_tells_a_run_from_started_to_finished_with_what_was_said(worl
     settle(world)
 
     told = stream(world.client, f":run:{world.row('runs')['id']}")
-    assert [entry["kind"] for entry in told] == ["run.started", "model.replied", "run.finished"]
+    assert [entry["kind"] for entry in told] == ["run.started", "model.replied", "run.finished", "turn.ended"]
     assert told[1]["data"]["text"] == "the summary"
 
 
