@@ -79,8 +79,10 @@ def _cut_after(seconds: float, server: smtplib.SMTP) -> Iterator[None]:
     """The time limit of a socket is that of a single read, and a reply may come byte by byte."""
 
     def cut() -> None:
-        with suppress(OSError, AttributeError):  # it has just been closed
-            server.sock.shutdown(socket.SHUT_RDWR)
+        sock = server.sock  # another one since STARTTLS
+        with suppress(OSError):  # it has just been closed
+            if sock is not None:
+                sock.shutdown(socket.SHUT_RDWR)
 
     watch = threading.Timer(seconds, cut)
     watch.daemon = True

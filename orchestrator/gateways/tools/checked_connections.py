@@ -46,7 +46,7 @@ class _HTTP(http.client.HTTPConnection):
 
     def connect(self) -> None:
         plain = socket.create_connection((self._address, self.port), self._patience.seconds())
-        self.sock = _Line(plain, self._patience)  # type: ignore[assignment]  # has what http.client uses
+        self.sock = _Line(plain, self._patience)  # has what http.client uses of a socket
 
 
 class _HTTPS(http.client.HTTPSConnection):
@@ -61,7 +61,7 @@ class _HTTPS(http.client.HTTPSConnection):
         try:
             plain.settimeout(self._patience.seconds())  # of the handshake as a whole
             secured = self._tls.wrap_socket(plain, server_hostname=self.host)
-            self.sock = _Line(secured, self._patience)  # type: ignore[assignment]  # has what http.client uses
+            self.sock = _Line(secured, self._patience)  # has what http.client uses of a socket
         except BaseException:
             plain.close()
             raise
