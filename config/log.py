@@ -17,7 +17,7 @@ SHARED: list[Processor] = [
 ]
 QUIET = (
     "httpx", "httpcore", "httpx2", "httpcore2", "mcp", "kombu", "amqp", "alembic", "celery.worker.strategy",
-    "celery.app.trace",
+    "celery.app.trace", "celery.beat",  # which tells each tick
 )  # fmt: skip
 
 

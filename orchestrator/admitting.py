@@ -20,7 +20,8 @@ from chordage.orchestrator.core.errors import Conflict, InvalidMessage
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.message import TurnRequest, check, group_of
 from chordage.orchestrator.core.message_threads import thread_of
-from chordage.orchestrator.core.records import Run
+from chordage.orchestrator.core.records import Run, Subject
+from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.core.stepping import Control, StepTerms
 from chordage.orchestrator.core.suspending import Suspension
 from chordage.orchestrator.double_texting import Arrival
@@ -44,7 +45,7 @@ class Stored:
     intents: list[Intent] = field(default_factory=list)
     decided: list[Decided] = field(default_factory=list)
     ended: Run | None = None  # the run that was open there
-    over: list[str] = field(default_factory=list)  # turns that were merged, or gave way
+    over: list[tuple[str, Disposition]] = field(default_factory=list)  # turns that were merged, or gave way
 
 
 def checked(rt: Runtime, request: TurnRequest, now: datetime) -> AgentSpec:
@@ -89,15 +90,17 @@ def store_in(
     admitted = Admitted(turn_id=turn_id, thread_id=thread_id)
     if place.will is not None:
         coalescing.end_at_once(tx, fields, place)
-        return Stored(admitted=admitted, intents=moved, decided=decided, over=[turn_id])
+        return Stored(admitted=admitted, intents=moved, decided=decided, over=[(turn_id, Disposition.MERGED)])
     needs_room = place.older is None  # or it has the place of the one that it replaces
     room = crowding.make_room(tx, rt, group_of(request), turn_id, thread_id) if needs_room else crowding.ENOUGH
     ready = turns.admit(tx, fields)
     came = Arrival(turn_id=turn_id, thread_id=thread_id, request=request, manner=manner, ready=ready)
     met = double_texting.meet(tx, rt, agent, came)
     hint = Hint(turn_id, thread_id)
-    intents = [*moved, *freed, *room.intents, *(met.intents or [Dispatch(group=group_of(request), hint=hint)])]
-    over = [gone for gone in (place.older.id if place.older else None, room.dropped) if gone]
+    wake_up = Dispatch(group=group_of(request), hint=hint, of=Subject(thread_id, agent.name))
+    intents = [*moved, *freed, *room.intents, *(met.intents or [wake_up])]
+    over = [(place.older.id, Disposition.MERGED)] if place.older else []
+    over += [(room.dropped, Disposition.SUPERSEDED)] if room.dropped else []
     return Stored(admitted=admitted, intents=intents, decided=decided, ended=met.ended, over=over)
 
 
@@ -155,6 +158,7 @@ def tell(rt: Runtime, stored: Stored) -> Admitted:
     answering.tell(rt, stored.decided)
     if stored.ended is not None:
         ending.tell_the_end(rt, stored.ended)
-    for turn_id in stored.over:
+    for turn_id, disposition in stored.over:
         rt.events.turn_done(turn_id)
+        ending.log_unstarted(turn_id, disposition)
     return stored.admitted

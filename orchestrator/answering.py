@@ -14,7 +14,7 @@ from chordage.orchestrator import children, gate, offering, resting, views
 from chordage.orchestrator.core import resuming, storable
 from chordage.orchestrator.core.agent import ToolMode
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound, UserError
-from chordage.orchestrator.core.intents import CallTool, Intent
+from chordage.orchestrator.core.intents import Intent, lone_call
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.suspending import (
@@ -197,7 +197,7 @@ def _join_the_round(tx: Tx, rt: Runtime, run: Run) -> list[Intent]:
     sent, begun = gate.apply(tx, rt, run, agent, due, answered, step=run.step)
     replay_from = min([call.step for call in sent] + [run.step if run.replay_from is None else run.replay_from])
     claims.open_replay(tx, run, to=run.step, replay_from=replay_from, lease_until=rt.leases.until(rt.now()))
-    return [*begun, *(CallTool(call_ids=(call.id,), run_id=run.id, group=run.group) for call in sent)]
+    return [*begun, *(lone_call(run, call) for call in sent)]
 
 
 def tell(rt: Runtime, decided: Sequence[Decided]) -> None:

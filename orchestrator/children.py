@@ -20,7 +20,7 @@ from chordage.orchestrator.core.errors import InvalidMessage, UserError
 from chordage.orchestrator.core.intents import CancelTurn, Dispatch, Hint, Intent
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, check
 from chordage.orchestrator.core.reasons import Ending, cancelled
-from chordage.orchestrator.core.records import Call, NewCall, Run
+from chordage.orchestrator.core.records import Call, NewCall, Run, Subject
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus, RunStatus
 from chordage.orchestrator.core.suspending import Action, Decision, Suspension, Why, settled_by
 from chordage.orchestrator.runtime import Runtime
@@ -124,7 +124,7 @@ def _admit(tx: Tx, rt: Runtime, run: Run, agent: AgentSpec, call: NewCall | Call
         "not_before": None, "due_at": now, "deadline": None, "queued_at": now, "nudge_at": now,
     }  # fmt: skip
     turns.admit(tx, {**fields, **kinship.columns(_kin(run, agent, sub, call.id))})
-    return Dispatch(group=run.group, hint=Hint(turn_id, thread_id))
+    return Dispatch(group=run.group, hint=Hint(turn_id, thread_id), of=Subject(thread_id, sub.agent))
 
 
 def _strategy(rt: Runtime, name: str) -> str:
@@ -230,4 +230,7 @@ def given_up(tx: Tx, *, run_id: str | None = None, call_id: str | None = None) -
     transaction of its own, and so down the tree.
     """
     why = "whoever had asked does not wait any more"
-    return [CancelTurn(turn_id=turn_id, reason=why) for turn_id in rows.give_up(tx, run_id=run_id, call_id=call_id)]
+    return [
+        CancelTurn(turn_id=turn_id, reason=why, of=of)
+        for turn_id, of in rows.give_up(tx, run_id=run_id, call_id=call_id)
+    ]

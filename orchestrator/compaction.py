@@ -107,7 +107,7 @@ def _record(tx: Tx, rt: Runtime, work: Summing, outcome: Outcome) -> Crossing:
         body = summarising.failed_body(outcome.why_not, outcome.reply, work.cause, work.past.asked)
         journal.append(tx, [_row(rt, at, Checkpoint.COMPACTION_FAILED, body)])
     phasing.note_beside(tx, work.hearing)
-    return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
+    return Crossing(intents=[Advance(run_id=run.id, group=run.group, of=run.subject)])
 
 
 def _row(rt: Runtime, at: Position, kind: Checkpoint, body: dict[str, Any]) -> journal.Row:

@@ -100,7 +100,7 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
         case Infer() | Plan() if run.control is Control.STEP and (moved := holding.with_news(rt, run)) is not None:
             return moved
         case Infer() | Plan():
-            return [CallModel(run_id=run.id, step=step, group=run.group, seen=run)]
+            return [CallModel(run_id=run.id, step=step, group=run.group, of=run.subject, seen=run)]
         case Finish(ending=how):
             return ending.end_here(rt, at, how)
         case RunTools() | RunPlan():
@@ -187,7 +187,7 @@ def _ask_again(
     if not claims.go_on(tx, at, to=to, rounds=rounds, usage=usage, lease_until=until):
         return resting.NOT_OURS
     journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged), *notes])
-    return Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group)])
+    return Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group, of=at.run.subject)])
 
 
 def _hold(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
@@ -212,10 +212,13 @@ def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
         claims.keep(tx, run.id, judged.keeps)
     runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]
     if not runnable:
-        return Crossing(intents=[*begun, Advance(run_id=run.id, group=run.group)])
+        return Crossing(intents=[*begun, Advance(run_id=run.id, group=run.group, of=run.subject)])
     at_once = 1 if scene.agent.tool_mode is ToolMode.SEQUENTIAL else scene.agent.concurrency
     batches = spread(runnable, at_once)
-    fan_out = CallTools(run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group)
+    fan_out = CallTools(
+        run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group, of=run.subject,
+        tools={call.id: call.tool for call in asked},
+    )  # fmt: skip
     return Crossing(intents=[*begun, fan_out])
 
 
@@ -275,7 +278,8 @@ def _end(
     text = None if scene.asks_planner else reply.text
     told = {} if scene.planning is None else planning.told(scene.planning)
     told |= judged.output.told() if isinstance(judged.output, Accepted) else {}
-    return Crossing(intents=ending.close_turn(tx, rt, at.run, at.step, how, rows, text=text, told=told), ended=True)
+    intents = ending.close_turn(tx, rt, at.run, at.step, how, rows, text=text, told=told)
+    return Crossing(intents=intents, ended=how, usage=reply.usage)
 
 
 def _finish_later(

@@ -6,23 +6,28 @@ Every end is one transaction. Afterwards, and only then, whoever waits for the t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import structlog
 
 from chordage.orchestrator import children, phasing, resting
 from chordage.orchestrator.core.errors import BrokenAgent, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Intent
 from chordage.orchestrator.core.kinship import Kin
-from chordage.orchestrator.core.model import Attempt
+from chordage.orchestrator.core.model import Attempt, Usage
 from chordage.orchestrator.core.reasons import BY_A_MESSAGE, ROLLED_BACK, Ending, Reason, disposition_of, failed
 from chordage.orchestrator.core.records import Checkpoint, Phase, Run
 from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, attempts_of
 from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claims, journal, outbox, suspensions
+from chordage.orchestrator.store import claims, journal, outbox, runs, suspensions
 from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.tx import Tx
+
+log = structlog.get_logger()
 
 PATIENCE = 3  # how often a run whose agent is not there is tried again
 
@@ -31,7 +36,7 @@ def end_here(rt: Runtime, at: Position, ending: Ending, *, attempts: Sequence[At
     """The run ends without another reply, in a transaction of its own. `attempts`: what was tried in vain."""
     crossing = rt.store.insist(lambda tx: end(tx, rt, at, ending, attempts=attempts))
     if crossing.ended:
-        tell_the_end(rt, at.run)
+        tell_the_end(rt, at.run, crossing.ended)
     if crossing.rests:
         resting.tell_the_rest(rt, at.run)
     return crossing.intents
@@ -44,7 +49,8 @@ def end(tx: Tx, rt: Runtime, at: Position, ending: Ending, *, attempts: Sequence
     if not claims.finish(tx, at, ending, usage=resting.NO_USAGE, now=rt.now()):
         return resting.NOT_OURS
     close_open_calls(tx, rt, at.run, code="run_ended", content=NOT_RUN)
-    return Crossing(intents=close_turn(tx, rt, at.run, at.step, ending, [], text=None, attempts=attempts), ended=True)
+    intents = close_turn(tx, rt, at.run, at.step, ending, [], text=None, attempts=attempts)
+    return Crossing(intents=intents, ended=ending)
 
 
 def close_open_calls(tx: Tx, rt: Runtime, run: Run, *, code: str, content: str) -> None:
@@ -122,7 +128,7 @@ def drop_queued(
     return [*of_kin, *([Dispatch(group=freed)] if freed else [])]
 
 
-def tell_the_end(rt: Runtime, run: Run) -> None:
+def tell_the_end(rt: Runtime, run: Run, how: Ending | None = None, usage: Usage = resting.NO_USAGE) -> None:
     """After the commit: plugins hear of it, whoever waits for the turn may look, and the thread is let go. Who is told
     before that finds the lock of a run that is done, and takes it over; where a run only rests nobody could.
     """
@@ -130,6 +136,36 @@ def tell_the_end(rt: Runtime, run: Run) -> None:
     rt.events.emit(run.id, "run.finished", turn=run.turn_id)
     rt.events.turn_done(run.turn_id)
     rt.locks.release(run.thread_id, run.owner)
+    _log_the_end(rt, run, how, usage)
+
+
+def _log_the_end(rt: Runtime, run: Run, how: Ending | None, usage: Usage) -> None:
+    """One line for a turn, in whichever process ended it. `run`: as it was before; `how` and `usage`: with what it
+    ended, where whoever ended it has both in hand. Else its row is read: that end came from outside, and is rare.
+    """
+    run = run if how is not None else _as_it_ended(rt, run)
+    reason = how or (Ending(reason=run.reason, code=run.code, detail=run.detail) if run.reason else None)
+    spent = run.usage + usage
+    seconds = ((run.ended_at or rt.now()) - run.started_at).total_seconds()
+    log.info(
+        "turn ended", turn=run.turn_id, run=run.id, thread=run.thread_id, agent=run.agent,
+        disposition=disposition_of(reason).value if reason else None, code=reason.code if reason else None,
+        seconds=round(seconds, 3), rounds=run.rounds,
+        input_tokens=spent.input_tokens, output_tokens=spent.output_tokens,
+    )  # fmt: skip
+
+
+def _as_it_ended(rt: Runtime, run: Run) -> Run:
+    try:
+        with rt.store.read() as tx:
+            return runs.load(tx, run.id) or run
+    except Unavailable:  # the end is committed, and must not fail for a line of the log
+        return replace(run, reason=None)
+
+
+def log_unstarted(turn_id: str, disposition: Disposition) -> None:
+    """The same for a turn that ends and never had a run of its own."""
+    log.info("turn ended", turn=turn_id, disposition=disposition.value)
 
 
 def close_turn(
@@ -164,7 +200,7 @@ def _whoever_waited(ended: claims.Ended, group: Group) -> list[Intent]:
     """For the thread that is free now, its next turn; for the place, whoever has been due longest."""
     due: list[Intent] = [Dispatch(group=group)] if ended.hand_on else []
     if ended.next_in_line is not None:
-        of_next, hint = ended.next_in_line
+        of_next, hint, of = ended.next_in_line
         if not due or of_next is not group:
-            due.append(Dispatch(group=of_next, hint=hint))
+            due.append(Dispatch(group=of_next, hint=hint, of=of))
     return due

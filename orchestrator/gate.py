@@ -33,7 +33,7 @@ def go_through(rt: Runtime, run: Run, agent: AgentSpec) -> list[Intent] | None:
     if crossing.rests:
         resting.tell_the_rest(rt, run)
     if crossing.ended:
-        ending.tell_the_end(rt, run)
+        ending.tell_the_end(rt, run, crossing.ended)
     return crossing.intents
 
 
@@ -88,10 +88,13 @@ def _replay(tx: Tx, rt: Runtime, run: Run, agent: AgentSpec, due: Sequence[Call]
     claims.open_replay(tx, run, to=step, replay_from=replay_from, lease_until=rt.leases.until(rt.now()))
     journal.append(tx, owed)
     if not sent:
-        return [*begun, Advance(run_id=run.id, group=run.group)]
+        return [*begun, Advance(run_id=run.id, group=run.group, of=run.subject)]
     at_once = 1 if agent.tool_mode is ToolMode.SEQUENTIAL else agent.concurrency
     batches = spread([call.id for call in sent], at_once)
-    fan_out = CallTools(run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group)
+    fan_out = CallTools(
+        run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group, of=run.subject,
+        tools={call.id: call.tool for call in sent},
+    )  # fmt: skip
     return [*begun, fan_out]
 
 

@@ -124,7 +124,7 @@ def _locked(tx: Tx, run: Run) -> Stepped:
 def _left_with_consumer(tx: Tx, rt: Runtime, run: Run, row: Stepped, changes: dict[str, Any]) -> Crossing:
     stepped.change(tx, row, going=False, parked=False, held_until=_until(rt, row), **changes)
     if row.drive is not Drive.STEP:
-        return Crossing(intents=[StepOn(run_id=run.id, group=run.group)], held=True)
+        return Crossing(intents=[StepOn(run_id=run.id, group=run.group, of=run.subject)], held=True)
     hand_on = claims.is_handed_on(tx, run.group)
     return Crossing(intents=[Dispatch(group=run.group)] if hand_on else [], held=True)
 
@@ -188,7 +188,7 @@ def _put_behind(tx: Tx, rt: Runtime, seen: Run) -> list[Intent]:
     claims.go_on_with_news(tx, run, lease_until=rt.leases.until(rt.now()))
     journal.append(tx, rows)
     stepped.change(tx, row, steers=[])
-    return [Advance(run_id=run.id, group=run.group)]
+    return [Advance(run_id=run.id, group=run.group, of=run.subject)]
 
 
 def steers_row(rt: Runtime, run: Run, step: int, texts: Sequence[str]) -> journal.Row:

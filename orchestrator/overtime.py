@@ -124,7 +124,7 @@ def end_here(rt: Runtime, at: Position, how: Ending, broken: Broken = NOTHING) -
     """The run ends where it stands, by whoever had its work in hand."""
     crossing = rt.store.insist(lambda tx: _end(tx, rt, at, how, broken))
     if crossing.ended:
-        ending.tell_the_end(rt, at.run)
+        ending.tell_the_end(rt, at.run, crossing.ended)
     return crossing.intents
 
 
@@ -144,7 +144,7 @@ def _end(tx: Tx, rt: Runtime, at: Position, how: Ending, broken: Broken) -> Cros
     intents = ending.close_turn(
         tx, rt, run, at.step, how, rows, text=broken.text or None, attempts=attempts, told=broken.told
     )
-    return Crossing(intents=intents, ended=True)
+    return Crossing(intents=intents, ended=how)
 
 
 def sweep(rt: Runtime) -> list[Intent]:

@@ -29,7 +29,8 @@ class Crossing:
 
     intents: list[Intent] = field(default_factory=list)
     ours: bool = True
-    ended: bool = False
+    ended: Ending | None = None  # with what, where the run came to its end
+    usage: Usage = NO_USAGE  # of the reply that it ended with
     rests: bool = False
     steered: tuple[str, ...] = ()  # turns that the run has taken in
     held: bool = False  # it lies with its consumer
@@ -75,7 +76,7 @@ def rest(
     journal.append(tx, [*rows, journal.entry(run.thread_id, run.id, to, Checkpoint.RUN_WAITING, waits, now)])
     if _is_decided(tx, run, mode):
         claims.wake_run(tx, run, rested_ms=run.rested_ms, lease_until=rt.leases.until(now))
-        return Crossing(intents=[Advance(run_id=run.id, group=run.group)])
+        return Crossing(intents=[Advance(run_id=run.id, group=run.group, of=run.subject)])
     hand_on = claims.is_handed_on(tx, run.group)
     return Crossing(intents=[Dispatch(group=run.group)] if hand_on else [], rests=True)
 
@@ -89,7 +90,7 @@ def wake(tx: Tx, rt: Runtime, run: Run) -> Advance:
         rested -= kinship.covered(children.spans(tx, run.id, since, now))
     rested_ms = run.rested_ms + max(0, int(rested.total_seconds() * 1000))
     claims.wake_run(tx, run, rested_ms=rested_ms, lease_until=rt.leases.until(now))
-    return Advance(run_id=run.id, group=run.group)
+    return Advance(run_id=run.id, group=run.group, of=run.subject)
 
 
 def may_go_on(tx: Tx, run: Run, mode: ToolMode) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import structlog
+
 from chordage.orchestrator import resting
 from chordage.orchestrator.core import turn_limits
 from chordage.orchestrator.core.agent import Limits
@@ -23,6 +25,8 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import claim_steering, claims, journal, outbox, runs
 from chordage.orchestrator.store.claims import Position
 from chordage.orchestrator.store.tx import Tx
+
+log = structlog.get_logger()
 
 
 def before_the_model(rt: Runtime, at: Position) -> list[Intent] | None:
@@ -93,7 +97,9 @@ def take_in(
         if target is not None:
             body = {"reason": Disposition.STEERED.value, "code": None, "detail": run.id, "text": None}
             outbox.leave(tx, run.thread_id, turn_id, target=target, body=body, now=now)
-    return Crossing(intents=[Advance(run_id=run.id, group=run.group)], steered=tuple(turn.id for turn in waiting))
+    return Crossing(
+        intents=[Advance(run_id=run.id, group=run.group, of=run.subject)], steered=tuple(turn.id for turn in waiting)
+    )
 
 
 def tell(rt: Runtime, run: Run, crossing: Crossing) -> None:
@@ -101,3 +107,4 @@ def tell(rt: Runtime, run: Run, crossing: Crossing) -> None:
     for turn_id in crossing.steered:
         rt.events.emit(run.id, "turn.steered", turn=turn_id)
         rt.events.turn_done(turn_id)
+        log.info("turn ended", turn=turn_id, run=run.id, thread=run.thread_id, disposition=Disposition.STEERED.value)

@@ -6,7 +6,7 @@ what is due and rescue sends it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import assert_never
 
@@ -30,7 +30,8 @@ from chordage.orchestrator.core.intents import (
     Project,
     StepOn,
 )
-from chordage.tasks import names, rounds
+from chordage.orchestrator.core.records import Subject
+from chordage.tasks import names, rounds, shown
 
 log = structlog.get_logger()
 
@@ -61,34 +62,42 @@ class Courier:
 
     def _send(self, intent: Intent) -> None:
         match intent:
-            case Dispatch(group=group, hint=hint):
+            case Dispatch(group=group, hint=hint, of=of):
                 of_hint = {"turn": hint.turn_id, "thread": hint.thread_id} if hint else {}
-                self._wake(names.DISPATCH, group.queue, group=group.value, **of_hint)
-            case Advance(run_id=run_id, group=group):
-                self._wake(names.ADVANCE, group.queue, run=run_id)
-            case CallModel(run_id=run_id, step=step, group=group):
-                self._wake(names.CALL_MODEL, group.queue, run=run_id, step=step)
-            case CommitRound(run_id=run_id, step=step, group=group):
-                self._wake(names.COMMIT_ROUND, group.queue, run=run_id, step=step)
-            case CallTool(call_ids=call_ids, run_id=run_id, group=group):
-                self._wake(names.CALL_TOOLS, group.tools_queue, run=run_id, calls=list(call_ids), alone=True)
-            case CancelTurn(turn_id=turn_id, reason=reason):
-                self._wake(names.CANCEL, SYSTEM_QUEUE, turn=turn_id, reason=reason)
-            case StepOn(run_id=run_id, group=group):
-                self._wake(names.STEP_ON, group.queue, run=run_id)
+                self._wake(names.DISPATCH, group.queue, {"group": group.value, **of_hint}, of)
+            case Advance(run_id=run_id, group=group, of=of):
+                self._wake(names.ADVANCE, group.queue, {"run": run_id}, of)
+            case CallModel(run_id=run_id, step=step, group=group, of=of):
+                self._wake(names.CALL_MODEL, group.queue, {"run": run_id, "step": step}, of)
+            case CommitRound(run_id=run_id, step=step, group=group, of=of):
+                self._wake(names.COMMIT_ROUND, group.queue, {"run": run_id, "step": step}, of)
+            case CallTool(call_ids=call_ids, run_id=run_id, group=group, of=of, tools=tools):
+                kwargs = {"run": run_id, "calls": list(call_ids), "alone": True}
+                self._wake(names.CALL_TOOLS, group.tools_queue, kwargs, of, tools=tools.values())
+            case CancelTurn(turn_id=turn_id, reason=reason, of=of):
+                self._wake(names.CANCEL, SYSTEM_QUEUE, {"turn": turn_id, "reason": reason}, of)
+            case StepOn(run_id=run_id, group=group, of=of):
+                self._wake(names.STEP_ON, group.queue, {"run": run_id}, of)
             case Project():
-                self._wake(names.PROJECT, SYSTEM_QUEUE)
+                self._wake(names.PROJECT, SYSTEM_QUEUE, {})
             case Deliver():
-                self._wake(names.DELIVER, DELIVERY_QUEUE)
+                self._wake(names.DELIVER, DELIVERY_QUEUE, {})
             case CallTools():
                 self._fan_out(intent)
             case _:
                 assert_never(intent)
 
-    def _wake(self, name: str, queue: str, **kwargs: object) -> None:
-        self._app.send_task(
-            name, kwargs=kwargs, queue=queue, producer=self._producer, **rounds.AS_A_WAKE_UP, **rounds.shown(kwargs)
-        )
+    def _wake(
+        self,
+        name: str,
+        queue: str,
+        kwargs: dict[str, object],
+        of: Subject | None = None,
+        *,
+        tools: Collection[str] = (),
+    ) -> None:
+        view = shown.headers(kwargs, of=of, tools=tools)
+        self._app.send_task(name, kwargs=kwargs, queue=queue, producer=self._producer, **rounds.AS_A_WAKE_UP, **view)
 
     def _fan_out(self, intent: CallTools) -> None:
         """One chord a round, its headers published by one producer in one round trip."""

@@ -14,7 +14,7 @@ from celery.utils import uuid
 from kombu import Producer
 
 from chordage.orchestrator.core.intents import CallTools
-from chordage.tasks import names
+from chordage.tasks import names, shown
 
 SIZE = "chord_size"  # of a body of ours: how many headers it has
 # Nobody waits for what it returns. Its queue is declared by whoever reads from it: on Redis that takes nothing, and
@@ -31,7 +31,8 @@ def send(app: Celery, producer: Producer, intent: CallTools, *, limit: int) -> N
     for place, batch in enumerate(intent.batches):
         kwargs = {"run": intent.run_id, "calls": list(batch)}
         more = {"time_limit": limit * len(batch)} if len(batch) > 1 else {}
-        part: dict[str, Any] = {"group_id": group_id, "group_index": place, "chord": body, **shown(kwargs), **more}
+        view = shown.headers(kwargs, of=intent.of, tools=[intent.tools[call] for call in batch if call in intent.tools])
+        part: dict[str, Any] = {"group_id": group_id, "group_index": place, "chord": body, **view, **more}
         app.send_task(
             names.CALL_TOOLS, kwargs=kwargs, queue=intent.group.tools_queue, producer=producer, **AS_A_WAKE_UP, **part
         )
@@ -40,7 +41,7 @@ def send(app: Celery, producer: Producer, intent: CallTools, *, limit: int) -> N
 def body_of(intent: CallTools) -> Body:
     """A signature as it lies in a message. Its task id is made now, so a body that is sent twice has one."""
     kwargs = {"run": intent.run_id, "step": intent.step}
-    options = {"queue": intent.group.queue, "task_id": uuid(), **shown(kwargs)}
+    options = {"queue": intent.group.queue, "task_id": uuid(), **shown.headers(kwargs, of=intent.of)}
     return {
         "task": names.COMMIT_ROUND, "args": [], "kwargs": kwargs, "options": options, "subtask_type": None,
         "immutable": True, SIZE: len(intent.batches),
@@ -49,8 +50,3 @@ def body_of(intent: CallTools) -> Body:
 
 def send_body(app: Celery, body: Body) -> None:
     app.send_task(body["task"], kwargs=body["kwargs"], **AS_A_WAKE_UP, **body["options"])
-
-
-def shown(kwargs: Mapping[str, object]) -> dict[str, Any]:
-    """What Flower shows of a message. Celery would walk and quote every argument of every message for it."""
-    return {"argsrepr": "", "kwargsrepr": " ".join(f"{name}={value}" for name, value in kwargs.items())}

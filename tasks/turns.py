@@ -18,6 +18,7 @@ from chordage.orchestrator.core.intents import Hint
 from chordage.tasks import names
 from chordage.tasks.base import StageTask
 from chordage.tasks.request import decisions_from, request_from, verb_from
+from chordage.tasks.shown import INTAKE
 
 log = structlog.get_logger()
 
@@ -54,8 +55,10 @@ def _again(task: StageTask, error: RoomError) -> Exception:
 
 
 def register(app: Celery, base: type[StageTask]) -> None:
+    of_others: dict[str, Any] = {"base": base, "bind": True, "shared": False, "Request": INTAKE}
+
     # `throws`: that a request is refused is an answer, and no fault of ours to be logged as one.
-    @app.task(name=names.SUBMIT, base=base, bind=True, shared=False, ignore_result=False, throws=(UserError,))
+    @app.task(name=names.SUBMIT, **of_others, ignore_result=False, throws=(UserError,))
     def submit(self: StageTask, /, **fields: Any) -> str:
         """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
         if fields.get("dedupe_key") is None:
@@ -65,7 +68,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         self.courier.send(intents)
         return admitted.turn_id
 
-    @app.task(name=names.DECIDE, base=base, bind=True, shared=False, ignore_result=False, throws=(UserError,))
+    @app.task(name=names.DECIDE, **of_others, ignore_result=False, throws=(UserError,))
     def decide(self: StageTask, decisions: list[dict[str, Any]]) -> list[str]:
         """Answer questions about calls, all of them or none. The result is the ids of the answers, in their order; a
         redelivered message finds those that are there.
@@ -75,7 +78,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         self.courier.send(intents)
         return [one.decision_id for one in decided]
 
-    @app.task(name=names.STEP, base=base, bind=True, shared=False, ignore_result=False, throws=(UserError,))
+    @app.task(name=names.STEP, **of_others, ignore_result=False, throws=(UserError,))
     def step(self: StageTask, /, **fields: Any) -> dict[str, Any]:
         """Do something with a stepped turn. The result is how it stands; a redelivered message finds what was done."""
         if fields.get("key") is None:
@@ -85,7 +88,8 @@ def register(app: Celery, base: type[StageTask]) -> None:
         self.courier.send(intents)
         return asdict(stepping)
 
-    @app.task(name=names.HELD, base=base, bind=True, shared=False, ignore_result=False, throws=(UserError,))
+    # A consumer asks several times a second, and the answer has what was said: monitors are told nothing of it.
+    @app.task(name=names.HELD, **of_others, ignore_result=False, throws=(UserError,), send_events=False)
     def held(self: StageTask, turn: str) -> dict[str, Any]:
         """What is held, as its consumer is shown it."""
         return views.as_json(views.stepped(self.runtime.store, turn))
@@ -94,11 +98,11 @@ def register(app: Celery, base: type[StageTask]) -> None:
     def step_on(self: StageTask, run: str) -> None:
         self.follow(stages.step_on(self.runtime, run))
 
-    @app.task(name=names.CANCEL, base=base, bind=True, shared=False)
+    @app.task(name=names.CANCEL, **of_others)
     def cancel(self: StageTask, turn: str, reason: str | None = None) -> None:
         self.courier.send(stages.cancel_turn(self.runtime, turn, reason)[1])
 
-    @app.task(name=names.COMPACT, base=base, bind=True, shared=False)
+    @app.task(name=names.COMPACT, **of_others)
     def compact(self: StageTask, thread: str) -> None:
         """Before its next model call, the older part of what was said on the thread gives way to a summary."""
         _stored(self, lambda: stages.ask_to_compact(self.runtime, thread))
@@ -120,18 +124,19 @@ def register(app: Celery, base: type[StageTask]) -> None:
     def commit_round(self: StageTask, run: str, step: int) -> None:
         self.follow(stages.commit_round(self.runtime, run, step))
 
-    @app.task(name=names.RESCUE, base=base, bind=True, shared=False)
+    # Ticks, and what belongs to no thread: of a hundred tasks that Flower lists, three quarters would be these.
+    @app.task(name=names.RESCUE, base=base, bind=True, shared=False, send_events=False)
     def rescue(self: StageTask) -> None:
         self.courier.send(stages.rescue(self.runtime))
 
-    @app.task(name=names.PULSE, base=base, bind=True, shared=False)
+    @app.task(name=names.PULSE, base=base, bind=True, shared=False, send_events=False)
     def pulse(self: StageTask) -> None:
         self.courier.send(stages.tick(self.runtime))
 
-    @app.task(name=names.PROJECT, base=base, bind=True, shared=False)
+    @app.task(name=names.PROJECT, base=base, bind=True, shared=False, send_events=False)
     def project(self: StageTask) -> None:
         self.courier.send(stages.project(self.runtime))
 
-    @app.task(name=names.DELIVER, base=base, bind=True, shared=False)
+    @app.task(name=names.DELIVER, base=base, bind=True, shared=False, send_events=False)
     def deliver(self: StageTask) -> None:
         self.courier.send(stages.deliver(self.runtime))

@@ -1,15 +1,17 @@
 """What must happen next, as values. A stage returns them after its commit; the courier makes Celery messages of them.
 
-An intent may be lost, doubled or late. Truth says what is due, so carrying one out twice changes nothing.
+An intent may be lost, doubled or late. Truth says what is due, so carrying one out twice changes nothing. `of`, and the
+names of tools by call, are what a monitor shows of a message: no part of the work, and compared with nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.records import Run
+from chordage.orchestrator.core.records import Call, Run, Subject
 
 
 class Hint(NamedTuple):
@@ -25,6 +27,7 @@ class Dispatch:
 
     group: Group
     hint: Hint | None = None
+    of: Subject | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +36,7 @@ class Advance:
 
     run_id: str
     group: Group
+    of: Subject | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +51,7 @@ class CallModel:
     step: int
     group: Group
     seen: Run | None = field(default=None, compare=False, repr=False)
+    of: Subject | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +66,8 @@ class CallTools:
     step: int
     batches: tuple[tuple[str, ...], ...]
     group: Group
+    of: Subject | None = field(default=None, compare=False, repr=False)
+    tools: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +77,12 @@ class CallTool:
     call_ids: tuple[str, ...]
     run_id: str
     group: Group
+    of: Subject | None = field(default=None, compare=False, repr=False)
+    tools: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+
+def lone_call(run: Run, call: Call) -> CallTool:
+    return CallTool(call_ids=(call.id,), run_id=run.id, group=run.group, of=run.subject, tools={call.id: call.tool})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +92,7 @@ class CommitRound:
     run_id: str
     step: int
     group: Group
+    of: Subject | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +101,7 @@ class CancelTurn:
 
     turn_id: str
     reason: str
+    of: Subject | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +110,7 @@ class StepOn:
 
     run_id: str
     group: Group
+    of: Subject | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.groups import Group
@@ -15,6 +15,13 @@ from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.suspending import Question
+
+
+class Subject(NamedTuple):
+    """What a message is about, for who watches the fleet: a thread, and the agent that is at work on it."""
+
+    thread_id: str
+    agent: str
 
 
 class Phase(StrEnum):
@@ -127,6 +134,10 @@ class Run:
     control: Control = Control.AUTO
     max_rounds: int | None = None  # that its message has brought
     timeout: float | None = None
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(self.thread_id, self.agent)
 
     @property
     def next_inference(self) -> int | None:

@@ -27,6 +27,7 @@ def cancel_turn(rt: Runtime, turn_id: str, reason: str | None = None) -> tuple[b
         ending.tell_the_end(rt, run)
     elif intents is not None:
         rt.events.turn_done(turn_id)
+        ending.log_unstarted(turn_id, Disposition.CANCELLED)
     return intents is not None, intents or []
 
 

@@ -77,7 +77,7 @@ def call_model(rt: Runtime, run_id: str, step: int, seen: Run | None = None) -> 
         return []
     except HandedOver:
         rt.locks.forget(key)
-        return [CallModel(run_id=run.id, step=step, group=run.group)]
+        return [CallModel(run_id=run.id, step=step, group=run.group, of=run.subject)]
     except BaseException:
         rt.locks.forget(key)
         raise
@@ -303,7 +303,7 @@ def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) ->
         rt.events.emit(run.id, "model.replied", step=step, text=reply.text, calls=len(reply.asks))
     steering.tell(rt, run, crossing)
     if crossing.ended:
-        ending.tell_the_end(rt, run)
+        ending.tell_the_end(rt, run, crossing.ended, crossing.usage)
     if crossing.rests:
         resting.tell_the_rest(rt, run)
     if crossing.held:

@@ -27,9 +27,10 @@ from chordage.orchestrator.core.intents import (
     Hint,
     Intent,
     StepOn,
+    lone_call,
 )
 from chordage.orchestrator.core.reasons import Ending, Reason, cancelled, failed
-from chordage.orchestrator.core.records import Call, Run
+from chordage.orchestrator.core.records import Call, Run, Subject
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus
 from chordage.orchestrator.core.stepping import Drive, OnHeld
 from chordage.orchestrator.core.suspending import (
@@ -110,7 +111,7 @@ def _wake(tx: Tx, rt: Runtime, run: Run, expiries: int, now: datetime) -> Intent
     until = rt.leases.until_after_resend(now, run.resends)
     claims.push_lease(tx, run, lease_until=until, resends=run.resends + 1, expiries=expiries)
     log.info("run woken", run=run.id, step=run.step, resends=run.resends + 1, expiries=expiries)
-    return Advance(run_id=run.id, group=run.group)
+    return Advance(run_id=run.id, group=run.group, of=run.subject)
 
 
 def _poison(rt: Runtime, run: Run) -> Ending:
@@ -165,7 +166,9 @@ def _within_the_cap(rt: Runtime, intents: Sequence[Intent], agent_of: Mapping[st
         elif (before := batches.get(intent.run_id)) is None:
             batches[intent.run_id] = intent
         else:
-            batches[intent.run_id] = replace(before, call_ids=(*before.call_ids, *intent.call_ids))
+            batches[intent.run_id] = replace(
+                before, call_ids=(*before.call_ids, *intent.call_ids), tools={**before.tools, **intent.tools}
+            )
     return [*kept, *batches.values()]
 
 
@@ -185,7 +188,7 @@ def _see_to_call(tx: Tx, rt: Runtime, call: Call, run: Run, now: datetime) -> li
     until = rt.leases.until_after_resend(now, call.resends)
     claims.push_call_lease(tx, call, lease_until=until, resends=call.resends + 1, expiries=expiries)
     log.info("call woken", call=call.id, run=run.id, resends=call.resends + 1, expiries=expiries)
-    return [CallTool(call_ids=(call.id,), run_id=run.id, group=run.group)]
+    return [lone_call(run, call)]
 
 
 def _poisoned_by(rt: Runtime, call: Call, run: Run) -> Ending:
@@ -210,7 +213,7 @@ def _close_unknown(rt: Runtime, run: Run, call: Call, now: datetime) -> list[Int
             seen = calls.load(tx, call.id)
             if seen is not None and seen.lease_until == call.lease_until:  # nobody has renewed it since
                 claims.settle_call(tx, call, call.claim_token, outcome)
-    return [CommitRound(run_id=run.id, step=run.step, group=run.group)]
+    return [CommitRound(run_id=run.id, step=run.step, group=run.group, of=run.subject)]
 
 
 def _questions(rt: Runtime) -> list[Intent]:
@@ -288,7 +291,7 @@ def _no_longer_held(rt: Runtime, turn_id: str, run_id: str | None) -> list[Inten
             ended, drive = None, Drive.ONCE if row.drive is Drive.STEP else row.drive
             stepped.change(tx, row, held_until=rt.leases.until(now), drive=drive)
     if ended is None:
-        return [StepOn(run_id=run.id, group=run.group)]
+        return [StepOn(run_id=run.id, group=run.group, of=run.subject)]
     ending.tell_the_end(rt, run)
     return ended
 
@@ -304,6 +307,7 @@ def _expire(rt: Runtime, turn_id: str) -> list[Intent]:
         freed = ending.drop_queued(tx, rt, turn_id, Disposition.EXPIRED, "its deadline passed before it could start")
     if freed is not None:
         rt.events.turn_done(turn_id)
+        ending.log_unstarted(turn_id, Disposition.EXPIRED)
     return freed or []
 
 
@@ -311,7 +315,8 @@ def _unwanted(rt: Runtime) -> list[Intent]:
     """Children that nobody waits for any more."""
     with rt.store.read() as tx:
         found = children.unwanted(tx, BATCH)
-    return [CancelTurn(turn_id=turn_id, reason="whoever had asked does not wait any more") for turn_id in found]
+    why = "whoever had asked does not wait any more"
+    return [CancelTurn(turn_id=turn_id, reason=why, of=of) for turn_id, of in found]
 
 
 def _stranded(rt: Runtime) -> list[Intent]:
@@ -341,12 +346,12 @@ def _queued_in(rt: Runtime, group: Group) -> list[Intent]:
     with rt.store.read() as tx:
         free, hand_on = turns.places(tx, group, default=rt.budgets[group])
         waiting = ring.heads(tx, group, rt.now(), min(free, BATCH)) if free else []
-    nudged: list[tuple[str, str]] = []
+    nudged: list[tuple[str, Subject]] = []
     if waiting:
         nothing_waits = rt.queues.is_empty(group.queue)
         with rt.store.write() as tx:
             nudged = ring.nudge(tx, [turn_id for turn_id, _ in waiting], rt.now(), nothing_waits=nothing_waits)
-    intents: list[Intent] = [Dispatch(group=group, hint=Hint(*turn)) for turn in nudged]
+    intents: list[Intent] = [Dispatch(group=group, hint=Hint(turn_id, of.thread_id), of=of) for turn_id, of in nudged]
     if not hand_on and (nudged or not free) and claims.wait_for_place(rt.store, group) and not free:
         intents.append(Dispatch(group=group))  # runs may have ended before they knew of it
     return intents

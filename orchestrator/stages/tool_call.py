@@ -372,4 +372,4 @@ def after_lone_call(rt: Runtime, call_id: str) -> list[Intent]:
             run = runs.load(tx, call.run_id)
     if call is None or run is None or run.in_flight:
         return []
-    return [CommitRound(run_id=run.id, step=run.step, group=run.group)]
+    return [CommitRound(run_id=run.id, step=run.step, group=run.group, of=run.subject)]

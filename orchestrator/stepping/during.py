@@ -175,7 +175,7 @@ def _commit(seen: Seen) -> list[Intent]:
     run = seen.run
     assert run is not None
     is_out = any(call.status in IN_FLIGHT_CALL for call in seen.calls)
-    return [CommitRound(run_id=run.id, step=run.step, group=run.group)] if is_out else []
+    return [CommitRound(run_id=run.id, step=run.step, group=run.group, of=run.subject)] if is_out else []
 
 
 def waiting(rt: Runtime, seen: Seen) -> dict[str, Call]:

@@ -147,7 +147,11 @@ def send(tx: Tx, rt: Runtime, run: Run, opening: Opening, *, rounds: int, rested
         claims.join_replay(tx, [call.id for call in asked], step=to[0])
     runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]
     if not runnable:
-        return [*begun, Advance(run_id=run.id, group=run.group)]
+        return [*begun, Advance(run_id=run.id, group=run.group, of=run.subject)]
     at_once = 1 if opening.scene.agent.tool_mode is ToolMode.SEQUENTIAL else opening.scene.agent.concurrency
     batches = spread(runnable, at_once)
-    return [*begun, CallTools(run_id=run.id, thread_id=run.thread_id, step=to[0], batches=batches, group=run.group)]
+    fan_out = CallTools(
+        run_id=run.id, thread_id=run.thread_id, step=to[0], batches=batches, group=run.group, of=run.subject,
+        tools={call.id: call.tool for call in asked},
+    )  # fmt: skip
+    return [*begun, fan_out]

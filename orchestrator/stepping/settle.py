@@ -249,7 +249,7 @@ def _into_the_round(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
         intents = gating.send(tx, rt, run, plan.opening, rounds=1, rested_ms=rested_ms(rt, run))
     else:  # its calls were carried out while it was held
         _go(tx, rt, run, to=(run.step, run.phase), rounds=1)
-        intents = [Advance(run_id=run.id, group=run.group)]
+        intents = [Advance(run_id=run.id, group=run.group, of=run.subject)]
     if plan.rule.ending is not None:
         claims.keep(tx, run.id, plan.rule.ending)
     if holding.holds(run, Recorded.RESULTS if plan.planned is None else Recorded.ROUND):
@@ -273,7 +273,7 @@ def _to_the_model(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
     _go(tx, rt, run, to=to, rounds=int(is_round))
     _close(tx, rt, run, plan)
     changes = _changes(seen, steers=[] if is_news else row.steers)
-    return Done(changes=changes, intents=[Advance(run_id=run.id, group=run.group)])
+    return Done(changes=changes, intents=[Advance(run_id=run.id, group=run.group, of=run.subject)])
 
 
 def _close(tx: Tx, rt: Runtime, run: Run, plan: Plan) -> None:
@@ -306,4 +306,4 @@ def _wait_before_the_end(tx: Tx, rt: Runtime, seen: Seen, how: Ending) -> Done:
     _go(tx, rt, run, to=(run.step + 1, Phase.REPLAY))
     if how.reason is not Reason.NATURAL_END:
         claims.keep(tx, run.id, how)
-    return Done(changes=_changes(seen), intents=[Advance(run_id=run.id, group=run.group)])
+    return Done(changes=_changes(seen), intents=[Advance(run_id=run.id, group=run.group, of=run.subject)])

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, or_, select, update
 
+from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.core.suspending import SuspensionStatus, Why
 from chordage.orchestrator.store.predicates import (
@@ -69,16 +70,18 @@ def charge(tx: Tx, parent_run: str, child_run: str) -> None:
     tx.execute(update(runs).where(runs.c.id == parent_run).values({name: own[name] + used[name] for name in _TOKENS}))
 
 
-def give_up(tx: Tx, *, run_id: str | None = None, call_id: str | None = None) -> list[str]:
+def give_up(tx: Tx, *, run_id: str | None = None, call_id: str | None = None) -> list[tuple[str, Subject]]:
     """Nobody waits any more for the children of this run, or for that of this call: those that are not done."""
     of_whom: ColumnElement[bool] = turns.c.parent_run == run_id if call_id is None else turns.c.parent_call == call_id
     unwanted = update(turns).where(of_whom, still(turns.c.status, TurnStatus.QUEUED, TurnStatus.ACTIVE))
-    return sorted(tx.execute(unwanted.values(cancel_asked=1).returning(turns.c.id)).scalars())
+    found = tx.execute(unwanted.values(cancel_asked=1).returning(turns.c.id, turns.c.thread_id, turns.c.agent))
+    return sorted((row.id, Subject(row.thread_id, row.agent)) for row in found)
 
 
-def unwanted(tx: Tx, limit: int) -> list[str]:
+def unwanted(tx: Tx, limit: int) -> list[tuple[str, Subject]]:
     """Children that were given up and are not done."""
-    return list(tx.execute(select(turns.c.id).where(UNWANTED_TURNS).order_by(turns.c.id).limit(limit)).scalars())
+    found = select(turns.c.id, turns.c.thread_id, turns.c.agent).where(UNWANTED_TURNS).order_by(turns.c.id)
+    return [(row.id, Subject(row.thread_id, row.agent)) for row in tx.execute(found.limit(limit))]
 
 
 def spans(tx: Tx, run_id: str, since: datetime, now: datetime) -> list[tuple[datetime, datetime]]:

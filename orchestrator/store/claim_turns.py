@@ -12,6 +12,7 @@ from chordage.orchestrator.core import kinship
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.core.kinship import Kin
+from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.store.claim_places import IS_HANDED_ON
 from chordage.orchestrator.store.hot import Hot
@@ -46,7 +47,7 @@ _END = Hot(
         done_at=case((_IS_IT, bindparam("now", type_=turns.c.done_at.type)), else_=turns.c.done_at),
         ready=case((_IS_IT, 0), else_=_READY_OR_ASLEEP),
     )
-    .returning(turns.c.id, turns.c.grp, turns.c.reply_target, IS_HANDED_ON.label("hand_on"))
+    .returning(turns.c.id, turns.c.grp, turns.c.agent, turns.c.reply_target, IS_HANDED_ON.label("hand_on"))
 )
 
 
@@ -55,7 +56,7 @@ class Ended:
     """What the end of a turn leaves to do."""
 
     reply_target: dict[str, Any] | None
-    next_in_line: tuple[Group, Hint] | None
+    next_in_line: tuple[Group, Hint, Subject] | None
     hand_on: bool  # the place that is free now is waited for
 
 
@@ -71,7 +72,11 @@ def end_turn(tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Di
     follower = next(iter(rows.values()), None)
     return Ended(
         reply_target=own["reply_target"] if own else None,
-        next_in_line=(Group(follower["grp"]), Hint(follower["id"], thread_id)) if follower else None,
+        next_in_line=(
+            (Group(follower["grp"]), Hint(follower["id"], thread_id), Subject(thread_id, follower["agent"]))
+            if follower
+            else None
+        ),
         hand_on=bool((own or follower or {}).get("hand_on")),
     )
 

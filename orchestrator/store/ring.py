@@ -33,6 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.selectable import CTE
 
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.predicates import RUNNING_IN_GROUP, STILL_QUEUED, has, nothing_is_open_on
@@ -202,7 +203,7 @@ AGAIN = timedelta(seconds=5)  # a wake-up that a worker has taken is carried out
 SELDOM = timedelta(seconds=60)  # a wake-up that waits in a long queue may have been lost with it all the same
 
 
-def nudge(tx: Tx, among: list[str], now: datetime, *, nothing_waits: bool) -> list[tuple[str, str]]:
+def nudge(tx: Tx, among: list[str], now: datetime, *, nothing_waits: bool) -> list[tuple[str, Subject]]:
     """Those of them whose wake-up may have got lost. `nothing_waits`: no wake-up of the group does, so it is not
     merely late.
     """
@@ -221,8 +222,8 @@ def nudge(tx: Tx, among: list[str], now: datetime, *, nothing_waits: bool) -> li
     )
     ids = list(tx.execute(due).scalars())
     asked_again = update(turns).where(turns.c.id.in_(ids), STILL_QUEUED, has(turns.c.ready, 1))
-    asked_again = asked_again.values(nudge_at=now + SELDOM).returning(turns.c.id, turns.c.thread_id)
-    return sorted((row.id, row.thread_id) for row in tx.execute(asked_again)) if ids else []
+    asked_again = asked_again.values(nudge_at=now + SELDOM).returning(turns.c.id, turns.c.thread_id, turns.c.agent)
+    return sorted((row.id, Subject(row.thread_id, row.agent)) for row in tx.execute(asked_again)) if ids else []
 
 
 def put_off(tx: Tx, group: Group, agent: str, until: datetime) -> int:

@@ -18,5 +18,4 @@ def beat() -> None:
 
     redis_from(settings).close()  # says where Redis is to be set
     check_ready(settings)
-    level = settings.log_level if settings.log_level != "INFO" else "WARNING"  # at INFO it tells each message it sends
-    make_app(settings).Beat(loglevel=level, quiet=True).run()
+    make_app(settings).Beat(loglevel=settings.log_level, quiet=True).run()
