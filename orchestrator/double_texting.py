@@ -1,7 +1,7 @@
 """What a message does to the run that is open on its thread, in the transaction in which it is stored.
 
-Storing it has locked that run. A run that is just ending is so waited for, and what was seen of it stays as it was
-until the message is committed.
+Storing it has locked the run that was open then, so one that is just ending is waited for. Another may have started
+while it waited. The one that is looked at here is locked in any case, and stays as it is seen until the commit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Arrival:
 def meet(tx: Tx, rt: Runtime, agent: AgentSpec, came: Arrival) -> Met:
     if came.ready and came.manner not in busy.AT_ONCE:
         return Met()
-    run = runs.open_on(tx, came.thread_id)
+    run = runs.lock_open_on(tx, came.thread_id)
     if run is None:
         return Met()
     children_work = children.are_at_work(tx, run)

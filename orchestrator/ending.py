@@ -62,10 +62,13 @@ def close_open_calls(tx: Tx, rt: Runtime, run: Run, *, code: str, content: str) 
         suspensions.close_of_run(tx, run.id)
 
 
-def end_run(tx: Tx, rt: Runtime, run: Run, ending: Ending, *, content: str) -> list[Intent] | None:
-    """End a run from outside: its calls are closed, each with a row that says so. None: it was done already."""
-    now = rt.now()
-    if not claims.end_run(tx, run, ending, now):
+def end_run(tx: Tx, rt: Runtime, seen: Run, ending: Ending, *, content: str) -> list[Intent] | None:
+    """End a run from outside: its calls are closed, each with a row that says so. None: it was done already.
+
+    What was seen of it may be old, so it is locked and read again: it may have asked a person or a sub-agent meanwhile.
+    """
+    run, now = runs.lock(tx, seen.id), rt.now()
+    if run is None or not claims.end_run(tx, run, ending, now):
         return None
     code = ending.code if ending.code in BY_A_MESSAGE else ending.reason.value
     close_open_calls(tx, rt, run, code=code, content=content)

@@ -2,6 +2,7 @@
 
 Whoever comes here holds the row of the run: its admission locks it, and every crossing writes to it. So a message is
 either there when the run asks, or its admission finds the run as the crossing left it. Nothing is lost between the two.
+The messages themselves are locked behind the run before they are taken in.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def address(tx: Tx, run_id: str) -> bool:
 
 def waiting(tx: Tx, run: Run, now: datetime) -> list[Turn]:
     """The messages that this run may take in, as they came: those for its agent and of its group, to be answered in its
-    way, that came after the one it was started by.
+    way, that came after the one it was started by. They are locked: whoever cancels one may have come when the run was
+    just starting, and then holds that message and not the run.
     """
     first = turns.alias("first")
     found = (
@@ -46,6 +48,7 @@ def waiting(tx: Tx, run: Run, now: datetime) -> list[Turn]:
             or_(turns.c.deadline.is_(None), turns.c.deadline > now),
         )
         .order_by(turns.c.arrival)
+        .with_for_update(of=turns)
     )
     return [from_row(dict(row._mapping)) for row in tx.execute(found)]  # noqa: SLF001 - by name
 

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import bindparam, func, or_, select
 
 from chordage.orchestrator.core import kinship, turn_limits
+from chordage.orchestrator.core.errors import Crossed
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
@@ -73,6 +74,21 @@ def open_on(tx: Tx, thread_id: str) -> Run | None:
     found = _LOAD.where(runs.c.thread_id == thread_id, OPEN_RUNS)
     row = tx.execute(found).first()
     return from_row(dict(row._mapping)) if row else None  # noqa: SLF001 - SQLAlchemy's documented way to names
+
+
+def lock_open_on(tx: Tx, thread_id: str) -> Run | None:
+    """The run that is open there, as it stays until we are done.
+
+    For whoever holds rows of turns already, which come after runs: a run in the hand of another transaction is not
+    waited for. That raises Crossed; begun anew, the transaction finds the run before any turn, and waits for it there.
+    """
+    found = select(runs.c.id).where(runs.c.thread_id == thread_id, OPEN_RUNS)
+    locked = tx.execute(found.with_for_update(skip_locked=True)).scalar()
+    if locked is not None:
+        return load(tx, locked)
+    if (other := tx.execute(found).scalar()) is not None:
+        raise Crossed(f"run {other} of thread {thread_id!r} is just being written; nothing was stored: try again")
+    return None
 
 
 def count_running(tx: Tx, group: Group) -> int:

@@ -24,6 +24,7 @@ def check_all(store: Store) -> None:
     assert [run.id for run in runs if run.status != "done"] == [], "runs left open"
     assert [call.id for call in calls if call.status not in {"succeeded", "failed", "cancelled"}] == []
     _every_question_is_closed(store)
+    _nothing_of_a_done_run_is_wanted(store)
     _history_is_in_order_of_arrival(turns, entries)
     _each_run_finished_once(runs, entries)
     _who_is_out_of_time_has_failed(turns, runs)
@@ -40,6 +41,20 @@ def check_always(store: Store, budgets: dict[str, int]) -> None:
     # A run that somebody has decided about goes on at once, whether there is budget or not.
     running = Counter(run.grp for run in runs if run.status == "running" and not run.suspended)
     assert all(count <= budgets[group] for group, count in running.items()), f"over budget: {running}"
+    _nothing_of_a_done_run_is_wanted(store)
+
+
+def _nothing_of_a_done_run_is_wanted(store: Store) -> None:
+    """Nobody is asked about a call of it, and no child of it goes on without having been told to stop."""
+    done = select(schema.runs.c.id).where(schema.runs.c.status == "done")
+    asked, child = schema.suspensions.c, schema.turns.c
+    with store.read() as tx:
+        questions = tx.execute(select(asked.id).where(asked.run_id.in_(done), asked.status.in_(["open", "decided"])))
+        assert questions.scalars().all() == [], "questions of runs that are done"
+        wanted = select(child.id).where(
+            child.parent_run.in_(done), child.status != "done", child.cancel_asked.is_(None)
+        )
+        assert tx.execute(wanted).scalars().all() == [], "children of runs that are done, and nobody told them to stop"
 
 
 def check_places_are_handed_on(store: Store, budgets: Mapping[str, int], under_way: Counter[str]) -> None:

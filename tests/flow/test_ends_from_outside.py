@@ -1,0 +1,206 @@
+"""Whoever ends a run from outside locks it and works on what it then reads: nothing of it stays open or goes on.
+
+In each case somebody has looked at the run, and another transaction moves it on before the end is written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import event
+
+from chordage.orchestrator import double_texting, stages
+from chordage.orchestrator.core.agent import WhenBusy
+from chordage.orchestrator.core.intents import CallModel
+from chordage.orchestrator.core.phases import Hook
+from chordage.orchestrator.core.stepping import Control
+from chordage.orchestrator.stepping import verbs
+from chordage.orchestrator.store import runs
+from support import hooks
+from support.busy_thread import all_it_heard, steer
+from support.fakes import rounds_of
+from support.family import Lines, ask, settle_in
+from support.held_commit import HeldCommit
+from support.invariants import check_all, check_always
+from support.lock_waits import somebody_waits_for_a_lock
+from support.questions import GATE
+from support.waiting import until
+from support.world import World
+
+BUDGETS = {"chat": 64, "task": 8, "chore": 2, "will": 1}
+on_postgres = pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+
+
+def puts_a_question(world: World) -> None:
+    world.models.script = rounds_of(1)
+    hooks.install(world, hooks.heard(Hook.BEFORE_TOOL_EXECUTE, lambda context: [] if context.call.resumed else [GATE]))
+
+
+def asks_a_sub_agent(world: World) -> None:
+    settle_in(world)
+    world.models.script = Lines({"ada": [[ask("bob")]]})
+
+
+leaves_open = pytest.mark.parametrize("leave_open", [puts_a_question, asks_a_sub_agent])
+
+
+def next_call(world: World) -> CallModel:
+    call = next(intent for intent in world.pending if isinstance(intent, CallModel))
+    world.pending.remove(call)
+    return call
+
+
+class Meanwhile:
+    """Another worker, that goes as far as it can without a lock that somebody holds."""
+
+    def __init__(self, world: World, pool: ThreadPoolExecutor, act: Callable[[], object]) -> None:
+        self._world, self._pool, self._act = world, pool, act
+        self.work: Future[object] | None = None
+
+    def __call__(self) -> None:
+        if self.work is None:
+            work = self.work = self._pool.submit(self._act)
+            until(lambda: work.done() or somebody_waits_for_a_lock(self._world.store), "it is done or waits", 20)
+
+
+@on_postgres
+@leaves_open
+@pytest.mark.parametrize("manner", [WhenBusy.INTERRUPT, WhenBusy.ROLLBACK])
+def test_a_message_ends_a_run_that_started_while_it_was_stored(world, leave_open, manner, monkeypatch) -> None:
+    """It waits for the turn ahead of it, which is just starting; so it has seen no run when it is stored."""
+    leave_open(world)
+    world.submit("do it")
+    held = HeldCommit(world)
+    start = world.pending.pop(0)
+
+    with ThreadPoolExecutor(2) as pool:
+
+        def begin() -> None:
+            held.of_this_thread()
+            world.deliver(start)
+
+        starting = pool.submit(begin)
+        assert held.reached.wait(20)
+        meanwhile = Meanwhile(world, pool, lambda: world.deliver(next_call(world)))
+
+        def then_it_moves_on(tx, run):
+            meanwhile()
+            return False
+
+        monkeypatch.setattr(double_texting.children, "are_at_work", then_it_moves_on)
+        world.submit("no, this", when_busy=manner)
+        starting.result()
+        assert meanwhile.work is not None
+        meanwhile.work.result()
+
+    check_always(world.store, BUDGETS)
+    assert world.inbox() == []
+    world.recover()
+    assert [turn["disposition"] for turn in world.rows("turns", parent_run=None)] == ["cancelled", "answered"]
+    check_all(world.store)
+
+
+@on_postgres
+def test_a_message_that_finds_such_a_run_in_the_hand_of_another_lets_all_go_and_waits_for_it(
+    world, monkeypatch
+) -> None:
+    """It holds turns by then, and runs are locked before turns."""
+    world.models.script = all_it_heard
+    world.submit("do it")
+    held = HeldCommit(world)
+    start = world.pending.pop(0)
+    met, looks = double_texting.meet, []
+
+    with ThreadPoolExecutor(2) as pool:
+
+        def begin() -> None:
+            held.of_this_thread()
+            world.deliver(start)
+
+        def write_the_run(is_written: threading.Event) -> None:
+            with world.store.write() as tx:
+                runs.lock(tx, world.row("runs")["id"])
+                is_written.set()
+                until(lambda: somebody_waits_for_a_lock(world.store), "the message comes again, and waits", 20)
+
+        def meet(tx, rt, agent, came):
+            looks.append(came.ready)
+            if len(looks) == 1:
+                is_written = threading.Event()
+                beside.append(pool.submit(write_the_run, is_written))
+                assert is_written.wait(20)
+            return met(tx, rt, agent, came)
+
+        beside: list[Future[None]] = [pool.submit(begin)]
+        assert held.reached.wait(20)
+        monkeypatch.setattr(double_texting, "meet", meet)
+        world.submit("no, this", when_busy=WhenBusy.INTERRUPT)
+        for one in beside:
+            one.result()
+    world.run_dry()
+
+    assert looks == [True, False], "at the second try it finds the run before it stores anything"
+    assert [turn["disposition"] for turn in world.rows("turns")] == ["cancelled", "answered"]
+    check_all(world.store)
+
+
+@leaves_open
+def test_the_verb_cancel_ends_a_run_that_has_moved_on(world, leave_open, monkeypatch) -> None:
+    leave_open(world)
+    turn = world.submit("do it", control=Control.STEP)
+    world.run_dry()
+    world.step(turn, "run")
+    world.deliver(world.pending.pop(0))
+    decided = verbs._decided
+
+    def then_it_moves_on(rt, request, seen):
+        write = decided(rt, request, seen)
+        while world.pending and not world.rows("suspensions"):
+            world.deliver(world.pending.pop(0))
+        return write
+
+    monkeypatch.setattr(verbs, "_decided", then_it_moves_on)
+    world.step(turn, "cancel")
+
+    assert world.rows("suspensions"), "it has moved on"
+    check_always(world.store, BUDGETS)
+    world.run_dry()
+    assert world.row("turns", id=turn)["disposition"] == "cancelled"
+    check_all(world.store)
+
+
+@on_postgres
+def test_a_message_that_is_cancelled_while_a_run_would_take_it_in_is_not_taken_in(world) -> None:
+    """Its run is just starting: whoever cancels the message finds no run to lock."""
+    world.models.script = all_it_heard
+    world.submit("do it")
+    message = steer(world, "and this")
+    start, *_ = world.pending
+    world.pending.clear()
+    held = HeldCommit(world)
+    here: list[int] = []
+
+    def when_the_run_would_be_locked(connection, cursor, statement, parameters, context, executemany) -> None:
+        if here and threading.get_ident() == here[0] and "FROM runs" in statement and "FOR UPDATE" in statement:
+            here.clear()
+            world.deliver(start)  # it starts, and whoever cancels has seen no run
+            held.of_this_thread()
+
+    event.listen(world.store.engine, "after_cursor_execute", when_the_run_would_be_locked)
+
+    def cancel() -> None:
+        here.append(threading.get_ident())
+        world.pending += stages.cancel_turn(world.runtime, message)[1]
+
+    with ThreadPoolExecutor(1) as pool:
+        cancelling = pool.submit(cancel)
+        assert held.reached.wait(20)
+        world.deliver(next_call(world))
+        cancelling.result()
+    world.run_dry()
+
+    assert [turn["disposition"] for turn in world.rows("turns")] == ["answered", "cancelled"]
+    check_all(world.store)
