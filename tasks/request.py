@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage
@@ -22,7 +22,7 @@ class DecisionFields(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    target: str
+    target: Annotated[str, Field(validation_alias=AliasChoices("target", "id"))]
     action: Action
     payload: Any = None
     edited_args: dict[str, Any] | None = None

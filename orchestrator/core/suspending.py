@@ -45,8 +45,14 @@ class SuspensionStatus(StrEnum):
 
 
 class Action(StrEnum):
+    """What a decision does. The commands' own words, approve and deny, are read as well."""
+
     RESUME = "resume"
     CANCEL = "cancel"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Action | None:
+        return {"approve": cls.RESUME, "deny": cls.CANCEL}.get(str(value))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from fastapi import FastAPI, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.core.suspending import Action, DecisionRequest, Why
@@ -27,8 +27,17 @@ class DecisionBody(BaseModel):
         json_schema_extra={"examples": [{"target": "the id of a suspension", "action": "resume", "payload": True}]},
     )
 
-    target: Annotated[Name, Field(description="The id of the suspension, or of its call.")]
-    action: Annotated[Action, Field(description="`resume`: the call goes on. `cancel`: it is denied.")]
+    target: Annotated[
+        Name,
+        Field(
+            validation_alias=AliasChoices("target", "id"),
+            description="The id of the suspension, or of its call. `id` is read as well.",
+        ),
+    ]
+    action: Annotated[
+        Action,
+        Field(description="`resume`: the call goes on. `cancel`: it is denied. `approve` and `deny` are read as well."),
+    ]
     payload: Annotated[JsonValue, Field(description="The answer; it has to fit the `schema` of the question.")] = None
     edited_args: Annotated[JsonObject | None, Field(description="Arguments to go on with instead.")] = None
     reason: Annotated[Words | None, Field(description="Of a denial the model is told it.")] = None

@@ -12,7 +12,7 @@ from chordage.orchestrator.core.errors import InvalidDecision
 from chordage.workers.cli import deciding
 from chordage.workers.cli.output import json_option
 
-EXAMPLE = '[{"target": "ID", "action": "resume", "payload": true}]'
+EXAMPLE = '[{"id": "ID", "action": "approve", "payload": true}]'
 
 
 @click.command(epilog=deciding.EPILOG)
@@ -21,8 +21,12 @@ EXAMPLE = '[{"target": "ID", "action": "resume", "payload": true}]'
 def decide(file: str, as_json: bool) -> None:
     """Store a JSON list of decisions, all of them or none.
 
-    Each is an object: target (the id of a suspension or a call), action (resume or cancel), and if need be payload,
-    edited_args, reason, decision_key.
+    Each is an object: target (the id of a suspension or a call; "id" is read as well), action (resume or approve,
+    cancel or deny), and if need be payload, edited_args, reason, decision_key:
+
+    \b
+        [{"id": "0197c1…", "action": "approve", "payload": {"amount": 5}},
+         {"id": "0197c2…", "action": "deny", "reason": "too much"}]
     """
     fields = _list_from(_text(file))
     deciding.carry(lambda _: fields, as_json=as_json)

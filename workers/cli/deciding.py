@@ -9,6 +9,7 @@ import click
 
 from chordage.orchestrator.core import json_values
 from chordage.orchestrator.core.errors import InvalidDecision
+from chordage.orchestrator.core.suspending import Action
 from chordage.workers.cli.letting_go import let_go
 from chordage.workers.cli.message import INTERRUPTED, SOURCE
 from chordage.workers.cli.output import print_json
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
     from chordage.config.settings import Settings
     from chordage.orchestrator.answering import Decided
     from chordage.orchestrator.core.intents import Intent
+    from chordage.orchestrator.core.suspending import DecisionRequest
     from chordage.orchestrator.runtime import Runtime
 
 Fields = list[dict[str, Any]]  # decisions as JSON has them
 
 EPILOG = """\
+Where no Redis is set there is no fleet; then the run goes on in this process, and the command ends when it rests or is
+done. Ctrl-C leaves the decision stored.
+
 Exit codes: 0 all of it is stored; 1 there is no such question, it was answered otherwise, or a service does not
 answer; 2 an answer or an option is wrong. Unless it is 0, nothing is stored.
 """
@@ -46,16 +51,17 @@ def carry(fields_of: Callable[[Runtime], Fields], *, as_json: bool) -> None:
     rt = runtime_from(settings, with_redis=settings.redis is not None)
     try:
         fields = fields_of(rt)
-        decided, intents = stages.decide(rt, decisions_from(fields), source=SOURCE)
-        print_json(decided) if as_json else _tell(fields, decided)
+        requests = decisions_from(fields)
+        decided, intents = stages.decide(rt, requests, source=SOURCE)
+        print_json(decided) if as_json else _tell(requests, decided)
         _go_on(settings, rt, intents)
     finally:
         rt.store.close()
 
 
-def _tell(fields: Fields, decided: Sequence[Decided]) -> None:
-    for given, one in zip(fields, decided, strict=True):
-        done = "denied" if given["action"] == "cancel" else "approved"
+def _tell(requests: Sequence[DecisionRequest], decided: Sequence[Decided]) -> None:
+    for request, one in zip(requests, decided, strict=True):
+        done = "denied" if request.action is Action.CANCEL else "approved"
         before = " before, in the same words" if one.duplicate else ""
         click.echo(f"{done}{before}: suspension {one.suspension_id}, call {one.call_id}, run {one.run_id}")
 

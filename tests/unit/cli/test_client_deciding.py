@@ -202,6 +202,27 @@ def test_a_batch_is_taken_whole(chordage, rt, room):
     assert answer_of(rt, turn).startswith("It came to this: sent to bob\nThis call was denied")
 
 
+def test_a_batch_may_use_the_words_of_the_commands(chordage, rt, room):
+    turn = asking_room.waiting_turn(rt, "send")
+    to = {question["arguments"]["to"]: question["id"] for question in questions(chordage)}
+    (room / "answers.json").write_text(
+        json.dumps([
+            {"id": to["bob"], "action": "approve", "payload": True},
+            {"id": to["eve"], "action": "deny", "reason": "no"},
+        ])
+    )  # fmt: skip
+
+    done = chordage("decide", "answers.json")
+
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["approved", "denied"]
+    assert answer_of(rt, turn).startswith("It came to this: sent to bob\nThis call was denied")
+
+
+@pytest.mark.parametrize("command", ["approve", "deny", "decide"])
+def test_help_says_where_the_run_goes_on_without_a_fleet(chordage, command):
+    assert "the run goes on in this process" in " ".join(chordage(command, "--help").stdout.split())
+
+
 def test_of_a_batch_nothing_is_stored_when_one_of_it_is_wrong(chordage, rt):
     asking_room.waiting_turn(rt, "send")
     before = questions(chordage)
