@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import assert_never
+from typing import Any, assert_never
 
 from chordage.orchestrator.core.compacting import Cause
 from chordage.orchestrator.core.model import Usage
@@ -79,6 +79,8 @@ def _inference(step: InferenceStep) -> Iterator[str]:
     yield from (_failed_attempt(attempt) for attempt in step.attempts if attempt.fault)
     if step.text and (step.asks or step.refused or held) and step.plan is None:
         yield from indented(step.text, "     ")
+    if step.plan is not None:
+        yield from (f"     {_noted(note)}" for note in step.plan.decision["notes"])
     if step.refused:
         yield from indented(f"refused as output: {step.refused}", "     ")
 
@@ -86,6 +88,12 @@ def _inference(step: InferenceStep) -> Iterator[str]:
 def _planned(step: InferenceStep, plan: PlanView) -> str:
     refused = f", {plan.refused} of them not offered" if plan.refused else ""
     return f"ends: {plan.ends}" if plan.ends else f"{_counted(step.asks, 'command')}{refused}"
+
+
+def _noted(note: dict[str, Any]) -> str:
+    """What was repaired, dropped or passed over when the plan was read."""
+    place = "plan" if note["place"] is None else f"command {note['place'] + 1}"
+    return f"{place}: {note['kind'].replace('_', ' ')}{': ' if note['detail'] else ''}{note['detail']}"
 
 
 def _compaction(step: CompactionStep) -> Iterator[str]:

@@ -7,13 +7,18 @@ to the next key; and whatever is dropped, repaired or passed over leaves a note.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from chordage.orchestrator.core.planning import reading
 from chordage.orchestrator.core.planning.plan import Command, NextAction, Note, NoteKind, PlanDecision, PlanEnd
 
-NORMALISER_VERSION = 1
+NORMALISER_VERSION = 2
 SHOWN = 80  # characters of what was wrong that a note keeps
+HINTS = ("todo_suggestion", "next")
+KEYS_OF_COMMAND = ("purpose", "tool_name", "tool_kwargs", *HINTS)
+KEYS_OF_PLAN = (*sorted(reading.PLAN_KEYS), *HINTS, "ends", "version", "notes")  # the last three: a decision sent back
 
 
 def normalise(raw: object) -> PlanDecision:
@@ -22,6 +27,7 @@ def normalise(raw: object) -> PlanDecision:
     plan = _plan_of(raw, notes)
     if plan is None:
         return _decision(PlanEnd.UNREADABLE, [], notes)
+    notes += _unknown_keys(plan, KEYS_OF_PLAN, None)
     commands = _commands(plan, notes)
     return _decision(_end(plan, commands, notes), commands, notes)
 
@@ -128,6 +134,7 @@ def _command(value: object, hint: str, place: int | None, notes: list[Note]) -> 
     if not isinstance(name, str) or not name.strip():
         notes.append(Note(kind=NoteKind.COMMAND_DROPPED, place=place, detail=f"its tool_name is {_shown(name)}"))
         return None
+    notes += _unknown_keys(value, KEYS_OF_COMMAND, place)
     purpose = _text(value.get("purpose"))
     if not purpose:
         notes.append(Note(kind=NoteKind.PURPOSE_FILLED, place=place, detail=_shown(value.get("purpose"))))
@@ -137,6 +144,16 @@ def _command(value: object, hint: str, place: int | None, notes: list[Note]) -> 
         kwargs=_kwargs(value, place, notes),
         todo_suggestion=_text(value.get("todo_suggestion"), value.get("next"), hint),
     )
+
+
+def _unknown_keys(value: dict[str, Any], known: Sequence[str], place: int | None) -> list[Note]:
+    """Keys that nothing reads, each with the one that was probably meant."""
+    return [Note(kind=NoteKind.KEY_UNKNOWN, place=place, detail=_meant(key, known)) for key in value if key not in known]
+
+
+def _meant(key: str, known: Sequence[str]) -> str:
+    close = [name for name in known if name.endswith(f"_{key}")] or get_close_matches(key, known, 1)
+    return f"{_shown(key)}; did you mean {close[0]}?" if close else _shown(key)
 
 
 def _kwargs(value: dict[str, Any], place: int | None, notes: list[Note]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class NoteKind(StrEnum):
     EMPTY_LIST_PASSED_OVER = "empty_list_passed_over"
     OLDER_KEY = "older_key"
     KEY_IGNORED = "key_ignored"
+    KEY_UNKNOWN = "key_unknown"
     COMMAND_DROPPED = "command_dropped"
     PURPOSE_FILLED = "purpose_filled"
     KWARGS_REPLACED = "kwargs_replaced"

@@ -111,12 +111,35 @@ def test_a_plan_reads_the_same_as_a_value_and_as_text(raw):
         ({"next_action": "response", "execution_commands": [C]}, [NoteKind.COMMANDS_UNUSED]),
         ({"next_action": "execute", "execution_commands": [C, 3]}, [NoteKind.COMMAND_DROPPED]),
         ({"next_action": "execute", "execution_commands": [{**C, "purpose": ""}]}, [NoteKind.PURPOSE_FILLED]),
+        ({"next_action": "execute", "execution_commands": [{**C, "kwargs": {}}]}, [NoteKind.KEY_UNKNOWN]),
+        ({"action": "go", "next_action": "execute", "execution_commands": [C]}, [NoteKind.KEY_UNKNOWN]),
         ({"next_action": "execute", "execution_commands": [{**C, "tool_kwargs": "{}"}]}, [NoteKind.KWARGS_REPLACED]),
     ],
     ids=repr,
 )
 def test_nothing_is_dropped_or_repaired_in_silence(raw, expected):
     assert kinds(normalise(raw)) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("kwargs", "'kwargs'; did you mean tool_kwargs?"),
+        ("tool_kwarg", "'tool_kwarg'; did you mean tool_kwargs?"),
+        ("name", "'name'; did you mean tool_name?"),
+        ("x" * 100, f"'{'x' * 80}'..."),
+    ],
+)
+def test_a_key_that_nothing_reads_is_named_with_the_one_that_was_meant(key, told):
+    decision = normalise({"next_action": "execute", "execution_commands": [C, {**D, key: 1}]})
+
+    assert [(note.kind, note.place, note.detail) for note in decision.notes] == [(NoteKind.KEY_UNKNOWN, 1, told)]
+
+
+def test_a_decision_that_is_sent_back_has_no_unknown_keys():
+    decision = normalise({"next_action": "execute", "execution_commands": [C]})
+
+    assert normalise(decision.as_json()).notes == ()
 
 
 @pytest.mark.parametrize(
