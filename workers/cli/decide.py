@@ -15,18 +15,14 @@ from chordage.workers.cli.output import json_option
 EXAMPLE = '[{"id": "ID", "action": "approve", "payload": true}]'
 
 
-@click.command(epilog=deciding.EPILOG)
+@click.command(epilog=f"For example:\n\n\b\n{EXAMPLE}\n\n{deciding.EPILOG}")
 @click.argument("file", metavar="[FILE|-]", default="-")
 @json_option
 def decide(file: str, as_json: bool) -> None:
     """Store a JSON list of decisions, all of them or none.
 
     Each is an object: target (the id of a suspension or a call; "id" is read as well), action (resume or approve,
-    cancel or deny), and if need be payload, edited_args, reason, decision_key:
-
-    \b
-        [{"id": "0197c1…", "action": "approve", "payload": {"amount": 5}},
-         {"id": "0197c2…", "action": "deny", "reason": "too much"}]
+    cancel or deny), and if need be payload, edited_args, reason, decision_key.
     """
     fields = _list_from(_text(file))
     deciding.carry(lambda _: fields, as_json=as_json)

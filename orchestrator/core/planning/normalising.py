@@ -148,7 +148,9 @@ def _command(value: object, hint: str, place: int | None, notes: list[Note]) -> 
 
 def _unknown_keys(value: dict[str, Any], known: Sequence[str], place: int | None) -> list[Note]:
     """Keys that nothing reads, each with the one that was probably meant."""
-    return [Note(kind=NoteKind.KEY_UNKNOWN, place=place, detail=_meant(key, known)) for key in value if key not in known]
+    return [
+        Note(kind=NoteKind.KEY_UNKNOWN, place=place, detail=_meant(key, known)) for key in value if key not in known
+    ]
 
 
 def _meant(key: str, known: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from chordage.orchestrator.core.errors import ConfigError, RoomError
 
 WIRES = ("openai", "anthropic")
 SCRIPTED = "scripted"
+FROM_ENVIRONMENT = "_env"  # at the end of a header's name: its value is the name of a variable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,18 +33,29 @@ class ProviderConfig:
 
     def key(self, environ: Mapping[str, str]) -> str | None:
         """The API key. Raises ConfigError when it is missing or cannot be sent."""
-        if self.api_key_env is None:
-            return None
-        key = environ.get(self.api_key_env, "").strip()
-        if not key:
+        return None if self.api_key_env is None else self._from(environ, self.api_key_env, "an API key")
+
+    def secret_headers(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The headers written as NAME_env, with the values of their variables. Raises ConfigError as `key` does."""
+        return {
+            name.removesuffix(FROM_ENVIRONMENT): self._from(environ, variable, f"the header {name}")
+            for name, variable in self.headers.items()
+            if name.endswith(FROM_ENVIRONMENT)
+        }
+
+    @property
+    def plain_headers(self) -> dict[str, str]:
+        return {name: value for name, value in self.headers.items() if not name.endswith(FROM_ENVIRONMENT)}
+
+    def _from(self, environ: Mapping[str, str], variable: str, what: str) -> str:
+        value = environ.get(variable, "").strip()
+        if not value:
+            raise ConfigError(f"model provider {self.name!r} needs {what}: set {variable} in the environment")
+        if not (value.isascii() and value.isprintable()):
             raise ConfigError(
-                f"model provider {self.name!r} needs an API key: set {self.api_key_env} in the environment"
+                f"{what} of model provider {self.name!r} holds characters that cannot be sent: set {variable} anew"
             )
-        if not (key.isascii() and key.isprintable()):
-            raise ConfigError(
-                f"the API key of model provider {self.name!r} holds characters no key has: set {self.api_key_env} anew"
-            )
-        return key
+        return value
 
 
 BUILTIN: Mapping[str, ProviderConfig] = {

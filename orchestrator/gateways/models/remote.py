@@ -29,6 +29,7 @@ class RemoteModel:
         self._wire = _wire(config)
         self._url = _url(config, self._wire)
         self._key = config.key(environ)
+        self._secret_headers = config.secret_headers(environ)
         self._transport = transport
 
     def attempt(self, prompt: Prompt, order: Order) -> Reply:
@@ -36,7 +37,7 @@ class RemoteModel:
             with self._transport.exchange(self._post(prompt, order), order.abort) as exchange:
                 return self._reply(exchange, order)
         except AttemptFailed as failure:
-            raise self._without_key(failure) from failure.__cause__
+            raise self._without_secrets(failure) from failure.__cause__
 
     def _post(self, prompt: Prompt, order: Order) -> Post:
         stream = {"accept": "text/event-stream", "accept-encoding": "identity"}  # a compressor would hold deltas back
@@ -47,7 +48,8 @@ class RemoteModel:
                 "x-retry-count": str(order.number - 1),
                 **(stream if order.stream else {}),
                 **self._wire.headers(self._key),
-                **self._config.headers,
+                **self._config.plain_headers,
+                **self._secret_headers,
             },
             body=encoded(self._wire.body(prompt, self._target, stream=order.stream)),
             timeout=order.timeout,
@@ -74,11 +76,13 @@ class RemoteModel:
                 exchange.skip_rest(events)
         return reader.reply()
 
-    def _without_key(self, failure: AttemptFailed) -> AttemptFailed:
-        # Some gateways repeat the request, or the header that did not please them, in their error.
-        if not self._key or self._key not in failure.detail:
+    def _without_secrets(self, failure: AttemptFailed) -> AttemptFailed:
+        """Some gateways repeat the request, or the header that did not please them, in their error."""
+        detail = failure.detail
+        for secret in filter(None, (self._key, *self._secret_headers.values())):
+            detail = detail.replace(secret, "***")
+        if detail == failure.detail:
             return failure
-        detail = failure.detail.replace(self._key, "***")
         return AttemptFailed(failure.fault, detail, retry_after=failure.retry_after)
 
 

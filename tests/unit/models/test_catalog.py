@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from chordage.orchestrator.core.agent import CompactionSpec
 from chordage.orchestrator.core.errors import ConfigError, ModelFailed, OutOfTime, RoomError
 from chordage.orchestrator.core.model import Fault
-from chordage.orchestrator.gateways.models import ModelCatalog, scripted_server
+from chordage.orchestrator.gateways.models import ModelCatalog, ProviderConfig, scripted_server
 from support.fake_providers import KEYS, Calm, a_prompt, a_script, an_agent, catalog_at, providers_at, serving
 
 
@@ -193,6 +194,22 @@ def test_a_key_repeated_by_the_server_is_not_shown(tmp_path):
         catalog.complete(an_agent("openai:m"), a_prompt("hi"), abort=Calm())
     server.close()
     assert "sk-one" not in str(failed.value)
+
+
+def test_a_header_from_the_environment_is_sent_and_not_shown(tmp_path):
+    script = "def reply(prompt, attempt):\n    raise ValueError('wrong header tok-9')\n"
+    with closing(scripted_server.serve(a_script(tmp_path, script, "script.py"))) as server:
+        gateway = ProviderConfig(
+            name="gate", wire="openai", base_url=f"{server.url}/v1", headers={"x-token_env": "GATE_TOKEN"}
+        )
+        with (
+            closing(ModelCatalog({"gate": gateway}, environ={"GATE_TOKEN": "tok-9"})) as catalog,
+            pytest.raises(ModelFailed) as failed,
+        ):
+            catalog.complete(an_agent("gate:m"), a_prompt("hi"), abort=Calm())
+
+    assert server.requests[0].headers["x-token"] == "tok-9"
+    assert "wrong header ***" in str(failed.value)
 
 
 def test_a_watcher_is_told_when_the_reply_is_begun_again(tmp_path):

@@ -53,7 +53,9 @@ def test_a_wrong_table_is_refused_with_file_and_key(name, table, words):
         provided(name, table)
 
 
-@pytest.mark.parametrize(("key", "words"), [("", "needs an API key"), (" ", "needs an"), ("sk-\u2026", "no key has")])
+@pytest.mark.parametrize(
+    ("key", "words"), [("", "needs an API key"), (" ", "needs an"), ("sk-\u2026", "cannot be sent")]
+)
 def test_a_key_that_cannot_be_used_names_its_variable(key, words):
     provider = ProviderConfig(name="acme", wire="openai", base_url="http://x", api_key_env="ACME_KEY")
     with pytest.raises(ConfigError, match=f"{words}.*set ACME_KEY"):
@@ -63,6 +65,16 @@ def test_a_key_that_cannot_be_used_names_its_variable(key, words):
 def test_blanks_around_a_key_are_dropped():
     provider = ProviderConfig(name="acme", wire="openai", base_url="http://x", api_key_env="ACME_KEY")
     assert provider.key({"ACME_KEY": " sk\n"}) == "sk"
+
+
+def test_a_header_may_come_from_the_environment():
+    headers = {"x-team": "a", "api-key_env": "ACME_KEY"}
+    provider = ProviderConfig(name="acme", wire="openai", base_url="http://x", headers=headers)
+
+    assert provider.plain_headers == {"x-team": "a"}
+    assert provider.secret_headers({"ACME_KEY": " sk\n"}) == {"api-key": "sk"}
+    with pytest.raises(ConfigError, match="'acme' needs the header api-key_env: set ACME_KEY in the environment"):
+        provider.secret_headers({})
 
 
 def test_a_provider_made_in_code_with_a_wire_nobody_speaks_is_refused():
