@@ -76,7 +76,7 @@ def store_in(
     tx: Tx, rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Suspension], now: datetime
 ) -> Stored:
     turn_id = rt.new_id()
-    thread_id = thread_of(request.message, agent.name, turn_id)
+    thread_id = thread_of(request.message, agent.name, turn_id, request.space)
     manner = busy.manner_of(request, agent, now)
     crowding.lock(tx, rt, group_of(request))
     if manner is WhenBusy.REJECT:
@@ -140,6 +140,7 @@ def _fields(
         "strategy": request.strategy or agent.strategy,
         "control": request.control.value,
         "source": request.source,
+        "space": request.space,
         "dedupe_key": request.dedupe_key,
         "coalesce_key": place.key,
         "max_rounds": request.limits.max_rounds,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chordage.orchestrator import children, gate, offering, resting, views
-from chordage.orchestrator.core import resuming, storable
+from chordage.orchestrator.core import kinship, resuming, spaces, storable
 from chordage.orchestrator.core.agent import ToolMode
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound, UserError
 from chordage.orchestrator.core.intents import Intent, lone_call
@@ -42,26 +42,30 @@ class Decided:
     duplicate: bool = False
 
 
-def checked(rt: Runtime, requests: Sequence[DecisionRequest]) -> list[Suspension]:
-    """The questions they answer, if they can. The first that cannot is raised."""
+def checked(rt: Runtime, requests: Sequence[DecisionRequest], *, space: str | None = None) -> list[Suspension]:
+    """The questions they answer, if they can. The first that cannot is raised. `space`: of a caller; of questions that
+    lie outside it is said what is said of those that are not there.
+    """
     if not requests:
         raise InvalidDecision("there is no decision: give at least one", field="decisions")
     for request in requests:  # before the database is asked for anything by it
         _check_storable(request, rt.bounds.text_bytes)
-    asked = [_asked(rt, request) for request in requests]
+    asked = [_asked(rt, request, space) for request in requests]
     for request, about in zip(requests, asked, strict=True):
         _check(rt, request, about)
     return asked
 
 
-def _asked(rt: Runtime, request: DecisionRequest) -> Suspension:
+def _asked(rt: Runtime, request: DecisionRequest, space: str | None) -> Suspension:
     with rt.store.read() as tx:
         before = decisions.of_call(tx, request.target, request.key) if request.key else None
         found = suspensions.named(tx, before.suspension_id if before else request.target)
-        known = found is not None or calls.load(tx, request.target) is not None
-    if found is not None:
+        about = found or calls.load(tx, request.target)
+        run = runs.load(tx, about.run_id) if about else None
+    reaches = run is not None and spaces.holds(space, kinship.home_of(run.thread_id, run.kin))
+    if found is not None and reaches:
         return found
-    if known:
+    if reaches:
         raise Conflict(f"call {request.target!r} waits for no decision and never did")
     raise NotFound(
         f"there is no suspension and no call {request.target!r}; `chordage inbox` lists what waits, with whole ids"

@@ -42,8 +42,10 @@ def step(rt: Runtime, courier: Courier, request: StepRequest) -> dict[str, Any]:
     return asdict(stepping)
 
 
-def decide(rt: Runtime, courier: Courier, requests: Sequence[DecisionRequest], *, source: str) -> list[Decided]:
+def decide(
+    rt: Runtime, courier: Courier, requests: Sequence[DecisionRequest], *, source: str, space: str | None
+) -> list[Decided]:
     """Raises when one of them is refused; then none is stored."""
-    decided, intents = stages.decide(rt, requests, source=source)
+    decided, intents = stages.decide(rt, requests, source=source, space=space)
     courier.send(intents)
     return decided

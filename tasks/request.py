@@ -96,7 +96,10 @@ class TurnFields(BaseModel):
 MESSAGE = ("origin", "channel", "sender", "thread_id", "text", "meta")
 
 
-def request_from(fields: Mapping[str, Any], *, source: str) -> TurnRequest:
+def request_from(fields: Mapping[str, Any], *, source: str, space: str | None) -> TurnRequest:
+    """`space`: of a caller; None: whoever sends it operates."""
+    if space is not None and fields.get("sender", Sender.SERVICE) != Sender.SERVICE:
+        raise InvalidMessage("sender: it is 'service' for whoever sends by name; leave it out", field="sender")
     try:
         valid = TurnFields.model_validate(fields)
     except ValidationError as error:
@@ -108,7 +111,7 @@ def request_from(fields: Mapping[str, Any], *, source: str) -> TurnRequest:
     given["limits"] = valid.limits.limits()
     given["step"] = valid.step.terms() if valid.step else None
     message = Message(**{name: given.pop(name) for name in MESSAGE})
-    return TurnRequest(message=message, source=source, **given)
+    return TurnRequest(message=message, source=source, space=space, **given)
 
 
 def decisions_from(given: Sequence[Mapping[str, Any]]) -> list[DecisionRequest]:
@@ -136,11 +139,11 @@ class VerbFields(BaseModel):
     key: str | None = None
 
 
-def verb_from(fields: Mapping[str, Any]) -> StepRequest:
+def verb_from(fields: Mapping[str, Any], *, space: str | None) -> StepRequest:
     try:
         valid = VerbFields.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
         raise InvalidMessage(f"{name}: {first['msg']}; got {first['input']!r:.80}", field=name) from error
-    return StepRequest(target=valid.turn, verb=valid.verb, args=valid.args, if_rev=valid.if_rev, key=valid.key)
+    return StepRequest(target=valid.turn, verb=valid.verb, args=valid.args, if_rev=valid.if_rev, key=valid.key, space=space)

@@ -12,6 +12,7 @@ from celery import Celery
 from celery.exceptions import Reject
 
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.errors import RoomError, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
@@ -25,6 +26,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 SOURCE = "celery"
+SPACE = spaces.CALLERS  # of whoever may write to the broker: no credential says who that is
 PAUSE = 1.0  # seconds between two tries to store a message while the database is away
 LONGEST_PAUSE = 15.0  # ... and at most while its agent is broken
 
@@ -63,7 +65,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
         if fields.get("dedupe_key") is None:
             fields["dedupe_key"] = self.request.id
-        request = request_from(fields, source=SOURCE)
+        request = request_from(fields, source=SOURCE, space=SPACE)
         admitted, intents = _stored(self, lambda: stages.admit(self.runtime, request))
         self.courier.send(intents)
         return admitted.turn_id
@@ -74,7 +76,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         redelivered message finds those that are there.
         """
         requests = decisions_from(decisions)
-        decided, intents = _stored(self, lambda: stages.decide(self.runtime, requests, source=SOURCE))
+        decided, intents = _stored(self, lambda: stages.decide(self.runtime, requests, source=SOURCE, space=SPACE))
         self.courier.send(intents)
         return [one.decision_id for one in decided]
 
@@ -83,7 +85,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         """Do something with a stepped turn. The result is how it stands; a redelivered message finds what was done."""
         if fields.get("key") is None:
             fields["key"] = self.request.id
-        request = verb_from(fields)
+        request = verb_from(fields, space=SPACE)
         stepping, intents = _stored(self, lambda: stages.step(self.runtime, request))
         self.courier.send(intents)
         return asdict(stepping)
@@ -92,7 +94,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
     @app.task(name=names.HELD, **of_others, ignore_result=False, throws=(UserError,), send_events=False)
     def held(self: StageTask, turn: str) -> dict[str, Any]:
         """What is held, as its consumer is shown it."""
-        return views.as_json(views.stepped(self.runtime.store, turn))
+        return views.as_json(views.stepped(self.runtime.store, turn, space=SPACE))
 
     @app.task(name=names.STEP_ON, base=base, bind=True, shared=False)
     def step_on(self: StageTask, run: str) -> None:
@@ -100,12 +102,12 @@ def register(app: Celery, base: type[StageTask]) -> None:
 
     @app.task(name=names.CANCEL, **of_others)
     def cancel(self: StageTask, turn: str, reason: str | None = None) -> None:
-        self.courier.send(stages.cancel_turn(self.runtime, turn, reason)[1])
+        self.courier.send(stages.cancel_turn(self.runtime, turn, reason, space=SPACE)[1])
 
     @app.task(name=names.COMPACT, **of_others)
     def compact(self: StageTask, thread: str) -> None:
         """Before its next model call, the older part of what was said on the thread gives way to a summary."""
-        _stored(self, lambda: stages.ask_to_compact(self.runtime, thread))
+        _stored(self, lambda: stages.ask_to_compact(self.runtime, spaces.placed(SPACE, thread)))
 
     @app.task(name=names.DISPATCH, base=base, bind=True, shared=False)
     def dispatch(self: StageTask, group: str, turn: str | None = None, thread: str | None = None) -> None:

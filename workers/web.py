@@ -16,7 +16,7 @@ from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.core.suspending import DecisionRequest
 from chordage.orchestrator.gateways.room import Room
-from chordage.orchestrator.loops.server import SOURCE, make_server
+from chordage.orchestrator.loops.server import SOURCE, SPACE, make_server
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages import Admitted
 from chordage.orchestrator.store import migrating
@@ -52,13 +52,13 @@ def wired(settings: Settings) -> FastAPI:
         return accept(rt, courier, request)
 
     def turn(turn_id: str) -> TurnView:
-        return views.turn(rt.store, turn_id)
+        return views.turn(rt.store, turn_id, space=SPACE)
 
     def wait(turn_id: str, seconds: float) -> TurnView:
         return wait_for_turn(bell, rt, turn_id, seconds)
 
     def take_decisions(requests: Sequence[DecisionRequest]) -> list[Decided]:
-        return decide(rt, courier, requests, source=SOURCE)
+        return decide(rt, courier, requests, source=SOURCE, space=SPACE)
 
     return make_server(
         faults=partial(_faults, rt),
@@ -66,7 +66,7 @@ def wired(settings: Settings) -> FastAPI:
         accept=take,
         turn=turn,
         wait=wait,
-        inbox=partial(views.inbox, rt.store),
+        inbox=partial(views.inbox, rt.store, space=SPACE),
         decide=take_decisions,
         checks={"database": lambda: migrating.check(rt.store), "redis": lambda: check_redis(settings)},
         bounds=rt.bounds,

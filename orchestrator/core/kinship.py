@@ -50,6 +50,11 @@ def child_of(parent: Mapping[str, str], kin: Kin | None, *, call_id: str, agent:
     )  # fmt: skip
 
 
+def home_of(thread_id: str, kin: Kin | None) -> str:
+    """The thread whose conversation it belongs to: of a child, that of the root."""
+    return thread_id if kin is None else kin.root_thread
+
+
 def covered(spans: Iterable[tuple[datetime, datetime]]) -> timedelta:
     """How long at least one of them lasted."""
     total, seen_to = timedelta(), None

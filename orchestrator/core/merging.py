@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.agent import WhenBusy
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.message import SELF_MADE, Origin, TurnRequest
@@ -13,7 +14,8 @@ from chordage.orchestrator.core.message_threads import SELF_MADE_THREADS, check_
 def check_work(request: TurnRequest, agent: str) -> None:
     """What bears the name of an agent's own work is for that work alone: nobody else's message takes its place."""
     check_will(request.message, agent)
-    key, message = request.coalesce_key, request.message
+    message = request.message
+    key = request.coalesce_key and spaces.name_in(request.space, request.coalesce_key)
     if message.origin is Origin.WILL:
         _check_will(request)
     if key is None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from chordage.orchestrator.core import turn_limits
+from chordage.orchestrator.core import spaces, turn_limits
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.delivering import check_target
 from chordage.orchestrator.core.errors import InvalidMessage
@@ -40,6 +40,7 @@ SELF_MADE = frozenset({Origin.TASK, Origin.CHORE, Origin.WILL})
 NAME_MAX = 200
 HOLD_MAX = 366 * 86_400.0  # seconds
 NAMES = ("thread_id", "channel", "tenant", "dedupe_key", "coalesce_key")
+NAMED_IN_SPACE = frozenset({"thread_id", "coalesce_key"})
 # As JSON writes it; a backslash before it that is itself escaped makes it six harmless characters.
 _NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -80,6 +81,7 @@ class TurnRequest:
     group: Group | None = None
     tenant: str | None = None
     source: str = "api"
+    space: str | None = None  # of a caller: where its threads lie. None: it operates, and may name every thread
     dedupe_key: str | None = None
     coalesce_key: str | None = None  # of the queued turns that have it, the latest is kept
     reply_target: dict[str, Any] | None = None
@@ -90,13 +92,25 @@ class TurnRequest:
     limits: TurnLimits = AS_THE_AGENT_SAYS  # within those of the agent
     decisions: tuple[DecisionRequest, ...] = ()  # applied before the message is looked at
 
+    def __post_init__(self) -> None:
+        """What a caller names lies in its space from here on: nobody ever holds a request for a thread outside it."""
+        if self.space is None:
+            return
+        thread_id, key = self.message.thread_id, self.coalesce_key
+        if thread_id is not None:
+            message = replace(self.message, thread_id=spaces.placed(self.space, thread_id))
+            object.__setattr__(self, "message", message)
+        if key is not None:
+            object.__setattr__(self, "coalesce_key", spaces.placed(self.space, key))
+
 
 def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
     """Every rule of a turn request; the first that is broken is raised, with the field it is about."""
     message = request.message
+    _check_caller(request)
     _check_origin(message)
     for name in NAMES:
-        _check_name(name, getattr(message if hasattr(message, name) else request, name))
+        _check_name(name, _given(request, name))
     check_thread(message)
     _check_text(message, bounds)
     turn_limits.check(request.limits)
@@ -109,6 +123,19 @@ def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
     if request.reply_target is not None:
         _check_json("reply_target", request.reply_target, bounds.meta_bytes)
         check_target(request.reply_target)
+
+
+def _given(request: TurnRequest, name: str) -> str | None:
+    """As whoever sent it has written it."""
+    value: str | None = getattr(request.message if hasattr(request.message, name) else request, name)
+    return spaces.name_in(request.space, value) if value is not None and name in NAMED_IN_SPACE else value
+
+
+def _check_caller(request: TurnRequest) -> None:
+    origin = request.message.origin
+    if request.space is not None and origin in SELF_MADE:
+        told = f"origin {origin.value!r} is the agent's own and comes from its room: give 'invoke' or 'chat'"
+        raise InvalidMessage(told, field="origin")
 
 
 def _check_step(request: TurnRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.errors import InvalidMessage
 
 OF_TASK, OF_CHORE, OF_WILL = "task:", "chore:", "will:"
@@ -45,8 +46,10 @@ def check_will(message: Named, agent: str) -> None:
     raise InvalidMessage(told, field="thread_id")
 
 
-def thread_of(message: Named, agent: str, turn_id: str) -> str:
-    """Where a message goes that names no thread: a will to its agent's, any other to a new one."""
+def thread_of(message: Named, agent: str, turn_id: str, space: str | None = None) -> str:
+    """Where a message goes that names no thread: a will to its agent's, any other to a new one, in its sender's space
+    where that has one.
+    """
     if message.thread_id is not None:
         return message.thread_id
-    return f"{OF_WILL}{agent}" if message.origin == "will" else f"{message.origin}:{turn_id}"
+    return f"{OF_WILL}{agent}" if message.origin == "will" else spaces.placed(space or message.origin, turn_id)

@@ -52,7 +52,11 @@ class TurnFields(BaseModel):
     ] = "invoke"
     channel: Annotated[Name | None, Field(description="Where a chat takes place, such as `telegram`.")] = None
     thread_id: Annotated[
-        str | None, Field(description="1 to 200 visible characters. Left out: a thread of its own.")
+        str | None,
+        Field(
+            description="1 to 200 visible characters, the name of a thread of yours; `api:` stands before it in its "
+            "id, and both name it. Left out: a new thread."
+        ),
     ] = None
     meta: Annotated[JsonObject, Field(description="Anything of yours; kept with the turn.")] = {}
     agent: Annotated[Name | None, Field(description="Left out: the default agent of the room.")] = None
@@ -95,14 +99,14 @@ class TurnFields(BaseModel):
         Field(max_length=AT_ONCE, description="About calls that wait; stored with the message, applied before it."),
     ] = ()
 
-    def request(self, sender: Sender, source: str) -> TurnRequest:
+    def request(self, sender: Sender, source: str, space: str) -> TurnRequest:
         message = Message(
             origin=Origin(self.origin), channel=self.channel, sender=sender, thread_id=self.thread_id, text=self.text,
             meta=self.meta,
         )  # fmt: skip
         return TurnRequest(
             message=message, agent=self.agent, strategy=self.strategy, control=Control(self.control), group=self.group,
-            tenant=self.tenant, source=source, dedupe_key=self.dedupe_key, coalesce_key=self.coalesce_key,
+            tenant=self.tenant, source=source, space=space, dedupe_key=self.dedupe_key, coalesce_key=self.coalesce_key,
             limits=self.limits.limits(), reply_target=self.reply_target,
             not_before=self.not_before, deadline=self.deadline, when_busy=self.when_busy,
             while_waiting=self.while_waiting, decisions=tuple(body.request() for body in self.decisions),

@@ -25,8 +25,9 @@ _REFUSALS = {
 }
 
 
-def accepted(turn_id: str, thread_id: str, where: str) -> Response:
-    return JSONResponse({"turn_id": turn_id, "thread_id": thread_id}, status_code=202, headers={"Location": where})
+def accepted(turn_id: str, thread_id: str) -> Response:
+    """Without a place where to read it: what a hook has said is for the operator to read."""
+    return JSONResponse({"turn_id": turn_id, "thread_id": thread_id}, status_code=202)
 
 
 def ignored() -> Response:
@@ -49,9 +50,9 @@ def refused(outcome: Outcome) -> Response:
     return problems.answer(status, kind, told, headers=headers)
 
 
-def replayed(turn_id: str, where: str) -> Response:
+def replayed(turn_id: str) -> Response:
     told = f"this delivery was taken before: it is turn {turn_id}"
-    return problems.answer(409, "replayed", told, headers={"Location": where}, turn_id=turn_id)
+    return problems.answer(409, "replayed", told, turn_id=turn_id)
 
 
 def of_error(binding: Binding, error: Exception) -> tuple[Outcome, Response]:

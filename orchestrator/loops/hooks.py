@@ -60,7 +60,6 @@ class Hooks:
 class Arrived:
     headers: Mapping[str, str]
     body: bytes
-    root: str  # what stands before our paths
 
 
 class HookDoor:
@@ -98,7 +97,7 @@ class HookDoor:
             return hook_answers.refused(Outcome.TOO_LARGE)
         except Broken:
             return hook_answers.refused(Outcome.MALFORMED)  # nobody is there to read it
-        request = Arrived(headers=headers, body=body, root=scope.get("root_path", ""))
+        request = Arrived(headers=headers, body=body)
         return await anyio.to_thread.run_sync(take, self._door, binding, request, limiter=self._door.threads)
 
 
@@ -123,17 +122,16 @@ def _take_signed(door: Hooks, binding: Binding, request: Arrived) -> Response:
     if admitted is None:
         door.tally.note(binding.name, Outcome.IGNORED)
         return hook_answers.ignored()
-    return _admitted(door, binding, admitted, key, request.root)
+    return _admitted(door, binding, admitted, key)
 
 
-def _admitted(door: Hooks, binding: Binding, admitted: Admission, key: str | None, root: str) -> Response:
-    where = f"{root}/turns/{admitted.turn_id}"
+def _admitted(door: Hooks, binding: Binding, admitted: Admission, key: str | None) -> Response:
     if admitted.duplicate:
         door.tally.note(binding.name, Outcome.REPLAYED)
-        return hook_answers.replayed(admitted.turn_id, where)
+        return hook_answers.replayed(admitted.turn_id)
     at = datetime.fromtimestamp(door.clock(), UTC).isoformat(timespec="seconds")
     door.tally.note(binding.name, Outcome.ACCEPTED, {"at": at, "turn": admitted.turn_id, "delivery": key})
-    return hook_answers.accepted(admitted.turn_id, admitted.thread_id, where)
+    return hook_answers.accepted(admitted.turn_id, admitted.thread_id)
 
 
 def _path(scope: Scope) -> str:

@@ -17,6 +17,7 @@ import anyio.to_thread
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
+from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.message import Bounds, Sender, TurnRequest
 from chordage.orchestrator.core.status import TurnStatus
@@ -29,6 +30,7 @@ from chordage.orchestrator.loops.problems import documented
 from chordage.orchestrator.views import TurnView
 
 SOURCE = "http"
+SPACE = spaces.CALLERS  # of everybody, until a credential says who it is
 THREADS = 128
 WAITERS = 96
 LONGEST_WAIT = 60.0
@@ -43,6 +45,9 @@ months.
 
 **Sender.** Who sends a message comes from the credential of the caller and never from the body. No credentials are
 configured in this version, so the sender of every message that comes in here is `service`.
+
+**Threads.** Those of all callers lie in a space of their own, `api:`. Threads of channels, web hooks and the agent's
+own work, their turns and their questions are not there for a caller; the operator has them at the command line.
 
 **Errors** are problem documents (RFC 9457): `type` tells them apart, `field` names what is wrong in the request.
 """
@@ -141,7 +146,7 @@ def _add_turns(app: FastAPI, accept: Accept, turn: ReadTurn, patience: Patience)
         responses={200: _DONE, **documented(400, 404, 409, 413, 422, 429, 500, 503)},
     )
     def submit(request: Request, response: Response, fields: TurnFields, wait: Seconds = 0.0) -> Receipt | TurnView:
-        admitted = accept(fields.request(Sender.SERVICE, SOURCE))
+        admitted = accept(fields.request(Sender.SERVICE, SOURCE, SPACE))
         response.headers["Location"] = f"{request.scope.get('root_path', '')}/turns/{admitted.turn_id}"
         if wait > 0 and (done := patience.until_done(admitted.turn_id, wait)) is not None:
             response.status_code = 200

@@ -36,7 +36,7 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
         return seen, []
     if request.control is Control.STEP:
         stepping.check_terms(request.step or StepTerms())
-    asked = answering.checked(rt, request.decisions) if request.decisions else []
+    asked = answering.checked(rt, request.decisions, space=request.space) if request.decisions else []
     coalescing.defer_will(rt, request, agent.name)
     crossed = 0
     for _ in range(TRIES):

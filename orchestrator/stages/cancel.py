@@ -7,21 +7,28 @@ finds nothing to write to, and the next heartbeat tells those workers to stop.
 from __future__ import annotations
 
 from chordage.orchestrator import ending
+from chordage.orchestrator.core import kinship, spaces
 from chordage.orchestrator.core.errors import Conflict, LostRace, NotFound
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.reasons import cancelled
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import runs, turns
+from chordage.orchestrator.store import children, runs, turns
 from chordage.orchestrator.store.tx import Tx
 
 TRIES = 8
 CALL_CANCELLED = "This call was cancelled together with the run that asked for it."
 
 
-def cancel_turn(rt: Runtime, turn_id: str, reason: str | None = None) -> tuple[bool, list[Intent]]:
-    """Whether this ended the turn; False when it was done already."""
+def cancel_turn(
+    rt: Runtime, turn_id: str, reason: str | None = None, *, space: str | None = None
+) -> tuple[bool, list[Intent]]:
+    """Whether this ended the turn; False when it was done already. `space`: of a caller, who may end its own turns, and
+    those that nobody waits for any more.
+    """
+    if space is not None:
+        _check_reach(rt, turn_id, space)
     run, intents = _cancelled(rt, turn_id, reason)
     if run is not None:
         ending.tell_the_end(rt, run)
@@ -29,6 +36,20 @@ def cancel_turn(rt: Runtime, turn_id: str, reason: str | None = None) -> tuple[b
         rt.events.turn_done(turn_id)
         ending.log_unstarted(turn_id, Disposition.CANCELLED)
     return intents is not None, intents or []
+
+
+def _check_reach(rt: Runtime, turn_id: str, space: str) -> None:
+    """What decides it never changes while a turn lives, so it may be asked before the turn is locked."""
+    with rt.store.read() as tx:
+        turn = turns.load(tx, turn_id)
+        if turn is None or not (
+            spaces.holds(space, kinship.home_of(turn.thread_id, turn.kin)) or children.is_given_up(tx, turn_id)
+        ):
+            raise _not_there(turn_id)
+
+
+def _not_there(turn_id: str) -> NotFound:
+    return NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
 
 
 def _cancelled(rt: Runtime, turn_id: str, reason: str | None) -> tuple[Run | None, list[Intent] | None]:
@@ -43,7 +64,7 @@ def _cancelled(rt: Runtime, turn_id: str, reason: str | None) -> tuple[Run | Non
 def _cancel(tx: Tx, rt: Runtime, turn_id: str, reason: str | None) -> tuple[Run | None, list[Intent] | None]:
     turn = turns.load(tx, turn_id)
     if turn is None:
-        raise NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
+        raise _not_there(turn_id)
     if turn.status is TurnStatus.DONE:
         return None, None
     kin = turn.kin if turn.status is TurnStatus.QUEUED else None

@@ -42,13 +42,16 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRequest:
-    """`target`: a turn or its run. `if_rev`: only while it is at this revision. `key`: the same again does nothing."""
+    """`target`: a turn or its run. `if_rev`: only while it is at this revision. `key`: the same again does nothing.
+    `space`: of a caller, outside of which there is no turn for it.
+    """
 
     target: str
     verb: Verb
     args: Mapping[str, Any] = field(default_factory=dict)
     if_rev: int | None = None
     key: str | None = None
+    space: str | None = None
 
     @property
     def hash(self) -> str:

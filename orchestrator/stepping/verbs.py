@@ -61,7 +61,7 @@ def carry_out(rt: Runtime, request: StepRequest) -> tuple[Stepping, list[Intent]
     key = request.key or rt.new_id()
     for _ in range(TRIES):
         with rt.store.read() as tx:
-            seen = look(tx, request.target)
+            seen = look(tx, request.target, space=request.space)
             before = _done_before(tx, seen, request, key)
         if before is not None:
             return before, []

@@ -78,6 +78,10 @@ def give_up(tx: Tx, *, run_id: str | None = None, call_id: str | None = None) ->
     return sorted((row.id, Subject(row.thread_id, row.agent)) for row in found)
 
 
+def is_given_up(tx: Tx, turn_id: str) -> bool:
+    return tx.execute(select(turns.c.cancel_asked).where(turns.c.id == turn_id)).scalar() == 1
+
+
 def unwanted(tx: Tx, limit: int) -> list[tuple[str, Subject]]:
     """Children that were given up and are not done."""
     found = select(turns.c.id, turns.c.thread_id, turns.c.agent).where(UNWANTED_TURNS).order_by(turns.c.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from chordage.orchestrator.core import kinship, spaces
 from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.core.model import Reply
 from chordage.orchestrator.core.planning.state import asks_in
@@ -70,9 +71,11 @@ def id_of(held: Entry) -> str:
     return f"{held.run_id}:{held.step}"
 
 
-def look(tx: Tx, target: str, *, lock: bool = False) -> Seen:
-    """`target`: a turn, or its run. `lock`: the run first, then the row of the turn."""
-    turn, run = _named(tx, target)
+def look(tx: Tx, target: str, *, lock: bool = False, space: str | None = None) -> Seen:
+    """`target`: a turn, or its run. `lock`: the run first, then the row of the turn. `space`: of a caller, outside of
+    which there is no turn for it.
+    """
+    turn, run = _named(tx, target, space)
     if lock and run is not None:
         run = runs.lock(tx, run.id)
     row = stepped.load(tx, turn.id, lock=lock)
@@ -84,12 +87,12 @@ def look(tx: Tx, target: str, *, lock: bool = False) -> Seen:
     return Seen(turn=turn, run=run, row=row, held=held, calls=asked)
 
 
-def _named(tx: Tx, target: str) -> tuple[Turn, Run | None]:
+def _named(tx: Tx, target: str, space: str | None) -> tuple[Turn, Run | None]:
     turn, run = turns.load(tx, target), None
     if turn is None:
         run = runs.load(tx, target)
         turn = turns.load(tx, run.turn_id) if run else None
-    if turn is None:
+    if turn is None or not spaces.holds(space, kinship.home_of(turn.thread_id, turn.kin)):
         raise NotFound(f"there is no turn and no run {target!r}; `chordage turns` lists them")
     if run is None and turn.run_id is not None:
         run = runs.load(tx, turn.run_id)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import RowMapping, or_, select, tuple_
+from sqlalchemy import RowMapping, func, or_, select, tuple_
 
+from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.suspending import Why
 from chordage.orchestrator.store.predicates import ASKED_OF_PEOPLE, OPEN_SUSPENSIONS
 from chordage.orchestrator.store.schema import calls, decisions, runs, suspensions
@@ -57,6 +58,7 @@ def open_ones(
     root_run: str | None = None,
     why: Why | None = None,
     after: tuple[datetime, str] | None = None,
+    space: str | None = None,
 ) -> Sequence[Row]:
     """Oldest first, with the arguments that are asked about; `after` is the time and the id of the last one seen."""
     found = _OPEN.where(OPEN_SUSPENSIONS if why is Why.CHILD else ASKED_OF_PEOPLE).limit(limit)
@@ -68,6 +70,10 @@ def open_ones(
         found = found.where(or_(runs.c.root_thread == root_thread, runs.c.thread_id == root_thread))
     if root_run is not None:
         found = found.where(or_(runs.c.root_run == root_run, runs.c.id == root_run))
+    if space is not None:
+        home = func.coalesce(runs.c.root_thread, runs.c.thread_id)
+        begins = spaces.prefix(space)
+        found = found.where(func.substr(home, 1, len(begins)) == begins)  # LIKE of SQLite would not tell A from a
     if after is not None:
         found = found.where(tuple_(suspensions.c.created_at, suspensions.c.id) > after)
     return tx.execute(found).mappings().all()

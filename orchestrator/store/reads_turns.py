@@ -37,7 +37,7 @@ _FULL = [
     for name in (
         "thread_id", "agent", "tenant", "origin", "channel", "sender", "text", "meta", "strategy", "status",
         "disposition", "run_id", "coalesce_key", "into_turn", "not_before", "deadline", "queued_at", "started_at",
-        "done_at", "parent_run", "parent_call", "root_run", "path",
+        "done_at", "parent_run", "parent_call", "root_run", "root_thread", "path", "source", "dedupe_key",
     )
 ]  # fmt: skip
 _OF_RUN = [runs.c[name] for name in ("reason", "code", "rounds", "input_tokens", "output_tokens", "cached_tokens")]

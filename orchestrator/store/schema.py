@@ -52,6 +52,7 @@ def _among(column: str, values: Iterable[str]) -> str:
 UNSETTLED = frozenset({SuspensionStatus.OPEN, SuspensionStatus.DECIDED})
 
 Id = String(200)
+Placed = String(300)  # a name, and the space that it lies in before it: core/spaces.py
 
 
 def _kin() -> list[Column[Any]]:
@@ -60,7 +61,7 @@ def _kin() -> list[Column[Any]]:
         Column("parent_run", Id),
         Column("parent_call", Id),
         Column("root_run", Id),
-        Column("root_thread", Id),
+        Column("root_thread", Placed),
         Column("path", Text),
         Column("max_depth", Integer),
     ]
@@ -80,7 +81,7 @@ groups = Table(
 threads = Table(
     "threads",
     metadata,
-    Column("id", Id, primary_key=True),
+    Column("id", Placed, primary_key=True),
     Column("agent", String(200), nullable=False),
     Column("arrivals", Integer, nullable=False),  # how many turns have arrived: numbers the next one
     Column("created_at", Moment, nullable=False),
@@ -94,7 +95,7 @@ turns = Table(
     "turns",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("thread_id", Id, ForeignKey("threads.id"), nullable=False),
+    Column("thread_id", Placed, ForeignKey("threads.id"), nullable=False),
     Column("arrival", Integer, nullable=False),
     Column("agent", String(200), nullable=False),
     Column("grp", String(20), nullable=False),
@@ -118,8 +119,9 @@ turns = Table(
     Column("strategy", String(50), nullable=False),
     Column("control", String(10), nullable=False),
     Column("source", String(200), nullable=False),
+    Column("space", String(100)),  # of the caller that sent it; null: a way in that is the operator's or the room's
     Column("dedupe_key", String(200)),
-    Column("coalesce_key", String(200)),
+    Column("coalesce_key", Placed),
     Column("into_turn", Id),  # of one that ended merged
     Column("max_rounds", Integer),  # its own limits; null: its agent's alone
     Column("timeout_ms", BigInteger),
@@ -139,6 +141,8 @@ turns = Table(
     CheckConstraint("(status = 'done') = (done_at IS NOT NULL)", name="done_has_time"),
     CheckConstraint("(coalesce(disposition, '') = 'merged') = (into_turn IS NOT NULL)", name="merged_says_into"),
     CheckConstraint("arrival >= 0 AND rank >= -1", name="stands_in_line_and_queue"),
+    # What a caller says lies in its own space, whatever the code believes.
+    CheckConstraint("space IS NULL OR substr(thread_id, 1, length(space) + 1) = space || ':'", name="in_its_space"),
 )
 Index(
     "uq_turns_dedupe",
@@ -213,7 +217,7 @@ runs = Table(
     "runs",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("thread_id", Id, nullable=False),
+    Column("thread_id", Placed, nullable=False),
     Column("turn_id", Id, nullable=False),
     Column("agent", String(200), nullable=False),
     Column("grp", String(20), nullable=False),
@@ -267,7 +271,7 @@ calls = Table(
     metadata,
     Column("id", Id, primary_key=True),
     Column("run_id", Id, nullable=False),
-    Column("thread_id", Id, nullable=False),
+    Column("thread_id", Placed, nullable=False),
     Column("step", Integer, nullable=False),
     Column("place", Integer, nullable=False),
     Column("ask_id", String(200), nullable=False),
@@ -304,7 +308,7 @@ journal = Table(
     "journal",
     metadata,
     Column("id", Serial, primary_key=True, autoincrement=True),
-    Column("thread_id", Id, nullable=False),
+    Column("thread_id", Placed, nullable=False),
     Column("run_id", Id, nullable=False),
     Column("step", Integer, nullable=False),
     Column("kind", String(30), nullable=False),
@@ -335,7 +339,7 @@ suspensions = Table(
     Column("id", Id, primary_key=True),
     Column("call_id", Id, nullable=False),
     Column("run_id", Id, nullable=False),
-    Column("thread_id", Id, nullable=False),
+    Column("thread_id", Placed, nullable=False),
     Column("agent", String(200), nullable=False),
     Column("step", Integer, nullable=False),
     Column("tool", String(200), nullable=False),
@@ -466,7 +470,7 @@ outbox = Table(
     "outbox",
     metadata,
     Column("id", Serial, primary_key=True, autoincrement=True),
-    Column("thread_id", Id, nullable=False),
+    Column("thread_id", Placed, nullable=False),
     Column("turn_id", Id, nullable=False, unique=True),
     Column("target", Json, nullable=False),
     Column("receiver", String(300), nullable=False),  # who is not to be sent too much at once

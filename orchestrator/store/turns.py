@@ -32,7 +32,7 @@ from chordage.orchestrator.store.tx import Tx
 # Of a turn that says nothing else: nobody asked for it, it steers no run, and nobody drives it.
 _USUAL = {
     **kinship.columns(None), "steers": 0, "control": Control.AUTO.value, "coalesce_key": None, "max_rounds": None,
-    "timeout_ms": None,
+    "timeout_ms": None, "space": None,
 }  # fmt: skip
 COLUMNS = [
     turns.c[name]
@@ -115,7 +115,7 @@ def _somebody_is_ahead() -> ColumnElement[bool]:
 _FIELDS = (
     "id", "thread_id", "arrival", "agent", "grp", "rank", "tenant", "origin", "channel", "sender", "text", "meta",
     "strategy", "control", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at",
-    "nudge_at", "coalesce_key", "max_rounds", "timeout_ms",
+    "nudge_at", "coalesce_key", "max_rounds", "timeout_ms", "space",
     *kinship.COLUMNS,
     "steers",
 )  # fmt: skip

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from chordage.orchestrator.core import kinship, spaces
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.suspending import OnExpiry, ResumeMode, Why
-from chordage.orchestrator.store import reads_suspensions, suspensions
+from chordage.orchestrator.store import reads_suspensions, runs, suspensions
 from chordage.orchestrator.store.reads_suspensions import Row
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.tx import Store, Tx
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +47,10 @@ def inbox(
     root_run: str | None = None,
     why: Why | None = None,
     after: str | None = None,
+    space: str | None = None,
 ) -> list[OpenQuestion]:
     """What people are asked; with `why` child, what waits for sub-agents. `root_thread`, `root_run`: of that tree.
+    `space`: of a caller, to whom the questions of its own threads are shown, and of sub-agents below them.
 
     The next page is what comes after the last question of this one; it may have been answered meanwhile.
     """
@@ -55,17 +58,22 @@ def inbox(
         mark = None
         if after is not None:
             last = suspensions.load(tx, after)
-            if last is None:
+            if last is None or not _is_in(tx, last.run_id, space):
                 raise NotFound(f"leave `after` out to start again: there is no suspension {after!r}")
             mark = (last.created_at, last.id)
         rows = reads_suspensions.open_ones(
             tx, limit=limit, agent=agent, thread_id=thread_id, run_id=run_id, root_thread=root_thread,
-            root_run=root_run, why=why, after=mark,
+            root_run=root_run, why=why, after=mark, space=space,
         )  # fmt: skip
-    return [_question(row) for row in rows]
+    return [question_from(row) for row in rows]
 
 
-def _question(row: Row) -> OpenQuestion:
+def _is_in(tx: Tx, run_id: str, space: str | None) -> bool:
+    run = runs.load(tx, run_id)
+    return run is not None and spaces.holds(space, kinship.home_of(run.thread_id, run.kin))
+
+
+def question_from(row: Row) -> OpenQuestion:
     values = dict(row)
     overdue = values.pop("escalated_at") is not None
     kinds = {"why": Why, "resume_mode": ResumeMode, "on_expiry": OnExpiry}

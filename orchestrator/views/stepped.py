@@ -112,10 +112,10 @@ def _result(call: HeldCall) -> dict[str, Any]:
     return {"role": "tool", "ask_id": call.ask_id, "content": content, "is_error": failed}
 
 
-def stepped(store: Store, target: str) -> SteppedView:
-    """`target`: a turn, or its run."""
+def stepped(store: Store, target: str, *, space: str | None = None) -> SteppedView:
+    """`target`: a turn, or its run. `space`: of a caller, outside of which there is no turn for it."""
     with store.read() as tx:
-        seen = look(tx, target)
+        seen = look(tx, target, space=space)
         last = journal.of_run(tx, seen.run.id) if seen.run and seen.standing is Standing.DONE else []
         came_of_it = _round(tx, seen)
     return _view(seen, _answer(last), came_of_it)

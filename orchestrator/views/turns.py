@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Origin, Sender
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import Disposition, TurnStatus
-from chordage.orchestrator.store import reads_turns
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import reads_suspensions, reads_turns
+from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.views.inbox import OpenQuestion, question_from
 from chordage.orchestrator.views.rows import typed
+
+QUESTIONS = 100  # that are shown with a turn; `inbox` has all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +32,8 @@ class TurnView:
     origin: Origin
     channel: str | None
     sender: Sender
+    source: str  # the way in it came by: `http`, `celery`, `cli`, `hook:NAME`, `poll:NAME`, `pulse` or `child`
+    dedupe_key: str | None
     text: str
     meta: dict[str, Any]
     strategy: str
@@ -52,7 +58,9 @@ class TurnView:
     parent_run: str | None  # that asked this sub-agent, with this call
     parent_call: str | None
     root_run: str | None
+    root_thread: str | None
     path: str | None  # the agents from the root down to this one
+    questions: tuple[OpenQuestion, ...]  # that nobody has answered yet, of its run and of sub-agents below it
 
     @property
     def fate(self) -> str:
@@ -90,12 +98,19 @@ class TurnLine:
     path: str | None
 
 
-def turn(store: Store, turn_id: str) -> TurnView:
+def turn(store: Store, turn_id: str, *, space: str | None = None) -> TurnView:
+    """`space`: of a caller, outside of which there is no turn for it."""
     with store.read() as tx:
         row = reads_turns.one(tx, turn_id)
-    if row is None:
+        questions = _questions(tx, row["run_id"]) if row and row["status"] == TurnStatus.ACTIVE else ()
+    if row is None or not spaces.holds(space, row["root_thread"] or row["thread_id"]):
         raise NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
-    return _full(row)
+    return _full(row, questions)
+
+
+def _questions(tx: Tx, run_id: str) -> tuple[OpenQuestion, ...]:
+    asked = reads_suspensions.open_ones(tx, limit=QUESTIONS, root_run=run_id)
+    return tuple(question_from(one) for one in asked)
 
 
 def is_done(store: Store, turn_id: str) -> bool:
@@ -122,10 +137,13 @@ def turns(
     return [TurnLine(**typed(row)) for row in rows]
 
 
-def _full(row: Mapping[Any, Any]) -> TurnView:
+def _full(row: Mapping[Any, Any], questions: tuple[OpenQuestion, ...]) -> TurnView:
     values = typed(row)
     reply = values.pop("last_reply") or {}
     end = values.pop("end") or {}
     rounds = values.pop("rounds") or 0
     tokens = {name: values.pop(name) or 0 for name in ("input_tokens", "output_tokens", "cached_tokens")}
-    return TurnView(**values, answer=reply.get("text"), output=end.get("output"), rounds=rounds, usage=Usage(**tokens))
+    return TurnView(
+        **values, answer=reply.get("text"), output=end.get("output"), rounds=rounds, usage=Usage(**tokens),
+        questions=questions,
+    )  # fmt: skip

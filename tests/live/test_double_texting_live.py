@@ -105,18 +105,18 @@ def test_a_message_is_taken_into_a_running_round(fleet):
     assert shown["run"]["turn_id"] == first
     assert [step["kind"] for step in shown["run"]["steps"]] == ["inference", "tool_round", "steered", "inference"]
     assert f"steered into run {shown['run']['run_id']}" in chordage(fleet, "show", second)
-    assert fleet.rows("calls", thread_id="steered")[0]["content"] == "wait-1 is open"
+    assert fleet.rows("calls", thread_id="api:steered")[0]["content"] == "wait-1 is open"
     check_all(fleet.runtime.store)
 
 
 def test_whoever_waits_for_a_steered_turn_gets_the_answer_of_its_run(fleet):
     submit(fleet, "wait-2", "waited")
     until((fleet.room / "wait-2.begun").exists, "the tool is at work")
-    command = [sys.executable, "-m", "chordage.workers.cli", "submit", "mind me", "--thread", "waited"]
+    command = [sys.executable, "-m", "chordage.workers.cli", "submit", "mind me", "--thread", "api:waited"]
     waits = subprocess.Popen(
         [*command, "--when-busy", "steer", "--wait"], cwd=fleet.folder, env=fleet.env, stdout=subprocess.PIPE, text=True
     )
-    until(lambda: len(fleet.rows("turns", thread_id="waited")) == 2, "the message is stored")
+    until(lambda: len(fleet.rows("turns", thread_id="api:waited")) == 2, "the message is stored")
     (fleet.room / "wait-2.open").touch()
 
     said, _ = waits.communicate(timeout=30)
@@ -133,7 +133,7 @@ def test_a_running_tool_sees_that_a_message_has_ended_its_run(fleet, manner):
     assert (end_of(fleet, first), end_of(fleet, second)) == ("cancelled", "answered")
     until((fleet.room / f"{gate}.cancelled").exists, "the tool was told")
     assert fleet.answer(second) == "I heard: mind this instead"
-    assert fleet.row("calls", thread_id=manner)["status"] == "cancelled"
-    remarks = json.loads(chordage(fleet, "show", manner, "--json"))["history"]
+    assert fleet.row("calls", thread_id=f"api:{manner}")["status"] == "cancelled"
+    remarks = json.loads(chordage(fleet, "show", f"api:{manner}", "--json"))["history"]
     assert (gate in json.dumps(remarks)) == (manner == "interrupt")
     check_all(fleet.runtime.store)

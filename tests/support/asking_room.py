@@ -81,9 +81,9 @@ def write(folder: Path) -> Path:
     return folder
 
 
-def waiting_turn(rt: Runtime, text: str, **fields: object) -> TurnView:
-    """A turn that was carried out until it waits for a decision."""
-    turn_id = stages.admit(rt, request_from({"text": text, **fields}, source="test"))[0].turn_id
+def waiting_turn(rt: Runtime, text: str, *, space: str | None = None, **fields: object) -> TurnView:
+    """A turn that was carried out until it waits for a decision. `space`: of the caller that sent it."""
+    turn_id = stages.admit(rt, request_from({"text": text, **fields}, source="test", space=space))[0].turn_id
     local.carry_out(rt, local.begin(rt, views.turn(rt.store, turn_id)))
     turn = views.turn(rt.store, turn_id)
     assert turn.reason == "suspended", turn.fate

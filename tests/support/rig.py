@@ -118,12 +118,13 @@ class Rig:
 
     def submit(self, plan: Plan, thread: str | None = None, **fields: Any) -> str:
         """As the HTTP server takes turns in. The same plan is the same turn, so it may be submitted again."""
-        request = request_from({"text": plan.text, "thread_id": thread, "dedupe_key": plan.id, **fields}, source="rig")
+        given = {"text": plan.text, "thread_id": thread, "dedupe_key": plan.id, **fields}
+        request = request_from(given, source="rig", space=None)
         return accept(self.runtime, Courier(self.app), request).turn_id
 
     def admit(self, plan: Plan, thread: str | None = None, **fields: Any) -> list[Intent]:
         """Stored, and nobody woken: for `send`, when many shall come at once."""
-        request = request_from({"text": plan.text, "thread_id": thread, **fields}, source="rig")
+        request = request_from({"text": plan.text, "thread_id": thread, **fields}, source="rig", space=None)
         return stages.admit(self.runtime, request)[1]
 
     def send(self, intents: Iterable[list[Intent]]) -> None:

@@ -30,7 +30,7 @@ def request_of(settings: Settings, text: str, options: Mapping[str, Any]) -> Tur
     fields |= {"text": text_from(text), "meta": meta_from(options["meta"])}
     fields["limits"] = {"max_rounds": fields.pop("max_rounds", None), "timeout": fields.pop("max_seconds", None)}
     fields["sender"] = sender_of(Origin(fields.setdefault("origin", Origin.INVOKE)))
-    request = request_from(fields, source=SOURCE)
+    request = request_from(fields, source=SOURCE, space=None)
     bounds = Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes)
     check(request, bounds, datetime.now(UTC))
     return request

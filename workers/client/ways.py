@@ -54,10 +54,10 @@ class OwnStore:
         self._bell = bell_for(settings)
 
     def submit(self, fields: Mapping[str, Any]) -> str:
-        return accept(self._runtime, self._courier, request_from(fields, source=SOURCE)).turn_id
+        return accept(self._runtime, self._courier, request_from(fields, source=SOURCE, space=None)).turn_id
 
     def step(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return step(self._runtime, self._courier, verb_from(fields))
+        return step(self._runtime, self._courier, verb_from(fields, space=None))
 
     def look(self, turn: str) -> dict[str, Any]:
         return views.as_json(views.stepped(self._runtime.store, turn))

@@ -35,7 +35,7 @@ def submit(settings: Settings, text: str) -> str:
     from celery import Celery
 
     with Celery("visitor", broker=settings.redis, backend=settings.redis, set_as_current=False) as app:
-        result = app.send_task("turns.submit", kwargs={"text": text, "sender": "owner"})
+        result = app.send_task("turns.submit", kwargs={"text": text})
         turn_id: str = result.get(timeout=PATIENCE)
         result.forget()
     return turn_id

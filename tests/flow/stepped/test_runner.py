@@ -35,12 +35,12 @@ class WorldWay:
         self.world = world
 
     def submit(self, fields: Mapping[str, Any]) -> str:
-        admitted, intents = stages.admit(self.world.runtime, request_from(fields, source="test"))
+        admitted, intents = stages.admit(self.world.runtime, request_from(fields, source="test", space=None))
         self.world.pending += intents
         return admitted.turn_id
 
     def step(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        done, intents = stages.step(self.world.runtime, verb_from(fields))
+        done, intents = stages.step(self.world.runtime, verb_from(fields, space=None))
         self.world.pending += intents
         return asdict(done)
 

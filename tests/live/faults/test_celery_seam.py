@@ -50,7 +50,7 @@ def test_a_turn_is_enqueued_by_name_and_its_id_is_the_result(rig):
 
     turn = rig.row("turns")
     assert said == f"id {turn['id']}"
-    assert (turn["disposition"], turn["thread_id"], turn["source"]) == ("answered", "t1", "celery")
+    assert (turn["disposition"], turn["thread_id"], turn["source"]) == ("answered", "api:t1", "celery")
 
 
 def test_a_message_that_is_delivered_again_makes_no_second_turn(rig):

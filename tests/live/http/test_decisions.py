@@ -8,6 +8,7 @@ import pytest
 
 from chordage.config.settings import load
 from chordage.orchestrator import views
+from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.intents import Advance
 from chordage.tasks import names
 from chordage.workers import local
@@ -25,6 +26,11 @@ def settings(tmp_path, migrated_database_url, redis_url):
     return load(room=room, database_url=migrated_database_url("sqlite"), redis_url=redis_url)
 
 
+def waiting_turn(rt, text, **fields):
+    """Of a caller: who decides over HTTP, or by name, decides about its own turns."""
+    return asking_room.waiting_turn(rt, text, space=spaces.CALLERS, **fields)
+
+
 def carry_on(rt, turn):
     local.carry_out(rt, [Advance(run_id=turn.run_id, group=turn.group)])
     return views.turn(rt.store, turn.turn_id)
@@ -40,8 +46,8 @@ def messages(settings):
 
 
 def test_what_waits_is_read_decided_about_and_goes_on(client, rt, settings):
-    turn = asking_room.waiting_turn(rt, "send", thread_id="t")
-    first, second = client.get("/inbox", params={"thread_id": "t"}).json()["questions"]
+    turn = waiting_turn(rt, "send", thread_id="t")
+    first, second = client.get("/inbox", params={"thread_id": "api:t"}).json()["questions"]
 
     response = client.post(
         "/decisions", json={"decisions": [yes(first), {"target": second["call_id"], "action": "cancel"}]}
@@ -58,7 +64,7 @@ def test_what_waits_is_read_decided_about_and_goes_on(client, rt, settings):
 
 
 def test_a_question_is_told_with_its_schema_and_when_it_expires(client, rt):
-    asking_room.waiting_turn(rt, "deploy")
+    waiting_turn(rt, "deploy")
 
     (question,) = client.get("/inbox").json()["questions"]
 
@@ -68,8 +74,8 @@ def test_a_question_is_told_with_its_schema_and_when_it_expires(client, rt):
 
 
 def test_the_inbox_is_read_page_by_page(client, rt):
-    asking_room.waiting_turn(rt, "send")
-    asking_room.waiting_turn(rt, "deploy")
+    waiting_turn(rt, "send")
+    waiting_turn(rt, "deploy")
 
     first = client.get("/inbox?limit=2").json()
     rest = client.get("/inbox", params={"limit": 2, "after": first["next"]}).json()
@@ -80,7 +86,7 @@ def test_the_inbox_is_read_page_by_page(client, rt):
 
 
 def test_the_same_answer_again_is_the_same_answer(client, rt):
-    asking_room.waiting_turn(rt, "send")
+    waiting_turn(rt, "send")
     question = client.get("/inbox").json()["questions"][0]
     body = {"decisions": [yes(question, decision_key="k")]}
 
@@ -91,7 +97,7 @@ def test_the_same_answer_again_is_the_same_answer(client, rt):
 
 
 def test_another_answer_with_the_same_key_is_a_conflict(client, rt):
-    asking_room.waiting_turn(rt, "send")
+    waiting_turn(rt, "send")
     question = client.get("/inbox").json()["questions"][0]
     client.post("/decisions", json={"decisions": [yes(question, decision_key="k")]})
 
@@ -125,7 +131,7 @@ def test_a_decision_that_breaks_a_rule_names_the_field(client, body, field, deta
 
 
 def test_an_answer_that_does_not_fit_is_told_which_answers_there_are(client, rt):
-    asking_room.waiting_turn(rt, "deploy")
+    waiting_turn(rt, "deploy")
     (question,) = client.get("/inbox").json()["questions"]
 
     response = client.post("/decisions", json={"decisions": [yes(question)]})
@@ -135,7 +141,7 @@ def test_an_answer_that_does_not_fit_is_told_which_answers_there_are(client, rt)
 
 
 def test_what_nobody_asked_is_not_found_and_nothing_of_its_batch_is_stored(client, rt):
-    asking_room.waiting_turn(rt, "send")
+    waiting_turn(rt, "send")
     question = client.get("/inbox").json()["questions"][0]
 
     response = client.post("/decisions", json={"decisions": [yes(question), {**OK, "target": "nope"}]})
@@ -152,7 +158,7 @@ def test_a_page_that_there_is_not_is_refused(client, query, status):
 
 
 def test_a_message_can_bring_decisions_and_wait_behind_its_run(client, rt):
-    turn = asking_room.waiting_turn(rt, "deploy", thread_id="t")
+    turn = waiting_turn(rt, "deploy", thread_id="t")
     (question,) = client.get("/inbox").json()["questions"]
     message = {"text": "go ahead", "thread_id": "t", "while_waiting": "hold"}
 
@@ -172,7 +178,7 @@ def test_a_message_whose_decision_is_refused_is_not_stored(client, rt):
 
 
 def test_any_service_decides_by_the_name_of_a_celery_task(rt, settings):
-    asking_room.waiting_turn(rt, "send")
+    waiting_turn(rt, "send")
     question = views.inbox(rt.store)[0]
     task = make_app(settings).tasks[names.DECIDE]
     batch = [{"target": question.id, "action": "resume", "payload": True}]

@@ -108,7 +108,7 @@ def test_a_busy_thread_can_be_a_conflict(client, rt):
     response = client.post("/turns", json={"text": "y", "thread_id": "t", "when_busy": "reject"})
 
     assert response.status_code == 409
-    assert "thread 't' is busy with run" in response.json()["detail"]
+    assert "thread 'api:t' is busy with run" in response.json()["detail"]
 
 
 @pytest.mark.parametrize("manner", ["enqueue", "interrupt", "rollback", "steer"])

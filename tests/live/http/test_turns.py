@@ -20,7 +20,7 @@ def test_a_message_is_accepted_with_the_place_where_its_turn_can_be_read(client)
 
     receipt = response.json()
     assert response.status_code == 202
-    assert receipt["thread_id"] == "t1"
+    assert receipt["thread_id"] == "api:t1"
     assert receipt["duplicate"] is False
     assert response.headers["Location"] == f"/turns/{receipt['turn_id']}"
     turn = client.get(response.headers["Location"]).json()

@@ -29,7 +29,7 @@ def rt(room):
 @pytest.fixture
 def reply(rt):
     """Of a turn that is done, and has one that is to leave."""
-    request = request_from({"text": "hello", "reply_target": TARGET}, source="test")
+    request = request_from({"text": "hello", "reply_target": TARGET}, source="test", space=None)
     turn_id = stages.admit(rt, request)[0].turn_id
     local.complete(rt, turn_id, on_wait=lambda turn: None)
     return turn_id

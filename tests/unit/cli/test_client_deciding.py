@@ -322,7 +322,7 @@ def test_ctrl_c_leaves_the_decision_stored(chordage, rt, room):
 
 def test_invoke_says_that_its_turn_waits_and_for_what(rt, capsys):
     says = _Patience()
-    turn_id = stages.admit(rt, request_from({"text": "send"}, source="test"))[0].turn_id
+    turn_id = stages.admit(rt, request_from({"text": "send"}, source="test", space=None))[0].turn_id
     due = local.begin(rt, views.turn(rt.store, turn_id))
     says(views.turn(rt.store, turn_id))
     local.carry_out(rt, due)

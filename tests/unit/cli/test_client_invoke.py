@@ -127,7 +127,7 @@ def test_an_agent_that_is_taken_away_while_it_runs_leaves_nothing_open(room, rt)
 
 def test_it_waits_for_its_turn_on_a_busy_thread(room, rt):
     store_ready(rt)
-    first = stages.admit(rt, request_from({"text": "first", "thread_id": "t"}, source="test"))[0].turn_id
+    first = stages.admit(rt, request_from({"text": "first", "thread_id": "t"}, source="test", space=None))[0].turn_id
     due = local.begin(rt, views.turn(rt.store, first))
     process = start(room, "invoke", "second", "--thread", "t")
     until(lambda: b"waits: thread t or group chat is busy" in process.stderr.readline(), "it says that it waits")
@@ -159,7 +159,7 @@ def start(room, *arguments, **options):
 
 def test_it_carries_out_its_own_turn_only(chordage, rt):
     store_ready(rt)
-    other = stages.admit(rt, request_from({"text": "other", "thread_id": "o"}, source="test"))[0].turn_id
+    other = stages.admit(rt, request_from({"text": "other", "thread_id": "o"}, source="test", space=None))[0].turn_id
 
     done = chordage("invoke", "mine")
 
@@ -169,7 +169,7 @@ def test_it_carries_out_its_own_turn_only(chordage, rt):
 
 def test_a_turn_that_another_process_carries_out_is_waited_for(room, rt):
     store_ready(rt)
-    blocker = stages.admit(rt, request_from({"text": "first", "thread_id": "t"}, source="test"))[0].turn_id
+    blocker = stages.admit(rt, request_from({"text": "first", "thread_id": "t"}, source="test", space=None))[0].turn_id
     due = local.begin(rt, views.turn(rt.store, blocker))
     process = start(room, "invoke", "second", "--thread", "t")
     until(lambda: b"waits" in process.stderr.readline(), "it waits")

@@ -23,7 +23,7 @@ def rt(room):
 
 
 def admit(rt, text, **fields):
-    return stages.admit(rt, request_from({"text": text, **fields}, source="test"))[0].turn_id
+    return stages.admit(rt, request_from({"text": text, **fields}, source="test", space=None))[0].turn_id
 
 
 def test_turns_are_listed_one_a_line_newest_first(chordage):

@@ -19,8 +19,8 @@ SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def _kin() -> list[sa.Column[Any]]:
-    ids = [sa.Column(name, ID) for name in ("parent_run", "parent_call", "root_run", "root_thread")]
-    return [*ids, sa.Column("path", sa.Text()), sa.Column("max_depth", sa.Integer())]
+    ids = [sa.Column(name, ID) for name in ("parent_run", "parent_call", "root_run")]
+    return [*ids, sa.Column("root_thread", sa.String(length=300)), sa.Column("path", sa.Text()), sa.Column("max_depth", sa.Integer())]
 
 
 def _limits() -> list[sa.Column[Any]]:
@@ -49,7 +49,7 @@ def upgrade() -> None:
         "calls",
         sa.Column("id", sa.String(length=200), nullable=False),
         sa.Column("run_id", sa.String(length=200), nullable=False),
-        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("thread_id", sa.String(length=300), nullable=False),
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("place", sa.Integer(), nullable=False),
         sa.Column("ask_id", sa.String(length=200), nullable=False),
@@ -106,7 +106,7 @@ def upgrade() -> None:
     op.create_table(
         "journal",
         sa.Column("id", SERIAL, autoincrement=True, nullable=False),
-        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("thread_id", sa.String(length=300), nullable=False),
         sa.Column("run_id", sa.String(length=200), nullable=False),
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("kind", sa.String(length=30), nullable=False),
@@ -140,7 +140,7 @@ def upgrade() -> None:
     op.create_table(
         "runs",
         sa.Column("id", sa.String(length=200), nullable=False),
-        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("thread_id", sa.String(length=300), nullable=False),
         sa.Column("turn_id", sa.String(length=200), nullable=False),
         sa.Column("agent", sa.String(length=200), nullable=False),
         sa.Column("grp", sa.String(length=20), nullable=False),
@@ -209,7 +209,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=200), nullable=False),
         sa.Column("call_id", sa.String(length=200), nullable=False),
         sa.Column("run_id", sa.String(length=200), nullable=False),
-        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("thread_id", sa.String(length=300), nullable=False),
         sa.Column("agent", sa.String(length=200), nullable=False),
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("tool", sa.String(length=200), nullable=False),
@@ -325,7 +325,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "threads",
-        sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("id", sa.String(length=300), nullable=False),
         sa.Column("agent", sa.String(length=200), nullable=False),
         sa.Column("arrivals", sa.Integer(), nullable=False),
         sa.Column("created_at", MOMENT, nullable=False),
@@ -337,7 +337,7 @@ def upgrade() -> None:
     op.create_table(
         "turns",
         sa.Column("id", sa.String(length=200), nullable=False),
-        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("thread_id", sa.String(length=300), nullable=False),
         sa.Column("arrival", sa.Integer(), nullable=False),
         sa.Column("agent", sa.String(length=200), nullable=False),
         sa.Column("grp", sa.String(length=20), nullable=False),
@@ -357,8 +357,9 @@ def upgrade() -> None:
         sa.Column("strategy", sa.String(length=50), nullable=False),
         sa.Column("control", sa.String(length=10), nullable=False),
         sa.Column("source", sa.String(length=200), nullable=False),
+        sa.Column("space", sa.String(length=100), nullable=True),
         sa.Column("dedupe_key", sa.String(length=200), nullable=True),
-        sa.Column("coalesce_key", sa.String(length=200), nullable=True),
+        sa.Column("coalesce_key", sa.String(length=300), nullable=True),
         sa.Column("into_turn", ID, nullable=True),
         *_limits(),
         sa.Column("reply_target", JSON, nullable=True),
@@ -378,6 +379,10 @@ def upgrade() -> None:
             "(coalesce(disposition, '') = 'merged') = (into_turn IS NOT NULL)", name=op.f("ck_turns_merged_says_into")
         ),
         sa.CheckConstraint("arrival >= 0 AND rank >= -1", name=op.f("ck_turns_stands_in_line_and_queue")),
+        sa.CheckConstraint(
+            "space IS NULL OR substr(thread_id, 1, length(space) + 1) = space || ':'",
+            name=op.f("ck_turns_in_its_space"),
+        ),
         sa.ForeignKeyConstraint(["thread_id"], ["threads.id"], name=op.f("fk_turns_thread_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_turns")),
         sa.UniqueConstraint("thread_id", "arrival", name=op.f("uq_turns_thread_id_arrival")),
@@ -521,7 +526,7 @@ def _bus_and_deliveries() -> None:
     op.create_table(
         "outbox",
         sa.Column("id", SERIAL, autoincrement=True, nullable=False),
-        sa.Column("thread_id", sa.String(length=200), nullable=False),
+        sa.Column("thread_id", sa.String(length=300), nullable=False),
         sa.Column("turn_id", sa.String(length=200), nullable=False),
         sa.Column("target", JSON, nullable=False),
         sa.Column("receiver", sa.String(length=300), nullable=False),
