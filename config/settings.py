@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pydantic_settings import (
 )
 
 FILE = "chordage.toml"
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 BASE64 = "whsec_"  # how secrets of Standard Webhooks begin
 SECRETS = frozenset({"webhook_secret", "database_url", "redis_url"})
 Loop = Literal["server", "poll", "hook", "pulse"]
@@ -110,6 +112,7 @@ class Settings(BaseSettings):
     soft_shutdown: float = Field(default=25.0, ge=0)
     host: str = "127.0.0.1"
     port: int = Field(default=8630, ge=0, le=65535)
+    hosts: Annotated[tuple[str, ...], NoDecode] = ()  # names the HTTP server is called by, beside those of loopback
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
     log_format: Literal["auto", "text", "json"] = "auto"
 
@@ -128,6 +131,14 @@ class Settings(BaseSettings):
                 raise ValueError(f"{error}; give networks such as 10.1.0.0/16, separated by commas") from error
         return value
 
+    @field_validator("hosts")
+    @classmethod
+    def _names_alone(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not _HOST_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a host; give names such as agents.example.org, without port")
+        return tuple(name.lower() for name in value)
+
     @field_validator("webhook_secret")
     @classmethod
     def _can_sign(cls, value: SecretStr | None) -> SecretStr | None:
@@ -135,7 +146,7 @@ class Settings(BaseSettings):
             _check_secret(value.get_secret_value())
         return value
 
-    @field_validator("intake_queues", "loops", "webhook_allow", mode="before")
+    @field_validator("intake_queues", "loops", "webhook_allow", "hosts", mode="before")
     @classmethod
     def _names_with_commas(cls, value: object) -> object:
         if not isinstance(value, str):

@@ -146,4 +146,6 @@ def verb_from(fields: Mapping[str, Any], *, space: str | None) -> StepRequest:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
         raise InvalidMessage(f"{name}: {first['msg']}; got {first['input']!r:.80}", field=name) from error
-    return StepRequest(target=valid.turn, verb=valid.verb, args=valid.args, if_rev=valid.if_rev, key=valid.key, space=space)
+    return StepRequest(
+        target=valid.turn, verb=valid.verb, args=valid.args, if_rev=valid.if_rev, key=valid.key, space=space
+    )

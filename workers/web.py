@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 
+import structlog
 from fastapi import FastAPI
 
 from chordage.config import log as logging_config
@@ -13,6 +14,7 @@ from chordage.config.settings import Settings, SettingsFault
 from chordage.orchestrator import views
 from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.core.suspending import DecisionRequest
 from chordage.orchestrator.gateways.room import Room
@@ -28,7 +30,10 @@ from chordage.workers.app import make_app as make_celery
 from chordage.workers.bootstrap import check_redis, check_services, runtime_from
 from chordage.workers.fleet.found import settings_for_cli
 from chordage.workers.hook_door import hooks_of
+from chordage.workers.listening import warning_of
 from chordage.workers.waiting import bell_for, wait_for_turn
+
+log = structlog.get_logger()
 
 
 def make_app() -> FastAPI:
@@ -36,6 +41,8 @@ def make_app() -> FastAPI:
     try:
         settings = settings_for_cli()
         logging_config.configure(settings.log_level, settings.log_format)
+        if (warning := warning_of(settings.host)) is not None:
+            log.warning(warning)
         check_services(settings)
         return wired(settings)
     except (UserError, SettingsFault) as error:
@@ -71,6 +78,7 @@ def wired(settings: Settings) -> FastAPI:
         checks={"database": lambda: migrating.check(rt.store), "redis": lambda: check_redis(settings)},
         bounds=rt.bounds,
         version=version("chordage"),
+        hosts=Hosts(named=frozenset(settings.hosts), address=settings.host),
     )
 
 

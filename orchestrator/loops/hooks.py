@@ -27,6 +27,7 @@ from chordage.orchestrator.gateways.hooks import decoders
 from chordage.orchestrator.gateways.hooks.book import Closed, HookBook, WrongMethod
 from chordage.orchestrator.loops import hook_answers
 from chordage.orchestrator.loops.hook_body import Broken, TooLarge, read_body
+from chordage.orchestrator.loops.pages import is_hook, path_of
 
 log = structlog.get_logger()
 
@@ -68,10 +69,10 @@ class HookDoor:
         self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not (path := _path(scope)).startswith(hooks.PREFIX):
+        if scope["type"] != "http" or not is_hook(scope):
             await self._app(scope, receive, send)
             return
-        response = await self._answer(path, scope, receive)
+        response = await self._answer(path_of(scope), scope, receive)
         await response(scope, receive, send)
 
     async def _answer(self, path: str, scope: Scope, receive: Receive) -> Response:
@@ -132,11 +133,6 @@ def _admitted(door: Hooks, binding: Binding, admitted: Admission, key: str | Non
     at = datetime.fromtimestamp(door.clock(), UTC).isoformat(timespec="seconds")
     door.tally.note(binding.name, Outcome.ACCEPTED, {"at": at, "turn": admitted.turn_id, "delivery": key})
     return hook_answers.accepted(admitted.turn_id, admitted.thread_id)
-
-
-def _path(scope: Scope) -> str:
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
 
 
 def _headers(scope: Scope) -> dict[str, str]:

@@ -19,6 +19,7 @@ from fastapi.responses import JSONResponse
 
 from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.core.message import Bounds, Sender, TurnRequest
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.loops import problems
@@ -26,6 +27,7 @@ from chordage.orchestrator.loops.bodies import BodyLimit, TurnFields
 from chordage.orchestrator.loops.decisions import Decide, ReadInbox, add_decisions
 from chordage.orchestrator.loops.health import Check, Health
 from chordage.orchestrator.loops.hooks import HookDoor, Hooks
+from chordage.orchestrator.loops.pages import PageGuard
 from chordage.orchestrator.loops.problems import documented
 from chordage.orchestrator.views import TurnView
 
@@ -48,6 +50,9 @@ configured in this version, so the sender of every message that comes in here is
 
 **Threads.** Those of all callers lie in a space of their own, `api:`. Threads of channels, web hooks and the agent's
 own work, their turns and their questions are not there for a caller; the operator has them at the command line.
+
+**Pages.** A request has to name a host that is this server's (421), must not come from a page of another site (403),
+and a body has to say that it is JSON (415).
 
 **Errors** are problem documents (RFC 9457): `type` tells them apart, `field` names what is wrong in the request.
 """
@@ -105,6 +110,7 @@ def make_server(
     checks: Mapping[str, Check],
     bounds: Bounds,
     version: str,
+    hosts: Hosts,
     waiters: int = WAITERS,
     hooks: Hooks | None = None,
     faults: Callable[[], list[str]] = list,
@@ -125,6 +131,7 @@ def make_server(
     app.add_middleware(BodyLimit, limit=largest_body(bounds))
     if hooks is not None:
         app.add_middleware(HookDoor, door=hooks)  # around the limit: each binding has its own
+    app.add_middleware(PageGuard, hosts=hosts)  # around all of it
     problems.install(app)
     _add_turns(app, accept, turn, patience)
     add_decisions(app, inbox, decide)
@@ -143,7 +150,7 @@ def _add_turns(app: FastAPI, accept: Accept, turn: ReadTurn, patience: Patience)
         status_code=202,
         summary="Hand in a message",
         response_description="Stored. `Location` is where its turn can be read.",
-        responses={200: _DONE, **documented(400, 404, 409, 413, 422, 429, 500, 503)},
+        responses={200: _DONE, **documented(400, 403, 404, 409, 413, 415, 421, 422, 429, 500, 503)},
     )
     def submit(request: Request, response: Response, fields: TurnFields, wait: Seconds = 0.0) -> Receipt | TurnView:
         admitted = accept(fields.request(Sender.SERVICE, SOURCE, SPACE))
@@ -153,13 +160,18 @@ def _add_turns(app: FastAPI, accept: Accept, turn: ReadTurn, patience: Patience)
             return done
         return Receipt(turn_id=admitted.turn_id, thread_id=admitted.thread_id, duplicate=admitted.duplicate)
 
-    @app.get("/turns/{turn_id}", summary="Read a turn", responses=documented(404, 500, 503))
+    @app.get("/turns/{turn_id}", summary="Read a turn", responses=documented(403, 404, 421, 500, 503))
     def read(turn_id: TurnId) -> TurnView:
         return turn(turn_id)
 
 
 def _add_health(app: FastAPI, health: Health, room: Callable[[], list[str]]) -> None:
-    @app.get("/health", summary="Whether the services behind answer", responses=documented(503), response_model=Healthy)
+    @app.get(
+        "/health",
+        summary="Whether the services behind answer",
+        responses=documented(403, 421, 503),
+        response_model=Healthy,
+    )
     async def check_health() -> Any:
         faults = await health.faults()
         services = {name: fault or "ok" for name, fault in faults.items()}

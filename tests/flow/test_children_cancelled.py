@@ -8,6 +8,8 @@ import pytest
 from sqlalchemy import event
 
 from chordage.orchestrator import stages
+from chordage.orchestrator.core import spaces
+from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.intents import CallModel, Dispatch
 from support.family import Lines, ask, by_agent, settle_in
 from support.invariants import check_all
@@ -67,4 +69,19 @@ def test_a_queued_child_that_is_cancelled_tells_its_parent(world):
     assert ended
     assert by_agent(world)["bob"]["disposition"] == "cancelled"
     assert by_agent(world)["ada"]["disposition"] == "answered"
+    check_all(world.store)
+
+
+def test_by_name_a_child_of_others_is_cancelled_only_once_nobody_waits_for_it(world):
+    """Our own wake-ups come by that name too, and nobody can tell them from what a caller sends."""
+    child, _ = with_a_queued_child(world)
+    with pytest.raises(NotFound):
+        stages.cancel_turn(world.runtime, child, space=spaces.CALLERS)
+
+    world.pending += stages.cancel_turn(world.runtime, str(by_agent(world)["ada"]["id"]))[1]
+    ended, _ = stages.cancel_turn(world.runtime, child, space=spaces.CALLERS)
+
+    assert ended
+    assert by_agent(world)["bob"]["disposition"] == "cancelled"
+    world.run_dry()
     check_all(world.store)

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from chordage.config.settings import Settings
+from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.loops.server import make_server
 from chordage.orchestrator.runtime import Runtime
@@ -54,7 +55,7 @@ def server_with(**doors: object) -> FastAPI:
 
     names = ("accept", "turn", "wait", "inbox", "decide")
     given = {**dict.fromkeys(names, unexpected), "checks": {"database": lambda: None}}
-    return make_server(**{**given, "bounds": Bounds(), "version": "0", **doors})
+    return make_server(**{**given, "bounds": Bounds(), "version": "0", "hosts": Hosts(), **doors})
 
 
 def raising(error: Exception) -> Callable[..., object]:

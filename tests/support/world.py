@@ -16,6 +16,7 @@ from sqlalchemy import Engine, event, select
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.answering import Decided
+from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
 from chordage.orchestrator.core.intents import (
     Advance,
@@ -200,7 +201,7 @@ class World:
                 body.waiting.discard(call_ids)
                 return [] if body.waiting else [body.intent]
             case CancelTurn(turn_id=turn_id, reason=reason):
-                return stages.cancel_turn(rt, turn_id, reason)[1]
+                return stages.cancel_turn(rt, turn_id, reason, space=spaces.CALLERS)[1]  # as the Celery task does it
             case CallTools():
                 return self._fan_out(intent)
             case Project():

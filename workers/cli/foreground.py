@@ -13,7 +13,7 @@ import click
 
 from chordage.config.settings import Loop, Settings, load
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.workers.cli.output import busy, console
+from chordage.workers.cli.output import busy, console, tell_if_open
 from chordage.workers.fleet import agent_run, fleet_lock, loops
 from chordage.workers.fleet.mirror import without_password
 from chordage.workers.fleet.ports import free_port
@@ -39,6 +39,7 @@ def check(settings: Settings, members: Sequence[Role]) -> None:
     check_room(settings)
     if any(role.name == "web" for role in members):
         _check_port(settings)
+        tell_if_open(settings.host)
 
 
 def check_alone(settings: Settings) -> None:

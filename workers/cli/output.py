@@ -24,6 +24,14 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text for people.")(command)
 
 
+def tell_if_open(host: str) -> None:
+    """Loudly, where the HTTP server is to be reached from other machines."""
+    from chordage.workers.listening import warning_of
+
+    if (warning := warning_of(host)) is not None:
+        click.secho(f"chordage: {warning}", err=True, fg="red", bold=True)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
     click.echo(json.dumps(value, default=plain, ensure_ascii=False, indent=2))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordage.workers.cli.output import busy
+from chordage.workers.cli.output import busy, tell_if_open
 from chordage.workers.cli.run import fleet_options
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def start(*, loops: tuple[str, ...], tools: int, no_workers: bool, host: str | N
     settings = load(host=host, port=port)
     foreground.check_alone(settings)
     foreground.check_room(settings)
+    tell_if_open(settings.host)
     options = [
         *(word for loop in loops for word in ("--loop", loop)),
         *("--tools", str(tools), *(["--no-workers"] if no_workers else [])),

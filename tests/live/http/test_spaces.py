@@ -157,8 +157,10 @@ def test_nothing_by_name_reaches_a_turn_of_others(rt, by_name, name):
     asking_room.waiting_turn(rt, "send", thread_id="tg:3")
     question = views.inbox(rt.store)[0].id
     filled = {"{turn}": turn, "{question}": question}
-    kwargs = {key: filled.get(value, value) if isinstance(value, str) else
-              [{**one, "target": question} for one in value] for key, value in OF_A_STEPPED_TURN[name].items()}
+    kwargs = {
+        key: filled.get(value, value) if isinstance(value, str) else [{**one, "target": question} for one in value]
+        for key, value in OF_A_STEPPED_TURN[name].items()
+    }
 
     with pytest.raises(NotFound):
         by_name(name, **kwargs)

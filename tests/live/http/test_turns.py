@@ -9,6 +9,7 @@ import pytest
 
 from chordage.orchestrator import views
 from chordage.workers.bootstrap import redis_from
+from support import asking_room
 from support.waiting import until
 from support.web_server import PROBLEM, finish
 
@@ -89,5 +90,31 @@ def test_the_api_says_of_itself_where_the_sender_comes_from(client):
     assert "the sender of every message that comes in here is `service`" in schema["info"]["description"]
     assert "sender" not in schema["components"]["schemas"]["TurnFields"]["properties"]
     answers = schema["paths"]["/turns"]["post"]["responses"]
-    assert set(answers) == {"200", "202", "400", "404", "409", "413", "422", "429", "500", "503"}
+    assert set(answers) == {"200", "202", "400", "403", "404", "409", "413", "415", "421", "422", "429", "500", "503"}
     assert PROBLEM in answers["422"]["content"]
+
+
+def test_a_turn_tells_how_it_came(client):
+    turn_id = client.post("/turns", json={"text": "hello", "dedupe_key": "k"}).json()["turn_id"]
+    turn = client.get(f"/turns/{turn_id}").json()
+    assert (turn["source"], turn["dedupe_key"], turn["questions"]) == ("http", "k", [])
+
+
+@pytest.fixture
+def asking(settings):
+    """The agent of the room has tools that ask."""
+    (settings.room_path / "agent.toml").unlink()
+    asking_room.write(settings.room_path)
+
+
+@pytest.mark.usefixtures("asking")
+def test_a_turn_that_waits_tells_the_questions_that_are_open(client, rt):
+    waits = asking_room.waiting_turn(rt, "send", space="api")
+
+    turn = client.get(f"/turns/{waits.turn_id}").json()
+    asked = client.get("/inbox").json()["questions"]
+    client.post("/decisions", json={"decisions": [{"target": asked[0]["id"], "action": "cancel"}]})
+
+    assert turn["questions"] == asked
+    assert [one["prompt"] for one in asked] == ["May bob be written to?", "May eve be written to?"]
+    assert client.get(f"/turns/{waits.turn_id}").json()["questions"] == asked[1:]

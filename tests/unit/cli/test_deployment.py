@@ -71,6 +71,11 @@ def test_redis_keeps_what_it_is_given():
     assert compose()["services"]["redis"]["command"][1:] == ["--appendonly", "yes", "--maxmemory-policy", "noeviction"]
 
 
+def test_the_procfile_listens_on_this_machine_alone():
+    assert "--host" not in procfile()["web"]
+    assert "--address" not in procfile()["flower"]
+
+
 def test_nothing_is_open_to_the_network_and_no_password_is_fixed():
     text = (ROOT / "docker-compose.yml").read_text()
     ports = [port for service in compose()["services"].values() for port in service.get("ports", [])]

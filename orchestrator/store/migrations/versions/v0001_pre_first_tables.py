@@ -20,7 +20,12 @@ SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 def _kin() -> list[sa.Column[Any]]:
     ids = [sa.Column(name, ID) for name in ("parent_run", "parent_call", "root_run")]
-    return [*ids, sa.Column("root_thread", sa.String(length=300)), sa.Column("path", sa.Text()), sa.Column("max_depth", sa.Integer())]
+    return [
+        *ids,
+        sa.Column("root_thread", sa.String(length=300)),
+        sa.Column("path", sa.Text()),
+        sa.Column("max_depth", sa.Integer()),
+    ]
 
 
 def _limits() -> list[sa.Column[Any]]:

@@ -1,0 +1,65 @@
+"""Keeps foreign web pages away: in front of everything, the API and web hooks alike.
+
+A browser reaches a server on its own machine for every page it shows. So the Host must be one that we are called, a
+page that says where it is from must be ours, and a body for the API must say that it is JSON, which no form can.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from chordage.orchestrator.core import hooks
+from chordage.orchestrator.core.hosts import Hosts
+from chordage.orchestrator.loops import problems
+
+READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+CLOSE = {"Connection": "close"}  # what comes behind is not read
+
+
+class PageGuard:
+    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        await (refusal or self._app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        host, origin, kind = (_values(scope, name) for name in (b"host", b"origin", b"content-type"))
+        if len(host) != 1 or not self._hosts.takes(host[0]):
+            return problems.answer(421, "misdirected", _wrong_host(host), headers=CLOSE)
+        if origin and not (len(origin) == 1 and self._hosts.takes_page(origin[0], host[0])):
+            told = (
+                "a page of another site asks for this, and none may: the operator can name its host in CHORDAGE_HOSTS"
+            )
+            return problems.answer(403, "foreign_origin", told, headers=CLOSE)
+        if scope["method"] not in READS and not is_hook(scope) and not (len(kind) == 1 and _is_json(kind[0])):
+            told = "the body has to be JSON, and say so: send it with Content-Type: application/json"
+            return problems.answer(415, "unsupported_media_type", told, headers=CLOSE)
+        return None
+
+
+def path_of(scope: Scope) -> str:
+    """Without what a proxy has put before it."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def is_hook(scope: Scope) -> bool:
+    return path_of(scope).startswith(hooks.PREFIX)
+
+
+def _values(scope: Scope, wanted: bytes) -> list[str]:
+    return [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == wanted]
+
+
+def _wrong_host(given: list[str]) -> str:
+    told = f"{given[0]!r:.200}" if len(given) == 1 else f"{len(given)} Host headers"
+    return f"this server is not called {told}: use a name of this machine, or the operator names it in CHORDAGE_HOSTS"
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

@@ -1,0 +1,71 @@
+"""`chordage web` as a process of its own: the port it finds, and what it says of the address it listens on."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from chordage.workers.cli import main
+from support import processes
+from support.waiting import until
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def environ(settings, monkeypatch):
+    monkeypatch.setenv("CHORDAGE_ROOM", str(settings.room_path))
+    monkeypatch.setenv("CHORDAGE_DATABASE_URL", settings.database)
+    monkeypatch.setenv("CHORDAGE_REDIS_URL", settings.redis)
+
+
+@contextmanager
+def web(folder, *options):
+    """Its words so far."""
+    said = folder / "said"
+    command = [sys.executable, "-m", "chordage.workers.cli", "web", *options]
+    process = processes.spawn(command, said, cwd=folder)
+    try:
+        until(lambda: "HTTP on" in said.read_text(), "it has a port")
+        yield said.read_text
+    finally:
+        processes.stop(process)
+
+
+@pytest.mark.usefixtures("environ")
+@pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["one", "two"])
+def test_with_port_0_it_takes_a_port_that_is_free_and_says_which(tmp_path, more):
+    with web(tmp_path, "--port", "0", *more) as said:
+        url = re.search(r"HTTP on (http://127\.0\.0\.1:\d+)", said())[1]
+        until(lambda: _answers(url), "it answers", patience=30)
+        assert httpx.get(url, headers={"Host": "evil.example"}).status_code == 421
+        assert "WARNING" not in said()
+
+
+def _answers(url):
+    try:
+        return httpx.get(f"{url}/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.mark.usefixtures("environ")
+def test_beyond_this_machine_it_is_told_loudly_what_that_means(monkeypatch, capsys):
+    """uvicorn makes the app in this process, or in others, and asks the environment for the address."""
+    import uvicorn
+
+    from chordage.workers.web import make_app
+
+    monkeypatch.setenv("CHORDAGE_HOST", "127.0.0.1")  # and is put back behind the test
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: make_app())
+
+    result = CliRunner().invoke(main, ["web", "--host", "10.1.2.3"])
+
+    assert result.exit_code == 0, result.output
+    assert "WARNING: the HTTP server listens on 10.1.2.3" in result.stderr
+    assert "knows no credentials" in result.stderr
