@@ -6,6 +6,11 @@ page that says where it is from must be ours, and a body for the API must say th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -27,7 +32,7 @@ class PageGuard:
         await (refusal or self._app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        host, origin, kind = (_values(scope, name) for name in (b"host", b"origin", b"content-type"))
+        host, origin = _values(scope, b"host"), _values(scope, b"origin")
         if len(host) != 1 or not self._hosts.takes(host[0]):
             return problems.answer(421, "misdirected", _wrong_host(host), headers=CLOSE)
         if origin and not (len(origin) == 1 and self._hosts.takes_page(origin[0], host[0])):
@@ -35,10 +40,22 @@ class PageGuard:
                 "a page of another site asks for this, and none may: the operator can name its host in CHORDAGE_HOSTS"
             )
             return problems.answer(403, "foreign_origin", told, headers=CLOSE)
-        if scope["method"] not in READS and not is_hook(scope) and not (len(kind) == 1 and _is_json(kind[0])):
-            told = "the body has to be JSON, and say so: send it with Content-Type: application/json"
-            return problems.answer(415, "unsupported_media_type", told, headers=CLOSE)
         return None
+
+
+class JsonRoute(APIRoute):
+    """A route of the API: what changes something says that it sends JSON."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_json(request: Request) -> Response:
+            if request.method in READS or _is_json(_values(request.scope, b"content-type")):
+                return await handle(request)
+            told = "the body has to be JSON, and say so: send it with Content-Type: application/json"
+            return problems.answer(415, "unsupported_media_type", told)
+
+        return handle_json
 
 
 def path_of(scope: Scope) -> str:
@@ -60,6 +77,6 @@ def _wrong_host(given: list[str]) -> str:
     return f"this server is not called {told}: use a name of this machine, or the operator names it in CHORDAGE_HOSTS"
 
 
-def _is_json(content_type: str) -> bool:
-    kind = content_type.partition(";")[0].strip().lower()
+def _is_json(content_types: list[str]) -> bool:
+    kind = content_types[0].partition(";")[0].strip().lower() if len(content_types) == 1 else ""
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

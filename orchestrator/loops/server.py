@@ -27,7 +27,7 @@ from chordage.orchestrator.loops.bodies import BodyLimit, TurnFields
 from chordage.orchestrator.loops.decisions import Decide, ReadInbox, add_decisions
 from chordage.orchestrator.loops.health import Check, Health
 from chordage.orchestrator.loops.hooks import HookDoor, Hooks
-from chordage.orchestrator.loops.pages import PageGuard
+from chordage.orchestrator.loops.pages import JsonRoute, PageGuard
 from chordage.orchestrator.loops.problems import documented
 from chordage.orchestrator.views import TurnView
 
@@ -128,6 +128,7 @@ def make_server(
             hooks.tally.close()
 
     app = FastAPI(title="chordage", version=version, description=ABOUT, lifespan=lifespan, openapi_tags=[])
+    app.router.route_class = JsonRoute
     app.add_middleware(BodyLimit, limit=largest_body(bounds))
     if hooks is not None:
         app.add_middleware(HookDoor, door=hooks)  # around the limit: each binding has its own

@@ -49,7 +49,7 @@ def test_the_api_keeps_what_its_schema_promises(settings, database_url, tmp_path
         turn=partial(views.turn, rt.store),
         wait=wait,
         inbox=partial(views.inbox, rt.store),
-        decide=partial(decide, rt, Nobody(), source="test"),
+        decide=partial(decide, rt, Nobody(), source="test", space=None),
         bounds=rt.bounds,
     )
     with served(app) as client:
