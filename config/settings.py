@@ -70,6 +70,7 @@ class Settings(BaseSettings):
     room: Path = Path()
     state: Path | None = None  # default: .chordage in the room
     database_url: SecretStr | None = None  # default: execution.db in the room
+    database_schema: str | None = Field(default=None, pattern=r"^[a-z_][a-z0-9_]{0,62}$")  # of PostgreSQL: chordage
     redis_url: SecretStr | None = None  # default: the bundled server of `chordage dev`
     prefix: str = "chordage:"  # of our own keys
     broker_prefix: str = ""  # of Celery's keys; whoever enqueues by name must use the same
@@ -159,6 +160,22 @@ class Settings(BaseSettings):
         return value.upper() if isinstance(value, str) else value
 
     @model_validator(mode="after")
+    def _one_schema(self) -> Self:
+        if self.database_schema is None:
+            return self
+        given = self.database_url.get_secret_value() if self.database_url else ""
+        if not given.startswith("postgres"):
+            raise ValueError(
+                "database_schema is for PostgreSQL: take it out, or give a database_url that begins with "
+                "postgresql://; an SQLite file should hold nothing else"
+            )
+        if self.database_schema.startswith("pg_"):
+            raise ValueError("database_schema may not begin with pg_: PostgreSQL keeps such names for itself")
+        if "search_path" in given:
+            raise ValueError("database_schema and the search_path in database_url say the same: take one of them out")
+        return self
+
+    @model_validator(mode="after")
     def _beats_within_the_lease(self) -> Self:
         if 2 * self.beat > self.lease:
             raise ValueError(f"beat ({self.beat:g} s) must be at most half of lease ({self.lease:g} s)")
@@ -186,7 +203,10 @@ class Settings(BaseSettings):
     @property
     def database(self) -> str:
         if self.database_url is not None:
-            return self.database_url.get_secret_value()
+            given = self.database_url.get_secret_value()
+            if self.database_schema is None:
+                return given
+            return f"{given}{'&' if '?' in given else '?'}options=-csearch_path%3D{self.database_schema}"
         return f"sqlite:///{self.room_path / 'execution.db'}"
 
     @property

@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -26,7 +27,8 @@ from chordage.orchestrator.store.driver_errors import as_the_library_says
 
 PATIENCE = 10  # seconds, for a lock that another transaction holds, and for a connection that another thread has
 BUSY_MS = PATIENCE * 1000
-SCHEMA = "public"  # of PostgreSQL, where the URL names none
+A_DAY_MS = 24 * 3600 * 1000
+SCHEMA = "chordage"  # of PostgreSQL, where the URL names none
 # A host that vanishes sends no reset: without these a statement waits a quarter of an hour for its answer.
 NOTICE_A_LOST_HOST = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000,
@@ -135,6 +137,25 @@ def limits(hold: float) -> dict[str, str]:
     lock = min(PATIENCE, hold * 2 / 3)
     seconds = {"lock_timeout": lock, "statement_timeout": hold, "idle_in_transaction_session_timeout": hold}
     return {name: f"{round(1000 * one)}ms" for name, one in seconds.items()}
+
+
+@contextmanager
+def without_limits(tx: Connection) -> Iterator[None]:
+    """A transaction that may take as long as it takes, and wait for a lock as long."""
+    raw: Any = tx.connection.dbapi_connection
+    if tx.dialect.name == "postgresql":
+        names = [*limits(0), *(["transaction_timeout"] if raw.info.server_version >= SINCE_17 else [])]
+        with tx.begin():
+            for name in names:
+                tx.execute(text(f"SET LOCAL {name} = 0"))
+            yield
+        return
+    raw.execute(f"PRAGMA busy_timeout={A_DAY_MS}")
+    try:
+        with tx.begin():
+            yield
+    finally:
+        raw.execute(f"PRAGMA busy_timeout={BUSY_MS}")
 
 
 def _postgres(url: URL, pool_size: int, hold: float) -> Engine:

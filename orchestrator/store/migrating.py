@@ -1,20 +1,41 @@
 """The schema is brought up to date by one command, forward only; and every process asks for its version before it
 works.
+
+Chordage may live in the database of an application. On PostgreSQL its tables stand in a schema of their own, and its
+version in a table that the application's Alembic does not know. Nothing that is there already is ever changed by the
+first migration: tables that are not ours, or those of an earlier pre-release, are told of and left alone.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
-from sqlalchemy import inspect, text
+from sqlalchemy import Column, MetaData, String, Table, select, text, update
 
-from chordage.orchestrator.core.errors import WrongSchema
-from chordage.orchestrator.store import schema_notes  # noqa: F401 - its triggers belong to the schema too
+from chordage.orchestrator.core.errors import ConfigError, WrongSchema
+from chordage.orchestrator.store.checksum import checksum
+from chordage.orchestrator.store.schema import metadata
 from chordage.orchestrator.store.tx import Store, Tx
 
 ADVISORY_LOCK = 0x63686F7264  # any number that nobody else uses
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
+VERSION_TABLE = "chordage_version"
+# Alembic makes its own of one column, where it finds none.
+versions = Table(
+    VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True), Column("checksum", String(64))
+)
+# What stood side by side when the version was still kept in Alembic's own table.
+OF_A_PRE_RELEASE = {"alembic_version", "turns", "journal", "suspensions", "plugin_state"}
+OTHERWISE = "an empty database in CHORDAGE_DATABASE_URL, or on PostgreSQL another schema in CHORDAGE_DATABASE_SCHEMA"
+
+
+class Standing(NamedTuple):
+    """What the database says of itself."""
+
+    version: str
+    checksum: str | None
 
 
 def newest() -> str:
@@ -30,20 +51,27 @@ def _known() -> set[str]:
 
 def current(store: Store) -> str | None:
     with store.read() as tx:
-        if not inspect(tx).has_table("alembic_version"):
-            return None
-        found: str | None = tx.execute(text("SELECT version_num FROM alembic_version")).scalar()
-        return found
+        standing = _standing(tx)
+        return standing.version if standing else None
 
 
 def upgrade(store: Store) -> tuple[str | None, str]:
     """From which version to which. Several may call at once: they go one by one, and the later find nothing to do."""
-    before = current(store)
-    with store.write() as tx:
+    with store.unlimited() as tx:
         if tx.dialect.name == "postgresql":
             tx.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
+            tx.execute(text("SET LOCAL lock_timeout = '10s'"))  # who waits for a table keeps everybody behind from it
+            _make_schema(tx)
+        standing = _standing(tx)
+        if standing is None:
+            _refuse_what_is_there(tx)
+            versions.create(tx, checkfirst=False)
+        elif standing.version not in _known() or standing.version == newest():
+            _check(tx, standing)
+            return standing.version, standing.version
         _run_alembic(tx)
-    return before, newest()
+        tx.execute(update(versions).values(checksum=checksum(tx.dialect.name)))
+    return standing.version if standing else None, newest()
 
 
 def _run_alembic(tx: Tx) -> None:
@@ -59,11 +87,23 @@ def _run_alembic(tx: Tx) -> None:
 
 def check(store: Store) -> None:
     """Raises WrongSchema when this code cannot work with the database as it is."""
-    found, wanted = current(store), newest()
-    if found == wanted:
+    with store.read() as tx:
+        standing = _standing(tx)
+        if standing is None:
+            _refuse_what_is_there(tx)
+            raise WrongSchema("the database is empty: run `chordage migrate`")
+        _check(tx, standing)
+
+
+def _check(tx: Tx, standing: Standing) -> None:
+    found, wanted = standing.version, newest()
+    if found == wanted and standing.checksum == checksum(tx.dialect.name):
         return
-    if found is None:
-        raise WrongSchema("the database is empty: run `chordage migrate`")
+    if found == wanted:
+        raise WrongSchema(
+            f"the database was made by an earlier pre-release of chordage: it is at schema {found}, and its tables are "
+            f"not those of this version. Nothing was changed; give {OTHERWISE}, or use the chordage that made it"
+        )
     if found in _known():
         raise WrongSchema(f"the database is at schema {found}, this code needs {wanted}: run `chordage migrate`")
     if found.isdigit() and int(found) == int(wanted) + 1:
@@ -71,3 +111,66 @@ def check(store: Store) -> None:
     raise WrongSchema(
         f"the database is at schema {found}, which this code (at {wanted}) does not know: update chordage"
     )
+
+
+def _standing(tx: Tx) -> Standing | None:
+    """None: we were never here."""
+    if VERSION_TABLE not in _tables(tx, _schema(tx)):
+        return None
+    row = tx.execute(select(versions)).first()
+    return None if row is None else Standing(version=row.version_num, checksum=row.checksum)
+
+
+def _refuse_what_is_there(tx: Tx) -> None:
+    schema = _schema(tx)
+    for one in dict.fromkeys((schema, "public")):
+        if _tables(tx, one) >= OF_A_PRE_RELEASE:
+            where = f" (schema {one})" if one else ""
+            raise WrongSchema(
+                f"the database was made by an earlier pre-release of chordage{where}, whose tables this version cannot "
+                f"use. Nothing was changed; give {OTHERWISE}, or drop those tables"
+            )
+    others = sorted(_tables(tx, schema) & set(metadata.tables))
+    if others:
+        where = f"schema {schema} of the database" if schema else "the database"
+        raise WrongSchema(
+            f"{where} has tables of another application: {', '.join(others)}. Nothing was changed; give {OTHERWISE}"
+        )
+
+
+def _tables(tx: Tx, schema: str) -> set[str]:
+    if tx.dialect.name == "postgresql":
+        found = tx.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = :schema"), {"schema": schema})
+    else:
+        found = tx.execute(
+            text("SELECT name FROM sqlite_master WHERE type = 'table' AND :schema = ''"), {"schema": schema}
+        )
+    return set(found.scalars())
+
+
+def _schema(tx: Tx) -> str:
+    """In which our tables stand: the first of the search path. Empty on SQLite."""
+    if tx.dialect.name != "postgresql":
+        return ""
+    path = "SELECT (parse_ident(split_part(current_setting('search_path'), ',', 1)))[1]"
+    name: str = tx.execute(text(path)).scalar_one()
+    if name == "$user":
+        raise ConfigError(
+            "PostgreSQL does not know in which schema our tables stand: what connects us to it drops the start-up "
+            "option search_path. Let the pooler pass options on (docs/operations.md, PostgreSQL)"
+        )
+    return name
+
+
+def _make_schema(tx: Tx) -> None:
+    name = _schema(tx)
+    if tx.execute(text("SELECT to_regnamespace(quote_ident(:name)) IS NOT NULL"), {"name": name}).scalar():
+        return
+    user, database = tx.execute(text("SELECT current_user, current_database()")).one()
+    if not tx.execute(text("SELECT has_database_privilege(current_database(), 'CREATE')")).scalar():
+        raise ConfigError(
+            f"account {user} may not make the schema {name} in database {database}: have its owner say "
+            f"`CREATE SCHEMA {name} AUTHORIZATION {user}`, then run `chordage migrate` again"
+        )
+    quoted = tx.dialect.identifier_preparer.quote(name)
+    tx.execute(text(f"CREATE SCHEMA {quoted}"))

@@ -42,7 +42,8 @@ def statements(dialect: str) -> list[str]:
     for name, when, whether, notes in _TRIGGERS:
         body = " ".join(_insert(make, *note) for note in notes)
         if dialect == "postgresql":
-            called = f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS"
+            # Whoever writes the row, and whatever stands in that session's search path.
+            called = f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS"
             made.append(f"{called} $$ BEGIN {body} RETURN NULL; END $$")
             body, row = f"EXECUTE FUNCTION {name}()", f"FOR EACH ROW WHEN ({whether})"
         else:

@@ -17,11 +17,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from chordage.orchestrator.core.errors import Crossed, Unavailable, WrongSchema
-from chordage.orchestrator.store.engine import make_engines
+from chordage.orchestrator.store.engine import make_engines, without_limits
 
 # Read-only (a standby), shutting down, crashed, starting up.
 NOT_SERVING = {"25006", "57P01", "57P02", "57P03"}
@@ -29,6 +29,7 @@ NOT_SERVING = {"25006", "57P01", "57P02", "57P03"}
 # again at once would only wait as long once more.
 IN_CONFLICT = {"40P01", "40001"}
 BUSY = {"55P03"}
+FORBIDDEN = {"42501"}
 # A table or a column that is not there.
 UNKNOWN_TO_THE_DATABASE = {"42P01", "42703"}
 UNKNOWN_TO_SQLITE = re.compile("no such (table|column):|has no column named")
@@ -89,6 +90,12 @@ class Store:
         among a hundred threads that is many times as long. SQLite, where nothing travels, does as in `write`.
         """
         with self.write() as tx:
+            yield tx
+
+    @contextmanager
+    def unlimited(self) -> Iterator[Tx]:
+        """As `write`, for a migration: it may take its time, and waits for another that takes its time."""
+        with self._named(), self.engine.connect() as tx, without_limits(tx):
             yield tx
 
     @contextmanager
@@ -167,12 +174,19 @@ def _told(engine: Engine, error: DBAPIError) -> Unavailable | None:
             f"the database at {where} does not have the tables of this version of chordage ({said}): "
             "run `chordage migrate`, which says what to do"
         )
+    if state in FORBIDDEN:
+        return Unavailable(f"the database at {where} refuses this to its account: {said}")
     if state in BUSY or _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return Unavailable(f"the database at {where} is locked by another transaction ({said})")
     if NO_CONNECTION_LEFT.search(said):
         return Unavailable(
             f"the database at {where} takes no further connection ({said}): raise its max_connections, or lower "
             "CHORDAGE_POOL_SIZE or the number of workers (docs/operations.md, Connections)"
+        )
+    if _code(error) in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
+        return Unavailable(
+            f"the database at {where} cannot be used: {said}. The file and its folder must be there and writable; or "
+            "give another place in CHORDAGE_DATABASE_URL"
         )
     if _code(error) is not None:
         return Unavailable(f"the database at {where} cannot be used: {said}")
@@ -188,8 +202,10 @@ def _state(error: DBAPIError) -> str | None:
 
 
 def _code(error: DBAPIError) -> int | None:
-    """SQLite's, of an OperationalError."""
-    code: int | None = getattr(error.orig, "sqlite_errorcode", None) if isinstance(error, OperationalError) else None
+    """SQLite's, where the file is the reason: locked, read-only, full, no database at all."""
+    if not isinstance(error, OperationalError) and type(error) is not DatabaseError:
+        return None
+    code: int | None = getattr(error.orig, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF  # without what is particular about it
 
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
+from contextlib import closing
 
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import inspect, text
+
+from chordage.orchestrator.store.tx import Store
 
 
 def tables(url):
-    with disposing(url) as engine:
-        return set(inspect(engine).get_table_names())
-
-
-@contextlib.contextmanager
-def disposing(url):
-    engine = create_engine(url)
-    yield engine
-    engine.dispose()
+    with closing(Store(url)) as store, store.read() as tx:
+        return set(inspect(tx).get_table_names())
 
 
 def test_database_is_at_the_newest_schema(database_url):
-    assert {"alembic_version", "turns"} <= tables(database_url)
+    assert {"chordage_version", "turns"} <= tables(database_url)
 
 
 def test_empty_database_has_no_tables(empty_database_url):
@@ -30,8 +25,8 @@ def test_empty_database_has_no_tables(empty_database_url):
 def test_two_databases_of_one_test_share_nothing(backend, migrated_database_url):
     first, second = migrated_database_url(backend), migrated_database_url(backend)
 
-    with disposing(first) as engine, engine.begin() as connection:
-        connection.execute(text("DROP TABLE alembic_version"))
+    with closing(Store(first)) as store, store.write() as tx:
+        tx.execute(text("DROP TABLE chordage_version"))
 
-    assert "alembic_version" not in tables(first)
-    assert "alembic_version" in tables(second)
+    assert "chordage_version" not in tables(first)
+    assert "chordage_version" in tables(second)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from alembic import command
@@ -12,21 +17,42 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    select,
+    text,
+)
 
 from chordage.orchestrator.core.errors import WrongSchema
-from chordage.orchestrator.store import migrating, schema
+from chordage.orchestrator.store import checksum as checksums
+from chordage.orchestrator.store import engine, migrating, schema
+from chordage.orchestrator.store.hot import Hot
 from chordage.orchestrator.store.tx import Store
 
 OF_POSTGRES = """
 SELECT 'column', table_name, column_name, data_type || ' ' || coalesce(character_maximum_length::text, '') || ' '
        || is_nullable || ' ' || coalesce(column_default, '') || is_identity
-  FROM information_schema.columns WHERE table_schema = 'public'
+  FROM information_schema.columns WHERE table_schema = current_schema()
 UNION ALL
 SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid)
-  FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+  FROM pg_constraint WHERE connamespace = current_schema()::regnamespace
 UNION ALL
-SELECT 'index', tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'
+SELECT 'index', tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema()
+UNION ALL
+SELECT 'function', proname, proname, pg_get_functiondef(oid)
+  FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
+UNION ALL
+SELECT 'trigger', tgrelid::regclass::text, tgname, pg_get_triggerdef(t.oid)
+  FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
+ WHERE c.relnamespace = current_schema()::regnamespace AND NOT tgisinternal
 """
 
 
@@ -45,7 +71,7 @@ def catalogue(store):
         else:
             rows = tx.execute(text("SELECT type, tbl_name, name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
             found = {(*row[:3], part) for row in rows for part in _parts(row.sql)}
-    return {row for row in found if row[1] != "alembic_version"}
+    return {row for row in found if row[1] != "chordage_version"}
 
 
 def _parts(sql):
@@ -54,14 +80,17 @@ def _parts(sql):
 
 
 def test_migrations_make_the_schema_of_the_code(store, empty):
-    schema.metadata.create_all(empty.engine)
+    with empty.write() as tx:
+        if empty.is_postgres:
+            tx.execute(text("CREATE SCHEMA chordage"))
+        schema.metadata.create_all(tx)
 
     assert catalogue(store) == catalogue(empty)
 
 
 def test_nothing_is_left_to_generate(store):
     with store.read() as tx:
-        context = MigrationContext.configure(tx, opts={"compare_type": True})
+        context = MigrationContext.configure(tx, opts={"compare_type": True, "version_table": "chordage_version"})
         assert compare_metadata(context, schema.metadata) == []
 
 
@@ -115,7 +144,7 @@ def test_an_empty_database_and_an_unknown_version_are_refused_with_what_to_do(em
 
     migrating.upgrade(empty)
     with empty.write() as tx:
-        tx.execute(text("UPDATE alembic_version SET version_num = 'from_the_future'"))
+        tx.execute(text("UPDATE chordage_version SET version_num = 'from_the_future'"))
 
     with pytest.raises(WrongSchema, match="from_the_future.*update chordage"):
         migrating.check(empty)
@@ -126,7 +155,7 @@ def test_the_schema_of_the_next_release_is_worked_with_and_that_of_the_one_after
     migrating.upgrade(empty)
     version = f"{int(migrating.newest()) + ahead:04}"
     with empty.write() as tx:
-        tx.execute(text(f"UPDATE alembic_version SET version_num = '{version}'"))
+        tx.execute(text(f"UPDATE chordage_version SET version_num = '{version}'"))
 
     with nullcontext() if is_fine else pytest.raises(WrongSchema, match=f"{version}.*update chordage"):
         migrating.check(empty)
@@ -144,3 +173,136 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(empty, monkeypatch
         migrating.upgrade(empty)
 
     assert catalogue(empty) == set()
+
+
+def test_a_schema_newer_than_the_code_is_left_alone_by_migrate_too(empty):
+    migrating.upgrade(empty)
+    with empty.write() as tx:
+        tx.execute(text("UPDATE chordage_version SET version_num = '9999'"))
+
+    with pytest.raises(WrongSchema, match="9999, which this code .* does not know: update chordage"):
+        migrating.upgrade(empty)
+
+
+def test_old_code_that_migrates_what_the_next_release_has_migrated_finds_nothing_to_do(empty):
+    migrating.upgrade(empty)
+    version = f"{int(migrating.newest()) + 1:04}"
+    with empty.write() as tx:
+        tx.execute(text(f"UPDATE chordage_version SET version_num = '{version}', checksum = 'theirs'"))
+
+    assert migrating.upgrade(empty) == (version, version)
+
+
+@pytest.mark.parametrize("noted", ["'another'", "NULL"])
+def test_a_database_whose_tables_were_made_by_an_earlier_edit_of_the_version_is_refused_and_kept(empty, noted):
+    migrating.upgrade(empty)
+    with empty.write() as tx:
+        tx.execute(text(f"UPDATE chordage_version SET checksum = {noted}"))
+    before = catalogue(empty)
+
+    for work in (migrating.check, migrating.upgrade):
+        with pytest.raises(WrongSchema, match="made by an earlier pre-release .* Nothing was changed; give an empty"):
+            work(empty)
+
+    assert catalogue(empty) == before
+
+
+@pytest.mark.parametrize("schema_of_old", ["public", "chordage"])
+def test_the_tables_of_a_pre_release_are_told_of_and_left_alone(empty, schema_of_old):
+    with empty.write() as tx:
+        prefix = ""
+        if empty.is_postgres:
+            tx.execute(text(f"CREATE SCHEMA IF NOT EXISTS {schema_of_old}"))
+            prefix = f"{schema_of_old}."
+        for table in migrating.OF_A_PRE_RELEASE:
+            tx.execute(text(f"CREATE TABLE {prefix}{table} (version_num text)"))
+        tx.execute(text(f"INSERT INTO {prefix}alembic_version VALUES ('0001')"))
+
+    for work in (migrating.check, migrating.upgrade):
+        with pytest.raises(WrongSchema, match="made by an earlier pre-release .* Nothing was changed; give an empty"):
+            work(empty)
+
+    with empty.read() as tx:
+        assert tx.execute(text(f"SELECT version_num FROM {prefix}alembic_version")).scalar() == "0001"
+
+
+@pytest.mark.parametrize("spoilt", ["ALTER TABLE groups RENAME served TO was_served", "ALTER TABLE groups RENAME TO g"])
+def test_whoever_meets_a_table_or_a_column_that_is_not_there_is_told_to_migrate(empty, spoilt):
+    migrating.upgrade(empty)
+    with empty.write() as tx:
+        tx.execute(text(spoilt))
+    hot = Hot(select(schema.groups))
+
+    for ask in (lambda tx: hot.rows(tx, {}), lambda tx: tx.execute(select(schema.groups))):
+        told = "does not have the tables of this version .* run `chordage migrate`"
+        with pytest.raises(WrongSchema, match=told), empty.read() as tx:
+            ask(tx)
+        with pytest.raises(WrongSchema, match="does not have the tables"), empty.write() as tx:
+            ask(tx)
+
+
+def test_a_migration_may_take_longer_than_any_other_transaction_and_the_next_waits_for_it(
+    empty_database_url, monkeypatch
+):
+    run_alembic, began = migrating._run_alembic, threading.Event()
+
+    def slowly(tx):
+        began.set()
+        if tx.dialect.name == "postgresql":
+            tx.execute(text("SELECT pg_sleep(1)"))
+        time.sleep(1)
+        run_alembic(tx)
+
+    monkeypatch.setattr(engine, "BUSY_MS", 50)
+    monkeypatch.setattr(migrating, "_run_alembic", slowly)
+    first, second = (Store(empty_database_url, hold=0.5) for _ in range(2))
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(migrating.upgrade, first)
+        began.wait(10)
+        assert migrating.upgrade(second) == (migrating.newest(), migrating.newest())
+        assert slow.result(10) == (None, migrating.newest())
+
+    with first.write() as tx:
+        limit = "SHOW statement_timeout" if first.is_postgres else "PRAGMA busy_timeout"
+        assert tx.execute(text(limit)).scalar() == ("500ms" if first.is_postgres else 50)
+    for store in (first, second):
+        migrating.check(store)
+        store.close()
+
+
+def test_the_checksum_is_the_same_in_every_process_and_sees_every_module_of_the_schema(backend):
+    dialect = "postgresql" if backend == "postgres" else backend
+    asked = f"from chordage.orchestrator.store.checksum import checksum; print(checksum({dialect!r}))"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == checksums.checksum(dialect)
+    modules = {file.stem for file in Path(schema.__file__).parent.glob("schema*.py")}
+    assert modules == {part.__name__.rpartition(".")[2] for part in checksums.PARTS}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.append_column(Column("more", Integer)),
+        lambda t: t.append_constraint(CheckConstraint("n > 1")),
+        lambda t: t.append_constraint(UniqueConstraint("n")),
+        lambda t: t.append_constraint(ForeignKeyConstraint(["n"], ["u.n"])),
+        lambda t: Index("i", t.c.n),
+        lambda t: Index("i", t.c.n, unique=True),
+        lambda t: Index("i", t.c.n, sqlite_where=text("n = 1")),
+        lambda t: setattr(t.c.n, "type", String(7)),
+        lambda t: setattr(t.c.n, "nullable", False),
+    ],
+)
+def test_the_checksum_changes_with_all_that_a_database_would_see(change):
+    def sum_with(*changes, triggers=()):
+        table = Table("t", MetaData(), Column("n", Integer))
+        Table("u", table.metadata, Column("n", Integer))
+        for one in changes:
+            one(table)
+        return checksums.checksum_of(table.metadata, list(triggers), checksums.DIALECTS["sqlite"])
+
+    plain = sum_with()
+    assert sum_with() == plain
+    assert sum_with(change) != plain
+    assert sum_with(triggers=["CREATE TRIGGER x"]) != plain

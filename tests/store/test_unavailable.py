@@ -127,8 +127,8 @@ def test_the_first_statement_of_every_thread_after_a_restart_is_served(start_pos
     server = start_postgres(fsync=True)
     store = Store(server.create_database(), pool_size=3)
     with store.write() as tx:
-        tx.execute(text("CREATE TABLE restarts (n integer)"))
-    one = Hot(text("INSERT INTO restarts VALUES (1)"))
+        tx.execute(text("CREATE TABLE public.restarts (n integer)"))
+    one = Hot(text("INSERT INTO public.restarts VALUES (1)"))
     with store.read() as first, store.read() as second, store.write() as third:
         for tx in (first, second, third):
             tx.execute(text("SELECT 1"))
@@ -139,7 +139,7 @@ def test_the_first_statement_of_every_thread_after_a_restart_is_served(start_pos
         for tx in (first, second, third):
             one.send(tx, {})
     with store.read() as tx:
-        assert tx.execute(text("SELECT count(*) FROM restarts")).scalar() == 3
+        assert tx.execute(text("SELECT count(*) FROM public.restarts")).scalar() == 3
     store.close()
 
 

@@ -6,6 +6,7 @@ import psycopg
 from sqlalchemy import make_url
 
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.store.engine import SCHEMA
 from chordage.orchestrator.store.schema import groups, metadata
 
 MANY = 2_000  # dead rows slow the tests down that come after
@@ -13,9 +14,9 @@ ALONE = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
 )
-INDEXES = "SELECT count(*) FROM pg_indexes WHERE schemaname = 'public'"
-TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
-COUNTERS = "SELECT sequencename FROM pg_sequences WHERE schemaname = 'public' AND last_value IS NOT NULL"
+INDEXES = "SELECT count(*) FROM pg_indexes WHERE schemaname = current_schema()"
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+COUNTERS = "SELECT sequencename FROM pg_sequences WHERE schemaname = current_schema() AND last_value IS NOT NULL"
 Shape = tuple[frozenset[str], int]
 
 
@@ -37,7 +38,8 @@ def emptied(url: str, shape: Shape) -> bool:
 
 def _connected(url: str) -> psycopg.Connection:
     address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    return psycopg.connect(address, autocommit=True, connect_timeout=10)
+    options = f"-c search_path={SCHEMA}"
+    return psycopg.connect(address, autocommit=True, connect_timeout=10, options=options)
 
 
 def _shape(connection: psycopg.Connection) -> Shape:

@@ -2,12 +2,14 @@
 
 from alembic import context
 
+from chordage.orchestrator.store.migrating import VERSION_TABLE
 from chordage.orchestrator.store.schema import metadata
 
 connection = context.config.attributes["connection"]
 context.configure(
     connection=connection,
     target_metadata=metadata,
+    version_table=VERSION_TABLE,
     render_as_batch=True,
     compare_type=True,
     transaction_per_migration=False,

@@ -169,13 +169,42 @@ def test_an_unreachable_database_is_one_line(chordage, arguments):
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("url", ["oracle://x/y", "nonsense"])
-def test_a_database_that_is_none_is_one_line(chordage, url):
-    done = chordage("turns", database_url=url)
+OF_NO_USE = {
+    "oracle://x/y": "'oracle' is not supported: give CHORDAGE_DATABASE_URL as sqlite:///PATH or postgresql://",
+    "mysql://me:secret@h/x": "'mysql' is not supported",
+    "postgresql+psycopg2://me:secret@h/x": "'postgresql+psycopg2' is not supported",
+    "sqlite+aiosqlite:///x": "'sqlite+aiosqlite' is not supported",
+    "nonsense": "URL 'nonsense' cannot be read: give CHORDAGE_DATABASE_URL as sqlite:///PATH or postgresql://",
+    "postgresql://me:secret@h:port/x": "URL 'postgresql://me:***@h:port/x' cannot be read",
+}
+
+
+@pytest.mark.parametrize("arguments", [("turns",), ("migrate",), ("invoke", "x")])
+@pytest.mark.parametrize("url", OF_NO_USE)
+def test_a_database_that_is_none_is_one_line(chordage, url, arguments):
+    done = chordage(*arguments, database_url=url)
 
     assert done.exit_code == 1
-    assert done.stderr.startswith("chordage: database ")
+    assert done.stderr.startswith(f"chordage: database {OF_NO_USE[url]}")
     assert len(done.stderr.splitlines()) == 1
+    assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize("content", ["nothing that SQLite has written", None])
+def test_a_file_that_cannot_be_used_is_one_line(chordage, room, content):
+    """A folder in the place of the file, where there is no content."""
+    file = room / "execution.db"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_text(content * 100)
+
+    for arguments in (("migrate",), ("turns",), ("invoke", "x")):
+        done = chordage(*arguments)
+
+        assert done.exit_code == 1
+        assert done.stderr.startswith(f"chordage: the database at sqlite:///{file} cannot be used: ")
+        assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("arguments", [("submit", "x"), ("cancel", "x")])
@@ -202,11 +231,11 @@ def test_without_any_redis_submit_says_how_to_get_one(chordage):
 
 def set_version(room, version):
     with sqlite3.connect(room / "execution.db") as connection:
-        connection.execute("UPDATE alembic_version SET version_num = ?", (version,))
+        connection.execute("UPDATE chordage_version SET version_num = ?", (version,))
     connection.close()
 
 
-@pytest.mark.parametrize("arguments", [*READERS, ("invoke", "x")])
+@pytest.mark.parametrize("arguments", [*READERS, ("invoke", "x"), ("migrate",), ("migrate", "--check")])
 def test_a_database_of_another_version_is_told_apart(chordage, room, arguments):
     chordage("migrate")
     set_version(room, "9999")
@@ -216,6 +245,22 @@ def test_a_database_of_another_version_is_told_apart(chordage, room, arguments):
     assert done.exit_code == 1
     assert "the database is at schema 9999" in done.stderr
     assert "update chordage" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [*READERS, ("invoke", "x"), ("migrate",), ("migrate", "--check")])
+def test_a_database_made_by_an_earlier_pre_release_is_told_of_in_one_line(chordage, room, arguments):
+    chordage("migrate")
+    with sqlite3.connect(room / "execution.db") as connection:
+        connection.execute("UPDATE chordage_version SET checksum = 'of before'")
+    connection.close()
+
+    done = chordage(*arguments, redis_url=DEAD)
+
+    assert done.exit_code == 1
+    assert "made by an earlier pre-release of chordage: it is at schema 0001" in done.stderr
+    assert "Nothing was changed; give an empty database in CHORDAGE_DATABASE_URL" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("arguments", READERS)

@@ -618,7 +618,8 @@ NOTES = {
     ),
     "postgresql": (
         (
-            "CREATE FUNCTION note_arrival() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO journal "
+            "CREATE FUNCTION note_arrival() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ "
+            "BEGIN INSERT INTO journal "
             "(thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnQueued', "
             "jsonb_build_object('turn', NEW.id, 'agent', NEW.agent, 'group', NEW.grp, 'origin', NEW.origin, "
             "'tenant', NEW.tenant), NEW.queued_at WHERE 1 = 1; INSERT INTO journal (thread_id, run_id, step, "
@@ -631,7 +632,8 @@ NOTES = {
             "EXECUTE FUNCTION note_arrival()"
         ),
         (
-            "CREATE FUNCTION note_drop() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO journal "
+            "CREATE FUNCTION note_drop() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ "
+            "BEGIN INSERT INTO journal "
             "(thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', "
             "jsonb_build_object('turn', NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, "
             "'into', NEW.into_turn), NEW.done_at WHERE 1 = 1; RETURN NULL; END $$"
@@ -641,7 +643,8 @@ NOTES = {
             "'done' AND NEW.status = 'done' AND NEW.run_id IS NULL) EXECUTE FUNCTION note_drop()"
         ),
         (
-            "CREATE FUNCTION note_suspension() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO "
+            "CREATE FUNCTION note_suspension() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ "
+            "BEGIN INSERT INTO "
             "journal (thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, "
             "'CallSuspended', jsonb_build_object('suspension', NEW.id, 'run', NEW.run_id, 'call', "
             "NEW.call_id, 'tool', NEW.tool, 'why', NEW.why), NEW.created_at WHERE 1 = 1; RETURN NULL; END $$"
@@ -651,7 +654,8 @@ NOTES = {
             "'child') EXECUTE FUNCTION note_suspension()"
         ),
         (
-            "CREATE FUNCTION note_decision() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO "
+            "CREATE FUNCTION note_decision() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ "
+            "BEGIN INSERT INTO "
             "journal (thread_id, run_id, step, kind, body, at) SELECT (SELECT thread_id FROM suspensions "
             "WHERE suspensions.id = NEW.suspension_id), NEW.id, 0, 'CallDecided', "
             "jsonb_build_object('decision', NEW.id, 'run', NEW.run_id, 'call', NEW.call_id, 'suspension', "
