@@ -33,7 +33,7 @@ def end(tx, store, run_id="r1", turn_id="a"):
     """As the decider ends a run: the run first, then its turn."""
     at = Position(run=load_run(store, run_id), step=1, token=None)
     assert claims.finish(tx, at, NATURAL_END, usage=Usage(), now=NOW)
-    claims.end_turn(tx, turn_id, "t1", Group.CHAT, Disposition.ANSWERED, budget=8, now=NOW)
+    claims.end_turn(tx, turn_id, "t1", Group.CHAT, Disposition.ANSWERED, now=NOW)
 
 
 def drop(tx, turn_id):
@@ -149,7 +149,7 @@ def _doings(store, thread):
 
     def ending(tx):
         claims.finish(tx, Position(run=run, step=1, token=None), NATURAL_END, usage=Usage(), now=NOW)
-        claims.end_turn(tx, f"a-{thread}", thread, Group.CHAT, Disposition.ANSWERED, budget=8, now=NOW)
+        claims.end_turn(tx, f"a-{thread}", thread, Group.CHAT, Disposition.ANSWERED, now=NOW)
 
     def dropping(tx):
         claims.end_queued(tx, f"b-{thread}", Disposition.CANCELLED, NOW)
