@@ -75,6 +75,7 @@ def wired(settings: Settings) -> FastAPI:
         wait=wait,
         inbox=partial(views.inbox, rt.store, space=SPACE),
         decide=take_decisions,
+        result=lambda call_id, offset, limit: views.result(rt.store, call_id, offset=offset, limit=limit),
         checks={"database": lambda: migrating.check(rt.store), "redis": lambda: check_redis(settings)},
         bounds=rt.bounds,
         version=version("chordage"),

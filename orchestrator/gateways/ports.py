@@ -61,6 +61,20 @@ class TaskDesk(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ResultPart:
+    """Of a stored result; `total`: characters of the whole."""
+
+    text: str
+    total: int
+
+
+class Results(Protocol):
+    """The results of the earlier calls of a thread. Raises UserError with what to do."""
+
+    def part(self, call_id: str, offset: int, length: int) -> ResultPart: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CallOrder:
     """What a tool is told of the call it carries out."""
 
@@ -73,6 +87,7 @@ class CallOrder:
     attempt: int = 1
     decision: Any = None  # what was answered, when the call asked for it
     task: TaskDesk | None = None  # of a turn that works on a task of the room
+    results: Results | None = None  # of earlier calls of its thread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +107,10 @@ class ToolOutcome:
 
 class Tools(Protocol):
     def specs(self, agent: AgentSpec) -> dict[str, ToolSpec]: ...
+    def reader(self) -> ToolSpec:
+        """Of the tool that reads stored results; `run` knows it for every agent."""
+        ...
+
     def invalid(self, agent: AgentSpec, tool: str, arguments: dict[str, Any]) -> str | None:
         """Why these arguments do not fit the tool, in words for the model; None when they do."""
         ...

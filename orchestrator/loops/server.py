@@ -29,6 +29,7 @@ from chordage.orchestrator.loops.health import Check, Health
 from chordage.orchestrator.loops.hooks import HookDoor, Hooks
 from chordage.orchestrator.loops.pages import JsonRoute, PageGuard
 from chordage.orchestrator.loops.problems import documented
+from chordage.orchestrator.loops.results import ReadResult, add_results
 from chordage.orchestrator.views import TurnView
 
 SOURCE = "http"
@@ -107,6 +108,7 @@ def make_server(
     wait: Wait,
     inbox: ReadInbox,
     decide: Decide,
+    result: ReadResult,
     checks: Mapping[str, Check],
     bounds: Bounds,
     version: str,
@@ -136,6 +138,7 @@ def make_server(
     problems.install(app)
     _add_turns(app, accept, turn, patience)
     add_decisions(app, inbox, decide)
+    add_results(app, result)
     _add_health(app, health, faults)
     return app
 

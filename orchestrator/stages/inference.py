@@ -169,7 +169,7 @@ def _prepare(rt: Runtime, at: Position) -> Work | Summing:
     if planned is not None and terms is not None:
         planned = planned.offering(name for name in planned.offered if terms.offers(name))
     move = decider.next_move(run, agent, None, run.started_at, plans=planned)
-    specs = {} if move == Infer(offer_tools=False) else offering.specs(rt, agent)
+    specs = {} if move == Infer(offer_tools=False) else offering.specs(rt, agent, known)
     specs = specs if terms is None else {name: spec for name, spec in specs.items() if terms.offers(name)}
     heard = phasing.hearing(rt, run, agent, at.step, said=said)
     if heard.crew.plugins:

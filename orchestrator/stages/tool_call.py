@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator import asking, overtime, phasing, task_desk
+from chordage.orchestrator import asking, overtime, phasing, result_desk, task_desk
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import Aborted, BrokenAgent, OutOfTime, Unavailable, UserError
@@ -303,7 +303,7 @@ def _order(rt: Runtime, work: Work) -> CallOrder:
     return CallOrder(
         call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, tool=call.tool, arguments=call.arguments,
         idempotency_key=call.idempotency_key, attempt=1 + call.resends, decision=work.decision,
-        task=task_desk.of_thread(rt, call.thread_id),
+        task=task_desk.of_thread(rt, call.thread_id), results=result_desk.Desk(rt=rt, thread_id=call.thread_id),
     )  # fmt: skip
 
 

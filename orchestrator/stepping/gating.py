@@ -75,7 +75,7 @@ def at_step(rt: Runtime, seen: Seen, step: int, agent: AgentSpec, found: Known) 
     assert seen.run is not None
     withheld = frozenset(seen.row.withheld)
     terms = holding.Terms(row=seen.row, sent="")
-    offered = {name: spec for name, spec in offering.specs(rt, agent).items() if terms.offers(name)}
+    offered = {name: spec for name, spec in offering.specs(rt, agent, found.answers).items() if terms.offers(name)}
     offered = {name: spec for name, spec in offered.items() if name not in withheld}
     said = build(found.entries, found.answers)
     heard = phasing.hearing(rt, seen.run, agent, step, said=said)

@@ -86,9 +86,29 @@ def of_step(tx: Tx, run_id: str, step: int) -> list[Call]:
     return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
 
 
-def full_result(tx: Tx, call_id: str) -> str | None:
-    row = tx.execute(select(calls.c.full_result, calls.c.content).where(calls.c.id == call_id)).first()
-    return (row.full_result or row.content) if row else None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Of the whole result of a call."""
+
+    thread_id: str
+    text: str
+    total: int
+
+
+def result_part(tx: Tx, call_id: str, offset: int, length: int) -> Part | None:
+    """None: there is no such call, or no result of it."""
+    whole = func.coalesce(calls.c.full_result, calls.c.content)
+    found = select(
+        calls.c.thread_id, func.substr(whole, offset + 1, length).label("text"), func.length(whole).label("total")
+    ).where(calls.c.id == call_id, whole.is_not(None))
+    row = tx.execute(found).first()
+    return None if row is None else Part(thread_id=row.thread_id, text=row.text, total=row.total)
+
+
+def with_full_results(tx: Tx, run_id: str) -> list[str]:
+    """The calls of a run whose content is only the beginning of their result."""
+    found = select(calls.c.id).where(calls.c.run_id == run_id, calls.c.full_result.is_not(None))
+    return list(tx.execute(found.order_by(calls.c.step, calls.c.place, calls.c.generation)).scalars())
 
 
 _OF_NEW_CALL = (

@@ -10,6 +10,8 @@ from chordage.orchestrator.views.history import Remark, history
 from chordage.orchestrator.views.inbox import OpenQuestion, inbox, schema_asked
 from chordage.orchestrator.views.marks import Mark, MarkKind
 from chordage.orchestrator.views.questions import AnswerView, QuestionView
+from chordage.orchestrator.views.results import LONGEST as LONGEST_PART
+from chordage.orchestrator.views.results import ResultView, is_call, result, whole_result, with_full_results
 from chordage.orchestrator.views.runs import RunView, run
 from chordage.orchestrator.views.stepped import HeldCall, HeldReply, SteppedView, as_json, driven, spoken, stepped
 from chordage.orchestrator.views.steps import (
@@ -33,6 +35,7 @@ from chordage.orchestrator.views.trace import TraceView, trace
 from chordage.orchestrator.views.turns import TurnLine, TurnView, is_done, turn, turns
 
 __all__ = [
+    "LONGEST_PART",
     "AnswerView",
     "AttemptView",
     "BusView",
@@ -55,6 +58,7 @@ __all__ = [
     "RefusedMessage",
     "Remark",
     "ReplayStep",
+    "ResultView",
     "RunView",
     "SaidStep",
     "SteeredStep",
@@ -80,8 +84,10 @@ __all__ = [
     "groups",
     "history",
     "inbox",
+    "is_call",
     "is_done",
     "queued_children",
+    "result",
     "run",
     "schema_asked",
     "spoken",
@@ -93,4 +99,6 @@ __all__ = [
     "turn",
     "turns",
     "whole",
+    "whole_result",
+    "with_full_results",
 ]

@@ -122,6 +122,9 @@ class FakeTools:
             for name, effect in EFFECTS.items()
         }
 
+    def reader(self) -> ToolSpec:
+        return ToolSpec(name="read_result", description="", schema={"type": "object"}, effect=Effect.PURE)
+
     def invalid(self, agent: AgentSpec, tool: str, arguments: dict[str, Any]) -> str | None:
         return "n: must be a number" if not isinstance(arguments.get("n", 0), int) else None
 

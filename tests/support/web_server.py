@@ -53,7 +53,7 @@ def server_with(**doors: object) -> FastAPI:
     def unexpected(*args: object) -> object:
         raise AssertionError(args)
 
-    names = ("accept", "turn", "wait", "inbox", "decide")
+    names = ("accept", "turn", "wait", "inbox", "decide", "result")
     given = {**dict.fromkeys(names, unexpected), "checks": {"database": lambda: None}}
     return make_server(**{**given, "bounds": Bounds(), "version": "0", "hosts": Hosts(), **doors})
 

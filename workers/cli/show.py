@@ -13,29 +13,38 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("some_id", metavar="TURN|RUN|THREAD")
+@click.argument("some_id", metavar="TURN|RUN|THREAD|CALL")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Remarks of a thread.")
+@click.option("--full", is_flag=True, help="Of a turn or run: also the whole results of which the model saw a part.")
 @json_option
-def show(some_id: str, limit: int, as_json: bool) -> None:
+def show(some_id: str, limit: int, full: bool, as_json: bool) -> None:
     """Show what was said, and each step: model calls with their cost, tool calls with status, worker and duration.
 
-    The first letters of an id are enough where no other begins so.
+    The first letters of an id are enough where no other begins so. Of a tool CALL, its whole result; its id is to be
+    given in full, as `--json` and the note below a shortened result have it.
     """
-    from chordage.workers.cli import showing
+    from chordage.workers.cli import showing, showing_results
     from chordage.workers.cli.opened import opened, settings_of_command
 
     with opened(settings_of_command()) as store:
         found = _found(store, some_id, limit)
+        results = showing_results.of_run(store, found["run"].run_id) if full and found.get("run") else []
     if as_json:
-        print_json(found)
+        print_json({**found, "results": results} if full else found)
+    elif "result" in found:
+        click.echo("\n".join(showing_results.lines_of([found["result"]])).lstrip("\n"))
     else:
-        click.echo("\n".join(showing.lines_of(found)))
+        click.echo("\n".join([*showing.lines_of(found), *showing_results.lines_of(results)]))
 
 
 def _found(store: Store, some_id: str, limit: int) -> dict[str, Any]:
     from chordage.orchestrator import views
     from chordage.orchestrator.views import Subject
 
+    if (call_id := _call(store, some_id)) is not None:
+        from chordage.workers.cli import showing_results
+
+        return {"kind": "call", "result": showing_results.of_call(store, call_id)}
     subject, found = views.subject_of(store, some_id)
     match subject:
         case Subject.TURN:
@@ -49,6 +58,14 @@ def _found(store: Store, some_id: str, limit: int) -> dict[str, Any]:
         case Subject.THREAD:
             said = views.history(store, found, limit=limit)
             return {"kind": subject, "thread": views.thread(store, found), "history": said}
+
+
+def _call(store: Store, some_id: str) -> str | None:
+    """Its id, if it is a tool call that is meant."""
+    from chordage.orchestrator import views
+
+    call_id = some_id.removeprefix("call:")
+    return call_id if call_id != some_id or views.is_call(store, call_id) else None
 
 
 def _beside(store: Store, turn_id: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.gateways.tools import arithmetic
 from chordage.orchestrator.gateways.tools.context import Context
 from chordage.orchestrator.gateways.tools.declare import tool
+from chordage.orchestrator.gateways.tools.stored_results import read_result
 from chordage.orchestrator.gateways.tools.task_tools import task_comment, task_read, task_write
 from chordage.orchestrator.gateways.tools.web import WebGetter, WebPage
 
@@ -20,6 +21,7 @@ __all__ = [
     "calculate",
     "clock_now",
     "http_get",
+    "read_result",
     "sleep",
     "task_comment",
     "task_read",

@@ -14,7 +14,7 @@ from chordage.orchestrator.core.suspending import OnExpiry, ResumeMode
 from chordage.orchestrator.gateways.tools.suspend import Suspend
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.gateways.ports import TaskDesk  # `import chordage` must stay quick
+    from chordage.orchestrator.gateways.ports import Results, TaskDesk  # `import chordage` must stay quick
 
 TEXT_LIMIT = 500  # characters of one progress note: it is shown in a line
 
@@ -33,6 +33,7 @@ class Context:
         "call_id",
         "decision",
         "idempotency_key",
+        "results",
         "run_id",
         "task",
         "thread_id",
@@ -48,6 +49,7 @@ class Context:
         attempt: int = 1,
         decision: Any = None,
         task: TaskDesk | None = None,
+        results: Results | None = None,
         on_progress: Callable[[str], None] = _into_the_void,
     ) -> None:
         self.run_id = run_id
@@ -57,6 +59,7 @@ class Context:
         self.attempt = attempt  # 1 for the first, one more for every further try
         self.decision = decision  # what was answered, when the call asked for it and runs again
         self.task = task  # the file of the task that the turn belongs to
+        self.results = results  # of earlier calls of the thread, to be read in parts
         self._say = on_progress
         self._cancelled = False
 

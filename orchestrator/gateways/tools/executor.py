@@ -99,6 +99,7 @@ def _context(order: CallOrder, tries: int, letters: Letters) -> Context:
         attempt=order.attempt + tries - 1,
         decision=order.decision,
         task=order.task,
+        results=order.results,
         on_progress=letters.put,
     )
 

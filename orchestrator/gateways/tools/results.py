@@ -7,6 +7,10 @@ from typing import Any
 
 from chordage.orchestrator.gateways.ports import ToolOutcome
 
+NOTE = "[These are the first"
+READER = "read_result"  # the tool that reads the rest
+KEPT = "The whole result is kept as call:"
+
 
 class NotJson(Exception):
     """The tool returned something that cannot be shown to a model."""
@@ -42,5 +46,9 @@ def storable(text: str) -> str:
 def outcome(text: str, *, limit: int, call_id: str, tries: int) -> ToolOutcome:
     if len(text) <= limit:
         return ToolOutcome(content=text, tries=tries)
-    note = f"[These are the first {limit} of {len(text)} characters. The whole result is kept as call:{call_id}]"
+    note = f"{NOTE} {limit} of {len(text)} characters. {KEPT}{call_id}; {READER} reads it in parts]"
     return ToolOutcome(content=f"{text[:limit]}\n{note}", full=text, tries=tries)
+
+
+def is_preview(content: str | None) -> bool:
+    return content is not None and content.endswith("]") and KEPT in content[-300:]

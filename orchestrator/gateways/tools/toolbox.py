@@ -11,7 +11,7 @@ from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.ports import Abort, CallOrder, ToolOutcome
 from chordage.orchestrator.gateways.tools import failures, results
 from chordage.orchestrator.gateways.tools.around import Around, nothing_around
-from chordage.orchestrator.gateways.tools.declare import Tool
+from chordage.orchestrator.gateways.tools.declare import Tool, declared_on
 from chordage.orchestrator.gateways.tools.executor import Executor
 
 _log = logging.getLogger(__name__)
@@ -26,6 +26,10 @@ class ToolBox:
 
     def specs(self, agent: AgentSpec) -> dict[str, ToolSpec]:
         return {name: tool.spec for name, tool in self._tools_of(agent).items()}
+
+    def reader(self) -> ToolSpec:
+        """Of the tool that reads stored results, which is offered to an agent that has none of that name."""
+        return _reader().spec
 
     def invalid(self, agent: AgentSpec, tool: str, arguments: dict[str, Any]) -> str | None:
         """Raises RoomError when the agent's tools cannot be loaded."""
@@ -73,6 +77,8 @@ class ToolBox:
         )
 
         tools = self._tools_of(agent)
+        if name == results.READER and name not in tools:  # it is offered wherever it is needed
+            tools = {**tools, name: _reader()}
         tool = tools.get(name)
         if tool is None:
             return ToolOutcome(content=failures.unknown(name, list(tools)), code="unknown_tool")
@@ -80,6 +86,14 @@ class ToolBox:
             return tool, tool.arguments.fit(given)
         except Unfit as unfit:
             return ToolOutcome(content=failures.unfit(name, str(unfit)), code="invalid_arguments")
+
+
+def _reader() -> Tool:
+    from chordage.orchestrator.gateways.tools import stored_results  # its schema is pydantic's
+
+    found = declared_on(stored_results.read_result)
+    assert found is not None
+    return found
 
 
 def _unknown(order: CallOrder, why: str) -> ToolOutcome:

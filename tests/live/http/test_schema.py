@@ -50,6 +50,7 @@ def test_the_api_keeps_what_its_schema_promises(settings, database_url, tmp_path
         wait=wait,
         inbox=partial(views.inbox, rt.store),
         decide=partial(decide, rt, Nobody(), source="test", space=None),
+        result=lambda call_id, offset, limit: views.result(rt.store, call_id, offset=offset, limit=limit),
         bounds=rt.bounds,
     )
     with served(app) as client:

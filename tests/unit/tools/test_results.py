@@ -107,7 +107,8 @@ def test_a_result_over_the_limit_is_previewed_and_kept(bench):
     assert outcome.full == "123456789"
     assert outcome.content.splitlines() == [
         "12345",
-        "[These are the first 5 of 9 characters. The whole result is kept as call:call-1]",
+        "[These are the first 5 of 9 characters. "
+        "The whole result is kept as call:call-1; read_result reads it in parts]",
     ]
 
 
