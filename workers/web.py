@@ -22,7 +22,7 @@ from chordage.orchestrator.loops.server import SOURCE, SPACE, make_server
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages import Admitted
 from chordage.orchestrator.store import migrating
-from chordage.orchestrator.views import TurnView
+from chordage.orchestrator.views import ResultView, TurnView
 from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept, accept_together, decide
 from chordage.workers import team_app
@@ -67,6 +67,9 @@ def wired(settings: Settings) -> FastAPI:
     def take_decisions(requests: Sequence[DecisionRequest]) -> list[Decided]:
         return decide(rt, courier, requests, source=SOURCE, space=SPACE)
 
+    def read_result(call_id: str, offset: int, limit: int) -> ResultView:
+        return views.result(rt.store, call_id, offset=offset, limit=limit, space=SPACE)
+
     return make_server(
         faults=partial(_faults, rt),
         hooks=hooks_of(settings, accept_together(rt, courier)) if "hook" in settings.loops else None,
@@ -75,7 +78,7 @@ def wired(settings: Settings) -> FastAPI:
         wait=wait,
         inbox=partial(views.inbox, rt.store, space=SPACE),
         decide=take_decisions,
-        result=lambda call_id, offset, limit: views.result(rt.store, call_id, offset=offset, limit=limit),
+        result=read_result,
         checks={"database": lambda: migrating.check(rt.store), "redis": lambda: check_redis(settings)},
         bounds=rt.bounds,
         version=version("chordage"),

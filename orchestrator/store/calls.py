@@ -86,6 +86,9 @@ def of_step(tx: Tx, run_id: str, step: int) -> list[Call]:
     return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
 
 
+_LAST = 2**31 - 2  # PostgreSQL counts characters in 32 bits
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
     """Of the whole result of a call."""
@@ -99,7 +102,9 @@ def result_part(tx: Tx, call_id: str, offset: int, length: int) -> Part | None:
     """None: there is no such call, or no result of it."""
     whole = func.coalesce(calls.c.full_result, calls.c.content)
     found = select(
-        calls.c.thread_id, func.substr(whole, offset + 1, length).label("text"), func.length(whole).label("total")
+        calls.c.thread_id,
+        func.substr(whole, min(offset, _LAST) + 1, length).label("text"),
+        func.length(whole).label("total"),
     ).where(calls.c.id == call_id, whole.is_not(None))
     row = tx.execute(found).first()
     return None if row is None else Part(thread_id=row.thread_id, text=row.text, total=row.total)

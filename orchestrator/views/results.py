@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from chordage.orchestrator.core import kinship, spaces
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.status import CallStatus
-from chordage.orchestrator.store import calls
+from chordage.orchestrator.store import calls, runs
 from chordage.orchestrator.store.tx import Store
 
 LONGEST = 262_144  # characters of one part
@@ -27,9 +28,15 @@ class ResultView:
     next_offset: int | None  # where the next part begins; none: this is the last
 
 
-def result(store: Store, call_id: str, *, offset: int = 0, limit: int = LONGEST) -> ResultView:
+def result(
+    store: Store, call_id: str, *, offset: int = 0, limit: int = LONGEST, space: str | None = None
+) -> ResultView:
+    """`space`: of a caller, outside of which there is no call for it."""
     with store.read() as tx:
         call = calls.load(tx, call_id)
+        run = runs.load(tx, call.run_id) if call is not None else None
+        if run is None or not spaces.holds(space, kinship.home_of(run.thread_id, run.kin)):
+            call = None
         part = calls.result_part(tx, call_id, offset, limit)
     if call is None or part is None:
         why = "has no result yet" if call is not None else "is not there"

@@ -108,6 +108,15 @@ def test_a_result_that_is_not_there_is_told_so(reading):
         views.result(reading.store, "gone")
 
 
+def test_a_caller_reads_only_results_of_its_own_threads(world):
+    world.submit(thread="tg:2")
+    world.run_dry()
+    call = world.rows("calls")[0]["id"]
+    assert views.result(world.store, call).text == "pure0"
+    with pytest.raises(NotFound, match="is not there"):
+        views.result(world.store, call, space="api")
+
+
 def test_a_call_that_has_not_ended_has_no_result_yet(world):
     def look(order):
         with pytest.raises(NotFound, match="has no result yet"):

@@ -103,13 +103,10 @@ def test_a_result_over_the_limit_is_previewed_and_kept(bench):
         return "123456789"
 
     outcome = bench.call(say)
+    note = "The whole result is kept as call:call-1; read_result reads it in parts]"
     assert outcome.ok
     assert outcome.full == "123456789"
-    assert outcome.content.splitlines() == [
-        "12345",
-        "[These are the first 5 of 9 characters. "
-        "The whole result is kept as call:call-1; read_result reads it in parts]",
-    ]
+    assert outcome.content.splitlines() == ["12345", f"[These are the first 5 of 9 characters. {note}"]
 
 
 def test_a_result_that_is_slow_to_write_down_runs_into_the_timeout(bench):
