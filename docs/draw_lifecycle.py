@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from chordage.orchestrator.core.reasons import DISPOSITION_OF, Reason
+from chordage.orchestrator.core.reasons import DISPOSITION_OF, WITHOUT_A_RUN, Reason, disposition_of, superseded_by
 from chordage.orchestrator.core.status import CALL, RUN, TURN, CallStatus, Disposition, RunStatus, Table, TurnStatus
 from chordage.orchestrator.strategies.react import ENDINGS
 
@@ -39,10 +39,19 @@ def reasons() -> str:
 
 
 def dispositions() -> str:
-    """Which of them a run can end its turn with; the others end a turn that never started."""
-    of_run = set(DISPOSITION_OF.values())
-    rows = [(one.value, "the end of its run" if one in of_run else "without a run of its own") for one in Disposition]
+    """What each comes with: the end of the turn's run, or no run of its own, because it never started."""
+    of_run = {*DISPOSITION_OF.values(), disposition_of(superseded_by("a message"))}
+    rows = [(one.value, _comes_with(one in of_run, one in WITHOUT_A_RUN)) for one in Disposition]
     return _table(("Disposition", "Comes with"), rows)
+
+
+def _comes_with(run: bool, none: bool) -> str:
+    words = {
+        (True, True): "the end of its run, or no run of its own",
+        (True, False): "the end of its run",
+        (False, True): "no run of its own",
+    }
+    return words.get((run, none), "not used in this version")
 
 
 def stops() -> str:

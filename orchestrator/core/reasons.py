@@ -40,6 +40,12 @@ ROLLED_BACK = "rolled_back"
 BY_A_MESSAGE = frozenset({SUPERSEDED, INTERRUPTED, ROLLED_BACK})  # a later message ended the run
 
 
+# How a turn ends that never started. Messages that are rejected are not stored as turns in this version.
+WITHOUT_A_RUN = frozenset(
+    {Disposition.MERGED, Disposition.STEERED, Disposition.EXPIRED, Disposition.SUPERSEDED, Disposition.CANCELLED}
+)
+
+
 def disposition_of(ending: Ending) -> Disposition:
     """How the message ended whose run ended so."""
     return Disposition.SUPERSEDED if ending.code == SUPERSEDED else DISPOSITION_OF[ending.reason]

@@ -13,6 +13,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.records import Subject
+from chordage.orchestrator.core.reasons import WITHOUT_A_RUN
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.store.claim_places import IS_HANDED_ON
 from chordage.orchestrator.store.hot import Hot
@@ -112,6 +113,7 @@ def end_queued(
     comes to the line or moves it on at this moment waits, and then sees it without this turn. `parent_run`: of a child;
     its end will tell that run, which is locked behind any of its own and before the turn, as everybody does.
     """
+    assert disposition in WITHOUT_A_RUN, disposition
     tx.execute(_LOCK_THREAD.where(turns.c.id == turn_id).with_for_update(of=threads))
     tx.execute(_LOCK_RUN, {"turn_id": turn_id})
     if parent_run is not None:
