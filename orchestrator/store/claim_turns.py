@@ -12,8 +12,8 @@ from chordage.orchestrator.core import kinship
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.core.kinship import Kin
-from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.reasons import WITHOUT_A_RUN
+from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.store.claim_places import IS_HANDED_ON
 from chordage.orchestrator.store.hot import Hot
