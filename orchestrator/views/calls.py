@@ -17,6 +17,8 @@ from chordage.orchestrator.views.questions import QuestionView
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallView:
     id: str
+    ask_id: str  # the model's own id of the call
+    generation: int  # 1, and one more each time the model uses that id again in the run
     tool: str
     arguments: dict[str, Any]
     effect: Effect
@@ -36,7 +38,7 @@ class CallView:
 
 def view_of(call: Call, question: QuestionView | None, child: ChildView | None) -> CallView:
     return CallView(
-        id=call.id, tool=call.tool, arguments=call.arguments, effect=call.effect, status=call.status, code=call.code,
+        id=call.id, ask_id=call.ask_id, generation=call.generation, tool=call.tool, arguments=call.arguments, effect=call.effect, status=call.status, code=call.code,
         content=call.content, progress=call.progress, worker=call.worker, started_at=call.started_at,
         ended_at=call.ended_at, seconds=seconds_between(call.started_at, call.ended_at), wake_ups=1 + call.resends,
         replayed_at=call.replayed_at, question=question, child=child,

@@ -13,13 +13,13 @@ from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, Hint
 from chordage.orchestrator.core.message import Origin
-from chordage.orchestrator.core.model import Attempt, Fault, Reply, StopReason, Usage
+from chordage.orchestrator.core.model import Attempt, Fault, Reply, StopReason, ToolAsk, Usage
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
 from chordage.orchestrator.core.suspending import Question, Why
 from chordage.orchestrator.store.tx import Store
 from chordage.orchestrator.views.history import Role
-from chordage.orchestrator.views.steps import StepStatus
+from chordage.orchestrator.views.steps import StepStatus, ToolRound
 from support.fakes import asking, rounds_of, spoken
 from support.world import World
 
@@ -268,6 +268,17 @@ def test_a_run_shows_its_steps_in_order_with_model_attempts_usage_and_calls(worl
         (CallStatus.FAILED, "unknown_tool", None),
     ]
     assert (answered.status, answered.text) == (StepStatus.DONE, "ok")
+
+
+def test_a_call_shows_the_id_that_the_model_gave_it_and_how_often_that_was_used(world):
+    again = Reply(text="", asks=(ToolAsk(id="same", name="pure", arguments={}),), stop=StopReason.TOOL_USE, model="m")
+    replies = iter([again, again, spoken("ok")])
+    world.models.script = lambda prompt: next(replies)
+    turn_id = world.submit()
+    world.run_dry()
+
+    rounds = [step for step in run_of(world, turn_id).steps if isinstance(step, ToolRound)]
+    assert [(call.ask_id, call.generation) for step in rounds for call in step.calls] == [("same", 1), ("same", 2)]
 
 
 def _with(reply: Reply, attempts: tuple[Attempt, ...]) -> Reply:
