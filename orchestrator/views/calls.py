@@ -38,9 +38,10 @@ class CallView:
 
 def view_of(call: Call, question: QuestionView | None, child: ChildView | None) -> CallView:
     return CallView(
-        id=call.id, ask_id=call.ask_id, generation=call.generation, tool=call.tool, arguments=call.arguments, effect=call.effect, status=call.status, code=call.code,
-        content=call.content, progress=call.progress, worker=call.worker, started_at=call.started_at,
-        ended_at=call.ended_at, seconds=seconds_between(call.started_at, call.ended_at), wake_ups=1 + call.resends,
+        id=call.id, ask_id=call.ask_id, generation=call.generation, tool=call.tool, arguments=call.arguments,
+        effect=call.effect, status=call.status, code=call.code, content=call.content, progress=call.progress,
+        worker=call.worker, started_at=call.started_at, ended_at=call.ended_at,
+        seconds=seconds_between(call.started_at, call.ended_at), wake_ups=1 + call.resends,
         replayed_at=call.replayed_at, question=question, child=child,
     )  # fmt: skip
 
