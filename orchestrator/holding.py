@@ -19,7 +19,7 @@ from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.intents import Advance, Dispatch, Intent, StepOn
-from chordage.orchestrator.core.model import Reply, Said
+from chordage.orchestrator.core.model import Fault, Reply, Said
 from chordage.orchestrator.core.reasons import Ending
 from chordage.orchestrator.core.records import Checkpoint, Phase, Run
 from chordage.orchestrator.core.status import RunStatus
@@ -58,6 +58,11 @@ class Terms:
     sent: str
 
     def tune(self, agent: AgentSpec) -> AgentSpec:
+        """For the request. A model that the agent's file has named, and no longer does, is not asked."""
+        model = self.row.params.get("model", agent.model)
+        if model not in agent.named_models:
+            why = f"agent {agent.name!r} no longer names model {model!r}: choose another with the verb params"
+            raise ModelFailed(why, fault=Fault.REJECTED, attempts=())
         return tuned(agent, self.row)
 
     def offers(self, tool: str) -> bool:

@@ -168,3 +168,12 @@ class AgentSpec:
     output: OutputUse | None = None  # None: any text
     plan: PlanSpec = PlanSpec()
     compaction: CompactionSpec = CompactionSpec()
+    selectable_models: tuple[str, ...] = ()  # further ones that a consumer may choose
+    # All that the agent's file names. It stays as it is where a consumer or a plugin puts another model in place.
+    named_models: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.named_models:
+            inner = tuple(name for name in (self.plan.model, self.compaction.model) if name)
+            named = (self.model, *self.fallbacks, *inner, *self.selectable_models)
+            object.__setattr__(self, "named_models", tuple(dict.fromkeys(named)))

@@ -105,6 +105,7 @@ class _Reading:
             name=self._name(),
             model=table.take("model", TEXT, "", required=True),
             fallbacks=tuple(table.take("fallbacks", TEXTS, [])),
+            selectable_models=tuple(table.take("selectable_models", TEXTS, [])),
             instructions=self._instructions(),
             tools=self._tools(),
             strategy=self._strategy(usual.strategy),

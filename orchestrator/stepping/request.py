@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chordage.orchestrator.core import storable
+from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.stepping import StepTerms, Verb
 
 OPTIONS: Mapping[str, tuple[type, ...]] = {"model_timeout": (int, float), "model_retries": (int,), "stream": (bool,)}
+# What names a model, also where it stands in a table of its own for one wire format.
+MODEL_KEYS = frozenset({"model", "models"})
 PARAMS: Mapping[str, tuple[type, ...]] = {"model": (str,), "instructions": (str,), "tools": (list,)}
 
 # The arguments of each verb: those it needs, and those it takes.
@@ -75,9 +78,10 @@ def check(request: StepRequest, limit: int) -> None:
         _check_settings(name, request.args.get(name) or {}, kinds)
 
 
-def check_terms(terms: StepTerms) -> None:
+def check_terms(terms: StepTerms, agent: AgentSpec) -> None:
     """What is laid down with the turn."""
     _check_settings("params", terms.params, PARAMS)
+    check_model(agent, terms.params)
     _check_settings("options", terms.options, OPTIONS)
 
 
@@ -108,8 +112,27 @@ def _check_settings(name: str, given: Mapping[str, Any], kinds: Mapping[str, tup
             raise InvalidMessage(f"there is no option {key!r}; there are: {', '.join(kinds)}", field=f"{name}.{key}")
         if value is not None and key in kinds:
             _check_kind(f"{name}.{key}", value, kinds[key])
+        if name == "params" and (hidden := _hidden_models(key, value)):
+            told = f"name a model as params.model; {hidden} would put another in its place"
+            raise InvalidMessage(told, field=hidden)
         if key == "messages":
             raise InvalidMessage("messages stand beside params, not in them", field="params.messages")
+
+
+def _hidden_models(key: str, value: Any) -> str | None:
+    if key == "models":
+        return "params.models"
+    inner = sorted(MODEL_KEYS & value.keys()) if isinstance(value, dict) else []
+    return f"params.{key}.{inner[0]}" if inner else None
+
+
+def check_model(agent: AgentSpec, params: Mapping[str, Any]) -> None:
+    """A consumer chooses among what the agent's owner has named: another model may cost more, or be code to run."""
+    model = params.get("model")
+    if model is not None and model not in agent.named_models:
+        known = ", ".join(agent.named_models)
+        told = f"agent {agent.name!r} names no model {model!r}; choose from {known}, or add it to its selectable_models"
+        raise InvalidMessage(told, field="params.model")
 
 
 def merged(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

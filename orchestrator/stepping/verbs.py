@@ -24,7 +24,7 @@ from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.core.stepping import Drive, Standing, Verb
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stepping import during, planned, settle
-from chordage.orchestrator.stepping.request import StepRequest, check, merged
+from chordage.orchestrator.stepping.request import StepRequest, check, check_model, merged
 from chordage.orchestrator.stepping.settle import Done
 from chordage.orchestrator.store import stepped, threads
 from chordage.orchestrator.store.look_stepped import Seen, look
@@ -146,6 +146,8 @@ def _decided(rt: Runtime, request: StepRequest, seen: Seen) -> Write:
         case Verb.STEER:
             return _change({"steers": [*seen.row.steers, args["text"]]})
         case Verb.PARAMS:
+            if "model" in args["params"]:
+                check_model(rt.agents.get(seen.turn.agent), args["params"])
             return _change(during.set_to(seen, args))
         case Verb.OPTIONS:
             return _change({"options": merged(seen.row.options, args["options"])})

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from chordage.orchestrator.core.agent import AgentSpec, CompactionSpec
+from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import RoomError, UserError
 from chordage.orchestrator.gateways.mcp import McpServer
 from chordage.orchestrator.gateways.models import ModelCatalog
@@ -119,11 +119,11 @@ class _Found:
             self._look_at_model(catalog, agent, key, model)
 
     def _look_at_model(self, catalog: ModelCatalog, agent: AgentSpec, key: str, model: str) -> None:
-        alone = replace(agent, model=model, fallbacks=(), compaction=CompactionSpec())
+        alone = AgentSpec(name=agent.name, model=model)
         try:
             catalog.check(alone)
         except UserError as error:
-            place = self._room.place_of(agent, key, model if key == "fallbacks" else "")
+            place = self._room.place_of(agent, key, model if key in {"fallbacks", "selectable_models"} else "")
             self.of_models.append(_placed(error, place))
 
 
@@ -135,6 +135,7 @@ def _models(agent: AgentSpec) -> Iterator[tuple[str, str]]:
         yield "compaction", agent.compaction.model
     if agent.plan.model:
         yield "plan", agent.plan.model
+    yield from (("selectable_models", model) for model in agent.selectable_models)
 
 
 def _placed(error: UserError, place: str) -> str:

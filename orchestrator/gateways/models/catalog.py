@@ -55,7 +55,8 @@ class ModelCatalog:
 
     def check(self, agent: AgentSpec) -> None:
         """Whether every model of the agent could be called. Raises ConfigError or RoomError; calls nobody."""
-        for name in (agent.model, *agent.fallbacks, agent.compaction.model or agent.model):
+        inner = [name for name in (agent.compaction.model, agent.plan.model) if name]
+        for name in dict.fromkeys((agent.model, *agent.fallbacks, *inner, *agent.named_models)):
             self._model(name, agent)
 
     def complete(
@@ -120,7 +121,7 @@ class ModelCatalog:
                 f"agent {agent.name!r}: model {name!r} must be written provider:model, as in openai:gpt-4o-mini"
             )
         if provider == SCRIPTED:
-            return ScriptedModel(self._scripts.script(model), name)
+            return ScriptedModel(self._scripts.script(model, as_code=name in agent.named_models), name)
         found = self._of_room.get(provider) or BUILTIN.get(provider)
         if found is None:
             known = dict.fromkeys([*BUILTIN, *self._of_room, SCRIPTED])

@@ -34,8 +34,14 @@ class ScriptShelf:
         self._folder = folder
         self._read: dict[Path, tuple[_Version, Chooser]] = {}
 
-    def script(self, name: str) -> Chooser:
-        path = self._folder / name
+    def script(self, name: str, *, as_code: bool = False) -> Chooser:
+        """`as_code`: whether it may be Python, which is run."""
+        path = self._inside(name)
+        if path.suffix == ".py" and not as_code:
+            raise RoomError(
+                f"model 'scripted:{name}' is code to be run: only the agent's own file may name it, as its model or "
+                "among its selectable_models"
+            )
         try:
             stat = path.stat()
         except OSError as error:
@@ -47,6 +53,18 @@ class ScriptShelf:
         if known is None or known[0] != version:
             known = self._read[path] = (version, load(path))
         return known[1]
+
+
+    def _inside(self, name: str) -> Path:
+        """Whoever names a model names no file of this machine at will: neither by its path nor through a link."""
+        path = self._folder / name
+        is_plain = not Path(name).is_absolute() and ".." not in Path(name).parts
+        if not is_plain or not path.resolve().is_relative_to(self._folder.resolve()):
+            raise RoomError(
+                f"model 'scripted:{name}': a script lies in the room, {self._folder.resolve()}: give its path from "
+                "there, without '..', and no link that leads out"
+            )
+        return path
 
 
 def load(path: Path) -> Chooser:

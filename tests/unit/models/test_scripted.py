@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from chordage.orchestrator.core.errors import Aborted, ModelFailed, RoomError
@@ -237,3 +239,45 @@ def test_a_script_broken_under_a_running_worker_fails_the_call(tmp_path):
     a_script(tmp_path, "[{txt: a}]", "s.yaml")
     with pytest.raises(ModelFailed, match="'txt' is unknown"):
         ModelCatalog(environ={}, scripts=tmp_path).complete(an_agent("scripted:s.yaml"), a_prompt("hi"), abort=Calm())
+
+
+@pytest.mark.parametrize("name", ["../out.yaml", "sub/../../out.yaml", "{outside}", "link.yaml", "linked/out.yaml"])
+def test_a_script_lies_in_the_room(tmp_path, name):
+    room, outside = tmp_path / "room", tmp_path / "out.yaml"
+    room.mkdir()
+    outside.write_text("[{text: stolen}]")
+    (room / "link.yaml").symlink_to(outside)
+    (room / "linked").symlink_to(tmp_path)
+    model = f"scripted:{name.format(outside=outside)}"
+    catalog = ModelCatalog(environ={}, scripts=room)
+
+    with pytest.raises(RoomError, match="a script lies in the room"):
+        catalog.check(an_agent(model))
+    with pytest.raises(ModelFailed, match="a script lies in the room"):
+        catalog.complete(an_agent(model, model_retries=0), a_prompt("hi"), abort=Calm())
+
+
+def test_links_within_the_room_and_rooms_behind_a_link_are_fine(tmp_path):
+    room = tmp_path / "room"
+    (room / "scripts").mkdir(parents=True)
+    (room / "scripts" / "s.yaml").write_text("[{text: here}]")
+    (room / "s.yaml").symlink_to(room / "scripts" / "s.yaml")
+    (tmp_path / "current").symlink_to(room)
+    catalog = ModelCatalog(environ={}, scripts=tmp_path / "current")
+
+    assert catalog.complete(an_agent("scripted:s.yaml"), a_prompt("hi"), abort=Calm()).text == "here"
+
+
+def test_python_is_run_for_the_agents_own_file_and_for_nobody_else(tmp_path):
+    mark = tmp_path / "it-ran"
+    a_script(tmp_path, f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef reply(prompt, attempt): return 'ran'", "s.py")
+    a_script(tmp_path, "[{text: yaml}]", "s.yaml")
+    catalog = ModelCatalog(environ={}, scripts=tmp_path)
+    overridden = replace(an_agent("scripted:s.yaml", model_retries=0), model="scripted:s.py")
+
+    with pytest.raises(ModelFailed, match="is code to be run: only the agent's own file may name it"):
+        catalog.complete(overridden, a_prompt("hi"), abort=Calm())
+
+    assert not mark.exists()
+    named = replace(overridden, named_models=("scripted:s.yaml", "scripted:s.py"))
+    assert catalog.complete(named, a_prompt("hi"), abort=Calm()).text == "ran"
