@@ -9,21 +9,28 @@ transaction that stands still lets go of its rows before others take its work ov
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import structlog
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.store import wire
 from chordage.orchestrator.store.driver_errors import as_the_library_says
+
+log = structlog.get_logger()
 
 PATIENCE = 10  # seconds, for a lock that another transaction holds, and for a connection that another thread has
 BUSY_MS = PATIENCE * 1000
@@ -94,10 +101,29 @@ def _without_password(url: str) -> str:
 def _sqlite(url: URL, pool_size: int, *, plain: bool) -> Engine:
     reset = None if plain else "rollback"
     engine = create_engine(url, pool_size=pool_size, max_overflow=2, pool_timeout=PATIENCE, pool_reset_on_return=reset)
+    event.listen(engine, "do_connect", _make_private)
     event.listen(engine, "connect", _prepare_sqlite)
     if not plain:
         event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _make_private(_dialect: Any, _record: Any, arguments: list[Any], _options: Any) -> None:
+    """SQLite would let everybody read a file that it makes. What it makes beside the file gets the mode of the file.
+
+    A file that is there is never opened here: closing it again would take away the locks that SQLite has on it for
+    other connections of this process.
+    """
+    name = arguments[0] if arguments else ""
+    if name in {"", ":memory:"} or str(name).startswith("file:"):
+        return
+    path = Path(name)
+    with contextlib.suppress(OSError):  # it is there; or SQLite says better than this why it cannot be made
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, private_files.FILE))
+    with contextlib.suppress(OSError):
+        beside = [path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm")]
+        for one in private_files.tighten(beside):
+            log.warning("others could read a file of the database: they no longer can", file=str(one))
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from chordage.orchestrator import private_files
+
 FOLDER = "poll"
 _SHOWN = (
     "cursor", "looked_at", "stored_at", "holder", "failures", "error", "next_look", "taken", "doubled", "refused",
@@ -17,12 +19,10 @@ _SHOWN = (
 
 def write(room: Path, name: str, row: Mapping[str, Any]) -> None:
     """Raises OSError."""
-    folder = room / FOLDER
-    folder.mkdir(exist_ok=True)
+    folder = private_files.folder(room / FOLDER)
     shown = {"binding": name, **{key: row[key] for key in _SHOWN}}
-    new = folder / f".{name}.json.new"
-    new.write_text(json.dumps(shown, default=_text, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    new.replace(folder / f"{name}.json")
+    text = json.dumps(shown, default=_text, ensure_ascii=False, indent=2)
+    private_files.write(folder / f"{name}.json", text + "\n")
 
 
 def _text(value: Any) -> str:

@@ -18,6 +18,7 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
+from chordage.orchestrator import private_files
 from chordage.orchestrator.core.hooks import Outcome
 
 log = structlog.get_logger()
@@ -124,7 +125,5 @@ class Tally:
             new.last = new.last or counted.last
 
     def _write(self, name: str, counted: Counted) -> None:
-        self._folder.mkdir(exist_ok=True)
-        new = self._folder / f".{name}.json.{threading.get_ident()}"
-        new.write_text(json.dumps(shown(counted), indent=2) + "\n", encoding="utf-8")
-        new.replace(self._folder / f"{name}.json")
+        folder = private_files.folder(self._folder)
+        private_files.write(folder / f"{name}.json", json.dumps(shown(counted), indent=2) + "\n")

@@ -27,7 +27,6 @@ def write(file: Path, text: str) -> None:
     """A room that cannot be written to has no mirror; nothing else depends on it."""
     try:
         with made_beside(file, text.encode()) as new:
-            new.chmod(0o644)
-            new.replace(file)
+            new.replace(file)  # made for nobody else to read, and so it stays
     except OSError as error:
         log.warning("pulse.json was not written", error=str(error))
