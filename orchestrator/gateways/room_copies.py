@@ -8,13 +8,13 @@ cannot be used by a process that starts then.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import structlog
+
+from chordage.orchestrator import private_files
 
 log = structlog.get_logger()
 
@@ -46,12 +46,5 @@ class Copies:
         with suppress(OSError, UnicodeDecodeError):
             if path.read_text(encoding="utf-8") == text:
                 return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        private_files.folder(path.parent)
+        private_files.write(path, text)

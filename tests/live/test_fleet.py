@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -134,11 +135,119 @@ def test_fleet_that_is_killed_leaves_no_process_behind(room, start_dev):
     until(lambda: not alive_in(room), "everybody is gone", 25)
 
 
+def test_fleet_that_is_killed_after_its_broker_was_replaced_leaves_nothing_behind_and_starts_again(room, start_dev):
+    dev, _url = start_dev()
+    broker = broker_of(room)
+    broker.kill()
+    until(lambda: broker_of(room) not in {None, broker}, "another broker runs")
+    until(lambda: member_in(room, "valkey")["restarts"] == 1, "the fleet has taken note of it")
+
+    dev.kill()
+    dev.wait()
+
+    until(lambda: not alive_in(room), "everybody is gone", 25)
+    again, url = start_dev()
+    assert httpx.post(f"{url}/turns?wait=30", json={"text": "Hello"}, timeout=40).json()["disposition"] == "answered"
+    assert processes.stop(again, signal.SIGINT) == 0
+
+
+def test_fleet_ends_a_broker_that_a_killed_fleet_and_its_killed_keeper_left_behind(room, start_dev):
+    dev, _url = start_dev()
+    broker = broker_of(room)
+    while killed := [process for process in alive_in(room) if process != broker]:
+        for process in killed:
+            process.kill()
+    dev.wait()
+    assert broker.is_running()
+
+    again, url = start_dev()
+
+    assert broker_of(room) != broker
+    assert httpx.post(f"{url}/turns?wait=30", json={"text": "Hello"}, timeout=40).json()["disposition"] == "answered"
+    assert processes.stop(again, signal.SIGINT) == 0
+    assert alive_in(room) == []
+
+
+def broker_of(room):
+    return next((one for one in alive_in(room) if one.name().startswith(("valkey", "redis"))), None)
+
+
+def keeper_of(room):
+    told = {one: one.as_dict(["cmdline"], ad_value=())["cmdline"] for one in alive_in(room)}
+    return next((one for one, words in told.items() if "keeping.py" in " ".join(words or ())), None)
+
+
+def member_in(room, name):
+    told = json.loads((room / "agent.run").read_text())
+    return next(one for one in told["members"] if one["name"] == name)
+
+
+def made_in(room, before):
+    """What was not there before. Python's caches say no more than the room's own code."""
+    return [path for path in room.rglob("*") if path not in before and "__pycache__" not in path.parts]
+
+
+def open_to_others(paths):
+    return {str(path): oct(mode) for path in paths if (mode := path.lstat().st_mode) & 0o077}
+
+
+def test_nobody_else_can_use_a_file_or_folder_that_a_fleet_makes(room, start_dev):
+    (room / "chores").mkdir()
+    (room / "chores" / "tidy.md").write_text("---\nevery: 1s\n---\nTidy up.\n")
+    before = {room, *room.rglob("*")}
+    dev, url = start_dev()
+    assert httpx.post(f"{url}/turns?wait=30", json={"text": "Hello"}, timeout=40).json()["disposition"] == "answered"
+    until((room / "pulse.json").exists, "the mirror of the pulse is there")
+
+    made = made_in(room, before)
+
+    names = {path.name for path in made}
+    assert {"execution.db", "execution.db-wal", "execution.db-shm", "fleet.json", "agent.run", "turns.log"} <= names
+    assert {".chordage", "logs", "ready", "valkey", "appendonlydir", "auth.conf", "valkey.lock", "fleet.lock"} <= names
+    assert open_to_others(made) == {}
+    assert processes.stop(dev, signal.SIGINT) == 0
+    assert open_to_others(made_in(room, before)) == {}
+
+
+def test_what_was_open_to_others_is_closed_at_start_and_it_is_said(room, start_dev):
+    first, _url = start_dev()
+    assert processes.stop(first, signal.SIGINT) == 0
+    ours = [room / ".chordage", *(room / ".chordage").rglob("*"), *room.glob("execution.db*"), room / "agent.run"]
+    for path in ours:
+        path.chmod(path.stat().st_mode | 0o055)
+    (room / "agent.toml").chmod(0o644)
+
+    dev, _url = start_dev()
+
+    assert open_to_others(path for path in ours if path.exists()) == {}
+    assert (room / "agent.toml").stat().st_mode & 0o777 == 0o644, "the room's own files are its owner's affair"
+    assert "other users of this machine could use" in (room.parent / "dev.log").read_text()
+    assert processes.stop(dev, signal.SIGINT) == 0
+
+
+def test_password_of_the_broker_is_where_its_owner_alone_can_read_it(room, start_dev):
+    dev, url = start_dev()
+    assert httpx.post(f"{url}/turns?wait=30", json={"text": "Hello"}, timeout=40).json()["disposition"] == "answered"
+    password = urlsplit(found.running_in(room / ".chordage").redis_url).password
+    assert len(password) >= 40
+
+    told = subprocess.run([*CHORDAGE, "status"], cwd=room, capture_output=True, text=True, check=True).stdout
+    told += subprocess.run([*CHORDAGE, "status", "--json"], cwd=room, capture_output=True, text=True, check=True).stdout
+    told += (room.parent / "dev.log").read_text() + (room / "agent.run").read_text()
+    told += "".join(log.read_text(errors="replace") for log in (room / ".chordage" / "logs").iterdir())
+    told += "".join(" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+
+    assert password not in told
+    assert processes.stop(dev, signal.SIGINT) == 0
+    holders = {path.name for path in room.rglob("*") if path.is_file() and password.encode() in path.read_bytes()}
+    assert holders == {"auth.conf", "fleet.json"}
+
+
 def test_keeper_that_is_killed_is_replaced_and_does_its_work(room, start_dev):
     dev, _url = start_dev()
-    keeper = next(process for process in alive_in(room) if "keeping.py" in " ".join(process.cmdline()))
+    keeper = keeper_of(room)
     keeper.kill()
-    until(lambda: [p for p in alive_in(room) if "keeping.py" in " ".join(p.cmdline()) and p != keeper], "a new keeper")
+    until(lambda: keeper_of(room) not in {None, keeper}, "a new keeper")
 
     dev.kill()
     dev.wait()

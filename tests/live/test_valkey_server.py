@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -29,6 +30,46 @@ def test_server_answers_with_the_settings_a_broker_needs(start_valkey):
 
     assert settings == {"appendonly": "yes", "save": "", "maxmemory-policy": "noeviction", "bind": "127.0.0.1"}
     assert server.pid == psutil.Process(server.pid).pid == os.getsid(server.pid)
+
+
+def test_server_obeys_nobody_who_does_not_know_its_password(start_valkey):
+    server = start_valkey()
+
+    with redis.Redis("127.0.0.1", server.port) as stranger, pytest.raises(redis.AuthenticationError):
+        stranger.ping()
+    with (
+        redis.Redis("127.0.0.1", server.port, password="chordage") as guessing,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        guessing.ping()
+
+
+def test_password_stays_over_restarts_and_lies_where_only_its_owner_can_read_it(start_valkey):
+    server = start_valkey()
+    before = server.url
+    secret = (server.state_dir / "auth.conf").read_text().split()[1]
+    server.stop()
+    again = ValkeyServer(server.state_dir, port=server.port)
+
+    with again:
+        assert again.url == before
+        assert secret in before
+        assert secret not in " ".join(psutil.Process(again.pid).cmdline())
+        assert {path.name for path in again.state_dir.rglob("*") if path.stat().st_mode & 0o077} == set()
+        assert again.state_dir.stat().st_mode & 0o077 == 0
+
+
+def test_servers_have_passwords_of_their_own_and_a_file_without_one_gets_one(start_valkey):
+    first, second = start_valkey("first"), start_valkey("second")
+    assert urlsplit(first.url).password != urlsplit(second.url).password
+    first.stop()
+    (first.state_dir / "auth.conf").write_text("requirepass short\n")
+
+    first.start()
+
+    assert ":short@" not in first.url
+    with connect(first) as client:
+        assert client.ping()
 
 
 def test_what_was_written_survives_stop_and_start_on_the_same_port(start_valkey):

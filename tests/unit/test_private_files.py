@@ -45,7 +45,7 @@ def test_written_file_is_private_and_replaces_a_public_one(tmp_path):
 
     private_files.write(path, "new")
 
-    assert (path.read_text(), mode(path), os.listdir(tmp_path)) == ("new", 0o600, ["it"])
+    assert (path.read_text(), mode(path), [one.name for one in tmp_path.iterdir()]) == ("new", 0o600, ["it"])
 
 
 def test_what_cannot_be_written_leaves_nothing_behind(tmp_path):
@@ -54,7 +54,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path):
     with pytest.raises(IsADirectoryError):
         private_files.write(tmp_path / "it", "new")
 
-    assert os.listdir(tmp_path) == ["it"]
+    assert [one.name for one in tmp_path.iterdir()] == ["it"]
 
 
 def test_tightening_names_what_it_changed_and_leaves_links_and_shared_folders(tmp_path):

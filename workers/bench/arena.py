@@ -33,11 +33,10 @@ def _started(contender: Contender, on: Services, stack: ExitStack) -> list[Membe
     scratch = on.folder / "scratch"  # a prefork pool leaves a folder behind in each
     scratch.mkdir(exist_ok=True)
     environment = {**config.environment(), **contender.environment(), "TMPDIR": str(scratch)}
-    members = [Member(role, on.folder / "members", environment) for role in contender.prepare()]
+    members = [Member(role, on.folder / "members", environment, on.keeper.launch(0)) for role in contender.prepare()]
     stack.callback(_end, members, on)
     for member in members:
         member.start()
-        on.keeper.watch(member.pid, 0)
     return members
 
 

@@ -11,7 +11,7 @@ from celery import Celery
 
 from chordage.workers.bench.contender import Ground
 from chordage.workers.bench.shape import REMARK
-from chordage.workers.bench.worker_by_hand import app_of
+from chordage.workers.bench.worker_by_hand import DATABASE, REDIS, app_of
 from chordage.workers.fleet.member import Role
 
 PATIENCE = 120.0
@@ -41,8 +41,6 @@ class Chord:
     def _role(self, name: str) -> Role:
         given = {
             "name": name,
-            "redis": self._redis,
-            "database": self._database,
             "shape": asdict(self._ground.shape),
             "pool": "threads" if self._ground.threads else "prefork",
             "concurrency": self._ground.threads or 4,
@@ -51,7 +49,8 @@ class Chord:
         return Role(name=name, arguments=(sys.executable, *module, json.dumps(given)), says_ready=True)
 
     def environment(self) -> dict[str, str]:
-        return {}
+        """Addresses hold passwords: they are no arguments, which everybody on the machine may read."""
+        return {REDIS: self._redis, **({DATABASE: self._database} if self._database else {})}
 
     def turn(self, thread: str) -> None:
         messages = [*self._histories.get(thread, ()), {"role": "user", "text": "Look it up."}]

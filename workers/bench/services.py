@@ -42,25 +42,26 @@ def services(*, database: str | None, redis_url: str | None) -> Iterator[Service
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o711)
         keeper = stack.enter_context(_keeper(folder))
-        pids: list[int] = []
+        servers: list[int] = []
         if redis_url is None:
-            valkey = stack.enter_context(ValkeyServer(folder / "valkey", appendonly=False))
+            valkey = stack.enter_context(
+                ValkeyServer(folder / "valkey", appendonly=False, launch=keeper.launch(SERVERS_LAST))
+            )
             assert valkey.pid is not None
-            pids.append(valkey.pid)
+            servers.append(valkey.pid)
             redis_url = valkey.url
         if database == EMBEDDED:
             (folder / "postgres").mkdir()
             postgres = stack.enter_context(OwnPostgres(folder / "postgres"))
-            pids.append(postgres.pid)
+            keeper.watch(postgres.pid, SERVERS_LAST)
+            servers.append(postgres.pid)
             database = postgres.url
-        for pid in pids:
-            keeper.watch(pid, SERVERS_LAST)
         yield Services(
             folder=folder,
             redis_url=redis_url.rsplit("/", 1)[0] if redis_url.count("/") > 2 else redis_url,
             database_url=database or f"sqlite:///{folder / 'bench.db'}",
             keeper=keeper,
-            pids=tuple(pids),
+            pids=tuple(servers),
         )
 
 

@@ -14,6 +14,8 @@ from celery import Celery, signals
 from chordage.workers.bench import chord_by_hand
 from chordage.workers.bench.shape import Shape
 
+REDIS, DATABASE = "CHORDAGE_BENCH_REDIS", "CHORDAGE_BENCH_DATABASE"  # addresses, in the environment
+
 
 def app_of(redis_url: str, shape: Shape, database_url: str | None) -> Celery:
     if database_url is None:
@@ -26,7 +28,7 @@ def app_of(redis_url: str, shape: Shape, database_url: str | None) -> Celery:
 def main() -> None:
     given: dict[str, Any] = json.loads(sys.argv[1])
     ready_file = Path(sys.argv[sys.argv.index("--ready-file") + 1])
-    app = app_of(given["redis"], Shape(**given["shape"]), given["database"])
+    app = app_of(os.environ[REDIS], Shape(**given["shape"]), os.environ.get(DATABASE))
 
     @signals.worker_ready.connect(weak=False)
     def ready(**_: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from chordage.config.settings import Loop, Settings, load
+from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.workers.cli.output import busy, console, tell_if_open
-from chordage.workers.fleet import agent_run, fleet_lock, loops
+from chordage.workers.fleet import agent_run, fleet_lock, found, loops
 from chordage.workers.fleet.mirror import without_password
 from chordage.workers.fleet.ports import free_port
 
@@ -93,7 +95,7 @@ def _hold(fleet: Fleet, ending: Ending, ready_file: Path | None) -> None:
             fleet.start()
         _greet(fleet, time.monotonic() - began)
         if ready_file is not None:
-            ready_file.write_text(f"{os.getpid()}\n")
+            private_files.write(ready_file, f"{os.getpid()}\n")
         ending.wait()
     finally:
         with busy("ending: the HTTP server, the workers, the broker last …  (Ctrl-C again kills them)"):
@@ -133,9 +135,15 @@ def _greet(fleet: Fleet, seconds: float) -> None:
         if where is not None:
             show.print(f"  {name:<10}[cyan]{where}[/]")
     show.print("\n[bold]Send a turn[/]")
-    for line in _ways(url, str(settings.redis)):
+    for line in _ways(url, _address(str(settings.redis), fleet)):
         show.print(f"  {line}", markup=False)
     show.print("\n[dim]Ctrl-C ends it, and so does `chordage stop`.[/]")
+
+
+def _address(url: str, fleet: Fleet) -> str:
+    """Whole for the person in front of the terminal. What goes into a log has no password, and says where it lies."""
+    shown = without_password(url)
+    return url if shown == url or sys.stdout.isatty() else f"<redis_url of {fleet.state / found.FILE}>"
 
 
 def _ways(url: str | None, redis: str) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from chordage.orchestrator import private_files
+
 ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -19,7 +21,7 @@ def idle(ready_file: Path | None) -> None:
     try:
         click.echo("chordage: reserve is 0, so no slots are kept for chat and this worker has nothing to do", err=True)
         if ready_file:
-            ready_file.write_text(f"{os.getpid()}\n")
+            private_files.write(ready_file, f"{os.getpid()}\n")
         signal.sigwait(ENDS)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from chordage.config.settings import Settings
+from chordage.orchestrator import private_files
 from chordage.workers.cli.reserved import idle
 from chordage.workers.cli.worker_plan import (
     PROCESSES,
@@ -112,7 +113,7 @@ def run(settings: Settings, plan: Plan, ready_file: Path | None = None) -> NoRet
     def when_ready(sender: Any, **_: Any) -> None:
         Leaving(sender, grace=settings.soft_shutdown).listen()
         if ready_file:
-            ready_file.write_text(f"{os.getpid()}\n")
+            private_files.write(ready_file, f"{os.getpid()}\n")
 
     process = app.Worker(**_options(settings, plan))
     process.start()

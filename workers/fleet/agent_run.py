@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from chordage.orchestrator import private_files
 from chordage.workers.fleet import births, fleet_lock
 
 FILE = "agent.run"
@@ -79,14 +79,7 @@ class Summary:
 
 def write(room: Path, summary: Summary) -> None:
     """Whole or not at all. Raises OSError where the room cannot be written to."""
-    new = room / f".{FILE}.{os.getpid()}"
-    try:
-        new.write_text(json.dumps(asdict(summary), default=datetime.isoformat, indent=2) + "\n")
-        new.replace(room / FILE)
-    except OSError:
-        with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
-        raise
+    private_files.write(room / FILE, json.dumps(asdict(summary), default=datetime.isoformat, indent=2) + "\n")
 
 
 def read(room: Path) -> Summary | None:

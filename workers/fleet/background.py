@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import NotFound, Unavailable
 from chordage.workers.fleet import agent_run, births, fleet_lock
 from chordage.workers.fleet.agent_run import MemberLine
@@ -30,7 +31,7 @@ class End(StrEnum):
 
 def start(state: Path, options: Sequence[str], environment: Mapping[str, str]) -> Member:
     """Returns when it is ready. Raises Unavailable with what it said, and leaves nothing behind."""
-    state.mkdir(parents=True, exist_ok=True)
+    private_files.folder(state)
     fleet = Member(Role(name="fleet", arguments=(*CHORDAGE, "run", *options), says_ready=True), state, environment)
     fleet.start()
     try:
@@ -115,5 +116,4 @@ def _gone(state: Path, until: float) -> bool:
 def _kill_group(member: MemberLine) -> None:
     """Each leads a group of its own, with its children in it."""
     assert member.pid is not None
-    with suppress(ProcessLookupError):
-        os.killpg(member.pid, signal.SIGKILL)
+    births.kill_group(member.pid, member.born)

@@ -17,9 +17,10 @@ from typing import IO, Self
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
+from chordage.orchestrator import private_files
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
-from chordage.workers.fleet import broker, fleet_lock, found
+from chordage.workers.fleet import agent_run, broker, fleet_lock, found
 from chordage.workers.fleet.environ import environment_of
 from chordage.workers.fleet.keeper import Keeper
 from chordage.workers.fleet.member import Member, Role
@@ -28,6 +29,7 @@ from chordage.workers.fleet.readiness import wait_until_ready
 from chordage.workers.fleet.supervision import Supervision
 from chordage.workers.fleet.valkey import ValkeyServer
 
+PULSE, COPIES = "pulse.json", "agents"  # the mirror of the pulse; agent files as they could last be read
 LAST = 9  # the rank of the broker
 INTAKE = ("celery",)  # where a plain Celery app leaves its messages
 GRACE = 5.0  # for tools, when a fleet of one machine is told to stop
@@ -88,15 +90,17 @@ class Fleet:
 
     def _start(self) -> None:
         self._lock = fleet_lock.take(self.state)
-        (self.state / ".gitignore").write_text("*\n")
+        self._tighten()
+        private_files.write(self.state / ".gitignore", "*\n")
         self._keeper = Keeper(self._lock)
         self.settings = self._complete(self._broker())
         self._migrate()
         found.leave(self.state, self._whereabouts())
         environment = {**config.environment(), **environment_of(self.settings)}
-        self.members = [Member(role, self.state, environment) for role in self._roles]
+        launch = self._keeper.launch
+        self.members = [Member(role, self.state, environment, launch(role.rank)) for role in self._roles]
         for member in self.members:
-            self._start_member(member)
+            member.start()
         wait_until_ready(self.members, self._check)
         self._mirror = Mirror(self.settings, self.members, self.valkey, say=self._say)
         self._mirror.begin()
@@ -104,11 +108,25 @@ class Fleet:
             self.members,
             self.valkey,
             self._keeper,
-            start=self._start_member,
             say=self._say,
             look=self._mirror.look,
         )
         self._supervision.start()
+
+    def _tighten(self) -> None:
+        """What an earlier version, or somebody's hand, has left open to other users of this machine."""
+        state, room = self.state, self.settings.room_path
+        ours = [state / name for name in (".gitignore", found.FILE, "fleet.lock")]
+        ours += [] if room.is_relative_to(state) else [state]
+        ours += [room / name for name in (agent_run.FILE, PULSE)]
+        folders = [state / name for name in ("logs", "ready", "valkey", COPIES)]
+        for folder in (*folders, room / "poll", room / "hooks"):
+            ours += [folder, *folder.rglob("*")]
+        if closed := private_files.tighten(ours):
+            told = ", ".join(str(path) for path in closed[:3]) + (", ..." if len(closed) > 3 else "")
+            self._say(
+                f"other users of this machine could use {len(closed)} files or folders, and no longer can: {told}"
+            )
 
     def _broker(self) -> str:
         """The Redis that the settings name, or one of our own."""
@@ -117,9 +135,8 @@ class Fleet:
 
             check_redis(self.settings)
             return self.settings.redis
-        self.valkey = broker.start(self.state)
-        assert self.valkey.pid is not None
-        self._keep(self.valkey.pid, LAST)
+        assert self._keeper is not None
+        self.valkey = broker.start(self.state, self._keeper.launch(LAST))
         return self.valkey.url
 
     def _complete(self, redis_url: str) -> Settings:
@@ -145,14 +162,6 @@ class Fleet:
             http_port=next((role.port for role in self._roles if role.port), None),
             valkey_port=self.valkey.port if self.valkey else None,
         )
-
-    def _start_member(self, member: Member) -> None:
-        member.start()
-        self._keep(member.pid, member.role.rank)
-
-    def _keep(self, pid: int, rank: int) -> None:
-        assert self._keeper is not None
-        self._keeper.watch(pid, rank)
 
     def stop(self) -> None:
         """In order: who lets work in, then the workers, the broker last."""

@@ -6,7 +6,6 @@ where the fleet itself was killed and the keeper is still cleaning up after it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from pathlib import Path
@@ -35,32 +34,16 @@ def take(state: Path, *, patience: float = PATIENCE) -> IO[str]:
 
 
 def is_held(state: Path) -> bool:
-    try:
-        with (state / f"{NAME}.lock").open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    return state_lock.is_held(state, NAME)
 
 
 def holder(state: Path) -> int | None:
     """The process of the fleet that runs here. None: there is none, or it was killed and is being cleaned up after."""
-    pid, born = _holder(state)
+    pid, born = state_lock.holder(state, NAME)
     return pid if pid is not None and is_held(state) and births.lives(pid, born) else None
 
 
 def holder_lives(state: Path) -> bool:
     """Otherwise it is the keeper that holds the lock, and not for long."""
-    pid, born = _holder(state)
+    pid, born = state_lock.holder(state, NAME)
     return pid is not None and births.lives(pid, born)
-
-
-def _holder(state: Path) -> tuple[int | None, str | None]:
-    """As it was written down; the process may be gone, and another one have its number."""
-    try:
-        pid, _, born = (state / f"{NAME}.lock").read_text().strip().partition(" ")
-        return int(pid), born or None
-    except (FileNotFoundError, ValueError):
-        return None, None

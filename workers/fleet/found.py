@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chordage.config.settings import Settings, load
+from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers.fleet import fleet_lock
 
@@ -71,7 +72,4 @@ def last_in(state: Path) -> Found | None:
 
 def leave(state: Path, fleet: Found) -> None:
     """Written whole or not at all, and readable by nobody else: URLs hold passwords."""
-    new = state / f"{FILE}.new"
-    new.touch(mode=0o600)
-    new.write_text(json.dumps(asdict(fleet), indent=2) + "\n")
-    new.replace(state / FILE)
+    private_files.write(state / FILE, json.dumps(asdict(fleet), indent=2) + "\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -11,6 +9,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from chordage.orchestrator import private_files
+from chordage.workers.fleet import births, launching
+from chordage.workers.fleet.launching import Launch
 
 LARGE = 5_000_000  # bytes of a log; a larger one is put aside at the next start
 
@@ -29,12 +31,16 @@ class Role:
 
 
 class Member:
-    def __init__(self, role: Role, state: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, role: Role, state: Path, environment: Mapping[str, str], launch: Launch = launching.alone
+    ) -> None:
         self.role = role
         self.log = state / "logs" / f"{role.name}.log"
         self._ready_file = state / "ready" / role.name
         self._environment = dict(environment)
+        self._launch = launch
         self._process: subprocess.Popen[bytes] | None = None
+        self._born: str | None = None
         self._log_start = 0
         self._was_ready = False
         self.started_at = 0.0
@@ -64,21 +70,20 @@ class Member:
 
     def start(self) -> None:
         for folder in (self.log.parent, self._ready_file.parent):
-            folder.mkdir(parents=True, exist_ok=True)
+            private_files.folder(folder)
         self._ready_file.unlink(missing_ok=True)
         if self.log.exists() and self.log.stat().st_size > LARGE:
             self.log.replace(self.log.with_suffix(".log.1"))
         self._was_ready = False
-        with self.log.open("ab") as log:
+        with open(self.log, "ab", opener=private_files.opener) as log:
             self._log_start = log.tell()
-            self._process = subprocess.Popen(
+            self._process = self._launch(  # in a session of its own: Ctrl-C is for the fleet, which stops it in order
                 [*self.role.arguments, *(("--ready-file", str(self._ready_file)) if self.role.says_ready else ())],
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
-                start_new_session=True,  # Ctrl-C is for the fleet alone, which stops its members in order
             )
+        self._born = births.born_now(self._process.pid)
         self.started_at = time.monotonic()
         self.starts += 1
 
@@ -121,8 +126,7 @@ class Member:
         """Kill what is left of it: the leader if it still runs, and children it left behind."""
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter of a group of zombies, on macOS
-            os.killpg(self._process.pid, signal.SIGKILL)
+        births.kill_group(self._process.pid, self._born)
         self._process.wait()
         self._ready_file.unlink(missing_ok=True)
 

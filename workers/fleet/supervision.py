@@ -36,14 +36,12 @@ class Supervision:
         valkey: ValkeyServer | None,
         keeper: Keeper,
         *,
-        start: Callable[[Member], None],
         say: Callable[[str], None],
         look: Callable[[], None],
     ) -> None:
         self._members = members
         self._valkey = valkey
         self._keeper = keeper
-        self._start_member = start
         self._say = say
         self._look = look
         self._cases = {member.name: Case() for member in members}
@@ -73,6 +71,8 @@ class Supervision:
         if self._valkey is None or self._valkey.running:
             return
         self._say("Valkey ended; it is started again")
+        if self._valkey.last_pid is not None:
+            self._keeper.release(self._valkey.last_pid)
         try:
             self._valkey.start()
         except Unavailable as error:
@@ -90,7 +90,7 @@ class Supervision:
 
     def _start_again(self, member: Member) -> None:
         try:
-            self._start_member(member)
+            member.start()
         except OSError as error:  # no memory, no process left: the next look finds it dead, and the pause grows
             self._say(f"{member.name} cannot be started: {error}")
 

@@ -2,12 +2,18 @@
 
 It has a session of its own, so Ctrl-C does not take the broker away before the workers are done: whoever started it
 stops it, and stops it last.
+
+It listens on this machine only, and obeys nobody without its password: other users of the machine reach the port too.
+The password stays the same over restarts, as the port does. It lies in a file that only its owner may read, and stands
+on no command line, for everybody sees those.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import secrets
 import signal
 import subprocess
 import time
@@ -19,26 +25,39 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
-from chordage.workers.fleet import state_lock
+from chordage.workers.fleet import births, launching, state_lock
+from chordage.workers.fleet.launching import Launch
 from chordage.workers.fleet.ports import free_port
 from chordage.workers.fleet.valkey_program import ADVICE, find_program
 
 HOST = "127.0.0.1"
 PORT_TAKEN = "Address already in use"
+NAME = "valkey"  # of its lock
+CONFIGURATION = "auth.conf"
+_PASSWORD = re.compile(r"requirepass ([\w-]{40,})\n")
 
 
 class ValkeyServer:
     """One server process. The port stays the same over restarts, so that clients find it again."""
 
     def __init__(
-        self, state_dir: Path, *, port: int | None = None, appendonly: bool = True, program: Path | None = None
+        self,
+        state_dir: Path,
+        *,
+        port: int | None = None,
+        appendonly: bool = True,
+        program: Path | None = None,
+        launch: Launch = launching.alone,
     ) -> None:
         self.state_dir = state_dir.absolute()
         self.log = self.state_dir / "valkey.log"
         self._port = port
         self._appendonly = appendonly
         self._program = program
+        self._launch_process = launch
+        self._password = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
         self.starts = 0
@@ -55,11 +74,16 @@ class ValkeyServer:
 
     def database(self, number: int) -> str:
         """The URL of one of the server's numbered databases."""
-        return f"redis://{HOST}:{self.port}/{number}"
+        return f"redis://:{self._password}@{HOST}:{self.port}/{number}"
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process and self.running else None
+
+    @property
+    def last_pid(self) -> int | None:
+        """Of the process that was started last, whether or not it runs."""
+        return self._process.pid if self._process else None
 
     @property
     def running(self) -> bool:
@@ -116,26 +140,40 @@ class ValkeyServer:
             time.sleep(seconds)
 
     def _launch(self, program: Path, port: int) -> None:
-        lock = state_lock.lock(self.state_dir, "valkey")
-        with lock, self.log.open("ab") as log:
+        lock = state_lock.lock(self.state_dir, NAME)
+        with lock, open(self.log, "ab", opener=private_files.opener) as log:
+            self._password = self._password_on_disk()
             self._log_start = log.tell()
             try:
-                self._process = subprocess.Popen(
+                self._process = self._launch_process(
                     self._command(program, port),
-                    stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     cwd=self.state_dir,
-                    start_new_session=True,
                     pass_fds=[lock.fileno()],
+                    umask=private_files.UMASK,
                 )
             except OSError as error:
                 raise ConfigError(f"{program} cannot be run: {error.strerror}; {ADVICE}") from error
-            state_lock.write_holder(lock, self._process.pid)
+            state_lock.write_holder(lock, self._process.pid, births.born_now(self._process.pid))
+
+    def _password_on_disk(self) -> str:
+        """That of the last server here; a new one where there is none, or none that could be meant."""
+        path = self.state_dir / CONFIGURATION
+        try:
+            known = _PASSWORD.fullmatch(path.read_text())
+        except FileNotFoundError:
+            known = None
+        if known is not None:
+            private_files.tighten([path])
+            return known[1]
+        password = secrets.token_urlsafe(32)
+        private_files.write(path, f"requirepass {password}\n")
+        return password
 
     def _command(self, program: Path, port: int) -> list[str]:
         return [
-            str(program),
+            *(str(program), str(self.state_dir / CONFIGURATION)),
             *("--port", str(port), "--bind", HOST, "--dir", str(self.state_dir), "--save", ""),
             *("--appendonly", "yes" if self._appendonly else "no", "--maxmemory-policy", "noeviction"),
         ]
@@ -144,7 +182,7 @@ class ValkeyServer:
         """None once the process we started answers, otherwise why it does not."""
         assert self._process is not None
         while self.running:
-            if _answers(port, self._process.pid):
+            if _answers(port, self._password, self._process.pid):
                 return None
             if time.monotonic() > deadline:
                 return f"no answer in time; {self._last_words()}"
@@ -171,9 +209,10 @@ class ValkeyServer:
         self.stop()
 
 
-def _answers(port: int, pid: int) -> bool:
+def _answers(port: int, password: str, pid: int) -> bool:
     """Whether our own process serves that port. Another server may sit there: then ours is about to give up."""
-    client = redis.Redis(HOST, port, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
+    once = Retry(NoBackoff(), 0)
+    client = redis.Redis(HOST, port, password=password, socket_timeout=1, socket_connect_timeout=1, retry=once)
     with contextlib.closing(client):
         try:
             return bool(client.ping()) and client.info("server")["process_id"] == pid

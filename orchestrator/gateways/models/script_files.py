@@ -54,7 +54,6 @@ class ScriptShelf:
             known = self._read[path] = (version, load(path))
         return known[1]
 
-
     def _inside(self, name: str) -> Path:
         """Whoever names a model names no file of this machine at will: neither by its path nor through a link."""
         path = self._folder / name

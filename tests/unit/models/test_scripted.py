@@ -270,7 +270,11 @@ def test_links_within_the_room_and_rooms_behind_a_link_are_fine(tmp_path):
 
 def test_python_is_run_for_the_agents_own_file_and_for_nobody_else(tmp_path):
     mark = tmp_path / "it-ran"
-    a_script(tmp_path, f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef reply(prompt, attempt): return 'ran'", "s.py")
+    a_script(
+        tmp_path,
+        f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef reply(prompt, attempt): return 'ran'",
+        "s.py",
+    )
     a_script(tmp_path, "[{text: yaml}]", "s.yaml")
     catalog = ModelCatalog(environ={}, scripts=tmp_path)
     overridden = replace(an_agent("scripted:s.yaml", model_retries=0), model="scripted:s.py")
