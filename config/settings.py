@@ -26,6 +26,8 @@ from pydantic_settings import (
 )
 
 FILE = "chordage.toml"
+_HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]{1,253}(?::[0-9]{1,5})?")
+_CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?:\?[^=&\s]+=[^&\s]*(?:&[^=&\s]+=[^&\s]*)*)?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 BASE64 = "whsec_"  # how secrets of Standard Webhooks begin
 SECRETS = frozenset({"webhook_secret", "database_url", "redis_url"})
@@ -106,7 +108,11 @@ class Settings(BaseSettings):
     delivery_timeout: float = Field(default=10.0, gt=0)
     deliveries_at_once: int = Field(default=16, ge=1)
     deliveries_to_one: int = Field(default=4, ge=1)
-    webhook_secret: SecretStr | None = None  # signs replies to reply targets that name a URL
+    reply_hosts: Annotated[tuple[str, ...], NoDecode] = ()  # hosts that a caller's reply target may name
+    reply_channels: Annotated[
+        tuple[str, ...], NoDecode
+    ] = ()  # channels that it may name, or NAME?KEY=VALUE: one address
+    webhook_secret: SecretStr | None = None  # of it each receiver has its own; several: the first is the current one
     webhook_allow: Annotated[tuple[str, ...], NoDecode] = ()  # private networks that such a URL may lie in
 
     tool_time_limit: int = Field(default=900, gt=0)
@@ -140,14 +146,30 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name!r} is no name of a host; give names such as agents.example.org, without port")
         return tuple(name.lower() for name in value)
 
+    @field_validator("reply_hosts")
+    @classmethod
+    def _hosts_with_ports(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for host in value:
+            if not _HOST_AND_PORT.fullmatch(host):
+                raise ValueError(f"{host!r} is no host; give hosts such as crm.example.org or 10.1.2.3:8080")
+        return tuple(host.lower() for host in value)
+
+    @field_validator("reply_channels")
+    @classmethod
+    def _channels(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for channel in value:
+            if not _CHANNEL.fullmatch(channel):
+                raise ValueError(f"{channel!r} is no channel; give its name, or one address of it: phone?chat_id=42")
+        return value
+
     @field_validator("webhook_secret")
     @classmethod
     def _can_sign(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
-            _check_secret(value.get_secret_value())
+            _check_secrets(value.get_secret_value())
         return value
 
-    @field_validator("intake_queues", "loops", "webhook_allow", "hosts", mode="before")
+    @field_validator("intake_queues", "loops", "webhook_allow", "hosts", "reply_hosts", "reply_channels", mode="before")
     @classmethod
     def _names_with_commas(cls, value: object) -> object:
         if not isinstance(value, str):
@@ -222,10 +244,15 @@ def _json_list(value: str) -> list[Any] | None:
     return found if isinstance(found, list) else None
 
 
-def _check_secret(value: str) -> None:
+def _check_secrets(value: str) -> None:
     """One that signs nothing would be found out by the first receiver."""
-    if not value.strip():
+    if not all(one.strip() for one in value.split(",")):
         raise ValueError("is blank: give a secret, such as `whsec_` and 24 to 64 bytes in base64, or take it out")
+    for one in value.split(","):
+        _check_secret(one.strip())
+
+
+def _check_secret(value: str) -> None:
     if value.startswith(BASE64):
         try:
             b64decode(value.removeprefix(BASE64), validate=True)

@@ -50,6 +50,8 @@ class Stored:
 
 def checked(rt: Runtime, request: TurnRequest, now: datetime) -> AgentSpec:
     check(request, rt.bounds, now)
+    if request.space is not None and request.reply_target is not None:
+        rt.replies.check(request.reply_target)
     agent = rt.agents.get(request.agent)
     merging.check_work(request, agent.name)
     turn_limits.check_within(request.limits, agent.limits, agent.name)

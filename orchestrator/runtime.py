@@ -13,6 +13,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.core.queue_bounds import QueueBound
+from chordage.orchestrator.core.replying import ReplyBounds
 from chordage.orchestrator.gateways.channels.none import NoChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook
 from chordage.orchestrator.gateways.holding import Held
@@ -58,6 +59,7 @@ class Runtime:
     work: RoomWork | None = None  # tasks, chores and the will
     outputs: Callable[[AgentSpec], OutputForm | None] = lambda _agent: None  # what its final answer has to be
     channels: Channels = field(default_factory=NoChannels)
+    replies: ReplyBounds = field(default_factory=ReplyBounds)  # of callers
     web_hooks: Channel = field(default_factory=Webhook)  # of reply targets that name a URL
     bus: Bus | None = None  # None: there is no Redis
     bus_rules: BusRules = field(default_factory=BusRules)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from datetime import UTC, datetime
+from urllib.parse import parse_qsl
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -19,8 +20,9 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
+from chordage.orchestrator.core.replying import Address, ReplyBounds
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
-from chordage.orchestrator.gateways.channels.webhook import Webhook, secret_of
+from chordage.orchestrator.gateways.channels.webhook import Webhook, secrets_of
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp import McpServer
 from chordage.orchestrator.gateways.models import ModelCatalog, TableProviders
@@ -76,7 +78,8 @@ def runtime_from(
             seconds=settings.lease, beat=settings.beat, sweep=settings.sweep, poison_after=settings.poison_after
         ),
         bounds=Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes),
-        web_hooks=_web_hooks(settings),
+        replies=replies_from(settings),
+        web_hooks=web_hooks_from(settings),
         bus=RedisBus(redis_from(settings), prefix=settings.prefix, rules=bus_rules) if with_redis else None,
         bus_rules=bus_rules,
         delivery=DeliveryRules(
@@ -143,10 +146,19 @@ def _redis_ports(settings: Settings) -> tuple[Locks, Events, Queues]:
     )
 
 
-def _web_hooks(settings: Settings) -> Webhook:
+def replies_from(settings: Settings) -> ReplyBounds:
+    """A channel alone: all of its addresses; behind a question mark, one."""
+    channels: dict[str, tuple[Address | None, ...]] = {}
+    for entry in settings.reply_channels:
+        name, mark, address = entry.partition("?")
+        channels[name] = (*channels.get(name, ()), dict(parse_qsl(address)) if mark else None)
+    return ReplyBounds(hosts=frozenset(settings.reply_hosts), channels=channels)
+
+
+def web_hooks_from(settings: Settings) -> Webhook:
     given = settings.webhook_secret
-    secret = secret_of(given.get_secret_value(), "CHORDAGE_WEBHOOK_SECRET") if given else None
-    return Webhook(secret=secret, guard=Guard(settings.webhook_allow), timeout=settings.delivery_timeout)
+    secrets = secrets_of(given.get_secret_value() if given else "", "CHORDAGE_WEBHOOK_SECRET")
+    return Webhook(secrets=secrets, guard=Guard(settings.webhook_allow), timeout=settings.delivery_timeout)
 
 
 def check_services(settings: Settings, *, with_redis: bool = True) -> None:

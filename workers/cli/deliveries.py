@@ -48,6 +48,29 @@ def _row(one: DeliveryView) -> tuple[object, ...]:
 
 
 @deliveries.command()
+@click.argument("url")
+def secret(url: str) -> None:
+    """Print the secret by which the receiver of replies at URL verifies them.
+
+    It is that of its host and port, made of CHORDAGE_WEBHOOK_SECRET. While that holds several, one line for each: tell
+    the receiver the first.
+    """
+    import base64
+
+    from chordage.orchestrator.core.delivering import check_target
+    from chordage.orchestrator.core.errors import ConfigError
+    from chordage.workers.bootstrap import web_hooks_from
+    from chordage.workers.cli.opened import settings_of_command
+
+    check_target({"url": url})
+    made = web_hooks_from(settings_of_command()).secrets_for(url)
+    if not made:
+        raise ConfigError("CHORDAGE_WEBHOOK_SECRET is not set, so replies are not signed: set it for all workers")
+    for one in made:
+        click.echo(f"whsec_{base64.b64encode(one).decode()}")
+
+
+@deliveries.command()
 @click.argument("number", metavar="ID", type=int, required=False)
 @click.option("--all-dead", is_flag=True, help="All dead letters.")
 @json_option

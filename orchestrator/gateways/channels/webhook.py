@@ -3,6 +3,9 @@
 A reply target names its address itself, so it is chosen by whoever sent the message: private networks are refused
 unless a setting allows them. The address of a channel of kind `webhook` is the operator's, and may be anywhere.
 Redirects are not followed.
+
+Each receiver of a target has a secret of its own, made of the operator's and of its host: whoever knows one can forge
+nothing for another. While secrets are replaced there are several, and each signs.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.delivering import shown
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
+from chordage.orchestrator.core.replying import receiver_of, secret_for
 from chordage.orchestrator.gateways.channels.retry_after import seconds_of
 from chordage.orchestrator.gateways.room_table import HEADERS, TEXT, Table
 from chordage.orchestrator.gateways.tools.addresses import Guard, NotPublic, Refused
@@ -39,23 +43,25 @@ def make(_name: str, table: Table) -> Webhook:
         table.complain("url", f"must start with http:// or https://; got {url!r}")
     secret: str | None = table.take("secret", TEXT, None)
     headers: dict[str, str] = table.take("headers", HEADERS, {})
-    return Webhook(url=url, secret=_read_secret(table, secret), headers=headers, guard=ANYWHERE)
+    return Webhook(url=url, secrets=_read_secrets(table, secret), headers=headers, guard=ANYWHERE)
 
 
-def _read_secret(table: Table, secret: str | None) -> bytes | None:
+def _read_secrets(table: Table, secret: str | None) -> tuple[bytes, ...]:
     try:
-        return secret_of(secret, "it") if secret else None
+        return secrets_of(secret or "", "it")
     except RoomError as error:
         table.complain("secret", str(error))
-        return None
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Webhook:
-    """`url`: of a channel. Without it each address says where to."""
+    """`url`: of a channel, whose `secrets` sign as they are. Without it each address says where to, and what signs is
+    made of the `secrets` for its receiver.
+    """
 
     url: str | None = None
-    secret: bytes | None = field(default=None, repr=False)
+    secrets: tuple[bytes, ...] = field(default=(), repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     guard: Guard = field(default_factory=Guard)
     timeout: float = 10.0
@@ -89,14 +95,20 @@ class Webhook:
         patience = Patience(deadline=time.monotonic() + self.timeout, stall=self.timeout)
         connection = connection_to(parts, self.guard, patience)
         with closing(connection, patience):
-            connection.request("POST", target_of(parts), body=body, headers=self._headers(key, body))
+            connection.request("POST", target_of(parts), body=body, headers=self._headers(url, key, body))
             response = connection.getresponse()
             said = response.read(_READ).decode("utf-8", "replace").replace("\x00", "")
             return response.status, " ".join(said.split())[:200], _asked(response.getheader("Retry-After"))
 
-    def _headers(self, key: str, body: bytes) -> dict[str, str]:
+    def secrets_for(self, url: str) -> list[bytes]:
+        """The first is the one to tell a receiver; the others still count."""
+        receiver = receiver_of(url)
+        return [one if self.url is not None else secret_for(one, receiver) for one in self.secrets]
+
+    def _headers(self, url: str, key: str, body: bytes) -> dict[str, str]:
         now = int(time.time())
-        signed = {"webhook-signature": signatures.standard(self.secret, key, now, body)} if self.secret else {}
+        made = [signatures.standard(secret, key, now, body) for secret in self.secrets_for(url)]
+        signed = {"webhook-signature": " ".join(made)} if made else {}
         return {
             "User-Agent": "chordage", "Content-Type": "application/json", "Connection": "close", **self.headers,
             "Idempotency-Key": key, "webhook-id": key, "webhook-timestamp": str(now), **signed,
@@ -106,6 +118,11 @@ class Webhook:
 def body_of(reply: Outgoing, address: Mapping[str, Any]) -> dict[str, Any]:
     told = {"type": "turn.ended", "turn_id": reply.turn_id, "thread_id": reply.thread_id, **reply.body}
     return {**told, "text": reply.text, **({"address": dict(address)} if address else {})}
+
+
+def secrets_of(text: str, name: str) -> tuple[bytes, ...]:
+    """Several with a comma between them, while one is replaced by another."""
+    return tuple(secret_of(one.strip(), name) for one in text.split(",") if one.strip())
 
 
 def secret_of(text: str, name: str) -> bytes:

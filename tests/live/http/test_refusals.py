@@ -82,7 +82,7 @@ def test_what_json_does_not_have_is_refused(client):
 
 
 def test_a_backslash_before_digits_is_no_nul(client):
-    assert client.post("/turns", json={"text": "x", "reply_target": {"channel": "\\u0000"}}).status_code == 202
+    assert client.post("/turns", json={"text": "x", "meta": {"a": "\\u0000"}}).status_code == 202
 
 
 @pytest.mark.parametrize("content", ["{", "", "[1, 2", '{"text": "x"', "\xff", "[" * 5000])

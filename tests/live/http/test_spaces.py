@@ -8,9 +8,10 @@ from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.errors import InvalidMessage, NotFound
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.tasks import names
+from chordage.workers import web
 from chordage.workers.app import make_app
 from support import asking_room
-from support.web_server import finish
+from support.web_server import finish, served
 
 pytestmark = pytest.mark.redis
 
@@ -185,3 +186,31 @@ def test_by_name_nobody_speaks_as_the_owner_or_as_the_agent(rt, by_name, fields,
 
     assert refused.value.field == field
     assert views.turns(rt.store) == []
+
+
+TARGETS = [{"url": "https://evil.example/in"}, {"channel": "tg", "chat_id": 2}]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_caller_has_its_answer_sent_nowhere_that_is_not_listed(client, rt, by_name, target):
+    """Over HTTP, by name, and for a turn that joins another."""
+    responses = [client.post("/turns", json={"text": "x", "reply_target": target, **more}) for more in
+                 ({}, {"when_busy": "steer", "thread_id": "a"}, {"coalesce_key": "a"})]  # fmt: skip
+    with pytest.raises(InvalidMessage, match="CHORDAGE_REPLY_"):
+        by_name(names.SUBMIT, text="x", reply_target=target)
+
+    assert {response.status_code for response in responses} == {422}
+    assert {response.json()["field"].partition(".")[0] for response in responses} == {"reply_target"}
+    assert views.turns(rt.store) == []
+
+
+def test_what_the_room_lists_and_what_the_room_itself_says_is_taken(settings, rt):
+    given = settings.model_copy(update={"reply_hosts": ("crm.example.org",), "reply_channels": ("tg?chat_id=2",)})
+    listed = [{"url": "https://crm.example.org/in"}, {"channel": "tg", "chat_id": 2}]
+    with served(web.wired(given)) as client:
+        codes = [client.post("/turns", json={"text": "x", "reply_target": target}).status_code for target in listed]
+    message = Message(origin=Origin.CHAT, channel="tg", sender=Sender.PEER, thread_id="tg:3", text="x")
+    stages.admit(rt, TurnRequest(message=message, source="poll:tg", reply_target={"channel": "tg", "chat_id": 3}))
+
+    assert codes == [202, 202]
+    assert len(views.turns(rt.store)) == 3

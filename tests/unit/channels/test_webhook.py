@@ -13,6 +13,7 @@ import pytest
 from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
+from chordage.orchestrator.core.replying import receiver_of, secret_for
 from chordage.orchestrator.gateways.channels.retry_after import seconds_of
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secret_of
@@ -31,7 +32,7 @@ def receiver():
 
 
 def test_a_reply_is_one_signed_post_with_its_key(receiver):
-    Webhook(secret=b"s", guard=HERE).deliver({"url": f"{receiver.url}/in?x=1"}, REPLY)
+    Webhook(secrets=(b"s",), guard=HERE).deliver({"url": f"{receiver.url}/in?x=1"}, REPLY)
 
     ((path, headers, body),) = receiver.requests
     told = json.loads(body)
@@ -39,13 +40,59 @@ def test_a_reply_is_one_signed_post_with_its_key(receiver):
     assert (told["text"], told["reason"]) == ("ok", "natural_end")
     assert headers["Idempotency-Key"] == headers["webhook-id"] == "turn-1"
     assert abs(int(headers["webhook-timestamp"]) - time.time()) < 5
-    expected = signatures.standard(b"s", "turn-1", int(headers["webhook-timestamp"]), body)
+    own = secret_for(b"s", receiver.url.removeprefix("http://"))
+    expected = signatures.standard(own, "turn-1", int(headers["webhook-timestamp"]), body)
     assert signatures.are_same(headers["webhook-signature"], expected)
 
 
 def test_without_a_secret_there_is_no_signature(receiver):
     Webhook(guard=HERE).deliver({"url": receiver.url}, REPLY)
     assert "webhook-signature" not in receiver.requests[0][1]
+
+
+def signed_with(receiver, place=-1):
+    """The secrets among these whose signature goes with a request."""
+    _, headers, body = receiver.requests[place]
+    stamp = int(headers["webhook-timestamp"])
+    made = headers["webhook-signature"].split()
+    return lambda *secrets: [one for one in secrets if signatures.standard(one, "turn-1", stamp, body) in made]
+
+
+def test_no_receiver_learns_what_signs_for_another(receiver):
+    other = WebReceiver()
+    for one in (receiver, other):
+        Webhook(secrets=(b"s",), guard=HERE).deliver({"url": one.url}, REPLY)
+    mine, theirs = (secret_for(b"s", receiver_of(one.url)) for one in (receiver, other))
+    other.close()
+
+    assert mine != theirs
+    assert signed_with(receiver)(b"s", mine, theirs) == [mine]
+    assert signed_with(other)(b"s", mine, theirs) == [theirs]
+
+
+def test_while_a_secret_is_replaced_both_sign_and_then_the_new_one_alone(receiver):
+    old, new = (secret_for(one, receiver_of(receiver.url)) for one in (b"old", b"new"))
+    for secrets in ((b"old",), (b"new", b"old"), (b"new",)):
+        Webhook(secrets=secrets, guard=HERE).deliver({"url": receiver.url}, REPLY)
+
+    assert [signed_with(receiver, place)(old, new) for place in range(3)] == [[old], [old, new], [new]]
+
+
+def test_a_channel_signs_with_its_own_secret_also_while_it_is_replaced(receiver, tmp_path):
+    bound(tmp_path, f'url = "{receiver.url}"\nsecret_env = "S"', S="new, old").deliver({}, REPLY)
+
+    assert signed_with(receiver)(b"old", b"new") == [b"old", b"new"]
+
+
+def test_a_receiver_is_a_host_and_a_port():
+    told = [
+        "https://A.example/x",
+        "https://a.example:443/y?z",
+        "http://a.example:443",
+        "https://b.example",
+        "http://a.example",
+    ]
+    assert [receiver_of(url) for url in told] == [*["a.example:443"] * 3, "b.example:443", "a.example:80"]
 
 
 def test_a_private_address_is_refused_for_good_unless_it_is_allowed(receiver):

@@ -143,3 +143,22 @@ def test_bus_is_built_anew_from_the_database_alone(chordage, rt, reply, redis_ur
     assert told["generation"] >= 2
     status = chordage("bus", "status", redis_url=redis_url).stdout
     assert f"up to date, at row {told['to']} of {told['to']}" in status
+
+
+def test_the_secret_of_a_receiver_is_told_by_its_url(chordage, room, monkeypatch):
+    monkeypatch.setenv("CHORDAGE_WEBHOOK_SECRET", "new,old")
+    told = chordage("deliveries", "secret", "https://crm.example.org/in").stdout.split()
+    assert told == chordage("deliveries", "secret", "https://CRM.example.org:443/").stdout.split()
+    assert told != chordage("deliveries", "secret", "https://other.example.org/in").stdout.split()
+
+    monkeypatch.setenv("CHORDAGE_WEBHOOK_SECRET", "new")
+    assert chordage("deliveries", "secret", "https://crm.example.org/in").stdout.split() == told[:1]
+    assert all(one.startswith("whsec_") for one in told)
+
+
+def test_without_a_secret_of_ours_a_receiver_has_none(chordage, room):
+    unset = chordage("deliveries", "secret", "https://a.example")
+    wrong = chordage("deliveries", "secret", "a.example")
+
+    assert (unset.exit_code, "CHORDAGE_WEBHOOK_SECRET is not set" in unset.stderr) == (1, True)
+    assert (wrong.exit_code, "give an address" in wrong.stderr) == (2, True)
