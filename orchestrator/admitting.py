@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from chordage.orchestrator import answering, coalescing, crowding, double_texting, ending
@@ -16,7 +16,7 @@ from chordage.orchestrator.answering import Decided
 from chordage.orchestrator.coalescing import Place
 from chordage.orchestrator.core import busy, merging, turn_limits
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
-from chordage.orchestrator.core.errors import Conflict, InvalidMessage
+from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.message import TurnRequest, check, group_of
 from chordage.orchestrator.core.message_threads import thread_of
@@ -26,7 +26,7 @@ from chordage.orchestrator.core.stepping import Control, StepTerms
 from chordage.orchestrator.core.suspending import Suspension
 from chordage.orchestrator.double_texting import Arrival
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import runs, stepped, turns
+from chordage.orchestrator.store import replays, runs, stepped, turns
 from chordage.orchestrator.store.tx import Tx
 from chordage.orchestrator.strategies import STRATEGIES
 from chordage.orchestrator.strategies.loading import names
@@ -66,10 +66,17 @@ def _check_strategy(agent: AgentSpec, request: TurnRequest) -> None:
         raise InvalidMessage(f"strategy {wanted!r} is not known; use one of: {', '.join(known)}", field="strategy")
 
 
-def seen_before(tx: Tx, agent: AgentSpec, request: TurnRequest) -> Admitted | None:
-    if request.dedupe_key is None:
-        return None
-    turn_id = turns.by_dedupe_key(tx, agent.name, request.source, request.dedupe_key)
+def can_come_again(request: TurnRequest) -> bool:
+    return request.dedupe_key is not None or request.once is not None
+
+
+def seen_before(tx: Tx, agent: AgentSpec, request: TurnRequest, now: datetime) -> Admitted | None:
+    """By its key; or, under another one, by what was signed."""
+    turn_id = None
+    if request.dedupe_key is not None:
+        turn_id = turns.by_dedupe_key(tx, agent.name, request.source, request.dedupe_key)
+    if turn_id is None and request.once is not None:
+        turn_id = replays.turn_of(tx, request.source, request.once.digest, now)
     turn = turns.load(tx, turn_id) if turn_id else None
     return Admitted(turn_id=turn.id, thread_id=turn.thread_id, duplicate=True) if turn else None
 
@@ -84,6 +91,7 @@ def store_in(
     if manner is WhenBusy.REJECT:
         _refuse_if_busy(tx, thread_id)
     place = coalescing.line_up(tx, request, agent.name, thread_id, now)
+    _take_once(tx, request, turn_id, now)  # behind the lock of the thread, so that nobody waits crosswise
     decided, moved = _take_decisions(tx, rt, request, asked, place.threads(thread_id)) if asked else ([], [])
     place, freed = coalescing.replace_older(tx, rt, place, turn_id)
     fields = _fields(turn_id, thread_id, place, agent, request, now) | {"steers": int(manner is WhenBusy.STEER)}
@@ -104,6 +112,15 @@ def store_in(
     over = [(place.older.id, Disposition.MERGED)] if place.older else []
     over += [(room.dropped, Disposition.SUPERSEDED)] if room.dropped else []
     return Stored(admitted=admitted, intents=intents, decided=decided, ended=met.ended, over=over)
+
+
+def _take_once(tx: Tx, request: TurnRequest, turn_id: str, now: datetime) -> None:
+    """Raises LostRace where the same signed bytes were taken under another id."""
+    if (once := request.once) is None:
+        return
+    until = now + timedelta(seconds=once.seconds)
+    if not replays.take(tx, request.source, once.digest, turn_id=turn_id, until=until, now=now):
+        raise LostRace
 
 
 def _take_decisions(

@@ -10,7 +10,7 @@ from typing import Any
 from chordage.orchestrator.core import seals
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.hook_payload import Shape
-from chordage.orchestrator.core.message import NAME_MAX, Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.message import NAME_MAX, Message, Once, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.seals import Form, Headers, Seal
 
 PREFIX = "/hooks/"  # of every path: no binding can stand where the API has its own
@@ -76,7 +76,14 @@ def delivery_key(seal: Seal, headers: Headers, body: bytes) -> str | None:
     return key
 
 
-def request_of(binding: Binding, said: Said, key: str | None) -> TurnRequest:
+def once_of(seal: Seal, headers: Headers, body: bytes) -> Once | None:
+    """By which a copy of a delivery is known again although its id is another one."""
+    if not seals.leaves_id_unsigned(seal):
+        return None
+    return Once(digest=seals.proof(seal, headers, body), seconds=seals.believed_for(seal))
+
+
+def request_of(binding: Binding, said: Said, key: str | None, once: Once | None = None) -> TurnRequest:
     """A thread that a delivery names lies in the binding's own space: it reaches no conversation of anybody else."""
     thread = f"{binding.source}:{said.thread}" if said.thread is not None else binding.thread
     message = Message(
@@ -88,4 +95,6 @@ def request_of(binding: Binding, said: Said, key: str | None) -> TurnRequest:
         meta=dict(said.meta),
     )
     target = None if binding.reply_target is None else dict(binding.reply_target)
-    return TurnRequest(message=message, agent=binding.agent, source=binding.source, dedupe_key=key, reply_target=target)
+    return TurnRequest(
+        message=message, agent=binding.agent, source=binding.source, dedupe_key=key, once=once, reply_target=target
+    )  # fmt: skip

@@ -72,6 +72,14 @@ class Message:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Once:
+    """What was signed, in short: within so many seconds it is taken once, under whatever id it comes."""
+
+    digest: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TurnRequest:
     message: Message
     agent: str | None = None
@@ -83,6 +91,7 @@ class TurnRequest:
     source: str = "api"
     space: str | None = None  # of a caller: where its threads lie. None: it operates, and may name every thread
     dedupe_key: str | None = None
+    once: Once | None = None  # beside the dedupe key, where that may be forged
     coalesce_key: str | None = None  # of the queued turns that have it, the latest is kept
     reply_target: dict[str, Any] | None = None
     not_before: datetime | None = None

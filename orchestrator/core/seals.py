@@ -50,6 +50,7 @@ class Seal:
     secrets: tuple[bytes, ...] = field(default=(), repr=False)  # any of them will do: that is how one is replaced
     tolerance: float = 300.0  # seconds, to either side
     id_header: str | None = None  # all header names in lower case
+    replay_window: float = 86_400.0  # seconds in which a copy under another id is refused, where no time is signed
     # Of the form `hmac` alone:
     header: str = "x-signature"
     prefix: str = ""
@@ -83,6 +84,18 @@ def sealed(seal: Seal, delivery: str, timestamp: int, body: bytes) -> dict[str, 
 def proof(seal: Seal, headers: Headers, body: bytes) -> str:
     """The same for a delivery that was copied, and for no other: what was signed, in short."""
     return f"sha256:{hashlib.sha256(_content(seal, headers, body)).hexdigest()}"
+
+
+def leaves_id_unsigned(seal: Seal) -> bool:
+    """Whoever has seen a delivery can send it again under another id."""
+    return seal.form is Form.GITHUB or (
+        seal.form is Form.HMAC and seal.id_header is not None and "{id}" not in seal.signed
+    )
+
+
+def believed_for(seal: Seal) -> float:
+    """Seconds from now after which a copy is refused by its time, or may be another delivery."""
+    return seal.replay_window if seal.timestamp_header is None else 2 * seal.tolerance
 
 
 def _stamps(seal: Seal, delivery: str, timestamp: int) -> Iterator[tuple[str | None, str]]:

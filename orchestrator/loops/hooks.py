@@ -114,8 +114,9 @@ def take(door: Hooks, binding: Binding, request: Arrived) -> Response:
 def _take_signed(door: Hooks, binding: Binding, request: Arrived) -> Response:
     try:
         key = hooks.delivery_key(binding.seal, request.headers, request.body)
+        once = hooks.once_of(binding.seal, request.headers, request.body)
         said = decoders.decode(binding, request.headers, request.body)
-        admitted = None if said is None else door.accept(hooks.request_of(binding, said, key))
+        admitted = None if said is None else door.accept(hooks.request_of(binding, said, key, once))
     except Exception as error:
         outcome, response = hook_answers.of_error(binding, error)
         door.tally.note(binding.name, outcome)

@@ -13,7 +13,7 @@ from datetime import datetime
 import structlog
 
 from chordage.orchestrator import answering, coalescing, stepping
-from chordage.orchestrator.admitting import Admitted, Stored, checked, seen_before, store_in, tell
+from chordage.orchestrator.admitting import Admitted, Stored, can_come_again, checked, seen_before, store_in, tell
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Crossed, LostRace, Unavailable
 from chordage.orchestrator.core.intents import Intent
@@ -32,7 +32,7 @@ CROSSED_TRIES = 5  # that the database may undo: it takes a second to see that t
 def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
     now = rt.now()
     agent = checked(rt, request, now)
-    if (seen := _already_there(rt, agent, request)) is not None:
+    if (seen := _already_there(rt, agent, request, now)) is not None:
         return seen, []
     if request.control is Control.STEP:
         stepping.check_terms(request.step or StepTerms(), agent)
@@ -47,7 +47,7 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
             if crossed == CROSSED_TRIES:
                 raise
         except LostRace:  # the same dedupe key came in beside us and was first, or the same work was
-            if (seen := _already_there(rt, agent, request)) is not None:
+            if (seen := _already_there(rt, agent, request, now)) is not None:
                 return seen, []
         else:
             return tell(rt, stored), stored.intents
@@ -70,15 +70,19 @@ def admit_all(rt: Runtime, requests: Sequence[TurnRequest]) -> list[Result]:
 
 
 def _apart(requests: Sequence[TurnRequest]) -> list[list[int]]:
-    """Those without a thread in the order of their dedupe keys, so that two transactions never wait crosswise."""
+    """Those without a thread in the order of what they come again by, so that two transactions never wait crosswise."""
     alike: dict[object, list[int]] = defaultdict(list)
     for place, request in enumerate(requests):
         key = (group_of(request), request.message.thread_id)
         alike[key if _is_plain(request) else place].append(place)
     for places in alike.values():
         if requests[places[0]].message.thread_id is None:
-            places.sort(key=lambda place: (requests[place].source, requests[place].dedupe_key or ""))
+            places.sort(key=lambda place: _order(requests[place]))
     return list(alike.values())
+
+
+def _order(request: TurnRequest) -> tuple[str, str, str]:
+    return request.source, request.once.digest if request.once else "", request.dedupe_key or ""
 
 
 def _is_plain(request: TurnRequest) -> bool:
@@ -114,11 +118,11 @@ def _alone(rt: Runtime, request: TurnRequest) -> Result:
         return error
 
 
-def _already_there(rt: Runtime, agent: AgentSpec, request: TurnRequest) -> Admitted | None:
-    if request.dedupe_key is None:
+def _already_there(rt: Runtime, agent: AgentSpec, request: TurnRequest, now: datetime) -> Admitted | None:
+    if not can_come_again(request):
         return None
     with rt.store.read() as tx:
-        return seen_before(tx, agent, request)
+        return seen_before(tx, agent, request, now)
 
 
 def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Suspension], now: datetime) -> Stored:
@@ -127,5 +131,5 @@ def _store(rt: Runtime, agent: AgentSpec, request: TurnRequest, asked: list[Susp
 
 
 def _store_once(tx: Tx, rt: Runtime, agent: AgentSpec, request: TurnRequest, now: datetime) -> Stored:
-    seen = seen_before(tx, agent, request)
+    seen = seen_before(tx, agent, request, now)
     return Stored(admitted=seen) if seen else store_in(tx, rt, agent, request, [], now)

@@ -43,7 +43,7 @@ from chordage.orchestrator.core.suspending import (
 )
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, children, claims, ring, runs, stepped, suspensions, turns
+from chordage.orchestrator.store import calls, children, claims, replays, ring, runs, stepped, suspensions, turns
 from chordage.orchestrator.store.claims import Outcome
 from chordage.orchestrator.store.tx import Tx
 
@@ -57,7 +57,18 @@ BATCH = 500  # rows of one transaction
 def rescue(rt: Runtime) -> list[Intent]:
     """Each part by itself: what one of them has found is sent, whatever happens to the next."""
     intents: list[Intent] = []
-    for part in (overtime.sweep, _runs, _calls, _questions, _held, _expired_turns, _unwanted, _stranded, _queued):
+    for part in (
+        overtime.sweep,
+        _runs,
+        _calls,
+        _questions,
+        _held,
+        _expired_turns,
+        _unwanted,
+        _stranded,
+        _queued,
+        _copies,
+    ):
         try:
             intents += part(rt)
         except Unavailable as error:
@@ -332,6 +343,17 @@ def _stranded(rt: Runtime) -> list[Intent]:
         log.info("a line stood still", thread=thread_id, freed=freed)
         intents += [Dispatch(group=freed)] if freed else []
     return intents
+
+
+def _copies(rt: Runtime) -> list[Intent]:
+    """Signed bytes that count no longer are forgotten."""
+    now = rt.now()
+    with rt.store.read() as tx:
+        over = replays.are_over(tx, now)
+    if over:
+        with rt.store.write() as tx:
+            replays.forget(tx, now, BATCH)
+    return []
 
 
 def _queued(rt: Runtime) -> list[Intent]:

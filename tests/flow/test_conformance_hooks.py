@@ -44,7 +44,7 @@ def deliver(world, tmp_path):
 
     def deliver(payload, delivery="1"):
         body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        came = loop.Arrived(headers={"x-delivery": delivery}, body=body, root="")
+        came = loop.Arrived(headers={"x-delivery": delivery}, body=body)
         return loop.take(door, door.book.find("/hooks/a", "PUT"), came).status_code
 
     return deliver

@@ -109,7 +109,8 @@ PUSH = {"ref": "refs/heads/main", "sender": {"login": "ada"}, "repository": {"id
 
 
 def bodies(name: str) -> bytes:
-    return json.dumps(PUSH).encode() if name == "github" else body(n=next(NUMBERS))
+    """No two alike: a copy is refused, whatever its id."""
+    return json.dumps({**PUSH, "n": next(NUMBERS)}).encode() if name == "github" else body(n=next(NUMBERS))
 
 
 def write(room: Path, text: str = FILE) -> None:

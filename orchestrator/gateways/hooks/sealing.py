@@ -30,6 +30,7 @@ def read(table: Table, environ: Mapping[str, str]) -> Seal:
         secrets=tuple(_secrets(table, form, environ)),
         tolerance=float(table.take("tolerance", SECONDS, Seal(form=Form.NONE).tolerance)),
         id_header=_id_header(table, form),
+        replay_window=float(table.take("replay_window", SECONDS, Seal(form=Form.NONE).replay_window)),
         header=_header(table, "signature_header") or "x-signature",
         prefix=table.take("signature_prefix", TEXT, ""),
         encoding=Encoding(table.choose("signature_encoding", Encoding, "hex")),
@@ -38,6 +39,9 @@ def read(table: Table, environ: Mapping[str, str]) -> Seal:
     )
     if form is Form.HMAC:
         _check_signed(table, seal)
+    if "replay_window" in table.values and (not seals.leaves_id_unsigned(seal) or seal.timestamp_header is not None):
+        why = "is for deliveries whose signature covers neither their id nor a time; leave it out"
+        table.complain("replay_window", why)
     return seal
 
 

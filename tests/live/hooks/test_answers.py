@@ -80,6 +80,27 @@ def test_a_delivery_that_comes_again_is_409_and_names_its_turn(door, name):
     assert len(door.stored()) == 1
 
 
+@pytest.mark.parametrize(("name", "header"), [("github", "X-GitHub-Delivery"), ("plain", "X-Id")])
+def test_a_copy_under_another_id_is_409_and_names_the_turn(door, name, header):
+    """Neither form signs the id, so anybody who has seen the delivery can change it."""
+    body = hooking.bodies(name)
+    headers = SIGNED[name](body)
+    first = door.post(name, body, headers)
+
+    for number in range(3):
+        problem = refused(door.post(name, body, {**headers, header: f"other-{number}"}), 409)
+        assert problem["turn_id"] == first.json()["turn_id"]
+    assert len(door.stored()) == 1
+
+
+def test_the_same_words_at_another_signed_time_are_another_delivery(door):
+    body = hooking.bodies("plain")
+
+    codes = [door.post("plain", body, SIGNED["plain"](body, at=at)).status_code for at in (0, 1)]
+
+    assert codes == [202, 202]
+
+
 def test_a_replay_with_a_wrong_signature_is_told_nothing(door):
     body = hooking.bodies("standard")
     headers = SIGNED["standard"](body)

@@ -59,6 +59,24 @@ def test_of_one_that_comes_at_once_through_two_servers_one_is_taken(door):
     assert len(door.stored()) == 1
 
 
+def test_of_copies_under_many_ids_that_come_at_once_through_two_servers_one_is_taken(door):
+    gate = threading.Barrier(AT_ONCE)
+    body = hooking.bodies("github")
+    with served(web.wired(door.settings)) as other:
+        doors = [door, replace(door, client=other)] * (AT_ONCE // 2)
+
+        def deliver(one):
+            headers = hooking.github(body)
+            gate.wait()
+            return one.post("github", body, headers).status_code
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            codes = sorted(threads.map(deliver, doors))
+
+    assert codes == [202] + [409] * (AT_ONCE - 1)
+    assert len(door.stored()) == 1
+
+
 def test_a_burst_is_stored_whole_and_in_the_order_of_each_thread(door):
     def deliver(number):
         body = json.dumps({**hooking.PUSH, "ref": f"r{number}"}).encode()

@@ -15,7 +15,10 @@ def hmac(more):
     return f'[hooks.a]\npath = "/hooks/a"\nsignature = "hmac"\nsecret_env = "S"\n{more}'
 
 
+WINDOW = "replay_window = 60\n"
 BROKEN = {
+    "window of signed ids": (HEAD.replace("github", "standard") + WINDOW, 5, "replay_window", "neither their id"),
+    "no window": (HEAD + "replay_window = 0", 5, "replay_window", "must be"),
     "no path": ('[hooks.a]\nsignature = "none"', 1, "path", "is missing"),
     "path of the API": ('[hooks.a]\nsignature = "none"\npath = "/turns"', 3, "path", "begin with /hooks/"),
     "nothing behind": ('[hooks.a]\nsignature = "none"\npath = "/hooks/"', 3, "path", "nothing between"),

@@ -50,6 +50,7 @@ def _index_same_work() -> None:
 
 def upgrade() -> None:
     _pulse()
+    _replays()
     op.create_table(
         "calls",
         sa.Column("id", sa.String(length=200), nullable=False),
@@ -495,6 +496,18 @@ def _pulse() -> None:
         ("ix_pulse_gone", "gone_at", "state = 'gone'"),
     ):
         op.create_index(name, "pulse", [column], sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+
+
+def _replays() -> None:
+    op.create_table(
+        "replays",
+        sa.Column("source", sa.String(length=200), nullable=False),
+        sa.Column("digest", sa.String(length=100), nullable=False),
+        sa.Column("turn_id", ID, nullable=False),
+        sa.Column("until", MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("source", "digest", name=op.f("pk_replays")),
+    )
+    op.create_index("ix_replays_until", "replays", ["until"])
 
 
 def _polls() -> None:

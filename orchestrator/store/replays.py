@@ -1,0 +1,42 @@
+"""Signed bytes that were taken, each with its turn, for as long as a copy of them would be believed.
+
+Two deliveries of the same bytes at once meet at the primary key: the second waits for the first, and then finds it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from chordage.orchestrator.store.schema_replays import replays
+from chordage.orchestrator.store.tx import Tx
+
+_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def turn_of(tx: Tx, source: str, digest: str, now: datetime) -> str | None:
+    """Of bytes that were taken and still count."""
+    one = (replays.c.source == source, replays.c.digest == digest, replays.c.until > now)
+    return tx.execute(select(replays.c.turn_id).where(*one)).scalar()
+
+
+def take(tx: Tx, source: str, digest: str, *, turn_id: str, until: datetime, now: datetime) -> bool:
+    """False: they were taken before, and still count."""
+    new = {"turn_id": turn_id, "until": until}
+    insert = _INSERT[tx.dialect.name](replays).values(source=source, digest=digest, **new)
+    keys = [replays.c.source, replays.c.digest]
+    taken = insert.on_conflict_do_update(index_elements=keys, set_=new, where=replays.c.until <= now)
+    return tx.execute(taken.returning(replays.c.turn_id)).first() is not None
+
+
+def are_over(tx: Tx, now: datetime) -> bool:
+    return tx.execute(select(replays.c.digest).where(replays.c.until <= now).limit(1)).first() is not None
+
+
+def forget(tx: Tx, now: datetime, limit: int) -> None:
+    """Some of those that do not count any more."""
+    some = select(replays.c.digest).where(replays.c.until <= now).order_by(replays.c.until).limit(limit)
+    tx.execute(delete(replays).where(replays.c.digest.in_(some), replays.c.until <= now))
