@@ -16,10 +16,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 
 # Each of them adds to the metadata.
-from chordage.orchestrator.store import schema, schema_notes, schema_poll, schema_pulse
+from chordage.orchestrator.store import schema, schema_notes, schema_poll, schema_pulse, schema_replays
 
 DIALECTS: dict[str, Dialect] = {"postgresql": postgresql.dialect(), "sqlite": sqlite.dialect()}  # type: ignore[no-untyped-call]  # has no types
-PARTS = (schema, schema_notes, schema_poll, schema_pulse)
+PARTS = (schema, schema_notes, schema_poll, schema_pulse, schema_replays)
 
 
 @cache
