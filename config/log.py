@@ -1,12 +1,19 @@
-"""Logging: one line an event, with the ids that tie it to a turn; JSON where a machine reads it."""
+"""Logging: one line an event, with the ids that tie it to a turn; JSON where a machine reads it.
+
+What strangers wrote cannot act on the terminal that shows a log, nor begin a line of its own. JSON escapes it.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+import traceback
+from typing import TextIO
 
 import structlog
-from structlog.types import Processor
+from structlog.types import EventDict, ExcInfo, Processor, WrappedLogger
+
+from chordage.config.inert import inert, inert_line
 
 SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,
@@ -46,9 +53,24 @@ def _formatter(style: str) -> logging.Formatter:
     last: list[Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [_in_one_line, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_traceback)]
     )
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=SHARED,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
     )
+
+
+def _in_one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Also what is no text is written as one: its repr may hold anything."""
+    return {name: value if name == "exc_info" else _plain(value) for name, value in event.items()}
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float | None) else inert_line(str(value))
+
+
+def _traceback(out: TextIO, exc_info: ExcInfo) -> None:
+    """Indented, so that no line of it looks like one of the log."""
+    lines = inert("".join(traceback.format_exception(*exc_info))).splitlines()
+    out.write("".join(f"\n  {line}" for line in lines))

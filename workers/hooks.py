@@ -13,6 +13,7 @@ import structlog
 from celery import Celery, signals
 
 from chordage.config import log as logging_config
+from chordage.config.inert import inert
 from chordage.config.settings import Settings
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import ChordageError, Unavailable, UserError
@@ -44,7 +45,7 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         try:
             check_services(settings)
         except UserError as error:
-            raise SystemExit(f"chordage: {error}") from error
+            raise SystemExit(inert(f"chordage: {error}")) from error
         runtime()  # before the first task, of which several may come at once
         gc.collect()
         gc.freeze()  # what is loaded by now stays: nobody need walk it again, and children share its pages

@@ -10,6 +10,7 @@ import structlog
 from fastapi import FastAPI
 
 from chordage.config import log as logging_config
+from chordage.config.inert import inert
 from chordage.config.settings import Settings, SettingsFault
 from chordage.orchestrator import views
 from chordage.orchestrator.answering import Decided
@@ -46,7 +47,7 @@ def make_app() -> FastAPI:
         check_services(settings)
         return wired(settings)
     except (UserError, SettingsFault) as error:
-        raise SystemExit(f"chordage: {error}") from error
+        raise SystemExit(inert(f"chordage: {error}")) from error
 
 
 def wired(settings: Settings) -> FastAPI:

@@ -82,12 +82,16 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            click.echo("chordage: interrupted", err=True)
+            from chordage.workers.cli.output import say
+
+            say("chordage: interrupted", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as error:
             from chordage.workers.cli import failing
+            from chordage.workers.cli.output import show_faults_inert
 
             failing.tell(error)
+            show_faults_inert()
             raise
 
 
@@ -102,7 +106,9 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     if value:
         from importlib.metadata import version
 
-        click.echo(f"chordage {version('chordage')}")
+        from chordage.workers.cli.output import say
+
+        say(f"chordage {version('chordage')}")
         ctx.exit()
 
 

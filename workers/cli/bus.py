@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chordage.workers.cli.output import ago, json_option, print_json, span
+from chordage.workers.cli.output import ago, json_option, print_json, say, span
 
 if TYPE_CHECKING:
     from chordage.orchestrator.core.bus import Mark
@@ -37,7 +37,7 @@ def status(as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        click.echo("\n".join(_lines(found)))
+        say("\n".join(_lines(found)))
     if found.error:
         raise SystemExit(1)
 
@@ -79,7 +79,7 @@ def rebuild(as_json: bool) -> None:
     if as_json:
         print_json({"generation": mark.generation, "from": mark.position, "to": found.position})
     else:
-        click.echo(f"the bus is built anew: rows {mark.position + 1} to {found.position}")
+        say(f"the bus is built anew: rows {mark.position + 1} to {found.position}")
 
 
 def _begin(rt: Runtime) -> Mark:

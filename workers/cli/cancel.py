@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chordage.workers.cli.output import json_option, print_json
+from chordage.workers.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
@@ -29,9 +29,9 @@ def cancel(turn_id: str, reason: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"turn_id": turn_id, "cancelled": ended})
     elif ended:
-        click.echo(f"turn {turn_id} is cancelled")
+        say(f"turn {turn_id} is cancelled")
     else:
-        click.echo(f"chordage: turn {turn_id} is done already; `chordage show {turn_id}` tells how it ended", err=True)
+        say(f"chordage: turn {turn_id} is done already; `chordage show {turn_id}` tells how it ended", err=True)
     raise click.exceptions.Exit(0 if ended else 1)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chordage.workers.cli.output import json_option, print_json, print_table
+from chordage.workers.cli.output import json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
     from chordage.orchestrator.views import ChannelView
@@ -54,12 +54,12 @@ def _print(shown: list[ChannelView], faults: list[str], *, with_refusals: bool) 
     ]  # fmt: skip
     print_table(columns, rows, empty=EMPTY)
     if with_refusals and any(line.refusals for line in shown):
-        click.echo("")
+        say("")
         refused = [(each.key, each.at, each.why, each.excerpt[:SHORT]) for line in shown for each in line.refusals]
         print_table(("key", "refused", "why", "excerpt"), refused)
     for line in shown:
         if line.error is not None:
             times = f" ({line.failures} times in a row)" if line.failures > 1 else ""
-            click.echo(f"{line.name}: {line.error.removeprefix(f'channel {line.name}: ')}{times}", err=True)
+            say(f"{line.name}: {line.error.removeprefix(f'channel {line.name}: ')}{times}", err=True)
     for fault in faults:
-        click.echo(fault, err=True)
+        say(fault, err=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordage.workers.cli.output import json_option, print_json
+from chordage.workers.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
     from chordage.workers.checking import Checked, Fault
@@ -30,16 +30,16 @@ def check(as_json: bool) -> None:
 
 def _tell(found: Checked) -> None:
     for fault in found.faults:
-        click.echo(f"{fault.kind}: {fault.told}")
+        say(f"{fault.kind}: {fault.told}")
     for remark in found.remarks:
-        click.echo(f"{remark.kind}: {remark.told} (not required: the agent does without it)")
+        say(f"{remark.kind}: {remark.told} (not required: the agent does without it)")
     if found.faults:
         number = len(found.faults)
-        click.echo(f"\n{found.room}: {number} {'fault' if number == 1 else 'faults'}", err=True)
+        say(f"\n{found.room}: {number} {'fault' if number == 1 else 'faults'}", err=True)
         return
-    click.echo(f"{found.room}: nothing is wrong. Looked at:")
+    say(f"{found.room}: nothing is wrong. Looked at:")
     for look in found.looked_at:
-        click.echo(f"  {look.kind:<10}{look.what}".rstrip())
+        say(f"  {look.kind:<10}{look.what}".rstrip())
 
 
 def _as_json(found: Checked) -> dict[str, Any]:

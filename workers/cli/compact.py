@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chordage.workers.cli.output import json_option, print_json
+from chordage.workers.cli.output import json_option, print_json, say
 
 
 @click.command()
@@ -29,4 +29,4 @@ def compact(thread_id: str, as_json: bool) -> None:
     if as_json:
         print_json({"thread_id": thread_id, "asked": True})
     else:
-        click.echo(f"thread {thread_id} will be summed up before its next model call")
+        say(f"thread {thread_id} will be summed up before its next model call")

@@ -12,7 +12,7 @@ from chordage.orchestrator.core.errors import InvalidDecision
 from chordage.orchestrator.core.suspending import Action
 from chordage.workers.cli.letting_go import let_go
 from chordage.workers.cli.message import INTERRUPTED, SOURCE
-from chordage.workers.cli.output import print_json
+from chordage.workers.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
@@ -63,7 +63,7 @@ def _tell(requests: Sequence[DecisionRequest], decided: Sequence[Decided]) -> No
     for request, one in zip(requests, decided, strict=True):
         done = "denied" if request.action is Action.CANCEL else "approved"
         before = " before, in the same words" if one.duplicate else ""
-        click.echo(f"{done}{before}: suspension {one.suspension_id}, call {one.call_id}, run {one.run_id}")
+        say(f"{done}{before}: suspension {one.suspension_id}, call {one.call_id}, run {one.run_id}")
 
 
 def _go_on(settings: Settings, rt: Runtime, intents: Sequence[Intent]) -> None:
@@ -80,11 +80,11 @@ def _go_on_here(settings: Settings, rt: Runtime, intents: Sequence[Intent]) -> N
     """Where no Redis is set no fleet can be running, and nobody else would do what has been decided."""
     from chordage.workers import local
 
-    click.echo("chordage: there is no fleet, so the run goes on in this process", err=True)
+    say("chordage: there is no fleet, so the run goes on in this process", err=True)
     try:
         with local.heartbeat(rt, settings.beat):
             local.interruptible(lambda: local.carry_out(rt, intents))
     except KeyboardInterrupt:
         let_go(rt)
-        click.echo("\nchordage: `chordage dev` goes on with the run; what you decided is stored", err=True)
+        say("\nchordage: `chordage dev` goes on with the run; what you decided is stored", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None

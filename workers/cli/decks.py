@@ -1,15 +1,15 @@
 """A table on a terminal that is too narrow for it: each row takes several lines, and no column is left out.
 
-An id that is cut cannot be copied, and a column that is dropped cannot be missed. Only what is wider than an id is cut.
+An id that is cut cannot be copied, and a column that is dropped cannot be missed. Only prose is cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-ID = 36  # characters of an id
+LEAST = 36  # characters that are left of a cell of prose
 GAP = 2  # blanks between two columns, and in front of every line of a row but the first
 
 Lines = list[str]
@@ -20,9 +20,9 @@ def fits(table: Sequence[Sequence[str]], width: int) -> bool:
     return sum(widths) + GAP * (len(widths) - 1) <= width
 
 
-def rows_of(table: Sequence[Sequence[str]], width: int) -> Iterator[Lines]:
-    """For each row, its heading among them, the lines it takes."""
-    decks = list(_decks(_widths(table), width))
+def rows_of(table: Sequence[Sequence[str]], width: int, prose: Container[int]) -> Iterator[Lines]:
+    """For each row, its heading among them, the lines it takes. `prose`: the columns that may be cut."""
+    decks = list(_decks(_widths(table), width, prose))
     for row in table:
         yield [_line(row, deck, number) for number, deck in enumerate(decks)]
 
@@ -31,12 +31,12 @@ def _widths(table: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(cell_len, column)) for column in zip(*table, strict=True)]
 
 
-def _decks(widths: Sequence[int], width: int) -> Iterator[dict[int, int]]:
+def _decks(widths: Sequence[int], width: int, prose: Container[int]) -> Iterator[dict[int, int]]:
     """Which columns stand on one line, each with its width there."""
     deck: dict[int, int] = {}
     left = width
     for column, wanted in enumerate(widths):
-        least = min(wanted, ID)
+        least = min(wanted, LEAST) if column in prose else wanted
         if deck and least + GAP > left:
             yield _widened(deck, widths, left)
             deck, left = {}, width - GAP  # the indent

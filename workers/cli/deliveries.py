@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chordage.orchestrator.core.delivering import DeliveryStatus
-from chordage.workers.cli.output import ago, json_option, print_json, print_table
+from chordage.workers.cli.output import ago, json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
     from chordage.orchestrator.views import DeliveryView
@@ -93,4 +93,4 @@ def retry(number: int | None, all_dead: bool, as_json: bool) -> None:
         print_json({"deliveries": again})
     else:
         what = "dead letter is" if len(again) == 1 else "dead letters are"
-        click.echo(f"{len(again)} {what} due again")
+        say(f"{len(again)} {what} due again")

@@ -6,6 +6,7 @@ import click
 
 from chordage.config.settings import SettingsFault
 from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage, UserError
+from chordage.workers.cli.output import say
 
 BAD_INPUT = 2  # what click itself uses for wrong options
 FAILED = 1
@@ -14,7 +15,7 @@ FAILED = 1
 def tell(error: Exception) -> None:
     """Ends the command with a message if the error is one for people. A bug of ours keeps its traceback."""
     if isinstance(error, UserError | SettingsFault):
-        click.echo(f"chordage: {error}", err=True)
+        say(f"chordage: {error}", err=True)
         raise click.exceptions.Exit(exit_code(error)) from error
 
 

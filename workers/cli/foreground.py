@@ -15,7 +15,7 @@ import click
 from chordage.config.settings import Loop, Settings, load
 from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.workers.cli.output import busy, console, tell_if_open
+from chordage.workers.cli.output import busy, say, tell_if_open
 from chordage.workers.fleet import agent_run, fleet_lock, found, loops
 from chordage.workers.fleet.mirror import without_password
 from chordage.workers.fleet.ports import free_port
@@ -83,9 +83,9 @@ def hold(settings: Settings, members: Sequence[Role], *, command: str, ready_fil
         try:
             _hold(fleet, ending, ready_file)
         except KeyboardInterrupt:
-            click.echo(f"chordage: {_interrupted(fleet, killed=ending.insisted)}", err=True)
+            say(f"chordage: {_interrupted(fleet, killed=ending.insisted)}", err=True)
             raise click.exceptions.Exit(ending.code) from None
-    console().print(f"[dim]ended; queued and running turns go on with the next `chordage {command}`[/]")
+    say(f"ended; queued and running turns go on with the next `chordage {command}`", dim=True)
 
 
 def _hold(fleet: Fleet, ending: Ending, ready_file: Path | None) -> None:
@@ -114,18 +114,18 @@ def _interrupted(fleet: Fleet, *, killed: bool) -> str:
 
 
 def _say(text: str) -> None:
-    console().print(f"[dim]{time.strftime('%H:%M:%S')}[/] ", end="")
-    console().print(text, markup=False)
+    say(f"{time.strftime('%H:%M:%S')} ", nl=False, dim=True)
+    say(text)
 
 
 def _greet(fleet: Fleet, seconds: float) -> None:
-    show = console()
     settings = fleet.settings
     what = f"{len(fleet.members)} processes{' and a broker' if fleet.valkey else ''}, {seconds:.1f} s"
-    show.print(f"[bold green]chordage is up[/]  [dim]{what}[/]\n")
+    say("chordage is up", nl=False, bold=True, fg="green")
+    say(f"  {what}\n", dim=True)
     url = next((member.role.url for member in fleet.members if member.role.url), None)
     for name, where in (
-        ("HTTP", f"{url}  [dim]API: {url}/docs[/]" if url else None),
+        ("HTTP", f"{url}  API: {url}/docs" if url else None),
         ("loops", ", ".join(settings.loops)),
         ("Redis", without_password(str(settings.redis))),
         ("room", settings.room_path),
@@ -133,11 +133,12 @@ def _greet(fleet: Fleet, seconds: float) -> None:
         ("logs", f"{fleet.state / 'logs'}"),
     ):
         if where is not None:
-            show.print(f"  {name:<10}[cyan]{where}[/]")
-    show.print("\n[bold]Send a turn[/]")
+            say(f"  {name:<10}", nl=False)
+            say(str(where), fg="cyan")
+    say("\nSend a turn", bold=True)
     for line in _ways(url, _address(str(settings.redis), fleet)):
-        show.print(f"  {line}", markup=False)
-    show.print("\n[dim]Ctrl-C ends it, and so does `chordage stop`.[/]")
+        say(f"  {line}")
+    say("\nCtrl-C ends it, and so does `chordage stop`.", dim=True)
 
 
 def _address(url: str, fleet: Fleet) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chordage.orchestrator.core.groups import Group
-from chordage.workers.cli.output import json_option, print_json, print_table
+from chordage.workers.cli.output import json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
     from chordage.orchestrator.views import GroupView
@@ -41,7 +41,7 @@ def set_budget(group: str, budget: int | None, unset: bool) -> None:
         reads_groups.set_budget(tx, Group(group), budget)
     (now,) = (one for one in _look() if one.group == group)
     told = f"budget {now.budget} (from {now.budget_from}), {now.running} running, {now.queued} queued"
-    click.echo(f"{group}: {told}")
+    say(f"{group}: {told}")
 
 
 def _look() -> list[GroupView]:

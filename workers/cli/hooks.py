@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordage.workers.cli.output import json_option, print_json, print_table
+from chordage.workers.cli.output import json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
@@ -55,7 +55,7 @@ def send(name: str, text: str | None, thread: str | None, body: Any, as_json: bo
     binding = hook_sending.binding_of(settings, name)
     content = body.read() if body is not None else hook_sending.body_of(binding, text or "", thread)
     sent = hook_sending.send(settings, binding, content, delivery=how["delivery"], url=how["url"])
-    print_json(sent) if as_json else click.echo(f"{sent.status} {sent.told}")
+    print_json(sent) if as_json else say(f"{sent.status} {sent.told}")
     raise click.exceptions.Exit(0 if sent.status < 300 else 1)
 
 
@@ -74,7 +74,7 @@ def _list(*, as_json: bool) -> int:
     else:
         print_table(COLUMNS, _rows(found, counted), empty=EMPTY)
     for fault in faults:
-        click.echo(f"chordage: {fault}", err=True)
+        say(f"chordage: {fault}", err=True)
     return 1 if faults else 0
 
 
@@ -90,7 +90,7 @@ def _counted(settings: Settings, found: HooksFile) -> dict[str, Counted]:
     try:
         return {one.name: counts.of(one.name) for one in found.bindings}
     except RedisError as error:
-        click.echo(f"chordage: Redis has the counts, and does not answer ({error})", err=True)
+        say(f"chordage: Redis has the counts, and does not answer ({error})", err=True)
         return {}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chordage.orchestrator.core.suspending import Why
-from chordage.workers.cli.output import json_option, print_json, print_table
+from chordage.workers.cli.output import json_option, print_json, print_table, say_lines
 
 if TYPE_CHECKING:
     from chordage.orchestrator.views import OpenQuestion
@@ -71,7 +71,8 @@ def inbox(
     if as_json:
         print_json(found)
     elif found and sys.stdout.isatty():
-        click.echo("\n\n".join("\n".join(_lines(one)) for one in found))
+        for number, one in enumerate(found):
+            say_lines([*([""] if number else []), *_lines(one)], mark={1 if number else 0: "cyan"})
     else:
         print_table(COLUMNS, [_row(one) for one in found], empty=EMPTY)
 
@@ -94,7 +95,7 @@ def _lines(one: OpenQuestion) -> list[str]:
     from chordage.workers.cli.showing_calls import expiry, indented, short
 
     lines = [
-        click.style(one.id, fg="cyan") + f"  {one.why.value}, asked {ago(one.created_at)}{expiry(one)}",
+        f"{one.id}  {one.why.value}, asked {ago(one.created_at)}{expiry(one)}",
         f"  {one.agent} wants {one.tool}  {short(one.arguments)}",
         *indented(one.prompt),
         f"  thread {one.thread_id}, run {one.run_id}",

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from chordage.orchestrator.core.errors import Conflict
+from chordage.workers.cli.output import say
 
 
 @click.command()
@@ -23,8 +24,8 @@ def init(folder: Path) -> None:
             f"{folder / taken[0]} is there already; nothing was touched: choose another folder, or move it away"
         )
     for name in example_room.copy_to(folder):
-        click.echo(f"  {(folder / name).as_posix():<24} {example_room.ROOM[name]}")
-    click.echo(NEXT.format(go="" if folder == Path() else f"cd {folder} && "))
+        say(f"  {(folder / name).as_posix():<24} {example_room.ROOM[name]}")
+    say(NEXT.format(go="" if folder == Path() else f"cd {folder} && "))
 
 
 NEXT = """

@@ -13,7 +13,7 @@ from chordage.orchestrator.core.errors import ChordageError, Unavailable
 from chordage.orchestrator.core.reasons import Reason
 from chordage.workers.cli import message
 from chordage.workers.cli.letting_go import let_go
-from chordage.workers.cli.output import json_option
+from chordage.workers.cli.output import json_option, say
 from chordage.workers.cli.streaming import Streamed
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _carried_out(rt: Runtime, request: TurnRequest, beat: float) -> TurnView:
             return local.interruptible(lambda: local.complete(rt, turn_id, on_wait=_Patience()))
     except KeyboardInterrupt:
         _cancel(rt, turn_id, "interrupted at the terminal")
-        click.echo(f"\nchordage: turn {turn_id} was cancelled", err=True)
+        say(f"\nchordage: turn {turn_id} was cancelled", err=True)
         raise click.exceptions.Exit(message.INTERRUPTED) from None
     except Unavailable:
         raise
@@ -116,7 +116,7 @@ class _Patience:
     def __call__(self, turn: TurnView) -> None:
         told = self._why(turn)
         if told != self._said:
-            click.echo(f"chordage: turn {turn.turn_id} {told}", err=True)
+            say(f"chordage: turn {turn.turn_id} {told}", err=True)
         self._said = told
 
     @staticmethod

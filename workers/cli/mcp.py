@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordage.workers.cli.output import busy, json_option, print_json, print_table
+from chordage.workers.cli.output import busy, json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
     from chordage.orchestrator.gateways.mcp import Probe
@@ -47,7 +47,7 @@ def mcp(agent: str | None, with_tools: bool, as_json: bool) -> None:
         _print(probed, with_tools=with_tools)
     failed = [*faults, *(one.error for _, one in probed if one.error)]
     for text in [*failed, *_remarks(probed)]:
-        click.echo(f"chordage: {text}", err=True)
+        say(f"chordage: {text}", err=True)
     raise click.exceptions.Exit(1 if failed else 0)
 
 

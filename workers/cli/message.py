@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import click
-
 from chordage.config.settings import Settings
 from chordage.orchestrator.core import json_values
 from chordage.orchestrator.core.errors import InvalidMessage
@@ -16,7 +14,7 @@ from chordage.orchestrator.core.message import SELF_MADE, Bounds, Origin, Sender
 from chordage.orchestrator.core.reasons import DISPOSITION_OF
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.views import TurnView
-from chordage.workers.cli.output import print_json
+from chordage.workers.cli.output import print_json, say
 
 SOURCE = "cli"
 ANSWERED, NOT_ANSWERED, TIMED_OUT, INTERRUPTED = 0, 3, 4, 130
@@ -76,7 +74,7 @@ def tell_end(turn: TurnView, *, as_json: bool, already_shown: str = "") -> int:
     if as_json:
         print_json(turn)
     elif answered and turn.answer and turn.answer != already_shown:
-        click.echo(turn.answer)
+        say(turn.answer)
     if not answered or turn.code:
-        click.echo(f"chordage: turn {turn.turn_id} {turn.fate}", err=True)
+        say(f"chordage: turn {turn.turn_id} {turn.fate}", err=True)
     return ANSWERED if answered else NOT_ANSWERED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chordage.workers.cli.output import json_option, print_json
+from chordage.workers.cli.output import json_option, print_json, say
 
 
 @click.command()
@@ -27,6 +27,6 @@ def migrate(check: bool, as_json: bool) -> None:
     if as_json:
         print_json({"before": before, "after": after})
     elif before == after:
-        click.echo(f"the database is at schema {after}, as it should be")
+        say(f"the database is at schema {after}, as it should be")
     else:
-        click.echo(f"the database went from schema {before or 'none'} to {after}")
+        say(f"the database went from schema {before or 'none'} to {after}")

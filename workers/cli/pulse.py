@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chordage.workers.cli.output import json_option, print_json, print_table
+from chordage.workers.cli.output import json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
@@ -60,7 +60,7 @@ def _print(found: StandingWork) -> None:
     of_one = _in_short if sys.stdout.isatty() else _row
     print_table(COLUMNS, [of_one(item) for item in found.items], empty=EMPTY)
     for fault in found.faults:
-        click.echo(f"chordage: {fault}", err=True)
+        say(f"chordage: {fault}", err=True)
 
 
 def _in_short(item: StandingItem) -> tuple[object, ...]:
@@ -106,7 +106,7 @@ def run(key: str, *, as_json: bool) -> None:
     if as_json:
         print_json(admitted)
     else:
-        click.echo(admitted.turn_id)
+        say(admitted.turn_id)
         _say_what_follows(settings, admitted.turn_id)
     if settings.redis is not None:
         from chordage.tasks.courier import Courier
@@ -121,4 +121,4 @@ def _say_what_follows(settings: Settings, turn_id: str) -> None:
     else:
         told = f"`chordage show {turn_id}` tells how it goes"
     if sys.stderr.isatty() or settings.redis is None:
-        click.echo(f"chordage: {told}", err=True)
+        say(f"chordage: {told}", err=True)

@@ -9,9 +9,8 @@ import os
 import signal
 from pathlib import Path
 
-import click
-
 from chordage.orchestrator import private_files
+from chordage.workers.cli.output import say
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 
@@ -19,7 +18,7 @@ ENDS = (signal.SIGTERM, signal.SIGINT)
 def idle(ready_file: Path | None) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
-        click.echo("chordage: reserve is 0, so no slots are kept for chat and this worker has nothing to do", err=True)
+        say("chordage: reserve is 0, so no slots are kept for chat and this worker has nothing to do", err=True)
         if ready_file:
             private_files.write(ready_file, f"{os.getpid()}\n")
         signal.sigwait(ENDS)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordage.workers.cli.output import json_option, print_json
+from chordage.workers.cli.output import json_option, print_json, say, say_lines
 
 if TYPE_CHECKING:
     from chordage.orchestrator.store.tx import Store
@@ -32,9 +32,10 @@ def show(some_id: str, limit: int, full: bool, as_json: bool) -> None:
     if as_json:
         print_json({**found, "results": results} if full else found)
     elif "result" in found:
-        click.echo("\n".join(showing_results.lines_of([found["result"]])).lstrip("\n"))
+        say("\n".join(showing_results.lines_of([found["result"]])).lstrip("\n"))
     else:
-        click.echo("\n".join([*showing.lines_of(found), *showing_results.lines_of(results)]))
+        say_lines(showing.lines_of(found))
+        say("\n".join(showing_results.lines_of(results)), nl=bool(results))
 
 
 def _found(store: Store, some_id: str, limit: int) -> dict[str, Any]:

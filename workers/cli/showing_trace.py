@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterator
 from datetime import datetime
 
+from chordage.config.inert import inert_line
 from chordage.orchestrator.views import Mark, MarkKind, TraceView
+from chordage.workers.cli.output import wrapped
 from chordage.workers.cli.showing_calls import moment, short, span
 
 INDENT = 25  # of what is told, behind the clock and the kind
-NARROWEST = 60
 _SPANS = {
     MarkKind.READY: "after {}",
     MarkKind.STARTED: "after {}",
@@ -73,11 +72,5 @@ def _clock(at: datetime | None) -> str:
 
 def _wrapped(head: str, text: str, indent: int) -> Iterator[str]:
     """On a terminal in lines of its width; elsewhere in one, for grep."""
-    if not sys.stdout.isatty():
-        yield f"{head}{text}"
-        return
-    width = max(NARROWEST, shutil.get_terminal_size().columns)
-    yield from textwrap.wrap(
-        f"{head}{text}", width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
-        drop_whitespace=True,
-    )  # fmt: skip
+    line = inert_line(f"{head}{text}")
+    yield from wrapped(line, hang=indent) if sys.stdout.isatty() else [line]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordage.workers.cli.output import busy, tell_if_open
+from chordage.workers.cli.output import busy, say, tell_if_open
 from chordage.workers.cli.run import fleet_options
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _tell_interrupted(state: Path) -> None:
     left = (
         "it ends by itself; `chordage stop` waits for that" if fleet_lock.is_held(state) else "nothing is left running"
     )
-    click.echo(f"chordage: interrupted; the fleet that was starting is told to stop, and {left}", err=True)
+    say(f"chordage: interrupted; the fleet that was starting is told to stop, and {left}", err=True)
 
 
 def _given(**values: Any) -> list[str]:
@@ -63,10 +63,10 @@ def _given(**values: Any) -> list[str]:
 def _tell(settings: Settings, fleet: Member) -> None:
     from chordage.workers.fleet import agent_run
 
-    click.echo(f"chordage runs in the background, process {fleet.pid}")
+    say(f"chordage runs in the background, process {fleet.pid}")
     summary = agent_run.of_fleet(settings.room_path, settings.state_path)
     if summary is not None and summary.pid == fleet.pid:
         if summary.endpoint is not None:
-            click.echo(f"  HTTP  {summary.endpoint}")
-        click.echo(f"  loops {', '.join(summary.loops)}")
-    click.echo(f"  log   {fleet.log}")
+            say(f"  HTTP  {summary.endpoint}")
+        say(f"  loops {', '.join(summary.loops)}")
+    say(f"  log   {fleet.log}")

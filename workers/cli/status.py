@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordage.workers.cli.output import ago, json_option, print_json, print_table, span
+from chordage.workers.cli.output import ago, json_option, print_json, print_table, say, span
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
@@ -85,13 +85,13 @@ def _uptime(found: Health) -> float:
 
 def _print(settings: Settings, found: Health) -> None:
     for line in _head(settings, found):
-        click.echo(line)
+        say(line)
     if found.is_ready and found.summary is not None:
-        click.echo()
+        say()
         rows = [(one.name, one.pid, one.state, _restarted(one)) for one in found.summary.members]
         print_table(("process", "pid", "state", "restarted"), rows)
     if found.is_ready or any(one.running or one.queued for one in found.groups):
-        click.echo()
+        say()
         print_table(("group", "running", "queued", "oldest due"), list(_rows(found)))
     _print_faults(found)
 
@@ -137,17 +137,17 @@ def _rows(found: Health) -> Iterator[tuple[object, ...]]:
 def _print_faults(found: Health) -> None:
     faults = {name: told for name, told in found.faults.items() if told}
     for name, told in faults.items():
-        click.echo(f"chordage: {name}: {told}", err=True)
+        say(f"chordage: {name}: {told}", err=True)
     for told in found.room:
-        click.echo(f"chordage: {told}", err=True)
+        say(f"chordage: {told}", err=True)
     if found.room:
         number = f"{len(found.room)} fault{'s' if len(found.room) != 1 else ''}"
-        click.echo(f"chordage: the room has {number}; what is broken waits until it is repaired", err=True)
+        say(f"chordage: the room has {number}; what is broken waits until it is repaired", err=True)
     for member in found.left_behind if not found.is_cleaned_up else ():
         told = f"{member.name}, process {member.pid}, was left behind by a fleet that is gone; `chordage stop` ends it"
-        click.echo(f"chordage: {told}", err=True)
+        say(f"chordage: {told}", err=True)
     if found.pid is not None and found.is_well:
-        click.echo(f"\nall is well: {', '.join((*found.faults, 'room'))}")
+        say(f"\nall is well: {', '.join((*found.faults, 'room'))}")
 
 
 def _database(settings: Settings) -> str:

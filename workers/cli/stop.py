@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from chordage.workers.cli.output import busy, span
+from chordage.workers.cli.output import busy, say, span
 
 EPILOG = "Exit codes: 0 it is stopped; 1 none was running here, or it could not be ended."
 
@@ -33,8 +33,8 @@ def stop(grace: float) -> None:
         stopped = background.stop(room, settings.state_path, grace)
     took = span(time.monotonic() - began)
     if stopped.end is background.End.KILLED:
-        click.echo(f"killed process {stopped.pid}, which had not ended within {grace:g} s ({took})")
+        say(f"killed process {stopped.pid}, which had not ended within {grace:g} s ({took})")
     elif stopped.pid is not None:
-        click.echo(f"stopped process {stopped.pid} ({took})")
+        say(f"stopped process {stopped.pid} ({took})")
     for member in stopped.left_behind:
-        click.echo(f"killed {member.name}, process {member.pid}, which a fleet had left behind")
+        say(f"killed {member.name}, process {member.pid}, which a fleet had left behind")

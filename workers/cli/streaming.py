@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import click
+from chordage.workers.cli.output import say
 
 
 class Streamed:
@@ -22,7 +22,7 @@ class Streamed:
         with self._lock:
             match kind:
                 case "model.delta":
-                    click.echo(data["text"], nl=False)
+                    say(data["text"], nl=False)
                     self._text += data["text"]
                 case "model.reset":
                     self._begin_again()
@@ -30,9 +30,9 @@ class Streamed:
                     self._finish_line()
                 case "tool.started":
                     self._tools[data["call"]] = data["tool"]
-                    click.secho(f"· {data['tool']}", dim=True, err=True)
+                    say(f"· {data['tool']}", dim=True, err=True)
                 case "tool.progress":
-                    click.secho(f"  {self._tools.get(data['call'], '')} {data['text']}", dim=True, err=True)
+                    say(f"  {self._tools.get(data['call'], '')} {data['text']}", dim=True, err=True)
 
     def turn_done(self, turn_id: str) -> None: ...
 
@@ -44,11 +44,11 @@ class Streamed:
 
     def _begin_again(self) -> None:
         if self._text:
-            click.echo()
-            click.secho("· the reply broke off and is begun again", dim=True, err=True)
+            say()
+            say("· the reply broke off and is begun again", dim=True, err=True)
             self._text = ""
 
     def _finish_line(self) -> None:
         if self._text:
-            click.echo()
+            say()
             self._last, self._text = self._text, ""

@@ -14,7 +14,7 @@ from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.views import TurnView
 from chordage.workers.cli import message
-from chordage.workers.cli.output import busy, json_option, print_json
+from chordage.workers.cli.output import busy, json_option, print_json, say
 
 EPILOG = """\
 Exit codes: 0 the turn was accepted, with --wait: it was answered; 1 a service does not answer, or no such agent;
@@ -72,10 +72,10 @@ def _submit(settings: Settings, request: TurnRequest, *, wait: bool, timeout: fl
     try:
         admitted = accept(rt, Courier(make_app(settings)), request)
         if admitted.duplicate:
-            click.echo("chordage: this dedupe key is known; here is the turn that was made then", err=True)
+            say("chordage: this dedupe key is known; here is the turn that was made then", err=True)
         if wait:
             return _wait(settings, rt, admitted.turn_id, timeout, as_json=as_json)
-        print_json(admitted) if as_json else click.echo(admitted.turn_id)
+        print_json(admitted) if as_json else say(admitted.turn_id)
     finally:
         rt.store.close()
     return message.ANSWERED
@@ -93,12 +93,12 @@ def _wait(settings: Settings, rt: Any, turn_id: str, timeout: float | None, *, a
         with busy("waiting for the answer"):
             turn = wait_for_answer(bell_for(settings), rt, turn_id, timeout)
     except KeyboardInterrupt:
-        click.echo(f"chordage: turn {turn_id} goes on; `chordage show {turn_id}` tells how it ends", err=True)
+        say(f"chordage: turn {turn_id} goes on; `chordage show {turn_id}` tells how it ends", err=True)
         return message.INTERRUPTED
     if turn.status is TurnStatus.DONE and not _is_on_its_way(turn):
         return message.tell_end(turn, as_json=as_json)
     if as_json:
         print_json(turn)
     told = f"turn {turn_id} is not done after {timeout:g} s ({turn.fate}); `chordage show {turn_id}` tells more"
-    click.echo(f"chordage: {told}", err=True)
+    say(f"chordage: {told}", err=True)
     return message.TIMED_OUT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chordage.workers.cli.output import json_option, print_json
+from chordage.workers.cli.output import json_option, print_json, say_lines
 
 
 @click.command()
@@ -27,4 +27,4 @@ def trace(given: str, agent: str | None, source: str | None, as_json: bool) -> N
     if as_json:
         print_json(found)
     else:
-        click.echo("\n".join(showing_trace.lines_of(found)))
+        say_lines(showing_trace.lines_of(found))

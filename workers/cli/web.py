@@ -6,7 +6,7 @@ import os
 
 import click
 
-from chordage.workers.cli.output import tell_if_open
+from chordage.workers.cli.output import say, tell_if_open
 
 
 @click.command()
@@ -29,7 +29,7 @@ def web(host: str | None, port: int | None, processes: int) -> None:
     check_ready(settings)
     if settings.port == 0:
         settings = settings_for_cli(host=host, port=free_port(settings.host))
-        click.echo(f"chordage: HTTP on {roles.web(settings.host, settings.port).url}", err=True)
+        say(f"chordage: HTTP on {roles.web(settings.host, settings.port).url}", err=True)
 
     import uvicorn
 

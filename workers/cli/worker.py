@@ -13,6 +13,7 @@ import click
 
 from chordage.config.settings import Settings
 from chordage.orchestrator import private_files
+from chordage.workers.cli.output import say
 from chordage.workers.cli.reserved import idle
 from chordage.workers.cli.worker_plan import (
     PROCESSES,
@@ -92,7 +93,7 @@ def _check(settings: Settings) -> None:
     from chordage.workers.cli.opened import check_ready
 
     for told in checking.faults_of_room(settings):
-        click.echo(f"chordage: {told}", err=True)
+        say(f"chordage: {told}", err=True)
     redis_from(settings).close()  # says where Redis is to be set
     check_ready(settings)
 

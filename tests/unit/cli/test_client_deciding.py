@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import signal
 import sqlite3
 import subprocess
-import sys
-from contextlib import suppress
 
 import pytest
 
@@ -22,9 +18,9 @@ from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
 from chordage.workers.cli.invoke import _Patience
 from support import asking_room, processes
+from support.on_terminal import COMMAND, on_a_terminal
 from support.waiting import until
 
-COMMAND = [sys.executable, "-m", "chordage.workers.cli"]
 DEAD = "redis://127.0.0.1:1/0"
 
 
@@ -68,23 +64,10 @@ def test_the_inbox_tells_people_what_to_answer(rt, room):
 
     lines = on_a_terminal(room, "inbox")
 
-    assert ", expires in 60 min (then it is overdue)" in lines[0]
-    assert lines[1:4] == ['  ada wants deploy  {"env": "prod"}', "  May prod be", "  deployed to?"]
-    assert lines[5] == '  answer with --payload: {"ok": true | false}'
-
-
-def on_a_terminal(room, *arguments):
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(room)
-        os.execv(COMMAND[0], [*COMMAND, *arguments])
-    shown = b""
-    with suppress(OSError):  # Linux's way to say that nobody writes any more
-        while piece := os.read(terminal, 4096):
-            shown += piece
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    return shown.decode().splitlines()
+    assert ", expires in 60 min (then it is overdue)" in " ".join(map(str.strip, lines[:2]))
+    assert lines[2:5] == ['  ada wants deploy  {"env": "prod"}', "  May prod be", "  deployed to?"]
+    assert '  answer with --payload: {"ok": true | false}' in lines
+    assert max(map(len, lines)) <= 80 + len("\x1b[36m\x1b[0m")
 
 
 def test_the_inbox_can_be_narrowed_and_paged(chordage, rt):
