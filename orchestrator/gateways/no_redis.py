@@ -20,6 +20,9 @@ class NoLocks:
     def alive(self, keys: list[str]) -> set[str]:  # noqa: ARG002
         return set()
 
+    def begun(self, keys: list[str]) -> set[str]:  # noqa: ARG002
+        return set()
+
     def renew(self, keys: list[str]) -> bool:  # noqa: ARG002
         return True
 

@@ -166,6 +166,10 @@ class Locks(Protocol):
         """Which of these pieces of work somebody has in hand."""
         ...
 
+    def begun(self, keys: list[str]) -> set[str]:
+        """Which of these somebody had in hand lately, and did not let go of."""
+        ...
+
     def renew(self, keys: list[str]) -> bool: ...
 
 

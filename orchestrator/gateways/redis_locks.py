@@ -6,12 +6,16 @@ wrong, and then every answer here is "go on", because the database decides at th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 from redis import Redis
 from redis.exceptions import LockError, RedisError
 from redis.lock import Lock
 
 log = structlog.get_logger()
+
+REMEMBERED = 4  # leases for which it is known that a piece of work was begun
 
 
 class RedisLocks:
@@ -66,22 +70,33 @@ class RedisLocks:
             log.warning("redis does not answer; lock will expire", thread=thread_id, error=str(error))
 
     def once(self, key: str) -> bool:
+        """What was begun is remembered for longer than it is locked: rescue looks when the lease is up."""
         try:
-            return bool(self._redis.set(self._work(key), 1, nx=True, px=int(self._lease * 1000)))
+            with self._redis.pipeline(transaction=False) as pipe:
+                pipe.set(self._work(key), 1, nx=True, px=int(self._lease * 1000))
+                pipe.set(self._begun(key), 1, px=int(REMEMBERED * self._lease * 1000))
+                first, _ = pipe.execute()
+            return bool(first)
         except RedisError as error:
             log.warning("redis does not answer; work goes on", work=key, error=str(error))
             return True
 
     def forget(self, key: str) -> None:
         try:
-            self._redis.delete(self._work(key))
+            self._redis.delete(self._work(key), self._begun(key))
         except RedisError as error:
             log.warning("redis does not answer; mark will expire", work=key, error=str(error))
 
     def alive(self, keys: list[str]) -> set[str]:
+        return self._known(keys, self._work)
+
+    def begun(self, keys: list[str]) -> set[str]:
+        return self._known(keys, self._begun)
+
+    def _known(self, keys: list[str], name: Callable[[str], str]) -> set[str]:
         if not keys:
             return set()
-        found = self._redis.mget([self._work(key) for key in keys])
+        found = self._redis.mget([name(key) for key in keys])
         return {key for key, value in zip(keys, found, strict=True) if value is not None}
 
     def renew(self, keys: list[str]) -> bool:
@@ -98,3 +113,6 @@ class RedisLocks:
 
     def _work(self, key: str) -> str:
         return f"{self._prefix}work:{key}"
+
+    def _begun(self, key: str) -> str:
+        return f"{self._prefix}begun:{key}"

@@ -26,7 +26,7 @@ from chordage.orchestrator.store.ring import Place
 log = structlog.get_logger()
 AT_ONCE = 20  # of those whose turn it is, looked at together
 REPAIR = timedelta(seconds=10)  # after which the turns of a broken agent are tried again
-TRIES = 5  # lots of them that may be lost to others before the rest is left to rescue
+TRIES = 5  # lots of them that may be lost to others, who then send for the rest when they end
 
 
 def dispatch(rt: Runtime, group: Group, hint: Hint | None = None, *, only: bool = False) -> list[Intent]:
@@ -46,26 +46,28 @@ def _start_whose_turn_it_is(rt: Runtime, group: Group, *, and_on: bool) -> list[
     """As many as there is budget for may start now, so each dispatcher begins at another of them.
 
     `and_on`: this wake-up came with no turn of its own but from places that became free, perhaps several; while there
-    is another and a turn for it, another wake-up follows.
+    is another and a turn for it, another wake-up follows. One that leaves a turn behind says so, before it is gone.
     """
-    for _ in range(TRIES):
-        with rt.store.read() as tx:
-            free, hand_on = turns.places(tx, group, default=rt.budgets[group])
-            heads = ring.heads(tx, group, rt.now(), min(free, AT_ONCE)) if free else []
-        if not free and claims.wait_for_place(rt.store, group):
-            and_on = True
-            continue
-        if not heads:
-            if free and hand_on:
-                claims.nobody_waits_for_place(rt.store, group)
+    while True:
+        for _ in range(TRIES):
+            with rt.store.read() as tx:
+                free, hand_on = turns.places(tx, group, default=rt.budgets[group])
+                heads = ring.heads(tx, group, rt.now(), min(free, AT_ONCE)) if free else []
+            if not free:
+                break
+            if not heads:
+                if hand_on:
+                    claims.nobody_waits_for_place(rt.store, group)
+                return []
+            place = Place.FIRST if free == 1 else Place.SITS
+            first = zlib.crc32(rt.new_id().encode()) % len(heads)
+            for turn_id, thread_id in (*heads[first:], *heads[:first]):
+                if (run := _start_on(rt, turn_id, thread_id, place)) is not None:
+                    more: list[Intent] = [Dispatch(group=group)] if and_on and len(heads) > 1 else []
+                    return [*more, *decider.after_rest(rt, run)]
+        if not claims.wait_for_place(rt.store, group):
             return []
-        place = Place.FIRST if free == 1 else Place.SITS
-        first = zlib.crc32(rt.new_id().encode()) % len(heads)
-        for turn_id, thread_id in (*heads[first:], *heads[:first]):
-            if (run := _start_on(rt, turn_id, thread_id, place)) is not None:
-                more: list[Intent] = [Dispatch(group=group)] if and_on and len(heads) > 1 else []
-                return [*more, *decider.after_rest(rt, run)]
-    return []
+        and_on = True
 
 
 def _start_on(rt: Runtime, turn_id: str, thread_id: str, place: Place) -> Run | None:

@@ -1,8 +1,9 @@
 """4. One model call; its reply is recorded in the same commit as what follows from it.
 
-The call is made by whoever asks first. Redis keeps others from asking the model at the same time, the heartbeat puts
-the claim on record once the call lasts, and a wake-up that had to be sent again claims the run in SQL before it
-calls. If all of that fails, two calls are made and one reply is written: the guard on step and epoch sees to it.
+The call is made by whoever asks first. A mark in Redis keeps others from asking the model at the same time, from the
+first step on; the heartbeat puts the claim on record once the call lasts, and a wake-up that had to be sent again
+claims the run in SQL before it calls. If all of that fails, two calls are made and one reply is written: the guard on
+step and epoch sees to it.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def call_model(rt: Runtime, run_id: str, step: int, seen: Run | None = None) -> 
     if run is None or run.status is not RunStatus.RUNNING or run.next_inference != step:
         return []
     key = run.work_key(step)
-    if not _is_first_of_its_dispatch(run) and not rt.locks.once(key):
+    if not rt.locks.once(key):
         return []
     try:
         return _carry_out(rt, run, step, key)
@@ -88,8 +89,8 @@ def _load(rt: Runtime, run_id: str) -> Run | None:
         return runs.load(tx, run_id)
 
 
-def _is_first_of_its_dispatch(run: Run) -> bool:
-    """Whoever started the run makes its first call, in the same breath: nobody else has been told of it yet."""
+def _has_just_started(run: Run) -> bool:
+    """Its lock on the thread is fresh: whoever started the run makes its first call, in the same breath."""
     return run.step == 1 and not run.resends and run.control is Control.AUTO
 
 
@@ -308,7 +309,7 @@ def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) ->
         resting.tell_the_rest(rt, run)
     if crossing.held:
         holding.tell(rt, run)
-    if crossing.goes_on and not _is_first_of_its_dispatch(run):  # whose lock is fresh
+    if crossing.goes_on and not _has_just_started(run):
         rt.locks.extend(run.thread_id, run.owner)
     return crossing.intents
 

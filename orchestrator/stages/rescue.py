@@ -86,12 +86,13 @@ def _runs(rt: Runtime) -> list[Intent]:
     with rt.store.read() as tx:
         seen = runs.expired(tx, now, BATCH)
     # Redis is asked outside the transaction: while it is paused, no row stays locked.
-    in_hand = rt.locks.alive([run.work_key(step) for run in seen if (step := run.next_inference)])
+    keys = [run.work_key(step) for run in seen if (step := run.next_inference)]
+    in_hand, begun = rt.locks.alive(keys), rt.locks.begun(keys)
     poisoned: list[Run] = []
     intents: list[Intent] = []
     with rt.store.write() as tx:
         for run in runs.expired(tx, now, BATCH, among=[run.id for run in seen]) if seen else ():
-            follow = _see_to_run(tx, rt, run, in_hand, now)
+            follow = _see_to_run(tx, rt, run, in_hand, begun, now)
             if follow is None:
                 poisoned.append(run)
             else:
@@ -101,7 +102,9 @@ def _runs(rt: Runtime) -> list[Intent]:
     return intents
 
 
-def _see_to_run(tx: Tx, rt: Runtime, run: Run, in_hand: set[str], now: datetime) -> list[Intent] | None:
+def _see_to_run(
+    tx: Tx, rt: Runtime, run: Run, in_hand: set[str], begun: set[str], now: datetime
+) -> list[Intent] | None:
     """None: it has taken too many workers with it."""
     step = run.next_inference
     if step is None:  # its calls have leases of their own
@@ -110,8 +113,16 @@ def _see_to_run(tx: Tx, rt: Runtime, run: Run, in_hand: set[str], now: datetime)
     if run.work_key(step) in in_hand:
         claims.push_lease(tx, run, lease_until=_soon(rt, now), resends=run.resends, expiries=run.expiries)
         return []
-    expiries = run.expiries + (run.claim_token is not None)
+    expiries = run.expiries + _had_a_holder(run, begun=run.work_key(step) in begun)
     return None if expiries >= rt.leases.poison_after else [_wake(tx, rt, run, expiries, now)]
+
+
+def _had_a_holder(run: Run, *, begun: bool) -> bool:
+    """Whether the lease that ran out was somebody's; else only a wake-up was lost. The first to work on a step takes no
+    token: the heartbeat puts it on record, and for what ends before the first beat there is a mark in Redis. Whoever
+    works on it after a wake-up of ours takes one.
+    """
+    return run.claim_token is not None or run.claim_worker is not None or (begun and not run.resends)
 
 
 def _soon(rt: Runtime, now: datetime) -> datetime:
@@ -134,7 +145,7 @@ def _poison(rt: Runtime, run: Run) -> Ending:
 def _calls(rt: Runtime) -> list[Intent]:
     now = rt.now()
     intents: list[Intent] = []
-    poisoned: list[tuple[Run, Ending]] = []
+    poisoned: list[tuple[Run, Call, Ending]] = []
     unknown: list[tuple[Run, Call]] = []
     agents: dict[str, str] = {}
     with rt.store.write() as tx:
@@ -147,24 +158,34 @@ def _calls(rt: Runtime) -> list[Intent]:
                 continue
             follow = _see_to_call(tx, rt, call, run, now)
             if follow is None:
-                poisoned.append((run, _poisoned_by(rt, call, run)))
+                poisoned.append((run, call, _poisoned_by(rt, call, run)))
             else:
                 intents += follow
     # In transactions that lock the run first, as everybody does who ends one or puts a call of it aside.
-    for run, why in poisoned:
-        intents += _end_poisoned(rt, run, why)
+    for run, call, why in poisoned:
+        intents += _end_poisoned(rt, run, why, by=call)
     for run, call in unknown:
         intents += _close_unknown(rt, run, call, now)
     return _within_the_cap(rt, intents, agents)
 
 
-def _end_poisoned(rt: Runtime, run: Run, why: Ending) -> list[Intent]:
+def _end_poisoned(rt: Runtime, run: Run, why: Ending, *, by: Call | None = None) -> list[Intent]:
+    """Unless it has moved since it was judged: whoever was given up for dead was only late. `by`: the call whose
+    workers have died.
+    """
     with rt.store.write() as tx:
         now_run = runs.lock(tx, run.id)
-        ended = ending.end_run(tx, rt, now_run, why, content=UNKNOWN_TEXT) if now_run else None
+        held = now_run if by is None else calls.load(tx, by.id)
+        if now_run is None or held is None or _lease(held) != _lease(by or run):
+            return []
+        ended = ending.end_run(tx, rt, now_run, why, content=UNKNOWN_TEXT)
     if ended is not None:
         ending.tell_the_end(rt, run)
     return ended or []
+
+
+def _lease(held: Run | Call) -> tuple[object, ...]:
+    return held.status, held.claim_token, held.lease_until, held.resends, held.expiries
 
 
 def _within_the_cap(rt: Runtime, intents: Sequence[Intent], agent_of: Mapping[str, str]) -> list[Intent]:

@@ -1,9 +1,10 @@
 """A place of a group's budget that becomes free is handed on to a ready turn.
 
 Invariant: no place is free while a turn is ready and no wake-up for its group is under way. Every ready turn comes with
-a wake-up of its own. One that finds the budget spent starts nothing, and its turn stays; so it sets `groups.hand_on`,
-and from then on each run that frees a place sends the next wake-up. Runs read that mark in the statement that ends
-their turn or puts them to rest, so an end costs nothing more. The mark goes when no turn of the group is ready.
+a wake-up of its own. One that finds the budget spent, or the next turns in the hands of others, starts nothing, and its
+turn stays; so it sets `groups.hand_on`, and from then on each run that frees a place sends the next wake-up. Runs read
+that mark in the statement that ends their turn or puts them to rest, so an end costs nothing more. The mark goes when
+no turn of the group is ready.
 
 The race: a run that is just ending has read that there is no mark, and has not committed; so whoever sets the mark has
 counted its place as taken. Every such run has written its own row before it read the mark. Whoever sets the mark
@@ -45,7 +46,7 @@ def is_handed_on(tx: Tx, group: Group) -> bool:
 
 
 def wait_for_place(store: Store, group: Group) -> bool:
-    """A turn is ready and the budget is spent: each run that ends from now on sends a wake-up.
+    """A turn is ready and is left behind: each run that ends from now on sends a wake-up.
 
     True: this is the first to say so. Runs that were just ending did not know of it, but have ended by now: look again.
     """

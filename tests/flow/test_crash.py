@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from sqlalchemy import update
 
+from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import OnUnknown
-from chordage.orchestrator.core.intents import CallTool
+from chordage.orchestrator.core.intents import CallModel, CallTool
+from chordage.orchestrator.core.model import AssistantSays
+from chordage.orchestrator.store import runs, schema
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all
 from support.world import Died, World, a_persons_answer
@@ -102,19 +107,92 @@ def test_an_unsafe_call_cut_in_the_middle_is_closed_as_unknown_where_nobody_shal
     assert "not known whether it took effect" in world.models.prompts[-1].said[-2].content
 
 
-def test_a_run_that_keeps_killing_its_workers_is_given_up_as_poison(world: World) -> None:
-    def die_always(prompt):
-        raise world.kill()
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_run_that_keeps_killing_its_workers_is_given_up_as_poison(world: World, rounds: int) -> None:
+    """At its first step, or behind a round."""
 
-    world.models.before_reply = die_always
+    def die_at_the_last_step(prompt):
+        if rounds == sum(isinstance(said, AssistantSays) for said in prompt.said):
+            raise world.kill()
+
+    world.models.script = rounds_of(1, rounds=rounds)
+    world.models.before_reply = die_at_the_last_step
     turn = world.submit()
 
     deaths = _keep_dying(world)
 
-    assert deaths <= 1 + world.runtime.leases.poison_after
+    assert deaths == world.runtime.leases.poison_after
     assert (world.row("runs")["reason"], world.row("runs")["code"]) == ("error", "poison")
     assert world.row("turns", id=turn)["disposition"] == "failed"
     check_all(world.store)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_death_before_the_first_beat_counts_and_a_wake_up_that_was_lost_does_not(world: World, step: int) -> None:
+    world.models.script = rounds_of(1)
+    world.submit()
+    while not any(isinstance(intent, CallModel) and intent.step == step for intent in world.pending):
+        world.deliver(world.pending.pop(0))
+    lost = world.pending.pop()
+    assert isinstance(lost, CallModel)
+    world.sweep(seconds=40)
+    (woken,) = world.pending
+    assert (world.row("runs")["resends"], world.row("runs")["expiries"]) == (1, 0)
+
+    def die(prompt):
+        raise world.kill()
+
+    world.models.before_reply = die
+    world.deliver(woken)
+    with pytest.raises(Died):
+        world.deliver(world.pending.pop())
+    world.forget_the_dead()
+    world.sweep(seconds=2000)
+    assert world.row("runs")["expiries"] == 1
+
+
+def test_a_first_death_after_a_beat_counts_although_redis_has_forgotten(world: World) -> None:
+    def beat_and_die(prompt):
+        stages.beat(world.runtime, first=0, every=0)
+        raise world.kill()
+
+    world.models.before_reply = beat_and_die
+    world.submit()
+    with pytest.raises(Died):
+        world.run_dry()
+    world.revive()
+    world.locks.wipe()
+    world.sweep(seconds=40)
+
+    assert world.row("runs")["expiries"] == 1
+
+
+@pytest.mark.parametrize("what", ["run", "call"])
+def test_work_given_up_as_poison_goes_on_if_its_holder_was_only_late(world: World, what: str, monkeypatch) -> None:
+    """Between the look of the sweep and the end that it writes, the heartbeat comes through."""
+    world.runtime = replace(world.runtime, leases=replace(world.runtime.leases, poison_after=1))
+    world.models.script = rounds_of(1, rounds=int(what == "call"))
+    lock, swept = runs.lock, []
+
+    def beat_comes_first(tx, run_id):
+        tx.execute(update(schema.metadata.tables[f"{what}s"]).values(lease_until=world.clock() + timedelta(seconds=30)))
+        return lock(tx, run_id)
+
+    def sweep_while_it_works(_) -> None:
+        if not swept:
+            stages.beat(world.runtime, first=0, every=0)
+            world.locks.lapse()
+            with monkeypatch.context() as late:
+                late.setattr(runs, "lock", beat_comes_first)
+                swept.append(world.sweep(seconds=40))
+
+    world.models.before_reply = sweep_while_it_works if what == "run" else world.models.before_reply
+    world.tools.before = sweep_while_it_works
+    turn = world.submit()
+    world.run_dry()
+
+    assert len(swept) == 1
+    assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
 def test_a_call_that_keeps_killing_its_workers_ends_the_run_as_poison(world: World) -> None:

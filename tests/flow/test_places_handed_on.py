@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import repeat
 
 import pytest
@@ -19,6 +17,7 @@ from chordage.orchestrator.store import claim_places, schema
 from support.fakes import rounds_of, spoken
 from support.held_commit import HeldCommit
 from support.invariants import check_all, check_places_are_handed_on
+from support.moments import before_a_write
 from support.schedules import LONG, fresh_world
 from support.world import World
 
@@ -80,19 +79,6 @@ def test_a_run_that_ends_before_the_mark_is_set_leaves_its_place_to_whoever_sets
 
     check(world)
     assert Counter(row["status"] for row in world.rows("runs")) == {"done": 2, "running": 1}
-
-
-def before_a_write(world: World, meanwhile: Iterable[Callable[[], None]]) -> None:
-    """The first is done before the next transaction that writes is opened, and so on."""
-    opened, due = world.store.write, iter(meanwhile)
-
-    @contextmanager
-    def write() -> Iterator[object]:
-        next(due, lambda: None)()
-        with opened() as tx:
-            yield tx
-
-    world.store.write = write  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)

@@ -165,6 +165,7 @@ class MemoryLocks:
     def __init__(self) -> None:
         self.threads: dict[str, str] = {}
         self.work: set[str] = set()
+        self.taken: set[str] = set()  # what somebody has begun, and did not let go of
         self.dead = False  # the process that speaks was killed: Redis hears nothing of it
         self.before_take: Callable[[], None] = lambda: None  # what other workers do before a dispatcher starts a turn
 
@@ -182,6 +183,7 @@ class MemoryLocks:
             del self.threads[thread_id]
 
     def once(self, key: str) -> bool:
+        self.taken.add(key)
         if key in self.work:
             return False
         self.work.add(key)
@@ -190,17 +192,26 @@ class MemoryLocks:
     def forget(self, key: str) -> None:
         if not self.dead:
             self.work.discard(key)
+            self.taken.discard(key)
 
     def alive(self, keys: list[str]) -> set[str]:
         return self.work.intersection(keys)
+
+    def begun(self, keys: list[str]) -> set[str]:
+        return self.taken.intersection(keys)
 
     def renew(self, keys: list[str]) -> bool:
         self.work.update(keys)
         return True
 
-    def wipe(self) -> None:
+    def lapse(self) -> None:
+        """What is held for those who are gone runs out."""
         self.threads.clear()
         self.work.clear()
+
+    def wipe(self) -> None:
+        self.lapse()
+        self.taken.clear()
 
 
 @dataclass

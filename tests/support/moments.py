@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,3 +26,16 @@ def when_told(world: World, kind: str, act: Callable[[], object]) -> None:
     """`act` is called whenever an event of this kind is emitted, before whoever emits it goes on."""
     world.events = ActingEvents(kind=kind, act=act)
     object.__setattr__(world.runtime, "events", world.events)
+
+
+def before_a_write(world: World, meanwhile: Iterable[Callable[[], None]]) -> None:
+    """The first is done before the next transaction that writes is opened, and so on."""
+    opened, due = world.store.write, iter(meanwhile)
+
+    @contextmanager
+    def write() -> Iterator[object]:
+        next(due, lambda: None)()
+        with opened() as tx:
+            yield tx
+
+    world.store.write = write  # type: ignore[method-assign]

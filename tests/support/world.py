@@ -249,7 +249,7 @@ class World:
     def forget_the_dead(self) -> None:
         """What Redis holds for processes that are gone runs out."""
         self.revive()
-        self.locks.wipe()
+        self.locks.lapse()
 
     # what can be asked
 
