@@ -157,6 +157,7 @@ class AgentSpec:
     model_timeout: float = 120.0
     model_retries: int = 2
     stream: bool = True
+    prompt_cache: bool = True  # the provider is told what of a prompt will come again, where its format has that
     tenant: str | None = None
     agents: tuple[SubAgent, ...] = ()
     tool_mode: ToolMode = ToolMode.PARALLEL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -49,16 +49,16 @@ class ToolAsk:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    input_tokens: int = 0
+    input_tokens: int = 0  # all that went in
     output_tokens: int = 0
-    cached_tokens: int = 0
+    cached_tokens: int = 0  # of those that went in: read from the provider's cache
+    cache_write_tokens: int = 0  # of those that went in: written to it
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-        )
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in TOKENS})
+
+
+TOKENS = tuple(one.name for one in fields(Usage))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +100,8 @@ class Prompt:
     said: tuple[Said, ...]
     offers: tuple[ToolOffer, ...] = ()
     params: dict[str, Any] = field(default_factory=dict)
+    cache: bool = False  # the provider is told what of it will come again
+    stable: int = 0  # characters of `system` that will come again; 0: all of it
     output: dict[str, Any] | None = None  # the JSON Schema for the final answer, for providers that can hold to one
 
 

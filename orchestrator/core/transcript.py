@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from chordage.orchestrator.core import client_messages
@@ -160,11 +161,7 @@ def body_of(reply: Reply) -> dict[str, Any]:
         "stop": reply.stop.value,
         "model": reply.model,
         "extra": reply.extra,
-        "usage": {
-            "input_tokens": reply.usage.input_tokens,
-            "output_tokens": reply.usage.output_tokens,
-            "cached_tokens": reply.usage.cached_tokens,
-        },
+        "usage": asdict(reply.usage),
         "attempts": attempts_of(reply.attempts),
     }
 

@@ -115,6 +115,7 @@ class _Reading:
             model_timeout=float(table.take("model_timeout", SECONDS, usual.model_timeout)),
             model_retries=table.take("model_retries", COUNT, usual.model_retries),
             stream=table.take("stream", FLAG, usual.stream),
+            prompt_cache=table.take("prompt_cache", FLAG, usual.prompt_cache),
             tenant=table.take("tenant", TEXT, None),
             tool_mode=table.choose("tool_mode", ToolMode, usual.tool_mode),
             mixed_round=table.choose("mixed_round", MixedRound, usual.mixed_round),

@@ -38,11 +38,12 @@ def texts(option: str, given: Any) -> tuple[str, ...]:
 
 def prices(option: str, given: Any) -> dict[str, float]:
     """What a million tokens cost, by kind."""
-    known = ("input", "output", "cached")
+    known = ("input", "output", "cached", "cache_write")
     if given is None:
         return {}
     if not isinstance(given, dict) or not {"input", "output"} <= given.keys() <= set(known):
-        raise OptionRefused(option, f"must be a table with input and output, and cached if you like; got {given!r}")
+        told = f"must be a table with input and output, and cached and cache_write if you like; got {given!r}"
+        raise OptionRefused(option, told)
     for kind, price in given.items():
         if not _is_number(price) or price < 0:
             raise OptionRefused(option, f"{kind} must be a price, 0 or more; got {price!r}")

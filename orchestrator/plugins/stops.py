@@ -24,7 +24,8 @@ class Stops(Plugin):
     """max_rounds: this many rounds are run, a pause of the model counts as one.
     timeout, max_tool_calls: as in the agent's [limits], where the lower one counts; the engine sees to them.
     token_budget: tokens in and out, of the whole run.
-    cost_budget: money, by price_per_million = {input, output, cached}; cached input costs as other input if not given.
+    cost_budget: money, by price_per_million = {input, output, cached, cache_write}; input that is read from a cache, or
+        written to one, costs as other input if not given.
     consecutive_errors: rounds one after the other in which every tool failed; a reply without tools ends the row.
     stop_on_tool, content_match: names of tools, and texts as they stand in a reply.
     loop_detection: rounds one after the other that ask the same tools for the same; 2 or more.
@@ -147,7 +148,8 @@ def _cost(limit: float | None, prices: dict[str, float]) -> tuple[float, dict[st
 
 
 def _spent(usage: Usage, prices: dict[str, float]) -> float:
-    """Cached tokens are a part of those that went in."""
-    fresh = usage.input_tokens - usage.cached_tokens
+    """What is read from a cache and what is written to it is a part of what went in."""
+    fresh = usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens
     cached = usage.cached_tokens * prices.get("cached", prices["input"])
-    return (fresh * prices["input"] + cached + usage.output_tokens * prices["output"]) / 1_000_000
+    written = usage.cache_write_tokens * prices.get("cache_write", prices["input"])
+    return (fresh * prices["input"] + cached + written + usage.output_tokens * prices["output"]) / 1_000_000

@@ -233,9 +233,12 @@ def _prompt(scene: Scene, said: tuple[Said, ...], found: Inference) -> Prompt:
     )
     schema = None if scene.form is None else scene.form.schema
     demanded = "" if schema is None else demand(schema)
-    texts = (scene.agent.instructions, demanded, *phasing.texts_due(scene.hearing, found))
-    system = "\n\n".join(text for text in texts if text)
-    return Prompt(system=system, said=said, offers=offers, params={**scene.agent.params, **found.params}, output=schema)
+    stable = "\n\n".join(text for text in (scene.agent.instructions, demanded) if text)
+    system = "\n\n".join(text for text in (stable, *phasing.texts_due(scene.hearing, found)) if text)
+    return Prompt(
+        system=system, said=said, offers=offers, params={**scene.agent.params, **found.params}, output=schema,
+        cache=scene.agent.prompt_cache, stable=len(stable),
+    )  # fmt: skip
 
 
 class Spoken:

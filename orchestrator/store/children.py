@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, or_, select, update
 
+from chordage.orchestrator.core.model import TOKENS
 from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.core.suspending import SuspensionStatus, Why
@@ -23,7 +24,6 @@ from chordage.orchestrator.store.predicates import (
 from chordage.orchestrator.store.schema import runs, suspensions, turns
 from chordage.orchestrator.store.tx import Tx
 
-_TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 _OF_CHILD = suspensions.c.why == Why.CHILD.value
 
 
@@ -65,9 +65,9 @@ def mark_answered(tx: Tx, suspension_id: str) -> bool:
 
 def charge(tx: Tx, parent_run: str, child_run: str) -> None:
     """What a child has used, its own children included, is used by whoever asked it."""
-    used = {name: select(runs.c[name]).where(runs.c.id == child_run).scalar_subquery() for name in _TOKENS}
-    own = {name: runs.c[name] for name in _TOKENS}
-    tx.execute(update(runs).where(runs.c.id == parent_run).values({name: own[name] + used[name] for name in _TOKENS}))
+    used = {name: select(runs.c[name]).where(runs.c.id == child_run).scalar_subquery() for name in TOKENS}
+    own = {name: runs.c[name] for name in TOKENS}
+    tx.execute(update(runs).where(runs.c.id == parent_run).values({name: own[name] + used[name] for name in TOKENS}))
 
 
 def give_up(tx: Tx, *, run_id: str | None = None, call_id: str | None = None) -> list[tuple[str, Subject]]:

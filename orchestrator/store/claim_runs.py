@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, bindparam, or_, update
 
-from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RUN, RunStatus, sources
@@ -34,7 +34,7 @@ _MOVE = update(runs).where(
     _stands_at(bindparam("at_step", type_=runs.c.step.type)),
     or_(runs.c.claim_token.is_(None), runs.c.claim_token == bindparam("token")),
 )
-_SPENT = {name: runs.c[name] + bindparam(f"add_{name}") for name in ("input_tokens", "output_tokens", "cached_tokens")}
+_SPENT = {name: runs.c[name] + bindparam(f"add_{name}") for name in TOKENS}
 _CLEAN = {"resends": 0, "expiries": 0, "claim_token": None, "claim_worker": None}
 _GO_ON = Hot(
     _MOVE.values(
@@ -109,11 +109,7 @@ class Position:
 
 
 def _spent(usage: Usage) -> dict[str, int]:
-    return {
-        "add_input_tokens": usage.input_tokens,
-        "add_output_tokens": usage.output_tokens,
-        "add_cached_tokens": usage.cached_tokens,
-    }
+    return {f"add_{name}": getattr(usage, name) for name in TOKENS}
 
 
 def go_on(tx: Tx, at: Position, *, to: tuple[int, Phase], rounds: int, usage: Usage, lease_until: datetime) -> bool:

@@ -17,7 +17,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from chordage.orchestrator.core import kinship, turn_limits
 from chordage.orchestrator.core.errors import LostRace
-from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.records import Phase, Run, Turn
 from chordage.orchestrator.core.status import RunStatus, TurnStatus
 from chordage.orchestrator.store import journal, ring
@@ -66,8 +66,7 @@ _OF_ANY_RUN: dict[str, ColumnElement[Any]] = {
     "phase": literal_column(f"'{Phase.INFERENCE}'"),
     "steers": case((_IS_AWAITED, literal_column("1")), else_=literal_column("0")),
     **dict.fromkeys(
-        ("rounds", "resends", "expiries", "suspended", "rested_ms", "children", "input_tokens", "output_tokens",
-         "cached_tokens"),
+        ("rounds", "resends", "expiries", "suspended", "rested_ms", "children", *TOKENS),
         literal_column("0"),
     ),
 }  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, case, func, or_, select
 
+from chordage.orchestrator.core.model import TOKENS
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.hot import Hot
@@ -40,7 +41,7 @@ _FULL = [
         "done_at", "parent_run", "parent_call", "root_run", "root_thread", "path", "source", "dedupe_key",
     )
 ]  # fmt: skip
-_OF_RUN = [runs.c[name] for name in ("reason", "code", "rounds", "input_tokens", "output_tokens", "cached_tokens")]
+_OF_RUN = [runs.c[name] for name in ("reason", "code", "rounds", *TOKENS)]
 _WHY = func.coalesce(runs.c.detail, turns.c.detail).label("detail")  # its own, where it ended without a run
 _REPLY = journal.alias("reply")
 # Recorded together with the end of its run: that is the answer. A value, and not a join: PostgreSQL would go through

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, func, or_, select
 from chordage.orchestrator.core import kinship, turn_limits
 from chordage.orchestrator.core.errors import Crossed
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run
 from chordage.orchestrator.core.status import RunStatus
@@ -27,8 +27,6 @@ from chordage.orchestrator.store.predicates import (
 )
 from chordage.orchestrator.store.schema import calls, runs
 from chordage.orchestrator.store.tx import Tx
-
-_TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 
 in_flight = (
     select(func.count())
@@ -53,7 +51,7 @@ def from_row(row: Row) -> Run:
         "kept": Ending(**{**kept, "reason": Reason(kept["reason"])}) if kept["reason"] else None,
         "timeout": turn_limits.in_seconds(fields.pop("timeout_ms")),
         "kin": kinship.taken_from(fields),
-        "usage": Usage(**{name: fields.pop(name) for name in _TOKENS}),
+        "usage": Usage(**{name: fields.pop(name) for name in TOKENS}),
     }
     return Run(**fields, **typed)
 

@@ -239,6 +239,7 @@ runs = Table(
     Column("input_tokens", Integer, nullable=False),
     Column("output_tokens", Integer, nullable=False),
     Column("cached_tokens", Integer, nullable=False),
+    Column("cache_write_tokens", Integer, nullable=False),
     Column("suspended", Integer, nullable=False),  # 1 once a call of it was suspended: then more has to be looked at
     Column("rested_ms", Integer, nullable=False),  # how long it has waited for decisions
     Column("rested_since", Moment),

@@ -11,7 +11,7 @@ from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Origin, Sender
-from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.store import reads_suspensions, reads_turns
@@ -142,7 +142,7 @@ def _full(row: Mapping[Any, Any], questions: tuple[OpenQuestion, ...]) -> TurnVi
     reply = values.pop("last_reply") or {}
     end = values.pop("end") or {}
     rounds = values.pop("rounds") or 0
-    tokens = {name: values.pop(name) or 0 for name in ("input_tokens", "output_tokens", "cached_tokens")}
+    tokens = {name: values.pop(name) or 0 for name in TOKENS}
     return TurnView(
         **values, answer=reply.get("text"), output=end.get("output"), rounds=rounds, usage=Usage(**tokens),
         questions=questions,

@@ -137,5 +137,10 @@ def _at(at: datetime | None) -> str:
 
 
 def _usage(usage: Usage) -> str:
-    cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens else ""
-    return f"{usage.input_tokens}{cached} tokens in, {usage.output_tokens} out"
+    of_cache = [
+        f"{count} {what}"
+        for count, what in ((usage.cached_tokens, "cached"), (usage.cache_write_tokens, "written to the cache"))
+        if count
+    ]
+    told = f" ({', '.join(of_cache)})" if of_cache else ""
+    return f"{usage.input_tokens}{told} tokens in, {usage.output_tokens} out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chordage.orchestrator.core.model import Prompt, Reply, ToolOffer
-from chordage.orchestrator.gateways.models import anthropic_answer
+from chordage.orchestrator.gateways.models import anthropic_answer, anthropic_cache
 from chordage.orchestrator.gateways.models.anthropic_history import container, messages, names_of_tools_used
 from chordage.orchestrator.gateways.models.wire import StreamReader, Target, with_params
 
@@ -28,7 +28,8 @@ class AnthropicWire:
             **({"system": prompt.system} if prompt.system else {}),
             **({"stream": True} if stream else {}),
         }
-        return _with_tools(_renamed(with_params(body, prompt.params, "anthropic")), prompt)
+        body = _with_tools(_renamed(with_params(body, prompt.params, "anthropic")), prompt)
+        return anthropic_cache.marked(body, prompt) if prompt.cache else body
 
     def whole(self, answer: dict[str, Any], target: Target) -> Reply:
         return anthropic_answer.whole(answer, target)

@@ -157,9 +157,10 @@ def _is_text(block: dict[str, Any]) -> bool:
 
 def _usage(said: dict[str, Any]) -> Usage:
     # This provider leaves cached tokens out of input_tokens; ours are all that went in, as elsewhere.
-    cached = shape.count(said, "cache_read_input_tokens")
+    read, written = shape.count(said, "cache_read_input_tokens"), shape.count(said, "cache_creation_input_tokens")
     return Usage(
-        input_tokens=shape.count(said, "input_tokens") + cached + shape.count(said, "cache_creation_input_tokens"),
+        input_tokens=shape.count(said, "input_tokens") + read + written,
         output_tokens=shape.count(said, "output_tokens"),
-        cached_tokens=cached,
+        cached_tokens=read,
+        cache_write_tokens=written,
     )

@@ -87,11 +87,12 @@ _USUAL = {
 
 
 def _usage(data: object) -> Usage:
-    found = _mapping(data, "usage", ("input", "output", "cached"))
+    found = _mapping(data, "usage", ("input", "output", "cached", "cache_write"))
     return Usage(
         input_tokens=int(_at_least(found, "input", 0)),
         output_tokens=int(_at_least(found, "output", 0)),
         cached_tokens=int(_at_least(found, "cached", 0)),
+        cache_write_tokens=int(_at_least(found, "cache_write", 0)),
     )
 
 

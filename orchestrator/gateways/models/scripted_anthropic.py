@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from chordage.orchestrator.core.model import Fault, StopReason, Usage
@@ -38,7 +39,7 @@ class AnthropicFormat:
         return {**_message(model, [*text, *uses], line.usage), "stop_reason": _STOPS[line.stop]}
 
     def events(self, line: Line, model: str, chunk: int) -> Iterator[Json]:
-        start = _message(model, [], Usage(input_tokens=line.usage.input_tokens, cached_tokens=line.usage.cached_tokens))
+        start = _message(model, [], replace(line.usage, output_tokens=0))
         yield {"type": "message_start", "message": {**start, "stop_reason": None}}
         blocks = [({"type": "text", "text": ""}, "text_delta", "text", pieces(line.text, chunk))] if line.text else []
         for number, raw in enumerate(line.raw):
@@ -77,10 +78,10 @@ def _message(model: str, content: list[Json], usage: Usage) -> Json:
         "content": content,
         "stop_sequence": None,
         "usage": {
-            "input_tokens": usage.input_tokens - usage.cached_tokens,
+            "input_tokens": usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens,
             "output_tokens": usage.output_tokens,
             "cache_read_input_tokens": usage.cached_tokens,
-            "cache_creation_input_tokens": 0,
+            "cache_creation_input_tokens": usage.cache_write_tokens,
         },
     }
 

@@ -59,8 +59,8 @@ def test_what_may_pass_is_tried_again_and_what_will_not_is_not():
 
 
 def test_usage_adds_up_field_by_field():
-    one = Usage(input_tokens=1, output_tokens=20, cached_tokens=300)
-    other = Usage(input_tokens=4, output_tokens=50, cached_tokens=600)
+    one = Usage(input_tokens=1, output_tokens=20, cached_tokens=300, cache_write_tokens=7)
+    other = Usage(input_tokens=4, output_tokens=50, cached_tokens=600, cache_write_tokens=8)
 
-    assert one + other == Usage(input_tokens=5, output_tokens=70, cached_tokens=900)
+    assert one + other == Usage(input_tokens=5, output_tokens=70, cached_tokens=900, cache_write_tokens=15)
     assert one + Usage() == one

@@ -209,7 +209,7 @@ def test_cached_tokens_count_as_read():
         cache_creation_input_tokens=3,
         output_tokens=2,
     ).usage
-    assert usage == Usage(input_tokens=28, output_tokens=2, cached_tokens=20)
+    assert usage == Usage(input_tokens=28, output_tokens=2, cached_tokens=20, cache_write_tokens=3)
 
 
 def test_of_streamed_usage_the_last_word_counts():

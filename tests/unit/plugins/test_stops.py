@@ -91,6 +91,18 @@ def test_cost_budget_knows_the_price_of_each_kind(stop):
     assert stop(options, usage=used + Usage(output_tokens=1)) == ("cost_budget", "1 was spent; the budget is 1")
 
 
+def test_what_is_written_to_a_cache_has_a_price_of_its_own(stop):
+    used = Usage(input_tokens=1_000_000, cached_tokens=200_000, cache_write_tokens=300_000)  # 500_000 are fresh
+    prices = {"input": 4, "output": 0, "cached": 0.5, "cache_write": 5}
+
+    def is_spent(budget: float) -> bool:
+        return stop({"cost_budget": budget, "price_per_million": prices}, usage=used) is not None
+
+    assert (is_spent(3.59), is_spent(3.61)) == (True, False)  # 2 fresh, 0.1 read, 1.5 written
+    del prices["cache_write"]  # then it costs as other input
+    assert (is_spent(3.29), is_spent(3.31)) == (True, False)
+
+
 def test_cached_input_costs_as_much_as_other_input_unless_it_is_said(stop):
     options = {"cost_budget": 2, "price_per_million": {"input": 2, "output": 0}}
 

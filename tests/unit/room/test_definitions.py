@@ -18,12 +18,14 @@ strategy = "direct"
 concurrency = 4
 tenant = "library"
 stream = false
+prompt_cache = false
 model_timeout = 30
 model_retries = 0
 
 [limits]
 max_rounds = 7
 timeout = 90.5
+max_tool_calls = 40
 
 [params]
 temperature = 0.2
@@ -52,12 +54,13 @@ def test_every_key_reaches_the_definition(folder):
         instructions="Be brief.",
         tools=("my_tools:search", "builtin:calculate"),
         strategy="direct",
-        limits=Limits(max_rounds=7, timeout=90.5),
+        limits=Limits(max_rounds=7, timeout=90.5, max_tool_calls=40),
         params={"temperature": 0.2, "stop": ["END"]},
         concurrency=4,
         model_timeout=30.0,
         model_retries=0,
         stream=False,
+        prompt_cache=False,
         tenant="library",
     )
 

@@ -168,6 +168,7 @@ def upgrade() -> None:
         sa.Column("input_tokens", sa.Integer(), nullable=False),
         sa.Column("output_tokens", sa.Integer(), nullable=False),
         sa.Column("cached_tokens", sa.Integer(), nullable=False),
+        sa.Column("cache_write_tokens", sa.Integer(), nullable=False),
         sa.Column("suspended", sa.Integer(), nullable=False),
         sa.Column("rested_ms", sa.Integer(), nullable=False),
         sa.Column("rested_since", MOMENT, nullable=True),
