@@ -67,7 +67,7 @@ def secret(url: str) -> None:
     if not made:
         raise ConfigError("CHORDAGE_WEBHOOK_SECRET is not set, so replies are not signed: set it for all workers")
     for one in made:
-        click.echo(f"whsec_{base64.b64encode(one).decode()}")
+        say(f"whsec_{base64.b64encode(one).decode()}")
 
 
 @deliveries.command()
