@@ -8,22 +8,29 @@ from typing import Any
 
 from kombu import Exchange, Queue
 
+from chordage.config.redis_url import Kind
 from chordage.config.settings import Settings
 
 NEVER_HANG = {"socket_timeout": 5, "socket_connect_timeout": 5, "socket_keepalive": True, "health_check_interval": 25}
 
 
 def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, Any]:
-    url = settings.redis
+    address = settings.redis_address
+    url = address.broker_url if address else None
+    tls = dict(address.tls) if address and address.tls else None
+    to_master = address.sentinel_options if address else {}
     return {
         "broker_url": url,
         "result_backend": url,
+        "broker_use_ssl": tls,
+        "redis_backend_use_ssl": tls,
         # A queue's place in this list is its priority; a name that is not in it is an error, not a new queue.
         "task_queues": [Queue(name, Exchange(name), routing_key=name) for name in (*queues, *settings.intake_queues)],
         "task_default_queue": "chat",
         "task_create_missing_queues": False,
         "broker_transport_options": {
             **NEVER_HANG,
+            **to_master,
             "queue_order_strategy": "priority",
             "visibility_timeout": settings.visibility_timeout,
             "unacked_restore_interval": 5,
@@ -32,6 +39,7 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
         },
         "result_backend_transport_options": {
             **NEVER_HANG,
+            **to_master,
             "global_keyprefix": settings.broker_prefix,
             "retry_policy": {"timeout": 5.0},
         },
@@ -65,7 +73,7 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
         "redis_max_connections": 200,
         "redis_socket_timeout": 5,
         "redis_socket_connect_timeout": 5,
-        "redis_socket_keepalive": True,
+        "redis_socket_keepalive": not (address and address.kind is Kind.SOCKET),  # which redis-py refuses there
         "worker_soft_shutdown_timeout": settings.soft_shutdown,
         "worker_enable_soft_shutdown_on_idle": False,
         "worker_max_tasks_per_child": 10_000,

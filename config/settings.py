@@ -15,7 +15,16 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -25,13 +34,17 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from chordage.config.redis_url import RedisAddress
+from chordage.config.redis_url import parse as parse_redis
+
 FILE = "chordage.toml"
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]{1,253}(?::[0-9]{1,5})?")
 _CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?:\?[^=&\s]+=[^&\s]*(?:&[^=&\s]+=[^&\s]*)*)?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 BASE64 = "whsec_"  # how secrets of Standard Webhooks begin
-SECRETS = frozenset({"webhook_secret", "database_url", "redis_url"})
+SECRETS = frozenset({"webhook_secret", "database_url", "redis_url", "redis_sentinel_password"})
 Loop = Literal["server", "poll", "hook", "pulse"]
+PREFIX = "chordage:"
 LOOPS: tuple[Loop, ...] = get_args(Loop)
 
 
@@ -73,9 +86,12 @@ class Settings(BaseSettings):
     state: Path | None = None  # default: .chordage in the room
     database_url: SecretStr | None = None  # default: execution.db in the room
     database_schema: str | None = Field(default=None, pattern=r"^[a-z_][a-z0-9_]{0,62}$")  # of PostgreSQL: chordage
+    redis_master: str | None = None  # the name under which sentinels know the server
+    redis_sentinel_password: SecretStr | None = None  # of the sentinels themselves; that of the server is in the URL
     redis_url: SecretStr | None = None  # default: the bundled server of `chordage dev`
-    prefix: str = "chordage:"  # of our own keys
-    broker_prefix: str = ""  # of Celery's keys; whoever enqueues by name must use the same
+    prefix: str = PREFIX  # of our own keys
+    # Of Celery's keys; whoever enqueues by name must use the same. A Redis is often shared with other Celery apps.
+    broker_prefix: str = Field(default_factory=lambda given: f"{given.get('prefix', PREFIX)}celery:")
     intake_queues: Annotated[
         tuple[str, ...], NoDecode
     ] = ()  # further queues in which others leave `turns.submit`, such as "celery"
@@ -122,6 +138,13 @@ class Settings(BaseSettings):
     hosts: Annotated[tuple[str, ...], NoDecode] = ()  # names the HTTP server is called by, beside those of loopback
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
     log_format: Literal["auto", "text", "json"] = "auto"
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is not None:
+            parse_redis(value.get_secret_value(), master=info.data.get("redis_master"))
+        return value
 
     @field_validator("prefix")
     @classmethod
@@ -234,6 +257,15 @@ class Settings(BaseSettings):
     @property
     def redis(self) -> str | None:
         return self.redis_url.get_secret_value() if self.redis_url else None
+
+    @property
+    def redis_address(self) -> RedisAddress | None:
+        if self.redis is None:
+            return None
+        secret = self.redis_sentinel_password
+        return parse_redis(
+            self.redis, master=self.redis_master, sentinel_password=secret.get_secret_value() if secret else None
+        )
 
 
 def _json_list(value: str) -> list[Any] | None:

@@ -2,7 +2,7 @@
 said.
 
 It is in the headers alone, and nothing is decided by it. As the text of a dict, so that Flower finds
-`kwargs:thread=customer-4`.
+`kwargs:thread=api:customer-4`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.records import Subject
 
 # Of what others send, by the name of the argument. Texts, payloads and reasons are not among them.
@@ -28,4 +29,6 @@ def headers(kwargs: Mapping[str, object], *, of: Subject | None = None, tools: C
 def of_others(given: Mapping[str, Any]) -> str:
     """Of the arguments of a message that somebody else has sent."""
     found = {name: given[key][:LONGEST] for key, name in BY_NAME.items() if isinstance(given.get(key), str)}
+    if "thread" in found:
+        found["thread"] = spaces.placed(spaces.CALLERS, found["thread"])  # as it is called from here on
     return repr(found)

@@ -20,9 +20,11 @@ def make_app(settings: Settings, *, own_transport: bool = True) -> Celery:
     """`own_transport`: off for Flower, whose page of the broker knows Redis only by kombu's own name for it."""
     redis_from(settings).close()  # says what to do when no Redis is set, where Celery would silently look for RabbitMQ
     app = Celery("chordage", set_as_current=False, fixups=[])  # a fixup could make it the default
-    app.conf.update(celery_settings(settings, ALL_QUEUES), result_backend=f"{results.PATH}+{settings.redis}")
+    address = settings.redis_address
+    assert address is not None
+    app.conf.update(celery_settings(settings, ALL_QUEUES), result_backend=results.url_of(address))
     if own_transport:
-        app.conf.broker_transport = transport.name()
+        app.conf.update(transport.settings_of(address))
     _ = app.amqp.producer_pool  # made now: two threads that made it at once would lose its slots to each other
 
     build_runtime = OnePerProcess(partial(runtime_from, settings, carries_out=True))

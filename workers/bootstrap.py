@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import parse_qsl
 
 from redis import Redis
@@ -41,6 +42,7 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
 from chordage.orchestrator.strategies.loading import names as strategies
+from chordage.workers.redis_clients import client_of
 
 COPIES = "agents"  # in the state folder: agent files as they could last be read
 
@@ -126,15 +128,15 @@ def models_of(room: Room) -> ModelCatalog:
     return ModelCatalog(providers, environ=config.environment(), scripts=room.path)
 
 
-def redis_from(settings: Settings) -> Redis:
-    if settings.redis is None:
+def redis_from(settings: Settings, **options: Any) -> Redis:
+    """A client; `options`, where it is to be other than usual."""
+    address = settings.redis_address
+    if address is None:
         raise ConfigError(
             "no Redis is set: give CHORDAGE_REDIS_URL (or redis_url in chordage.toml), or start a fleet, "
             "which brings its own: `chordage start` or `chordage dev`"
         )
-    return Redis.from_url(
-        settings.redis, max_connections=1000, socket_timeout=5, socket_connect_timeout=3, health_check_interval=25
-    )
+    return client_of(address, **options)
 
 
 def _redis_ports(settings: Settings) -> tuple[Locks, Events, Queues]:
@@ -177,10 +179,9 @@ def check_redis(settings: Settings) -> None:
     try:
         client.ping()
     except RedisError as error:
-        at = client.connection_pool.connection_kwargs
-        where = at.get("path") or f"{at.get('host')}:{at.get('port')}"
         raise Unavailable(
-            f"Redis at {where} does not answer ({error}): start it, or set CHORDAGE_REDIS_URL to where it runs"
+            f"Redis at {settings.redis_address} does not answer ({error}): start it, or set CHORDAGE_REDIS_URL to "
+            "where it runs"
         ) from error
     finally:
         client.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -14,6 +13,7 @@ from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.gateways.hooks.book import HookBook
 from chordage.orchestrator.gateways.hooks.tally import HookCounts, Tally
 from chordage.orchestrator.loops.hooks import Admission, Hooks
+from chordage.workers.bootstrap import redis_from
 
 MIRROR = "hooks"  # the folder of the room
 
@@ -27,5 +27,5 @@ def hooks_of(settings: Settings, accept: Callable[[TurnRequest], Admission]) -> 
 def counts_of(settings: Settings) -> HookCounts:
     """Over a client that gives up at once: nobody waits for what is counted."""
     once = Retry(NoBackoff(), 0)
-    redis = Redis.from_url(str(settings.redis), socket_timeout=1, socket_connect_timeout=1, retry=once)
+    redis = redis_from(settings, socket_timeout=1, socket_connect_timeout=1, health_check_interval=0, retry=once)
     return HookCounts(redis, prefix=settings.prefix)

@@ -17,15 +17,15 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from celery.backends.redis import RedisBackend
+from celery.backends.redis import RedisBackend, SentinelBackend
 from redis.commands.core import Script
 
+from chordage.config.redis_url import Kind, RedisAddress
 from chordage.tasks import rounds
 from chordage.tasks.courier import SEND_ERRORS
 
 log = structlog.get_logger()
 
-PATH = f"{__name__}:JoiningBackend"
 KEPT = 86_400  # seconds in which the last of them has to return; else rescue sees to the round
 AFTERWARDS = 300  # seconds in which one that comes again finds a chord that has joined
 # KEYS: who has returned. ARGV: this header, how many there are, seconds until it is forgotten, and once it has joined.
@@ -67,3 +67,13 @@ class JoiningBackend(RedisBackend):
     def add_pending_result(self, result: Any, weak: bool = False, start_drainer: bool = True) -> Any:  # noqa: ARG002
         """Nor does sending a chord, which would listen for each of its headers."""
         return result
+
+
+class JoiningSentinelBackend(JoiningBackend, SentinelBackend):
+    """The same, on the server that sentinels name."""
+
+
+def url_of(address: RedisAddress) -> str:
+    """What the setting `result_backend` has to say in a process of ours."""
+    kind = JoiningSentinelBackend if address.kind is Kind.SENTINEL else JoiningBackend
+    return f"{__name__}:{kind.__name__}+{address.bare_url}"

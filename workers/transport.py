@@ -25,6 +25,7 @@ from kombu.transport import redis, virtual
 from kombu.utils.json import dumps
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from chordage.config.redis_url import Kind, RedisAddress
 from chordage.workers.ledger import Ledger
 
 log = structlog.get_logger()
@@ -33,6 +34,8 @@ log = structlog.get_logger()
 StockQoS: Any = redis.QoS
 StockChannel: Any = redis.Channel
 StockTransport: Any = redis.Transport
+StockSentinelChannel: Any = redis.SentinelChannel
+StockSentinelTransport: Any = redis.SentinelTransport
 
 Command = tuple[Any, ...]
 
@@ -114,6 +117,14 @@ class StockRecordsChannel(Channel):
     QoS = StockQoS
 
 
+class SentinelChannel(Channel, StockSentinelChannel):  # type: ignore[misc]
+    """For a server that sentinels name."""
+
+
+class StockRecordsSentinelChannel(StockRecordsChannel, StockSentinelChannel):  # type: ignore[misc]
+    pass
+
+
 class Transport(StockTransport):  # type: ignore[misc]
     Channel = Channel
 
@@ -122,12 +133,39 @@ class StockRecordsTransport(StockTransport):  # type: ignore[misc]
     Channel = StockRecordsChannel
 
 
-def name() -> str:
-    """What the setting `broker_transport` has to say in a process of ours."""
-    if records_match(StockQoS):
-        return f"{__name__}:Transport"
-    log.warning("kombu records messages in another way than expected; its own way is used, at some cost of speed")
-    return f"{__name__}:StockRecordsTransport"
+class SocketTransport(Transport):
+    can_parse_url = True  # its channel reads the path of the socket from the URL
+
+
+class StockRecordsSocketTransport(StockRecordsTransport):
+    can_parse_url = True
+
+
+class SentinelTransport(StockSentinelTransport):  # type: ignore[misc]
+    Channel = SentinelChannel
+
+
+class StockRecordsSentinelTransport(StockSentinelTransport):  # type: ignore[misc]
+    Channel = StockRecordsSentinelChannel
+
+
+# By what the address is, with records of our own and with those of kombu.
+TRANSPORTS = {
+    Kind.TCP: (Transport, StockRecordsTransport),
+    Kind.TLS: (Transport, StockRecordsTransport),
+    Kind.SOCKET: (SocketTransport, StockRecordsSocketTransport),
+    Kind.SENTINEL: (SentinelTransport, StockRecordsSentinelTransport),
+}
+
+
+def settings_of(address: RedisAddress) -> dict[str, str]:
+    """What the settings `broker_transport` and `broker_url` have to say in a process of ours."""
+    own, stock = TRANSPORTS[address.kind]
+    chosen = own
+    if not records_match(StockQoS):
+        log.warning("kombu records messages in another way than expected; its own way is used, at some cost of speed")
+        chosen = stock
+    return {"broker_transport": f"{__name__}:{chosen.__name__}", "broker_url": address.bare_url}
 
 
 def records_match(stock: Any) -> bool:

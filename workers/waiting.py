@@ -25,6 +25,7 @@ from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.gateways.redis_events import done_channel
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.views import TurnView
+from chordage.workers.bootstrap import redis_from
 
 log = structlog.get_logger()
 
@@ -38,10 +39,8 @@ def bell_for(settings: Settings) -> Bell:
     if settings.redis is None:
         return Bell(None, prefix=settings.prefix)
     once = Retry(NoBackoff(), 0)
-    return Bell(
-        Redis.from_url(settings.redis, socket_timeout=1, socket_connect_timeout=1, retry=once, max_connections=1000),
-        prefix=settings.prefix,
-    )
+    quick = redis_from(settings, socket_timeout=1, socket_connect_timeout=1, health_check_interval=0, retry=once)
+    return Bell(quick, prefix=settings.prefix)
 
 
 def wait_for_turn(bell: Bell, rt: Runtime, turn_id: str, timeout: float | None) -> TurnView:

@@ -56,7 +56,7 @@ def test_server_that_does_not_answer_is_told_in_one_line(tmp_path):
     done = run(tmp_path, "--only", "chordage", "--redis", "redis://127.0.0.1:1")
 
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("chordage: Redis at 127.0.0.1:1 does not answer")
+    assert done.stderr.splitlines()[-1].startswith("chordage: Redis at redis://127.0.0.1:1/0 does not answer")
 
 
 def test_worker_that_does_not_start_is_told_with_its_last_words(tmp_path):

@@ -89,7 +89,7 @@ def test_a_message_is_stored_its_id_printed_and_the_fleet_woken(chordage, settin
     assert (turn.agent, turn.thread_id, turn.origin, turn.channel) == ("bob", "t", "chat", "telegram")
     assert (turn.sender, turn.meta, turn.strategy, turn.group) == ("owner", {"ticket": 7}, "direct", "chore")
     with redis_from(settings) as redis:
-        (message,) = redis.lrange("chore", 0, -1)
+        (message,) = redis.lrange(settings.broker_prefix + "chore", 0, -1)
     assert json.loads(message)["headers"]["task"] == "turns.dispatch"
 
 
@@ -168,9 +168,9 @@ def test_the_end_of_a_cancelled_turn_wakes_the_fleet_for_the_next(chordage, sett
     local.begin(rt, first)
     chordage("submit", "two", "--thread", "t")
     with redis_from(settings) as redis:
-        redis.delete("chat")
+        redis.delete(settings.broker_prefix + "chat")
 
         done = chordage("cancel", first.turn_id)
 
         assert (done.returncode, done.stdout) == (0, f"turn {first.turn_id} is cancelled\n")
-        assert redis.llen("chat") == 1
+        assert redis.llen(settings.broker_prefix + "chat") == 1

@@ -20,6 +20,7 @@ from chordage.workers.app import make_app
 from chordage.workers.bootstrap import redis_from
 from chordage.workers.fleet.ports import free_port
 
+CHAT, TOOLS = "chordage:celery:chat", "chordage:celery:chat.tools"
 AT_ONCE = 30  # more than Celery keeps producers
 WIDTH = 3
 
@@ -51,7 +52,7 @@ def test_more_rounds_at_once_than_there_are_producers_are_all_sent(settings) -> 
     fan_out(settings)
 
     with redis_from(settings) as redis:
-        assert redis.llen("chat.tools") == AT_ONCE * WIDTH
+        assert redis.llen(TOOLS) == AT_ONCE * WIDTH
 
 
 @pytest.mark.redis
@@ -70,7 +71,7 @@ def test_calls_that_come_one_after_the_other_have_the_time_limit_of_all_of_them(
     Courier(app).send([CallTools(run_id="r", thread_id="t", step=2, batches=batches, group=Group.CHAT)])
 
     with redis_from(settings) as redis:
-        sent = [json.loads(message)["headers"]["timelimit"][0] for message in redis.lrange("chat.tools", 0, -1)]
+        sent = [json.loads(message)["headers"]["timelimit"][0] for message in redis.lrange(TOOLS, 0, -1)]
     assert sorted(sent) == [limit, 3 * limit]
 
 
@@ -87,7 +88,7 @@ def test_the_body_is_sent_when_the_last_header_has_returned_however_each_ended(s
     ends = [(0, "SUCCESS"), (2, "FAILURE"), (2, "FAILURE"), (1, "REVOKED")]
 
     with redis_from(settings) as redis:
-        sent = [backend.on_chord_part_return(header(place), state, None) or redis.llen("chat") for place, state in ends]
+        sent = [backend.on_chord_part_return(header(place), state, None) or redis.llen(CHAT) for place, state in ends]
 
     assert sent == [0, 0, 0, 1]
 
@@ -100,7 +101,7 @@ def test_a_header_that_comes_again_after_the_last_sends_the_body_again_under_the
         backend.on_chord_part_return(header(place), "SUCCESS", None)
 
     with redis_from(settings) as redis:
-        sent = [json.loads(message)["headers"]["id"] for message in redis.lrange("chat", 0, -1)]
+        sent = [json.loads(message)["headers"]["id"] for message in redis.lrange(CHAT, 0, -1)]
         kept = [redis.ttl(key) for key in redis.keys("*one-round*")]
 
     assert sent == [BODY["options"]["task_id"]] * 2

@@ -297,6 +297,8 @@ def test_message_of_a_plain_celery_app_becomes_a_turn_without_naming_a_queue(roo
     fleet = found.running_in(room / ".chordage")
     script = (
         "import sys; from celery import Celery; app = Celery('visitor', broker=sys.argv[1], backend=sys.argv[1]);"
+        "prefix = {'global_keyprefix': 'chordage:celery:'};"
+        "app.conf.update(broker_transport_options=prefix, result_backend_transport_options=prefix);"
         "sent = app.send_task('turns.submit', kwargs={'text': 'Hello'}); print(sent.get(timeout=30)); sent.forget()"
     )
 

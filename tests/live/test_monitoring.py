@@ -95,7 +95,7 @@ def test_every_task_says_its_thread_and_its_agent(seen) -> None:
     told = shown(seen)
 
     assert {task["name"] for task in told} >= {"turns.submit", "turns.dispatch", "tools.call", "rounds.commit"}
-    assert {(task.get("thread"), task.get("agent")) for task in told} == {("customer-4", "clerk")}
+    assert {(task.get("thread"), task.get("agent")) for task in told} == {("api:customer-4", "clerk")}
 
 
 def test_a_task_of_tool_calls_says_which_tools(seen) -> None:

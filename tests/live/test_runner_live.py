@@ -84,6 +84,7 @@ from celery import Celery
 
 text, redis = sys.argv[1:]
 app = Celery("theirs", broker=redis, backend=redis, set_as_current=False)
+app.conf.broker_transport_options = app.conf.result_backend_transport_options = {"global_keyprefix": "chordage:celery:"}
 with chordage.client(app=app) as client:
     runner = client.runner(text, timeout=60, max_iterations=5)
     told = [[message.iteration, len(message.asks)] for message in runner]

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from redis import Redis
 from sqlalchemy import func, select
 
 from chordage.config.queues import celery_settings
@@ -33,7 +32,7 @@ from chordage.orchestrator.store import schema
 from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept
 from chordage.tasks.request import request_from
-from chordage.workers.bootstrap import runtime_from
+from chordage.workers.bootstrap import redis_from, runtime_from
 from support.rig_worker import Worker
 from support.valkey import WatchedValkey
 from support.waiting import until
@@ -84,7 +83,7 @@ class Rig:
         self.runtime = runtime_from(self.settings, with_redis=False)
         self.app = Celery("rig", set_as_current=False)
         self.app.conf.update(celery_settings(self.settings, ALL_QUEUES))
-        self.redis = Redis.from_url(redis_url, decode_responses=True)
+        self.redis = redis_from(self.settings, decode_responses=True)
 
     def agent(self, name: str, model: str, script: str = "") -> None:
         """A further agent; `script` is what a model "scripted:<file>" reads from its file."""
@@ -203,7 +202,8 @@ class Rig:
 
     def queue_lengths(self) -> dict[str, int]:
         with contextlib.suppress(Exception):
-            return {name: length for name in ALL_QUEUES if (length := self.redis.llen(name))}
+            keys = {name: self.settings.broker_prefix + name for name in ALL_QUEUES}
+            return {name: length for name, key in keys.items() if (length := self.redis.llen(key))}
         return {}
 
     def _last_words(self) -> list[str]:

@@ -136,7 +136,7 @@ def _greet(fleet: Fleet, seconds: float) -> None:
             say(f"  {name:<10}", nl=False)
             say(str(where), fg="cyan")
     say("\nSend a turn", bold=True)
-    for line in _ways(url, _address(str(settings.redis), fleet)):
+    for line in _ways(url, _address(str(settings.redis), fleet), settings.broker_prefix):
         say(f"  {line}")
     say("\nCtrl-C ends it, and so does `chordage stop`.", dim=True)
 
@@ -147,10 +147,11 @@ def _address(url: str, fleet: Fleet) -> str:
     return url if shown == url or sys.stdout.isatty() else f"<redis_url of {fleet.state / found.FILE}>"
 
 
-def _ways(url: str | None, redis: str) -> tuple[str, ...]:
+def _ways(url: str | None, redis: str, prefix: str) -> tuple[str, ...]:
     http = f"""curl -s "{url}/turns?wait=20" -H 'content-type: application/json' -d '{{"text": "Hello"}}'"""
     return (
         'chordage submit "Hello"',
         *((http,) if url else ()),
-        f"""Celery(broker="{redis}").send_task("turns.submit", kwargs={{"text": "Hello"}})""",
+        f"""app = Celery(broker="{redis}"); app.conf.broker_transport_options = {{"global_keyprefix": "{prefix}"}}""",
+        """app.send_task("turns.submit", kwargs={"text": "Hello"})""",
     )

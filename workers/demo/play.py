@@ -16,6 +16,7 @@ from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.tx import Store
+from chordage.workers.bootstrap import redis_from
 from chordage.workers.demo.played import Homes, Played, told
 from chordage.workers.fleet.fleet import Fleet
 
@@ -35,6 +36,8 @@ def submit(settings: Settings, text: str) -> str:
     from celery import Celery
 
     with Celery("visitor", broker=settings.redis, backend=settings.redis, set_as_current=False) as app:
+        prefix = {"global_keyprefix": settings.broker_prefix}
+        app.conf.update(broker_transport_options=prefix, result_backend_transport_options=prefix)
         result = app.send_task("turns.submit", kwargs={"text": text})
         turn_id: str = result.get(timeout=PATIENCE)
         result.forget()
@@ -73,7 +76,7 @@ def _follow(settings: Settings, run_id: str, is_done: Callable[[], bool], check:
     assert settings.redis is not None
     give_up = time.monotonic() + PATIENCE
     last = "0"
-    with Redis.from_url(settings.redis, decode_responses=True) as redis:
+    with redis_from(settings, decode_responses=True) as redis:
         while True:
             check()
             done = is_done()

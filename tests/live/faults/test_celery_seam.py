@@ -17,6 +17,7 @@ STRANGER = """
 import json, sys
 from celery import Celery
 app = Celery(broker=sys.argv[1], backend=sys.argv[1])
+app.conf.broker_transport_options = app.conf.result_backend_transport_options = {"global_keyprefix": "chordage:celery:"}
 fields = json.loads(sys.argv[2])
 result = app.send_task("turns.submit", kwargs=fields, queue="chat")
 try:
@@ -55,6 +56,8 @@ def test_a_turn_is_enqueued_by_name_and_its_id_is_the_result(rig):
 
 def test_a_message_that_is_delivered_again_makes_no_second_turn(rig):
     client = Celery(broker=rig.settings.redis, backend=rig.settings.redis, set_as_current=False)
+    prefix = {"global_keyprefix": rig.settings.broker_prefix}
+    client.conf.update(broker_transport_options=prefix, result_backend_transport_options=prefix)
     fields = {"text": Plan(id="hello").text}
     ids = [
         client.send_task("turns.submit", kwargs=fields, queue="chat", task_id="the-same").get(timeout=30)

@@ -42,7 +42,9 @@ def yes(question, **more):
 
 def messages(settings):
     with redis_from(settings) as redis:
-        return [json.loads(message)["headers"]["task"] for message in redis.lrange("chat", 0, -1)]
+        return [
+            json.loads(message)["headers"]["task"] for message in redis.lrange(settings.broker_prefix + "chat", 0, -1)
+        ]
 
 
 def test_what_waits_is_read_decided_about_and_goes_on(client, rt, settings):

@@ -43,7 +43,7 @@ def test_an_accepted_message_wakes_the_fleet(client, settings):
     client.post("/turns", json={"text": "hello"})
 
     with redis_from(settings) as redis:
-        (message,) = redis.lrange("chat", 0, -1)
+        (message,) = redis.lrange(settings.broker_prefix + "chat", 0, -1)
     assert json.loads(message)["headers"]["task"] == "turns.dispatch"
 
 

@@ -281,7 +281,7 @@ def test_without_redis_answering_nothing_is_stored(chordage, rt, command):
 
     done = chordage(command, before[0]["id"], redis_url=DEAD)
 
-    assert (done.exit_code, "Redis at 127.0.0.1:1 does not answer" in done.stderr) == (1, True)
+    assert (done.exit_code, "Redis at redis://127.0.0.1:1/0 does not answer" in done.stderr) == (1, True)
     assert questions(chordage) == before
 
 

@@ -214,7 +214,7 @@ def test_an_unreachable_redis_is_one_line_and_nothing_is_stored(chordage, argume
     done = chordage(*arguments, redis_url=DEAD)
 
     assert done.exit_code == 1
-    assert "Redis at 127.0.0.1:1 does not answer" in done.stderr
+    assert "Redis at redis://127.0.0.1:1/0 does not answer" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert json.loads(chordage("turns", "--json").stdout) == []
 

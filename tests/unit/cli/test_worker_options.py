@@ -160,7 +160,7 @@ def test_unreachable_redis_is_told_with_its_place(run, tmp_path, command):
     result = run(command)
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("chordage: Redis at 127.0.0.1:1 does not answer")
+    assert result.stderr.startswith("chordage: Redis at redis://127.0.0.1:1/0 does not answer")
 
 
 def test_wrong_setting_is_bad_input(run, tmp_path):

@@ -9,6 +9,7 @@ from kombu.transport import redis as stock
 from kombu.utils.json import dumps
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from chordage.config.redis_url import parse
 from chordage.config.settings import Settings
 from chordage.workers import transport
 from chordage.workers.app import make_app
@@ -174,7 +175,7 @@ class OtherSignature(stock.QoS):
 def test_a_kombu_that_records_messages_in_another_way_is_used_as_it_is(monkeypatch, kombu):
     monkeypatch.setattr(transport, "StockQoS", kombu)
 
-    assert transport.name() == "chordage.workers.transport:StockRecordsTransport"
+    assert transport.settings_of(parse("redis://h"))["broker_transport"].endswith(":StockRecordsTransport")
     assert transport.StockRecordsTransport.Channel.QoS is stock.QoS
 
 
