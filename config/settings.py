@@ -98,7 +98,7 @@ class Settings(BaseSettings):
     loops: Annotated[tuple[Loop, ...], NoDecode] = LOOPS  # the sources of turns that are on
     celery_app: str | None = None  # the team's own Celery app, current wherever the room's code runs
     around_tools: str | None = None  # a function of the room that returns a context manager, for each tool call
-    pool_size: int = Field(default=3, ge=1)
+    pool_size: int = Field(default=5, ge=1)  # connections of a process to PostgreSQL, at most
     budgets: Budgets = Budgets()
     reserve: int = Field(default=0, ge=0)  # slots for turns, and as many for tools, that serve nobody but chat
     bounds: QueueBounds = QueueBounds()

@@ -20,7 +20,7 @@ from chordage.orchestrator.core.errors import ChordageError, Unavailable, UserEr
 from chordage.orchestrator.gateways.room import Room
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks.courier import Courier
-from chordage.workers import team_app
+from chordage.workers import connections, team_app
 from chordage.workers.bootstrap import check_services, redis_from
 from chordage.workers.deafness import Watch
 from chordage.workers.projecting import Projections
@@ -28,6 +28,7 @@ from chordage.workers.projecting import Projections
 log = structlog.get_logger()
 
 TICK = 1.0  # how often work in hand is asked whether it was cancelled
+PREFORK = "celery.concurrency.prefork"
 FIRST_BEAT = 2.0  # work that lasts longer than this is put on record
 
 
@@ -51,14 +52,22 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         gc.freeze()  # what is loaded by now stays: nobody need walk it again, and children share its pages
 
     @signals.celeryd_after_setup.connect(weak=False)
-    def before_the_pool(**_: Any) -> None:
+    def before_the_pool(instance: Any, **_: Any) -> None:
         team_app.make_current(settings)
+        wanted = connections.of_threads(settings)
+        if instance.pool_cls.__module__ == PREFORK:
+            wanted = connections.of_processes(instance.concurrency)
+            runtime().store.take_at_most(connections.OF_A_PARENT)
+        try:
+            connections.check(settings, wanted, "this worker")
+        except UserError as error:
+            raise SystemExit(f"chordage: {error}") from error
 
     @signals.worker_process_init.connect(weak=False)
     def in_a_child(**_: Any) -> None:
         team_app.make_current(settings)
         team_app.let_tools_wait()
-        runtime()
+        runtime().store.take_at_most(connections.OF_A_CHILD)
         beats.start()
 
     @signals.worker_ready.connect(weak=False)

@@ -19,7 +19,7 @@ from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.gateways.channels.reading import FILE
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks.courier import Courier
-from chordage.workers import polling, team_app
+from chordage.workers import connections, polling, team_app
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import channels_from, runtime_from
 
@@ -30,6 +30,7 @@ LOOK = 1.0  # seconds between two looks at the file
 
 def run(settings: Settings) -> None:
     """Until it is told to end. Raises ConfigError where there is no channels.toml. It is read again when it changes."""
+    connections.check(settings, connections.of_server(settings))
     team_app.make_current(settings)
     rt, courier, ended = runtime_from(settings, serves=True), Courier(make_app(settings)), _told_to_end()
     file = settings.room_path / FILE

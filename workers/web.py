@@ -26,7 +26,7 @@ from chordage.orchestrator.store import migrating
 from chordage.orchestrator.views import ResultView, TurnView
 from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept, accept_together, decide
-from chordage.workers import team_app
+from chordage.workers import connections, team_app
 from chordage.workers.app import make_app as make_celery
 from chordage.workers.bootstrap import check_redis, check_services, runtime_from
 from chordage.workers.fleet.found import settings_for_cli
@@ -45,6 +45,7 @@ def make_app() -> FastAPI:
         if (warning := warning_of(settings.host)) is not None:
             log.warning(warning)
         check_services(settings)
+        connections.check(settings, connections.of_server(settings))
         return wired(settings)
     except (UserError, SettingsFault) as error:
         raise SystemExit(inert(f"chordage: {error}")) from error

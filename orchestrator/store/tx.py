@@ -51,6 +51,10 @@ class Store:
         self._plain: Engine | None = None
         self._making = threading.Lock()
 
+    def take_at_most(self, connections: int) -> None:
+        """At once, of PostgreSQL, in a process that needs few. To be called before the first is taken."""
+        self._pool_size = min(self._pool_size, connections)
+
     @property
     def engine(self) -> Engine:
         if self._engine is None or self._pid != os.getpid():

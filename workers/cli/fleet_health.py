@@ -12,7 +12,9 @@ import httpx
 from chordage.config.settings import Settings
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.store.capacity import Capacity, capacity
 from chordage.orchestrator.store.tx import Store
+from chordage.workers import connections
 from chordage.workers.fleet import agent_run, fleet_lock
 from chordage.workers.fleet.agent_run import MemberLine, Standing, Summary
 from chordage.workers.fleet.mirror import HEARTBEAT
@@ -30,6 +32,7 @@ class Health:
     faults: dict[str, str | None]  # by what was asked; None where it is well
     room: list[str]  # what is broken of the room, and waits until it is repaired
     groups: list[views.GroupView]
+    capacity: Capacity | None  # of PostgreSQL
     left_behind: tuple[MemberLine, ...]  # processes of a fleet that is gone
 
     @property
@@ -44,7 +47,7 @@ def look(settings: Settings) -> Health:
     summary = agent_run.of_fleet(room, settings.state_path)
     is_ready = pid is not None and summary is not None and summary.pid == pid
     faults: dict[str, str | None] = {}
-    groups = _load(settings, faults)
+    groups, limit = _load(settings, faults)
     if pid is not None:
         faults |= {"redis": _fault(lambda: _check_redis(settings))}
     if is_ready and summary is not None:
@@ -58,6 +61,7 @@ def look(settings: Settings) -> Health:
         faults=faults,
         room=_of_room(settings),
         groups=groups,
+        capacity=limit,
         left_behind=left,
     )
 
@@ -72,18 +76,23 @@ def _of_room(settings: Settings) -> list[str]:
         return [str(error).splitlines()[0]]
 
 
-def _load(settings: Settings, faults: dict[str, str | None]) -> list[views.GroupView]:
+def _load(settings: Settings, faults: dict[str, str | None]) -> tuple[list[views.GroupView], Capacity | None]:
     from chordage.workers.cli.opened import opened
 
-    found: list[views.GroupView] = []
+    groups: list[views.GroupView] = []
+    limits: list[Capacity] = []
 
     def ask() -> None:
         with opened(settings) as store:
-            found.extend(_groups(store, settings))
+            groups.extend(_groups(store, settings))
+            if (limit := capacity(store)) is not None:
+                limits.append(limit)
 
     if not _has_no_database(settings):
         faults["database"] = _fault(ask)
-    return found
+    for limit in limits:
+        faults["connections"] = connections.fault(limit)
+    return groups, limits[0] if limits else None
 
 
 def _groups(store: Store, settings: Settings) -> list[views.GroupView]:

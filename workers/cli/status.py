@@ -61,6 +61,7 @@ def _as_json(settings: Settings, found: Health) -> dict[str, Any]:
         "members": [_member(one) for one in summary.members] if summary else [],
         "left_behind": [{"name": one.name, "pid": one.pid} for one in found.left_behind],
         "groups": found.groups,
+        "connections": {"taken": found.capacity.taken, "at_most": found.capacity.at_most} if found.capacity else None,
         "health": found.faults,
         "faults": found.room,
     }
@@ -114,6 +115,7 @@ def _head(settings: Settings, found: Health) -> Iterator[str]:
         ("loops", ", ".join(summary.loops)),
         ("room", summary.room),
         ("database", summary.database),
+        ("", found.capacity and f"{found.capacity.taken} of {found.capacity.at_most} connections are taken"),
         ("logs", settings.state_path / "logs"),
     )
     yield from (f"  {name:<10}{value}" for name, value in named if value)

@@ -20,6 +20,7 @@ from chordage.config.settings import Settings
 from chordage.orchestrator import private_files
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
+from chordage.workers import connections
 from chordage.workers.fleet import agent_run, broker, fleet_lock, found
 from chordage.workers.fleet.environ import environment_of
 from chordage.workers.fleet.keeper import Keeper
@@ -143,7 +144,9 @@ class Fleet:
         """What is given in full, so that neither this folder's files nor its environment change it for a member."""
         given = {name: getattr(self.settings, name) for name in self.settings.model_fields_set}
         ours = {"redis_url": redis_url, "room": self.settings.room_path, "state": self.state}
-        ours |= {"database_url": self.settings.database, "soft_shutdown": min(self.settings.soft_shutdown, GRACE)}
+        ours |= {"soft_shutdown": min(self.settings.soft_shutdown, GRACE)}
+        if self.settings.database_url is None:
+            ours["database_url"] = self.settings.database
         if self.valkey is not None:
             ours["intake_queues"] = tuple(dict.fromkeys((*self.settings.intake_queues, *INTAKE)))
         return config.load(**{**given, **ours})
@@ -151,6 +154,9 @@ class Fleet:
     def _migrate(self) -> None:
         with contextlib.closing(Store(self.settings.database, pool_size=1)) as store:
             migrating.upgrade(store)
+        wanted = sum(role.connections(self.settings) for role in self._roles)
+        if (told := connections.shortage(self.settings, wanted, "this fleet")) is not None:
+            self._say(told)
 
     def _whereabouts(self) -> found.Found:
         assert self.settings.redis is not None

@@ -6,10 +6,11 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from chordage.config.settings import Settings
 from chordage.orchestrator import private_files
 from chordage.workers.fleet import births, launching
 from chordage.workers.fleet.launching import Launch
@@ -28,6 +29,7 @@ class Role:
     host: str = "127.0.0.1"
     says_ready: bool = False
     url: str | None = None  # what it serves
+    connections: Callable[[Settings], int] = lambda _settings: 0  # to the database, at most
 
 
 class Member:

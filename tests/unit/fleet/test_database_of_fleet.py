@@ -1,0 +1,27 @@
+"""Members of a fleet use the database, and the schema in it, that the fleet uses."""
+
+from __future__ import annotations
+
+import pytest
+
+from chordage.config.settings import load
+from chordage.workers.fleet.environ import environment_of
+from chordage.workers.fleet.fleet import Fleet
+from support.plain_room import forget_settings
+
+URL = "postgresql://me@h/x"
+
+
+@pytest.mark.parametrize(
+    "given", [{"database_url": URL, "database_schema": "agents"}, {"database_url": URL}, {"database_schema": None}]
+)
+def test_a_member_reads_from_its_environment_what_the_fleet_was_given(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    forget_settings(monkeypatch)
+    fleet = Fleet(load(**given), [])
+
+    complete = fleet._complete("redis://127.0.0.1:1/0")
+    for name, value in environment_of(complete).items():
+        monkeypatch.setenv(name, value)
+
+    assert load().database == complete.database == fleet.settings.database

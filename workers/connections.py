@@ -1,0 +1,75 @@
+"""How many database connections each kind of process may hold at once, and whether PostgreSQL lets so many in.
+
+A process takes them one by one, as it needs them. A transaction lasts milliseconds and none is open while a model or a
+tool is at work, so the 128 threads of a turns worker seldom use more than three at once; with five it is as fast as
+with eight. The table in docs/operations.md has the figures, and a test compares them.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import structlog
+
+from chordage.config.settings import Settings
+from chordage.orchestrator.core.errors import ConfigError
+from chordage.orchestrator.store.capacity import Capacity, capacity
+from chordage.orchestrator.store.tx import Store
+
+log = structlog.get_logger()
+
+HEART = 1  # of each worker, for its heartbeat alone
+OF_A_PARENT = 2  # of processes that carry out calls: it sweeps, and copies the journal to the bus
+OF_A_CHILD = 2  # one call at a time, and what is noted beside it
+FEW_LEFT = 0.1
+ADVICE = (
+    "raise that limit, or lower CHORDAGE_POOL_SIZE, --concurrency or the number of workers "
+    "(docs/operations.md, Connections)"
+)
+
+
+def of_threads(settings: Settings) -> int:
+    """Of a worker whose tasks are threads, however many."""
+    return settings.pool_size + HEART
+
+
+def of_processes(processes: int) -> int:
+    """Of a worker whose tasks are processes, with all of them."""
+    return OF_A_PARENT + HEART + processes * OF_A_CHILD
+
+
+def of_server(settings: Settings) -> int:
+    """Of each process of the HTTP server, and of `chordage poll`."""
+    return settings.pool_size
+
+
+def check(settings: Settings, wanted: int, who: str = "this process") -> None:
+    """As `shortage`, for a process that has a log."""
+    if (told := shortage(settings, wanted, who)) is not None:
+        log.warning("PostgreSQL has few connections left", told=told)
+
+
+def shortage(settings: Settings, wanted: int, who: str) -> str | None:
+    """At the start: what is to be said where fewer are left. Raises ConfigError where there can never be so many."""
+    with closing(Store(settings.database, pool_size=1)) as store:
+        found = capacity(store)
+    if found is None or wanted <= found.left:
+        return None
+    told = _told(found, wanted, who)
+    if wanted > found.at_most:
+        raise ConfigError(told)
+    return told
+
+
+def fault(found: Capacity | None) -> str | None:
+    """For whoever looks while all is running."""
+    if found is None or found.left >= FEW_LEFT * found.at_most:
+        return None
+    return f"{found.taken} of {found.at_most} connections are taken ({found.named}): {ADVICE}"
+
+
+def _told(found: Capacity, wanted: int, who: str) -> str:
+    return (
+        f"PostgreSQL lets {found.at_most} connections in ({found.named}), {found.taken} are taken, and {who} may take "
+        f"{wanted}: {ADVICE}"
+    )
