@@ -6,6 +6,7 @@ test may deliver them in any order, twice, or never, and let the process die at 
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,6 +64,7 @@ class World:
     die_before: bool = False  # ... or just before it
     dead: bool = False
     before_commit: Callable[[Any], None] = lambda _: None
+    _thread: threading.local = field(default_factory=threading.local)
 
     def __post_init__(self) -> None:
         self.runtime = Runtime(
@@ -86,7 +88,7 @@ class World:
             @contextmanager
             def counted() -> Iterator[object]:
                 self._only_the_living()
-                with opened() as tx:
+                with self._holding_one(), opened() as tx:
                     yield tx
                 self._after_commit()
 
@@ -95,11 +97,34 @@ class World:
         @contextmanager
         def single() -> Iterator[object]:
             self._only_the_living()
-            with plain() as tx:
+            with self._holding_one(), plain() as tx:
                 yield tx
 
         self.store.write = counting(self.store.write)  # type: ignore[method-assign]
         self.store.read, self.store.single = single, single  # type: ignore[method-assign]
+
+    @contextmanager
+    def _holding_one(self) -> Iterator[None]:
+        """No stage asks for a second connection while it has one: all threads of a process might, and then wait for
+        each other.
+        """
+        holds = getattr(self._thread, "holds", False)
+        assert not (holds and getattr(self._thread, "delivers", False)), "a stage asks for a second connection"
+        self._thread.holds = True
+        try:
+            yield
+        finally:
+            self._thread.holds = holds
+
+    @contextmanager
+    def _delivering(self) -> Iterator[None]:
+        """What the test itself holds does not count."""
+        before = self._thread.__dict__.copy()
+        self._thread.delivers, self._thread.holds = True, False
+        try:
+            yield
+        finally:
+            self._thread.__dict__.update({"delivers": False, "holds": False, **before})
 
     def _only_the_living(self) -> None:
         """A process that was killed runs no `except` and no `finally`: whatever it still tries fails like this."""
@@ -155,18 +180,21 @@ class World:
         origin = more.pop("origin", Origin.INVOKE)
         sender = more.pop("sender", Sender.SERVICE)
         message = Message(origin=origin, channel=None, sender=sender, thread_id=thread, text=text)
-        admitted, intents = stages.admit(self.runtime, TurnRequest(message=message, **more))
+        with self._delivering():
+            admitted, intents = stages.admit(self.runtime, TurnRequest(message=message, **more))
         self.pending += intents
         return admitted.turn_id
 
     def decide(self, *requests: DecisionRequest) -> list[Decided]:
-        decided, intents = stages.decide(self.runtime, requests, source="test")
+        with self._delivering():
+            decided, intents = stages.decide(self.runtime, requests, source="test")
         self.pending += intents
         return decided
 
     def step(self, target: str, verb: str, *, if_rev: int | None = None, key: str | None = None, **args: object):
         request = StepRequest(target=target, verb=Verb(verb), args=args, if_rev=if_rev, key=key)
-        stepping, intents = stages.step(self.runtime, request)
+        with self._delivering():
+            stepping, intents = stages.step(self.runtime, request)
         self.pending += intents
         return stepping
 
@@ -176,7 +204,8 @@ class World:
     def deliver(self, intent: Intent, *, doubt: bool = False) -> list[Intent]:
         """Carry one intent out, as a worker does; what follows from it is pending now."""
         self.revive()
-        following = [as_sent(follow) for follow in self._carry_out(intent, doubt)]
+        with self._delivering():
+            following = [as_sent(follow) for follow in self._carry_out(intent, doubt)]
         self.pending += following
         return following
 
@@ -229,7 +258,8 @@ class World:
     def sweep(self, seconds: float = 0.0) -> list[Intent]:
         self.revive()
         self.clock.pass_by(seconds)
-        woken = stages.rescue(self.runtime)
+        with self._delivering():
+            woken = stages.rescue(self.runtime)
         self.pending += woken
         return woken
 
