@@ -16,7 +16,7 @@ import structlog
 from celery import Task
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.core.errors import BrokenAgent
+from chordage.orchestrator.core.errors import BrokenAgent, Unavailable
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, CallModel, CommitRound, Intent, StepOn
 from chordage.orchestrator.runtime import Runtime
@@ -25,11 +25,13 @@ from chordage.tasks.courier import Courier
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+log = structlog.get_logger()
+
 
 class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic for the type checker only
     abstract = True
     max_retries = None  # what is sent again after a pause is sent until it can be stored
-    throws = (BrokenAgent,)  # logged where it is met, in one line; the work for it waits
+    throws = (BrokenAgent, Unavailable)  # logged in one line; the work waits, and is sent again
     build_runtime: Callable[[], Runtime]
 
     @property
@@ -42,6 +44,11 @@ class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic fo
 
     def follow(self, intents: Iterable[Intent], *, asked: bool = False) -> None:
         carry_on(self.runtime, intents, self.courier.send, asked=asked)
+
+    def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: dict[str, Any], einfo: Any) -> None:  # noqa: ARG002 - Celery's signature
+        """A broken agent is logged where it is met."""
+        if isinstance(exc, Unavailable):
+            log.warning("a service does not answer; the work is sent again", error=str(exc))
 
     def before_start(self, task_id: str, args: Any, kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - Celery's signature
         ids = {name: value for name, value in kwargs.items() if name in {"run", "step", "turn", "group"}}

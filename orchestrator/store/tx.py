@@ -21,7 +21,7 @@ from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from chordage.orchestrator.core.errors import Crossed, Unavailable, WrongSchema
-from chordage.orchestrator.store.engine import make_engines, without_limits
+from chordage.orchestrator.store.engine import PATIENCE, make_engines, without_limits
 
 # Read-only (a standby), shutting down, crashed, starting up.
 NOT_SERVING = {"25006", "57P01", "57P02", "57P03"}
@@ -117,7 +117,9 @@ class Store:
         try:
             yield
         except PoolTimeout as error:
-            raise Unavailable(f"no database connection became free in time: {error}") from error
+            raise Unavailable(
+                f"all connections of this process to the database were in use for {PATIENCE} s (CHORDAGE_POOL_SIZE)"
+            ) from error
         except DBAPIError as error:
             if error.connection_invalidated or _state(error) in NOT_SERVING:
                 self._forget_connections()
