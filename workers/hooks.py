@@ -61,7 +61,7 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         try:
             connections.check(settings, wanted, "this worker")
         except UserError as error:
-            raise SystemExit(f"chordage: {error}") from error
+            raise SystemExit(inert(f"chordage: {error}")) from error
 
     @signals.worker_process_init.connect(weak=False)
     def in_a_child(**_: Any) -> None:
