@@ -25,8 +25,9 @@ def put_aside(
     seen_lease: datetime | None = None,
     with_it: Callable[[Tx], None] | None = None,
 ) -> bool:
-    """A call that has started asks. `seen_lease`: only while nobody has renewed it. `with_it`: what else is on record
-    from the same moment on. False: it is settled, or not ours.
+    """A call that has started asks. `seen_lease`: only while nobody has renewed it; then its holder, whose token this
+    is, may still come with the result. `with_it`: what else is on record from the same moment on. False: it is settled,
+    or not ours.
     """
     suspension_id = rt.new_id()
     sequential = is_sequential(rt, agent)
@@ -41,7 +42,8 @@ def put_aside(
             call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, agent=agent, step=call.step, tool=call.tool,
             arguments=call.arguments,
         )  # fmt: skip
-        suspensions.ask(tx, suspension_id, about, question, rt.now())
+        claim = token if seen_lease is not None else None
+        suspensions.ask(tx, suspension_id, about, question, rt.now(), about_claim=claim)
         if with_it is not None:
             with_it(tx)
         return True

@@ -128,6 +128,7 @@ def _is_sent(tx: Tx, rt: Runtime, call: Call, asked: Suspension, answer: Decisio
     if settled.status is not CallStatus.CANCELLED:
         claims.resume_call(tx, call.id, step=step, arguments=None, lease_until=None)
     claims.answer_call(
-        tx, call.id, status=settled.status, code=settled.code, content=settled.content, step=step, now=now
-    )
+        tx, call.id, status=settled.status, code=settled.code, content=settled.content, full=settled.full, step=step,
+        now=now,
+    )  # fmt: skip
     return False

@@ -31,6 +31,7 @@ from chordage.orchestrator.gateways.ports import (
     Queues,
     Tools,
 )
+from chordage.orchestrator.gateways.steadiness import Steadiness
 from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.store.tx import Store
@@ -55,6 +56,8 @@ class Runtime:
     queue_bounds: Mapping[Group, QueueBound] = field(default_factory=dict)  # of the groups that have one
     queues: Queues = field(default_factory=NoQueues)
     held: Held = field(default_factory=Held)
+    heart: Store | None = None  # for the heartbeat alone, so that it waits for no connection; None: `store`
+    steadiness: Steadiness | None = None  # None: leases of others are judged at any time
     crews: Callable[[AgentSpec], Crew] = lambda _agent: NOBODY  # the plugins of an agent
     work: RoomWork | None = None  # tasks, chores and the will
     outputs: Callable[[AgentSpec], OutputForm | None] = lambda _agent: None  # what its final answer has to be

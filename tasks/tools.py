@@ -21,7 +21,7 @@ def register(app: Celery, base: type[StageTask], *, time_limit: int) -> None:
         chord.
         """
         in_doubt = alone or bool(self.request.delivery_info and self.request.delivery_info.get("redelivered"))
-        stages.run_batch(self.runtime, calls, in_doubt=in_doubt)
+        self.courier.send(stages.run_batch(self.runtime, calls, in_doubt=in_doubt))
         if alone:
             self.courier.send(stages.after_lone_call(self.runtime, calls[-1]))
         return calls

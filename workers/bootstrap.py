@@ -35,6 +35,7 @@ from chordage.orchestrator.gateways.redis_locks import RedisLocks
 from chordage.orchestrator.gateways.redis_queues import RedisQueues
 from chordage.orchestrator.gateways.room import Room
 from chordage.orchestrator.gateways.room_copies import Copies
+from chordage.orchestrator.gateways.steadiness import Steadiness
 from chordage.orchestrator.gateways.tools.addresses import Guard
 from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.loading import Crews
@@ -70,7 +71,9 @@ def runtime_from(
         clock=lambda: datetime.now(UTC),
         new_id=Ids(),
         channels=channels_from(settings),
-        worker=f"{socket.gethostname()}:{os.getpid()}",
+        worker=worker_name(os.getpid()),
+        heart=Store(settings.database, pool_size=1, hold=settings.beat / 2) if carries_out else None,
+        steadiness=Steadiness(gap=settings.lease / 3, enough=settings.beat) if carries_out else None,
         crews=Crews(),
         work=RoomWork(room.path),
         outputs=room.output_of,
@@ -93,6 +96,10 @@ def runtime_from(
             to_one=settings.deliveries_to_one,
         ),
     )
+
+
+def worker_name(pid: int) -> str:
+    return f"{socket.gethostname()}:{pid}"
 
 
 def budgets_from(settings: Settings) -> dict[Group, int]:

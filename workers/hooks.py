@@ -128,7 +128,6 @@ class Sweeps:
         self._settings = settings
         self._runtime = runtime
         self._stop = threading.Event()
-        self._not_before = 0.0
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="chordage-rescue", daemon=True).start()
@@ -148,13 +147,9 @@ class Sweeps:
                 log.warning("sweep missed", error=str(error))
 
     def _sweep(self) -> None:
-        """After an outage of the database nobody has renewed a lease: the living get a beat's time to do it first."""
-        if time.monotonic() < self._not_before:
-            return
         try:
             self._courier.send(stages.rescue(self._runtime()))
         except Unavailable as error:
-            self._not_before = time.monotonic() + self._settings.beat
             log.warning("sweep missed", error=str(error))
         except Exception:
             log.exception("sweep failed")

@@ -90,8 +90,8 @@ def _follow(rt: Runtime, intent: Intent) -> list[Intent]:
         case CallTools():
             return _round(rt, intent)
         case CallTool(call_ids=call_ids):
-            stages.run_batch(rt, call_ids, in_doubt=True)
-            return stages.after_lone_call(rt, call_ids[-1])
+            follow = stages.run_batch(rt, call_ids, in_doubt=True)
+            return [*follow, *stages.after_lone_call(rt, call_ids[-1])]
         case CommitRound(run_id=run_id, step=step):
             return stages.commit_round(rt, run_id, step)
         case StepOn(run_id=run_id):
@@ -110,8 +110,9 @@ def _follow(rt: Runtime, intent: Intent) -> list[Intent]:
 
 def _round(rt: Runtime, fan_out: CallTools) -> list[Intent]:
     with ThreadPoolExecutor(min(len(fan_out.batches), AT_ONCE), thread_name_prefix="tool") as threads:
-        list(threads.map(lambda batch: stages.run_batch(rt, batch), fan_out.batches))
-    return [CommitRound(run_id=fan_out.run_id, step=fan_out.step, group=fan_out.group)]
+        done = list(threads.map(lambda batch: stages.run_batch(rt, batch), fan_out.batches))
+    late = [intent for follow in done for intent in follow]
+    return [*late, CommitRound(run_id=fan_out.run_id, step=fan_out.step, group=fan_out.group)]
 
 
 @contextmanager

@@ -88,6 +88,7 @@ class Suspension:
     on_expiry: OnExpiry
     default: Any
     escalated_at: datetime | None
+    about_claim: str | None = None  # the claim whose holder may still come with the result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +130,7 @@ class Settlement:
     status: CallStatus
     code: str | None
     content: str
+    full: str | None = None
 
 
 UNKNOWN_PROMPT = (
@@ -145,6 +147,15 @@ UNKNOWN_SCHEMA = {
 
 def about_the_unknown(tool: str) -> Question:
     return Question(why=Why.UNKNOWN, prompt=UNKNOWN_PROMPT.format(tool=tool), schema=UNKNOWN_SCHEMA)
+
+
+ARRIVED = "arrived"  # no person can give this answer: the schema has no such word
+
+
+def arrived(suspension_id: str, *, code: str | None, content: str, full: str | None) -> DecisionRequest:
+    """The result itself, from the process that had been taken for dead."""
+    payload = {"answer": ARRIVED, "code": code, "content": content, "full": full}
+    return DecisionRequest(target=suspension_id, action=Action.RESUME, payload=payload)
 
 
 def digest(arguments: dict[str, Any]) -> str:
@@ -184,6 +195,9 @@ def denial(why: Why, reason: str | None) -> str:
 
 def _of_the_unknown(answer: Decision) -> Settlement | None:
     match answer.payload:
+        case {"answer": "arrived", "code": code, "content": content, "full": full}:
+            status = CallStatus.FAILED if code else CallStatus.SUCCEEDED
+            return Settlement(status=status, code=code, content=content, full=full)
         case {"answer": "result", **given}:
             return Settlement(status=CallStatus.SUCCEEDED, code=None, content=as_text(given.get("result")))
         case {"answer": "failed", **given}:

@@ -26,6 +26,7 @@ class Hand:
     token: str | None = None  # of the claim, where there is one
     behind: list[str] = field(default_factory=list)  # calls of a batch that wait for their turn in this process
     may_hand_over: bool = True
+    worker: str = ""  # whose; empty: of this process
     left: Callable[[], float] | None = None  # seconds until the time limit of its run; None: it has none
     since: float = field(default_factory=time.monotonic)
     beaten: float | None = None

@@ -1,6 +1,10 @@
 """Beside the line: leases of what this process has in hand are renewed, and what was cancelled is told to stop.
 
 Work that is over before its first beat never costs a claim of its own; work that lasts is on record from that beat on.
+
+The parent of a pool of processes beats for its children as well, because a tool may keep a child from doing so. A beat
+waits for nobody: it has a connection of its own, and a row that another transaction holds is passed over and asked for
+again at the next look, a second later.
 """
 
 from __future__ import annotations
@@ -9,45 +13,70 @@ from collections.abc import Sequence
 
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, runs
+from chordage.orchestrator.store import calls, claims, runs, suspensions
+from chordage.orchestrator.store.tx import Store
 
 
-def beat(rt: Runtime, *, first: float, every: float) -> None:
-    """To be called about every second: looks at all that is in hand, renews what is due."""
-    hands = rt.held.all()
-    if not hands:
-        return
-    _notice_cancelled(rt, hands)
+def beat(
+    rt: Runtime, *, first: float, every: float, of_children: Sequence[Hand] = (), through: Store | None = None
+) -> list[Hand]:
+    """To be called about every second: looks at all that is in hand, renews what is due. Returned are the calls that
+    are in another hand meanwhile, of this process and of its children. `through`: not the connection of its own.
+    """
+    store = through or rt.heart or rt.store
+    own = rt.held.all()
+    hands = [*own, *of_children]
+    given_away = _notice_lost(rt, store, hands) if hands else []
     due = [hand for hand in hands if hand.is_due(first=first, every=every)]
     if due:
-        _renew(rt, due)
+        _renew(rt, store, due)
+    if rt.steadiness is not None and (due or rt.steadiness.is_due()):
+        if not due:
+            store.ping()
+        rt.steadiness.answered()
+    return given_away
 
 
-def _notice_cancelled(rt: Runtime, hands: Sequence[Hand]) -> None:
-    """Work whose row has moved on without us: its result would be refused, so it need not be finished."""
-    with rt.store.read() as tx:
+def _notice_lost(rt: Runtime, store: Store, hands: Sequence[Hand]) -> list[Hand]:
+    """Work whose row has moved on without us: its result would be refused, so it need not be finished. A call that a
+    person is asked about goes on: its result is the answer.
+    """
+    held = {hand.call_id: hand.token for hand in hands if hand.call_id}
+    with store.read() as tx:
         lost_runs = runs.lost(tx, {(hand.run_id, hand.epoch) for hand in hands if hand.run_id})
-        lost_calls = calls.lost(tx, {hand.call_id for hand in hands if hand.call_id})
-    rt.held.abort([hand for hand in hands if hand.run_id in lost_runs or hand.call_id in lost_calls])
+        flying = calls.tokens_of_flying(tx, held) if held else {}
+        gone = {call_id for call_id, token in held.items() if flying.get(call_id, "") not in {None, token}}
+        gone -= suspensions.still_awaited(tx, {one: held[one] for one in gone}) if gone else set()
+    rt.held.abort([hand for hand in hands if hand.run_id in lost_runs or hand.call_id in gone])
+    return [hand for hand in hands if hand.call_id in gone and hand.call_id in flying]
 
 
-def _renew(rt: Runtime, due: Sequence[Hand]) -> None:
+def _renew(rt: Runtime, store: Store, due: Sequence[Hand]) -> None:
+    for worker in {hand.worker or rt.worker for hand in due}:
+        _renew_of(rt, store, worker, [hand for hand in due if (hand.worker or rt.worker) == worker])
+    _renew_in_redis(rt, due)
+
+
+def _renew_of(rt: Runtime, store: Store, worker: str, due: Sequence[Hand]) -> None:
+    """Each statement is a transaction of its own: none holds a row while the next is on its way."""
     held_runs = {(hand.run_id, hand.epoch) for hand in due if hand.call_id is None and hand.run_id}
     behind = {call_id for hand in due for call_id in hand.behind}
     held_calls = {hand.call_id for hand in due if hand.call_id is not None}
     tokens = {hand.token for hand in due if hand.token}
     now = rt.now()
     until = rt.leases.until(now)
-    with rt.store.write() as tx:
+    renewed: set[str] = set()
+    with store.single() as tx:
         if held_runs:
-            claims.renew_runs(tx, held_runs, tokens, rt.worker, until)
+            renewed |= claims.renew_runs(tx, held_runs, tokens, worker, until)
         if held_calls:
-            claims.renew_calls(tx, held_calls, tokens, rt.worker, now=now, lease_until=until)
+            renewed |= claims.renew_calls(tx, held_calls, tokens, worker, now=now, lease_until=until)
         if behind:
             claims.renew_waiting_calls(tx, behind, lease_until=until)
     for hand in due:
-        hand.renewed()
-    _renew_in_redis(rt, due)
+        holds = hand.call_id or hand.run_id
+        if not holds or holds in renewed:
+            hand.renewed()
 
 
 def _renew_in_redis(rt: Runtime, due: Sequence[Hand]) -> None:

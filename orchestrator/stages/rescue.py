@@ -4,13 +4,16 @@ Every message may be lost and every worker may die; this stage is why that costs
 leases that ran out, rounds that are settled and not passed, turns that wait although there is budget, and turns past
 their deadline, in bounded batches. Several may sweep at once: rows are skipped where another holds them, and what is
 sent twice does nothing twice. It does not promise that only the lost is sent again.
+
+Who judges a lease must know that its holder could have renewed it: see `gateways/steadiness.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 
@@ -57,10 +60,9 @@ BATCH = 500  # rows of one transaction
 def rescue(rt: Runtime) -> list[Intent]:
     """Each part by itself: what one of them has found is sent, whatever happens to the next."""
     intents: list[Intent] = []
-    for part in (
+    parts = (
         overtime.sweep,
-        _runs,
-        _calls,
+        *_of_leases(rt),
         _questions,
         _held,
         _expired_turns,
@@ -68,21 +70,39 @@ def rescue(rt: Runtime) -> list[Intent]:
         _stranded,
         _queued,
         _copies,
-    ):
+    )
+    for part in parts:
         try:
             intents += part(rt)
         except Unavailable as error:
-            log.warning("the sweep was cut short", part=part.__name__, error=str(error))
+            log.warning("the sweep was cut short", part=_name(part), error=str(error))
             if not intents:
                 raise
             break
         except Exception:
-            log.exception("a part of the sweep failed", part=part.__name__)
+            log.exception("a part of the sweep failed", part=_name(part))
     return intents
 
 
-def _runs(rt: Runtime) -> list[Intent]:
+Part = Callable[[Runtime], list[Intent]]
+
+
+def _of_leases(rt: Runtime) -> tuple[Part, ...]:
+    """Those that judge a lease nobody has renewed; none, while it may be that nobody could. They judge by the clock as
+    it was before that was asked: if the process stops behind this line, it goes on with the old time, and finds nobody.
+    """
     now = rt.now()
+    if rt.steadiness is not None and not rt.steadiness.holds():
+        log.debug("leases are not judged: the heartbeat of this process was interrupted, or has just begun")
+        return ()
+    return partial(_runs, now=now), partial(_calls, now=now)
+
+
+def _name(part: Part) -> str:
+    return part.func.__name__ if isinstance(part, partial) else part.__name__
+
+
+def _runs(rt: Runtime, now: datetime) -> list[Intent]:
     with rt.store.read() as tx:
         seen = runs.expired(tx, now, BATCH)
     # Redis is asked outside the transaction: while it is paused, no row stays locked.
@@ -142,8 +162,7 @@ def _poison(rt: Runtime, run: Run) -> Ending:
     return failed("poison", detail)
 
 
-def _calls(rt: Runtime) -> list[Intent]:
-    now = rt.now()
+def _calls(rt: Runtime, now: datetime) -> list[Intent]:
     intents: list[Intent] = []
     poisoned: list[tuple[Run, Call, Ending]] = []
     unknown: list[tuple[Run, Call]] = []

@@ -16,17 +16,24 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator import asking, overtime, phasing, result_desk, task_desk
+from chordage.orchestrator import answering, asking, overtime, phasing, result_desk, task_desk
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import Effect
-from chordage.orchestrator.core.errors import Aborted, BrokenAgent, OutOfTime, Unavailable, UserError
+from chordage.orchestrator.core.errors import Aborted, BrokenAgent, Conflict, OutOfTime, Unavailable, UserError
 from chordage.orchestrator.core.intents import CommitRound, Intent
 from chordage.orchestrator.core.phases import Hook, Resumed, ShownCall
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
 from chordage.orchestrator.core.reasons import TIMEOUT, failed
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, CallStatus
-from chordage.orchestrator.core.suspending import Question, about_the_unknown, seen_by_tool
+from chordage.orchestrator.core.suspending import (
+    DecisionRequest,
+    Question,
+    Suspension,
+    about_the_unknown,
+    arrived,
+    seen_by_tool,
+)
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.gateways.holding import Hand
@@ -65,14 +72,20 @@ class Work:
         return self.call.suspension_id is not None
 
 
-def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -> None:
-    """Carry these calls out, one after the other: an agent may cap how many of a round run at once."""
+def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -> list[Intent]:
+    """Carry these calls out, one after the other: an agent may cap how many of a round run at once. What follows is
+    usually nothing: the body of the chord sees to the round.
+    """
+    follow: list[Intent] = []
     batch = Hand(run_id="", epoch=0, behind=list(call_ids[1:]), may_hand_over=False)
     with rt.held.holding(batch):
         for call_id in call_ids:
             batch.behind = [other for other in batch.behind if other != call_id]
-            if not run_call(rt, call_id, in_doubt=in_doubt) and _is_in_another_hand(rt, call_id, call_ids):
-                return
+            done = run_call(rt, call_id, in_doubt=in_doubt)
+            if done is None and _is_in_another_hand(rt, call_id, call_ids):
+                break
+            follow += done or []
+    return follow
 
 
 def _is_in_another_hand(rt: Runtime, call_id: str, batch: Sequence[str]) -> bool:
@@ -84,13 +97,14 @@ def _is_in_another_hand(rt: Runtime, call_id: str, batch: Sequence[str]) -> bool
     return call is not None and call.status in IN_FLIGHT_CALL and call.lease_until is not None
 
 
-def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> bool:
-    """Carry one call out, unless somebody has; whether we did. `in_doubt`: this is not the first wake-up, so claim
+def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> list[Intent] | None:
+    """Carry one call out; None where another worker has it, or had. `in_doubt`: this is not the first wake-up, so claim
     before you start.
     """
+    follow: list[Intent] = []
     work = _take_up(rt, call_id, in_doubt=in_doubt)
     if work is None:
-        return False
+        return None
     limit = work.limit
     hand = Hand(
         run_id=work.call.run_id, epoch=work.epoch, call_id=call_id, thread_id=work.call.thread_id, token=work.token,
@@ -101,7 +115,7 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> bool:
             heard = _hearing(rt, work)
             work, refusal = _heard_before(rt, work, heard)
             outcome = refusal or _known_outcome(rt, work) or _in_time(rt, work, hand)
-            _settle(rt, work, _heard_after(rt, work, heard, outcome), heard)
+            follow = _settle(rt, work, _heard_after(rt, work, heard, outcome), heard)
     except Aborted:
         log.info("call was cancelled while it ran", call=call_id, run=work.call.run_id)
     except (SystemExit, KeyboardInterrupt):
@@ -112,7 +126,7 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> bool:
     except Exception:
         _after_a_fault(rt, work)
         raise
-    return True
+    return follow
 
 
 def _hearing(rt: Runtime, work: Work) -> Hearing | None:
@@ -307,13 +321,13 @@ def _order(rt: Runtime, work: Work) -> CallOrder:
     )  # fmt: skip
 
 
-def _settle(rt: Runtime, work: Work, outcome: ToolOutcome, heard: Hearing | None = None) -> None:
+def _settle(rt: Runtime, work: Work, outcome: ToolOutcome, heard: Hearing | None = None) -> list[Intent]:
     question = outcome.question or _asked_about(rt, work, outcome)
     if question is not None:
         notes = partial(phasing.note_beside, at=heard) if heard is not None else None
         if not asking.put_aside(rt, work.call, work.agent_name, work.token, question, with_it=notes):
             log.warning("late question refused", call=work.call.id, run=work.call.run_id)
-        return
+        return []
     record = Outcome(
         status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED,
         code=outcome.code,
@@ -324,9 +338,38 @@ def _settle(rt: Runtime, work: Work, outcome: ToolOutcome, heard: Hearing | None
         ended_at=rt.now(),
     )
     if not _is_settled(rt, work, record, heard):
-        log.warning("late result refused", call=work.call.id, run=work.call.run_id)
-        return
+        return _answer_the_question(rt, work, record, heard)
     rt.events.emit(work.call.run_id, "tool.settled", call=work.call.id, status=record.status.value, code=record.code)
+    return []
+
+
+def _answer_the_question(rt: Runtime, work: Work, record: Outcome, heard: Hearing | None) -> list[Intent]:
+    """This process had been taken for dead, and a person was asked what became of the call. As long as nobody has said,
+    its true result is the answer.
+    """
+    with rt.store.read() as tx:
+        asked = suspensions.about_claim(tx, work.call.id, work.token) if work.token else None
+    if asked is not None:
+        result = arrived(asked.id, code=record.code, content=record.content, full=record.full)
+        try:
+            decided, intents = rt.store.insist(lambda tx: _arrive(tx, rt, result, asked, heard))
+        except Conflict:
+            log.info("somebody has just answered for the call", call=work.call.id, run=work.call.run_id)
+        else:
+            log.info("late result answers the question about its call", call=work.call.id, run=work.call.run_id)
+            answering.tell(rt, decided)
+            return intents
+    log.warning("late result refused", call=work.call.id, run=work.call.run_id)
+    return []
+
+
+def _arrive(
+    tx: Tx, rt: Runtime, result: DecisionRequest, asked: Suspension, heard: Hearing | None
+) -> tuple[list[answering.Decided], list[Intent]]:
+    taken = answering.take(tx, rt, [result], [asked], "tool")
+    if heard is not None:
+        phasing.note_beside(tx, heard)
+    return taken
 
 
 def _is_settled(rt: Runtime, work: Work, record: Outcome, heard: Hearing | None) -> bool:

@@ -183,7 +183,7 @@ def is_behind(tx: Tx, call: Call) -> bool:
     return tx.execute(ahead.limit(1)).first() is not None
 
 
-def lost(tx: Tx, call_ids: Collection[str]) -> set[str]:
-    """Which of these calls are no longer in flight."""
-    found = select(calls.c.id).where(calls.c.id.in_(call_ids), STILL_FLYING)
-    return set(call_ids) - set(tx.execute(found).scalars())
+def tokens_of_flying(tx: Tx, call_ids: Collection[str]) -> dict[str, str | None]:
+    """Those of these calls that are in flight, and by which claim."""
+    found = select(calls.c.id, calls.c.claim_token).where(calls.c.id.in_(sorted(call_ids)), STILL_FLYING)
+    return {row.id: row.claim_token for row in tx.execute(found)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, bindparam, func, or_, update
+from sqlalchemy import Select, and_, bindparam, func, or_, select, update
 
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import CALL, OPEN_CALL, CallStatus, sources
@@ -113,15 +113,23 @@ def unpark(tx: Tx, call_ids: Collection[str], *, step: int, lease_until: datetim
 
 
 def answer_call(
-    tx: Tx, call_id: str, *, status: CallStatus, code: str | None, content: str, step: int, now: datetime
+    tx: Tx,
+    call_id: str,
+    *,
+    status: CallStatus,
+    code: str | None,
+    content: str,
+    full: str | None = None,
+    step: int,
+    now: datetime,
 ) -> bool:
     """The decision alone settles the call."""
     settled = (
         update(calls)
         .where(calls.c.id == call_id, still(calls.c.status, *sources(CALL, status)))
         .values(
-            status=status.value, code=code, content=content, ended_at=now, lease_until=None, claim_token=None,
-            replayed_at=step,
+            status=status.value, code=code, content=content, full_result=full, ended_at=now, lease_until=None,
+            claim_token=None, replayed_at=step,
         )
     )  # fmt: skip
     return tx.execute(settled).rowcount == 1
@@ -202,27 +210,37 @@ def push_call_lease(tx: Tx, call: Call, *, lease_until: datetime, resends: int, 
 
 def renew_calls(
     tx: Tx, held: Collection[str], tokens: Collection[str], worker: str, *, now: datetime, lease_until: datetime
-) -> None:
+) -> set[str]:
     """Calls still running when the heart beats: from now on truth says so. One that was claimed by another is not
-    ours.
+    ours, and one whose row another transaction holds is not waited for. Those that were renewed.
     """
     ours = or_(calls.c.claim_token.is_(None), calls.c.claim_token.in_(sorted(tokens)))
-    tx.execute(
+    renewed = (
         update(calls)
-        .where(calls.c.id.in_(sorted(held)), still(calls.c.status, CallStatus.NEW, CallStatus.RUNNING), ours)
+        .where(
+            calls.c.id.in_(_unlocked(held)), still(calls.c.status, CallStatus.NEW, CallStatus.RUNNING), ours
+        )
         .values(
             status=CallStatus.RUNNING.value, lease_until=lease_until, worker=worker,
             started_at=func.coalesce(calls.c.started_at, now),
         )
+        .returning(calls.c.id)
     )  # fmt: skip
+    return set(tx.execute(renewed).scalars())
 
 
 def renew_waiting_calls(tx: Tx, behind: Collection[str], *, lease_until: datetime) -> None:
     """Calls that wait behind another in a batch are not lost, and rescue need not send them. A parked one stays so."""
     waiting = update(calls).where(
-        calls.c.id.in_(sorted(behind)), still(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_not(None)
+        calls.c.id.in_(_unlocked(behind)), still(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_not(None)
     )
     tx.execute(waiting.values(lease_until=lease_until))
+
+
+def _unlocked(call_ids: Collection[str]) -> Select[Any]:
+    """Those of these rows that no other transaction holds."""
+    row = calls.alias()
+    return select(row.c.id).where(row.c.id.in_(sorted(call_ids))).with_for_update(skip_locked=True)
 
 
 def note_progress(tx: Tx, call_id: str, text: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, or_, update
+from sqlalchemy import ColumnElement, and_, bindparam, or_, select, update
 
 from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
@@ -246,13 +246,21 @@ def push_lease(tx: Tx, run: Run, *, lease_until: datetime, resends: int, expirie
 
 def renew_runs(
     tx: Tx, held: Collection[tuple[str, int]], tokens: Collection[str], worker: str, lease_until: datetime
-) -> None:
-    """The heartbeat of everything a process holds: this is where a short optimistic start becomes a claim on record."""
+) -> set[str]:
+    """The heartbeat of everything a process holds: this is where a short optimistic start becomes a claim on record. A
+    row that another transaction holds is not waited for. Those that were renewed.
+    """
     ours = or_(runs.c.claim_token.is_(None), runs.c.claim_token.in_(sorted(tokens)))
+    renewed: set[str] = set()
     for epoch in {epoch for _, epoch in held}:
+        row = runs.alias()
         ids = sorted(run_id for run_id, of in held if of == epoch)
-        tx.execute(
+        unlocked = select(row.c.id).where(row.c.id.in_(ids)).with_for_update(skip_locked=True)
+        found = (
             update(runs)
-            .where(runs.c.id.in_(ids), runs.c.epoch == epoch, STILL_RUNNING, ours)
+            .where(runs.c.id.in_(unlocked), runs.c.epoch == epoch, STILL_RUNNING, ours)
             .values(lease_until=lease_until, claim_worker=worker)
+            .returning(runs.c.id)
         )
+        renewed.update(tx.execute(found).scalars())
+    return renewed

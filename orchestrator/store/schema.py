@@ -355,7 +355,9 @@ suspensions = Table(
     Column("on_expiry", String(20), nullable=False),
     Column("default", Json),
     Column("escalated_at", Moment),
+    Column("about_claim", String(100)),  # the claim whose holder may still come with the result
     CheckConstraint(_among("status", SuspensionStatus), name="status"),
+    CheckConstraint("about_claim IS NULL OR why = 'outcome_unknown'", name="only_of_the_unknown"),
 )
 _UNSETTLED = text(_among("status", UNSETTLED))
 # One question at a time for each call.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -43,7 +43,9 @@ class Asked:
     arguments: dict[str, Any]
 
 
-def ask(tx: Tx, suspension_id: str, about: Asked, question: Question, now: datetime) -> None:
+def ask(
+    tx: Tx, suspension_id: str, about: Asked, question: Question, now: datetime, *, about_claim: str | None = None
+) -> None:
     expires = None if question.expires_in is None else now + timedelta(seconds=question.expires_in)
     tx.execute(
         insert(suspensions),
@@ -53,6 +55,7 @@ def ask(tx: Tx, suspension_id: str, about: Asked, question: Question, now: datet
             "prompt": question.prompt, "schema": question.schema, "resume_mode": question.resume_mode.value,
             "digest": digest(about.arguments), "status": SuspensionStatus.OPEN.value, "created_at": now,
             "expires_at": expires, "on_expiry": question.on_expiry.value, "default": question.default,
+            "about_claim": about_claim,
         },
     )  # fmt: skip
 
@@ -78,6 +81,20 @@ def named(tx: Tx, target: str) -> Suspension | None:
     """By its own id, or the newest of the call of that id."""
     of_call = select(suspensions).join(calls, calls.c.suspension_id == suspensions.c.id).where(calls.c.id == target)
     return load(tx, target) or _one(tx, of_call)
+
+
+def about_claim(tx: Tx, call_id: str, token: str) -> Suspension | None:
+    """The open question what became of the call, asked because the holder of this claim was taken for dead."""
+    asked = (suspensions.c.call_id == call_id, suspensions.c.about_claim == token, STILL_ASKED)
+    return _one(tx, select(suspensions).where(*asked))
+
+
+def still_awaited(tx: Tx, held: Mapping[str, str | None]) -> set[str]:
+    """Which of these calls, by the tokens of their holders, are asked about while the holder may still answer."""
+    found = select(suspensions.c.call_id, suspensions.c.about_claim).where(
+        suspensions.c.call_id.in_(sorted(held)), STILL_ASKED, suspensions.c.about_claim.is_not(None)
+    )
+    return {row.call_id for row in tx.execute(found) if row.about_claim == held[row.call_id]}
 
 
 def unsettled(tx: Tx, run_id: str) -> list[Suspension]:

@@ -108,6 +108,11 @@ class Store:
         with self._named(), self.plain.connect() as tx:
             yield tx
 
+    def ping(self) -> None:
+        """Whether one could write now: on SQLite somebody who holds the file keeps nobody from reading."""
+        with self.write() as tx:
+            tx.exec_driver_sql("SELECT 1")
+
     # One guarded UPDATE needs no BEGIN and no COMMIT of its own: two round trips less.
     single = read
 

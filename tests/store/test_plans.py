@@ -42,7 +42,7 @@ SENT = {
     "overdue": lambda tx: turns.overdue(tx, NOW, 10),
     "expired runs": lambda tx: runs.expired(tx, NOW, 10),
     "expired calls": lambda tx: calls.expired(tx, NOW, 10),
-    "lost calls": lambda tx: calls.lost(tx, ["c"]),
+    "flying calls": lambda tx: calls.tokens_of_flying(tx, ["c"]),
     "lost runs": lambda tx: runs.lost(tx, [("r", 1)]),
     "open run": lambda tx: runs.open_on(tx, "t"),
     "questions of a run": lambda tx: suspensions.unsettled(tx, "r"),

@@ -223,12 +223,12 @@ class World:
             case StepOn(run_id=run_id):
                 return stages.step_on(rt, run_id)
             case CallTool(call_ids=call_ids):
-                stages.run_batch(rt, call_ids, in_doubt=True)
-                return stages.after_lone_call(rt, call_ids[-1])
+                follow = stages.run_batch(rt, call_ids, in_doubt=True)
+                return [*follow, *stages.after_lone_call(rt, call_ids[-1])]
             case Header(call_ids=call_ids, body=body):
-                stages.run_batch(rt, call_ids, in_doubt=doubt)
+                follow = stages.run_batch(rt, call_ids, in_doubt=doubt)
                 body.waiting.discard(call_ids)
-                return [] if body.waiting else [body.intent]
+                return follow if body.waiting else [*follow, body.intent]
             case CancelTurn(turn_id=turn_id, reason=reason):
                 return stages.cancel_turn(rt, turn_id, reason, space=spaces.CALLERS)[1]  # as the Celery task does it
             case CallTools():

@@ -231,8 +231,12 @@ def upgrade() -> None:
         sa.Column("on_expiry", sa.String(length=20), nullable=False),
         sa.Column("default", JSON, nullable=True),
         sa.Column("escalated_at", MOMENT, nullable=True),
+        sa.Column("about_claim", sa.String(length=100), nullable=True),
         sa.CheckConstraint(
             "status IN ('decided', 'open', 'settled', 'superseded')", name=op.f("ck_suspensions_status")
+        ),
+        sa.CheckConstraint(
+            "about_claim IS NULL OR why = 'outcome_unknown'", name=op.f("ck_suspensions_only_of_the_unknown")
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_suspensions")),
     )

@@ -1,0 +1,269 @@
+"""Leases: who renews them, who judges them and when, and what becomes of a holder that was taken for dead and lives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import select
+
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.suspending import Action, DecisionRequest
+from chordage.orchestrator.gateways.holding import Hand
+from chordage.orchestrator.gateways.ports import ToolOutcome
+from chordage.orchestrator.gateways.steadiness import Steadiness
+from chordage.orchestrator.store import schema
+from chordage.orchestrator.store.tx import Store
+from support.fakes import rounds_of, spoken
+from support.invariants import check_all
+from support.world import Died, World
+
+SECONDS = 40  # longer than a lease
+
+
+def taken_for_dead(world: World, then=lambda: None):
+    """While the first call runs its lease runs out, rescue judges it, and then `then` happens; the call goes on."""
+    once = iter([True])
+
+    def linger(order):
+        if next(once, False):
+            world.sweep(seconds=SECONDS)
+            then()
+
+    world.tools.before = linger
+
+
+@pytest.mark.parametrize("code", [None, "raised"])
+def test_a_late_result_answers_the_question_what_became_of_its_call(world: World, code) -> None:
+    world.models.script = rounds_of(1, tool="unsafe")
+    asked = []
+    taken_for_dead(world, lambda: asked.extend(world.inbox()))
+    world.tools.run = late(world, ToolOutcome(content="what it said", full="all that it said", code=code))
+    turn = world.submit()
+    world.run_dry()
+
+    assert [row["why"] for row in asked] == ["outcome_unknown"]
+    assert world.inbox() == []
+    call = world.row("calls")
+    assert (call["status"], call["code"]) == ("failed" if code else "succeeded", code)
+    assert (call["content"], call["full_result"]) == ("what it said", "all that it said")
+    assert world.row("decisions")["source"] == "tool"
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+    assert world.tools.ran.total() == 1
+    check_all(world.store)
+
+
+def late(world, outcome):
+    usual = world.tools.run
+
+    def run(agent, order, **more):
+        usual(agent, order, **more)
+        return outcome
+
+    return run
+
+
+@pytest.mark.parametrize("answer", ["retry", "failed"])
+def test_a_result_that_comes_behind_the_answer_of_a_person_is_refused(world: World, answer) -> None:
+    world.models.script = rounds_of(1, tool="unsafe")
+    taken_for_dead(world, lambda: decide(world, answer))
+    world.tools.says = lambda order: f"attempt {order.attempt}, {world.tools.ran.total()}"
+    turn = world.submit()
+    world.run_dry()
+    world.recover()
+
+    assert world.row("decisions")["source"] == "test"
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+    content = world.row("calls")["content"]
+    assert content == "The call failed." if answer == "failed" else content.endswith(", 2")
+    check_all(world.store)
+
+
+def decide(world, answer):
+    (asked,) = world.inbox()
+    world.decide(DecisionRequest(target=asked["id"], action=Action.RESUME, payload={"answer": answer}))
+
+
+def test_no_person_gives_the_answer_of_a_tool(world: World) -> None:
+    from chordage.orchestrator.core.errors import InvalidDecision
+
+    world.models.script = rounds_of(1, tool="unsafe")
+    world.tools.before = lambda order: (_ for _ in ()).throw(world.kill())
+    world.submit()
+    with pytest.raises(Died):
+        world.run_dry()
+    world.pending.clear()
+    world.sweep(seconds=SECONDS)
+    (asked,) = world.inbox()
+
+    payload = {"answer": "arrived", "code": None, "content": "x", "full": None}
+    with pytest.raises(InvalidDecision):
+        world.decide(DecisionRequest(target=asked["id"], action=Action.RESUME, payload=payload))
+
+
+def test_a_call_that_is_asked_about_is_not_told_to_stop_and_one_in_another_hand_is(world: World) -> None:
+    world.models.script = rounds_of(1, tool="unsafe")
+    heard = []
+
+    def beat():
+        hand = next(hand for hand in world.runtime.held.all() if hand.call_id)
+        given_away = stages.beat(world.runtime, first=0, every=0)
+        heard.append((hand._why is not None, given_away))
+
+    def asked_then_retried():
+        beat()
+        decide(world, "retry")
+        world.run_dry()
+        with_another_token = world.row("calls")
+        assert with_another_token["status"] == "succeeded"
+        beat()
+
+    taken_for_dead(world, asked_then_retried)
+    world.submit()
+    world.run_dry()
+
+    assert [stops for stops, _ in heard] == [False, True]
+
+
+def test_a_call_that_another_claims_while_it_is_in_hand_is_given_away(world: World) -> None:
+    world.models.script = rounds_of(1, tool="reconcilable")
+    heard = []
+
+    def claimed_by_another():
+        hand = next(hand for hand in world.runtime.held.all() if hand.call_id)
+        with world.store.write() as tx:
+            tx.execute(schema.calls.update().values(claim_token="another", worker="elsewhere:1"))
+        heard.extend([hand, stages.beat(world.runtime, first=0, every=0)])
+
+    taken_for_dead(world, claimed_by_another)
+    world.submit()
+    world.run_dry()
+
+    hand, given_away = heard
+    assert given_away == [hand]
+    assert world.row("calls")["status"] == "running", "its result is refused"
+
+
+def test_nobody_is_judged_before_those_who_live_had_a_beat_to_renew(world: World) -> None:
+    """The database, or the whole machine, was away for longer than a lease: its first sweep comes before the beats."""
+    seconds = [0.0]
+    steadiness = Steadiness(gap=10, enough=10, of=[lambda: seconds[0]])
+    world.runtime = replace(world.runtime, steadiness=steadiness)
+    world.models.script = rounds_of(1, tool="unsafe")
+    questions = []
+
+    def passes(time: float):
+        seconds[0] += time
+        world.clock.pass_by(time)
+
+    def an_outage_in_the_middle(order):
+        for _ in range(20):
+            stages.beat(world.runtime, first=0, every=1)
+            passes(1)
+        passes(SECONDS)
+        world.sweep()
+        questions.append(len(world.inbox()))
+        stages.beat(world.runtime, first=0, every=0)
+        passes(1)
+        world.sweep()
+        questions.append(len(world.inbox()))
+
+    world.tools.before = an_outage_in_the_middle
+    turn = world.submit()
+    world.run_dry()
+
+    assert questions == [0, 0]
+    assert world.row("calls")["status"] == "succeeded"
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+
+
+def test_who_is_dead_is_judged_a_beat_after_the_outage(world: World) -> None:
+    seconds = [0.0]
+    world.runtime = replace(world.runtime, steadiness=Steadiness(gap=10, enough=10, of=[lambda: seconds[0]]))
+    world.models.script = rounds_of(1, tool="unsafe")
+    world.tools.before = lambda order: (_ for _ in ()).throw(world.kill())
+    world.submit()
+    with pytest.raises(Died):
+        world.run_dry()
+    world.pending.clear()
+
+    judged = []
+    for _ in range(5):
+        world.revive()
+        stages.beat(world.runtime, first=0, every=1)
+        world.sweep(seconds=SECONDS if not judged else 5)
+        seconds[0] += 5
+        judged.append(len(world.inbox()))
+
+    assert judged == [0, 0, 1, 1, 1]
+
+
+def test_a_beat_goes_through_a_connection_of_its_own(world: World) -> None:
+    """All others of the process are taken, each by somebody who waits."""
+    world.models.script = lambda prompt: spoken("yes")
+    heart = Store(world.store.url, pool_size=1)
+    world.runtime = replace(world.runtime, heart=heart)
+    renewed = []
+
+    def beat_while_all_are_taken(prompt):
+        pool = world.store.plain.pool
+        crowd = [world.store.plain.connect() for _ in range(pool.size() + pool._max_overflow)]
+        try:
+            before = lease_of_the_run(heart)
+            world.clock.pass_by(5)
+            stages.beat(world.runtime, first=0, every=0)
+            renewed.append(lease_of_the_run(heart) > before)
+        finally:
+            for one in crowd:
+                one.close()
+
+    world.models.before_reply = beat_while_all_are_taken
+    world.submit()
+    world.run_dry()
+    heart.close()
+
+    assert renewed == [True]
+
+
+def lease_of_the_run(store):
+    with store.read() as tx:
+        return tx.execute(select(schema.runs.c.lease_until)).scalar_one()
+
+
+@pytest.mark.parametrize("table", ["runs", "calls"])
+@pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_a_row_that_another_transaction_holds_is_passed_over_and_asked_for_at_the_next_look(world: World, table):
+    world.models.script = rounds_of(2, tool="idempotent")
+    for thread in ("one", "two"):
+        world.submit(thread=thread)
+    while not world.rows("calls"):
+        world.deliver(world.pending.pop(0))
+    while len(world.rows("calls")) < 4:
+        world.deliver(world.pending.pop(0))
+    chosen = schema.metadata.tables[table]
+    ids = [row["id"] for row in world.rows(table)]
+    hands = [hand_of(world, table, row_id) for row_id in ids]
+    before = leases(world, chosen)
+
+    world.clock.pass_by(5)
+    with world.store.write() as tx:
+        tx.execute(select(chosen.c.id).where(chosen.c.id == ids[0]).with_for_update())
+        stages.beat(world.runtime, first=0, every=100, of_children=hands)
+        while_it_is_held = leases(world, chosen)
+    stages.beat(world.runtime, first=0, every=100, of_children=hands)
+
+    assert while_it_is_held[ids[0]] == before[ids[0]]
+    assert all(while_it_is_held[one] > before[one] for one in ids[1:])
+    assert leases(world, chosen)[ids[0]] > before[ids[0]], "asked for again at once, and not a beat later"
+
+
+def hand_of(world, table, row_id):
+    if table == "runs":
+        return Hand(run_id=row_id, epoch=1, worker="h:1")
+    call = world.row("calls", id=row_id)
+    return Hand(run_id=call["run_id"], epoch=1, call_id=row_id, worker="h:1")
+
+
+def leases(world, chosen):
+    with world.store.read() as tx:
+        return {row.id: row.lease_until for row in tx.execute(select(chosen.c.id, chosen.c.lease_until))}
