@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,20 +15,19 @@ from chordage.config import log as logging_config
 from chordage.config.inert import inert
 from chordage.config.settings import Settings
 from chordage.orchestrator import stages
-from chordage.orchestrator.core.errors import ChordageError, Unavailable, UserError
+from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.gateways.room import Room
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks.courier import Courier
 from chordage.workers import connections, team_app
+from chordage.workers.beats import Beats
 from chordage.workers.bootstrap import check_services, redis_from
 from chordage.workers.deafness import Watch
 from chordage.workers.projecting import Projections
 
 log = structlog.get_logger()
 
-TICK = 1.0  # how often work in hand is asked whether it was cancelled
 PREFORK = "celery.concurrency.prefork"
-FIRST_BEAT = 2.0  # work that lasts longer than this is put on record
 
 
 def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
@@ -48,6 +46,7 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         except UserError as error:
             raise SystemExit(inert(f"chordage: {error}")) from error
         runtime()  # before the first task, of which several may come at once
+        beats.share()
         gc.collect()
         gc.freeze()  # what is loaded by now stays: nobody need walk it again, and children share its pages
 
@@ -68,12 +67,12 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         team_app.make_current(settings)
         team_app.let_tools_wait()
         runtime().store.take_at_most(connections.OF_A_CHILD)
-        beats.start()
+        beats.start_in_a_child()
 
     @signals.worker_ready.connect(weak=False)
     def ready(sender: Any, **_: Any) -> None:
         team_app.let_tools_wait()
-        beats.start()
+        beats.start(sender.pool)
         sweeps.start()
         projections.start()
         Watch(app, settings, sender).start()
@@ -92,30 +91,6 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         sweeps.stop()
         projections.stop()
         runtime().held.hand_over()
-
-
-class Beats:
-    """One thread a process, from fork to end: a heart that stops is how others learn that we died."""
-
-    def __init__(self, settings: Settings, runtime: Callable[[], Runtime]) -> None:
-        self._every = settings.beat
-        self._runtime = runtime
-        self._pid = 0
-
-    def start(self) -> None:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            threading.Thread(target=self._run, name="chordage-heartbeat", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(min(TICK, self._every / 2))
-            try:
-                stages.beat(self._runtime(), first=min(FIRST_BEAT, self._every), every=self._every)
-            except ChordageError as error:
-                log.warning("heartbeat missed", error=str(error))
-            except Exception:
-                log.exception("heartbeat failed")
 
 
 class Sweeps:

@@ -23,6 +23,8 @@ class LostSlots:
 
 
 def _suspects(pool: Any, taken: Collection[str]) -> set[str]:
+    if processes(pool) is None and not hasattr(pool, "at_work"):
+        return set()  # a pool that we do not know
     busy, missing = _at_work(pool)
     has_room = len(busy) + missing < int(pool.num_processes)
     waiting = set(taken) - busy if has_room else set()  # who waits while all are busy has lost nothing
@@ -31,9 +33,15 @@ def _suspects(pool: Any, taken: Collection[str]) -> set[str]:
 
 def _at_work(pool: Any) -> tuple[set[str], int]:
     """The ids of the tasks that the pool carries out, and how many of its processes are not there."""
-    if hasattr(pool, "at_work"):  # a threads pool of ours
+    there = processes(pool)
+    if there is None:
         return set(pool.at_work), 0
-    inner = pool._pool  # noqa: SLF001 - no public way
-    alive = sum(1 for process in list(inner._pool) if process._is_alive())  # noqa: SLF001 - as above
-    busy = {job.correlation_id for job in list(inner._cache.values())}  # noqa: SLF001 - as above
-    return busy, max(0, int(pool.num_processes) - alive)
+    busy = {job.correlation_id for job in list(pool._pool._cache.values())}  # noqa: SLF001 - no public way
+    return busy, max(0, int(pool.num_processes) - len(there))
+
+
+def processes(pool: Any) -> list[Any] | None:
+    """Those of a prefork pool, as far as it has not missed them; None: it is a pool of another kind."""
+    inner = getattr(pool, "_pool", None)
+    found = getattr(inner, "_pool", None)
+    return None if found is None else list(found)

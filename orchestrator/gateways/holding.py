@@ -60,12 +60,18 @@ class Held:
     def __init__(self) -> None:
         self._hands: set[Hand] = set()
         self._lock = threading.Lock()
+        self._changed: Callable[[Collection[Hand]], None] = lambda _hands: None
         self.stopping = False
+
+    def watched_by(self, changed: Callable[[Collection[Hand]], None]) -> None:
+        """`changed` is called with all that is in hand, before the work begins and when it is over."""
+        self._changed = changed
 
     @contextmanager
     def holding(self, hand: Hand) -> Iterator[Hand]:
         with self._lock:
             self._hands.add(hand)
+            self._changed(self._hands)
         try:
             if self.stopping and hand.may_hand_over:
                 hand.tell(HandedOver())
@@ -73,6 +79,7 @@ class Held:
         finally:
             with self._lock:
                 self._hands.discard(hand)
+                self._changed(self._hands)
 
     def all(self) -> list[Hand]:
         with self._lock:

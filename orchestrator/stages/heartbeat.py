@@ -30,7 +30,7 @@ def beat(
     due = [hand for hand in hands if hand.is_due(first=first, every=every)]
     if due:
         _renew(rt, store, due)
-    if rt.steadiness is not None and (due or rt.steadiness.is_due()):
+    if through is None and rt.steadiness is not None and (due or rt.steadiness.is_due()):
         if not due:
             store.ping()
         rt.steadiness.answered()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -66,6 +66,7 @@ class Work:
     limit: Deadline | None = None
     decision: Any = None  # what the tool is told of the answer
     answer: Any = None  # the answer itself
+    lease_until: datetime | None = None  # of the claim, as it was made
 
     @property
     def is_resumed(self) -> bool:
@@ -117,7 +118,7 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> list[Inten
             outcome = refusal or _known_outcome(rt, work) or _in_time(rt, work, hand)
             follow = _settle(rt, work, _heard_after(rt, work, heard, outcome), heard)
     except Aborted:
-        log.info("call was cancelled while it ran", call=call_id, run=work.call.run_id)
+        log.info("call was cancelled while it ran, or is in another hand", call=call_id, run=work.call.run_id)
     except (SystemExit, KeyboardInterrupt):
         _cut_short(rt, work)
         raise
@@ -127,6 +128,15 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> list[Inten
         _after_a_fault(rt, work)
         raise
     return follow
+
+
+def _check_still_ours(rt: Runtime, work: Work) -> None:
+    """The process may have stood still since it claimed the call, and the call may be in another hand by now."""
+    if work.lease_until is None or rt.now() < work.lease_until - timedelta(seconds=rt.leases.seconds / 2):
+        return
+    with rt.store.read() as tx:
+        if calls.tokens_of_flying(tx, [work.call.id]).get(work.call.id) != work.token:
+            raise Aborted
 
 
 def _hearing(rt: Runtime, work: Work) -> Hearing | None:
@@ -205,7 +215,7 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
     if found is None:
         return None
     call, agent_name, running = found.call, found.agent, found.is_running
-    now, token = rt.now(), None
+    now, token, until = rt.now(), None, None
     if not running or not _may_start(rt, call) or (in_doubt and _is_held_up(rt, call, agent_name)):
         return None
     if _waits_for_repair(rt, call, agent_name):
@@ -218,7 +228,7 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
                 return None
     work = Work(
         call=call, agent_name=agent_name, epoch=found.epoch, token=token, began=call.started_at or now,
-        limit=_limit(rt, found),
+        limit=_limit(rt, found), lease_until=until,
     )  # fmt: skip
     return _with_answer(rt, work, call.suspension_id) if call.suspension_id else work
 
@@ -298,6 +308,7 @@ def _in_time(rt: Runtime, work: Work, hand: Hand) -> ToolOutcome:
 
 
 def _carry_out(rt: Runtime, work: Work, hand: Hand) -> ToolOutcome:
+    _check_still_ours(rt, work)
     rt.events.emit(work.call.run_id, "tool.started", call=work.call.id, tool=work.call.tool, worker=rt.worker)
 
     def on_progress(text: str) -> None:

@@ -18,7 +18,7 @@ def threads_at_work(*ids, size=2):
 
 def processes_at_work(*ids, alive=2, size=2):
     jobs = {number: SimpleNamespace(correlation_id=each) for number, each in enumerate(ids)}
-    inner = SimpleNamespace(_pool=[SimpleNamespace(_is_alive=lambda: True)] * alive, _cache=jobs)
+    inner = SimpleNamespace(_pool=[object()] * alive, _cache=jobs)
     return SimpleNamespace(_pool=inner, num_processes=size)
 
 

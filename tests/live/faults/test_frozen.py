@@ -1,0 +1,130 @@
+"""Processes that stand still for longer than a lease, and go on: they were not dead, and their results count."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import pytest
+
+from support.rig import Plan
+from support.rig_checks import check_rig
+from support.waiting import until
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+LEASE = 3
+LONG = 2.5 * LEASE
+TOOLS = 'tools = ["rig_tools", "rig_holding", "rig_payments"]'
+
+
+@pytest.fixture
+def rig(make_rig, migrated_database_url):
+    rig = make_rig(migrated_database_url("sqlite"), lease=LEASE, beat=1, sweep=1)
+    agent = rig.room / "agent.toml"
+    text = agent.read_text().replace('tools = ["rig_tools"]', TOOLS)
+    agent.write_text(text.replace('on_unknown = "fail"', 'on_unknown = "ask"'))
+    return rig
+
+
+def fleet(rig, *names):
+    rig.worker("turns", "--role", "turns", "--concurrency", "4")
+    for name in names:
+        rig.worker(name, "--role", "tools", "--concurrency", "1")
+    rig.ready()
+    time_of_steadiness(rig)
+
+
+def time_of_steadiness(rig):
+    """Until somebody judges: the turns worker has been up for a beat."""
+    rig.submit(Plan(id="warm-up", tools=("pure",)))
+    rig.wait_until_done()
+
+
+def begun(rig, name):
+    return rig.ledger(what="tool", phase="begin", name=name)
+
+
+def questions(rig):
+    return [row for row in rig.rows("suspensions") if row["why"] == "outcome_unknown"]
+
+
+@pytest.mark.parametrize("tool", ["hogs", "hogs_purely"])
+def test_a_tool_that_keeps_the_interpreter_to_itself_is_not_taken_for_dead(rig, tool):
+    fleet(rig, "tools")
+    rig.submit(Plan(id="hog", tools=(tool,), seconds=LONG))
+    rig.wait_until_done(60)
+
+    (call,) = (row for row in rig.rows("calls") if row["tool"] == tool)
+    assert (call["status"], call["expiries"]) == ("succeeded", 0)
+    assert len(begun(rig, tool)) == 1
+    assert questions(rig) == []
+    check_rig(rig)
+
+
+def test_a_child_that_stands_still_is_not_taken_for_dead(rig):
+    fleet(rig, "tools")
+    rig.submit(Plan(id="stop", tools=("unsafe",), seconds=0.5))
+    pid = until(lambda: begun(rig, "unsafe"), "the call begins")[0]["pid"]
+
+    psutil.Process(pid).suspend()
+    stands_still(LONG)
+    psutil.Process(pid).resume()
+    rig.wait_until_done(60)
+
+    assert len(begun(rig, "unsafe")) == 1
+    assert questions(rig) == []
+    check_rig(rig)
+
+
+def test_a_machine_that_stands_still_takes_nobody_for_dead_when_it_goes_on(rig):
+    fleet(rig, "tools")
+    rig.submit(Plan(id="sleep", tools=("unsafe",), seconds=1.0))
+    rig.submit(Plan(id="model", rounds=0, latency=2.0))
+    until(lambda: begun(rig, "unsafe") and rig.ledger(what="model", plan="model"), "both are at work")
+    everybody = [one for worker in rig.workers.values() for one in tree(worker.pid)]
+
+    for one in everybody:
+        one.suspend()
+    stands_still(LONG)
+    for one in reversed(everybody):
+        one.resume()
+    rig.wait_until_done(60)
+
+    assert len(begun(rig, "unsafe")) == 1
+    assert questions(rig) == []
+    assert len(rig.ledger(what="model", plan="model")) == 1
+    check_rig(rig)
+
+
+def test_a_child_whose_call_was_given_to_another_ends_before_it_acts(rig):
+    """A worker with all its processes stands still while others go on: for them it is dead. Then it goes on."""
+    fleet(rig, "one", "two")
+    rig.submit(Plan(id="pay", tools=("charge_on_record",), seconds=8 * LEASE))
+    first = until(lambda: begun(rig, "charge_on_record"), "the call begins")[0]
+    holder = next(w for w in rig.workers.values() if first["pid"] in {one.pid for one in tree(w.pid)})
+
+    stopped = tree(holder.pid)
+    for one in stopped:
+        one.suspend()
+    until(lambda: len(begun(rig, "charge_on_record")) == 2, "another has it", patience=30)
+    for one in stopped:
+        one.resume()
+    until(lambda: not psutil.pid_exists(first["pid"]), "the child is ended")
+    rig.wait_until_done(90)
+
+    assert "call is in another hand" in holder.said()
+    book = (rig.room / "book.jsonl").read_text().splitlines()
+    assert len(book) == 1
+    assert rig.row("turns", dedupe_key="pay")["disposition"] == "answered"
+
+
+def tree(pid):
+    """The parent first: whoever goes on first may end the others."""
+    parent = psutil.Process(pid)
+    return [parent, *parent.children(recursive=True)]
+
+
+def stands_still(seconds):
+    """Longer than a lease."""
+    over = time.monotonic() + seconds
+    until(lambda: time.monotonic() > over, "time passes", patience=seconds + 5)
