@@ -34,6 +34,7 @@ FORBIDDEN = {"42501"}
 UNKNOWN_TO_THE_DATABASE = {"42P01", "42703"}
 UNKNOWN_TO_SQLITE = re.compile("no such (table|column):|has no column named")
 NO_CONNECTION_LEFT = re.compile("too many clients|connection slots|too many connections")
+PATIENCE_IN_HAND = 600.0  # seconds for which what was found out is kept while the database is away
 HOLD = 15.0  # seconds: half of a lease, so that nobody's claim runs out while another transaction holds its row
 
 Tx = Connection
@@ -138,14 +139,15 @@ class Store:
         for engine in (self.engine, self.plain):
             engine.dispose()
 
-    def insist(self, work: Callable[[Tx], T], *, patience: float = 60.0) -> T:
-        """Commit what must not be thrown away because the database restarts: the outcome of a call already made.
+    def insist(self, work: Callable[[Tx], T], *, patience: float = PATIENCE_IN_HAND) -> T:
+        """Commit what must not be thrown away because the database is away: the outcome of a call already made. Its
+        lease is granted anew when the database is back.
 
         `work` may run again after a commit whose answer got lost; its guards make the second run find nothing to do.
         """
         return self._insist(self.write, work, patience)
 
-    def insist_single(self, work: Callable[[Tx], T], *, patience: float = 60.0) -> T:
+    def insist_single(self, work: Callable[[Tx], T], *, patience: float = PATIENCE_IN_HAND) -> T:
         """As insist, for a single guarded statement."""
         return self._insist(self.single, work, patience)
 

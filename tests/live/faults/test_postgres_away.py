@@ -1,0 +1,71 @@
+"""PostgreSQL is away for longer than a lease: what was in hand meanwhile is kept, and nobody is taken for dead."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import pytest
+
+from chordage.orchestrator.store import migrating
+from chordage.orchestrator.store.tx import Store
+from support.rig import Plan
+from support.rig_checks import check_rig
+from support.waiting import until
+
+pytestmark = [pytest.mark.redis, pytest.mark.postgres, pytest.mark.slow]
+LEASE = 3
+
+
+def stops_answering(server):
+    """Its connections stay, and nothing comes back."""
+    postmaster = psutil.Process(server._process.pid)
+    everybody = [*postmaster.children(recursive=True), postmaster]
+    for one in everybody:
+        one.suspend()
+
+    def goes_on():
+        for one in everybody:
+            one.resume()
+
+    return goes_on
+
+
+def is_stopped(server):
+    server.stop("immediate")
+    return server.start
+
+
+@pytest.mark.parametrize("go_away", [stops_answering, is_stopped])
+def test_a_reply_and_a_result_in_hand_outlive_an_outage_longer_than_a_lease(go_away, make_rig, start_postgres):
+    server = start_postgres(fsync=True)
+    rig = make_rig(migrated(server), lease=LEASE, beat=1, sweep=1, log_level="WARNING")
+    agent = rig.room / "agent.toml"
+    agent.write_text(agent.read_text().replace('on_unknown = "fail"', 'on_unknown = "ask"'))
+    for number in (1, 2):
+        rig.worker(f"turns-{number}", "--role", "turns", "--concurrency", "4")
+        rig.worker(f"tools-{number}", "--role", "tools", "--concurrency", "1")
+    rig.ready()
+    rig.submit(Plan(id="call", tools=("unsafe",), seconds=3.0))
+    rig.submit(Plan(id="reply", rounds=0, latency=3.0))
+    until(lambda: rig.ledger(what="tool", phase="begin") and rig.ledger(what="model", plan="reply"), "both are at work")
+
+    comes_back = go_away(server)
+    over = time.monotonic() + 3 * LEASE
+    until(lambda: time.monotonic() > over, "the outage is longer than a lease", patience=3 * LEASE + 5)
+    comes_back()
+    rig.wait_until_done(60)
+
+    assert len(rig.ledger(what="model", plan="reply")) == 1, "the reply in hand was thrown away"
+    assert len(rig.ledger(what="tool", phase="begin")) == 1
+    assert rig.rows("suspensions") == []
+    assert {turn["disposition"] for turn in rig.rows("turns")} == {"answered"}
+    check_rig(rig)
+
+
+def migrated(server):
+    url = server.create_database()
+    store = Store(url)
+    migrating.upgrade(store)
+    store.close()
+    return url
