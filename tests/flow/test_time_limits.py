@@ -14,7 +14,7 @@ from support.fakes import asking, rounds_of, spoken
 from support.family import Lines, ask, by_agent, change, settle_in
 from support.invariants import check_all
 from support.one_turn import change_agent
-from support.questions import approve, asks_once
+from support.questions import ASK, approve, asks_once
 from support.world import Died, Header, World
 
 LIMIT = "the limit of 10 s for a turn was reached"
@@ -374,3 +374,29 @@ def test_a_stepped_turn_has_the_same_limit_of_calls(world):
     assert views.turn(world.store, turn).code == "max_tool_calls"
     assert world.tools.ran.total() == 1
     check_all(world.store)
+
+
+def test_a_question_that_comes_too_late_is_not_asked(world):
+    change_agent(world, limits=Limits(timeout=10))
+    world.models.script = rounds_of(1)
+
+    def late(order):
+        world.clock.pass_by(11)
+        return ASK
+
+    world.tools.before = lambda _: None
+    world.tools.asks = late
+    turn = play(world)
+    assert ended(turn) == TIMED_OUT
+    assert world.inbox() == []
+    check_all(world.store)
+
+
+def test_the_next_turn_is_told_that_a_round_was_cut_off(world):
+    change_agent(world, limits=Limits(timeout=10))
+    slow_tool(world, 11)
+    play(world)
+    world.tools.before = lambda _: None
+    world.models.script = lambda _: spoken("ok")
+    play(world)
+    assert "ended before it was done (timeout" in str(world.models.prompts[-1].said)
