@@ -18,7 +18,7 @@ def specs(rt: Runtime, agent: AgentSpec, known: Iterable[Answer] = ()) -> dict[s
     if not any(results.is_preview(answer.content) for answer in known):
         return own
     reader = rt.tools.reader()
-    return {reader.name: reader, **own}
+    return own if reader.name in own else {**own, reader.name: reader}  # last: what comes before stays in caches
 
 
 def invalid(rt: Runtime, agent: AgentSpec, tool: str, arguments: dict[str, Any]) -> str | None:

@@ -116,6 +116,8 @@ def _send(rt: Runtime, one: Delivery) -> None:
     if "url" in one.target:
         rt.web_hooks.deliver(one.target, reply)
         return
+    if "channel" not in one.target:  # admission knows no other, so a newer version has written it
+        raise TryLater(f"this worker does not know where to send it: {', '.join(one.target)}")
     address = {name: value for name, value in one.target.items() if name != "channel"}
     rt.channels.get(str(one.target.get("channel"))).deliver(address, reply)
 

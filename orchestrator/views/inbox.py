@@ -12,6 +12,7 @@ from chordage.orchestrator.core.suspending import OnExpiry, ResumeMode, Why
 from chordage.orchestrator.store import reads_suspensions, runs, suspensions
 from chordage.orchestrator.store.reads_suspensions import Row
 from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.views.rows import word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +80,9 @@ def question_from(row: Row) -> OpenQuestion:
     kinds = {"why": Why, "resume_mode": ResumeMode, "on_expiry": OnExpiry}
     own = {"root_run": values["run_id"], "root_thread": values["thread_id"], "path": values["agent"]}
     values |= {name: values[name] or of_root for name, of_root in own.items()}
-    return OpenQuestion(**{**values, **{name: kind(values[name]) for name, kind in kinds.items()}}, overdue=overdue)
+    return OpenQuestion(
+        **{**values, **{name: word(kind, values[name]) for name, kind in kinds.items()}}, overdue=overdue
+    )
 
 
 def schema_asked(store: Store, target: str) -> dict[str, Any] | None:

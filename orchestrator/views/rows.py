@@ -20,7 +20,8 @@ _SETS: Mapping[str, type[StrEnum]] = {
 def typed(row: Mapping[Any, Any]) -> dict[str, Any]:
     """A row of turns."""
     values = dict(row)
-    for name, closed in _SETS.items():
-        if values.get(name) in set(closed):
-            values[name] = closed(values[name])
-    return values
+    return values | {name: word(closed, values[name]) for name, closed in _SETS.items() if name in values}
+
+
+def word(closed: type[StrEnum], value: Any) -> Any:
+    return closed(value) if value in set(closed) else value

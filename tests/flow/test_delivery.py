@@ -7,12 +7,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import update
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.delivering import DeliveryStatus
 from chordage.orchestrator.core.errors import Conflict, NotFound, TryLater, Undeliverable
 from chordage.orchestrator.core.intents import Deliver, Project
-from chordage.orchestrator.store import deliveries
+from chordage.orchestrator.store import deliveries, schema
 from support.bus import settle, stream, with_bus
 from support.fakes import spoken
 from support.world import Died, World
@@ -307,3 +308,15 @@ def test_the_rules_of_the_room_are_kept(world: World, receiver) -> None:
     settle(world)
 
     assert states(world) == ["dead"]
+
+
+def test_a_target_of_a_newer_version_is_left_to_newer_workers(world: World, receiver) -> None:
+    answered(world, "a", "b")
+    strange = world.rows("outbox")[0]["id"]
+    with world.store.write() as tx:
+        outbox = schema.outbox
+        tx.execute(update(outbox).where(outbox.c.id == strange).values(target={"pigeon": "grey"}))
+    settle(world)
+
+    assert states(world) == ["pending", "sent"]
+    assert world.row("outbox", id=strange)["error"] == "this worker does not know where to send it: pigeon"

@@ -93,3 +93,13 @@ def test_a_run_is_shown_without_the_steps_that_are_not_known(world):
     with world.store.write() as tx:
         tx.execute(schema.journal.insert().values(row))
     assert views.run(world.store, run).steps == before
+
+
+@pytest.mark.parametrize("column", ["why", "on_expiry", "resume_mode"])
+def test_the_inbox_shows_what_it_does_not_know_as_it_is(world, column):
+    world.tools.asks = asks_of(0)
+    world.submit()
+    world.run_dry()
+    change(world, "suspensions", world.inbox()[0]["id"], **{column: "brand_new"})
+    (shown,) = views.inbox(world.store)
+    assert getattr(shown, column) == "brand_new"
