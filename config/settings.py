@@ -11,6 +11,7 @@ import re
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -42,6 +43,7 @@ _HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]{1,253}(?::[0-9]{1,5})?")
 _CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?:\?[^=&\s]+=[^&\s]*(?:&[^=&\s]+=[^&\s]*)*)?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 BASE64 = "whsec_"  # how secrets of Standard Webhooks begin
+NOT_SETTINGS = frozenset({"CHORDAGE_BENCH_DATABASE", "CHORDAGE_BENCH_REDIS"})  # of `chordage bench` alone
 SECRETS = frozenset({"webhook_secret", "database_url", "redis_url", "redis_sentinel_password"})
 Loop = Literal["server", "poll", "hook", "pulse"]
 PREFIX = "chordage:"
@@ -321,6 +323,21 @@ def problems() -> list[Problem]:
     except ValueError as error:
         return [Problem(key=(), told=f"{FILE}: {error}")]
     return []
+
+
+def unknown_variables() -> list[str]:
+    """What is said of each variable that looks like a setting and is none. It would be ignored."""
+    prefix = str(Settings.model_config["env_prefix"]).upper()
+    known = [name.upper() for name in Settings.model_fields]
+    told = []
+    for variable in sorted(environment()):
+        name = variable.upper().removeprefix(prefix).partition("__")[0]
+        if not variable.upper().startswith(prefix) or name in known or variable in NOT_SETTINGS:
+            continue
+        close = get_close_matches(name, known, n=1, cutoff=0.7)
+        hint = f"did you mean {prefix}{close[0]}?" if close else "docs/operations.md lists all there are"
+        told.append(f"variable {variable}: there is no such setting; {hint}")
+    return told
 
 
 def variable_of(key: tuple[str, ...]) -> str:

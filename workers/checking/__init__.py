@@ -59,20 +59,33 @@ class Checked:
 
     @property
     def faults(self) -> list[Fault]:
-        return [Fault(kind=look.kind, told=told) for look in self.looked_at for told in look.faults]
+        """Each once: two agents may name the same tool, script or model."""
+        return [Fault(kind=kind, told=told) for told, kind in _once(self.looked_at, "faults").items()]
 
     @property
     def remarks(self) -> list[Fault]:
         """What the room runs without."""
-        return [Fault(kind=look.kind, told=told) for look in self.looked_at for told in look.remarks]
+        faults = {fault.told for fault in self.faults}
+        found = _once(self.looked_at, "remarks").items()
+        return [Fault(kind=kind, told=told) for told, kind in found if told not in faults]
 
 
-def check() -> Checked:
+def _once(looked: Sequence[Looked], what: str) -> dict[str, str]:
+    """What is told, in its order, with the kind that told it first."""
+    found: dict[str, str] = {}
+    for look in looked:
+        for told in getattr(look, what):
+            found.setdefault(told, look.kind)
+    return found
+
+
+def check(*, live: bool = False) -> Checked:
+    """`live`: MCP servers are connected to."""
     environ = config.environment()
     of_all, settings = of_settings.look()
     room = settings.room_path
     of_all = replace(of_all, faults=[*of_all.faults, *_of_the_project(settings)])
-    found = [of_all, *of_agents.look(room, environ, time_limit=settings.tool_time_limit)]
+    found = [of_all, *of_agents.look(room, environ, time_limit=settings.tool_time_limit, live=live)]
     found += [_further(kind, checker, room, environ) for kind, checker in FURTHER]
     return Checked(room=room, looked_at=tuple(found))
 
@@ -99,7 +112,10 @@ def faults_of_room(settings: Settings) -> list[str]:
     team_app.make_current(settings)
     room_from(settings).check_around()
     agents = of_agents.look(room, environ, time_limit=settings.tool_time_limit)
-    return [told for look in (*agents, *(_further(*one, room, environ) for one in FURTHER)) for told in look.faults]
+    return [
+        *config.unknown_variables(),
+        *_once([*agents, *(_further(*one, room, environ) for one in FURTHER)], "faults"),
+    ]
 
 
 def _further(kind: str, checker: Checker, room: Path, environ: Mapping[str, str]) -> Looked:

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from chordage.orchestrator.core import sub_agents
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import RoomError, UserError
-from chordage.orchestrator.gateways.mcp import McpServer
+from chordage.orchestrator.gateways.mcp import McpServer, Probe
 from chordage.orchestrator.gateways.models import ModelCatalog
 from chordage.orchestrator.gateways.room import Room
 from chordage.orchestrator.strategies.loading import names as strategies
 from chordage.workers.bootstrap import check_server_time, check_time, models_of
+from chordage.workers.checking import of_permissions
 from chordage.workers.checking.looked import PLACE, Looked, counted
 
 
-def look(path: Path, environ: Mapping[str, str], *, time_limit: int) -> list[Looked]:
+def look(path: Path, environ: Mapping[str, str], *, time_limit: int, live: bool = False) -> list[Looked]:
+    """`live`: MCP servers are connected to."""
     try:
         room = Room(path, environ=environ, strategies=strategies())
     except RoomError as error:
         return [Looked(kind="agents", what="", faults=[str(error)])]
     try:
-        return list(_look(room, time_limit))
+        return list(_look(room, time_limit, live=live))
     finally:
         room.close()
 
 
-def _look(room: Room, time_limit: int) -> Iterator[Looked]:
+def _look(room: Room, time_limit: int, *, live: bool) -> Iterator[Looked]:
     agents = [room.get(name) for name in room.names()]
-    found = _Found(room, time_limit)
+    found = _Found(room, time_limit, live=live)
     for agent in agents:
         found.look_at(agent)
     for draft in room.drafts:
@@ -45,8 +50,9 @@ def _look(room: Room, time_limit: int) -> Iterator[Looked]:
 
 
 class _Found:
-    def __init__(self, room: Room, time_limit: int) -> None:
+    def __init__(self, room: Room, time_limit: int, *, live: bool) -> None:
         self._room = room
+        self._live = live
         self._time_limit = time_limit
         self.tools = self.servers = 0
         self.models: set[str] = set()
@@ -57,20 +63,30 @@ class _Found:
         self.remarks: list[str] = []
 
     def look_at(self, agent: AgentSpec) -> None:
-        names = self.look_at_tools(agent)
-        for server in self._room.servers_of(agent):
+        before = len(self.of_tools)
+        tools = self.look_at_tools(agent)
+        all_known = len(self.of_tools) == before
+        servers = self._room.servers_of(agent)
+        for server in servers:
             self._look_at_server(server)
+        asked = self._asked(servers) if self._live else {}
         self._look_at_models(agent)
-        for error in self._room.faults_of_sub_agents(agent, names):
+        if all_known:
+            offered = {offer.name: offer.schema for probe in asked.values() for offer in probe.offers}
+            known = {**tools, **{name: spec.schema for name, spec in sub_agents.specs(agent).items()}, **offered}
+            unlisted = [one.name for one in servers if one.name not in asked or asked[one.name].error]
+            for rule, told in of_permissions.faults(agent, known, unlisted):
+                self.of_agents.append(f"{self._room.place_of(agent, 'permission', rule).rpartition(': ')[0]}: {told}")
+        for error in self._room.faults_of_sub_agents(agent, tools):
             self.of_agents.append(_placed(error, self._room.place_of(agent, "agents")))
         try:
             self._room.output_of(agent)
         except UserError as error:
             self.of_agents.append(_placed(error, self._room.place_of(agent, "output")))
 
-    def look_at_tools(self, agent: AgentSpec) -> set[str]:
-        """Those that can be had. One import that fails hides no other."""
-        names: set[str] = set()
+    def look_at_tools(self, agent: AgentSpec) -> dict[str, dict[str, Any]]:
+        """Those that can be had, with the schemas of their arguments. One import that fails hides no other."""
+        names: dict[str, dict[str, Any]] = {}
         before = len(self.of_tools)
         for path in agent.tools:
             try:
@@ -79,7 +95,7 @@ class _Found:
                 self.of_tools += [str(error)]
                 continue
             for tool in found:
-                names.add(tool.name)
+                names[tool.name] = tool.spec.schema
                 try:
                     check_time(agent.name, tool.spec, self._time_limit)
                 except UserError as error:
@@ -106,6 +122,16 @@ class _Found:
                 look(server)
             except UserError as error:
                 told.append(str(error))
+
+    def _asked(self, servers: Sequence[McpServer]) -> dict[str, Probe]:
+        """Each is connected to, as `chordage mcp` does."""
+        logging.getLogger("chordage.orchestrator.gateways.mcp").setLevel(logging.ERROR)  # it is all told here
+        found = {probe.server.name: probe for probe in self._room.servers.probe(servers)}
+        for probe in found.values():
+            told = self.of_servers if probe.server.required else self.remarks
+            if probe.error and probe.error not in told:
+                told.append(probe.error)
+        return found
 
     def _look_at_models(self, agent: AgentSpec) -> None:
         try:

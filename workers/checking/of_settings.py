@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from chordage.config import settings as config
 from chordage.config.settings import FILE, Problem, Settings
+from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.gateways import room_lines
 from chordage.orchestrator.gateways.room_file import syntax_fault
 from chordage.orchestrator.gateways.room_table import Source
+from chordage.orchestrator.store.tx import Store
+from chordage.workers.bootstrap import redis_from
 from chordage.workers.checking.looked import Looked, counted
 
 
@@ -18,9 +22,26 @@ def look() -> tuple[Looked, Settings]:
     file = Path(FILE)
     text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
     faults = _syntax(text) or [_placed(problem, text) for problem in config.problems()]
+    settings = _usual() if faults else config.load()
+    faults += [] if faults else _of_addresses(settings)
+    faults += config.unknown_variables()
     given = [name for name in config.environment() if name.startswith("CHORDAGE_")]
     what = f"{FILE if file.exists() else f'no {FILE}'}, {counted(len(given), 'variable')} in the environment"
-    return Looked(kind="settings", what=what, faults=faults), _usual() if faults else config.load()
+    return Looked(kind="settings", what=what, faults=faults), settings
+
+
+def _of_addresses(settings: Settings) -> Iterator[str]:
+    """What can be said of them without connecting."""
+    checks: list[Callable[[], object]] = [lambda: Store(settings.database, pool_size=1).engine]
+    if settings.redis is not None:
+        checks.append(lambda: redis_from(settings).close())
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            yield str(error)
+        except ValueError as error:
+            yield f"setting redis_url ({config.variable_of(('redis_url',))} or {FILE}): {error}"
 
 
 def _syntax(text: str) -> list[str]:

@@ -22,7 +22,7 @@ SHORT = 40  # characters of a refused message
 def channels(name: str | None, limit: int, as_json: bool) -> None:
     """List channels: how far each was read, what is wrong with it, and which messages were refused.
 
-    With a NAME, that one with its refused messages.
+    With a NAME, that one with its refused messages. Exit codes: 0; 1 where channels.toml is broken, as of `hooks`.
     """
     from datetime import UTC, datetime
 
@@ -37,11 +37,13 @@ def channels(name: str | None, limit: int, as_json: bool) -> None:
         found = views.channels(store, bound, room_from(settings), datetime.now(UTC), refusals=limit)
     if name is not None and name not in {line.name for line in found}:
         raise NotFound(f"there is no channel {name!r}; there are: {', '.join(line.name for line in found) or 'none'}")
+    faults = [str(fault) for fault in bound.faults()]
     shown = [line for line in found if name in {None, line.name}]
     if as_json:
-        print_json({"channels": shown, "faults": [str(fault) for fault in bound.faults()]})
-        return
-    _print(shown, [str(fault) for fault in bound.faults()], with_refusals=name is not None)
+        print_json({"channels": shown, "faults": faults})
+    else:
+        _print(shown, faults, with_refusals=name is not None)
+    raise click.exceptions.Exit(1 if faults else 0)
 
 
 def _print(shown: list[ChannelView], faults: list[str], *, with_refusals: bool) -> None:

@@ -15,15 +15,16 @@ EPILOG = "Exit codes: 0 nothing is wrong; 1 something is."
 
 
 @click.command(epilog=EPILOG)
+@click.option("--live", is_flag=True, help="Connect to the room's MCP servers as well: a required one has to answer.")
 @json_option
-def check(as_json: bool) -> None:
+def check(*, live: bool, as_json: bool) -> None:
     """Name every fault of this room and its settings, each with its file, its line, and what to do.
 
-    Imports the room's Python, as a worker does. Connects to nothing: `chordage mcp` asks MCP servers.
+    Imports the room's Python, as a worker does. Without --live it connects to nothing.
     """
     from chordage.workers import checking
 
-    found = checking.check()
+    found = checking.check(live=live)
     print_json(_as_json(found)) if as_json else _tell(found)
     raise click.exceptions.Exit(1 if found.faults else 0)
 

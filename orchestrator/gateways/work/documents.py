@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any, NoReturn, TypeVar
@@ -26,6 +27,7 @@ USUAL = Every(seconds=3600.0)  # of a chore or will that says nothing
 LONGEST_KEY = 190  # with what stands before it, it is the id of a thread
 _ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,63}")
 _SCHEDULES = ("every", "interval_sec", "cron", "rrule")
+_KEYS = {*_SCHEDULES, "timezone", "title", "agent", "paused", "id", "status", "requester", "thread_id"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
@@ -116,6 +118,7 @@ class _Reading:
         return key
 
     def _schedule(self) -> tuple[Schedule, str]:
+        self._refuse_misspelt()
         given = [name for name in _SCHEDULES if name in self._told]
         if len(given) > 1:
             self._refuse(given[1], f"there is {given[0]} too: keep one of {', '.join(given)}")
@@ -134,6 +137,16 @@ class _Reading:
         if isinstance(schedule, Every):
             return schedule, f"every {schedule.seconds:g} s"
         return schedule, f"{name} {' '.join(str(value).split())}, {zone_name}"
+
+    def _refuse_misspelt(self) -> None:
+        """Keys that nobody knows are kept, but one that was to say when would leave the work at every hour."""
+        for key in map(str, self._told):
+            if key in _KEYS:
+                continue
+            if key == "schedule":
+                self._refuse(key, f"there is no such key; one of {', '.join(_SCHEDULES)} says when")
+            if close := get_close_matches(key.lower(), (*_SCHEDULES, "timezone"), n=1, cutoff=0.75):
+                self._refuse(key, f"there is no such key; did you mean {close[0]}?")
 
     def _try(self, key: str, read: Callable[[Any], T], value: Any) -> T:
         try:

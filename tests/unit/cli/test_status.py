@@ -68,6 +68,29 @@ def test_processes_that_had_to_be_started_again_are_told_with_how_often_and_when
     assert programs["restarted_at"] == then.isoformat()
 
 
+def test_a_fleet_whose_room_has_no_agent_run_is_told_all_the_same(chordage, room):
+    now, state = datetime.now(UTC), room / ".chordage"
+    summary = Summary(
+        version="1", pid=os.getpid(), status=Status.RUNNING, loops=("pulse",), endpoint=None, room=str(room),
+        state=str(state), database="", started_at=now, heartbeat_at=now, members=(),
+    )  # fmt: skip
+    with fleet_lock.take(state):
+        agent_run.write(state, summary)
+        assert f"chordage 1 runs, process {os.getpid()}" in chordage("status").output
+
+
+def test_what_is_broken_of_the_room_is_counted(chordage, room):
+    assert json.loads(chordage("status", "--json").stdout)["faults"] == []
+    (room / "agents").mkdir(exist_ok=True)
+    (room / "agents" / "bad.toml").write_text("model = 3\n")
+    (room / "hooks.toml").write_text("[hooks.one]\n")
+    done = chordage("status")
+    assert "chordage: agents/bad.toml:1: model: must be a text" in done.stderr
+    assert "chordage: hooks.toml:1: " in done.stderr
+    faults = json.loads(chordage("status", "--json").stdout)["faults"]
+    assert f"chordage: the room has {len(faults)} faults; what is broken waits until it is repaired" in done.stderr
+
+
 def test_stop_without_a_fleet_is_an_error_with_what_to_do(chordage):
     done = chordage("stop")
 
