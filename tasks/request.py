@@ -114,6 +114,12 @@ def request_from(fields: Mapping[str, Any], *, source: str, space: str | None) -
     return TurnRequest(message=message, source=source, space=space, **given)
 
 
+def check_named(task: str, nameless: Sequence[Any], example: str) -> None:
+    """Fields have no order of theirs."""
+    if nameless:
+        raise InvalidMessage(f"{task} takes its fields by name: send it with {example}, not with args", field="args")
+
+
 def decisions_from(given: Sequence[Mapping[str, Any]]) -> list[DecisionRequest]:
     """A batch of answers from the JSON edge."""
     requests = []

@@ -18,7 +18,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.tasks import names
 from chordage.tasks.base import StageTask
-from chordage.tasks.request import decisions_from, request_from, verb_from
+from chordage.tasks.request import check_named, decisions_from, request_from, verb_from
 from chordage.tasks.shown import INTAKE
 
 log = structlog.get_logger()
@@ -61,8 +61,9 @@ def register(app: Celery, base: type[StageTask]) -> None:
 
     # `throws`: that a request is refused is an answer, and no fault of ours to be logged as one.
     @app.task(name=names.SUBMIT, **of_others, ignore_result=False, throws=(UserError,))
-    def submit(self: StageTask, /, **fields: Any) -> str:
+    def submit(self: StageTask, /, *nameless: Any, **fields: Any) -> str:
         """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
+        check_named(names.SUBMIT, nameless, 'kwargs={"text": "..."}')
         if fields.get("dedupe_key") is None:
             fields["dedupe_key"] = self.request.id
         request = request_from(fields, source=SOURCE, space=SPACE)
@@ -81,8 +82,9 @@ def register(app: Celery, base: type[StageTask]) -> None:
         return [one.decision_id for one in decided]
 
     @app.task(name=names.STEP, **of_others, ignore_result=False, throws=(UserError,))
-    def step(self: StageTask, /, **fields: Any) -> dict[str, Any]:
+    def step(self: StageTask, /, *nameless: Any, **fields: Any) -> dict[str, Any]:
         """Do something with a stepped turn. The result is how it stands; a redelivered message finds what was done."""
+        check_named(names.STEP, nameless, 'kwargs={"turn": "...", "verb": "next"}')
         if fields.get("key") is None:
             fields["key"] = self.request.id
         request = verb_from(fields, space=SPACE)

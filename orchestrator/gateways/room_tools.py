@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-import traceback
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -109,10 +108,7 @@ def _not_found(name: str, room: Path) -> str:
 
 
 def _import_failed(name: str, error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-    place = f" ({outside[-1].filename}:{outside[-1].lineno})" if outside else ""
-    return f"importing module {name} raised {type(error).__name__}: {error}{place}"
+    return f"importing module {name} raised {type(error).__name__}: {error}{users_code.line_of(error)}"
 
 
 def meant(wrong: str, known: list[str]) -> str:

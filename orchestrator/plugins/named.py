@@ -29,9 +29,9 @@ def loaded(point: EntryPoint) -> Any:
     try:
         return point.load()
     except users_code.failures() as error:
+        why = f"{type(error).__name__}: {error}{users_code.line_of(error)}"
         raise NotLoaded(
-            f"its entry point {point.value} cannot be loaded ({type(error).__name__}: {error}); "
-            "repair or remove the package that offers it"
+            f"its entry point {point.value} cannot be loaded ({why}); repair or remove the package that offers it"
         ) from error
 
 
@@ -46,7 +46,7 @@ def module(name: str) -> ModuleType:
 def _not_imported(name: str, error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
         return f"there is no module {error.name}; put {error.name.partition('.')[0]}.py into the room, or install it"
-    return f"importing module {name} raised {type(error).__name__}: {error}"
+    return f"importing module {name} raised {type(error).__name__}: {error}{users_code.line_of(error)}"
 
 
 def _from_path(name: str, offered: list[str], what: str) -> Any:

@@ -11,8 +11,12 @@ Ctrl-C, and a SystemExit as what a script without a main guard does.
 from __future__ import annotations
 
 import contextvars
+import os
+import sysconfig
 import threading
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -62,3 +66,20 @@ def _in_another_thread(job: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return results[0]
+
+
+_OURS = f"{Path(__file__).parents[2]}{os.sep}"
+_OF_PYTHON = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def line_of(error: BaseException) -> str:
+    """The line of the user's own file at which it came about, as ` (file:line)`; of a package, where no file of theirs
+    takes part. Never a line of ours, nor of the machinery that imports.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}:{error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    others = [one for one in frames if not one.filename.startswith((_OURS, "<"))]
+    others = [one for one in others if "importlib" not in Path(one.filename).parts]
+    own = [one for one in others if not one.filename.startswith(_OF_PYTHON)] or others
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

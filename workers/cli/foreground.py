@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ def check(settings: Settings, members: Sequence[Role]) -> None:
     """All that can be found wrong before anything is started."""
     check_alone(settings)
     check_room(settings)
+    check_state(settings.state_path)
     if any(role.name == "web" for role in members):
         _check_port(settings)
         tell_if_open(settings.host)
@@ -50,6 +52,19 @@ def check_alone(settings: Settings) -> None:
         raise Unavailable(
             f"a fleet runs on {settings.state_path} already, process {pid}: use that one, or stop it: `chordage stop`"
         )
+
+
+def check_state(state: Path) -> None:
+    """What a fleet keeps there it cannot do without: its lock, its logs, and where it is."""
+    try:
+        private_files.folder(state)
+        with tempfile.TemporaryFile(dir=state):
+            pass
+    except OSError as error:
+        raise Unavailable(
+            f"the state folder {state} cannot be written ({error.strerror}): make it so, or name another folder in "
+            "CHORDAGE_STATE"
+        ) from error
 
 
 def check_room(settings: Settings) -> None:

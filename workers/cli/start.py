@@ -31,6 +31,7 @@ def start(*, loops: tuple[str, ...], tools: int, no_workers: bool, host: str | N
     settings = load(host=host, port=port)
     foreground.check_alone(settings)
     foreground.check_room(settings)
+    foreground.check_state(settings.state_path)
     tell_if_open(settings.host)
     options = [
         *(word for loop in loops for word in ("--loop", loop)),

@@ -185,3 +185,26 @@ def test_the_room_comes_last_on_the_path_and_once(folder):
     folder.open()
     assert sys.path[-1] == str(folder.path)
     assert sys.path.count(str(folder.path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import json\n\njson.loads('x')\n", 3),
+        ("from chordage import tool\n\n\n@tool(timeout=-1)\ndef f(n: int) -> int:\n    return n\n", 4),
+        ("def f(:\n", 1),
+    ],
+)
+def test_the_line_of_the_user_is_named_and_none_of_ours(folder, text, line):
+    file = folder.write(f"raising_tools_{line}.py", text)
+    folder.agent(f'model = "m"\ntools = ["raising_tools_{line}"]')
+    (fault,) = folder.open().check()
+    assert f"({file}:{line})" in str(fault)
+    assert "orchestrator" not in str(fault)
+
+
+def test_the_line_of_a_plugin_that_raises_when_it_is_imported_is_named(folder):
+    file = folder.write("raising_plugins.py", "x = 1\nraise RuntimeError('no')\n")
+    folder.agent('model = "m"\n[[plugins]]\nuse = "raising_plugins:Mine"')
+    (fault,) = folder.open().check()
+    assert f"importing module raising_plugins raised RuntimeError: no ({file}:2)" in str(fault)
