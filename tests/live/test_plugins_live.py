@@ -115,6 +115,11 @@ def results(rig: Rig) -> list[dict]:
     return [block for block in blocks if block["type"] == "tool_result"]
 
 
+def system_of(request) -> str:
+    """The system text, whatever of it is marked to be kept by the provider."""
+    return "\n\n".join(block["text"] for block in request.body["system"])
+
+
 def test_a_call_that_must_be_asked_about_runs_once_it_is_approved(rig):
     turn = submit(rig, Plan(id="asked", tools=("pure", "idempotent")))
     until(lambda: rig.rows("runs", turn_id=turn, status="waiting"), "the run waits")
@@ -128,7 +133,7 @@ def test_a_call_that_must_be_asked_about_runs_once_it_is_approved(rig):
 
     assert (run["reason"], rig.answer(turn)) == ("natural_end", "done asked: pure asked.0.0\nidempotent asked.0.1")
     assert len(rig.ledger(name="idempotent", phase="end")) == 1
-    assert rig.model.requests[-1].body["system"] == "Be kind. Finished: 2."
+    assert system_of(rig.model.requests[-1]) == "Be kind. Finished: 2."
     assert json.loads(chordage(rig, "inbox", "--json")) == []
     check_all(rig.runtime.store)
 
@@ -160,7 +165,7 @@ def test_what_a_plugin_of_the_room_says_is_in_the_prompt(rig):
     turn = submit(rig, Plan(id="kind", tools=("pure", "pure")))
     run_of(rig, turn)
 
-    assert [request.body["system"] for request in rig.model.requests] == [
+    assert [system_of(request) for request in rig.model.requests] == [
         "Be kind. Finished: 0.",
         "Be kind. Finished: 2.",
     ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import threading
 import time
 
 import pytest
 
-from chordage.orchestrator.core.errors import Aborted, HandedOver
+from chordage.orchestrator.core.errors import Aborted, HandedOver, OutOfTime
 from chordage.orchestrator.gateways.models.transport import Transport
 from support.fake_providers import AbortsAfter, a_prompt, an_agent, catalog_at
 from support.raw_server import anonymous_tls, chunk, raw_server, read_request, stream_head
@@ -70,9 +72,17 @@ def test_a_tls_handshake_that_is_not_answered_is_aborted_within_a_second():
         assert time_to_abort(server.url.replace("http://", "https://")) < SECOND
 
 
-def test_a_call_is_handed_over_within_a_second():
+@pytest.mark.parametrize("error", [HandedOver, OutOfTime])
+def test_a_call_is_handed_over_or_given_up_within_a_second(error):
     with raw_server(silent_before_headers) as server:
-        assert time_to_abort(server.url, error=HandedOver) < SECOND
+        assert time_to_abort(server.url, error=error) < SECOND
+
+
+def test_a_call_whose_name_is_not_found_is_aborted_within_a_second(monkeypatch):
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *asked, **more: over.wait())
+    assert time_to_abort("http://slow.test") < SECOND
+    over.set()
 
 
 def test_a_wait_between_attempts_is_aborted_within_a_second():
