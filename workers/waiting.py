@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import structlog
@@ -31,6 +31,7 @@ log = structlog.get_logger()
 
 LOOK = 1.0  # seconds between two looks at the row while Redis is listened to
 LOOK_ALONE = 0.25  # ... and while there is no Redis
+HEED = 0.2  # seconds within which a wait sees that nobody wants to know any more
 KEPT = 32  # subscriptions of which nobody needs any just now
 
 
@@ -43,18 +44,38 @@ def bell_for(settings: Settings) -> Bell:
     return Bell(quick, prefix=settings.prefix)
 
 
-def wait_for_turn(bell: Bell, rt: Runtime, turn_id: str, timeout: float | None) -> TurnView:
-    """The turn as it is when it is done, or when the time is over. `timeout` None: wait for ever."""
+def _never() -> bool:
+    return False
+
+
+def wait_for_turn(
+    bell: Bell, rt: Runtime, turn_id: str, timeout: float | None, gave_up: Callable[[], bool] = _never
+) -> TurnView:
+    """The turn as it is when it is done, when the time is over, or when whoever waits has given up. `timeout` None:
+    wait for ever.
+    """
     until = None if timeout is None else time.monotonic() + timeout
     with bell.listening(turn_id) as word:
         is_told = False
         while True:
             left = LOOK if until is None else until - time.monotonic()
-            if is_told or left <= 0 or views.is_done(rt.store, turn_id):
+            is_over = left <= 0 or gave_up()
+            if is_told or is_over or views.is_done(rt.store, turn_id):
                 turn = views.turn(rt.store, turn_id)
-                if turn.status is TurnStatus.DONE or left <= 0:
+                if turn.status is TurnStatus.DONE or is_over:
                     return turn
-            is_told = word.wait(min(LOOK, left))
+            is_told = _hear(word, min(LOOK, left), gave_up)
+
+
+def _hear(word: Word, seconds: float, gave_up: Callable[[], bool]) -> bool:
+    """Whether word came, within so many seconds."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not gave_up():
+        if word.wait(min(HEED, left)):
+            return True
+        if not word.can_come:
+            break
+    return False
 
 
 def wait_for_answer(bell: Bell, rt: Runtime, turn_id: str, timeout: float | None) -> TurnView:

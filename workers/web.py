@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 
@@ -63,8 +63,8 @@ def wired(settings: Settings) -> FastAPI:
     def turn(turn_id: str) -> TurnView:
         return views.turn(rt.store, turn_id, space=SPACE)
 
-    def wait(turn_id: str, seconds: float) -> TurnView:
-        return wait_for_turn(bell, rt, turn_id, seconds)
+    def wait(turn_id: str, seconds: float, gave_up: Callable[[], bool]) -> TurnView:
+        return wait_for_turn(bell, rt, turn_id, seconds, gave_up)
 
     def take_decisions(requests: Sequence[DecisionRequest]) -> list[Decided]:
         return decide(rt, courier, requests, source=SOURCE, space=SPACE)

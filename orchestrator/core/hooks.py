@@ -28,6 +28,9 @@ class Outcome(StrEnum):
     STALE = "stale"
     REPLAYED = "replayed"
     TOO_LARGE = "too_large"
+    TOO_SLOW = "too_slow"
+    CROWDED = "crowded"  # too many bodies were on their way
+    BROKEN = "broken"  # the connection ended before its body did
     MALFORMED = "malformed"
     BUSY = "busy"  # its thread is, and the agent wants it refused then
     FULL = "full"

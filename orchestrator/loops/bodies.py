@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
@@ -14,8 +15,11 @@ from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequ
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.turn_limits import LONGEST, TurnLimits
 from chordage.orchestrator.loops import problems
+from chordage.orchestrator.loops.coming import Bodies, Broken, Refused, TooLarge, TooSlow
 from chordage.orchestrator.loops.decisions import AT_ONCE, DecisionBody
 from chordage.orchestrator.loops.fields import JsonObject, Moment, Name
+
+CLOSE = {"Connection": "close"}
 
 
 class LimitsBody(BaseModel):
@@ -114,48 +118,43 @@ class TurnFields(BaseModel):
 
 
 class BodyLimit:
-    """Refuses too large a body before it is read: by its announced length, or as soon as it grows over the limit."""
+    """Reads the whole body before the API sees anything of it, within its bounds."""
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, bodies: Bodies) -> None:
         self._app = app
         self._limit = limit
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = None if self._announced(scope) > self._limit else await self._read(receive)
-        if body is None:
-            told = f"the body is larger than {self._limit} bytes"
-            await problems.answer(413, "too_large", told, headers={"Connection": "close"})(scope, receive, send)
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            body = await self._bodies.read(headers, receive, self._limit)
+        except Broken:
+            return  # nobody is there to be answered
+        except Refused as error:
+            await self._refusal(error)(scope, receive, send)
         else:
             await self._app(scope, _replayed(body, receive), send)
 
-    @staticmethod
-    def _announced(scope: Scope) -> int:
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        return int(length)
-
-    async def _read(self, receive: Receive) -> list[Event] | None:
-        """The events of the body; None when it is too large."""
-        events: list[Event] = []
-        size = 0
-        while True:
-            event = await receive()
-            events.append(event)
-            size += len(event.get("body", b""))
-            if size > self._limit:
-                return None
-            if not event.get("more_body", False):
-                return events
+    def _refusal(self, error: Refused) -> Response:
+        match error:
+            case TooLarge():
+                return problems.answer(413, "too_large", f"the body is larger than {self._limit} bytes", headers=CLOSE)
+            case TooSlow():
+                return problems.answer(408, "request_timeout", "the body did not come in time", headers=CLOSE)
+            case _:
+                told = "too many bodies are on their way: try again; with a dedupe_key that is safe"
+                later = {**CLOSE, "Retry-After": problems.TRY_AGAIN_AFTER}
+                return problems.answer(503, "unavailable", told, headers=later)
 
 
-def _replayed(events: list[Event], receive: Receive) -> Receive:
-    rest = iter(events)
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    rest: list[Event] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_event() -> Event:
-        for event in rest:
-            return event
-        return await receive()
+        return rest.pop() if rest else await receive()
 
     return next_event

@@ -116,7 +116,7 @@ def add_decisions(app: FastAPI, read: ReadInbox, decide: Decide) -> None:
         status_code=202,
         summary="Decide about calls that wait",
         response_description="Stored. `duplicate`: it had been given before, in the same words.",
-        responses=documented(400, 403, 404, 409, 413, 415, 421, 422, 500, 503),
+        responses=documented(400, 403, 404, 408, 409, 413, 415, 421, 422, 500, 503),
     )
     def store(batch: DecisionBatch) -> Stored:
         """All of them are stored, or none. What waited goes on."""

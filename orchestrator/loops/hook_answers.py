@@ -20,7 +20,14 @@ _REFUSALS = {
     Outcome.WRONG: (403, "forbidden", "the signature is not right", {}),
     Outcome.STALE: (403, "forbidden", "the signature is not right", {}),
     Outcome.TOO_LARGE: (413, "too_large", "the body is too large", {"Connection": "close"}),
-    Outcome.MALFORMED: (422, "invalid", "the body is not whole", {}),
+    Outcome.TOO_SLOW: (408, "request_timeout", "the body did not come in time", {"Connection": "close"}),
+    Outcome.CROWDED: (
+        503,
+        "unavailable",
+        "it cannot be taken now; send it again later",
+        {**_LATER, "Connection": "close"},
+    ),
+    Outcome.BROKEN: (422, "invalid", "the body is not whole", {}),  # nobody is there to read it
     Outcome.UNAVAILABLE: (503, "unavailable", "it cannot be taken now; send it again later", _LATER),
 }
 

@@ -1,8 +1,8 @@
 """The door for web hooks, in front of the API: what is not for it goes on untouched.
 
-A delivery is read as far as its binding allows, its signature is looked at before anything else of it, and then it is a
-message like any other: stored and answered with 202, and carried out by workers. Who has not shown who he is learns
-nothing but that he has not.
+A delivery is read as far as its binding allows, and no longer than a body may take. Its signature is looked at before
+anything else of it, and then it is a message like any other: stored and answered with 202, and carried out by workers.
+Who has not shown who he is learns nothing but that he has not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chordage.orchestrator.core.seals import Verdict
 from chordage.orchestrator.gateways.hooks import decoders
 from chordage.orchestrator.gateways.hooks.book import Closed, HookBook, WrongMethod
 from chordage.orchestrator.loops import hook_answers
-from chordage.orchestrator.loops.hook_body import Broken, TooLarge, read_body
+from chordage.orchestrator.loops.coming import Bodies, Broken, Crowded, Refused, TooLarge, TooSlow
 from chordage.orchestrator.loops.pages import is_hook, path_of
 
 log = structlog.get_logger()
@@ -63,10 +63,19 @@ class Arrived:
     body: bytes
 
 
+_UNREAD: Mapping[type[Refused], Outcome] = {
+    TooLarge: Outcome.TOO_LARGE,
+    TooSlow: Outcome.TOO_SLOW,
+    Crowded: Outcome.CROWDED,
+    Broken: Outcome.BROKEN,
+}
+
+
 class HookDoor:
-    def __init__(self, app: ASGIApp, door: Hooks) -> None:
+    def __init__(self, app: ASGIApp, door: Hooks, bodies: Bodies) -> None:
         self._app = app
         self._door = door
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not is_hook(scope):
@@ -92,12 +101,11 @@ class HookDoor:
     async def _receive(self, binding: Binding, scope: Scope, receive: Receive) -> Response:
         headers = _headers(scope)
         try:
-            body = await read_body(headers, receive, binding.max_bytes)
-        except TooLarge:
-            self._door.tally.note(binding.name, Outcome.TOO_LARGE)
-            return hook_answers.refused(Outcome.TOO_LARGE)
-        except Broken:
-            return hook_answers.refused(Outcome.MALFORMED)  # nobody is there to read it
+            body = await self._bodies.read(headers, receive, binding.max_bytes)
+        except Refused as error:
+            outcome = _UNREAD[type(error)]
+            self._door.tally.note(binding.name, outcome)
+            return hook_answers.refused(outcome)
         request = Arrived(headers=headers, body=body)
         return await anyio.to_thread.run_sync(take, self._door, binding, request, limiter=self._door.threads)
 

@@ -1,13 +1,12 @@
 """The HTTP interface: a message comes in and is enqueued, a turn can be read and waited for. Nothing is executed here.
 
-Handlers are plain functions; the framework runs each in a thread. Waiting for turns has a bounded share of those
-threads, so that however many wait, there is always one to let the next message in.
+Handlers are plain functions that run in threads. Waiting for turns has a bounded share of those threads, so that
+however many wait, there is always one to let the next message in; and whoever has gone away waits no longer.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from chordage.orchestrator.core.message import Bounds, Sender, TurnRequest
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.loops import problems
 from chordage.orchestrator.loops.bodies import BodyLimit, TurnFields
+from chordage.orchestrator.loops.coming import Bodies
 from chordage.orchestrator.loops.decisions import Decide, ReadInbox, add_decisions
 from chordage.orchestrator.loops.health import Check, Health
 from chordage.orchestrator.loops.hooks import HookDoor, Hooks
@@ -37,7 +37,6 @@ SPACE = spaces.CALLERS  # of everybody, until a credential says who it is
 THREADS = 128
 WAITERS = 96
 LONGEST_WAIT = 60.0
-SLICE = 2.0  # a wait looks this often whether the server is stopping
 
 ABOUT = """\
 Hand messages to the agents of a room and read what became of them. A message becomes a *turn* on a *thread*; it is
@@ -86,7 +85,8 @@ class Healthy:
 
 Accept = Callable[[TurnRequest], Admission]
 ReadTurn = Callable[[str], TurnView]
-Wait = Callable[[str, float], TurnView]
+GaveUp = Callable[[], bool]
+Wait = Callable[[str, float, GaveUp], TurnView]
 _DONE: dict[str, Any] = {"model": TurnView, "description": "It was waited for, and is done."}
 TurnId = Annotated[str, Path(max_length=200, pattern=r"^[0-9A-Za-z-]+$")]
 Seconds = Annotated[
@@ -115,10 +115,12 @@ def make_server(
     hosts: Hosts,
     waiters: int = WAITERS,
     hooks: Hooks | None = None,
+    bodies: Bodies | None = None,
     faults: Callable[[], list[str]] = list,
 ) -> FastAPI:
     health = Health(checks)
     patience = Patience(wait, waiters)
+    bodies = bodies or Bodies()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -131,9 +133,9 @@ def make_server(
 
     app = FastAPI(title="chordage", version=version, description=ABOUT, lifespan=lifespan, openapi_tags=[])
     app.router.route_class = JsonRoute
-    app.add_middleware(BodyLimit, limit=largest_body(bounds))
+    app.add_middleware(BodyLimit, limit=largest_body(bounds), bodies=bodies)
     if hooks is not None:
-        app.add_middleware(HookDoor, door=hooks)  # around the limit: each binding has its own
+        app.add_middleware(HookDoor, door=hooks, bodies=bodies)  # around the limit: each binding has its own
     app.add_middleware(PageGuard, hosts=hosts)  # around all of it
     problems.install(app)
     _add_turns(app, accept, turn, patience)
@@ -154,12 +156,14 @@ def _add_turns(app: FastAPI, accept: Accept, turn: ReadTurn, patience: Patience)
         status_code=202,
         summary="Hand in a message",
         response_description="Stored. `Location` is where its turn can be read.",
-        responses={200: _DONE, **documented(400, 403, 404, 409, 413, 415, 421, 422, 429, 500, 503)},
+        responses={200: _DONE, **documented(400, 403, 404, 408, 409, 413, 415, 421, 422, 429, 500, 503)},
     )
-    def submit(request: Request, response: Response, fields: TurnFields, wait: Seconds = 0.0) -> Receipt | TurnView:
-        admitted = accept(fields.request(Sender.SERVICE, SOURCE, SPACE))
+    async def submit(
+        request: Request, response: Response, fields: TurnFields, wait: Seconds = 0.0
+    ) -> Receipt | TurnView:
+        admitted = await anyio.to_thread.run_sync(accept, fields.request(Sender.SERVICE, SOURCE, SPACE))
         response.headers["Location"] = f"{request.scope.get('root_path', '')}/turns/{admitted.turn_id}"
-        if wait > 0 and (done := patience.until_done(admitted.turn_id, wait)) is not None:
+        if wait > 0 and (done := await patience.until_done(request, admitted.turn_id, wait)) is not None:
             response.status_code = 200
             return done
         return Receipt(turn_id=admitted.turn_id, thread_id=admitted.thread_id, duplicate=admitted.duplicate)
@@ -191,7 +195,7 @@ def _sick(told: str, services: dict[str, str]) -> JSONResponse:
 
 
 class Patience:
-    """Waits for turns, for a bounded number of callers at a time."""
+    """Waits for turns, for a bounded number of callers at a time, and for each as long as it is there."""
 
     def __init__(self, wait: Wait, waiters: int) -> None:
         self._wait = wait
@@ -202,23 +206,31 @@ class Patience:
         """The server stops: nobody waits any longer."""
         self._ending.set()
 
-    def until_done(self, turn_id: str, seconds: float) -> TurnView | None:
+    async def until_done(self, request: Request, turn_id: str, seconds: float) -> TurnView | None:
         """The turn, if it is done in time. The message is stored by now: whatever goes wrong here, it was accepted."""
         if not self._free.acquire(blocking=False):
             return None
+        gone = threading.Event()
         try:
-            return self._look(turn_id, time.monotonic() + seconds)
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(_watch, request, gone)
+                seen = await anyio.to_thread.run_sync(self._look, turn_id, seconds, gone)
+                beside.cancel_scope.cancel()
+        finally:
+            gone.set()
+            self._free.release()
+        return seen
+
+    def _look(self, turn_id: str, seconds: float, gone: threading.Event) -> TurnView | None:
+        try:
+            seen = self._wait(turn_id, seconds, lambda: gone.is_set() or self._ending.is_set())
         except Unavailable:
             return None
-        finally:
-            self._free.release()
+        return seen if seen.status is TurnStatus.DONE else None
 
-    def _look(self, turn_id: str, until: float) -> TurnView | None:
-        while not self._ending.is_set():
-            left = until - time.monotonic()
-            seen = self._wait(turn_id, max(0.0, min(SLICE, left)))
-            if seen.status is TurnStatus.DONE:
-                return seen
-            if left <= SLICE:
-                return None
-        return None
+
+async def _watch(request: Request, gone: threading.Event) -> None:
+    """Its body has been read: what comes next is the end of the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    gone.set()

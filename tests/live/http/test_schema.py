@@ -37,7 +37,7 @@ def test_the_api_keeps_what_its_schema_promises(settings, database_url, tmp_path
     settings = with_database(settings, database_url)
     rt = runtime_from(settings, with_redis=False)
 
-    def wait(turn_id: str, seconds: float) -> views.TurnView:
+    def wait(turn_id: str, _seconds: float, _gave_up: object) -> views.TurnView:
         local.carry_out(rt, local.begin(rt, views.turn(rt.store, turn_id)))
         turn = views.turn(rt.store, turn_id)
         if turn.status is not TurnStatus.DONE:

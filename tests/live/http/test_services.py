@@ -132,7 +132,7 @@ def test_those_who_wait_never_keep_a_message_from_coming_in():
     """Four may wait; the others are sent home at once, although the four are still there."""
     admitted, enough = stages.Admitted(turn_id="1", thread_id="t"), threading.Event()
     app = server_with(
-        accept=lambda request: admitted, wait=lambda turn_id, seconds: enough.wait(20) and done, waiters=4
+        accept=lambda request: admitted, wait=lambda turn_id, seconds, gave_up: enough.wait(20) and done, waiters=4
     )
     done = SimpleNamespace(status=TurnStatus.QUEUED)
     with served(app) as client, ThreadPoolExecutor(10) as threads:

@@ -90,7 +90,22 @@ def test_the_api_says_of_itself_where_the_sender_comes_from(client):
     assert "the sender of every message that comes in here is `service`" in schema["info"]["description"]
     assert "sender" not in schema["components"]["schemas"]["TurnFields"]["properties"]
     answers = schema["paths"]["/turns"]["post"]["responses"]
-    assert set(answers) == {"200", "202", "400", "403", "404", "409", "413", "415", "421", "422", "429", "500", "503"}
+    assert set(answers) == {
+        "200",
+        "202",
+        "400",
+        "403",
+        "404",
+        "408",
+        "409",
+        "413",
+        "415",
+        "421",
+        "422",
+        "429",
+        "500",
+        "503",
+    }
     assert PROBLEM in answers["422"]["content"]
 
 
