@@ -11,7 +11,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import Aborted, HandedOver, OutOfTime
 from chordage.orchestrator.gateways.models.transport import Transport
-from support.fake_providers import AbortsAfter, a_prompt, an_agent, catalog_at
+from support.fake_providers import AbortsAfter, Calm, a_prompt, an_agent, catalog_at
 from support.raw_server import anonymous_tls, chunk, raw_server, read_request, stream_head
 
 SECOND = 1.0
@@ -98,8 +98,17 @@ def test_a_wait_between_attempts_is_aborted_within_a_second():
 
 
 def test_an_aborted_call_leaves_no_connection_for_the_next_one():
+    class OnceConnected(Calm):
+        def __init__(self, connections: int) -> None:
+            super().__init__()
+            self.connections = connections
+
+        def check(self) -> None:
+            if server.connections >= self.connections:
+                raise Aborted
+
     with raw_server(silent_in_the_stream) as server, catalog_at(server.url) as catalog:
-        for _ in range(2):
+        for connections in (1, 2):
             with pytest.raises(Aborted):
-                catalog.complete(an_agent("openai:m"), a_prompt("hello"), abort=AbortsAfter(0.05))
+                catalog.complete(an_agent("openai:m"), a_prompt("hello"), abort=OnceConnected(connections))
         assert server.connections == 2
