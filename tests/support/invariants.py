@@ -111,13 +111,13 @@ def _each_run_finished_once(runs, entries) -> None:
 
 
 def _who_is_out_of_time_has_failed(turns, runs) -> None:
-    ends = {
-        (run.reason, turn.disposition)
-        for run in runs
-        for turn in turns
-        if run.turn_id == turn.id and run.code == "timeout"
-    }
+    of = {turn.id: turn.disposition for turn in turns}
+    ends = {(run.reason, of[run.turn_id]) for run in runs if run.code == "timeout"}
     assert ends <= {("error", "failed")}, f"a time limit that does not fail the turn: {ends}"
+    for run in runs:
+        if run.timeout_ms is not None and run.control == "auto" and run.reason == "natural_end":
+            worked = (run.ended_at - run.started_at).total_seconds() * 1000 - run.rested_ms
+            assert worked < run.timeout_ms, f"run {run.id} was answered after its time"
 
 
 def _every_ask_is_answered_once(store: Store, thread: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.turn_limits import TurnLimits
 from support.world import Died, World
 
 BUDGETS = {Group.CHAT: 2, Group.TASK: 1, Group.CHORE: 1, Group.WILL: 1}
@@ -30,6 +31,11 @@ class Play:
 
     def submit(self, thread: str, group: Group) -> None:
         self.turns.append(self.world.submit(f"m{len(self.turns)}", thread=thread, group=group))
+
+    def limited(self, thread: str, seconds: int) -> None:
+        """A turn with a time limit of its own."""
+        limits = TurnLimits(timeout=float(seconds))
+        self.turns.append(self.world.submit(f"m{len(self.turns)}", thread=thread, limits=limits))
 
     def _pick(self, at: int, *, keep: bool = False):
         pending = self.world.pending
