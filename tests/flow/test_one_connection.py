@@ -5,18 +5,21 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator import stages
+from chordage.orchestrator.store import turns
 from support.world import World
 
 
 def test_a_stage_that_opens_a_second_transaction_is_told_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def greedy(runtime, group, hint):
-        with runtime.store.read(), runtime.store.read():
-            return []
+    load = turns.load
 
-    world.submit()
-    monkeypatch.setattr(stages, "dispatch", greedy)
-    with pytest.raises(AssertionError, match="asks for a second connection"):
-        world.run_dry()
+    def greedy(tx, turn_id):
+        stages.cancel_turn(world.runtime, "another", None)
+        return load(tx, turn_id)
+
+    turn = world.submit()
+    monkeypatch.setattr(turns, "load", greedy)
+    with pytest.raises(AssertionError, match=r"chordage.orchestrator.\S+ asks for a second connection"):
+        stages.cancel_turn(world.runtime, turn, None)
 
 
 def test_what_the_test_itself_holds_does_not_count(world: World) -> None:
