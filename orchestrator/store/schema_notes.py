@@ -37,7 +37,7 @@ _TRIGGERS = (
 
 
 def statements(dialect: str) -> list[str]:
-    make = "jsonb_build_object" if dialect == "postgresql" else "json_object"
+    make = "json_build_object" if dialect == "postgresql" else "json_object"
     made: list[str] = []
     for name, when, whether, notes in _TRIGGERS:
         body = " ".join(_insert(make, *note) for note in notes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Integer
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator
 
 
@@ -26,7 +25,8 @@ class Moment(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+# As it was written, on both databases: PostgreSQL's jsonb would sort the keys. No statement looks inside or compares two.
+Json = JSON(none_as_null=True)
 
 # SQLite numbers rows by itself only where the key is a plain INTEGER.
 Serial = BigInteger().with_variant(Integer(), "sqlite")

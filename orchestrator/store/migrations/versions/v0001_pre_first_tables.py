@@ -4,7 +4,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import postgresql
 
 revision = "0001"
 down_revision = None
@@ -13,7 +12,7 @@ depends_on = None
 
 
 MOMENT = sa.DateTime(timezone=True)
-JSON = sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
+JSON = sa.JSON(none_as_null=True)
 ID = sa.String(length=200)
 SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
@@ -639,9 +638,9 @@ NOTES = {
             "CREATE FUNCTION note_arrival() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ "
             "BEGIN INSERT INTO journal "
             "(thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnQueued', "
-            "jsonb_build_object('turn', NEW.id, 'agent', NEW.agent, 'group', NEW.grp, 'origin', NEW.origin, "
+            "json_build_object('turn', NEW.id, 'agent', NEW.agent, 'group', NEW.grp, 'origin', NEW.origin, "
             "'tenant', NEW.tenant), NEW.queued_at WHERE 1 = 1; INSERT INTO journal (thread_id, run_id, step, "
-            "kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', jsonb_build_object('turn', "
+            "kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', json_build_object('turn', "
             "NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, 'into', NEW.into_turn), "
             "NEW.done_at WHERE NEW.status = 'done' AND NEW.run_id IS NULL; RETURN NULL; END $$"
         ),
@@ -653,7 +652,7 @@ NOTES = {
             "CREATE FUNCTION note_drop() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ "
             "BEGIN INSERT INTO journal "
             "(thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, 'TurnDropped', "
-            "jsonb_build_object('turn', NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, "
+            "json_build_object('turn', NEW.id, 'disposition', NEW.disposition, 'detail', NEW.detail, "
             "'into', NEW.into_turn), NEW.done_at WHERE 1 = 1; RETURN NULL; END $$"
         ),
         (
@@ -664,7 +663,7 @@ NOTES = {
             "CREATE FUNCTION note_suspension() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ "
             "BEGIN INSERT INTO "
             "journal (thread_id, run_id, step, kind, body, at) SELECT NEW.thread_id, NEW.id, 0, "
-            "'CallSuspended', jsonb_build_object('suspension', NEW.id, 'run', NEW.run_id, 'call', "
+            "'CallSuspended', json_build_object('suspension', NEW.id, 'run', NEW.run_id, 'call', "
             "NEW.call_id, 'tool', NEW.tool, 'why', NEW.why), NEW.created_at WHERE 1 = 1; RETURN NULL; END $$"
         ),
         (
@@ -676,7 +675,7 @@ NOTES = {
             "BEGIN INSERT INTO "
             "journal (thread_id, run_id, step, kind, body, at) SELECT (SELECT thread_id FROM suspensions "
             "WHERE suspensions.id = NEW.suspension_id), NEW.id, 0, 'CallDecided', "
-            "jsonb_build_object('decision', NEW.id, 'run', NEW.run_id, 'call', NEW.call_id, 'suspension', "
+            "json_build_object('decision', NEW.id, 'run', NEW.run_id, 'call', NEW.call_id, 'suspension', "
             "NEW.suspension_id, 'action', NEW.action), NEW.created_at WHERE 1 = 1; RETURN NULL; END $$"
         ),
         (
