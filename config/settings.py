@@ -302,7 +302,7 @@ def load(**given: Any) -> Settings:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         raise SettingsFault(_in_words(error.errors()[0])) from error
-    except ValueError as error:  # the file is not TOML
+    except (ValueError, RecursionError) as error:  # the file is not TOML, or lies too deep in itself
         raise SettingsFault(f"{FILE}: {error}") from error
 
 
@@ -320,7 +320,7 @@ def problems() -> list[Problem]:
         Settings()
     except ValidationError as error:
         return [Problem(key=_names(one), told=_in_words(one)) for one in error.errors()]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return [Problem(key=(), told=f"{FILE}: {error}")]
     return []
 

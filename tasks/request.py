@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage
 from chordage.orchestrator.core.groups import Group
@@ -96,10 +97,18 @@ class TurnFields(BaseModel):
 MESSAGE = ("origin", "channel", "sender", "thread_id", "text", "meta")
 
 
+def check_depth(fields: Mapping[str, Any]) -> None:
+    """Celery has parsed it; what goes through it afterwards calls itself for each level."""
+    if bounds.depth_of(dict(fields)) > bounds.DEEPEST:
+        name = max(fields, key=lambda one: bounds.depth_of(fields[one]))
+        raise InvalidMessage(f"{name}: {bounds.TOO_DEEP}", field=name)
+
+
 def request_from(fields: Mapping[str, Any], *, source: str, space: str | None) -> TurnRequest:
     """`space`: of a caller; None: whoever sends it operates."""
     if space is not None and fields.get("sender", Sender.SERVICE) != Sender.SERVICE:
         raise InvalidMessage("sender: it is 'service' for whoever sends by name; leave it out", field="sender")
+    check_depth(fields)
     try:
         valid = TurnFields.model_validate(fields)
     except ValidationError as error:
@@ -122,6 +131,8 @@ def check_named(task: str, nameless: Sequence[Any], example: str) -> None:
 
 def decisions_from(given: Sequence[Mapping[str, Any]]) -> list[DecisionRequest]:
     """A batch of answers from the JSON edge."""
+    if bounds.depth_of(given) > bounds.DEEPEST:
+        raise InvalidDecision(f"decisions: {bounds.TOO_DEEP}", field="decisions")
     requests = []
     for place, fields in enumerate(given):
         try:
@@ -146,6 +157,7 @@ class VerbFields(BaseModel):
 
 
 def verb_from(fields: Mapping[str, Any], *, space: str | None) -> StepRequest:
+    check_depth(fields)
     try:
         valid = VerbFields.model_validate(fields)
     except ValidationError as error:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from chordage.orchestrator.core import json_values
+from chordage.orchestrator.core import bounds, json_values
 
 DEPTH = 64  # deeper values break readers further down
 NEAR = 40  # characters of the text that are shown around a mistake
@@ -76,12 +76,12 @@ def _bracketed(text: str) -> str | None:
 def _loaded(text: str) -> Any:
     try:
         return json_values.loads(text, object_pairs_hook=_object)
+    except bounds.TooDeep as error:
+        raise NoValue(f"it is nested more than {DEPTH} levels deep") from error
     except json.JSONDecodeError as error:
         near = text[max(0, error.pos - NEAR) : error.pos + NEAR]
         why = f"{error.msg} at line {error.lineno}, column {error.colno}, near {near!r}"
         raise NoValue(f"it is not one JSON value: {why}") from error
-    except RecursionError as error:
-        raise NoValue(f"it is nested more than {DEPTH} levels deep") from error
     except ValueError as error:  # also Python's own limit for the digits of a number
         raise NoValue(f"it is not one JSON value: {error}") from error
 

@@ -7,12 +7,14 @@ import math
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from chordage.orchestrator.core import bounds
+
 
 def loads(text: str | bytes, **how: Any) -> Any:
-    """Raises ValueError. Python reads more than JSON has, and PostgreSQL would refuse the row later on: NaN, infinity,
-    and numbers that become infinite.
+    """Raises ValueError, also for what lies too deep. Python reads more than JSON has, and PostgreSQL would refuse the
+    row later on: NaN, infinity, and numbers that become infinite.
     """
-    return json.loads(text, parse_constant=_refuse, parse_float=_finite, **how)
+    return bounds.loads_json(text, parse_constant=_refuse, parse_float=_finite, **how)
 
 
 def _refuse(constant: str) -> NoReturn:

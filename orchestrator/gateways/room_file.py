@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chordage.orchestrator.core import turn_limits
+from chordage.orchestrator.core import bounds, turn_limits
 from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, OnUnknown, ToolMode, WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways import (
@@ -21,6 +21,7 @@ from chordage.orchestrator.gateways import (
     room_output,
     room_plan,
     room_plugins,
+    room_text,
     room_tools,
 )
 from chordage.orchestrator.gateways.mcp import reading as mcp_reading
@@ -64,8 +65,8 @@ def read(path: Path, room: Path, strategies: Collection[str], *, copy: Path | No
     """`copy`: an earlier version of the file, whose text is read instead."""
     name = path.relative_to(room).as_posix()
     try:
-        source = Source(name=name, text=(copy or path).read_text(encoding="utf-8-sig"))
-        values = tomllib.loads(source.text)
+        source = Source(name=name, text=room_text.read(copy or path))
+        values = bounds.loads_toml(source.text)
     except (OSError, UnicodeDecodeError) as error:
         return _unreadable(path, Source(name=name, text=""), f"{name}: cannot be read: {error}")
     except tomllib.TOMLDecodeError as error:
@@ -146,7 +147,7 @@ class _Reading:
         path = self._room / file
         self._reads[path] = trace_of(path)  # before it is read: what changes meanwhile is then seen
         try:
-            return path.read_text(encoding="utf-8-sig")
+            return room_text.read(path)
         except (OSError, UnicodeDecodeError) as error:
             self._table.complain(
                 "instructions_file", f"{path} cannot be read ({error}); a path is relative to the room"

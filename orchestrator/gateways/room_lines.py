@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 Path = tuple[str, ...]
@@ -28,7 +29,7 @@ _PIECES = re.compile(
 
 def line_of(text: str, path: Path) -> int:
     """The line of the key, or else of the nearest table around it."""
-    lines = dict(_keys(text))
+    lines = _lines(text)
     for length in range(len(path), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]
@@ -42,6 +43,12 @@ def line_of_item(text: str, path: Path, item: str) -> int:
         if f'"{item}"' in line or f"'{item}'" in line:
             return number
     return start
+
+
+@lru_cache(maxsize=4)
+def _lines(text: str) -> dict[Path, int]:
+    """A file with many faults is gone through once."""
+    return dict(_keys(text))
 
 
 def _keys(text: str) -> Iterator[tuple[Path, int]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from chordage.orchestrator.core import json_values
 from chordage.orchestrator.core.agent import OutputUse
-from chordage.orchestrator.gateways import output_forms, room_tools
+from chordage.orchestrator.gateways import output_forms, room_text, room_tools
 from chordage.orchestrator.gateways.output_forms import ModelForm, SchemaForm
 from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.gateways.room_table import TABLE, Kind, Table
@@ -60,7 +60,7 @@ def _from_table(table: Table) -> OutputUse | None:
 def _from_file(table: Table, path: Path, reads: Traces) -> OutputUse | None:
     reads[path] = trace_of(path)  # before it is read: what changes meanwhile is then seen
     try:
-        schema = json_values.loads(path.read_text(encoding="utf-8-sig"))
+        schema = json_values.loads(room_text.read(path))
     except (OSError, UnicodeDecodeError) as error:
         table.complain("output", f"{path} cannot be read ({error}); a path is relative to the room")
         return None

@@ -42,6 +42,7 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
+MOST_PROBLEMS = 100  # of one file
 TEXT = Kind(words="a text that is not blank", fits=_is_text)
 TEXTS = Kind(words='a list of texts, like ["one", "two"]', fits=_are_texts)
 FLAG = Kind(words="true or false", fits=lambda value: isinstance(value, bool))
@@ -63,6 +64,10 @@ class Source:
     problems: list[str] = field(default_factory=list)
 
     def complain(self, path: room_lines.Path, why: str, *, line: int | None = None) -> None:
+        if len(self.problems) == MOST_PROBLEMS:
+            self.problems.append(f"{self.name}:1: there is more wrong than these {MOST_PROBLEMS}: mend them first")
+        if len(self.problems) > MOST_PROBLEMS:
+            return
         self.problems.append(f"{self.name}:{line or room_lines.line_of(self.text, path)}: {'.'.join(path)}: {why}")
 
 

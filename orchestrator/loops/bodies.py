@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
@@ -118,7 +119,7 @@ class TurnFields(BaseModel):
 
 
 class BodyLimit:
-    """Reads the whole body before the API sees anything of it, within its bounds."""
+    """Reads the whole body before the API sees anything of it, within its bounds. What is too deep is not parsed."""
 
     def __init__(self, app: ASGIApp, limit: int, bodies: Bodies) -> None:
         self._app = app
@@ -136,6 +137,9 @@ class BodyLimit:
             return  # nobody is there to be answered
         except Refused as error:
             await self._refusal(error)(scope, receive, send)
+            return
+        if bounds.is_too_deep(body):
+            await problems.answer(400, "bad_request", f"the body: {bounds.TOO_DEEP}")(scope, receive, send)
         else:
             await self._app(scope, _replayed(body, receive), send)
 

@@ -25,7 +25,7 @@ class Moment(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-# As it was written, on both databases: PostgreSQL's jsonb would sort the keys. No statement looks inside or compares two.
+# As it was written, on both databases: PostgreSQL's jsonb would sort the keys. No statement looks inside.
 Json = JSON(none_as_null=True)
 
 # SQLite numbers rows by itself only where the key is a plain INTEGER.

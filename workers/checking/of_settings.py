@@ -8,6 +8,7 @@ from pathlib import Path
 
 from chordage.config import settings as config
 from chordage.config.settings import FILE, Problem, Settings
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.gateways import room_lines
 from chordage.orchestrator.gateways.room_file import syntax_fault
@@ -46,7 +47,7 @@ def _of_addresses(settings: Settings) -> Iterator[str]:
 
 def _syntax(text: str) -> list[str]:
     try:
-        tomllib.loads(text)
+        bounds.loads_toml(text)
     except tomllib.TOMLDecodeError as error:
         return [syntax_fault(Source(name=FILE, text=text), error)]
     return []

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
 
@@ -82,7 +83,7 @@ class Scenario(_Part):
 
 def read(path: Path) -> Scenario:
     try:
-        return Scenario.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
+        return Scenario.model_validate(bounds.loads_toml(path.read_text(encoding="utf-8-sig")))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:

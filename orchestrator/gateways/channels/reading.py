@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chordage.orchestrator.core import spaces
+from chordage.orchestrator.core import bounds, spaces
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways import room_lines
+from chordage.orchestrator.gateways import room_lines, room_text
 from chordage.orchestrator.gateways.channels.env_keys import Environ
 from chordage.orchestrator.gateways.room_table import SECONDS, TABLE, TEXT, Source, Table
 
@@ -57,8 +57,8 @@ def read(room: Path, environ: Mapping[str, str]) -> Reading:
     if not path.exists():
         return Reading()
     try:
-        source = Source(name=FILE, text=path.read_text(encoding="utf-8-sig"))
-        values = tomllib.loads(source.text)
+        source = Source(name=FILE, text=room_text.read(path))
+        values = bounds.loads_toml(source.text)
     except (OSError, UnicodeDecodeError) as error:
         return Reading(faults=(RoomError(f"{FILE}:1: cannot be read: {error}; make it a UTF-8 text file"),))
     except tomllib.TOMLDecodeError as error:

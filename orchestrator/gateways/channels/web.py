@@ -7,7 +7,6 @@ model calls: the time limit is that of the whole exchange, however slowly its by
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import TryLater, Unavailable, Undeliverable
 from chordage.orchestrator.gateways.channels.retry_after import seconds_of
 from chordage.orchestrator.gateways.models.calls import Call, Calls
@@ -33,8 +33,8 @@ class Answer:
     def json(self) -> Any:
         """None where it is none."""
         try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
+            return bounds.loads_json(self.body)
+        except ValueError:
             return None
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.hooks import Binding
+from chordage.orchestrator.gateways import room_text
 from chordage.orchestrator.gateways.hooks.binding import read_binding
 from chordage.orchestrator.gateways.room_reading import known_agents, no_such_agent
 from chordage.orchestrator.gateways.room_table import TABLE, Source, Table
@@ -48,8 +50,8 @@ def read(room: Path, environ: Mapping[str, str]) -> HooksFile:
     if traces[path] is None:
         return HooksFile(traces=traces)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        values = tomllib.loads(text)
+        text = room_text.read(path)
+        values = bounds.loads_toml(text)
     except (OSError, UnicodeDecodeError) as error:
         return _unreadable(f"{FILE}: cannot be read: {error}", traces)
     except tomllib.TOMLDecodeError as error:

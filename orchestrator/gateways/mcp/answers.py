@@ -22,6 +22,8 @@ from mcp.types import (
     TextResourceContents,
 )
 
+from chordage.orchestrator.core import bounds
+
 
 def value_of(result: CallToolResult) -> Any:
     """None for an answer that holds nothing."""
@@ -56,8 +58,8 @@ def _says_the_same(shown: Any, structured: Any) -> bool:
     if shown == wrapped:
         return True
     try:
-        return bool(json.loads(shown) in (structured, wrapped))
-    except (ValueError, RecursionError):
+        return bool(bounds.loads_json(shown) in (structured, wrapped))
+    except ValueError:
         return False
 
 

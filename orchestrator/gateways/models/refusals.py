@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.gateways.models.attempt import AttemptFailed
 
@@ -94,8 +95,8 @@ def _status_in(error: object) -> int:
 def _message(body: str) -> str:
     """The sentence in an error body, whatever the provider wraps around it."""
     try:
-        found: Any = json.loads(body)
-    except (ValueError, RecursionError):
+        found: Any = bounds.loads_json(body)
+    except ValueError:
         return body
     if isinstance(found, list) and found:
         found = found[0]

@@ -10,9 +10,11 @@ from typing import Any
 
 import yaml
 
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import ChordageError, RoomError
 from chordage.orchestrator.core.model import AssistantSays, Prompt, UserSays
 from chordage.orchestrator.core.transcript import is_note
+from chordage.orchestrator.gateways import room_text
 from chordage.orchestrator.gateways.models import script_shape
 from chordage.orchestrator.gateways.models.script import Script, ScriptedReply
 from chordage.orchestrator.plugins import users_code
@@ -77,7 +79,9 @@ def load(path: Path) -> Chooser:
 
 def _yaml(path: Path) -> Chooser:
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = room_text.read(path)
+        bounds.check_yaml(text, yaml.SafeLoader)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise RoomError(f"{path}:{line}: not valid YAML: {error.problem}") from error

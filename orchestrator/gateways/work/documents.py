@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any, NoReturn, TypeVar
 
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.standing_work import Item, Kind, Schedule
 from chordage.orchestrator.gateways.work import front_matter
@@ -127,6 +128,8 @@ class _Reading:
         if not given:
             return USUAL, "every 3600 s"
         name, value = given[0], self._told[given[0]]
+        if isinstance(value, str) and len(value) > bounds.SCHEDULE_CHARS:
+            self._refuse(name, f"it has {len(value)} characters, the limit is {bounds.SCHEDULE_CHARS}: make it shorter")
         readers: Mapping[str, Callable[[Any], Schedule]] = {
             "every": every_from,
             "interval_sec": every_from,

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import RoomError
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads ten times faster, where it is there
@@ -55,6 +56,7 @@ def parts_of(text: str, path: str) -> Parts:
 
 def _keys(matter: str, offset: int, path: str) -> dict[str, Value]:
     try:
+        bounds.check_yaml(matter, LOADER)
         loader = LOADER(matter)
         try:
             return _read(loader, matter, offset, path)

@@ -166,3 +166,18 @@ def test_a_text_at_its_limit_is_accepted_however_it_is_escaped(client):
     response = client.post("/turns", content=body, headers={"Content-Type": "application/json"})
 
     assert response.status_code == 202
+
+
+@pytest.mark.parametrize("path", ["/turns", "/decisions"])
+@pytest.mark.parametrize(
+    "inner", ["[" * 100 + "]" * 100, "[" * 900 + "]" * 900, "[" * 500_000, '{"a":' * 100 + "1" + "}" * 100],
+    ids=["a little", "much", "open", "objects"],
+)  # fmt: skip
+def test_a_body_that_is_too_deep_is_refused_before_it_is_parsed(client, path, inner):
+    body = f'{{"text": "x", "meta": {{"a": {inner}}}}}'
+
+    response = client.post(path, content=body, headers={"Content-Type": "application/json"})
+
+    assert (response.status_code, response.headers["content-type"]) == (400, PROBLEM)
+    assert "more than 100 deep" in response.json()["detail"]
+    assert client.post("/turns", json={"text": "hello"}).status_code == 202
