@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from chordage.orchestrator.core.output import COMPLAINTS, place
-from chordage.orchestrator.gateways.schemas import validator
+from chordage.orchestrator.gateways.schemas import BadPattern, check_schema, validator
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -59,9 +59,11 @@ def fault_of(schema: dict[str, Any]) -> str | None:
     from jsonschema.exceptions import SchemaError
 
     try:
-        validator(schema).check_schema(schema)
+        check_schema(schema, validator(schema))
     except SchemaError as error:
         return f"{place(list(error.absolute_path))}: {error.message}"
+    except BadPattern as error:
+        return str(error)
     dangling = _dangling(schema)
     remedy = "it must point into the schema itself, as #/$defs/name does"
     return None if dangling is None else f"the reference {dangling!r} leads nowhere; {remedy}"

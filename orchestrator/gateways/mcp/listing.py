@@ -15,6 +15,7 @@ class Listed:
     name: str
     description: str = ""
     schema: dict[str, Any]
+    output: dict[str, Any] | None = None  # the schema of its structured results
     read_only: bool | None = None
     idempotent: bool | None = None
 

@@ -8,12 +8,13 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.mcp import naming
 from chordage.orchestrator.gateways.mcp.listing import Listed
 from chordage.orchestrator.gateways.mcp.server import McpServer
-from chordage.orchestrator.gateways.schemas import validator
+from chordage.orchestrator.gateways.schemas import BadPattern, check_schema, is_checked, patterns_in, validator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +44,18 @@ def offers_of(server: McpServer, listed: Sequence[Listed]) -> Offers:
             offer = _offer(server, tool)
             _check_clash(server, offer, by_name.setdefault(offer.name, offer))
     left_out = [f"tool {name!r} is left out: {why}" for name, why in unusable.items()]
-    return Offers(by_name=by_name, remarks=(*left_out, *_said_in_vain(server, names)))
+    unchecked = [remark for offer in by_name.values() for remark in _unchecked(offer)]
+    return Offers(by_name=by_name, remarks=(*left_out, *unchecked, *_said_in_vain(server, names)))
+
+
+def _unchecked(offer: Offer) -> Iterator[str]:
+    passed_over = [pattern for pattern in dict.fromkeys(patterns_in(offer.schema)) if not is_checked(pattern)]
+    if passed_over:
+        more = f" and {len(passed_over) - 1} more" if len(passed_over) > 1 else ""
+        yield (
+            f"tool {offer.tool!r}: the pattern {passed_over[0]!r:.100}{more} is not checked here, only by the server: "
+            "it has lookarounds, back references or long repetitions, which could hold up a worker"
+        )
 
 
 def effect_of(server: McpServer, tool: Listed) -> Effect:
@@ -62,12 +74,16 @@ def _why_unusable(schema: dict[str, Any]) -> str | None:
     """One schema that a provider refuses would cost every call of the model, with all other tools."""
     from jsonschema.exceptions import SchemaError
 
+    if (why := bounds.fault_of_value(schema, most_bytes=bounds.SCHEMA_BYTES)) is not None:
+        return f"its schema {why}"
     if schema.get("type", "object") != "object":
         return f"its arguments are no object but {schema['type']!r}"
     try:
-        validator(schema, of_its_own=True).check_schema(schema)
+        check_schema(schema, validator(schema, foreign=True))
     except SchemaError as error:
         return f"its schema is none: {error.message}"
+    except BadPattern as error:
+        return f"its schema is none: {error}"
     return None
 
 

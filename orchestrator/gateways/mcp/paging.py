@@ -30,6 +30,7 @@ def _listed(tool: Tool) -> Listed:
         name=tool.name,
         description=tool.description or tool.title or (hints.title if hints else None) or "",
         schema=tool.input_schema,
+        output=tool.output_schema,
         read_only=hints.read_only_hint if hints else None,
         idempotent=hints.idempotent_hint if hints else None,
     )

@@ -52,7 +52,7 @@ class RemoteTool(Tool):
     def arguments(self) -> Arguments:
         from chordage.orchestrator.gateways.mcp.schema_arguments import SchemaArguments  # pydantic is heavy
 
-        return SchemaArguments(self._offer.schema if self._offer else None)
+        return SchemaArguments(self._offer.schema if self._offer else None, self.name)
 
     @cached_property
     def spec(self) -> ToolSpec:

@@ -1,24 +1,31 @@
 """Arguments checked against the JSON Schema that a server gives for a tool, and handed on as they came.
 
-References to other documents are not followed: the schema comes from outside, and a look-up would go where it says.
-What cannot be checked for that reason is left to the server, which checks for itself.
+The schema comes from outside. References to other documents are not followed, for a look-up would go where it says; and
+a check takes so many steps and no more, or one argument could hold up the worker. What cannot be checked for either
+reason is left to the server, which checks for itself.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+from itertools import islice
 from typing import Any
 
-from chordage.orchestrator.gateways.schemas import validator
+import structlog
+
+from chordage.orchestrator.gateways.schemas import TooCostly, validator
 from chordage.orchestrator.gateways.tools.arguments import COMPLAINTS, Arguments, Unfit
 
+log = structlog.get_logger()
+
 TEXT_LIMIT = 300
+MOST_COUNTED = 1000  # complaints
 
 
 class SchemaArguments(Arguments):
     """`schema` None: the server's list is not at hand, and the server will say what is wrong."""
 
-    def __init__(self, schema: dict[str, Any] | None) -> None:
+    def __init__(self, schema: dict[str, Any] | None, tool: str = "") -> None:
+        self._tool = tool
         self.schema = schema or {"type": "object", "properties": {}}
         self._is_known = schema is not None
 
@@ -31,15 +38,15 @@ class SchemaArguments(Arguments):
         from referencing.exceptions import Unresolvable
 
         try:
-            found = [_line(error) for error in self._validator.iter_errors(given)]
+            errors = validator(self.schema, foreign=True).iter_errors(given)
+            found = [_line(error) for error in islice(errors, MOST_COUNTED)]
         except Unresolvable:
+            return []
+        except (TooCostly, RecursionError):
+            log.warning("arguments are not checked: it would take too long; the server does it", tool=self._tool)
             return []
         more = [f"- and {len(found) - COMPLAINTS} more"] if len(found) > COMPLAINTS else []
         return found[:COMPLAINTS] + more
-
-    @cached_property
-    def _validator(self) -> Any:
-        return validator(self.schema, of_its_own=True)
 
 
 def _line(error: Any) -> str:

@@ -134,6 +134,8 @@ class Session:
         try:
             async with AsyncExitStack() as stack:
                 self._client = await stack.enter_async_context(self._new_client())
+                # The library would search for the server's patterns with `re`, in the one thread of all servers.
+                self._client.session.validate_tool_result = self._judge  # type: ignore[method-assign]
                 self.tools = await all_tools(self._client)
                 self._began, self.usable = time.monotonic(), True
                 self._opened.set()
@@ -158,6 +160,18 @@ class Session:
                 yield streams
 
         return Client(wired(), message_handler=self._on_message, client_info=self._me, cache=None)
+
+    async def _judge(self, name: str, result: CallToolResult) -> None:
+        """Whether structured content is what the tool's own schema says. Raises RuntimeError, as the library does."""
+        from chordage.orchestrator.gateways.mcp.structured import fault_of
+
+        schema = next((tool.output for tool in self.tools if tool.name == name), None)
+        if schema is None or result.is_error:
+            return
+        if result.structured_content is None and "structured_content" not in result.model_fields_set:
+            raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
+        if (fault := fault_of(result.structured_content, schema, name)) is not None:
+            raise RuntimeError(f"Invalid structured content returned by tool {name}: {fault}")
 
     def _on_end(self) -> None:
         """Nothing comes in any more."""

@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from chordage.orchestrator.core import bounds
-from chordage.orchestrator.gateways.schemas import TooCostly, validator
+from chordage.orchestrator.gateways.schemas import BadPattern, TooCostly, check_schema, validator
 
 log = structlog.get_logger()
 
@@ -22,10 +22,12 @@ def fault_of(content: Any, schema: dict[str, Any], tool: str) -> str | None:
         return None
     checks = validator(schema, foreign=True)
     try:
-        checks.check_schema(schema)
+        check_schema(schema, checks)
         worst = best_match(checks.iter_errors(content))
     except SchemaError as error:
         return f"its schema is none: {error.message}"
+    except BadPattern as error:
+        return f"its schema is none: {error}"
     except Unresolvable as error:
         return f"its schema has a reference that leads nowhere: {error.ref}"
     except (TooCostly, RecursionError):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.gateways import linear_patterns
+from chordage.orchestrator.core.errors import InvalidDecision
+from chordage.orchestrator.gateways import linear_patterns, output_forms
 from chordage.orchestrator.gateways.mcp import structured
 from chordage.orchestrator.gateways.mcp.schema_arguments import SchemaArguments
 from chordage.orchestrator.gateways.schemas import TooCostly, complaint_about, is_checked, validator
@@ -155,3 +156,24 @@ def test_a_question_with_an_endless_pattern_is_answered_at_once():
 
     assert "does not match" in complaint_about({"x": "a" * 40 + "!"}, an_object(x={"pattern": ENDLESS}))
     assert time.monotonic() - began < SOON
+
+
+def test_structured_content_is_checked_within_the_bounds():
+    schema = an_object(x={"pattern": "^a+$"}, n={"type": "integer"})
+
+    assert structured.fault_of({"x": "aaa", "n": 1}, schema, "tool") is None
+    assert "does not match '^a+$'" in structured.fault_of({"x": "b", "n": 1}, schema, "tool")
+    assert "its schema is none" in structured.fault_of({}, {"type": "thing"}, "tool")
+    assert "leads nowhere" in structured.fault_of({}, {"$ref": "#/$defs/gone"}, "tool")
+    assert structured.fault_of({"x": 1}, {"enum": ["x" * 300_000]}, "tool") is None, "the schema is too large"
+
+
+def test_a_pattern_of_ones_own_that_is_none_is_told_when_the_file_is_read():
+    assert "'(' is no regular expression" in output_forms.fault_of(an_object(x={"pattern": "("}))
+    assert output_forms.fault_of(an_object(x={"pattern": "^(?!no)"})) is None
+
+
+@pytest.mark.parametrize("schema", [an_object(x={"pattern": "("}), {"type": "object", "$ref": "#"}])
+def test_a_question_whose_schema_cannot_be_followed_is_refused_and_nothing_is_raised(schema):
+    with pytest.raises(InvalidDecision, match="the question has a schema that"):
+        complaint_about({"x": "y"}, schema)

@@ -147,3 +147,46 @@ def test_a_reference_to_elsewhere_is_not_followed():
     elsewhere = {"type": "object", "properties": {"n": {"$ref": "http://169.254.169.254/schema"}}}
 
     assert SchemaArguments(elsewhere).fit({"n": 1}) == {"arguments": {"n": 1}}
+
+
+def test_a_pattern_that_is_left_to_the_server_is_remarked_and_the_tool_stays():
+    schema = {"type": "object", "properties": {"n": {"pattern": "(?=a)b"}, "m": {"pattern": "^a$"}}}
+
+    found = offers_of(server(), [Listed(name="look", schema=schema)])
+
+    assert len(found.by_name) == 1
+    assert [remark for remark in found.remarks if "'(?=a)b' is not checked here, only by the server" in remark]
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [({"enum": ["x" * 300_000]}, "its schema has 3000"), ({"not": {}}, "its schema is too deep")],
+)
+def test_a_schema_over_the_bounds_leaves_its_tool_out(schema, why):
+    for _ in range(150 if "not" in schema else 0):
+        schema = {"not": schema}
+
+    found = offers_of(server(), [Listed(name="look", schema={"type": "object", "properties": {"n": schema}})])
+
+    assert found.by_name == {}
+    assert any(why in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999}", "(" * 5000 + ")" * 5000])
+def test_a_pattern_that_no_engine_reads_leaves_its_tool_out(pattern):
+    schema = {"type": "object", "properties": {"n": {"pattern": pattern}}}
+
+    found = offers_of(server(), [Listed(name="look", schema=schema)])
+
+    assert found.by_name == {}
+    assert any("is no regular expression" in remark for remark in found.remarks)
+
+
+def test_a_pattern_that_only_the_linear_engine_reads_is_checked():
+    schema = {"type": "object", "properties": {"n": {"pattern": r"^\p{L}+$"}}}
+
+    found = offers_of(server(), [Listed(name="look", schema=schema)])
+
+    assert (len(found.by_name), found.remarks) == (1, ())
+    with pytest.raises(Unfit):
+        SchemaArguments(schema).fit({"n": "1"})
