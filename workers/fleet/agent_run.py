@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chordage.orchestrator import private_files
+from chordage.orchestrator.core import bounds
 from chordage.workers.fleet import births, fleet_lock
 
 FILE = "agent.run"
@@ -85,7 +86,7 @@ def write(room: Path, summary: Summary) -> None:
 def read(room: Path) -> Summary | None:
     """None where there is none, or none that can be read: a mirror is not worth an error, the next fleet writes it."""
     try:
-        return _from_json(json.loads((room / FILE).read_text()))
+        return _from_json(bounds.loads_json((room / FILE).read_text()))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from chordage.orchestrator.core import bounds
 from chordage.workers.fleet.member import Member
 
 SERIOUS = {"error", "critical"}
@@ -47,7 +47,7 @@ def complaint_in(line: str) -> str | None:
     if not line.startswith("{"):
         return None
     try:
-        entry = json.loads(line)
+        entry = bounds.loads_json(line)
     except ValueError:  # half a line, or somebody else's format: it stands in the file
         return None
     if not isinstance(entry, dict) or entry.get("level") not in SERIOUS:

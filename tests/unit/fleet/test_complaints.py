@@ -23,7 +23,7 @@ def test_error_is_shown_with_the_end_of_its_traceback():
 
 
 @pytest.mark.parametrize(
-    "said", [line("info", "ready"), line("warning", "late"), "plain text\n", '{"half": \n', "[1]\n"]
+    "said", [line("info", "ready"), line("warning", "late"), "plain text\n", '{"half": \n', "[1]\n", '{"a":' * 5000]
 )
 def test_everything_else_stays_in_the_file(said):
     assert complaint_in(said) is None
