@@ -20,7 +20,7 @@ tools = st.sampled_from(["pure", "unsafe", "reconcilable"])
 def play(world: World, tool: str, schedule) -> None:
     """Time passes in the calls as well; that what is answered was in time is among the invariants."""
     world.models.script = rounds_of(2, tool=tool)
-    world.models.before_reply = lambda _: world.clock.pass_by(4)
+    world.models.before_reply = lambda _: world.clock.pass_by(15)
     game = Play(world)
     carry_out(game, schedule)
     if tool == "unsafe":
