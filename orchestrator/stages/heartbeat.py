@@ -41,14 +41,16 @@ def _notice_lost(rt: Runtime, store: Store, hands: Sequence[Hand]) -> list[Hand]
     """Work whose row has moved on without us: its result would be refused, so it need not be finished. A call that a
     person is asked about goes on: its result is the answer.
     """
-    held = {hand.call_id: hand.token for hand in hands if hand.call_id}
+    held = {hand.call_id for hand in hands if hand.call_id}
     with store.read() as tx:
         lost_runs = runs.lost(tx, {(hand.run_id, hand.epoch) for hand in hands if hand.run_id})
         flying = calls.tokens_of_flying(tx, held) if held else {}
-        gone = {call_id for call_id, token in held.items() if flying.get(call_id, "") not in {None, token}}
-        gone -= suspensions.still_awaited(tx, {one: held[one] for one in gone}) if gone else set()
-    rt.held.abort([hand for hand in hands if hand.run_id in lost_runs or hand.call_id in gone])
-    return [hand for hand in hands if hand.call_id in gone and hand.call_id in flying]
+        # One call may be in two hands of a process, in that of its former holder and in that of its new one.
+        gone = [hand for hand in hands if hand.call_id and flying.get(hand.call_id, "") not in {None, hand.token}]
+        awaited = suspensions.claims_asked_about(tx, {hand.call_id for hand in gone if hand.call_id}) if gone else set()
+    gone = [hand for hand in gone if hand.token not in awaited]
+    rt.held.abort([*gone, *(hand for hand in hands if hand.run_id in lost_runs)])
+    return [hand for hand in gone if hand.call_id in flying]
 
 
 def _renew(rt: Runtime, store: Store, due: Sequence[Hand]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -89,12 +89,12 @@ def about_claim(tx: Tx, call_id: str, token: str) -> Suspension | None:
     return _one(tx, select(suspensions).where(*asked))
 
 
-def still_awaited(tx: Tx, held: Mapping[str, str | None]) -> set[str]:
-    """Which of these calls, by the tokens of their holders, are asked about while the holder may still answer."""
-    found = select(suspensions.c.call_id, suspensions.c.about_claim).where(
-        suspensions.c.call_id.in_(sorted(held)), STILL_ASKED, suspensions.c.about_claim.is_not(None)
+def claims_asked_about(tx: Tx, call_ids: Collection[str]) -> set[str]:
+    """The claims of these calls whose holders may still answer what became of the call."""
+    found = select(suspensions.c.about_claim).where(
+        suspensions.c.call_id.in_(sorted(call_ids)), STILL_ASKED, suspensions.c.about_claim.is_not(None)
     )
-    return {row.call_id for row in tx.execute(found) if row.about_claim == held[row.call_id]}
+    return set(tx.execute(found).scalars())
 
 
 def unsettled(tx: Tx, run_id: str) -> list[Suspension]:

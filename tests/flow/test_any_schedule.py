@@ -8,7 +8,7 @@ answered once and no finished work done again.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chordage.orchestrator.core.groups import Group
@@ -20,6 +20,7 @@ from support.world import World
 schedules = schedules_of(
     st.tuples(st.just("submit"), st.sampled_from(["a", "b", "c"]), st.sampled_from(list(Group))), min_size=5
 )
+taken_for_dead = [("deliver", 0), ("deliver", 0), ("deliver", 0), ("linger", 0, 31)]
 tools = st.sampled_from(["pure", "idempotent", "unsafe", "reconcilable"])
 
 
@@ -34,11 +35,14 @@ def play(world: World, tool: str, schedule) -> None:
     if tool != "unsafe":
         natural = [call for call in world.rows("calls") if ended[call["run_id"]]["reason"] == "natural_end"]
         assert {call["status"] for call in natural} <= {"succeeded"}
+    natural = {call["id"]: call for call in world.rows("calls") if ended[call["run_id"]]["reason"] == "natural_end"}
+    assert {natural[one]["status"] for one in game.lingered & set(natural)} <= {"succeeded"}, "a true result is kept"
     assert len(world.models.prompts) <= len(world.rows("journal", kind="AssistantTurnCommitted")) + game.may_be_repeated
 
 
 @settings(LONG, max_examples=210)
 @given(tool=tools, schedule=schedules)
+@example(tool="unsafe", schedule=taken_for_dead)
 def test_every_turn_ends_once_whatever_the_schedule(migrated_database_url, tool, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
         play(world, tool, schedule)
@@ -47,6 +51,7 @@ def test_every_turn_ends_once_whatever_the_schedule(migrated_database_url, tool,
 @pytest.mark.postgres
 @settings(LONG, max_examples=25)
 @given(tool=tools, schedule=schedules)
+@example(tool="unsafe", schedule=taken_for_dead)
 def test_every_turn_ends_once_whatever_the_schedule_on_postgres(migrated_database_url, tool, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:
         play(world, tool, schedule)

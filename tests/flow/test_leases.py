@@ -144,6 +144,29 @@ def test_a_call_that_another_claims_while_it_is_in_hand_is_given_away(world: Wor
     assert world.row("calls")["status"] == "running", "its result is refused"
 
 
+def test_of_two_who_have_one_call_in_hand_the_former_is_told_to_stop_and_the_latter_is_not(world: World) -> None:
+    """Two threads, or two processes of one pool, whose parent looks after both."""
+    world.models.script = rounds_of(1, tool="reconcilable")
+    former, latter = (Hand(run_id="", epoch=1, token=token, worker="h:1") for token in ("former", "latter"))
+    heard = []
+
+    def claimed_by_the_latter(order):
+        former.call_id = latter.call_id = order.call_id
+        with world.store.write() as tx:
+            tx.execute(schema.calls.update().values(claim_token="latter", worker="h:1"))
+        orders = ([former, latter], [latter, former])
+        heard.extend(stages.beat(world.runtime, first=99, every=99, of_children=hands) for hands in orders)
+
+    world.tools.before = claimed_by_the_latter
+    world.submit()
+    world.run_dry()
+
+    assert all(latter not in given_away for given_away in heard)
+    assert all(former in given_away for given_away in heard)
+    assert latter._why is None
+    assert former._why is not None
+
+
 def test_nobody_is_judged_before_those_who_live_had_a_beat_to_renew(world: World) -> None:
     """The database, or the whole machine, was away for longer than a lease: its first sweep comes before the beats."""
     seconds = [0.0]

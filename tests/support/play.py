@@ -18,12 +18,18 @@ class Play:
         self.world = world
         self.turns: list[str] = []
         self.dies_in_tool = False
+        self.lingers = 0  # seconds that the next call takes, while rescue sweeps
+        self.lingered: set[str] = set()  # calls that were taken for dead, and came back
         self.may_be_repeated = 0  # model calls cut by a death or a cancel, whose replies nobody has
         world.tools.before = self._not_again
 
     def _not_again(self, order) -> None:
         status = self.world.row("calls", id=order.call_id)["status"]
         assert status in {"new", "running", "resuming"}, f"a call that is {status} runs again"
+        if self.lingers:
+            seconds, self.lingers = self.lingers, 0
+            self.lingered.add(order.call_id)
+            self.world.sweep(seconds)
         if self.dies_in_tool:
             self.dies_in_tool = False
             self.world.tools.finished[order.idempotency_key] += 1  # it took effect, and nobody will say so
@@ -70,6 +76,12 @@ class Play:
         self.dies_in_tool = True
         self._deliver_and_die(at)
         self.dies_in_tool = False
+
+    def linger(self, at: int, seconds: int) -> None:
+        """A call whose lease runs out in the hand of a process that lives."""
+        self.lingers = seconds
+        self._deliver_and_die(at)
+        self.lingers = 0
 
     def sweep(self, seconds: int, after_the_dead: bool) -> None:
         if after_the_dead:  # the marks of work in hand have expired with their holders

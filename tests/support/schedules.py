@@ -31,6 +31,7 @@ ALWAYS = (
     st.tuples(st.just("drop"), place),
     st.tuples(st.just("die"), place, st.integers(1, 4), st.booleans()),
     st.tuples(st.just("die_in_tool"), place),
+    st.tuples(st.just("linger"), place, st.sampled_from([31, 120])),
     st.tuples(st.just("sweep"), st.sampled_from([1, 31, 120]), st.booleans()),
     st.tuples(st.just("wipe")),
     st.tuples(st.just("cancel"), place),
