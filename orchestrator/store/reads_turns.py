@@ -76,7 +76,7 @@ _LINE = select(
     *(
         turns.c[name]
         for name in (
-            "thread_id", "agent", "origin", "sender", "status", "disposition", "run_id", "queued_at",
+            "thread_id", "agent", "origin", "channel", "sender", "status", "disposition", "run_id", "queued_at",
             "started_at", "done_at", "parent_run", "path",
         )
     ),

@@ -86,6 +86,7 @@ class TurnLine:
     agent: str
     group: Group
     origin: Origin
+    channel: str | None
     sender: Sender
     text: str
     status: TurnStatus

@@ -32,7 +32,7 @@ wrong; 3 the turn ended without an answer; 130 you cancelled it with Ctrl-C.
 @click.argument("text")
 @click.option("--agent", help="Which agent.  [default: the room's]")
 @click.option("--thread", "thread_id", metavar="ID", help="The thread to go on with.  [default: a new one]")
-@click.option("--strategy", help="How the turn is completed: direct or react.  [default: the agent's]")
+@click.option("--strategy", cls=message.StrategyOption)
 @click.option("--meta", metavar="JSON", help="Anything of yours, kept with the turn.")
 @json_option
 def invoke(text: str, as_json: bool, **options: Any) -> None:

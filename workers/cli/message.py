@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import click
+
 from chordage.config.settings import Settings
 from chordage.orchestrator.core import json_values
 from chordage.orchestrator.core.errors import InvalidMessage
@@ -15,6 +17,17 @@ from chordage.orchestrator.core.reasons import DISPOSITION_OF
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.views import TurnView
 from chordage.workers.cli.output import print_json, say
+
+
+class StrategyOption(click.Option):
+    """Its help names all there are, also those of installed packages, which are looked for when somebody asks."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from chordage.orchestrator.strategies.loading import names
+
+        self.help = f"How the turn is completed: {', '.join(names())}.  [default: the agent's]"
+        return super().get_help_record(ctx)
+
 
 SOURCE = "cli"
 ANSWERED, NOT_ANSWERED, TIMED_OUT, INTERRUPTED = 0, 3, 4, 130

@@ -53,6 +53,7 @@ def _as_json(settings: Settings, found: Health) -> dict[str, Any]:
         "room": str(settings.room_path),
         "state": str(settings.state_path),
         "database": _database(settings),
+        "redis": _redis(settings),
         "started_at": summary.started_at if summary else None,
         "heartbeat_at": summary.heartbeat_at if summary else None,
         "uptime": round(_uptime(found), 1) if runs else None,
@@ -115,6 +116,7 @@ def _head(settings: Settings, found: Health) -> Iterator[str]:
         ("loops", ", ".join(summary.loops)),
         ("room", summary.room),
         ("database", summary.database),
+        ("Redis", _redis(settings)),
         ("", found.capacity and f"{found.capacity.taken} of {found.capacity.at_most} connections are taken"),
         ("logs", settings.state_path / "logs"),
     )
@@ -156,3 +158,9 @@ def _database(settings: Settings) -> str:
     from chordage.workers.fleet.mirror import without_password
 
     return without_password(settings.database)
+
+
+def _redis(settings: Settings) -> str | None:
+    from chordage.workers.fleet.mirror import without_password
+
+    return None if settings.redis is None else without_password(settings.redis)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -16,6 +19,7 @@ from chordage.orchestrator.views import TurnView
 from chordage.workers.cli import message
 from chordage.workers.cli.output import busy, json_option, print_json, say
 
+LOOK = 1.0  # seconds between two looks whether it waits for a person
 EPILOG = """\
 Exit codes: 0 the turn was accepted, with --wait: it was answered; 1 a service does not answer, or no such agent;
 2 the message or an option is wrong; 3 the turn ended without an answer; 4 it was not done within --timeout;
@@ -30,7 +34,7 @@ Exit codes: 0 the turn was accepted, with --wait: it was answered; 1 a service d
 @click.option("--origin", type=click.Choice([str(one) for one in Origin]), default="invoke", show_default=True)
 @click.option("--channel", help="Where a chat takes place; --origin chat needs it, and only that takes it.")
 @click.option("--group", type=click.Choice([str(one) for one in Group]), help="A lower class than the origin's own.")
-@click.option("--strategy", help="How the turn is completed: direct or react.  [default: the agent's]")
+@click.option("--strategy", cls=message.StrategyOption)
 @click.option("--dedupe-key", metavar="KEY", help="The same key never makes a second turn; the first one is shown.")
 @click.option("--coalesce-key", metavar="KEY", help="Of the queued turns with this key, only the latest is kept.")
 @click.option("--max-rounds", type=click.IntRange(min=1), help="Tool rounds of this turn, within the agent's limit.")
@@ -81,6 +85,29 @@ def _submit(settings: Settings, request: TurnRequest, *, wait: bool, timeout: fl
     return message.ANSWERED
 
 
+def _is_open(turn: TurnView) -> bool:
+    return turn.status is not TurnStatus.DONE or _is_on_its_way(turn)
+
+
+def _answer(wait: Callable[[float], TurnView], until: float | None, before: TurnView | None) -> TurnView:
+    """The turn when it is done, when the time is over, or when it has come to wait for a person since `before`."""
+    was_suspended = before is not None and before.reason is Reason.SUSPENDED
+    while True:
+        left = LOOK if until is None else max(0.0, until - time.monotonic())
+        turn = wait(min(LOOK, left))
+        is_suspended = turn.reason is Reason.SUSPENDED
+        if not _is_open(turn) or left <= 0 or (is_suspended and not was_suspended):
+            return turn
+        was_suspended = is_suspended
+
+
+def _what_to_decide(turn: TurnView) -> str:
+    return (
+        f"waits for a decision: `chordage inbox --run {turn.run_id}` lists what about, and `chordage approve ID` or "
+        "`chordage deny ID` answers it"
+    )
+
+
 def _is_on_its_way(turn: TurnView) -> bool:
     """It was taken into a run that is still at work."""
     return turn.disposition is Disposition.STEERED and turn.reason in {None, Reason.SUSPENDED}
@@ -89,13 +116,22 @@ def _is_on_its_way(turn: TurnView) -> bool:
 def _wait(settings: Settings, rt: Any, turn_id: str, timeout: float | None, *, as_json: bool) -> int:
     from chordage.workers.waiting import bell_for, wait_for_answer
 
+    wait = partial(wait_for_answer, bell_for(settings), rt, turn_id)
+    until = None if timeout is None else time.monotonic() + timeout
     try:
-        with busy("waiting for the answer"):
-            turn = wait_for_answer(bell_for(settings), rt, turn_id, timeout)
+        turn = None
+        while turn is None or (_is_open(turn) and (until is None or time.monotonic() < until)):
+            before = turn
+            with busy("waiting for the answer" if turn is None else "waiting for the decision"):
+                turn = _answer(wait, until, before)
+            is_over = until is not None and time.monotonic() >= until
+            was_told = is_over and before is not None and before.reason is Reason.SUSPENDED
+            if _is_open(turn) and turn.reason is Reason.SUSPENDED and not was_told:
+                say(f"chordage: turn {turn_id} {_what_to_decide(turn)}", err=True)
     except KeyboardInterrupt:
         say(f"chordage: turn {turn_id} goes on; `chordage show {turn_id}` tells how it ends", err=True)
         return message.INTERRUPTED
-    if turn.status is TurnStatus.DONE and not _is_on_its_way(turn):
+    if not _is_open(turn):
         return message.tell_end(turn, as_json=as_json)
     if as_json:
         print_json(turn)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 
 import click
 
-from chordage.workers.cli.output import console, json_option, print_json, span
+from chordage.workers.cli.output import console, json_option, print_json, say, span
+
+TOLD_EVERY = 30.0  # seconds, where no terminal shows it all the time
+SURE = 5.0  # seconds after which one may say how long it takes
 
 
 @click.command()
@@ -27,9 +32,25 @@ def simulate(*, scenario: Path, database: str | None, seconds: float | None, as_
     if seconds is not None:
         plan = plan.model_copy(update={"seconds": seconds})
     with console(stderr=True).status("simulating …") as status:
+        began = last = time.monotonic()
 
         def tell(now: float, done: int) -> None:
-            status.update(f"simulating … {span(now)}, messages come until {span(plan.seconds)}, {done:,} turns done")
+            nonlocal last
+            taken = time.monotonic() - began
+            told = f"simulating … {progress(now, plan.seconds, done, taken)}"
+            status.update(told)
+            if not sys.stderr.isatty() and time.monotonic() - last >= TOLD_EVERY:
+                last = time.monotonic()
+                say(told, err=True)
 
         found = running.simulate(plan, database=database, tell=tell)
     print_json(found) if as_json else report.show(found)
+
+
+def progress(now: float, seconds: float, done: int, taken: float) -> str:
+    """How far it is, and how long it may still take: what is left of a day may be busier than what there was."""
+    share = min(1.0, now / seconds)
+    told = f"{span(now)} of {span(seconds)} ({share:.0%}), {done:,} turns done, {span(taken)} so far"
+    if share >= 1:
+        return f"{told}; what is left is worked off"
+    return f"{told}, about {span(taken / share - taken)} to go" if share > 0 and taken >= SURE else told

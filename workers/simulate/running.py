@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import structlog
 
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.store import migrating, reads_turns
@@ -25,7 +28,7 @@ def simulate(scenario: Scenario, *, database: str | None, tell: Callable[[float,
     with _store(database) as store:
         fleet = VirtualFleet(scenario, runtime_for(scenario, store, clock), clock, tell=tell)
         began = time.perf_counter()
-        with _without_pauses():
+        with _without_pauses(), _without_a_log():
             fleet.run()
         real = time.perf_counter() - began
         with store.read() as tx:
@@ -51,6 +54,17 @@ def _check_empty(store: Store) -> None:
                 "the database has turns in it: a simulation fills it with made-up ones; give an empty one, or leave "
                 "--database out"
             )
+
+
+@contextlib.contextmanager
+def _without_a_log() -> Iterator[None]:
+    """A line for each of a million turns is of no use to anybody, and takes longer than the turn."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    try:
+        yield
+    finally:
+        structlog.reset_defaults() if before is None else structlog.configure(**before)
 
 
 @contextlib.contextmanager

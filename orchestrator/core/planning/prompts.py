@@ -111,6 +111,14 @@ def planner_prompt(ask: PlannerAsk) -> Prompt:
     return Prompt(system=PLANNER, said=(*ask.history, UserSays(text=_text(planner_input(ask)))), params=ask.params)
 
 
+def plan_round(prompt: Prompt) -> int | None:
+    """Which plan of the turn this asks for, from 0; None where it asks for no plan."""
+    last = prompt.said[-1] if prompt.said else None
+    if prompt.system != PLANNER or not isinstance(last, UserSays):
+        return None
+    return int(json.loads(last.text)["info"]["round_index"])
+
+
 def answer_prompt(prompt: Prompt, records: Sequence[PlanRecord], reason: PlanEnd | None = None) -> Prompt:
     """The prompt of the answer: no tools, and behind the conversation what was done. Nothing is put in where nothing
     was done.

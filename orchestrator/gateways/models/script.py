@@ -19,6 +19,7 @@ A Python script defines `reply(prompt, attempt)` that returns such a mapping, or
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -43,18 +44,37 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What a prompt asks for: `index` counts the assistant's words since the user's message, from 0."""
+
+    user: str
+    system: str
+    turn: int
+    index: int
+    plan: int | None = None  # the number of the plan, from 0
+
+    @property
+    def number(self) -> int:
+        return 1 + (self.index if self.plan is None else self.plan)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class When:
     contains: str = ""
     regex: str = ""
     system: str = ""
     turn: int | None = None
+    round: int | None = None  # which request since the user's message, from 1
+    plan: bool | None = None  # whether it asks for a plan
 
-    def fits(self, user: str, system: str, turn: int) -> bool:
+    def fits(self, asked: Asked) -> bool:
         return (
-            self.contains.lower() in user.lower()
-            and bool(re.search(self.regex, user))
-            and self.system in system
-            and self.turn in {None, turn}
+            self.contains.lower() in asked.user.lower()
+            and bool(re.search(self.regex, asked.user))
+            and self.system in asked.system
+            and self.turn in {None, asked.turn}
+            and self.round in {None, asked.number}
+            and self.plan in {None, asked.plan is not None}
         )
 
 
@@ -102,10 +122,19 @@ class Script:
     repeat: bool = False
     default: ScriptedReply | None = None
 
-    def choose(self, user: str, system: str, turn: int, index: int) -> ScriptedReply | None:
-        """The reply number `index` of those whose `when` fits, or of those without one where none fits."""
-        fitting = [reply for reply in self.replies if reply.when and reply.when.fits(user, system, turn)]
-        sequence = fitting or [reply for reply in self.replies if reply.when is None]
+    def choose(self, asked: Asked) -> ScriptedReply | None:
+        """The reply in turn of those whose `when` fits, or of those without one where none fits. A reply that names its
+        round is the only one for it; those that are for plans come in the order of the plans.
+        """
+        fitting = [(reply, reply.when) for reply in self.replies if reply.when and reply.when.fits(asked)]
+        if named := [reply for reply, when in fitting if when.round is not None]:
+            return named[0]
+        if asked.plan is not None and (plans := [reply for reply, when in fitting if when.plan]):
+            return self._at(plans, asked.plan)
+        sequence = [reply for reply, _when in fitting] or [reply for reply in self.replies if reply.when is None]
+        return self._at(sequence, asked.index)
+
+    def _at(self, sequence: Sequence[ScriptedReply], index: int) -> ScriptedReply | None:
         if self.repeat and sequence:
             return sequence[index % len(sequence)]
         return sequence[index] if index < len(sequence) else self.default

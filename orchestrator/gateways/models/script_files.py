@@ -13,10 +13,11 @@ import yaml
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import ChordageError, RoomError
 from chordage.orchestrator.core.model import AssistantSays, Prompt, UserSays
+from chordage.orchestrator.core.planning.prompts import plan_round
 from chordage.orchestrator.core.transcript import is_note
 from chordage.orchestrator.gateways import room_text
 from chordage.orchestrator.gateways.models import script_shape
-from chordage.orchestrator.gateways.models.script import Script, ScriptedReply
+from chordage.orchestrator.gateways.models.script import Asked, Script, ScriptedReply
 from chordage.orchestrator.plugins import users_code
 
 Chooser = Callable[[Prompt, int], ScriptedReply]
@@ -134,7 +135,8 @@ def _plain(node: yaml.Node, path: Path) -> Any:
 
 def _chosen(script: Script, prompt: Prompt, path: Path) -> ScriptedReply:
     user, turn, index = place(prompt)
-    reply = script.choose(user, prompt.system, turn, index)
+    asked = Asked(user=user, system=prompt.system, turn=turn, index=index, plan=plan_round(prompt))
+    reply = script.choose(asked)
     if reply is None:
         raise RoomError(
             f"{path}: the script has no reply number {index + 1} to {user[:80]!r}:"

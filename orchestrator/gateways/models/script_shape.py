@@ -49,7 +49,7 @@ def _call(data: object) -> ScriptedCall:
 def _when(data: object) -> When:
     if isinstance(data, str):
         return When(contains=data)
-    found = _mapping(data, "when", ("contains", "regex", "system", "turn"))
+    found = _mapping(data, "when", ("contains", "regex", "system", "turn", "round", "plan"))
     regex = _value(found, "regex", str, "")
     try:
         re.compile(regex)
@@ -60,6 +60,8 @@ def _when(data: object) -> When:
         regex=regex,
         system=_value(found, "system", str, ""),
         turn=_value(found, "turn", int, None),
+        round=_value(found, "round", int, None),
+        plan=_flag(found, "plan"),
     )
 
 
@@ -111,6 +113,13 @@ def _value(found: dict[str, Any], key: str, kind: type | tuple[type, ...], defau
         return default
     if not isinstance(value, kind) or isinstance(value, bool):
         raise BadScript(f"{key} has the wrong type, {type(value).__name__}")
+    return value
+
+
+def _flag(found: dict[str, Any], key: str) -> bool | None:
+    value = found.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise BadScript(f"{key} must be true or false, not {value!r}")
     return value
 
 

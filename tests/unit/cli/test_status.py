@@ -79,6 +79,20 @@ def test_a_fleet_whose_room_has_no_agent_run_is_told_all_the_same(chordage, room
         assert f"chordage 1 runs, process {os.getpid()}" in chordage("status").output
 
 
+def test_the_address_of_redis_is_told_without_its_password(chordage, room):
+    now, state = datetime.now(UTC), room / ".chordage"
+    summary = Summary(
+        version="1", pid=os.getpid(), status=Status.RUNNING, loops=(), endpoint=None, room=str(room), state=str(state),
+        database="", started_at=now, heartbeat_at=now, members=(),
+    )  # fmt: skip
+    with fleet_lock.take(state):
+        agent_run.write(room, summary)
+        lines = chordage("status", redis_url="redis://:secret@127.0.0.1:1/0").output
+        told = json.loads(chordage("status", "--json", redis_url="redis://:secret@127.0.0.1:1/0").stdout)
+    assert "  Redis     redis://:***@127.0.0.1:1/0\n" in lines
+    assert (told["redis"], "secret" in lines) == ("redis://:***@127.0.0.1:1/0", False)
+
+
 def test_what_is_broken_of_the_room_is_counted(chordage, room):
     assert json.loads(chordage("status", "--json").stdout)["faults"] == []
     (room / "agents").mkdir(exist_ok=True)
