@@ -30,6 +30,11 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, decisions, runs, suspensions
 from chordage.orchestrator.store.tx import Tx
 
+NO_PAYLOAD = (
+    "a denied call takes no payload: leave it out, and say why in reason. A denial is not remembered; what must never "
+    "run is a rule in the agent's file, [permission] deny"
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decided:
@@ -77,6 +82,8 @@ def _check(rt: Runtime, request: DecisionRequest, asked: Suspension) -> None:
     if request.action is Action.CANCEL:
         if request.edited_args is not None:
             raise InvalidDecision("a denied call has no arguments: leave edited_args out", field="edited_args")
+        if request.payload is not None:
+            raise InvalidDecision(NO_PAYLOAD, field="payload")
         return
     if asked.why is Why.CHILD:
         told = f"suspension {asked.id} is answered by its sub-agent alone; deny it and the sub-agent is cancelled"

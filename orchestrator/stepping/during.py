@@ -208,7 +208,7 @@ def question_of(
 ) -> tuple[DecisionRequest, Suspension]:
     by_ask = {**asked_of, **{call.ask_id: call for call in seen.calls}}
     action = Action.RESUME if args["allow"] else Action.CANCEL
-    payload = args.get("payload", True) if args["allow"] else None
+    payload = args.get("payload", True if args["allow"] else None)
     request = DecisionRequest(
         target=by_ask[args["ask_id"]].id, action=action, payload=payload, reason=args.get("reason")
     )
