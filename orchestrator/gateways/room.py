@@ -32,7 +32,6 @@ from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 log = structlog.get_logger()
 
 LOOK_AGAIN = 1.0  # seconds between two looks at the files
-BEFORE_A_REFUSAL = 0.05  # ... also for those who ask for what is not there, however many they are
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,9 +88,10 @@ class Room:
 
     def get(self, name: str | None) -> AgentSpec:
         """Before it is refused the files are looked at once more: it may have been written or mended just now."""
+        asked = time.monotonic()
         file = _named(name, self._present())
         if file is None or file.spec is None:
-            room = self._present(at_once=True)
+            room = self._present(since=asked)
             file = _named(name, room)
             if file is None:
                 raise self._unknown(name, room)
@@ -253,11 +253,13 @@ class Room:
         line = room_lines.line_of_item(text, (key,), item) if item else room_lines.line_of(text, (key,))
         return f"{file.source.name}:{line}: {key}"
 
-    def _present(self, *, at_once: bool = False) -> RoomReading:
-        """The definitions as the files have them, give or take a second."""
+    def _present(self, *, since: float | None = None) -> RoomReading:
+        """The definitions as the files have them, give or take a second. `since`: as they were at that moment or later;
+        those who wait for a look share the next.
+        """
         with self._lock:
-            pause = min(BEFORE_A_REFUSAL, self._look_again) if at_once else self._look_again
-            if time.monotonic() - self._looked_at >= pause:
+            is_too_old = since is not None and self._looked_at <= since
+            if is_too_old or time.monotonic() - self._looked_at >= self._look_again:
                 self._looked_at = time.monotonic()
                 if self._now.is_outdated(self.path):
                     self._now = self._read(self._now)

@@ -138,10 +138,17 @@ class Timeline:
             return
         if not (self._had_begun() if is_over else self._is_next()):
             return
+        attempts = self._in_vain(number)
         yield InferenceStep(
             number=number, status=StepStatus.BROKEN_OFF if is_over else StepStatus.OPEN, worker=run.claim_worker,
-            model=None, stop=None, text=None, asks=0, attempts=(), usage=Usage(), seconds=None, at=run.ended_at,
+            model=None, stop=None, text=None, asks=0, attempts=attempts, usage=Usage(),
+            seconds=_seconds(attempts) if attempts else None, at=run.ended_at,
         )  # fmt: skip
+
+    def _in_vain(self, number: int) -> tuple[AttemptView, ...]:
+        """What the end of the run has on record of the call that it ended at."""
+        ends = (entry.body.get("attempts", ()) for entry in self._of(Checkpoint.RUN_FINISHED) if entry.step == number)
+        return tuple(_attempt(attempt) for tried in ends for attempt in tried)
 
     def _had_begun(self) -> bool:
         """Behind a round only a failure tells that the model was asked again: a cancelled run may have ended in it."""

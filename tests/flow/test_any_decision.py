@@ -57,7 +57,8 @@ class Deciding(Play):
             return
         row = rows[at % len(rows)]
         payload = {"answer": "failed"} if row["why"] == "outcome_unknown" else True
-        request = DecisionRequest(target=row["id"], action=action, payload=payload, key=key)
+        said = payload if action is Action.RESUME else None
+        request = DecisionRequest(target=row["id"], action=action, payload=said, key=key)
         try:
             (taken,) = self.world.decide(request)
         except Conflict:

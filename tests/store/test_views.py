@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 
 from chordage.orchestrator import stages, views
-from chordage.orchestrator.core.errors import NotFound
+from chordage.orchestrator.core.errors import ModelFailed, NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, Hint
 from chordage.orchestrator.core.message import Origin
@@ -19,7 +19,7 @@ from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus
 from chordage.orchestrator.core.suspending import Question, Why
 from chordage.orchestrator.store.tx import Store
 from chordage.orchestrator.views.history import Role
-from chordage.orchestrator.views.steps import StepStatus, ToolRound
+from chordage.orchestrator.views.steps import InferenceStep, StepStatus, ToolRound
 from support.fakes import asking, rounds_of, spoken
 from support.world import World
 
@@ -90,7 +90,6 @@ def test_a_failed_turn_says_why_in_three_fields(world):
 
 
 def _model_failed() -> Exception:
-    from chordage.orchestrator.core.errors import ModelFailed
 
     return ModelFailed("the key is wrong", fault=Fault.AUTH, attempts=())
 
@@ -244,6 +243,28 @@ def test_a_thread_on_which_nothing_was_said_yet_has_an_empty_history(world):
     world.submit()
 
     assert views.history(world.store, "t1") == []
+
+
+def test_a_run_shows_the_attempts_of_a_model_call_that_failed_for_good(world):
+    attempts = (
+        Attempt(model="first", seconds=1.5, fault=Fault.OVERLOADED, detail="too many"),
+        Attempt(model="second", seconds=0.5, fault=Fault.AUTH, detail="the key is wrong"),
+    )
+
+    def fail(prompt):
+        raise ModelFailed("nobody answers", fault=Fault.AUTH, attempts=attempts)
+
+    world.models.script = fail
+    turn = world.submit()
+    world.run_dry()
+
+    shown = views.run(world.store, world.row("turns", id=turn)["run_id"])
+    (step,) = shown.steps
+    assert isinstance(step, InferenceStep)
+    assert (step.status, step.model, step.seconds) == (StepStatus.BROKEN_OFF, None, 2.0)
+    assert [(one.model, one.fault, one.detail) for one in step.attempts] == [
+        ("first", Fault.OVERLOADED, "too many"), ("second", Fault.AUTH, "the key is wrong"),
+    ]  # fmt: skip
 
 
 def test_a_run_shows_its_steps_in_order_with_model_attempts_usage_and_calls(world):

@@ -69,6 +69,7 @@ def _inference(step: InferenceStep) -> Iterator[str]:
     if step.model is None:
         worker = f", in hand of {step.worker}" if step.worker else ""
         yield f"  {step.number}  model  {step.status.value.replace('_', ' ')}{worker}"
+        yield from (_failed_attempt(attempt) for attempt in step.attempts if attempt.fault)
         return
     asked = f", asks for {_counted(step.asks, 'call')}" if step.asks else ""
     stop = f"stop {step.stop.value}{asked}" if step.stop else ""

@@ -143,6 +143,7 @@ def test_a_failed_turn_is_shown_with_the_attempts_at_its_model(chordage, rt):
 
     assert "status    failed (model_auth: " in shown
     assert "1  model  broken off" in shown
+    assert "tried scripted:" in shown
 
 
 def test_a_queued_turn_can_be_cancelled(chordage, rt):

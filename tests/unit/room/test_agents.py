@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from chordage import RoomError, UnknownAgent
-from chordage.orchestrator.gateways import room as room_module
 from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room_reading import RoomReading
+from support.waiting import until
 
 
 def test_agent_toml_is_the_default_and_comes_first(folder):
@@ -127,8 +129,7 @@ def test_files_are_not_looked_at_within_the_interval(folder):
     assert room.get(None).model == "one"
 
 
-def test_before_an_agent_is_refused_the_files_are_looked_at_again(folder, monkeypatch):
-    monkeypatch.setattr(room_module, "BEFORE_A_REFUSAL", 0)
+def test_before_an_agent_is_refused_the_files_are_looked_at_again(folder):
     folder.agent('model = "one"')
     folder.write("agents/broken.toml", 'name = "broken"')
     opened = Room(folder.path, look_again=3600)
@@ -138,13 +139,41 @@ def test_before_an_agent_is_refused_the_files_are_looked_at_again(folder, monkey
     assert opened.get("broken").model == "three"
 
 
-def test_who_asks_for_what_is_not_there_has_the_files_looked_at_now_and_then(folder, monkeypatch):
-    monkeypatch.setattr(room_module, "BEFORE_A_REFUSAL", 3600)
+def test_a_file_is_found_however_short_a_time_ago_another_was_not(folder):
     folder.agent()
     opened = Room(folder.path, look_again=3600)
-    folder.write("agents/fresh.toml", 'name = "fresh"\nmodel = "two"')
-    with pytest.raises(UnknownAgent):
-        opened.get("fresh")
+    for number in range(20):
+        with pytest.raises(UnknownAgent):
+            opened.get(f"fresh{number}")
+        folder.write(f"agents/fresh{number}.toml", f'name = "fresh{number}"\nmodel = "two"')
+        assert opened.get(f"fresh{number}").model == "two"
+
+
+def test_those_who_ask_at_once_for_what_is_not_there_share_a_look(folder, monkeypatch):
+    folder.agent()
+    opened = Room(folder.path, look_again=3600)
+    looks, all_have_asked = [], threading.Event()
+
+    def look(reading, path):
+        looks.append(path)
+        assert all_have_asked.wait(10)
+        return False
+
+    def ask(name):
+        if name == "last":
+            all_have_asked.set()
+        with pytest.raises(UnknownAgent):
+            opened.get(name)
+
+    monkeypatch.setattr(RoomReading, "is_outdated", look)
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(ask, "first")
+        until(lambda: looks, "the first looks")
+        others = [pool.submit(ask, name) for name in ("a", "b", "c", "d", "e", "last")]
+        for one in (first, *others):
+            one.result()
+
+    assert len(looks) <= 3, "one for the first, one for those who came meanwhile, one for who came last"
 
 
 def test_an_unchanged_room_hands_out_the_same_definition(folder):
