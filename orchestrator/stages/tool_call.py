@@ -169,6 +169,7 @@ def _heard_before(rt: Runtime, work: Work, heard: Hearing | None) -> tuple[Work,
     except PluginFailed as error:
         _keep_failure(rt, work, error)
         return work, ToolOutcome(code="plugin", content=str(error))
+    work = _amended(rt, work, found.arguments(work.call.arguments))
     match found.verdict:
         case Block(reason=reason):
             return work, ToolOutcome(code=found.code or "blocked", content=reason)
@@ -177,8 +178,16 @@ def _heard_before(rt: Runtime, work: Work, heard: Hearing | None) -> tuple[Work,
         case SuspendCall() as again:
             return work, ToolOutcome(content=again.prompt, question=again.question)
         case None:
-            amended = replace(work.call, arguments=found.arguments(work.call.arguments))
-            return replace(work, call=amended), None
+            return work, None
+
+
+def _amended(rt: Runtime, work: Work, arguments: dict[str, Any]) -> Work:
+    """Whoever looks at the call, or asks about it again, sees what it is carried out with."""
+    if arguments == work.call.arguments:
+        return work
+    if not rt.store.insist_single(lambda tx: claims.amend_call(tx, work.call, work.token, arguments)):
+        raise Aborted
+    return replace(work, call=replace(work.call, arguments=arguments))
 
 
 def _keep_failure(rt: Runtime, work: Work, error: PluginFailed) -> None:

@@ -243,6 +243,14 @@ def _unlocked(call_ids: Collection[str]) -> Select[Any]:
     return select(row.c.id).where(row.c.id.in_(sorted(call_ids))).with_for_update(skip_locked=True)
 
 
+def amend_call(tx: Tx, call: Call, token: str | None, arguments: dict[str, Any]) -> bool:
+    """What it is carried out with is on record before it is."""
+    amended = update(calls).where(
+        calls.c.id == call.id, still(calls.c.status, CallStatus.RUNNING), calls.c.claim_token == token
+    )
+    return tx.execute(amended.values(arguments=arguments)).rowcount == 1
+
+
 def note_progress(tx: Tx, call_id: str, text: str) -> None:
     tx.execute(
         update(calls).where(calls.c.id == call_id, still(calls.c.status, *sorted(OPEN_CALL))).values(progress=text)

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from chordage.orchestrator.store.predicates import OPEN_RUNS
+from chordage.orchestrator.store.predicates import OPEN_RUNS, in_code_points
 from chordage.orchestrator.store.schema import runs, threads
 from chordage.orchestrator.store.schema_poll import polls
 from chordage.orchestrator.store.tx import Tx
@@ -113,6 +113,7 @@ def lock_lines(tx: Tx, thread_ids: Collection[str]) -> None:
     locks several. Messages to them may then be stored in the order in which they came.
     """
     some = sorted(thread_ids)
-    tx.execute(select(threads.c.id).where(threads.c.id.in_(some)).order_by(threads.c.id).with_for_update()).all()
+    lines = select(threads.c.id).where(threads.c.id.in_(some))
+    tx.execute(lines.order_by(in_code_points(tx, threads.c.id)).with_for_update()).all()
     open_there = select(runs.c.id).where(runs.c.thread_id.in_(some), OPEN_RUNS)
-    tx.execute(open_there.order_by(runs.c.id.desc()).with_for_update()).all()
+    tx.execute(open_there.order_by(in_code_points(tx, runs.c.id).desc()).with_for_update()).all()

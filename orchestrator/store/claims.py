@@ -9,6 +9,7 @@ Locks are taken in this order, everywhere: group, thread, run, call, turn.
 
 from chordage.orchestrator.store.claim_calls import (
     Outcome,
+    amend_call,
     answer_call,
     claim_call,
     close_calls,
@@ -63,6 +64,7 @@ __all__ = [
     "Position",
     "Start",
     "address",
+    "amend_call",
     "answer_call",
     "claim_call",
     "claim_run",

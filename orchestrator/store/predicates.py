@@ -9,12 +9,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, literal_column, select
+from sqlalchemy import ColumnElement, and_, collate, literal_column, select
 
 from chordage.orchestrator.core.delivering import DeliveryStatus
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, RunStatus, TurnStatus
 from chordage.orchestrator.core.suspending import SuspensionStatus
 from chordage.orchestrator.store.schema import UNSETTLED, calls, outbox, runs, suspensions, turns
+from chordage.orchestrator.store.tx import Tx
 
 
 def has(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[bool]:
@@ -55,6 +56,13 @@ KEYED_TURNS = and_(QUEUED_TURNS, turns.c.coalesce_key.is_not(None))
 OPEN_WILLS = and_(turns.c.origin == literal_column("'will'"), has(turns.c.status, TurnStatus.ACTIVE, TurnStatus.QUEUED))
 PENDING_DELIVERIES = has(outbox.c.status, DeliveryStatus.PENDING)
 STILL_PENDING = still(outbox.c.status, DeliveryStatus.PENDING)
+
+
+def in_code_points(tx: Tx, column: ColumnElement[str]) -> ColumnElement[str]:
+    """To lock several rows in the order in which Python sorts their ids, whatever the collation of the database is.
+    SQLite compares so by itself.
+    """
+    return collate(column, "C") if tx.dialect.name == "postgresql" else column
 
 
 def in_line(turn: Any) -> ColumnElement[bool]:

@@ -13,7 +13,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.store import ring
 from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.predicates import KEYED_TURNS, OPEN_RUNS, OPEN_WILLS
+from chordage.orchestrator.store.predicates import KEYED_TURNS, OPEN_RUNS, OPEN_WILLS, in_code_points
 from chordage.orchestrator.store.schema import runs, threads, turns
 from chordage.orchestrator.store.tx import Tx
 
@@ -64,7 +64,7 @@ def lock_thread(tx: Tx, thread_id: str) -> None:
 def lock_runs(tx: Tx, *thread_ids: str) -> None:
     """The runs that are open there, in the order of everybody who locks several."""
     found = select(runs.c.id).where(runs.c.thread_id.in_(thread_ids), OPEN_RUNS)
-    tx.execute(found.order_by(runs.c.id.desc()).with_for_update())
+    tx.execute(found.order_by(in_code_points(tx, runs.c.id).desc()).with_for_update())
 
 
 def record_merged(tx: Tx, fields: Mapping[str, Any], into: str, detail: str) -> None:

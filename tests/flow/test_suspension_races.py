@@ -13,7 +13,7 @@ from chordage.orchestrator.core.agent import MixedRound, ToolMode
 from chordage.orchestrator.core.model import StopReason
 from chordage.orchestrator.core.phases import Scope
 from chordage.orchestrator.core.state_updates import Merge, SetState
-from chordage.orchestrator.core.suspending import OnExpiry
+from chordage.orchestrator.core.suspending import OnExpiry, digest
 from chordage.orchestrator.core.verdicts import AmendArguments
 from support.fakes import rounds_of, spoken
 from support.hooks import after_model, after_tool, gate
@@ -139,6 +139,49 @@ def test_amendments_hold_for_edited_arguments_too(world):
     play(world, gate(amend_and_ask), script=rounds_of(1))
     approve(world, world.inbox()[0], edited_args={"n": 3})
     assert world.tools.orders[0].arguments["n"] == 9
+
+
+def test_what_an_approved_call_is_carried_out_with_is_on_record_before_it_runs(world):
+    """A plugin amends the arguments only when the call goes on."""
+    recorded = []
+    world.tools.before = lambda order: recorded.append(world.row("calls")["arguments"])
+
+    def ask_then_amend(context):
+        return [AmendArguments({"n": 9})] if context.call.resumed else [GATE]
+
+    play(world, gate(ask_then_amend), script=rounds_of(1))
+    approve(world, world.inbox()[0])
+
+    assert (world.tools.orders[0].arguments["n"], recorded) == (9, [{"n": 9}])
+    assert world.row("calls")["arguments"] == {"n": 9}
+
+
+def test_a_call_that_asks_again_asks_about_what_it_would_be_carried_out_with(world):
+    def ask_twice(context):
+        payload = context.call.resumed and context.call.resumed.payload
+        return [] if payload == "again" else [AmendArguments({"n": 9}), GATE] if payload else [GATE]
+
+    play(world, gate(ask_twice), script=rounds_of(1))
+    approve(world, world.inbox()[0])
+    second = world.inbox()[0]
+
+    assert (second["digest"], world.row("calls")["arguments"]) == (digest({"n": 9}), {"n": 9})
+    approve(world, second, "again")
+    assert world.tools.orders[0].arguments["n"] == 9
+
+
+def test_a_call_that_was_cancelled_while_a_plugin_amended_it_does_not_run(world):
+    def ask_then_cancel(context):
+        if not context.call.resumed:
+            return [GATE]
+        world.pending += stages.cancel_turn(world.runtime, world.row("turns")["id"])[1]
+        return [AmendArguments({"n": 9})]
+
+    play(world, gate(ask_then_cancel), script=rounds_of(1))
+    approve(world, world.inbox()[0])
+
+    assert world.tools.orders == []
+    assert world.row("calls")["status"] == "cancelled"
 
 
 def test_a_plugin_that_breaks_at_an_approved_call_ends_the_run(world):
