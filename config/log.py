@@ -24,7 +24,7 @@ SHARED: list[Processor] = [
 ]
 QUIET = (
     "httpx", "httpcore", "httpx2", "httpcore2", "mcp", "kombu", "amqp", "alembic", "celery.worker.strategy",
-    "celery.app.trace", "celery.beat",  # which tells each tick
+    "celery.app.trace", "celery.beat", "celery.worker.request",  # the latter two tell each tick
 )  # fmt: skip
 
 

@@ -1,25 +1,43 @@
-"""The Celery app: `celery -A chordage.workers.app worker`. Made once per process, from that process's settings."""
+"""The Celery app: `celery -A chordage worker`. Made once per process, from that process's settings."""
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache, cached_property, partial
+from typing import Any
 
 from celery import Celery
 
+from chordage.config.inert import inert
 from chordage.config.queues import celery_settings
-from chordage.config.settings import Settings, load
+from chordage.config.settings import Settings, SettingsFault
+from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.groups import ALL_QUEUES
 from chordage.tasks import tools, turns
 from chordage.tasks.base import StageTask
 from chordage.workers import hooks, results, transport
 from chordage.workers.bootstrap import redis_from, runtime_from
+from chordage.workers.fleet.found import settings_for_cli
 from chordage.workers.one_per_process import OnePerProcess
+from chordage.workers.worker_options import worker_options
+
+
+class FleetApp(Celery):
+    """A Celery whose workers are ours, whoever starts them."""
+
+    settings: Settings
+
+    @cached_property
+    def Worker(self) -> Any:  # noqa: N802 - Celery's name
+        from chordage.workers.fleet_worker import FleetWorker  # with all that a worker needs
+
+        return self.subclass_with_self(FleetWorker, settings=self.settings)
 
 
 def make_app(settings: Settings, *, own_transport: bool = True) -> Celery:
     """`own_transport`: off for Flower, whose page of the broker knows Redis only by kombu's own name for it."""
     redis_from(settings).close()  # says what to do when no Redis is set, where Celery would silently look for RabbitMQ
-    app = Celery("chordage", set_as_current=False, fixups=[])  # a fixup could make it the default
+    app = FleetApp("chordage", set_as_current=False, fixups=[])  # a fixup could make it the default
+    app.settings = settings
     address = settings.redis_address
     assert address is not None
     app.conf.update(celery_settings(settings, ALL_QUEUES), result_backend=results.url_of(address))
@@ -36,6 +54,7 @@ def make_app(settings: Settings, *, own_transport: bool = True) -> Celery:
     turns.register(app, Stage)
     tools.register(app, Stage, time_limit=settings.tool_time_limit)
     hooks.connect(app, settings, build_runtime)
+    app.user_options["worker"].update(worker_options())
     return app
 
 
@@ -48,4 +67,7 @@ def __getattr__(name: str) -> Celery:
 
 @cache
 def _app() -> Celery:
-    return make_app(load())
+    try:
+        return make_app(settings_for_cli())
+    except (UserError, SettingsFault) as error:  # of Celery's own command line, which would print a traceback
+        raise SystemExit(inert(f"chordage: {error}")) from error

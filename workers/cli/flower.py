@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 import click
 
+from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers.fleet.found import settings_for_cli
+
+LOOPBACK = frozenset({"localhost", "ip6-localhost"})
+
+
+def refuse_the_unguarded(address: str, given: tuple[str, ...]) -> None:
+    """Flower shows threads and ids to whoever asks, and can stop workers. Its own reading of its options decides: they
+    may also be variables FLOWER_…, or in flowerconfig.py.
+    """
+    from flower.command import apply_env_options, apply_options, options
+
+    apply_env_options()
+    apply_options("flower", [f"--address={address}", *given])
+    if options.unix_socket or options.basic_auth or options.auth or _is_loopback(options.address):
+        return
+    raise ConfigError(
+        f"Flower would be open to everyone who reaches {options.address or 'this machine'}, and can stop workers: give "
+        "--basic-auth=name:password (or FLOWER_BASIC_AUTH, or --auth with a provider), or leave --address out"
+    )
+
+
+def _is_loopback(address: str) -> bool:
+    if address in LOOPBACK:
+        return True
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:  # a name, or nothing: then it listens everywhere
+        return False
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -21,5 +51,6 @@ def flower(port: int, address: str, options: tuple[str, ...]) -> None:
     from chordage.workers.app import make_app
     from chordage.workers.bootstrap import check_redis
 
+    refuse_the_unguarded(address, options)
     check_redis(settings)
     make_app(settings, own_transport=False).start(["flower", f"--port={port}", f"--address={address}", *options])

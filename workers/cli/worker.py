@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import socket
-import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from chordage.config.settings import Settings
-from chordage.orchestrator import private_files
 from chordage.workers.cli.output import say
-from chordage.workers.cli.reserved import idle
-from chordage.workers.cli.worker_plan import (
+from chordage.workers.fleet.found import settings_for_cli
+from chordage.workers.reserved import idle
+from chordage.workers.worker_plan import (
     PROCESSES,
     THREADS_OF_ALL,
     THREADS_OF_TURNS,
@@ -24,7 +21,6 @@ from chordage.workers.cli.worker_plan import (
     Role,
     plan_of,
 )
-from chordage.workers.fleet.found import settings_for_cli
 
 
 @click.command()
@@ -58,7 +54,7 @@ from chordage.workers.fleet.found import settings_for_cli
     type=click.IntRange(min=1),
     help=f"Tasks at once.  [default: {THREADS_OF_TURNS} threads, {THREADS_OF_ALL} for all; {PROCESSES} processes]",
 )
-@click.option("--name", help="Name among the workers of this machine.  [default: the role]")
+@click.option("--name", help="Name among the workers of this machine.  [default: the role, with a number of its own]")
 @click.option("--events", is_flag=True, help="Report every task, for Flower.")
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Written when the worker is ready, for probes.")
 def worker(
@@ -80,13 +76,13 @@ def worker(
         name=name, events=events,
     )  # fmt: skip
     if reserved and not settings.reserve:
-        idle(ready_file)
+        idle(ready_file, lambda told: say(f"chordage: {told}", err=True))
         return
-    _check(settings)
+    check(settings)
     run(settings, plan, ready_file)
 
 
-def _check(settings: Settings) -> None:
+def check(settings: Settings) -> None:
     """What no worker can do without is said in one line, and ends it. A broken agent is told: it alone has to wait."""
     from chordage.workers import checking
     from chordage.workers.bootstrap import redis_from
@@ -99,47 +95,8 @@ def _check(settings: Settings) -> None:
 
 
 def run(settings: Settings, plan: Plan, ready_file: Path | None = None) -> NoReturn:
-    # Read by billiard when it is imported: the children of a prefork pool then leave SIGTERM to their parent, also
-    # where a supervisor sends it to every process of a service.
-    os.environ["REMAP_SIGTERM"] = "SIGQUIT"
-    from celery import signals
-
+    os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # read by billiard when it is imported; see workers/fleet_worker.py
     from chordage.workers.app import make_app
-    from chordage.workers.leaving import Leaving
 
-    app = make_app(settings)
-    app.conf.worker_soft_shutdown_timeout = 0  # Leaving has waited already
-
-    @signals.worker_ready.connect(weak=False)
-    def when_ready(sender: Any, **_: Any) -> None:
-        Leaving(sender, grace=settings.soft_shutdown).listen()
-        if ready_file:
-            private_files.write(ready_file, f"{os.getpid()}\n")
-
-    process = app.Worker(**_options(settings, plan))
-    process.start()
-    end_at_once(process.exitcode)
-
-
-def _options(settings: Settings, plan: Plan) -> dict[str, Any]:
-    from chordage.workers.pool import THREADS
-
-    return {
-        "hostname": plan.name if "@" in plan.name else f"{plan.name}@{socket.gethostname()}",
-        "queues": list(plan.queues),
-        "pool_cls": THREADS if plan.pool is Pool.THREADS else "prefork",
-        "concurrency": plan.concurrency,
-        "task_events": plan.events,
-        "loglevel": settings.log_level.upper(),
-        "quiet": True,
-        "without_mingle": True,
-        "without_gossip": True,
-    }
-
-
-def end_at_once(code: int | None) -> NoReturn:
-    """Python would wait for every thread that is still in a tool; what they do is back in its queue by now."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code or 0)
+    make_app(settings).Worker(plan=plan, ready_file=ready_file, loglevel=settings.log_level.upper(), quiet=True).start()
+    raise AssertionError("a worker ends its process")

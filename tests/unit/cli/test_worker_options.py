@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 from chordage.config.settings import Settings
 from chordage.workers.cli import main
-from chordage.workers.cli.worker_plan import PROCESSES, Pool, Role, plan_of
 from chordage.workers.fleet import roles
+from chordage.workers.worker_plan import PROCESSES, Pool, Role, plan_of
 from support.plain_room import forget_settings, write_room
 
 SETTINGS = Settings(intake_queues=("celery",))

@@ -19,8 +19,8 @@ from chordage.orchestrator.store.capacity import Capacity, capacity
 from chordage.orchestrator.store.tx import Store
 from chordage.workers import connections
 from chordage.workers.cli import worker_plan
-from chordage.workers.cli.worker_plan import Role, plan_of
 from chordage.workers.fleet import loops, roles
+from chordage.workers.worker_plan import Role, plan_of
 from support.repository import ROOT
 
 DEFAULT_OF_POSTGRES = 100 - 3

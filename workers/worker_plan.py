@@ -38,6 +38,7 @@ class Plan:
     pool: Pool
     concurrency: int
     events: bool = False
+    numbered: bool = False  # its name is to be told apart from that of others like it
 
 
 def plan_of(
@@ -60,7 +61,8 @@ def plan_of(
     served = _groups_named(groups) if groups is not None else None
     kind = Pool(pool) if pool else Pool.PREFORK if role is Role.TOOLS else Pool.THREADS
     return Plan(
-        name=name or "-".join((role.value, *(served or ()))),
+        name=name or _usual_name(role, served, reserved=reserved),
+        numbered=name is None,
         queues=_named(queues, settings) if queues is not None else queues_of(role, settings, served),
         pool=kind,
         concurrency=concurrency or _usual_concurrency(role, kind),
@@ -110,6 +112,10 @@ def _named(given: str, settings: Settings) -> tuple[str, ...]:
     if not names:
         raise click.BadParameter(f"name at least one of {', '.join(known)}", param_hint="--queues")
     return names
+
+
+def _usual_name(role: Role, served: tuple[str, ...] | None, *, reserved: bool) -> str:
+    return "-".join((role.value, *(served or ()), *(("reserved",) if reserved else ())))
 
 
 def _usual_concurrency(role: Role, pool: Pool) -> int:

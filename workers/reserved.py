@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from chordage.orchestrator import private_files
-from chordage.workers.cli.output import say
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
-def idle(ready_file: Path | None) -> None:
+NOTHING_TO_DO = "reserve is 0, so no slots are kept for chat and this worker has nothing to do"
+
+
+def idle(ready_file: Path | None, tell: Callable[[str], object]) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
-        say("chordage: reserve is 0, so no slots are kept for chat and this worker has nothing to do", err=True)
+        tell(NOTHING_TO_DO)
         if ready_file:
             private_files.write(ready_file, f"{os.getpid()}\n")
         signal.sigwait(ENDS)

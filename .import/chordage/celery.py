@@ -1,0 +1,1 @@
+../../orchestrator/facade/celery.py

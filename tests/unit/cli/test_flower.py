@@ -1,0 +1,65 @@
+"""Flower is not opened to a network without a password, by whichever way its options are given."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+from flower.command import options
+
+from chordage.orchestrator.core.errors import ConfigError
+from chordage.workers.cli import main
+from chordage.workers.cli.flower import refuse_the_unguarded
+from support.plain_room import forget_settings
+
+
+@pytest.fixture(autouse=True)
+def as_if_new(monkeypatch, tmp_path):
+    """Tornado keeps options for the whole process."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("basic_auth", "auth", "address", "unix_socket"):
+        option = options._options[name.replace("_", "-")]
+        monkeypatch.setattr(option, "_value", option.default if not option.multiple else [])
+    for name in ("FLOWER_BASIC_AUTH", "FLOWER_AUTH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+OPEN = ["0.0.0.0", "::", "10.1.2.3", "flower.example", ""]
+CLOSED = ["127.0.0.1", "127.0.0.9", "::1", "localhost"]
+
+
+@pytest.mark.parametrize("address", OPEN)
+def test_an_address_that_others_reach_is_refused_without_a_password(address) -> None:
+    with pytest.raises(ConfigError, match=r"Flower would be open to everyone.*give --basic-auth=name:password"):
+        refuse_the_unguarded(address, ())
+
+
+@pytest.mark.parametrize("address", CLOSED)
+def test_on_this_machine_alone_it_is_not(address) -> None:
+    refuse_the_unguarded(address, ())
+
+
+@pytest.mark.parametrize(
+    "given", [("--basic-auth=a:b",), ("--basic_auth=a:b",), ("--auth=.*@example.com",), ("--unix-socket=/tmp/f",)]
+)
+def test_with_a_guard_it_is_not(given) -> None:
+    refuse_the_unguarded("0.0.0.0", given)
+
+
+def test_the_guard_may_be_a_variable_or_a_file(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("FLOWER_BASIC_AUTH", "a:b")
+    refuse_the_unguarded("0.0.0.0", ())
+
+    monkeypatch.delenv("FLOWER_BASIC_AUTH")
+    options._options["basic-auth"]._value = []
+    (tmp_path / "flowerconfig.py").write_text("basic_auth = ['a:b']\n")
+    refuse_the_unguarded("0.0.0.0", ())
+
+
+def test_the_command_says_it_in_one_line_and_starts_nothing(monkeypatch) -> None:
+    forget_settings(monkeypatch)
+    monkeypatch.setenv("CHORDAGE_REDIS_URL", "redis://127.0.0.1:1/0")
+    done = CliRunner().invoke(main, ["flower", "--address", "0.0.0.0"])
+
+    assert done.exit_code == 1
+    assert done.stderr.startswith("chordage: Flower would be open to everyone who reaches 0.0.0.0")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,66 @@
+"""Workers of one machine have names of their own, which their successors take over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from chordage.workers import names
+
+HOLDER = """
+import sys
+from pathlib import Path
+from chordage.workers import names
+print(names.of_worker("turns", Path(sys.argv[1]), numbered=True), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def one() -> tuple[subprocess.Popen, str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process, process.stdout.readline().strip().partition("@")[0]
+
+    yield one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_three_workers_of_a_role_are_three_names_and_who_follows_a_killed_one_has_its_name(start) -> None:
+    workers = [start() for _ in range(3)]
+    assert [name for _, name in workers] == ["turns-1", "turns-2", "turns-3"]
+
+    second, _ = workers[1]
+    second.kill()
+    second.wait()
+    assert start()[1] == "turns-2"
+
+
+def test_a_name_that_was_given_stays_as_it_is(tmp_path) -> None:
+    host = os.uname().nodename
+    assert names.of_worker("mine", tmp_path, numbered=False) == f"mine@{host}"
+    assert names.of_worker("mine@there", tmp_path, numbered=True) == "mine@there"
+    assert not (tmp_path / names.FOLDER).exists()
+
+
+def test_where_nothing_can_be_written_the_process_tells_them_apart(tmp_path) -> None:
+    (tmp_path / "state").write_text("a file, and no folder")
+
+    assert names.of_worker("turns", tmp_path / "state", numbered=True).startswith(f"turns-{os.getpid()}@")
+
+
+def test_the_files_are_nobody_elses(tmp_path) -> None:
+    names.of_worker("turns", tmp_path, numbered=True)
+
+    assert (tmp_path / names.FOLDER).stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / names.FOLDER / "turns-1.lock").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,145 @@
+"""The worker that `chordage worker` and `celery -A chordage worker` both start: one class, with the same guarantees.
+
+Its pool and queues follow from its role, its name is its own, it says when it is ready, and it ends as `Leaving` has
+it. What the options of Celery cannot change is refused in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import structlog
+from celery import Celery, concurrency
+from celery.apps import worker as stock
+
+from chordage.config.settings import Settings
+from chordage.orchestrator import private_files
+from chordage.workers import checking, names
+from chordage.workers.leaving import Leaving
+from chordage.workers.pool import THREADS
+from chordage.workers.reserved import idle
+from chordage.workers.worker_plan import Plan, Pool, Role, plan_of
+
+log = structlog.get_logger()
+
+STOCK_NAME = "celery@"  # how Celery calls a worker whose name was not given
+REMAP = "REMAP_SIGTERM"
+TO_CHILDREN = "SIGQUIT"
+Stock: Any = stock  # its stubs know little of it
+
+
+class FleetWorker(Stock.Worker):  # type: ignore[misc]
+    settings: Settings  # of the app
+
+    def __init__(
+        self,
+        app: Celery | None = None,
+        *,
+        plan: Plan | None = None,
+        role: str = Role.ALL.value,
+        groups: str | None = None,
+        reserved: bool = False,
+        ready_file: Path | None = None,
+        hostname: str | None = None,
+        queues: Sequence[str] | str | None = None,
+        pool: Any = None,
+        pool_cls: Any = None,
+        concurrency: int | str | None = None,
+        task_events: bool | None = None,
+        **options: Any,
+    ) -> None:
+        """`plan`, or what the options of `celery worker` are."""
+        if plan is None:
+            plan = self._plan(role, groups, reserved, hostname, queues, pool or pool_cls, concurrency, task_events)
+            self._check(reserved=reserved, ready_file=ready_file)
+        if plan.pool is Pool.PREFORK:
+            _leave_sigterm_to_the_parent()
+        self.ready_file = ready_file
+        super().__init__(
+            app or self.app,
+            hostname=names.of_worker(plan.name, self.settings.state_path, numbered=plan.numbered),
+            queues=list(plan.queues),
+            pool_cls=THREADS if plan.pool is Pool.THREADS else "prefork",
+            concurrency=plan.concurrency,
+            task_events=plan.events,
+            **{**options, "without_mingle": True, "without_gossip": True},
+        )
+
+    def _plan(
+        self,
+        role: str,
+        groups: str | None,
+        reserved: bool,
+        hostname: str | None,
+        queues: Sequence[str] | str | None,
+        pool_cls: Any,
+        slots: int | str | None,
+        events: bool | None,
+    ) -> Plan:
+        named = None if hostname is None or hostname.startswith(STOCK_NAME) else hostname
+        return plan_of(
+            Role(role), self.settings, groups=groups, reserved=reserved, name=named, events=bool(events),
+            queues=(queues if isinstance(queues, str) else ",".join(queues)) if queues else None,
+            pool=_pool(pool_cls), concurrency=int(slots) if slots and str(slots).isdecimal() else None,
+        )  # fmt: skip
+
+    def _check(self, *, reserved: bool, ready_file: Path | None) -> None:
+        """As `chordage worker` does. That database and Redis answer is looked at when any worker of ours begins."""
+        if reserved and not self.settings.reserve:
+            idle(ready_file, log.info)
+            raise SystemExit(0)
+        for told in checking.faults_of_room(self.settings):
+            log.warning("a fault of the room", told=told)
+
+    def on_consumer_ready(self, consumer: Any) -> None:
+        super().on_consumer_ready(consumer)
+        Leaving(consumer, grace=self.settings.soft_shutdown).listen()
+        if self.ready_file:
+            private_files.write(self.ready_file, f"{os.getpid()}\n")
+
+    def start(self) -> NoReturn:
+        """Until it is told to end."""
+        self.app.conf.worker_soft_shutdown_timeout = 0  # Leaving has waited already
+        super().start()
+        if self.pidlock is not None:
+            self.pidlock.release()
+        end_at_once(self.exitcode)
+
+
+def _pool(given: Any) -> str | None:
+    """None: by role. Celery's own default cannot be told from `-P prefork`."""
+    kind = concurrency.get_implementation(given or "prefork")
+    name = kind.__module__.rpartition(".")[2]
+    if name == "thread":
+        return Pool.THREADS.value
+    if name != "prefork":
+        raise click.UsageError(
+            f"the pool {name} has no time limits, or no clean end, that turns and tools could rely on: leave -P out "
+            "and give --role turns (threads), --role tools (processes) or --role all"
+        )
+    return None
+
+
+def _leave_sigterm_to_the_parent() -> None:
+    """Children of a prefork pool then pass SIGTERM over, also where a supervisor sends it to every process. Billiard
+    reads that when it is imported; where it was imported before, this process begins once more.
+    """
+    os.environ[REMAP] = TO_CHILDREN
+    if Stock.REMAP_SIGTERM != TO_CHILDREN:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+
+
+def end_at_once(code: int | None) -> NoReturn:
+    """Python would wait for every thread that is still in a tool; what they do is back in its queue by now."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
