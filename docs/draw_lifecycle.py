@@ -46,12 +46,11 @@ def dispositions() -> str:
 
 
 def _comes_with(run: bool, none: bool) -> str:
-    words = {
+    return {
         (True, True): "the end of its run, or no run of its own",
         (True, False): "the end of its run",
         (False, True): "no run of its own",
-    }
-    return words.get((run, none), "not used in this version")
+    }[run, none]
 
 
 def stops() -> str:

@@ -40,9 +40,16 @@ ROLLED_BACK = "rolled_back"
 BY_A_MESSAGE = frozenset({SUPERSEDED, INTERRUPTED, ROLLED_BACK})  # a later message ended the run
 
 
-# How a turn ends that never started. Messages that are rejected are not stored as turns in this version.
+# How a turn ends that never started.
 WITHOUT_A_RUN = frozenset(
-    {Disposition.MERGED, Disposition.STEERED, Disposition.EXPIRED, Disposition.SUPERSEDED, Disposition.CANCELLED}
+    {
+        Disposition.MERGED,
+        Disposition.STEERED,
+        Disposition.REJECTED,
+        Disposition.EXPIRED,
+        Disposition.SUPERSEDED,
+        Disposition.CANCELLED,
+    }
 )
 
 
