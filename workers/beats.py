@@ -37,11 +37,24 @@ FIRST_BEAT = 2.0  # work that lasts longer than this is put on record
 LATE = 1.5  # beats after which a child takes its parent's to be missing
 
 
+class Aside:
+    """Does one thing at a time, in a thread of its own. What comes meanwhile is left out: the next beat brings it."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, act: Callable[[], None]) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=act, name="chordage-marks", daemon=True)
+            self._thread.start()
+
+
 class Beats:
     def __init__(self, settings: Settings, runtime: Callable[[], Runtime]) -> None:
         self._every = settings.beat
         self._runtime = runtime
         self._shared: SharedHands | None = None
+        self._aside = Aside()  # while Redis is paused each word to it takes seconds, and the beat must not wait
         self._pid = 0
 
     def share(self) -> None:
@@ -85,11 +98,13 @@ class Beats:
         return min(FIRST_BEAT, self._every)
 
     def _beat_alone(self) -> None:
-        stages.beat(self._runtime(), first=self._first, every=self._every)
+        stages.beat(self._runtime(), first=self._first, every=self._every, aside=self._aside)
 
     def _beat_for_all(self, children: OfChildren, alive: Collection[int]) -> None:
         theirs = children.hands(alive, worker_name)
-        given_away = stages.beat(self._runtime(), first=self._first, every=self._every, of_children=theirs)
+        given_away = stages.beat(
+            self._runtime(), first=self._first, every=self._every, of_children=theirs, aside=self._aside
+        )
         children.note_beats()
         for hand in given_away:
             if hand.token and (pid := children.holder(hand)) in alive:
@@ -102,7 +117,7 @@ class Beats:
         if child is not None:
             child.note_beats_of_the_parent(rt.held.all())
             first, every = LATE * self._every, LATE * self._every
-        for hand in stages.beat(rt, first=first, every=every, through=rt.store):
+        for hand in stages.beat(rt, first=first, every=every, through=rt.store, aside=self._aside):
             if hand.token:
                 _end(hand, os.getpid())
 

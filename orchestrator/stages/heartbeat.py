@@ -9,7 +9,8 @@ again at the next look, a second later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.runtime import Runtime
@@ -18,10 +19,17 @@ from chordage.orchestrator.store.tx import Store
 
 
 def beat(
-    rt: Runtime, *, first: float, every: float, of_children: Sequence[Hand] = (), through: Store | None = None
+    rt: Runtime,
+    *,
+    first: float,
+    every: float,
+    of_children: Sequence[Hand] = (),
+    through: Store | None = None,
+    aside: Callable[[Callable[[], None]], None] = lambda act: act(),
 ) -> list[Hand]:
     """To be called about every second: looks at all that is in hand, renews what is due. Returned are the calls that
     are in another hand meanwhile, of this process and of its children. `through`: not the connection of its own.
+    `aside` does what need not be waited for.
     """
     store = through or rt.heart or rt.store
     own = rt.held.all()
@@ -30,6 +38,7 @@ def beat(
     due = [hand for hand in hands if hand.is_due(first=first, every=every)]
     if due:
         _renew(rt, store, due)
+        aside(partial(_renew_in_redis, rt, due))
     if through is None and rt.steadiness is not None and (due or rt.steadiness.is_due()):
         if not due:
             store.ping()
@@ -56,7 +65,6 @@ def _notice_lost(rt: Runtime, store: Store, hands: Sequence[Hand]) -> list[Hand]
 def _renew(rt: Runtime, store: Store, due: Sequence[Hand]) -> None:
     for worker in {hand.worker or rt.worker for hand in due}:
         _renew_of(rt, store, worker, [hand for hand in due if (hand.worker or rt.worker) == worker])
-    _renew_in_redis(rt, due)
 
 
 def _renew_of(rt: Runtime, store: Store, worker: str, due: Sequence[Hand]) -> None:
@@ -82,7 +90,7 @@ def _renew_of(rt: Runtime, store: Store, worker: str, due: Sequence[Hand]) -> No
 
 
 def _renew_in_redis(rt: Runtime, due: Sequence[Hand]) -> None:
-    """At the first silence the rest is left for the next beat: the beat in SQL must not wait for Redis."""
+    """At the first silence the rest is left for the next beat."""
     if not rt.locks.renew([hand.key for hand in due if hand.key]):
         return
     for thread_id, owner in {(hand.thread_id, f"{hand.run_id}:{hand.epoch}") for hand in due if hand.thread_id}:
