@@ -18,7 +18,9 @@ from support.schedules import LONG, carry_out, fresh_world, schedules_of
 from support.world import World
 
 schedules = schedules_of(
-    st.tuples(st.just("submit"), st.sampled_from(["a", "b", "c"]), st.sampled_from(list(Group))), min_size=5
+    st.tuples(st.just("submit"), st.sampled_from(["a", "b", "c"]), st.sampled_from(list(Group))),
+    st.tuples(st.just("edit"), st.booleans()),
+    min_size=5,
 )
 taken_for_dead = [("deliver", 0), ("deliver", 0), ("deliver", 0), ("linger", 0, 31)]
 tools = st.sampled_from(["pure", "idempotent", "unsafe", "reconcilable"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from chordage.orchestrator import stages
+from chordage.orchestrator.core.errors import BrokenAgent
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.turn_limits import TurnLimits
 from support.world import Died, World
@@ -36,7 +39,12 @@ class Play:
             raise self.world.kill()
 
     def submit(self, thread: str, group: Group) -> None:
-        self.turns.append(self.world.submit(f"m{len(self.turns)}", thread=thread, group=group))
+        with suppress(BrokenAgent):  # then whoever sends it keeps it
+            self.turns.append(self.world.submit(f"m{len(self.turns)}", thread=thread, group=group))
+
+    def edit(self, broken: bool) -> None:
+        """Somebody saves half of the agent's file, or the whole of it, and no process has a version that is good."""
+        self.world.agents.broken = {"ada"} if broken else set()
 
     def limited(self, thread: str, seconds: int) -> None:
         """A turn with a time limit of its own."""
@@ -49,11 +57,13 @@ class Play:
 
     def deliver(self, at: int) -> None:
         if self.world.pending:
-            self.world.deliver(self._pick(at), doubt=bool(at % 2))
+            with suppress(BrokenAgent):  # a worker says so, and goes on with something else
+                self.world.deliver(self._pick(at), doubt=bool(at % 2))
 
     def double(self, at: int) -> None:
         if self.world.pending:
-            self.world.deliver(self._pick(at, keep=True))
+            with suppress(BrokenAgent):
+                self.world.deliver(self._pick(at, keep=True))
 
     def drop(self, at: int) -> None:
         if self.world.pending:

@@ -37,7 +37,7 @@ ALWAYS = (
     st.tuples(st.just("cancel"), place),
 )
 
-LOSES = {"drop", "die", "die_in_tool"}  # a wake-up, that is
+LOSES = {"drop", "die", "die_in_tool", "edit"}  # a wake-up, that is
 
 
 def schedules_of(*more: st.SearchStrategy[Move], min_size: int) -> st.SearchStrategy[list[Move]]:
@@ -66,5 +66,6 @@ def carry_out(game: Play, schedule: Sequence[Move]) -> None:
         nothing_was_lost &= name not in LOSES
         if nothing_was_lost:
             check_places_are_handed_on(world.store, NAMED, world.wake_ups())
+    game.edit(broken=False)
     world.recover(limit=300)
     check_all(world.store)
