@@ -105,7 +105,7 @@ def test_a_variable_that_is_no_setting_is_told_by_check_and_where_a_fleet_starts
     monkeypatch.setattr("chordage.workers.cli.foreground.hold", lambda *_given, **_named: None)
     expected = f"variable {name}: there is no such setting; {told}"
     assert f"settings: {expected}" in check().stdout
-    assert expected in " ".join(CliRunner().invoke(main, ["run", "--no-workers"]).output.split())
+    assert expected in " ".join(CliRunner().invoke(main, ["run", "--no-workers", "--port", "0"]).output.split())
 
 
 @pytest.mark.parametrize("name", ["CHORDAGE_LEASE", "chordage_lease", "CHORDAGE_BUDGETS__CHAT", "CHORDAGE_BENCH_REDIS"])

@@ -36,6 +36,7 @@ def test_broken_agent_is_told_before_anything_starts_and_stops_nothing_else(run,
     (tmp_path / "agent.toml").write_text("model = 3\n")
     (tmp_path / "hooks.toml").write_text("[hooks.one]\n")
     started = []
+    monkeypatch.setenv("CHORDAGE_PORT", "0")  # any that is free
     monkeypatch.setattr(foreground, "hold", lambda *_given, **_named: started.append("held"))
     monkeypatch.setattr(background, "start", lambda *_given: started.append("began") or FLEET)
 
