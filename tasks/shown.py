@@ -22,8 +22,10 @@ LONGEST = 200  # characters: what was sent is not validated yet
 def headers(kwargs: Mapping[str, object], *, of: Subject | None = None, tools: Collection[str] = ()) -> dict[str, Any]:
     """Of a message of ours. Celery would walk and quote every argument of every message for it."""
     about = {"thread": of.thread_id, "agent": of.agent} if of else {}
-    named = {"tool": ", ".join(dict.fromkeys(tools))} if tools else {}
-    return {"argsrepr": "", "kwargsrepr": repr({**about, **named, **kwargs})}
+    names = ", ".join(dict.fromkeys(tools))
+    named = {"tool": names} if names else {}
+    # A list of tasks cuts what is long: so the tools stand in the column of arguments as well, of which ours have none.
+    return {"argsrepr": names, "kwargsrepr": repr({**about, **named, **kwargs})}
 
 
 def of_others(given: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import click
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers.fleet.found import settings_for_cli
 
+COLUMNS = "name,args,kwargs,state,received,runtime,worker"  # Flower leaves out what says thread, agent and tool
 LOOPBACK = frozenset({"localhost", "ip6-localhost"})
 
 
@@ -53,4 +54,5 @@ def flower(port: int, address: str, options: tuple[str, ...]) -> None:
 
     refuse_the_unguarded(address, options)
     check_redis(settings)
-    make_app(settings, own_transport=False).start(["flower", f"--port={port}", f"--address={address}", *options])
+    given = (f"--port={port}", f"--address={address}", f"--tasks-columns={COLUMNS}", *options)  # the last one counts
+    make_app(settings, own_transport=False).start(["flower", *given])

@@ -1,13 +1,16 @@
-"""Procfile and docker-compose.yml start commands that exist, with options they have."""
+"""Procfile, docker-compose.yml and the units of examples/deploy start commands that exist, with options they have."""
 
 from __future__ import annotations
 
+import configparser
+import re
 import shlex
 from importlib.util import find_spec
 
 import pytest
 import yaml
 
+from chordage.config.settings import Settings
 from chordage.workers.cli import main
 from support.repository import ROOT
 
@@ -26,9 +29,28 @@ def ours():
     return {name: service for name, service in compose()["services"].items() if service.get("image") == "chordage"}
 
 
+DEPLOY = ROOT / "examples" / "deploy"
+
+
+def supervisor():
+    file = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=(";",))
+    file.read(DEPLOY / "supervisord.conf")
+    return {name.partition(":")[2]: file[name] for name in file.sections() if name.startswith("program:")}
+
+
+def systemd():
+    lines = {file.stem: file.read_text().strip() for file in (DEPLOY / "env").glob("*.env")}
+    return {name: ["chordage", *shlex.split(line.removeprefix("CHORDAGE_COMMAND="))] for name, line in lines.items()}
+
+
 COMMANDS = [
     command
-    for command in [*procfile().values(), *(service["command"] for service in ours().values())]
+    for command in [
+        *procfile().values(),
+        *(service["command"] for service in ours().values()),
+        *(shlex.split(program["command"]) for program in supervisor().values()),
+        *systemd().values(),
+    ]
     if command[1] != "poll" or find_spec("chordage.workers.cli.poll")
 ]
 
@@ -82,3 +104,45 @@ def test_nothing_is_open_to_the_network_and_no_password_is_fixed():
 
     assert all(port.startswith("127.0.0.1:") for port in ports)
     assert text.count("dev-only") == text.count(":-dev-only") + text.count(":-dev:dev-only") == 3
+
+
+def test_every_program_of_supervisor_is_started_again_and_workers_have_the_time_of_their_grace():
+    grace = Settings.model_fields["soft_shutdown"].default
+    for name, program in supervisor().items():
+        assert program["autorestart"] == "true"
+        if name in {"turns", "tools"}:
+            assert int(program["stopwaitsecs"]) > grace + 5
+            assert "stopasgroup" not in program, "a worker ends its children itself"
+
+
+def test_the_units_of_systemd_restart_and_name_processes_that_are_there():
+    unit = (DEPLOY / "chordage@.service").read_text()
+    wanted = re.findall(r"chordage@(\w+)\.service", (DEPLOY / "chordage.target").read_text())
+
+    assert "Restart=always" in unit
+    assert int(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > Settings.model_fields["soft_shutdown"].default + 5
+    assert set(wanted) == set(systemd())
+
+
+def test_what_is_built_is_copied_into_the_build_and_nothing_else():
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    taken = {line[1:] for line in lines if line.startswith("!")}
+
+    assert "*" in lines
+    assert taken >= {"pyproject.toml", "README.md", "LICENSE", ".import", "orchestrator", "tasks", "workers", "config"}
+    assert not taken & {".git", ".venv", "tests"}
+    assert all((ROOT / path).exists() for path in taken)
+
+
+def test_tasks_of_a_room_can_get_their_ids_in_a_container():
+    (room,) = [mount for mount in ours()["beat"]["volumes"] if ":/room" in mount]
+
+    assert not room.endswith(":ro")
+    assert "CHORDAGE_STATE=/state" in (ROOT / "Dockerfile").read_text(), "else the state would lie in the room"
+
+
+def test_the_room_that_is_mounted_is_the_one_whose_packages_are_installed():
+    service = ours()["turns"]
+
+    assert service["build"]["additional_contexts"]["room"] == "${CHORDAGE_ROOM:-./workers/demo}"
+    assert "--mount=type=bind,from=room" in (ROOT / "Dockerfile").read_text()
