@@ -17,8 +17,7 @@ from chordage.orchestrator.core.errors import ConfigError, Unavailable
 from chordage.orchestrator.store import engine
 from chordage.orchestrator.store.capacity import Capacity, capacity
 from chordage.orchestrator.store.tx import Store
-from chordage.workers import connections
-from chordage.workers.cli import worker_plan
+from chordage.workers import connections, worker_plan
 from chordage.workers.fleet import loops, roles
 from chordage.workers.worker_plan import Role, plan_of
 from support.repository import ROOT

@@ -19,6 +19,13 @@ sys.stdin.read()
 """
 
 
+@pytest.fixture(autouse=True)
+def let_go():
+    yield
+    while names._held:
+        names._held.pop().close()
+
+
 @pytest.fixture
 def start(tmp_path):
     started = []
