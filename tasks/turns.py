@@ -57,10 +57,11 @@ def _again(task: StageTask, error: RoomError) -> Exception:
 
 
 def register(app: Celery, base: type[StageTask]) -> None:
-    of_others: dict[str, Any] = {"base": base, "bind": True, "shared": False, "Request": INTAKE}
-
     # `throws`: that a request is refused is an answer, and no fault of ours to be logged as one.
-    @app.task(name=names.SUBMIT, **of_others, ignore_result=False, throws=(UserError,))
+    throws = (*base.throws, UserError)
+    of_others: dict[str, Any] = {"base": base, "bind": True, "shared": False, "Request": INTAKE, "throws": throws}
+
+    @app.task(name=names.SUBMIT, **of_others, ignore_result=False)
     def submit(self: StageTask, /, *nameless: Any, **fields: Any) -> str:
         """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
         check_named(names.SUBMIT, nameless, 'kwargs={"text": "..."}')
@@ -71,7 +72,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         self.courier.send(intents)
         return admitted.turn_id
 
-    @app.task(name=names.DECIDE, **of_others, ignore_result=False, throws=(UserError,))
+    @app.task(name=names.DECIDE, **of_others, ignore_result=False)
     def decide(self: StageTask, decisions: list[dict[str, Any]]) -> list[str]:
         """Answer questions about calls, all of them or none. The result is the ids of the answers, in their order; a
         redelivered message finds those that are there.
@@ -81,7 +82,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         self.courier.send(intents)
         return [one.decision_id for one in decided]
 
-    @app.task(name=names.STEP, **of_others, ignore_result=False, throws=(UserError,))
+    @app.task(name=names.STEP, **of_others, ignore_result=False)
     def step(self: StageTask, /, *nameless: Any, **fields: Any) -> dict[str, Any]:
         """Do something with a stepped turn. The result is how it stands; a redelivered message finds what was done."""
         check_named(names.STEP, nameless, 'kwargs={"turn": "...", "verb": "next"}')
@@ -93,7 +94,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
         return asdict(stepping)
 
     # A consumer asks several times a second, and the answer has what was said: monitors are told nothing of it.
-    @app.task(name=names.HELD, **of_others, ignore_result=False, throws=(UserError,), send_events=False)
+    @app.task(name=names.HELD, **of_others, ignore_result=False, send_events=False)
     def held(self: StageTask, turn: str) -> dict[str, Any]:
         """What is held, as its consumer is shown it."""
         return views.as_json(views.stepped(self.runtime.store, turn, space=SPACE))

@@ -155,7 +155,7 @@ def _check_step(request: TurnRequest) -> None:
         raise InvalidMessage(
             "step lays down how a turn is driven by its consumer: give control 'step' with it", field="step"
         )
-    if terms.max_iterations is not None and terms.max_iterations < 1:
+    if terms.max_iterations is not None and not 1 <= terms.max_iterations < 2**31:
         told = f"max_iterations is {terms.max_iterations}: give at least 1, or null for no limit"
         raise InvalidMessage(told, field="step.max_iterations")
     if terms.hold_seconds is not None and not 0 < terms.hold_seconds <= HOLD_MAX:

@@ -35,7 +35,7 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
     if (seen := _already_there(rt, agent, request, now)) is not None:
         return seen, []
     if request.control is Control.STEP:
-        stepping.check_terms(request.step or StepTerms(), agent)
+        stepping.check_terms(request.step or StepTerms(), agent, rt.bounds.text_bytes)
     asked = answering.checked(rt, request.decisions, space=request.space) if request.decisions else []
     coalescing.defer_will(rt, request, agent.name)
     crossed = 0

@@ -14,6 +14,9 @@ from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.stepping import StepTerms, Verb
 
 OPTIONS: Mapping[str, tuple[type, ...]] = {"model_timeout": (int, float), "model_retries": (int,), "stream": (bool,)}
+# Least and most: a consumer chooses how patiently its model is asked; it neither holds a worker for days nor asks for
+# ever.
+BETWEEN: Mapping[str, tuple[float, float]] = {"model_timeout": (0.001, 3600.0), "model_retries": (0, 10)}
 # What names a model, also where it stands in a table of its own for one wire format.
 MODEL_KEYS = frozenset({"model", "models"})
 PARAMS: Mapping[str, tuple[type, ...]] = {"model": (str,), "instructions": (str,), "tools": (list,)}
@@ -71,15 +74,16 @@ def check(request: StepRequest, limit: int) -> None:
         raise InvalidMessage(f"{request.verb.value} takes no {name}: leave it out", field=name)
     for name, value in request.args.items():
         _check_kind(name, value, KINDS[name])
-    _check_storable(request, limit)
+    _check_storable(request.args, limit)
     if request.key is not None and not 1 <= len(request.key) <= storable.NAME_MAX:
         raise InvalidMessage(f"give a key of 1 to {storable.NAME_MAX} characters", field="key")
     for name, kinds in (("params", PARAMS), ("options", OPTIONS)):
         _check_settings(name, request.args.get(name) or {}, kinds)
 
 
-def check_terms(terms: StepTerms, agent: AgentSpec) -> None:
+def check_terms(terms: StepTerms, agent: AgentSpec, limit: int) -> None:
     """What is laid down with the turn."""
+    _check_storable({"params": terms.params, "options": terms.options}, limit)
     _check_settings("params", terms.params, PARAMS)
     check_model(agent, terms.params)
     _check_settings("options", terms.options, OPTIONS)
@@ -93,8 +97,8 @@ def _check_kind(name: str, value: object, kinds: tuple[type, ...]) -> None:
         raise InvalidMessage(f"{name} is blank: say something", field=name)
 
 
-def _check_storable(request: StepRequest, limit: int) -> None:
-    for name, value in request.args.items():
+def _check_storable(given: Mapping[str, Any], limit: int) -> None:
+    for name, value in given.items():
         try:
             size = len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass"))
         except (TypeError, ValueError) as error:
@@ -112,11 +116,18 @@ def _check_settings(name: str, given: Mapping[str, Any], kinds: Mapping[str, tup
             raise InvalidMessage(f"there is no option {key!r}; there are: {', '.join(kinds)}", field=f"{name}.{key}")
         if value is not None and key in kinds:
             _check_kind(f"{name}.{key}", value, kinds[key])
+        if value is not None and name == "options" and key in BETWEEN:
+            _check_between(f"{name}.{key}", value, *BETWEEN[key])
         if name == "params" and (hidden := _hidden_models(key, value)):
             told = f"name a model as params.model; {hidden} would put another in its place"
             raise InvalidMessage(told, field=hidden)
         if key == "messages":
             raise InvalidMessage("messages stand beside params, not in them", field="params.messages")
+
+
+def _check_between(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise InvalidMessage(f"{name} is {value!r:.40}: give {least:g} to {most:g}", field=name)
 
 
 def _hidden_models(key: str, value: Any) -> str | None:

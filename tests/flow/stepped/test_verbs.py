@@ -151,6 +151,10 @@ def test_what_is_not_there_or_not_stepped_is_told_apart(world):
         ("steer", {"text": "a\x00b"}, "text"),
         ("options", {"options": {"speed": 1}}, "options.speed"),
         ("options", {"options": {"model_retries": "two"}}, "options.model_retries"),
+        ("options", {"options": {"model_retries": -1}}, "options.model_retries"),
+        ("options", {"options": {"model_retries": 10**30}}, "options.model_retries"),
+        ("options", {"options": {"model_timeout": 0}}, "options.model_timeout"),
+        ("options", {"options": {"model_timeout": 1e308}}, "options.model_timeout"),
         ("params", {"params": {"messages": []}}, "params.messages"),
         ("params", {"params": {"tools": "all"}}, "params.tools"),
     ],
@@ -161,6 +165,26 @@ def test_bad_arguments_are_refused_by_name(world, verb, args, field):
         world.step(it.turn, verb, **args)
 
     assert error.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("terms", "field"),
+    [
+        ({"params": {"note": "a\x00b"}}, "params"),
+        ({"params": {"note": "\ud800"}}, "params"),
+        ({"params": {"note": float("nan")}}, "params"),
+        ({"params": {"note": "x" * 300_000}}, "params"),
+        ({"options": {"model_timeout": float("inf")}}, "options"),
+        ({"options": {"model_retries": -1}}, "options.model_retries"),
+        ({"max_iterations": 2**31}, "step.max_iterations"),
+    ],
+)
+def test_what_is_laid_down_with_a_turn_is_bounded_as_that_of_verbs(world, terms, field):
+    with pytest.raises(InvalidMessage) as error:
+        world.submit(control=Control.STEP, step=StepTerms(**terms))
+
+    assert error.value.field == field
+    assert world.rows("turns") == []
 
 
 def test_a_run_can_be_named_instead_of_its_turn(world):
