@@ -2,8 +2,8 @@
 
 Whoever connects can announce a body and send it slowly, or not at all. Each has so many seconds for the whole of it.
 When there are too many, or they hold too much, the one that came first is cut off: a body that is sent in one go is
-whole long before that, while those that are kept open pay for the newcomer. What this does not bound is how many
-connections stand open before their headers have come.
+whole long before that, while those that are kept open pay for the newcomer. Connections whose headers have not come
+yet are bounded where they are made (`workers/http_connections.py`).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.loops.server import make_server
 from chordage.orchestrator.runtime import Runtime
 from chordage.workers import local
+from chordage.workers.http_connections import Connection
 from support.waiting import until
 
 PROBLEM = "application/problem+json"
@@ -24,7 +25,7 @@ PROBLEM = "application/problem+json"
 
 @contextmanager
 def served(app: FastAPI, **options: object) -> Iterator[httpx.Client]:
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, ws="none", **options))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, ws="none", http=Connection, **options))
     thread = threading.Thread(target=server.run)
     thread.start()
     until(lambda: server.started or not thread.is_alive(), "the server listens", pause=0.01)
