@@ -33,8 +33,8 @@ class TooCostly(Exception):
 
 
 class BadPattern(ValueError):
-    def __init__(self, pattern: str, why: str) -> None:
-        super().__init__(f"the pattern {pattern!r:.200} is no regular expression: {why}")
+    def __init__(self, place: str, pattern: str, why: str) -> None:
+        super().__init__(f"{place}: {pattern!r:.200} is no regular expression: {why}")
 
 
 def validator(schema: dict[str, Any], *, foreign: bool = False) -> Any:
@@ -54,12 +54,12 @@ def check_schema(schema: dict[str, Any], checks: Any) -> None:
     does not expect.
     """
     checks.check_schema(schema, format_checker=None)
-    for pattern in patterns_in(schema):
+    for place, pattern in patterns_in(schema):
         if linear_patterns.compiled(pattern) is None:
             try:
                 re.compile(pattern)
             except (re.error, OverflowError, RecursionError) as error:
-                raise BadPattern(pattern, str(error)) from error
+                raise BadPattern(place, pattern, str(error)) from error
 
 
 def complaint_about(value: Any, schema: dict[str, Any]) -> str | None:
@@ -87,19 +87,20 @@ def complaint_about(value: Any, schema: dict[str, Any]) -> str | None:
     return f"{where}: {worst.message}" if where else str(worst.message)
 
 
-def patterns_in(schema: Any) -> Iterator[str]:
-    """All that may be one: also what stands under such a name in an example."""
-    left = [schema]
+def patterns_in(schema: Any) -> Iterator[tuple[str, str]]:
+    """All that may be one, each with its place: also what stands under such a name in an example."""
+    left: list[tuple[str, Any]] = [("$", schema)]
     while left:
-        match left.pop():
+        place, value = left.pop()
+        match value:
             case dict() as found:
                 if isinstance(found.get("pattern"), str):
-                    yield found["pattern"]
+                    yield f"{place}.pattern", found["pattern"]
                 if isinstance(found.get("patternProperties"), dict):
-                    yield from found["patternProperties"]
-                left += found.values()
+                    yield from ((f"{place}.patternProperties", pattern) for pattern in found["patternProperties"])
+                left += ((f"{place}.{key}", inner) for key, inner in found.items())
             case list() as listed:
-                left += listed
+                left += ((f"{place}[{number}]", inner) for number, inner in enumerate(listed))
 
 
 def is_checked(pattern: str) -> bool:

@@ -120,10 +120,6 @@ def _make_private(_dialect: Any, _record: Any, arguments: list[Any], _options: A
     path = Path(name)
     with contextlib.suppress(OSError):  # it is there; or SQLite says better than this why it cannot be made
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, private_files.FILE))
-    with contextlib.suppress(OSError):
-        beside = [path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm")]
-        for one in private_files.tighten(beside):
-            log.warning("others could read a file of the database: they no longer can", file=str(one))
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
@@ -132,6 +128,17 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     _use_wal(connection)
     for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+    _tighten(connection)
+
+
+def _tighten(connection: sqlite3.Connection) -> None:
+    """Close a database of ours to others, now that it is known to be one."""
+    for _number, _name, file in connection.execute("PRAGMA database_list").fetchall():
+        path = Path(file)
+        with contextlib.suppress(OSError):
+            beside = [path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm")] if file else []
+            for one in private_files.tighten(beside):
+                log.warning("others could read a file of the database: they no longer can", file=str(one))
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

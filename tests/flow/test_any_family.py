@@ -41,8 +41,9 @@ class Family(Play):
         if waiting:
             row = waiting[at % len(waiting)]
             is_child = row["why"] == "child"
-            payload = {"answer": "failed"} if row["why"] == "outcome_unknown" else True
             action = Action.CANCEL if is_child else action
+            answer = {"answer": "failed"} if row["why"] == "outcome_unknown" else True
+            payload = None if action is Action.CANCEL else answer
             self.world.decide(DecisionRequest(target=row["id"], action=action, payload=payload))
 
     def cancel_any(self, at: int) -> None:

@@ -49,7 +49,9 @@ def offers_of(server: McpServer, listed: Sequence[Listed]) -> Offers:
 
 
 def _unchecked(offer: Offer) -> Iterator[str]:
-    passed_over = [pattern for pattern in dict.fromkeys(patterns_in(offer.schema)) if not is_checked(pattern)]
+    passed_over = [
+        pattern for pattern in dict.fromkeys(found for _, found in patterns_in(offer.schema)) if not is_checked(pattern)
+    ]
     if passed_over:
         more = f" and {len(passed_over) - 1} more" if len(passed_over) > 1 else ""
         yield (

@@ -195,7 +195,7 @@ def test_any_service_decides_by_the_name_of_a_celery_task(rt, settings):
 
 def test_a_refusal_is_an_answer_and_no_fault_to_be_logged(rt, settings, caplog):
     task = make_app(settings).tasks[names.DECIDE]
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="celery.app.trace"):
         refused = task.apply(kwargs={"decisions": [{"target": "nobody", "action": "cancel"}]})
 
     assert "nobody" in str(refused.result)

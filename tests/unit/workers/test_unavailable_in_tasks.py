@@ -20,7 +20,7 @@ def test_what_is_away_is_one_line_and_a_fault_of_ours_is_a_traceback(caplog, err
     def task():
         raise error
 
-    with capture_logs() as lines, caplog.at_level(logging.INFO):
+    with capture_logs() as lines, caplog.at_level(logging.INFO, logger="celery.app.trace"):
         task.apply()
 
     of_celery = [record for record in caplog.records if record.name == "celery.app.trace"]
