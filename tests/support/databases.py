@@ -45,7 +45,7 @@ class Databases:
         if backend == "postgres":
             return self._free.pop() if self._free else self._copy_of(template)
         copy = self.empty(backend)
-        shutil.copyfile(_file(template), _file(copy))
+        shutil.copy(_file(template), _file(copy))  # with its mode: one that others could read is told of in the log
         return copy
 
     def _copy_of(self, template: str) -> str:
