@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,7 +62,8 @@ class ScriptShelf:
         """Whoever names a model names no file of this machine at will: neither by its path nor through a link."""
         path = self._folder / name
         is_plain = not Path(name).is_absolute() and ".." not in Path(name).parts
-        if not is_plain or not path.resolve().is_relative_to(self._folder.resolve()):
+        real = Path(os.path.realpath(path))  # resolve() fails on links that lead in a circle
+        if not is_plain or not real.is_relative_to(self._folder.resolve()):
             raise RoomError(
                 f"model 'scripted:{name}': a script lies in the room, {self._folder.resolve()}: give its path from "
                 "there, without '..', and no link that leads out"

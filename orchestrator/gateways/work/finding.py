@@ -46,8 +46,16 @@ def _walk(room: Path, folder: str, found: Found) -> None:
     for entry in inner:
         if entry.name.endswith(".md"):
             _look_at(entry, room, found)
-        elif entry.is_dir():
+        elif _is_folder(entry, f"{folder}/{entry.name}", found):
             _walk(room, f"{folder}/{entry.name}", found)
+
+
+def _is_folder(entry: os.DirEntry[str], path: str, found: Found) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:  # of a link that leads in a circle
+        found.faults[path] = fault(path, 1, _why(error))
+        return False
 
 
 def _check_folder(place: Path, folder: str) -> None:
@@ -71,7 +79,7 @@ def _look_at(entry: os.DirEntry[str] | Path, room: Path, found: Found) -> None:
 
 def _checked(entry: os.DirEntry[str] | Path, room: Path) -> Trace:
     entry.name.encode()
-    if entry.is_symlink() and not Path(entry).resolve().is_relative_to(room):
+    if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(room):  # resolve() fails on a circle
         raise Refused("is a link that leads out of the room, and is not followed: put the file itself here")
     status = entry.stat()
     if not stat.S_ISREG(status.st_mode):

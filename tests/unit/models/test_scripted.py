@@ -257,6 +257,13 @@ def test_a_script_lies_in_the_room(tmp_path, name):
         catalog.complete(an_agent(model, model_retries=0), a_prompt("hi"), abort=Calm())
 
 
+def test_a_link_that_leads_in_a_circle_is_a_fault_of_the_room(tmp_path):
+    (tmp_path / "s.yaml").symlink_to(tmp_path / "s.yaml")
+
+    with pytest.raises(RoomError, match="cannot be read"):
+        ModelCatalog(environ={}, scripts=tmp_path).check(an_agent("scripted:s.yaml"))
+
+
 def test_links_within_the_room_and_rooms_behind_a_link_are_fine(tmp_path):
     room = tmp_path / "room"
     (room / "scripts").mkdir(parents=True)

@@ -44,6 +44,20 @@ def test_links_out_of_the_room_are_not_followed(room):
     ]  # fmt: skip
 
 
+def test_links_that_lead_in_a_circle_are_a_fault_of_their_own(room):
+    (room / "chores/a.md").symlink_to(room / "chores/b.md")
+    (room / "chores/b.md").symlink_to(room / "chores/a.md")
+    (room / "chores/folder").symlink_to(room / "chores/folder")
+    (room / "chores/in.md").write_text("x")
+
+    look = RoomWork(room).look()
+
+    assert {key for _kind, key in look.items} == {"in"}
+    assert [str(error).split(": ")[0] for error in faults(room)] == [
+        "chores/a.md:1", "chores/b.md:1", "chores/folder:1",
+    ]  # fmt: skip
+
+
 def test_what_is_no_file_or_too_large_is_refused(room):
     os.mkfifo(room / "chores/pipe.md")
     (room / "chores/folder.md").mkdir()
