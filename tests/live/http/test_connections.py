@@ -9,7 +9,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 from fastapi import FastAPI, Request
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
+from starlette.background import BackgroundTask
 
 from chordage.workers import http_connections
 from chordage.workers.http_connections import Connection, allow_open_files
@@ -18,6 +19,7 @@ from support.web_server import served
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 PATIENCE = 20.0
+SIZE = 64 * 1024 * 1024  # more than the system holds for a reader
 
 
 def an_app(go_on=None):
@@ -42,13 +44,13 @@ def connected(client):
 
 def the_rest(connection):
     """What still comes until the server ends it; TimeoutError where it does not."""
-    told = b""
+    told = bytearray()
     try:
         while piece := connection.recv(65536):
             told += piece
     except ConnectionError:
         pass
-    return told
+    return bytes(told)
 
 
 @pytest.fixture
@@ -84,6 +86,36 @@ def test_a_request_that_is_being_answered_takes_the_time_it_takes():
         assert the_rest(idle) == b""  # longer than a silent one may stay
         go_on.set()
         assert the_rest(connection).endswith(b"here")
+
+
+def test_an_answer_that_nobody_reads_is_given_up(monkeypatch):
+    monkeypatch.setattr(http_connections, "READ_SECONDS", 0.3)
+    app, sent = FastAPI(), threading.Event()
+
+    @app.get("/")
+    def answer() -> StreamingResponse:
+        return StreamingResponse(iter([b"x" * SIZE]), background=BackgroundTask(sent.set))
+
+    with served(app) as client, connected(client) as connection:
+        connection.sendall(REQUEST + b"\r\n")
+        assert sent.wait(PATIENCE)
+        assert 0 < len(the_rest(connection)) < SIZE
+
+
+@pytest.mark.usefixtures("at_once")
+def test_one_that_is_read_late_is_whole():
+    app = FastAPI()
+
+    @app.get("/")
+    def answer() -> PlainTextResponse:
+        return PlainTextResponse(b"x" * SIZE)
+
+    with served(app) as client, connected(client) as connection:
+        connection.sendall(REQUEST + b"\r\n")
+        assert connection.recv(4) == b"HTTP"
+        with connected(client) as idle:
+            assert the_rest(idle) == b""  # longer than a silent one may stay
+        assert len(the_rest(connection)) > SIZE
 
 
 def test_when_too_many_are_idle_the_first_pays_and_a_newcomer_is_served(monkeypatch):
