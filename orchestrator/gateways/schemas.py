@@ -151,7 +151,7 @@ class _Own:
         try:
             return re.search(pattern, text) is not None
         except (re.error, OverflowError, RecursionError) as error:
-            raise BadPattern(pattern, str(error)) from error
+            raise BadPattern("pattern", pattern, str(error)) from error
 
     def _pattern(self, checks: Any, pattern: str, value: Any, _schema: Any) -> Iterator[Any]:
         if checks.is_type(value, "string") and self.finds(pattern, value) is False:
