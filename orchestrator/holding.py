@@ -18,7 +18,7 @@ from chordage.orchestrator import gate, resting
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import ModelFailed
-from chordage.orchestrator.core.intents import Advance, Dispatch, Intent, StepOn
+from chordage.orchestrator.core.intents import Advance, Intent, StepOn
 from chordage.orchestrator.core.model import Fault, Reply, Said
 from chordage.orchestrator.core.reasons import Ending
 from chordage.orchestrator.core.records import Checkpoint, Phase, Run
@@ -130,8 +130,7 @@ def _left_with_consumer(tx: Tx, rt: Runtime, run: Run, row: Stepped, changes: di
     stepped.change(tx, row, going=False, parked=False, held_until=_until(rt, row), **changes)
     if row.drive is not Drive.STEP:
         return Crossing(intents=[StepOn(run_id=run.id, group=run.group, of=run.subject)], held=True)
-    hand_on = claims.is_handed_on(tx, run.group)
-    return Crossing(intents=[Dispatch(group=run.group)] if hand_on else [], held=True)
+    return Crossing(intents=resting.hand_on(tx, run.group), held=True)
 
 
 def _until(rt: Runtime, row: Stepped) -> datetime | None:
@@ -166,7 +165,7 @@ def _back_to_consumer(tx: Tx, rt: Runtime, seen: Run, agent: AgentSpec) -> Cross
     claims.hold_again(tx, run, to=(0, Phase.HELD) if is_new else (run.step, run.phase), now=rt.now())
     if row.parked:  # a decision has come to a run that nobody drives
         stepped.change(tx, row)
-        return Crossing(held=True)
+        return Crossing(intents=resting.hand_on(tx, run.group), held=True)
     return _left_with_consumer(tx, rt, run, row, {})
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from chordage.orchestrator.core import kinship, resuming
 from chordage.orchestrator.core.agent import ToolMode
+from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, Dispatch, Intent
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
@@ -77,8 +78,12 @@ def rest(
     if _is_decided(tx, run, mode):
         claims.wake_run(tx, run, rested_ms=run.rested_ms, lease_until=rt.leases.until(now))
         return Crossing(intents=[Advance(run_id=run.id, group=run.group, of=run.subject)])
-    hand_on = claims.is_handed_on(tx, run.group)
-    return Crossing(intents=[Dispatch(group=run.group)] if hand_on else [], rests=True)
+    return Crossing(intents=hand_on(tx, run.group), rests=True)
+
+
+def hand_on(tx: Tx, group: Group) -> list[Intent]:
+    """For the place that a run of this group has freed, in this transaction or before it."""
+    return [Dispatch(group=group)] if claims.is_handed_on(tx, group) else []
 
 
 def wake(tx: Tx, rt: Runtime, run: Run) -> Advance:

@@ -14,8 +14,8 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator import answering, ending
-from chordage.orchestrator.core.errors import LostRace, StepRefused
+from chordage.orchestrator import answering, ending, resting
+from chordage.orchestrator.core.errors import LostRace, RoomError, StepRefused, UnknownAgent
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.reasons import cancelled
 from chordage.orchestrator.core.records import Run
@@ -223,7 +223,9 @@ def _cancel(tx: Tx, rt: Runtime, seen: Seen, reason: str | None) -> Done:
 
 
 def step_on(rt: Runtime, run_id: str) -> list[Intent]:
-    """A held run whose consumer has said what follows. Nothing happens where somebody was faster."""
+    """A held run whose consumer has said what follows. Nothing happens to it where somebody was faster; the place that
+    it left and does not take again is handed on.
+    """
     for _ in range(TRIES):
         with rt.store.read() as tx:
             seen = look(tx, run_id)
@@ -231,7 +233,7 @@ def step_on(rt: Runtime, run_id: str) -> list[Intent]:
             Standing.READY, Standing.HELD, Standing.PARKED, Standing.FAILED,
         }  # fmt: skip
         if not is_due:
-            return []
+            break
         try:
             return _step_on(rt, seen)
         except LostRace:
@@ -239,8 +241,12 @@ def step_on(rt: Runtime, run_id: str) -> list[Intent]:
         except StepRefused as refused:
             log.info("a run cannot go on by itself", run=run_id, code=refused.code, why=str(refused))
             _leave_to_consumer(rt, seen)
-            return []
-    return []
+            break
+        except (RoomError, UnknownAgent) as error:  # rescue sends for it again
+            log.warning("a run cannot go on yet", run=run_id, error=str(error))
+            break
+    with rt.store.read() as tx:
+        return resting.hand_on(tx, seen.turn.group)
 
 
 def _step_on(rt: Runtime, seen: Seen) -> list[Intent]:

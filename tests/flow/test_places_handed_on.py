@@ -11,13 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
+from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import CallModel, Dispatch
-from chordage.orchestrator.store import claim_places, schema
+from chordage.orchestrator.core.intents import CallModel, Dispatch, StepOn
+from chordage.orchestrator.core.stepping import Control
+from chordage.orchestrator.core.suspending import Action, DecisionRequest
+from chordage.orchestrator.store import claim_places, reads_groups, schema
+from support.driving import USER, asks, consume
 from support.fakes import rounds_of, spoken
 from support.held_commit import HeldCommit
 from support.invariants import check_all, check_places_are_handed_on
 from support.moments import before_a_write
+from support.questions import asks_once
 from support.schedules import LONG, fresh_world
 from support.world import World
 
@@ -138,6 +143,83 @@ def test_after_one_sweep_runs_that_end_send_for_turns_whose_wake_ups_were_lost(w
     world.run_dry()
 
     assert world.unfinished() == []
+
+
+def test_one_wake_up_fills_all_places_that_a_larger_budget_has(world: World) -> None:
+    """`chordage groups set` sends it: the runs at work may last, and none of them ends."""
+    world.budgets[Group.CHAT] = 1
+    world.models.script = lambda prompt: spoken("ok")
+    for _ in range(6):
+        world.submit(thread=None)
+    for _ in range(6):
+        world.deliver(world.pending.pop(0))
+    started = [intent for intent in world.pending if isinstance(intent, CallModel)]
+    with world.store.write() as tx:
+        reads_groups.set_budget(tx, Group.CHAT, 4)
+
+    world.pending = [Dispatch(group=Group.CHAT)]
+    while any(isinstance(intent, Dispatch) for intent in world.pending):
+        wake_up = next(intent for intent in world.pending if isinstance(intent, Dispatch))
+        world.pending.remove(wake_up)
+        world.deliver(wake_up)
+    started += world.pending
+
+    assert len(started) == 4
+    world.pending = started
+    world.budgets[Group.CHAT] = 4
+    run_dry_in_order(world)
+
+
+def wait_behind(world: World) -> None:
+    """Another turn comes, finds no place, and is left behind."""
+    world.agents.agents["bob"] = AgentSpec(name="bob", model="fake")
+    world.submit(thread=None, control=Control.AUTO, agent="bob")
+    wake_up = next(intent for intent in world.pending if isinstance(intent, Dispatch))
+    world.pending.remove(wake_up)
+    assert world.deliver(wake_up) == []
+
+
+def test_a_parked_run_that_a_decision_has_moved_hands_its_place_on(world: World) -> None:
+    world.budgets[Group.CHAT] = 1
+    world.tools.asks = asks_once(0)
+    it = consume(world, asks("a"), spoken("done"))
+    it.next()
+    it.do("tool_response")
+    it.do("park")
+    (asked,) = world.inbox()
+    world.decide(DecisionRequest(target=asked["id"], action=Action.RESUME, payload=True))
+    wait_behind(world)
+
+    while world.pending:
+        world.deliver(world.pending.pop(0))
+        check(world)
+
+    assert [row["disposition"] for row in world.rows("turns")] == [None, "answered"]
+
+
+@pytest.mark.parametrize("why", ["parked", "refused", "broken"])
+def test_a_run_that_does_not_go_on_by_itself_hands_its_place_on(world: World, why: str) -> None:
+    """It was held for a moment, and does not take its place again."""
+    world.budgets[Group.CHAT] = 1
+    it = consume(world, asks("a", "b"), spoken("done"))
+    world.step(it.turn, "run")
+    wait_behind(world)
+    while not any(isinstance(intent, StepOn) for intent in world.pending):
+        world.deliver(world.pending.pop(0))
+    match why:
+        case "parked":
+            world.step(it.turn, "park")
+        case "refused":
+            only_a = [it.link, {"role": "tool", "ask_id": "a", "content": "A"}, USER]
+            world.step(it.turn, "messages", messages=only_a)
+        case "broken":
+            world.agents.broken = {"ada"}
+
+    while world.pending:
+        world.deliver(world.pending.pop(0))
+        check(world)
+
+    assert [row["disposition"] for row in world.rows("turns")] == [None, "answered"]
 
 
 moments = st.lists(st.one_of(st.none(), st.integers(0, 40)), max_size=80)
