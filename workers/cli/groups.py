@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.intents import Dispatch
 from chordage.workers.cli.output import json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
+    from chordage.config.settings import Settings
     from chordage.orchestrator.views import GroupView
 
 COLUMNS = ("group", "budget", "from", "running", "free", "queued", "bound", "oldest", "tenants")
@@ -37,11 +39,22 @@ def set_budget(group: str, budget: int | None, unset: bool) -> None:
 
     if unset is (budget is not None):
         raise click.UsageError("give a number, or --unset to leave it to the setting")
-    with opened(settings_of_command()) as store, store.write() as tx:
+    settings = settings_of_command()
+    with opened(settings) as store, store.write() as tx:
         reads_groups.set_budget(tx, Group(group), budget)
+    _wake(settings, Group(group))
     (now,) = (one for one in _look() if one.group == group)
     told = f"budget {now.budget} (from {now.budget_from}), {now.running} running, {now.queued} queued"
     say(f"{group}: {told}")
+
+
+def _wake(settings: Settings, group: Group) -> None:
+    """Places may have become free, and no run that ends tells of them. Without a Redis there is no fleet to tell."""
+    if settings.redis is not None:
+        from chordage.tasks.courier import Courier
+        from chordage.workers.app import make_app
+
+        Courier(make_app(settings)).send([Dispatch(group=group)])
 
 
 def _look() -> list[GroupView]:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.intents import Dispatch
+from chordage.tasks.courier import Courier
 from chordage.workers.cli.groups import COLUMNS
 
 
@@ -29,6 +34,18 @@ def test_a_budget_is_laid_down_and_left_to_the_setting_again(chordage):
     assert told == "chat: budget 32 (from database), 0 running, 0 queued\n"
     assert (laid_down["budget"], laid_down["budget_from"]) == (32, "database")
     assert back == "chat: budget 5 (from settings), 0 running, 0 queued\n"
+
+
+@pytest.mark.parametrize("options", [("32",), ("--unset",)])
+def test_whoever_lays_a_budget_down_sends_for_the_turns_that_wait_for_it(chordage, monkeypatch, options):
+    chordage("migrate")
+    sent = []
+    monkeypatch.setattr(Courier, "send", lambda _courier, intents: sent.extend(intents))
+
+    done = chordage("groups", "set", "chat", *options, redis_url="redis://127.0.0.1:1/0")
+
+    assert done.exit_code == 0, done.stderr
+    assert sent == [Dispatch(group=Group.CHAT)]
 
 
 def test_neither_a_number_nor_unset_is_a_wrong_use(chordage):
