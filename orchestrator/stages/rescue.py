@@ -194,7 +194,7 @@ def _end_poisoned(rt: Runtime, run: Run, why: Ending, *, by: Call | None = None)
     """
     with rt.store.write() as tx:
         now_run = runs.lock(tx, run.id)
-        held = now_run if by is None else calls.load(tx, by.id)
+        held = now_run if by is None else calls.load(tx, by.id, lock=True)
         if now_run is None or held is None or _lease(held) != _lease(by or run):
             return []
         ended = ending.end_run(tx, rt, now_run, why, content=UNKNOWN_TEXT)
@@ -261,7 +261,7 @@ def _close_unknown(rt: Runtime, run: Run, call: Call, now: datetime) -> list[Int
             started_at=call.started_at or now, ended_at=now,
         )  # fmt: skip
         with rt.store.write() as tx:
-            seen = calls.load(tx, call.id)
+            seen = calls.load(tx, call.id, lock=True)
             if seen is not None and seen.lease_until == call.lease_until:  # nobody has renewed it since
                 claims.settle_call(tx, call, call.claim_token, outcome)
     return [CommitRound(run_id=run.id, step=run.step, group=run.group, of=run.subject)]

@@ -64,8 +64,10 @@ def load_for_work(tx: Tx, call_id: str) -> Found | None:
     )  # fmt: skip
 
 
-def load(tx: Tx, call_id: str) -> Call | None:
-    row = tx.execute(select(*COLUMNS).where(calls.c.id == call_id)).first()
+def load(tx: Tx, call_id: str, *, lock: bool = False) -> Call | None:
+    """`lock`: it stays as it is seen until the commit."""
+    found = select(*COLUMNS).where(calls.c.id == call_id)
+    row = tx.execute(found.with_for_update() if lock else found).first()
     return from_row(row._mapping) if row else None  # noqa: SLF001 - SQLAlchemy's documented way to names
 
 

@@ -12,10 +12,12 @@ from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from chordage.orchestrator.gateways.steadiness import Steadiness
-from chordage.orchestrator.store import schema
+from chordage.orchestrator.core.agent import OnUnknown
+from chordage.orchestrator.store import calls, schema
 from chordage.orchestrator.store.tx import Store
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all
+from support.one_turn import change_agent
 from support.world import Died, World
 
 SECONDS = 40  # longer than a lease
@@ -290,3 +292,42 @@ def hand_of(world, table, row_id):
 def leases(world, chosen):
     with world.store.read() as tx:
         return {row.id: row.lease_until for row in tx.execute(select(chosen.c.id, chosen.c.lease_until))}
+
+
+def lease_of(store):
+    with store.read() as tx:
+        return tx.execute(select(schema.calls.c.lease_until)).scalar_one()
+
+
+@pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+@pytest.mark.parametrize("tool", ["unsafe", "pure"])
+def test_a_lease_that_is_renewed_while_a_call_is_judged_is_seen(world: World, monkeypatch, tool) -> None:
+    """Between the look at the lease and the end of whoever did not renew it."""
+    change_agent(world, on_unknown=OnUnknown.FAIL)
+    world.models.script = rounds_of(1, tool=tool)
+    look, beats, own = calls.load, [], Store(world.store.url, pool_size=1)
+
+    def look_and_beat(tx, call_id, **how):
+        found = look(tx, call_id, **how)
+        before = lease_of(own)
+        stages.beat(world.runtime, first=0, every=0, through=own)
+        beats.append(lease_of(own) > before)
+        return found
+
+    def judged_meanwhile(order):
+        if tool == "pure":
+            with world.store.write() as tx:
+                tx.execute(schema.calls.update().values(expiries=2, status="running", worker="world"))
+        monkeypatch.setattr(calls, "load", look_and_beat)
+        world.sweep(seconds=SECONDS)
+        monkeypatch.setattr(calls, "load", look)
+
+    world.tools.before = judged_meanwhile
+    world.submit()
+    world.run_dry()
+
+    own.close()
+    (renewed,) = beats
+    call = world.row("calls")
+    assert renewed == (call["status"] == "succeeded"), "renewed, and its result was refused"
+    check_all(world.store)
