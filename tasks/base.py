@@ -64,7 +64,11 @@ def carry_on(
     while due:
         intent = due.popleft()
         stays_here = not rt.held.stopping and not (asked and _gives_way(intent))
-        followed = _follow(rt, intent) if stays_here else None
+        try:
+            followed = _follow(rt, intent) if stays_here else None
+        except Exception:  # of the run in hand; what else is due is not lost with it
+            send(due)
+            raise
         if followed is None:
             send([intent])
         else:

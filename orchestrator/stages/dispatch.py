@@ -12,7 +12,7 @@ from datetime import timedelta
 import structlog
 
 from chordage.orchestrator import decider
-from chordage.orchestrator.core.errors import BrokenAgent, LostRace
+from chordage.orchestrator.core.errors import BrokenAgent, LostRace, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.records import Checkpoint, Run, Turn
@@ -64,10 +64,23 @@ def _start_whose_turn_it_is(rt: Runtime, group: Group, *, and_on: bool) -> list[
             for turn_id, thread_id in (*heads[first:], *heads[:first]):
                 if (run := _start_on(rt, turn_id, thread_id, place)) is not None:
                     more: list[Intent] = [Dispatch(group=group)] if and_on and len(heads) > 1 else []
-                    return [*more, *decider.after_rest(rt, run)]
+                    return [*more, *_begun(rt, run)]
         if not claims.wait_for_place(rt.store, group):
             return []
         and_on = True
+
+
+def _begun(rt: Runtime, run: Run) -> list[Intent]:
+    """The first crossing of a run that has started. What fails there is met again when rescue sends for the run; here
+    it must not cost the turns behind it their wake-up.
+    """
+    try:
+        return decider.after_rest(rt, run)
+    except UserError as error:
+        log.warning("a run has started and cannot go on yet", run=run.id, turn=run.turn_id, error=str(error))
+    except Exception:
+        log.exception("a run failed as it started", run=run.id, turn=run.turn_id)
+    return []
 
 
 def _start_on(rt: Runtime, turn_id: str, thread_id: str, place: Place) -> Run | None:

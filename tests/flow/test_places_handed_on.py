@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import repeat
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, StepOn
 from chordage.orchestrator.core.stepping import Control
@@ -168,6 +170,43 @@ def test_one_wake_up_fills_all_places_that_a_larger_budget_has(world: World) -> 
     world.pending = started
     world.budgets[Group.CHAT] = 4
     run_dry_in_order(world)
+
+
+def unless_asked_again(get):
+    """Who looks at the agent of a turn finds it, and who then begins its run does not."""
+    asked = Counter()
+
+    def once(name):
+        asked[name] += 1
+        if name == "ada" and asked[name] > 1:
+            raise Unavailable("away")
+        return get(name)
+
+    return once
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_turn_that_starts_and_cannot_go_on_costs_those_behind_it_no_wake_up(world: World, gone: bool) -> None:
+    """Its agent is gone, or a service does not answer just then. The wake-ups of the others have been in vain."""
+    world.agents.agents["bob"] = AgentSpec(name="bob", model="fake")
+    world.models.script = lambda prompt: spoken("ok")
+    world.budgets[Group.CHAT] = 0
+    for agent in ["ada", "bob"] * 4:
+        world.submit(thread=None, agent=agent, tenant="one")
+    for _ in range(8):
+        world.deliver(world.pending.pop(0))
+    world.budgets[Group.CHAT] = 8
+    if gone:
+        del world.agents.agents["ada"]
+    else:
+        world.agents.get = unless_asked_again(world.agents.get)
+
+    world.pending = [Dispatch(group=Group.CHAT)]
+    while world.pending:
+        with suppress(UserError):
+            world.deliver(world.pending.pop(0))
+        check(world)
+    assert Counter(row["status"] for row in world.rows("turns")) == {"done": 4, "active": 4}
 
 
 def wait_behind(world: World) -> None:
