@@ -83,12 +83,21 @@ def end_run(tx: Tx, rt: Runtime, seen: Run, ending: Ending, *, content: str) -> 
 
 
 def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Intent]:
-    """An agent whose files are broken is waited for: rescue tries again until they are repaired, or the turn is
-    cancelled. One that is gone, or a server of it that is away, is tried again a few times.
+    """An agent whose files are broken is waited for, without a place in the budget: rescue tries again until they are
+    repaired, or the turn is cancelled. One that is gone, or a server of it that is away, is tried again a few times.
     """
     if at.run.resends >= PATIENCE and not isinstance(error, Unavailable | BrokenAgent):
         return end_here(rt, at, failed("agent", str(error)))
+    if isinstance(error, BrokenAgent) and (freed := leave_place(rt, at.run.id)):
+        return freed
     raise error
+
+
+def leave_place(rt: Runtime, run_id: str) -> list[Intent]:
+    """The run cannot go on until its agent is repaired. Others may have its place; the first time, they are told."""
+    with rt.store.write() as tx:
+        group = claims.stall(tx, run_id)
+        return resting.hand_on(tx, group) if group else []
 
 
 def _settled_round(tx: Tx, rt: Runtime, run: Run) -> list[journal.Row]:

@@ -126,6 +126,7 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
         return _end_in_vain(rt, at, error)
     except UserError as error:
         _let_go(rt, at)
+        rt.locks.forget(key)
         return ending.bear_with_the_room(rt, at, error)
     except (HandedOver, Aborted):
         _let_go(rt, at)

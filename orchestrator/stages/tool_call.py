@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator import answering, asking, overtime, phasing, result_desk, task_desk
+from chordage.orchestrator import answering, asking, ending, overtime, phasing, result_desk, task_desk
 from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import Aborted, BrokenAgent, Conflict, OutOfTime, Unavailable, UserError
@@ -82,7 +82,10 @@ def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -
     with rt.held.holding(batch):
         for call_id in call_ids:
             batch.behind = [other for other in batch.behind if other != call_id]
-            done = run_call(rt, call_id, in_doubt=in_doubt)
+            try:
+                done = run_call(rt, call_id, in_doubt=in_doubt)
+            except _AgentIsBroken as waits:  # those behind it are of the same agent
+                return [*follow, *ending.leave_place(rt, waits.run_id)]
             if done is None and _is_in_another_hand(rt, call_id, call_ids):
                 break
             follow += done or []
@@ -227,8 +230,7 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
     now, token, until = rt.now(), None, None
     if not running or not _may_start(rt, call) or (in_doubt and _is_held_up(rt, call, agent_name)):
         return None
-    if _waits_for_repair(rt, call, agent_name):
-        return None
+    _check_repaired(rt, call, agent_name)
     if in_doubt or call.resends or call.effect.starts_on_record or call.status is not CallStatus.NEW:
         token = rt.new_id()
         until = rt.leases.until(now)
@@ -254,16 +256,23 @@ def _limit(rt: Runtime, found: Found) -> Deadline | None:
     return None if run is None else overtime.deadline(rt, run, agent)
 
 
-def _waits_for_repair(rt: Runtime, call: Call, agent_name: str) -> bool:
+class _AgentIsBroken(Exception):
+    """A call waits until its agent is repaired."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+
+def _check_repaired(rt: Runtime, call: Call, agent_name: str) -> None:
     """Before it is claimed: the agent may be repaired, or whole on another worker. Rescue sends for the call again."""
     try:
         rt.agents.get(agent_name)
     except BrokenAgent as error:
         log.warning("a call waits for a broken agent", call=call.id, run=call.run_id, fault=str(error))
-        return True
-    except UserError:  # said when the tool is to run
-        return False
-    return False
+        raise _AgentIsBroken(call.run_id) from error
+    except UserError as error:  # said when the tool is to run
+        log.debug("agent not found", call=call.id, error=str(error))
 
 
 def _is_held_up(rt: Runtime, call: Call, agent_name: str) -> bool:

@@ -13,7 +13,7 @@ from chordage.orchestrator.store.predicates import STILL_RUNNING, still
 from chordage.orchestrator.store.schema import runs
 from chordage.orchestrator.store.tx import Tx
 
-_FREE = {"claim_token": None, "claim_worker": None, "resends": 0, "expiries": 0}
+_FREE = {"claim_token": None, "claim_worker": None, "resends": 0, "expiries": 0, "stalled": 0}
 
 
 def hold_again(tx: Tx, run: Run, *, to: tuple[int, Phase], now: datetime) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, bindparam, or_, select, update
 
+from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run
@@ -35,7 +36,7 @@ _MOVE = update(runs).where(
     or_(runs.c.claim_token.is_(None), runs.c.claim_token == bindparam("token")),
 )
 _SPENT = {name: runs.c[name] + bindparam(f"add_{name}") for name in TOKENS}
-_CLEAN = {"resends": 0, "expiries": 0, "claim_token": None, "claim_worker": None}
+_CLEAN = {"resends": 0, "expiries": 0, "stalled": 0, "claim_token": None, "claim_worker": None}
 _GO_ON = Hot(
     _MOVE.values(
         replay_from=None,  # a run stands at a crossing only when no call of it is out
@@ -199,7 +200,7 @@ def end_run(tx: Tx, run: Run, ending: Ending, now: datetime) -> bool:
         .where(runs.c.id == run.id, runs.c.epoch == run.epoch, still(runs.c.status, *sources(RUN, RunStatus.DONE)))
         .values(
             status=RunStatus.DONE.value, reason=ending.reason.value, code=ending.code, detail=ending.detail,
-            ended_at=now, epoch=runs.c.epoch + 1, lease_until=None, claim_token=None, claim_worker=None,
+            ended_at=now, epoch=runs.c.epoch + 1, lease_until=None, claim_token=None, claim_worker=None, stalled=0,
         )
     )  # fmt: skip
     return tx.execute(ended).rowcount == 1
@@ -225,6 +226,15 @@ def unclaim_run(tx: Tx, run_id: str, token: str, lease_until: datetime) -> None:
     """The holder lets go: it did not die, so this is no expiry, and whoever comes next may claim at once."""
     freed = update(runs).where(runs.c.id == run_id, runs.c.claim_token == token)
     tx.execute(freed.values(claim_token=None, claim_worker=None, lease_until=lease_until))
+
+
+def stall(tx: Tx, run_id: str) -> Group | None:
+    """The run cannot go on until its agent is repaired: it leaves its place in the budget of this group. None: it has
+    none. Whatever moves it takes a place again.
+    """
+    left = update(runs).where(runs.c.id == run_id, STILL_RUNNING, has(runs.c.stalled, 0))
+    group = tx.execute(left.values(stalled=1).returning(runs.c.grp)).scalar()
+    return Group(group) if group else None
 
 
 def count_crash(tx: Tx, run: Run, lease_until: datetime) -> None:

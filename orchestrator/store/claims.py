@@ -44,6 +44,7 @@ from chordage.orchestrator.store.claim_runs import (
     push_lease,
     renew_runs,
     rest,
+    stall,
     unclaim_run,
     wake_run,
 )
@@ -103,6 +104,7 @@ __all__ = [
     "run_of",
     "send_start",
     "settle_call",
+    "stall",
     "start_turn",
     "step_in_front",
     "supply_result",

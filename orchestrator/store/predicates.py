@@ -36,7 +36,7 @@ def still(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[b
 
 OPEN_RUNS = has(runs.c.status, *sorted(OPEN_RUN))
 RUNNING_RUNS = has(runs.c.status, RunStatus.RUNNING)
-RUNNING_IN_GROUP = and_(RUNNING_RUNS, runs.c.epoch >= literal_column("1"))
+RUNNING_IN_GROUP = and_(RUNNING_RUNS, has(runs.c.stalled, 0))  # in its place of the budget
 STILL_OPEN = still(runs.c.status, *sorted(OPEN_RUN))
 STILL_RUNNING = still(runs.c.status, RunStatus.RUNNING)
 # A call without a lease is parked: it stands behind one that is suspended, and nobody was sent for it.

@@ -34,7 +34,7 @@ in_flight = (
     .scalar_subquery()
     .label("in_flight")
 )
-_LOAD = select(runs, in_flight)
+_LOAD = select(*(column for column in runs.c if column.name != "stalled"), in_flight)
 _BY_ID = Hot(_LOAD.where(runs.c.id == bindparam("run_id")))
 
 

@@ -249,6 +249,7 @@ runs = Table(
     Column("timeout_ms", BigInteger),
     Column("children", Integer, nullable=False),  # how many sub-agents it has asked
     Column("steers", Integer, nullable=False),  # 1 while a message waits to be taken in at its next step
+    Column("stalled", Integer, nullable=False, server_default="0"),  # 1 while it waits for its agent, without a place
     # What it will end with once nothing is suspended any more.
     Column("kept_reason", String(30)),
     Column("kept_code", String(100)),
@@ -259,11 +260,12 @@ runs = Table(
     CheckConstraint("(status = 'running') = (reason IS NULL)", name="reason_unless_running"),
     CheckConstraint("(status = 'done') = (ended_at IS NOT NULL)", name="done_has_time"),
     CheckConstraint("epoch >= 1", name="has_epoch"),
+    CheckConstraint("stalled = 0 OR (stalled = 1 AND status = 'running')", name="stalls_at_work"),
 )
 _OPEN = text(_among("status", OPEN_RUN))
 Index("uq_runs_open_thread", runs.c.thread_id, unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN)
 _RUNNING = text("status = 'running'")
-_IN_BUDGET = text("status = 'running' AND epoch >= 1")  # something that holds of every run, as of turns
+_IN_BUDGET = text("status = 'running' AND stalled = 0")
 Index("ix_runs_running", runs.c.grp, sqlite_where=_IN_BUDGET, postgresql_where=_IN_BUDGET)
 Index("ix_runs_lease", runs.c.lease_until, sqlite_where=_RUNNING, postgresql_where=_RUNNING)
 

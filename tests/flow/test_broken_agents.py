@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import BrokenAgent
 from chordage.orchestrator.core.groups import Group
@@ -21,13 +22,17 @@ def two_agents(world):
 def carry_on(world, sweeps: int = 0) -> None:
     """What a broken agent stops is not carried out; the wake-up is lost with it."""
     for _ in range(sweeps + 1):
-        while world.pending:
-            try:
-                world.deliver(world.pending.pop(0))
-            except BrokenAgent:
-                world.forget_the_dead()
+        deliver_all(world)
         world.sweep(seconds=70)
     world.pending.clear()
+
+
+def deliver_all(world) -> None:
+    while world.pending:
+        try:
+            world.deliver(world.pending.pop(0))
+        except BrokenAgent:
+            world.forget_the_dead()
 
 
 def status(world, turn: str) -> str:
@@ -80,6 +85,43 @@ def test_a_run_under_way_waits_as_long_as_it_takes_and_then_goes_on(world, deliv
 
     assert world.row("turns", id=turn)["disposition"] == "answered"
     check_all(world.store)
+
+
+@pytest.mark.parametrize("where", ["model", "tools", "round"])
+def test_its_runs_under_way_leave_their_places_to_others(world, where):
+    """Those of others start at once, and not with the sweep."""
+    world.budgets[Group.CHAT] = 2
+    world.models.script = rounds_of(1)
+    for _ in range(2):
+        world.submit(thread=None)
+    for _ in range({"model": 2, "tools": 4, "round": 8}[where]):
+        world.deliver(world.pending.pop(0))
+    others = [world.submit(thread=None, agent="bob") for _ in range(3)]
+    for wake_up in world.pending[-3:]:
+        world.pending.remove(wake_up)
+        world.deliver(wake_up)
+    assert {status(world, turn) for turn in others} == {"queued"}
+    world.agents.broken = {"ada"}
+
+    deliver_all(world)
+
+    assert {status(world, turn) for turn in others} == {"done"}
+    assert [(row["status"], row["stalled"]) for row in world.rows("runs", agent="ada")] == [("running", 1)] * 2
+    world.agents.broken = set()
+    carry_on(world, sweeps=6)
+    assert world.unfinished() == []
+    assert {row["stalled"] for row in world.rows("runs")} == {0}
+    check_all(world.store)
+
+
+def test_a_run_that_left_its_place_can_be_cancelled(world):
+    turn = world.submit()
+    world.deliver(world.pending.pop(0))
+    world.agents.broken = {"ada"}
+    deliver_all(world)
+    stages.cancel_turn(world.runtime, turn)
+
+    assert (world.row("runs")["status"], world.row("runs")["stalled"]) == ("done", 0)
 
 
 @pytest.mark.parametrize("tool", ["pure", "unsafe"])

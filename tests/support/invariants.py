@@ -39,7 +39,7 @@ def check_always(store: Store, budgets: dict[str, int]) -> None:
     open_runs = Counter(run.thread_id for run in runs if run.status != "done")
     assert all(count == 1 for count in open_runs.values()), f"two open runs on one thread: {open_runs}"
     # A run that somebody has decided about goes on at once, whether there is budget or not.
-    running = Counter(run.grp for run in runs if run.status == "running" and not run.suspended)
+    running = Counter(run.grp for run in runs if run.status == "running" and not run.suspended and not run.stalled)
     assert all(count <= budgets[group] for group, count in running.items()), f"over budget: {running}"
     _nothing_of_a_done_run_is_wanted(store)
 
@@ -62,7 +62,8 @@ def check_places_are_handed_on(store: Store, budgets: Mapping[str, int], under_w
     group is under way. `under_way`: how many are, by group.
     """
     with store.read() as tx:
-        running = Counter(tx.execute(select(schema.runs.c.grp).where(schema.runs.c.status == "running")).scalars())
+        at_work = select(schema.runs.c.grp).where(schema.runs.c.status == "running", schema.runs.c.stalled == 0)
+        running = Counter(tx.execute(at_work).scalars())
         busy = select(schema.runs.c.thread_id).where(schema.runs.c.status != "done")
         ready = Counter(
             tx.execute(

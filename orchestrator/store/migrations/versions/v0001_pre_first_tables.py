@@ -176,6 +176,7 @@ def upgrade() -> None:
         *_limits(),
         sa.Column("children", sa.Integer(), nullable=False),
         sa.Column("steers", sa.Integer(), nullable=False),
+        sa.Column("stalled", sa.Integer(), server_default="0", nullable=False),
         sa.Column("kept_reason", sa.String(length=30), nullable=True),
         sa.Column("kept_code", sa.String(length=100), nullable=True),
         sa.Column("kept_detail", sa.Text(), nullable=True),
@@ -184,6 +185,9 @@ def upgrade() -> None:
         sa.CheckConstraint("(status = 'done') = (ended_at IS NOT NULL)", name=op.f("ck_runs_done_has_time")),
         sa.CheckConstraint("epoch >= 1", name=op.f("ck_runs_has_epoch")),
         sa.CheckConstraint("(status = 'running') = (reason IS NULL)", name=op.f("ck_runs_reason_unless_running")),
+        sa.CheckConstraint(
+            "stalled = 0 OR (stalled = 1 AND status = 'running')", name=op.f("ck_runs_stalls_at_work")
+        ),
         sa.CheckConstraint("status IN ('done', 'running', 'waiting')", name=op.f("ck_runs_status")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
     )
@@ -199,8 +203,8 @@ def upgrade() -> None:
             "ix_runs_running",
             ["grp"],
             unique=False,
-            sqlite_where=sa.text("status = 'running' AND epoch >= 1"),
-            postgresql_where=sa.text("status = 'running' AND epoch >= 1"),
+            sqlite_where=sa.text("status = 'running' AND stalled = 0"),
+            postgresql_where=sa.text("status = 'running' AND stalled = 0"),
         )
         batch_op.create_index(
             "uq_runs_open_thread",
