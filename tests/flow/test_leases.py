@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import select
 
 from chordage.orchestrator import stages
+from chordage.orchestrator.core.agent import OnUnknown
 from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from chordage.orchestrator.gateways.steadiness import Steadiness
-from chordage.orchestrator.core.agent import OnUnknown
 from chordage.orchestrator.store import calls, schema
 from chordage.orchestrator.store.tx import Store
 from support.fakes import rounds_of, spoken

@@ -185,9 +185,7 @@ def upgrade() -> None:
         sa.CheckConstraint("(status = 'done') = (ended_at IS NOT NULL)", name=op.f("ck_runs_done_has_time")),
         sa.CheckConstraint("epoch >= 1", name=op.f("ck_runs_has_epoch")),
         sa.CheckConstraint("(status = 'running') = (reason IS NULL)", name=op.f("ck_runs_reason_unless_running")),
-        sa.CheckConstraint(
-            "stalled = 0 OR (stalled = 1 AND status = 'running')", name=op.f("ck_runs_stalls_at_work")
-        ),
+        sa.CheckConstraint("stalled = 0 OR (stalled = 1 AND status = 'running')", name=op.f("ck_runs_stalls_at_work")),
         sa.CheckConstraint("status IN ('done', 'running', 'waiting')", name=op.f("ck_runs_status")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
     )
