@@ -155,6 +155,7 @@ def test_one_bad_address_among_good_ones_is_enough_to_refuse():
         "::",
         "fe80::1%eth0",
         "fc00::1",
+        "fec0::2",
         "ff02::1",
         "::ffff:127.0.0.1",
         "64:ff9b::a00:1",
