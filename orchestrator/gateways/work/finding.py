@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ FOLDERS = ("tasks", "chores")
 WILL = "will.md"
 LARGEST = 1024 * 1024  # bytes of one file
 DEEPEST = 30  # folders in each other
+# Control characters, separators of lines, marks of direction, and what is no UTF-8: files are named in one line.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +47,16 @@ def _walk(room: Path, folder: str, found: Found) -> None:
         found.faults[folder] = fault(folder, 1, _why(error))
         return
     for entry in inner:
-        if entry.name.endswith(".md"):
+        is_work, path = entry.name.endswith(".md"), f"{folder}/{entry.name}"
+        if not is_work and not _is_folder(entry, path, found):
+            continue
+        if _UNSEEN.search(path):
+            why = "its name is not UTF-8, or has characters that nobody sees: rename it"
+            found.faults[ascii(path)] = fault(ascii(path), 1, why)
+        elif is_work:
             _look_at(entry, room, found)
-        elif _is_folder(entry, f"{folder}/{entry.name}", found):
-            _walk(room, f"{folder}/{entry.name}", found)
+        else:
+            _walk(room, path, found)
 
 
 def _is_folder(entry: os.DirEntry[str], path: str, found: Found) -> bool:
@@ -71,14 +80,11 @@ def _look_at(entry: os.DirEntry[str] | Path, room: Path, found: Found) -> None:
         found.files[path] = _checked(entry, room)
     except FileNotFoundError:
         return
-    except UnicodeEncodeError:
-        found.faults[path] = fault(ascii(path), 1, "its name is not UTF-8: rename it")
     except (Refused, OSError) as error:
         found.faults[path] = fault(path, 1, _why(error))
 
 
 def _checked(entry: os.DirEntry[str] | Path, room: Path) -> Trace:
-    entry.name.encode()
     if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(room):  # resolve() fails on a circle
         raise Refused("is a link that leads out of the room, and is not followed: put the file itself here")
     status = entry.stat()

@@ -76,6 +76,18 @@ def test_folders_that_never_end_are_refused(room):
     assert "deep here" in str(faults(room)[0])
 
 
+@pytest.mark.parametrize("name", ["a\nb.md", "a\x1b[31m.md", "a\u202e.md", "more\n/a.md"])
+def test_a_name_with_characters_that_nobody_sees_is_a_fault_of_one_line(room, name):
+    place = room / "chores" / name
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("every: 1h")
+
+    assert RoomWork(room).look().items == {}
+    (told,) = map(str, faults(room))
+    assert told.isprintable()
+    assert "rename it" in told
+
+
 def test_name_that_is_no_unicode_is_a_fault(room):
     (room / os.fsdecode(b"chores/\xff.md")).write_text("x")
 
