@@ -28,7 +28,7 @@ def answers(schema: Mapping[str, Any] | bool | None, depth: int = DEPTH) -> str:
 
 
 def _of_kind(kind: object, schema: Mapping[str, Any], depth: int) -> str:
-    if isinstance(schema.get("properties"), Mapping) and kind in {None, "object"}:
+    if kind in {None, "object"} and (schema.get("properties") or (kind and schema.get("required"))):
         return _members(schema, depth)
     if kind == "array":
         return f"[{answers(schema.get('items'), depth - 1)}, …]"
@@ -36,10 +36,12 @@ def _of_kind(kind: object, schema: Mapping[str, Any], depth: int) -> str:
 
 
 def _members(schema: Mapping[str, Any], depth: int) -> str:
+    """A key that is required and described nowhere is shown too: without it no answer fits."""
     needed = schema.get("required") or ()
+    described = {**schema.get("properties", {})}
     members = (
-        f"{_json(name)}{'' if name in needed else '?'}: {answers(member, depth - 1)}"
-        for name, member in schema["properties"].items()
+        f"{_json(name)}{'' if name in needed else '?'}: {answers(described.get(name), depth - 1)}"
+        for name in dict.fromkeys((*described, *needed))
     )
     return f"{{{', '.join(members)}}}"
 

@@ -20,6 +20,12 @@ SHOWN = {
         '{"remember"?: true | false} | null',
     ),
     "members without a type": ({"properties": {"n": {"type": "integer"}}}, '{"n"?: integer}'),
+    "members that are required and not described": ({"type": "object", "required": ["amount"]}, '{"amount": anything}'),
+    "one described, one not": (
+        {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n", "why"]},
+        '{"n": integer, "why": anything}',
+    ),
+    "object without a member": ({"type": "object"}, "object"),
     "list": ({"type": "array", "items": {"enum": [1, "zwölf"]}}, '[1 | "zwölf", …]'),
     "choice": ({"anyOf": [{"const": "yes"}, {"type": "null"}]}, '"yes" | null'),
     "deep": (
