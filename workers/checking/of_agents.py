@@ -110,7 +110,7 @@ class _Found:
         try:
             self._room.check_tools(agent)
         except RoomError as error:
-            self.of_tools.append(str(error))
+            self.of_tools += str(error).splitlines()  # of a whole file, where the file is broken
         except UserError:  # of its servers, which are looked at one by one
             return
 

@@ -130,6 +130,13 @@ def test_fault_of_an_agents_file_is_told_once(room):
     assert len([line for line in told if "concurency" in line]) == 1
 
 
+def test_several_faults_of_an_agents_file_are_told_once(room):
+    (room / "agent.toml").write_text('model = "scripted:script.yaml"\nconcurency = 3\nstraem = true\n')
+    told = json.loads(run("--json").output)["faults"]
+
+    assert [(one["kind"], one["line"]) for one in told] == [("agents", 2), ("agents", 3)]
+
+
 def test_variable_that_is_wrong_is_named_and_the_rest_looked_at_all_the_same(room, monkeypatch):
     write_room(room)
     monkeypatch.setenv("CHORDAGE_PORT", "99999999")
