@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +33,9 @@ from chordage.orchestrator.plugins import named
 E = TypeVar("E", bound=StrEnum)
 D = TypeVar("D")
 Providers = dict[str, dict[str, Any]]
+
+# Keys of the agent itself. TOML puts one that is written below a [table] into that table.
+_KEYS = frozenset(key.name for key in fields(AgentSpec) if key.name != "named_models")
 
 _PROVIDER = {
     "wire": TEXT,
@@ -71,7 +74,7 @@ def read(path: Path, room: Path, strategies: Collection[str], *, copy: Path | No
         return _unreadable(path, Source(name=name, text=""), f"{name}: cannot be read: {error}")
     except tomllib.TOMLDecodeError as error:
         return _unreadable(path, source, syntax_fault(source, error))
-    return _Reading(path, room, Table(source, values), strategies).done()
+    return _Reading(path, room, Table(source, values, of_file=_KEYS), strategies).done()
 
 
 class _Reading:

@@ -6,7 +6,7 @@ All problems of a file are collected, so that they can be put right in one go.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -72,10 +72,20 @@ class Source:
 
 
 class Table:
-    def __init__(self, source: Source, values: dict[str, Any], path: room_lines.Path = ()) -> None:
+    """`of_file`: keys that belong above the first [table]. TOML puts a key that is written below it into that table."""
+
+    def __init__(
+        self,
+        source: Source,
+        values: dict[str, Any],
+        path: room_lines.Path = (),
+        *,
+        of_file: Collection[str] = (),
+    ) -> None:
         self.source = source
         self.path = path
         self.values = values
+        self.of_file = of_file
         self.known: list[str] = []
 
     def take(self, key: str, kind: Kind, default: T, *, required: bool = False) -> T:
@@ -106,7 +116,7 @@ class Table:
 
     def inner(self, key: str) -> Table:
         values: dict[str, Any] = self.take(key, TABLE, {})
-        return Table(self.source, values, (*self.path, key))
+        return Table(self.source, values, (*self.path, key), of_file=self.of_file)
 
     def complain(self, key: str, why: str, *, line: int | None = None) -> None:
         self.source.complain((*self.path, key), why, line=line)
@@ -115,6 +125,10 @@ class Table:
         """Whatever was not taken is a typo, or a setting of another version."""
         for key in self.values:
             if key not in self.known:
-                close = get_close_matches(key, self.known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(self.known))}"
-                self.complain(key, f"there is no such key; {hint}")
+                self.complain(key, f"there is no such key; {self._hint(key)}")
+
+    def _hint(self, key: str) -> str:
+        if self.path and key in self.of_file:
+            return f"write {key} above the first [table] of the file"
+        close = get_close_matches(key, self.known, n=1)
+        return f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(self.known))}"

@@ -122,6 +122,10 @@ def test_a_file_with_a_byte_order_mark_is_fine(folder):
             "agent.toml:3: limits.rounds: there is no such key; did you mean max_rounds?",
         ),
         (
+            'model = "m"\n[limits]\nmax_rounds = 5\ntool_mode = "parallel"',
+            "agent.toml:4: limits.tool_mode: there is no such key; write tool_mode above the first [table] of the file",
+        ),
+        (
             'model = "m"\nzzz = 1',
             "agent.toml:2: zzz: there is no such key; there are: agents, compaction, concurrency, fallbacks, ",
         ),
