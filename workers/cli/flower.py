@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from errno import EADDRINUSE
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 import click
 
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers.fleet.found import settings_for_cli
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery import Celery
 
 COLUMNS = "name,args,kwargs,state,received,runtime,worker"  # Flower leaves out what says thread, agent and tool
 LOOPBACK = frozenset({"localhost", "ip6-localhost"})
@@ -55,4 +62,13 @@ def flower(port: int, address: str, options: tuple[str, ...]) -> None:
     refuse_the_unguarded(address, options)
     check_redis(settings)
     given = (f"--port={port}", f"--address={address}", f"--tasks-columns={COLUMNS}", *options)  # the last one counts
-    make_app(settings, own_transport=False).start(["flower", *given])
+    serve(make_app(settings, own_transport=False), given, f"{address}:{port}")
+
+
+def serve(app: Celery, given: Sequence[str], place: str) -> None:
+    try:
+        app.start(["flower", *given])
+    except OSError as error:
+        if error.errno != EADDRINUSE:
+            raise
+        raise ConfigError(f"{place} is in use: choose another port with --port") from error

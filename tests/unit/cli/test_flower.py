@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from errno import EADDRINUSE, EADDRNOTAVAIL
+
 import pytest
 from click.testing import CliRunner
 from flower.command import options
 
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers.cli import main
-from chordage.workers.cli.flower import refuse_the_unguarded
+from chordage.workers.cli.flower import refuse_the_unguarded, serve
 from support.plain_room import forget_settings
 
 
@@ -63,3 +65,25 @@ def test_the_command_says_it_in_one_line_and_starts_nothing(monkeypatch) -> None
     assert done.exit_code == 1
     assert done.stderr.startswith("chordage: Flower would be open to everyone who reaches 0.0.0.0")
     assert len(done.stderr.splitlines()) == 1
+
+
+class FaultyApp:
+    def __init__(self, fault: OSError) -> None:
+        self.fault = fault
+
+    def start(self, _options: list[str]) -> None:
+        raise self.fault
+
+
+def test_a_port_in_use_is_told_with_what_to_do() -> None:
+    app = FaultyApp(OSError(EADDRINUSE, "Address already in use"))
+
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:5555 is in use: choose another port with --port"):
+        serve(app, (), "127.0.0.1:5555")
+
+
+def test_another_fault_of_the_address_is_told_as_it_is() -> None:
+    app = FaultyApp(OSError(EADDRNOTAVAIL, "Cannot assign requested address"))
+
+    with pytest.raises(OSError, match="Cannot assign"):
+        serve(app, (), "192.0.2.1:5555")
