@@ -92,7 +92,7 @@ def _lines(one: OpenQuestion) -> list[str]:
     """For people: a question is too long for a row of a table."""
     from chordage.orchestrator.views import answers
     from chordage.workers.cli.output import ago
-    from chordage.workers.cli.showing_calls import expiry, indented, short
+    from chordage.workers.cli.showing_calls import expiry, indented, short, takes_a_plain_yes
 
     lines = [
         f"{one.id}  {one.why.value}, asked {ago(one.created_at)}{expiry(one)}",
@@ -102,5 +102,6 @@ def _lines(one: OpenQuestion) -> list[str]:
         *([f"  for {one.path}, thread {one.root_thread}"] if one.root_thread != one.thread_id else []),
     ]
     if one.schema is not None:
-        lines.append(f"  answer with --payload: {answers(one.schema)}")
+        plain = "approve it, or " if takes_a_plain_yes(one.schema) else ""
+        lines.append(f"  {plain}answer with --payload: {answers(one.schema)}")
     return lines

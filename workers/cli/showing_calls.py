@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chordage.orchestrator.core.suspending import Action, OnExpiry, SuspensionStatus
 from chordage.orchestrator.views import AnswerView, CallView, ChildView, QuestionView, answers
@@ -26,7 +26,7 @@ _THEN = {
 
 
 def call_lines(call: CallView, indent: str) -> Iterator[str]:
-    took = "" if call.seconds is None else f", {span(call.seconds)}{' with its wait' if call.question else ''}"
+    took = "" if call.seconds is None else f", {span(call.seconds)}{' with its wait' if _waited_in(call) else ''}"
     began = f", {clock(call.started_at)}" if call.started_at else ""
     worker = f", {call.worker}" if call.worker else ""
     again = f", woken {call.wake_ups} times" if call.wake_ups > 1 else ""
@@ -40,6 +40,11 @@ def call_lines(call: CallView, indent: str) -> Iterator[str]:
         yield f"{indent}  said   {short(call.content)}"
     elif call.progress:
         yield f"{indent}  doing  {short(call.progress)}"
+
+
+def _waited_in(call: CallView) -> bool:
+    """The beginning that is stored of an unsafe call is the first one, before its question; of others the last one."""
+    return call.question is not None and call.started_at is not None and call.started_at < call.question.created_at
 
 
 def state(call: CallView) -> str:
@@ -66,10 +71,18 @@ def _question(question: QuestionView, indent: str) -> Iterator[str]:
     if question.answer is not None:
         yield from _answer(question.answer, indent)
     elif is_open:
-        wants = f", with --payload {answers(question.schema)}" if question.schema is not None else ""
+        plain = "or " if takes_a_plain_yes(question.schema) else ""
+        wants = f", {plain}with --payload {answers(question.schema)}" if question.schema is not None else ""
         yield f"{indent}       chordage approve {question.id}{wants}"
     else:
         yield f"{indent}       {question.status.value}, without an answer"
+
+
+def takes_a_plain_yes(schema: dict[str, Any] | None) -> bool:
+    """`chordage approve ID` is enough, without a payload."""
+    from chordage.orchestrator.gateways.schemas import complaint_about
+
+    return schema is None or complaint_about(True, schema) is None or complaint_about(None, schema) is None
 
 
 def _answer(answer: AnswerView, indent: str) -> Iterator[str]:

@@ -70,6 +70,24 @@ def test_the_inbox_tells_people_what_to_answer(rt, room):
     assert max(map(len, lines)) <= 80 + len("\x1b[36m\x1b[0m")
 
 
+def test_the_inbox_tells_people_where_a_plain_yes_will_do(rt, room):
+    turn = asking_room.waiting_turn(rt, "wipe", thread_id="t")
+
+    assert "  approve it, or answer with --payload: object | null" in on_a_terminal(room, "inbox")
+    assert ", or with --payload object | null" in " ".join(on_a_terminal(room, "show", turn.turn_id))
+
+
+@pytest.mark.parametrize(("tool", "payload", "told"), [("send", "true", False), ("deploy", '{"ok": true}', True)])
+def test_the_time_of_a_call_is_told_with_its_wait_where_it_began_before_its_question(chordage, rt, tool, payload, told):
+    """An unsafe call keeps its first beginning, any other the last one."""
+    turn = asking_room.waiting_turn(rt, tool, thread_id="t")
+    chordage("approve", *[one["id"] for one in questions(chordage)], "--payload", payload)
+    lines = [line for line in chordage("show", turn.turn_id).stdout.splitlines() if f"{tool}  succeeded, " in line]
+
+    assert lines
+    assert all(("with its wait" in line) is told for line in lines)
+
+
 def test_the_inbox_can_be_narrowed_and_paged(chordage, rt):
     first = asking_room.waiting_turn(rt, "send", thread_id="t")
     asking_room.waiting_turn(rt, "deploy", thread_id="u")
