@@ -131,7 +131,8 @@ def _place(turn: TurnView, row: Row, ahead: Sequence[Row]) -> str:
 
 
 def _waits_for(turn: TurnView) -> str:
-    return f"it waits for the budget of group {turn.group.value}, for a worker, or for its time"
+    ways = f"the budget of group {turn.group.value}, a worker, its time, or its agent to be repaired"
+    return f"it waits for {ways} (`chordage check` names what is broken)"
 
 
 def _ready_at(turn: TurnView, row: Row, ahead: Sequence[Row]) -> datetime | None:
