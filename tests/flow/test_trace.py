@@ -246,6 +246,17 @@ def test_what_is_not_done_has_no_end_and_says_what_it_waits_for(world: World) ->
     assert trace.turn.fate == "queued, number 2 in the line of its thread"
 
 
+def test_a_turn_that_is_ready_says_what_it_may_wait_for(world: World) -> None:
+    turn = world.submit()
+
+    (mark,) = [mark for mark in views.trace(world.store, turn).marks if mark.kind is MarkKind.READY]
+
+    assert mark.told == (
+        "it waits for the budget of group chat, a worker, its time, or its agent to be repaired "
+        "(`chordage check` names what is broken)"
+    )
+
+
 def test_sub_agent_is_named_with_its_turn_and_who_asked_it(world: World) -> None:
     settle_in(world)
     world.models.script = Lines({"ada": [[ask("bob", "who?")]]})
