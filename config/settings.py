@@ -354,7 +354,9 @@ def _in_words(error: ErrorDetails) -> str:
         return f"settings: {error['msg'].removeprefix('Value error, ')}"
     if error["type"] == "extra_forbidden":
         where = f"{variable_of(names)} or {FILE}" if len(names) > 1 else FILE
-        return f"setting {'__'.join(names)} ({where}): there is no such setting; take it out"
+        close = get_close_matches(names[0], Settings.model_fields, n=1, cutoff=0.7) if len(names) == 1 else []
+        hint = f"did you mean {close[0]}?" if close else "take it out"
+        return f"setting {'__'.join(names)} ({where}): there is no such setting; {hint}"
     told = "" if error["type"] == "missing" or names[0] in SECRETS else f", not {error['input']!r}"
     return f"setting {'__'.join(names)} ({variable_of(names)} or {FILE}): {_words(error)}{told}"
 

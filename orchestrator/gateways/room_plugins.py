@@ -13,7 +13,7 @@ from typing import Any
 from chordage.orchestrator.core.agent import PluginUse
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways import room_lines, room_tools
-from chordage.orchestrator.gateways.room_table import TABLE, TEXT, Kind, Source, Table
+from chordage.orchestrator.gateways.room_table import TABLE, TEXT, Kind, Source, Table, above_tables
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
 from chordage.orchestrator.plugins import loading
 from chordage.orchestrator.plugins.base import Plugin
@@ -44,7 +44,7 @@ def read(table: Table, room: Path, reads: Traces) -> tuple[PluginUse, ...]:
     """What is wrong is noted in the table's source. `reads` is given the room's files that plugins stand in."""
     asked = [*_short(table), *_long(table)]
     _trace(asked, room, reads)
-    made = [plugin for one in asked if (plugin := _made(one, table.source))]
+    made = [plugin for one in asked if (plugin := _made(one, table))]
     if len(made) == len(asked):
         _check_order(made, asked, table.source)
     return tuple(one.use for one in asked)
@@ -90,12 +90,14 @@ def _trace(asked: list[_Asked], room: Path, reads: Traces) -> None:
             reads[path] = trace_of(path)
 
 
-def _made(one: _Asked, source: Source) -> Plugin | None:
+def _made(one: _Asked, table: Table) -> Plugin | None:
     try:
         return loading.plugin_of(one.use)
     except loading.PluginRefused as error:
         why = str(error) if one.where != "plugins" else f"{one.use.use!r}: {error}"
-        one.complain(source, why, error.option)
+        if error.option and error.option in table.of_file and one.where != "plugins":
+            why = f"there is no such option; {above_tables(error.option)}"
+        one.complain(table.source, why, error.option)
         return None
 
 

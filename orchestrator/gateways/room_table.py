@@ -71,6 +71,10 @@ class Source:
         self.problems.append(f"{self.name}:{line or room_lines.line_of(self.text, path)}: {'.'.join(path)}: {why}")
 
 
+def above_tables(key: str) -> str:
+    return f"write {key} above the first [table] of the file"
+
+
 class Table:
     """`of_file`: keys that belong above the first [table]. TOML puts a key that is written below it into that table."""
 
@@ -129,6 +133,6 @@ class Table:
 
     def _hint(self, key: str) -> str:
         if self.path and key in self.of_file:
-            return f"write {key} above the first [table] of the file"
+            return above_tables(key)
         close = get_close_matches(key, self.known, n=1)
         return f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(self.known))}"

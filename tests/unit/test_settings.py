@@ -66,6 +66,14 @@ def test_setting_within_another_that_there_is_not_is_named_with_its_variable(mon
         load()
 
 
+def test_setting_of_the_file_that_there_is_not_is_told_with_the_one_meant(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chordage.toml").write_text("sweeep = 3\n")
+
+    with pytest.raises(SettingsFault, match="sweeep .chordage.toml.: there is no such setting; did you mean sweep?"):
+        load()
+
+
 @pytest.mark.parametrize("given", ["a,b", " a , b,", '["a", "b"]'])
 def test_names_are_given_with_commas_or_as_a_json_list(monkeypatch, given):
     monkeypatch.setenv("CHORDAGE_INTAKE_QUEUES", given)

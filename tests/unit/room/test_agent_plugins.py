@@ -131,6 +131,10 @@ def test_plugins_may_stand_in_one_line(folder):
             "agent.toml:4: stops.max_rounds: must be a whole number, 1 or more; for no limit leave it out; got 0",
         ),
         ("[stops]\nrounds = 3", "agent.toml:3: stops.rounds: there is no such option; did you mean max_rounds?"),
+        (
+            '[stops]\ntool_mode = "parallel"',
+            "agent.toml:3: stops.tool_mode: there is no such option; write tool_mode above the first [table]",
+        ),
         ('[permission]\ndeny = ["a b"]', "agent.toml:3: permission.deny: 'a b' is no rule; write `tool`"),
         ('plugins = "stops"', "agent.toml:2: plugins: must be a list of tables, each under [[plugins]], or leave it"),
         ("[plugins]\na = 1", "agent.toml:2: plugins: must be a list of tables, each under [[plugins]]"),
