@@ -106,6 +106,8 @@ def _head(settings: Settings, found: Health) -> Iterator[str]:
             yield f"  last sign of life {ago(summary.heartbeat_at)}"
         if found.is_cleaned_up:
             yield "  it was killed; its keeper ends what is left of it"
+        if settings.redis_url is not None:
+            yield "  workers that a supervisor started are not looked for here: `celery -A chordage status` lists them"
         return
     if not found.is_ready or summary is None:
         yield f"chordage starts, process {found.pid}"

@@ -21,6 +21,12 @@ def test_nothing_that_runs_is_told_with_exit_code_three_and_leaves_nothing_behin
     assert not (room / "execution.db").exists()
 
 
+def test_where_redis_is_set_workers_of_a_supervisor_are_told_of(chordage):
+    done = chordage("status", redis_url="redis://:secret@127.0.0.1:1/0")
+
+    assert "workers that a supervisor started are not looked for here: `celery -A chordage status`" in done.output
+
+
 def test_help_says_what_the_exit_codes_mean(chordage):
     words = {name: " ".join(chordage(name, "--help").output.split()) for name in ("status", "stop")}
 
