@@ -122,14 +122,24 @@ def test_what_a_fleet_left_behind_with_its_keeper_is_told_and_stopped(room):
 
 
 def test_start_that_fails_says_why_and_leaves_nothing_behind(room):
-    (room / "agent.toml").write_text("model = 3\n")
+    (room / "execution.db").write_text("no database" * 100)
 
     done = call(room, "start")
 
     assert done.code == 1
     assert done.err.startswith("chordage: fleet ended with code 1; the end of ")
-    assert "agent.toml:1: model: must be a text" in done.err
+    assert "execution.db cannot be used" in done.err
     assert alive_in(room) == []
+
+
+def test_a_broken_agent_is_told_and_stops_no_start(room):
+    (room / "agent.toml").write_text("model = 3\n")
+
+    done = call(room, "start", "--no-workers", "--port", "0")
+    stopped = call(room, "stop")
+
+    assert (done.code, stopped.code) == (0, 0)
+    assert "agent.toml:1: model: must be a text" in done.out
 
 
 def test_term_ends_a_foreground_run_in_order_and_leaves_nobody(room):

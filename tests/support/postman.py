@@ -80,6 +80,7 @@ Trick = Callable[["Postman", list[Letter]], list[Letter]]
 @dataclass
 class Postman:
     redis: Redis
+    prefix: str  # of the broker's keys
     header_tricks: dict[str, Trick] = field(default_factory=dict)  # by run
     body_tricks: dict[str, Trick] = field(default_factory=dict)  # by run
     size: int = 3  # headers of a round
@@ -87,9 +88,9 @@ class Postman:
     seen: set[str] = field(default_factory=set)
 
     def go_round(self) -> None:
-        while text := self.redis.rpop(FAN_OUT):
+        while text := self.redis.rpop(self.prefix + FAN_OUT):
             self._header(Letter.read(text))
-        while text := self.redis.rpop(BODIES):
+        while text := self.redis.rpop(self.prefix + BODIES):
             letter = Letter.read(text)
             trick = self.body_tricks.pop(letter.run, deliver)
             self.put(TO_TURNS, trick(self, [letter]))
@@ -106,7 +107,7 @@ class Postman:
 
     def put(self, queue: str, letters: list[Letter]) -> None:
         for letter in letters:
-            self.redis.lpush(queue, letter.text())
+            self.redis.lpush(self.prefix + queue, letter.text())
 
 
 def deliver(postman: Postman, letters: list[Letter]) -> list[Letter]:

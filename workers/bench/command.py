@@ -35,9 +35,11 @@ def bench(
 
     A turn: message, model call, four tools, model call, text; model and tools cost nothing. What it starts, it ends.
     """
+    from chordage.config import log
     from chordage.workers.bench import report, running
     from chordage.workers.bench.services import EMBEDDED
 
+    log.configure("WARNING", "auto")  # on standard error, beside the results
     if database and postgres:
         raise click.UsageError("--database and --postgres exclude each other: give one")
     order = running.Order(

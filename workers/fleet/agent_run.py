@@ -93,8 +93,8 @@ def read(room: Path) -> Summary | None:
 
 def of_fleet(room: Path, state: Path) -> Summary | None:
     """What `repaired` tells. A room may be read-only, or its file be gone: a fleet writes the same into its state."""
-    told = repaired(state)
-    return repaired(room) if told is None else told
+    of_room, of_state = repaired(room), repaired(state)
+    return of_room if of_state is None else of_state
 
 
 def _from_json(told: dict[str, Any]) -> Summary:

@@ -123,6 +123,7 @@ def _carry_out_all(rig: Rig) -> None:
     run_of = {turn["dedupe_key"]: turn["run_id"] for turn in rig.rows("turns")}
     postman = Postman(
         rig.redis,
+        rig.settings.broker_prefix,
         header_tricks={run_of[trick.__name__]: trick for trick in HEADERS},
         body_tricks={run_of[trick.__name__]: trick for trick in BODIES},
     )
