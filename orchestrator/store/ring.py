@@ -205,7 +205,7 @@ SELDOM = timedelta(seconds=60)  # a wake-up that waits in a long queue may have 
 
 def nudge(tx: Tx, among: list[str], now: datetime, *, nothing_waits: bool) -> list[tuple[str, Subject]]:
     """Those of them whose wake-up may have got lost. `nothing_waits`: no wake-up of the group does, so it is not
-    merely late.
+    merely late. One that has just come brought one; one that was asleep has none.
     """
     asked_before = now - AGAIN if nothing_waits else now - SELDOM
     due = (
@@ -214,7 +214,7 @@ def nudge(tx: Tx, among: list[str], now: datetime, *, nothing_waits: bool) -> li
             turns.c.id.in_(among),
             STILL_QUEUED,
             has(turns.c.ready, 1),
-            turns.c.due_at <= now - A_MOMENT,
+            turns.c.queued_at <= now - A_MOMENT,
             turns.c.nudge_at <= asked_before + SELDOM,
         )
         .order_by(turns.c.id)

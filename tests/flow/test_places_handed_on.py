@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import timedelta
 from itertools import repeat
 
 import pytest
@@ -128,6 +129,18 @@ def test_a_run_whose_row_is_not_let_go_keeps_no_wake_up_waiting_for_ever(world: 
 
     assert following == []
     assert world.row("groups", name="chat")["hand_on"] == 1
+
+
+@pytest.mark.parametrize("late", [0, 0.5, 2])
+def test_a_turn_that_was_asleep_is_sent_for_by_the_sweep_that_wakes_it(world: World, late: float) -> None:
+    world.models.script = lambda prompt: spoken("ok")
+    world.submit(thread=None, not_before=world.clock.now + timedelta(seconds=10))
+    world.run_dry()
+
+    world.sweep(seconds=10 + late)
+
+    check(world)
+    run_dry_in_order(world)
 
 
 @pytest.mark.parametrize("lost_with", ["places free", "no place free"])
