@@ -28,6 +28,7 @@ class Hand:
     may_hand_over: bool = True
     worker: str = ""  # whose; empty: of this process
     left: Callable[[], float] | None = None  # seconds until the time limit of its run; None: it has none
+    begun: bool = False  # of a call: its tool may have acted
     since: float = field(default_factory=time.monotonic)
     beaten: float | None = None
     _told: threading.Event = field(default_factory=threading.Event)

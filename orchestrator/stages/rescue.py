@@ -172,7 +172,7 @@ def _calls(rt: Runtime, now: datetime) -> list[Intent]:
             run = runs.load(tx, call.run_id)
             assert run is not None
             agents[run.id] = run.agent
-            if call.status is CallStatus.RUNNING and call.effect is Effect.UNSAFE:
+            if call.status is CallStatus.RUNNING and call.effect is Effect.UNSAFE and call.worker is not None:
                 unknown.append((run, call))
                 continue
             follow = _see_to_call(tx, rt, call, run, now)

@@ -49,6 +49,7 @@ from chordage.orchestrator.store.tx import Tx
 
 log = structlog.get_logger()
 
+BRIEFLY = 2.0  # seconds: a connection was cut, and the next one may be had at once
 NOT_STARTED = "The time limit of the turn was reached before this call began: it was not started."
 BROKEN_OFF = (
     "The time limit of the turn was reached while this call was running. It is not known whether it took effect, and "
@@ -126,9 +127,11 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> list[Inten
         _cut_short(rt, work)
         raise
     except Unavailable:
+        if not hand.begun:
+            _let_go(rt, work)
         raise
     except Exception:
-        _after_a_fault(rt, work)
+        _after_a_fault(rt, work, begun=hand.begun)
         raise
     return follow
 
@@ -212,9 +215,11 @@ def _heard_after(rt: Runtime, work: Work, heard: Hearing | None, outcome: ToolOu
     return replace(outcome, content=told)
 
 
-def _after_a_fault(rt: Runtime, work: Work) -> None:
-    """Nobody foresaw how this ended. It counts like a death; of an unsafe call nobody knows what it did before it."""
-    if work.call.effect is Effect.UNSAFE:
+def _after_a_fault(rt: Runtime, work: Work, *, begun: bool) -> None:
+    """Nobody foresaw how this ended. It counts like a death; of an unsafe call that had begun nobody knows what it did
+    before it.
+    """
+    if work.call.effect is Effect.UNSAFE and begun:
         _settle(rt, work, ToolOutcome(code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT))
         return
     with rt.store.single() as tx:
@@ -227,21 +232,40 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
     if found is None:
         return None
     call, agent_name, running = found.call, found.agent, found.is_running
-    now, token, until = rt.now(), None, None
+    token, until = None, None
     if not running or not _may_start(rt, call) or (in_doubt and _is_held_up(rt, call, agent_name)):
         return None
     _check_repaired(rt, call, agent_name)
+    limit, now = _limit(rt, found), rt.now()
     if in_doubt or call.resends or call.effect.starts_on_record or call.status is not CallStatus.NEW:
-        token = rt.new_id()
-        until = rt.leases.until(now)
-        with rt.store.single() as tx:
-            if not claims.claim_call(tx, call, token, rt.worker, now=now, lease_until=until):
-                return None
+        token, until = rt.new_id(), rt.leases.until(now)
     work = Work(
-        call=call, agent_name=agent_name, epoch=found.epoch, token=token, began=call.started_at or now,
-        limit=_limit(rt, found), lease_until=until,
+        call=call, agent_name=agent_name, epoch=found.epoch, token=token, began=call.started_at or now, limit=limit,
+        lease_until=until,
     )  # fmt: skip
-    return _with_answer(rt, work, call.suspension_id) if call.suspension_id else work
+    if call.suspension_id:
+        work = _with_answer(rt, work, call.suspension_id)
+    return work if token is None or _claim(rt, work, token, now) else None
+
+
+def _claim(rt: Runtime, work: Work, token: str, now: datetime) -> bool:
+    """Last of all: what is claimed and does not begin would look like a death."""
+    assert work.lease_until is not None
+    try:
+        with rt.store.single() as tx:
+            return claims.claim_call(tx, work.call, token, rt.worker, now=now, lease_until=work.lease_until)
+    except Unavailable:  # it may have been claimed, and only the answer is lost
+        _let_go(rt, work)
+        raise
+
+
+def _let_go(rt: Runtime, work: Work) -> None:
+    """Its tool has not begun: whoever comes next may begin, and nobody has to be asked what became of it. While the
+    database stays away nothing is done, and the lease of what was claimed runs out.
+    """
+    if work.token is not None:
+        release = partial(claims.let_go_call, call_id=work.call.id, token=work.token, now=rt.now())
+        rt.store.insist_single(release, patience=BRIEFLY)
 
 
 def _limit(rt: Runtime, found: Found) -> Deadline | None:
@@ -300,7 +324,7 @@ def _may_start(rt: Runtime, call: Call) -> bool:
     match call.status:
         case CallStatus.NEW | CallStatus.RESUMING:
             return call.lease_until is not None  # without one it is parked behind a call that waits
-        case CallStatus.RUNNING if call.effect is not Effect.UNSAFE:
+        case CallStatus.RUNNING:
             return call.worker is None
         case _:
             return False
@@ -336,6 +360,7 @@ def _carry_out(rt: Runtime, work: Work, hand: Hand) -> ToolOutcome:
 
     try:
         agent = rt.agents.get(work.agent_name)
+        hand.begun = True
         return rt.tools.run(agent, _order(rt, work), abort=hand, on_progress=on_progress)
     except UserError as error:
         return ToolOutcome(code="tool_unavailable", content=str(error))

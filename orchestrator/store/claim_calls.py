@@ -193,6 +193,12 @@ def release_call(tx: Tx, call_id: str, token: str | None, worker: str, now: date
     tx.execute(freed.values(claim_token=None, worker=None, lease_until=now, expiries=calls.c.expiries + 1))
 
 
+def let_go_call(tx: Tx, call_id: str, token: str | None, now: datetime) -> None:
+    """Its holder claimed it and has not begun: it is in nobody's hand, and that is no death."""
+    freed = update(calls).where(calls.c.id == call_id, calls.c.claim_token == token, STILL_FLYING)
+    tx.execute(freed.values(claim_token=None, worker=None, lease_until=now))
+
+
 def count_call_crash(tx: Tx, call_id: str, lease_until: datetime) -> None:
     """As count_crash, for a call."""
     crashed = update(calls).where(calls.c.id == call_id, STILL_FLYING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,13 @@ from sqlalchemy import select
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import OnUnknown
+from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from chordage.orchestrator.gateways.holding import Hand
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from chordage.orchestrator.gateways.steadiness import Steadiness
+from chordage.orchestrator.plugins.base import Plugin
+from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.store import calls, schema
 from chordage.orchestrator.store.tx import Store
 from support.fakes import rounds_of, spoken
@@ -294,6 +298,16 @@ def leases(world, chosen):
         return {row.id: row.lease_until for row in tx.execute(select(chosen.c.id, chosen.c.lease_until))}
 
 
+def crew(world, *plugins):
+    made = Crew(plugins)
+    object.__setattr__(world.runtime, "crews", lambda agent: made)
+
+
+def listening():
+    """A plugin because of which the run is looked at before each of its calls."""
+    return type("Listening", (Plugin,), {"id": "listening", "after_tool_execute": lambda self, context: None})()
+
+
 def lease_of(store):
     with store.read() as tx:
         return tx.execute(select(schema.calls.c.lease_until)).scalar_one()
@@ -330,4 +344,48 @@ def test_a_lease_that_is_renewed_while_a_call_is_judged_is_seen(world: World, mo
     (renewed,) = beats
     call = world.row("calls")
     assert renewed == (call["status"] == "succeeded"), "renewed, and its result was refused"
+    check_all(world.store)
+
+
+def status_of(store):
+    with store.read() as tx:
+        return tx.execute(select(schema.calls.c.status)).scalar()
+
+
+def answer_lost(world: World, opened: str):
+    """The database does what it is asked for once, and its answer gets lost on the way."""
+    ask, due, own = getattr(world.store, opened), [True], Store(world.store.url, pool_size=1)
+
+    @contextmanager
+    def lossy():
+        with ask() as tx:
+            yield tx
+        if due and status_of(own) == "running":
+            due.clear()
+            own.close()
+            raise Unavailable("the connection was cut")
+
+    setattr(world.store, opened, lossy)
+
+
+@pytest.mark.parametrize("lost", ["claim", "look"])
+def test_an_unsafe_call_that_was_claimed_and_did_not_begin_is_no_question(world: World, lost) -> None:
+    """The database goes away between the claim of the call and the tool."""
+    world.models.script = rounds_of(1, tool="unsafe")
+    if lost == "look":
+        crew(world, listening())
+    answer_lost(world, "single" if lost == "claim" else "read")
+    turn = world.submit()
+    while world.pending:
+        with suppress(Unavailable):
+            world.deliver(world.pending.pop(0))
+    assert world.tools.ran.total() == 0
+
+    for _ in range(3):
+        world.sweep(seconds=SECONDS)
+        world.run_dry()
+
+    assert world.rows("suspensions") == []
+    assert world.tools.ran.total() == 1
+    assert world.row("turns", id=turn)["disposition"] == "answered"
     check_all(world.store)
