@@ -56,6 +56,7 @@ def test_a_rule_for_a_tool_that_is_not_there_is_a_fault_with_its_line(room, rule
     assert done.exit_code == 1
 
 
+@pytest.mark.mcp
 def test_rules_that_speak_of_tools_that_are_there_are_none(room):
     (room / "agents").mkdir()
     (room / "agents" / "b.toml").write_text('name = "b"\nmodel = "scripted:s.yaml"\n')
@@ -65,6 +66,7 @@ def test_rules_that_speak_of_tools_that_are_there_are_none(room):
     assert (done.exit_code, done.stderr) == (0, "")
 
 
+@pytest.mark.mcp
 def test_a_required_server_that_cannot_be_reached_is_a_fault_when_it_is_asked(room):
     add(room, '[mcp.github]\nurl = "http://127.0.0.1:1/mcp"\nconnect_timeout = 5\n')
     add(room, '[mcp.search]\nurl = "http://127.0.0.1:1/mcp"\nrequired = false\n')
@@ -76,6 +78,7 @@ def test_a_required_server_that_cannot_be_reached_is_a_fault_when_it_is_asked(ro
     assert [(one["kind"], one["line"]) for one in found["remarks"]] == [("MCP", 7)]
 
 
+@pytest.mark.mcp
 def test_a_rule_for_a_tool_that_no_server_offers_is_found_when_they_are_asked(room, monkeypatch):
     from chordage.orchestrator.gateways.mcp import Health, Probe, Servers, State
     from chordage.orchestrator.gateways.mcp.offers import Offer
