@@ -63,7 +63,7 @@ def test_the_environment_has_the_lowest_versions(lowest_python):
     ids=lambda tests: tests[0].removeprefix("tests/"),
 )  # fmt: skip
 def test_quick_tests_pass_at_the_lowest_versions(lowest_python, tests):
-    run(lowest_python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    run(lowest_python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *tests)
 
 
 def test_a_fleet_works_at_the_lowest_versions(lowest_python, tmp_path):
