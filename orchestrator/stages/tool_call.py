@@ -223,7 +223,7 @@ def _after_a_fault(rt: Runtime, work: Work, *, begun: bool) -> None:
         _settle(rt, work, ToolOutcome(code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT))
         return
     with rt.store.single() as tx:
-        claims.count_call_crash(tx, work.call.id, rt.leases.until(rt.now()))
+        claims.count_call_crash(tx, work.call.id, work.token, rt.worker, rt.leases.until(rt.now()))
 
 
 def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:

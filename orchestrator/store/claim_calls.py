@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, and_, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, update
 
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import CALL, OPEN_CALL, CallStatus, sources
@@ -187,10 +187,13 @@ def release_call(tx: Tx, call_id: str, token: str | None, worker: str, now: date
     """A call that may run again elsewhere at once. It counts as a death: whatever ends its process each time ends here
     as poison. Without a token, it is on record in the worker's name, or not at all.
     """
-    in_name = or_(calls.c.worker == worker, calls.c.worker.is_(None))
-    ours = calls.c.claim_token == token if token else and_(calls.c.claim_token.is_(None), in_name)
-    freed = update(calls).where(calls.c.id == call_id, ours, STILL_FLYING)
+    freed = update(calls).where(calls.c.id == call_id, _held_by(token, worker), STILL_FLYING)
     tx.execute(freed.values(claim_token=None, worker=None, lease_until=now, expiries=calls.c.expiries + 1))
+
+
+def _held_by(token: str | None, worker: str) -> ColumnElement[bool]:
+    in_name = or_(calls.c.worker == worker, calls.c.worker.is_(None))
+    return calls.c.claim_token == token if token else and_(calls.c.claim_token.is_(None), in_name)
 
 
 def let_go_call(tx: Tx, call_id: str, token: str | None, now: datetime) -> None:
@@ -199,9 +202,9 @@ def let_go_call(tx: Tx, call_id: str, token: str | None, now: datetime) -> None:
     tx.execute(freed.values(claim_token=None, worker=None, lease_until=now))
 
 
-def count_call_crash(tx: Tx, call_id: str, lease_until: datetime) -> None:
-    """As count_crash, for a call."""
-    crashed = update(calls).where(calls.c.id == call_id, STILL_FLYING)
+def count_call_crash(tx: Tx, call_id: str, token: str | None, worker: str, lease_until: datetime) -> None:
+    """As count_crash, for a call. Only its holder may: an unsafe call that another has begun could run twice."""
+    crashed = update(calls).where(calls.c.id == call_id, _held_by(token, worker), STILL_FLYING)
     tx.execute(crashed.values(expiries=calls.c.expiries + 1, claim_token=None, worker=None, lease_until=lease_until))
 
 

@@ -57,6 +57,22 @@ def test_a_call_is_settled_once_and_stays_as_it_was_settled(store):
         assert not claims.claim_call(tx, load_call(store), "k", "w", now=NOW, lease_until=LATER)
 
 
+def test_a_holder_that_lost_its_claim_counts_no_crash_and_frees_no_call_of_another(store):
+    """Freed, an unsafe call that the other has begun would be begun once more."""
+    call = a_call(store)
+    with store.single() as tx:
+        assert claims.claim_call(tx, call, "new", "w2", now=NOW, lease_until=LATER)
+        before = calls.load(tx, call.id)
+        for token in ("old", None):
+            claims.count_call_crash(tx, call.id, token, "w1", LATER)
+        assert calls.load(tx, call.id) == before
+
+        claims.count_call_crash(tx, call.id, "new", "w2", LATER)
+        counted = calls.load(tx, call.id)
+
+    assert (counted.worker, counted.expiries) == (None, before.expiries + 1)
+
+
 def test_whoever_lost_the_claim_of_a_call_cannot_settle_it(store):
     call = a_call(store)
     with store.single() as tx:
