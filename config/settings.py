@@ -335,7 +335,7 @@ def unknown_variables() -> list[str]:
         if not variable.upper().startswith(prefix) or name in known or variable in NOT_SETTINGS:
             continue
         close = get_close_matches(name, known, n=1, cutoff=0.7)
-        hint = f"did you mean {prefix}{close[0]}?" if close else "docs/operations.md lists all there are"
+        hint = f"did you mean {prefix}{close[0]}?" if close else "docs/reference/settings.md lists all there are"
         told.append(f"variable {variable}: there is no such setting; {hint}")
     return told
 

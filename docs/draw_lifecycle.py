@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Draws docs/lifecycle.md from the tables the code goes by: `.venv/bin/python docs/draw_lifecycle.py`.
+"""Draws docs/reference/lifecycle.md from the tables the code goes by: `.venv/bin/python docs/draw_lifecycle.py`.
 
 What stands between `<!-- drawn: name -->` and `<!-- end -->` is replaced, the rest of the page stays as it is. A test
 compares the page with the tables.
@@ -17,7 +17,7 @@ from chordage.orchestrator.core.reasons import DISPOSITION_OF, WITHOUT_A_RUN, Re
 from chordage.orchestrator.core.status import CALL, RUN, TURN, CallStatus, Disposition, RunStatus, Table, TurnStatus
 from chordage.orchestrator.strategies.react import ENDINGS
 
-PAGE = Path(__file__).with_name("lifecycle.md")
+PAGE = Path(__file__).parent / "reference" / "lifecycle.md"
 S = TypeVar("S", bound=StrEnum)
 
 _PART = re.compile(r"(<!-- drawn: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -2,7 +2,7 @@
 
 A process takes them one by one, as it needs them. A transaction lasts milliseconds and none is open while a model or a
 tool is at work, so the 128 threads of a turns worker seldom use more than three at once; with five it is as fast as
-with eight. The table in docs/operations.md has the figures, and a test compares them.
+with eight. The table in docs/how-to/operations.md has the figures, and a test compares them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_A_CHILD = 2  # one call at a time, and what is noted beside it
 FEW_LEFT = 0.1
 ADVICE = (
     "raise that limit, or lower CHORDAGE_POOL_SIZE, --concurrency or the number of workers "
-    "(docs/operations.md, Connections)"
+    "(docs/how-to/operations.md, Connections)"
 )
 
 

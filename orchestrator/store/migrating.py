@@ -157,7 +157,7 @@ def _schema(tx: Tx) -> str:
     if name == "$user":
         raise ConfigError(
             "PostgreSQL does not know in which schema our tables stand: what connects us to it drops the start-up "
-            "option search_path. Let the pooler pass options on (docs/operations.md, PostgreSQL)"
+            "option search_path. Let the pooler pass options on (docs/how-to/operations.md, PostgreSQL)"
         )
     return name
 

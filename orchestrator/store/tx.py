@@ -194,7 +194,7 @@ def _told(engine: Engine, error: DBAPIError) -> Unavailable | None:
     if NO_CONNECTION_LEFT.search(said):
         return Unavailable(
             f"the database at {where} takes no further connection ({said}): raise its max_connections, or lower "
-            "CHORDAGE_POOL_SIZE or the number of workers (docs/operations.md, Connections)"
+            "CHORDAGE_POOL_SIZE or the number of workers (docs/how-to/operations.md, Connections)"
         )
     if _code(error) in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
         return Unavailable(

@@ -1,4 +1,4 @@
-"""docs/lifecycle.md shows the tables that the code goes by."""
+"""docs/reference/lifecycle.md shows the tables that the code goes by."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from support.repository import ROOT
 
-PAGE = ROOT / "docs" / "lifecycle.md"
+PAGE = ROOT / "docs" / "reference" / "lifecycle.md"
 DRAWING = runpy.run_path(str(ROOT / "docs" / "draw_lifecycle.py"))
 REDRAW = "run `.venv/bin/python docs/draw_lifecycle.py` and commit the page"
 

@@ -88,8 +88,7 @@ def test_beat_that_is_too_slow_for_the_lease_is_refused():
 
 def rows_of_the_documentation():
     """Of the table of settings: by the first variable of a row, what it says of the default."""
-    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    table = text.partition("## Settings")[2].partition("\n## ")[0]
+    table = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text()
     return re.findall(r"^\| (`CHORDAGE_.+?) \| (.*?) \|", table, re.MULTILINE)
 
 
@@ -97,7 +96,7 @@ def rows_of_the_documentation():
 def test_documentation_names_every_setting(name):
     named = " ".join(variables for variables, _ in rows_of_the_documentation())
 
-    assert re.search(rf"`{variable_of((name,))}(__|`)", named), "say in docs/operations.md what it is for"
+    assert re.search(rf"`{variable_of((name,))}(__|`)", named), "say in docs/reference/settings.md what it is for"
 
 
 def test_documentation_tells_the_numbers_that_are_usual():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COLUMNS = ("item", "state", "next", "last", "turn")
 SOON = "gets its id at the next tick"
 DUE = "due"
-EMPTY = "no tasks, no chores, no will; docs/room-work.md says how to write one"
+EMPTY = "no tasks, no chores, no will; docs/how-to/tasks-and-chores.md says how to write one"
 
 
 @click.group(invoke_without_command=True)

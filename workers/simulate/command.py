@@ -23,7 +23,7 @@ def simulate(*, scenario: Path, database: str | None, seconds: float | None, as_
     """Run the fleet and the arrivals that the file SCENARIO describes, under virtual time.
 
     Admission, dispatch and ending are the engine's own, on a real database; models, tools, the broker and the waiting
-    are made up. See docs/scale.md.
+    are made up. See docs/how-to/scale.md.
     """
     from chordage.workers.simulate import report, running
     from chordage.workers.simulate.scenario import read

@@ -100,7 +100,7 @@ def test_a_rule_for_a_tool_that_no_server_offers_is_found_when_they_are_asked(ro
     [
         ("CHORDAGE_REDISURL", "did you mean CHORDAGE_REDIS_URL?"),
         ("CHORDAGE_BUDGET__CHAT", "did you mean CHORDAGE_BUDGETS?"),
-        ("CHORDAGE_QQQ", "docs/operations.md lists all there are"),
+        ("CHORDAGE_QQQ", "docs/reference/settings.md lists all there are"),
     ],
 )
 def test_a_variable_that_is_no_setting_is_told_by_check_and_where_a_fleet_starts(room, monkeypatch, name, told):

@@ -39,7 +39,7 @@ def complete(block):
 
 
 def test_the_planner_of_the_docs_plans(folder):
-    toml, planner = blocks("plans.md", "toml")[0], blocks("plans.md", "python")[0]
+    toml, planner = blocks("how-to/plans.md", "toml")[0], blocks("how-to/plans.md", "python")[0]
     folder.write("my_plans.py", planner)
 
     found = read(folder, toml)
@@ -49,10 +49,10 @@ def test_the_planner_of_the_docs_plans(folder):
     exec(planner, namespace)
     asked = {"info": {"round_index": 0}}
     assert [one["tool_name"] for one in namespace["plan"](asked)["execution_commands"]] == ["price", "price"]
-    assert json.loads(blocks("plans.md", "json")[0])["next_action"] == "execute"
+    assert json.loads(blocks("how-to/plans.md", "json")[0])["next_action"] == "execute"
 
 
-@pytest.mark.parametrize("page", ["models.md", "decisions.md", "agent-file.md"])
+@pytest.mark.parametrize("page", ["how-to/models.md", "how-to/approvals.md", "reference/agent-file.md"])
 def test_every_block_of_an_agents_file_is_taken(folder, page):
     for block in blocks(page, "toml"):
         found = read(folder, complete(block))
@@ -60,14 +60,14 @@ def test_every_block_of_an_agents_file_is_taken(folder, page):
 
 
 def test_the_script_of_the_docs_is_one(folder):
-    (block,) = blocks("models.md", "yaml")
+    (block,) = blocks("how-to/models.md", "yaml")
     folder.write("script.yaml", block)
 
     assert script_files.load(folder.path / "script.yaml")
 
 
 def test_the_batch_of_the_docs_is_read():
-    (block,) = blocks("decisions.md", "json")
+    (block,) = blocks("how-to/approvals.md", "json")
 
     assert [one.action.value for one in decisions_from(json.loads(block))] == ["resume", "cancel"]
 
@@ -89,7 +89,7 @@ def test_every_key_of_an_agents_file_has_its_line(folder, monkeypatch):
     read(folder, every_table)
     for plugin in (Permission, Stops):
         asked |= {(plugin.id, name) for name in plugin.__init__.__kwdefaults__}
-    text = (DOCS / "agent-file.md").read_text()
+    text = (DOCS / "reference/agent-file.md").read_text()
     keys = {path[-1] for path in asked} - {"NAME", "other"}
 
     assert {key for key in keys if f"`{key}`" not in text and f"[{key}" not in text} == set()
@@ -97,7 +97,7 @@ def test_every_key_of_an_agents_file_has_its_line(folder, monkeypatch):
 
 def test_every_hook_has_its_context_and_its_verdicts():
     usual = {field.name for field in fields(phases.Moment)}
-    text = (DOCS / "agent-file.md").read_text()
+    text = (DOCS / "reference/agent-file.md").read_text()
     for hook, verdicts in ALLOWED.items():
         (line,) = (line for line in text.splitlines() if line.startswith(f"| `{hook.value}` |"))
         _, _, shown, answers, _ = line.split("|")
@@ -108,6 +108,6 @@ def test_every_hook_has_its_context_and_its_verdicts():
 
 
 def test_the_example_of_every_key_is_toml():
-    for page in ("models.md", "decisions.md", "agent-file.md", "plans.md"):
+    for page in ("how-to/models.md", "how-to/approvals.md", "reference/agent-file.md", "how-to/plans.md"):
         for block in blocks(page, "toml"):
             assert tomllib.loads(block)

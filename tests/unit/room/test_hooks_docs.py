@@ -1,4 +1,4 @@
-"""What docs/hooks.md shows is what the room takes."""
+"""What docs/how-to/webhooks.md shows is what the room takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.repository import ROOT
 
 ENV = {"GITHUB_HOOK_SECRET": "s", "BILLING_SECRET": "whsec_c2Vj", "BILLING_SECRET_OLD": "whsec_b2xk",
        "TICKETS_SECRET": "s", "TICKETS_TOKEN": "t"}  # fmt: skip
-TEXT = (ROOT / "docs" / "hooks.md").read_text()
+TEXT = (ROOT / "docs" / "how-to" / "webhooks.md").read_text()
 
 
 def test_the_bindings_of_the_docs_have_no_fault_and_take_the_bodies_of_the_docs(folder):

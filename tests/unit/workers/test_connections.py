@@ -33,7 +33,9 @@ def of_plan(settings, role, **more):
 
 
 def test_the_table_of_the_docs_says_what_the_code_does():
-    section = (ROOT / "docs" / "operations.md").read_text().partition("### Connections")[2].partition("\n\n##")[0]
+    section = (
+        (ROOT / "docs" / "how-to" / "operations.md").read_text().partition("### Connections")[2].partition("\n\n##")[0]
+    )
     told = {
         process: (works, int(most))
         for process, works, most in re.findall(r"^\| ([^|]+) \| ([^|]*?) ?\| (\d+) \|$", section, re.MULTILINE)
@@ -120,7 +122,7 @@ def test_a_process_that_may_take_more_than_there_are_does_not_start(limited):
     assert str(told.value) == (
         "PostgreSQL lets 4 connections in (the CONNECTION LIMIT of the account), 0 are taken, and this worker may take "
         "5: raise that limit, or lower CHORDAGE_POOL_SIZE, --concurrency or the number of workers "
-        "(docs/operations.md, Connections)"
+        "(docs/how-to/operations.md, Connections)"
     )
 
 
