@@ -16,7 +16,7 @@ from chordage.orchestrator.core.queue_bounds import QueueBound
 from chordage.orchestrator.core.replying import ReplyBounds
 from chordage.orchestrator.gateways.channels.none import NoChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook
-from chordage.orchestrator.gateways.holding import Held
+from chordage.orchestrator.gateways.in_flight import InFlight
 from chordage.orchestrator.gateways.no_redis import NoQueues
 from chordage.orchestrator.gateways.ports import (
     Agents,
@@ -55,7 +55,7 @@ class Runtime:
     bounds: Bounds = field(default_factory=Bounds)
     queue_bounds: Mapping[Group, QueueBound] = field(default_factory=dict)  # of the groups that have one
     queues: Queues = field(default_factory=NoQueues)
-    held: Held = field(default_factory=Held)
+    in_flight: InFlight = field(default_factory=InFlight)
     heart: Store | None = None  # for the heartbeat alone, so that it waits for no connection; None: `store`
     steadiness: Steadiness | None = None  # None: leases of others are judged at any time
     crews: Callable[[AgentSpec], Crew] = lambda _agent: NOBODY  # the plugins of an agent

@@ -63,7 +63,7 @@ def carry_on(
     due = deque(intents)
     while due:
         intent = due.popleft()
-        stays_here = not rt.held.stopping and not (asked and _gives_way(intent))
+        stays_here = not rt.in_flight.stopping and not (asked and _gives_way(intent))
         try:
             followed = _follow(rt, intent) if stays_here else None
         except Exception:  # of the run in hand; what else is due is not lost with it

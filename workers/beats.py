@@ -24,7 +24,7 @@ from billiard.process import current_process
 from chordage.config.settings import Settings
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import ChordageError
-from chordage.orchestrator.gateways.holding import Hand
+from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.gateways.shared_hands import PLACES, OfChildren, OfThisChild, SharedHands
 from chordage.orchestrator.runtime import Runtime
 from chordage.workers.bootstrap import worker_name
@@ -75,7 +75,7 @@ class Beats:
             self._start(lambda: self._beat_as_a_child(None))
             return
         child = OfThisChild(self._shared, place, os.getpid())
-        self._runtime().held.watched_by(child.changed)
+        self._runtime().in_flight.watched_by(child.changed)
         self._start(lambda: self._beat_as_a_child(child))
 
     def _start(self, beat: Callable[[], None]) -> None:
@@ -115,14 +115,14 @@ class Beats:
         rt = self._runtime()
         first, every = self._first, self._every
         if child is not None:
-            child.note_beats_of_the_parent(rt.held.all())
+            child.note_beats_of_the_parent(rt.in_flight.all())
             first, every = LATE * self._every, LATE * self._every
         for hand in stages.beat(rt, first=first, every=every, through=rt.store, aside=self._aside):
             if hand.token:
                 _end(hand, os.getpid())
 
 
-def _end(hand: Hand, pid: int | None) -> None:
+def _end(hand: InFlightWork, pid: int | None) -> None:
     assert pid is not None
     log.warning("call is in another hand; its process ends before it does more", call=hand.call_id, pid=pid)
     os.kill(pid, signal.SIGKILL)

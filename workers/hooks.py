@@ -90,7 +90,7 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         """What only waits for a model is handed over at once; tools are given the time that Celery gives them."""
         sweeps.stop()
         projections.stop()
-        runtime().held.hand_over()
+        runtime().in_flight.hand_over()
 
 
 class Sweeps:

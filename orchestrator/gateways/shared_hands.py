@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from chordage.orchestrator.gateways.holding import Hand
+from chordage.orchestrator.gateways.in_flight import InFlightWork
 
 PLACES = 256
 SIZE = 64 * 1024  # bytes of a place; what is not used costs nothing
@@ -33,7 +33,7 @@ class SharedHands:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, PLACES * SIZE)
 
-    def write(self, place: int, pid: int, hands: Iterable[Hand]) -> None:
+    def write(self, place: int, pid: int, hands: Iterable[InFlightWork]) -> None:
         content = _written(hands)
         at = place * SIZE + _BEATEN.size
         self._memory[at + _HEAD.size : at + _HEAD.size + len(content)] = content
@@ -61,7 +61,7 @@ class SharedHands:
 _ROOM = SIZE - _BEATEN.size - _HEAD.size
 
 
-def _written(hands: Iterable[Hand]) -> bytes:
+def _written(hands: Iterable[InFlightWork]) -> bytes:
     held = [{name: getattr(hand, name) for name in _WRITTEN} for hand in hands]
     content = json.dumps(held).encode()
     if len(content) > _ROOM:  # a batch of very many calls: those that wait in it are sent again where they get late
@@ -75,10 +75,10 @@ class OfChildren:
     def __init__(self, shared: SharedHands) -> None:
         self._shared = shared
         self._seen: dict[int, tuple[int, list[dict[str, Any]]]] = {}
-        self._hands: dict[tuple[int, Any, float], Hand] = {}
-        self._places: dict[int, list[Hand]] = {}
+        self._hands: dict[tuple[int, Any, float], InFlightWork] = {}
+        self._places: dict[int, list[InFlightWork]] = {}
 
-    def hands(self, alive: Collection[int], worker_of: Callable[[int], str]) -> list[Hand]:
+    def hands(self, alive: Collection[int], worker_of: Callable[[int], str]) -> list[InFlightWork]:
         """Those of the processes that are there. The same hand as before stays the same object."""
         known, self._hands, self._places = self._hands, {}, {}
         for place in range(PLACES):
@@ -90,7 +90,7 @@ class OfChildren:
             pid, held = seen
             for one in held:
                 key = (pid, one["call_id"], one["since"])
-                hand = known.get(key) or Hand(**one, worker=worker_of(pid))
+                hand = known.get(key) or InFlightWork(**one, worker=worker_of(pid))
                 hand.behind = one["behind"]
                 self._hands[key] = hand
                 self._places.setdefault(place, []).append(hand)
@@ -102,7 +102,7 @@ class OfChildren:
             if times:
                 self._shared.note_beat(place, min(times))
 
-    def holder(self, hand: Hand) -> int | None:
+    def holder(self, hand: InFlightWork) -> int | None:
         """The process that has it in hand at this moment."""
         for place, hands in self._places.items():
             if hand in hands and (seen := self._shared.read(place) or self._seen.get(place)) is not None:
@@ -120,11 +120,11 @@ class OfThisChild:
         self._pid = pid
         self.changed([])
 
-    def changed(self, hands: Collection[Hand]) -> None:
+    def changed(self, hands: Collection[InFlightWork]) -> None:
         """From one thread at a time."""
         self._shared.write(self._place, self._pid, hands)
 
-    def note_beats_of_the_parent(self, hands: Iterable[Hand]) -> None:
+    def note_beats_of_the_parent(self, hands: Iterable[InFlightWork]) -> None:
         at = self._shared.beaten(self._place)
         for hand in hands:
             if at >= hand.since:

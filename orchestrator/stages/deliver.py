@@ -38,11 +38,11 @@ def deliver(rt: Runtime) -> list[Intent]:
     in_hand: set[Future[None]] = set()
     with ThreadPoolExecutor(rt.delivery.at_once, thread_name_prefix="deliver") as threads:
         while True:
-            late = time.monotonic() > give_up or rt.held.stopping
+            late = time.monotonic() > give_up or rt.in_flight.stopping
             claimed = [] if late else take(rt)
             in_hand |= {threads.submit(attempt, rt, one) for one in claimed}
             if not in_hand:
-                return [Deliver()] if late and not rt.held.stopping else []
+                return [Deliver()] if late and not rt.in_flight.stopping else []
             done, in_hand = wait(in_hand, LOOK_AGAIN, FIRST_COMPLETED)
             for one in done:
                 one.result()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from chordage.orchestrator.gateways.holding import Hand
+from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, claims, runs, suspensions
 from chordage.orchestrator.store.tx import Store
@@ -23,16 +23,16 @@ def beat(
     *,
     first: float,
     every: float,
-    of_children: Sequence[Hand] = (),
+    of_children: Sequence[InFlightWork] = (),
     through: Store | None = None,
     aside: Callable[[Callable[[], None]], None] = lambda act: act(),
-) -> list[Hand]:
+) -> list[InFlightWork]:
     """To be called about every second: looks at all that is in hand, renews what is due. Returned are the calls that
     are in another hand meanwhile, of this process and of its children. `through`: not the connection of its own.
     `aside` does what need not be waited for.
     """
     store = through or rt.heart or rt.store
-    own = rt.held.all()
+    own = rt.in_flight.all()
     hands = [*own, *of_children]
     given_away = _notice_lost(rt, store, hands) if hands else []
     due = [hand for hand in hands if hand.is_due(first=first, every=every)]
@@ -46,7 +46,7 @@ def beat(
     return given_away
 
 
-def _notice_lost(rt: Runtime, store: Store, hands: Sequence[Hand]) -> list[Hand]:
+def _notice_lost(rt: Runtime, store: Store, hands: Sequence[InFlightWork]) -> list[InFlightWork]:
     """Work whose row has moved on without us: its result would be refused, so it need not be finished. A call that a
     person is asked about goes on: its result is the answer.
     """
@@ -58,16 +58,16 @@ def _notice_lost(rt: Runtime, store: Store, hands: Sequence[Hand]) -> list[Hand]
         gone = [hand for hand in hands if hand.call_id and flying.get(hand.call_id, "") not in {None, hand.token}]
         awaited = suspensions.claims_asked_about(tx, {hand.call_id for hand in gone if hand.call_id}) if gone else set()
     gone = [hand for hand in gone if hand.token not in awaited]
-    rt.held.abort([*gone, *(hand for hand in hands if hand.run_id in lost_runs)])
+    rt.in_flight.abort([*gone, *(hand for hand in hands if hand.run_id in lost_runs)])
     return [hand for hand in gone if hand.call_id in flying]
 
 
-def _renew(rt: Runtime, store: Store, due: Sequence[Hand]) -> None:
+def _renew(rt: Runtime, store: Store, due: Sequence[InFlightWork]) -> None:
     for worker in {hand.worker or rt.worker for hand in due}:
         _renew_of(rt, store, worker, [hand for hand in due if (hand.worker or rt.worker) == worker])
 
 
-def _renew_of(rt: Runtime, store: Store, worker: str, due: Sequence[Hand]) -> None:
+def _renew_of(rt: Runtime, store: Store, worker: str, due: Sequence[InFlightWork]) -> None:
     """Each statement is a transaction of its own: none holds a row while the next is on its way."""
     held_runs = {(hand.run_id, hand.epoch) for hand in due if hand.call_id is None and hand.run_id}
     behind = {call_id for hand in due for call_id in hand.behind}
@@ -89,7 +89,7 @@ def _renew_of(rt: Runtime, store: Store, worker: str, due: Sequence[Hand]) -> No
             hand.renewed()
 
 
-def _renew_in_redis(rt: Runtime, due: Sequence[Hand]) -> None:
+def _renew_in_redis(rt: Runtime, due: Sequence[InFlightWork]) -> None:
     """At the first silence the rest is left for the next beat."""
     if not rt.locks.renew([hand.key for hand in due if hand.key]):
         return

@@ -44,7 +44,7 @@ from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.summaries import TRIES, older_than, tries
 from chordage.orchestrator.core.transcript import build
-from chordage.orchestrator.gateways.holding import Hand
+from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.holding import Terms
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.plugins.planners import PlannerFailed
@@ -98,7 +98,7 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     token = _claim_if_in_doubt(rt, run)
     if run.resends and token is None:
         return []
-    hand = Hand(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id, token=token)
+    hand = InFlightWork(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id, token=token)
     at = Position(run=run, step=step, token=token)
     spoken = Spoken(rt, run, step)
     try:
@@ -106,7 +106,7 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
         hand.left = None if limit is None else lambda: limit.left(rt.now())
         if run.steers and (onward := steering.before_the_model(rt, at)) is not None:
             return onward
-        with rt.held.holding(hand):
+        with rt.in_flight.tracking(hand):
             work = _prepare(rt, at)
             if isinstance(work, Summing):
                 return compaction.carry_out(rt, work, hand)
@@ -266,7 +266,7 @@ class Spoken:
         return overtime.Broken(text=text, attempts=tuple(attempts), told=self.told)
 
 
-def _ask(rt: Runtime, work: Work, hand: Hand, spoken: Spoken) -> tuple[Reply, PlanDecision | None]:
+def _ask(rt: Runtime, work: Work, hand: InFlightWork, spoken: Spoken) -> tuple[Reply, PlanDecision | None]:
     hand.check()
     if work.scene.planning is not None:
         spoken.told = planning.told(work.scene.planning)

@@ -36,7 +36,7 @@ from chordage.orchestrator.core.suspending import (
 )
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
-from chordage.orchestrator.gateways.holding import Hand
+from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
 from chordage.orchestrator.overtime import Deadline
 from chordage.orchestrator.phasing import Hearing
@@ -79,8 +79,8 @@ def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -
     usually nothing: the body of the chord sees to the round.
     """
     follow: list[Intent] = []
-    batch = Hand(run_id="", epoch=0, behind=list(call_ids[1:]), may_hand_over=False)
-    with rt.held.holding(batch):
+    batch = InFlightWork(run_id="", epoch=0, behind=list(call_ids[1:]), may_hand_over=False)
+    with rt.in_flight.tracking(batch):
         for call_id in call_ids:
             batch.behind = [other for other in batch.behind if other != call_id]
             try:
@@ -111,12 +111,12 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> list[Inten
     if work is None:
         return None
     limit = work.limit
-    hand = Hand(
+    hand = InFlightWork(
         run_id=work.call.run_id, epoch=work.epoch, call_id=call_id, thread_id=work.call.thread_id, token=work.token,
         may_hand_over=False, left=None if limit is None else lambda: limit.left(rt.now()),
     )  # fmt: skip
     try:
-        with rt.held.holding(hand):
+        with rt.in_flight.tracking(hand):
             heard = _hearing(rt, work)
             work, refusal = _heard_before(rt, work, heard)
             outcome = refusal or _known_outcome(rt, work) or _in_time(rt, work, hand)
@@ -337,7 +337,7 @@ def _known_outcome(rt: Runtime, work: Work) -> ToolOutcome | None:
     return None
 
 
-def _in_time(rt: Runtime, work: Work, hand: Hand) -> ToolOutcome:
+def _in_time(rt: Runtime, work: Work, hand: InFlightWork) -> ToolOutcome:
     """The run has a time limit: the call is given up when it is reached, and the round's end ends the run."""
     try:
         hand.check()
@@ -349,7 +349,7 @@ def _in_time(rt: Runtime, work: Work, hand: Hand) -> ToolOutcome:
         return ToolOutcome(code=TIMEOUT, content=BROKEN_OFF)
 
 
-def _carry_out(rt: Runtime, work: Work, hand: Hand) -> ToolOutcome:
+def _carry_out(rt: Runtime, work: Work, hand: InFlightWork) -> ToolOutcome:
     _check_still_ours(rt, work)
     rt.events.emit(work.call.run_id, "tool.started", call=work.call.id, tool=work.call.tool, worker=rt.worker)
 

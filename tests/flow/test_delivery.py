@@ -289,7 +289,7 @@ def test_what_was_dropped_from_the_queue_is_told_to_whoever_asked(world: World, 
 def test_a_worker_that_stops_takes_nothing_more(world: World, receiver) -> None:
     answered(world, "t")
     project(world)
-    world.runtime.held.hand_over()
+    world.runtime.in_flight.hand_over()
 
     assert (world.deliver(Deliver()), receiver.got) == ([], [])
 

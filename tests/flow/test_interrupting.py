@@ -92,7 +92,7 @@ def test_work_in_hand_is_told_to_stop(world: World) -> None:
 
     def interrupt_and_beat() -> None:
         interrupt(world)
-        hand = next(hand for hand in world.runtime.held.all() if hand.call_id)
+        hand = next(hand for hand in world.runtime.in_flight.all() if hand.call_id)
         stages.beat(world.runtime, first=0, every=0)
         try:
             hand.check()

@@ -12,7 +12,7 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import OnUnknown
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.suspending import Action, DecisionRequest
-from chordage.orchestrator.gateways.holding import Hand
+from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from chordage.orchestrator.gateways.steadiness import Steadiness
 from chordage.orchestrator.plugins.base import Plugin
@@ -112,7 +112,7 @@ def test_a_call_that_is_asked_about_is_not_told_to_stop_and_one_in_another_hand_
     heard = []
 
     def beat():
-        hand = next(hand for hand in world.runtime.held.all() if hand.call_id)
+        hand = next(hand for hand in world.runtime.in_flight.all() if hand.call_id)
         given_away = stages.beat(world.runtime, first=0, every=0)
         heard.append((hand._why is not None, given_away))
 
@@ -136,7 +136,7 @@ def test_a_call_that_another_claims_while_it_is_in_hand_is_given_away(world: Wor
     heard = []
 
     def claimed_by_another():
-        hand = next(hand for hand in world.runtime.held.all() if hand.call_id)
+        hand = next(hand for hand in world.runtime.in_flight.all() if hand.call_id)
         with world.store.write() as tx:
             tx.execute(schema.calls.update().values(claim_token="another", worker="elsewhere:1"))
         heard.extend([hand, stages.beat(world.runtime, first=0, every=0)])
@@ -153,7 +153,7 @@ def test_a_call_that_another_claims_while_it_is_in_hand_is_given_away(world: Wor
 def test_of_two_who_have_one_call_in_hand_the_former_is_told_to_stop_and_the_latter_is_not(world: World) -> None:
     """Two threads, or two processes of one pool, whose parent looks after both."""
     world.models.script = rounds_of(1, tool="reconcilable")
-    former, latter = (Hand(run_id="", epoch=1, token=token, worker="h:1") for token in ("former", "latter"))
+    former, latter = (InFlightWork(run_id="", epoch=1, token=token, worker="h:1") for token in ("former", "latter"))
     heard = []
 
     def claimed_by_the_latter(order):
@@ -288,9 +288,9 @@ def test_a_row_that_another_transaction_holds_is_passed_over_and_asked_for_at_th
 
 def hand_of(world, table, row_id):
     if table == "runs":
-        return Hand(run_id=row_id, epoch=1, worker="h:1")
+        return InFlightWork(run_id=row_id, epoch=1, worker="h:1")
     call = world.row("calls", id=row_id)
-    return Hand(run_id=call["run_id"], epoch=1, call_id=row_id, worker="h:1")
+    return InFlightWork(run_id=call["run_id"], epoch=1, call_id=row_id, worker="h:1")
 
 
 def leases(world, chosen):

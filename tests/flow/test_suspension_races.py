@@ -103,7 +103,7 @@ def test_a_heartbeat_sets_no_parked_call_free(world):
     behind = []
 
     def beat_while_the_batch_is_in_hand():
-        behind.extend(call_id for hand in world.runtime.held.all() for call_id in hand.behind)
+        behind.extend(call_id for hand in world.runtime.in_flight.all() for call_id in hand.behind)
         stages.beat(world.runtime, first=0, every=0)
 
     when_told(world, "call.suspended", beat_while_the_batch_is_in_hand)

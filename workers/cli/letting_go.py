@@ -16,7 +16,7 @@ def let_go(rt: Runtime) -> None:
     """Told again at every look: what stands behind a call in its batch starts when that has ended."""
     until = threading.Event()
     for _ in range(int(LONG / TICK)):
-        if not (hands := rt.held.all()):
+        if not (hands := rt.in_flight.all()):
             return
-        rt.held.abort(hands)
+        rt.in_flight.abort(hands)
         until.wait(TICK)

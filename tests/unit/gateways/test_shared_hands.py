@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from chordage.orchestrator.gateways.holding import Hand, Held
+from chordage.orchestrator.gateways.in_flight import InFlight, InFlightWork
 from chordage.orchestrator.gateways.shared_hands import PLACES, OfChildren, OfThisChild, SharedHands
 
 CHILD = 4711
@@ -25,18 +25,18 @@ def shared():
 
 @pytest.fixture
 def held(shared):
-    found = Held()
+    found = InFlight()
     found.watched_by(OfThisChild(shared, 0, CHILD).changed)
     return found
 
 
 def a_hand(call_id="c1", **more):
-    return Hand(run_id="r1", epoch=2, call_id=call_id, thread_id="t1", token="k", **more)
+    return InFlightWork(run_id="r1", epoch=2, call_id=call_id, thread_id="t1", token="k", **more)
 
 
 def test_the_parent_sees_what_a_child_holds_while_it_holds_it(shared, held):
     parent = OfChildren(shared)
-    with held.holding(a_hand(behind=["c2", "c3"])):
+    with held.tracking(a_hand(behind=["c2", "c3"])):
         (hand,) = parent.hands({CHILD}, worker_of)
         assert (hand.run_id, hand.epoch, hand.call_id, hand.token) == ("r1", 2, "c1", "k")
         assert (hand.behind, hand.worker) == (["c2", "c3"], "host:4711")
@@ -47,14 +47,14 @@ def test_the_parent_sees_what_a_child_holds_while_it_holds_it(shared, held):
 
 def test_a_child_that_is_gone_holds_nothing(shared, held):
     parent = OfChildren(shared)
-    with held.holding(a_hand()):
+    with held.tracking(a_hand()):
         assert parent.hands({CHILD}, worker_of)
         assert parent.hands(set(), worker_of) == []
 
 
 def test_the_same_work_stays_the_same_hand_from_look_to_look(shared, held):
     parent = OfChildren(shared)
-    with held.holding(a_hand()):
+    with held.tracking(a_hand()):
         (first,) = parent.hands({CHILD}, worker_of)
         first.renewed()
         (again,) = parent.hands({CHILD}, worker_of)
@@ -63,7 +63,7 @@ def test_the_same_work_stays_the_same_hand_from_look_to_look(shared, held):
 
 def test_where_a_child_stopped_in_the_middle_of_writing_what_it_held_before_counts(shared, held):
     parent = OfChildren(shared)
-    with held.holding(a_hand()):
+    with held.tracking(a_hand()):
         parent.hands({CHILD}, worker_of)
         shared._memory[40:44] = b"torn"
         (hand,) = parent.hands({CHILD}, worker_of)
@@ -74,7 +74,7 @@ def test_a_beat_of_the_parent_is_known_to_its_child(shared, held):
     parent, child = OfChildren(shared), OfThisChild(shared, 0, CHILD)
     held.watched_by(child.changed)
     mine = a_hand()
-    with held.holding(mine):
+    with held.tracking(mine):
         child.note_beats_of_the_parent([mine])
         assert mine.beaten is None
         (theirs,) = parent.hands({CHILD}, worker_of)
@@ -95,7 +95,7 @@ def test_a_beat_for_work_before_it_counts_for_nothing_that_came_since(shared):
 
 def test_a_batch_too_long_to_be_written_down_is_written_without_those_that_wait(shared, held):
     parent = OfChildren(shared)
-    with held.holding(a_hand(behind=[f"call-{n}" for n in range(20_000)])):
+    with held.tracking(a_hand(behind=[f"call-{n}" for n in range(20_000)])):
         (hand,) = parent.hands({CHILD}, worker_of)
     assert (hand.call_id, hand.behind) == ("c1", [])
 
