@@ -16,6 +16,7 @@ from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.errors import RoomError, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
+from chordage.orchestrator.core.retry import Backoff
 from chordage.tasks import names
 from chordage.tasks.base import StageTask
 from chordage.tasks.request import check_named, decisions_from, request_from, verb_from
@@ -28,7 +29,7 @@ T = TypeVar("T")
 SOURCE = "celery"
 SPACE = spaces.CALLERS  # of whoever may write to the broker: no credential says who that is
 PAUSE = 1.0  # seconds between two tries to store a message while the database is away
-LONGEST_PAUSE = 15.0  # ... and at most while its agent is broken
+BROKEN_AGENT = Backoff(first=1.0, longest=15.0)  # ... while its agent is broken
 
 
 def _stored(task: StageTask, store: Callable[[], T]) -> T:
@@ -49,7 +50,7 @@ def _stored(task: StageTask, store: Callable[[], T]) -> T:
 
 def _again(task: StageTask, error: RoomError) -> Exception:
     """The same message once more, after a pause."""
-    pause = min(PAUSE * 2.0 ** min(task.request.retries, 8), LONGEST_PAUSE)
+    pause = BROKEN_AGENT.delay(task.request.retries + 1)
     try:
         return task.retry(exc=error, countdown=pause, throw=False)
     except Reject as refused:  # Redis is away, and Celery would drop the message

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from chordage.orchestrator.core.errors import InvalidMessage
+from chordage.orchestrator.core.retry import Backoff
 
 FIELD = "reply_target"
 RECEIVER_MAX = 300
@@ -38,8 +39,8 @@ class DeliveryRules:
         """Seconds before the next attempt, when so many were made. `chance` is between 0 and 1; `asked`: what the
         receiver wants.
         """
-        grown = min(self.longest, self.first * 2.0 ** min(attempts - 1, 60))
-        return max(grown * (0.5 + chance / 2), min(asked or 0.0, self.longest))
+        backoff = Backoff(first=self.first, longest=self.longest, jitter=0.5)
+        return max(backoff.delay(attempts, chance), min(asked or 0.0, self.longest))
 
 
 def check_target(target: Mapping[str, Any]) -> None:

@@ -10,9 +10,10 @@ from chordage.orchestrator.core import storable
 from chordage.orchestrator.core.channels import Incoming, Polled, Terms, Unreadable
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.message import NAME_MAX, Message, Origin, TurnRequest
+from chordage.orchestrator.core.retry import Backoff
 
 WIDEST = 50  # messages of one transaction, where the channel says how far each takes us
-FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds
+BACKOFF = Backoff(first=1.0, longest=60.0, jitter=0.5)  # of a channel that fails
 EXCERPT = 200  # characters
 LONGEST_CURSOR = 10_000  # characters
 
@@ -90,11 +91,3 @@ def refusal_key(message: Incoming | Unreadable) -> str:
 def excerpt_of(message: Incoming | Unreadable) -> str:
     told = message.text if isinstance(message, Incoming) else message.excerpt
     return storable.text(told[:EXCERPT])
-
-
-def rest_after(failures: int, chance: float) -> float:
-    """Seconds until a channel that has failed so often in a row is asked again; `chance` is between 0 and 1, so that
-    many who failed at once do not come back at once.
-    """
-    longest = min(LONGEST_REST, FIRST_REST * 2.0 ** min(failures - 1, 10))
-    return longest * (0.5 + 0.5 * chance)

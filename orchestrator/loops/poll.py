@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 import structlog
 
 from chordage.orchestrator.core.errors import UserError
-from chordage.orchestrator.core.polling import rest_after
+from chordage.orchestrator.core.polling import BACKOFF
 
 log = structlog.get_logger()
 
@@ -72,7 +72,7 @@ class Poller:
                 wait = self._look(name)
                 failures = itertools.count(1)
             except Exception as error:
-                wait = rest_after(next(failures), 0.5)
+                wait = BACKOFF.delay(next(failures), 0.5)
                 self._tell(name, error, wait)
             self._ending.wait(max(wait, SOONEST))
 

@@ -125,7 +125,7 @@ def _full(rt: Runtime, standing: Standing, full: QueueFull, counts: Counts) -> L
 
 def _failed(rt: Runtime, standing: Standing, error: Exception) -> Looked:
     """What is no error for people is a bug of a plugin; guarding.py has made words of it."""
-    rest = core.rest_after(standing.failures + 1, random.random())
+    rest = core.BACKOFF.delay(standing.failures + 1, random.random())
     told = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     with rt.store.single() as tx:
         until = rt.now() + timedelta(seconds=rest)

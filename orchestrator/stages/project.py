@@ -16,6 +16,7 @@ import structlog
 from chordage.orchestrator.core.bus import Fact, Mark, entries_of
 from chordage.orchestrator.core.errors import Conflict, Unavailable
 from chordage.orchestrator.core.intents import Deliver, Intent, Project
+from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.gateways.ports import Bus
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import deliveries, projection, settled
@@ -25,7 +26,7 @@ log = structlog.get_logger()
 
 LEASE = 20.0  # seconds, of one batch: a round trip to Redis and one to SQL
 BATCHES = 10  # at one go
-LONGEST_PAUSE = 5.0  # seconds between two tries while Redis is away
+BACKOFF = Backoff(first=0.5, longest=5.0)  # while Redis is away
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,7 +202,7 @@ def _note_failure(rt: Runtime, standing: Standing | None, error: Unavailable) ->
 
 def _fail(rt: Runtime, claim: _Claim, error: Unavailable, *, failures: int) -> None:
     now = rt.now()
-    pause = min(LONGEST_PAUSE, 0.5 * 2.0 ** min(failures, 10))
+    pause = BACKOFF.delay(failures + 1)
     log.warning("the bus stands still", error=str(error), again_in=pause)
     with rt.store.single() as tx:
         projection.fail(tx, claim.token, str(error), now=now, again_at=now + timedelta(seconds=pause))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.core.retry import Backoff
 from chordage.workers.fleet.complaints import Complaints
 from chordage.workers.fleet.keeper import Keeper
 from chordage.workers.fleet.member import Member
@@ -16,8 +17,7 @@ from chordage.workers.fleet.valkey import ValkeyServer
 
 LOOK = 0.2
 DEAF = 70  # the exit code of deafness.py, whose imports the fleet does without
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 30.0
+RESTART = Backoff(first=0.5, longest=30.0)
 HEALTHY_AFTER = 60.0  # who lived that long begins with the shortest pause again
 
 
@@ -77,7 +77,7 @@ class Supervision:
             self._valkey.start()
         except Unavailable as error:
             self._say(str(error))
-            self._stop.wait(FIRST_PAUSE)
+            self._stop.wait(RESTART.first)
 
     def _see_to(self, member: Member, case: Case) -> None:
         if member.running:
@@ -97,15 +97,11 @@ class Supervision:
     def _note_death(self, member: Member, case: Case) -> None:
         lived = time.monotonic() - member.started_at
         case.deaths = 1 if lived > HEALTHY_AFTER else case.deaths + 1
-        pause = pause_after(case.deaths)
+        pause = RESTART.delay(case.deaths)
         case.due = time.monotonic() + pause
         member.sweep_up()
         self._keeper.release(member.pid)
         self._say(f"{member.name} {how_it_ended(member.code)}; it is started again in {pause:g} s (log: {member.log})")
-
-
-def pause_after(deaths: int) -> float:
-    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (deaths - 1))
 
 
 def how_it_ended(code: int | None) -> str:

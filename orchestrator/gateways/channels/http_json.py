@@ -125,7 +125,7 @@ class HttpJson:
         params = {**asked.params, **({asked.cursor_param: cursor} if cursor is not None else {})}
         answer = self._polling.ask("GET", asked.url, params=params, headers=asked.headers, timeout=asked.timeout)
         if not 200 <= answer.status < 300:
-            raise web.later(f"the URL answered {answer.status}", answer.headers.get("retry-after"))
+            raise web.later(f"the URL answered {answer.status}", answer)
         said = answer.json()
         listed = json_paths.found(said, self._paths.messages)
         if not isinstance(listed, list):

@@ -127,7 +127,7 @@ def _refusal(method: str, answer: Answer, said: dict[str, Any]) -> Unavailable |
         case 409:
             return Unavailable(f"{why}; another program polls with this token, or a webhook is set")
         case 429:
-            return web.later(why, again or answer.headers.get("retry-after"))
+            return web.later(why, answer, again if isinstance(again, (int, float)) else None)
         case status if 400 <= status < 500:
             return Undeliverable(why)
         case _:

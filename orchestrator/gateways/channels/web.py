@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import TryLater, Unavailable, Undeliverable
-from chordage.orchestrator.gateways.channels.retry_after import seconds_of
+from chordage.orchestrator.core.retry import retry_after
 from chordage.orchestrator.gateways.models.calls import Call, Calls
 from chordage.orchestrator.gateways.models.transport import AbortableTransport
 
@@ -112,13 +113,13 @@ def check_taken(host: str, answer: Answer) -> None:
         return
     why = f"{host} answered {answer.status}{_told(answer)}"
     if answer.status in {408, 425, 429} or answer.status >= 500:
-        raise later(why, answer.headers.get("retry-after"))
+        raise later(why, answer)
     raise Undeliverable(why)
 
 
-def later(why: str, after: object) -> TryLater:
-    """`after`: seconds, or a date, as HTTP has it; or nothing that can be read."""
-    seconds = seconds_of(str(after)) if after else None
+def later(why: str, answer: Answer, seconds: float | None = None) -> TryLater:
+    """`seconds`: how long to wait, where the body of the answer says it."""
+    seconds = seconds or retry_after(answer.headers, datetime.now(UTC))
     return TryLater(f"{why}; try again after {seconds:g} s" if seconds else why, seconds)
 
 

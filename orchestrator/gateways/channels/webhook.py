@@ -17,6 +17,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from chordage.orchestrator.core import signatures
@@ -24,7 +25,7 @@ from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.delivering import shown
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
 from chordage.orchestrator.core.replying import receiver_of, secret_for
-from chordage.orchestrator.gateways.channels.retry_after import seconds_of
+from chordage.orchestrator.core.retry import retry_after
 from chordage.orchestrator.gateways.room_table import HEADERS, TEXT, Table
 from chordage.orchestrator.gateways.tools.addresses import Guard, NotPublic, Refused
 from chordage.orchestrator.gateways.tools.checked_connections import Patience
@@ -98,7 +99,8 @@ class Webhook:
             connection.request("POST", target_of(parts), body=body, headers=self._headers(url, key, body))
             response = connection.getresponse()
             said = response.read(_READ).decode("utf-8", "replace").replace("\x00", "")
-            return response.status, " ".join(said.split())[:200], _asked(response.getheader("Retry-After"))
+            headers = {name.lower(): value for name, value in response.getheaders()}
+            return response.status, " ".join(said.split())[:200], retry_after(headers, datetime.now(UTC))
 
     def secrets_for(self, url: str) -> list[bytes]:
         """The first is the one to tell a receiver; the others still count."""
@@ -133,7 +135,3 @@ def secret_of(text: str, name: str) -> bytes:
         return base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error as error:
         raise RoomError(f"{name} begins with {SECRET_PREFIX} and goes on with what is no base64") from error
-
-
-def _asked(retry_after: str | None) -> float | None:
-    return seconds_of(retry_after) if retry_after else None

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from chordage.orchestrator.core.retry import Backoff
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
@@ -19,7 +21,7 @@ class Rules:
     news_patience: float = 2.0  # a turn waits so long for a newer list of tools when there is an older one
 
 
-class Backoff:
+class Reconnect:
     def __init__(self, rules: Rules, clock: Callable[[], float]) -> None:
         self._rules = rules
         self._clock = clock
@@ -39,5 +41,5 @@ class Backoff:
         """It could not be reached, or the connection broke after so many seconds."""
         self._failures = 1 if lived >= self._rules.steady else self._failures + 1
         if self._failures > 1:
-            pause = min(self._rules.longest, self._rules.first * 2.0 ** min(self._failures - 2, 16))
-            self._not_before = self._clock() + pause * random.uniform(0.75, 1.0)
+            backoff = Backoff(first=self._rules.first, longest=self._rules.longest, jitter=0.25)
+            self._not_before = self._clock() + backoff.delay(self._failures - 1, random.random())

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from chordage.orchestrator.gateways.mcp.backoff import Backoff, Rules
+from chordage.orchestrator.gateways.mcp.backoff import Reconnect, Rules
 from chordage.orchestrator.gateways.mcp.failing import CLOSED, Forgotten, Lost, OnTheWay, Unreachable
 from chordage.orchestrator.gateways.mcp.health import Health, State
 from chordage.orchestrator.gateways.mcp.listing import Listing
@@ -42,7 +42,7 @@ class Link:
         self._new_session = new_session
         self._rules = rules
         self._clock = clock
-        self._backoff = Backoff(rules, clock)
+        self._reconnect = Reconnect(rules, clock)
         self._session: Session | None = None  # the one that calls go to
         self._sessions: list[Session] = []  # those that are not over, also such as only wait for calls to end
         self._has_news = False
@@ -52,7 +52,7 @@ class Link:
 
     async def listing(self, within: float, *, required: bool = True) -> Listing:
         """What it offers; an older list where a newer one cannot be had soon. Raises Unreachable if there is none."""
-        if self.known is None and (required or not self._backoff.has_failed):
+        if self.known is None and (required or not self._reconnect.has_failed):
             await self._connected(within, self._rules.patience)
         elif self.known is None:
             await self._connected_soon(within)
@@ -110,7 +110,7 @@ class Link:
         if why is None:
             self._turn(State.CLOSED)
             return
-        self._backoff.failed(session.lived)
+        self._reconnect.failed(session.lived)
         self._turn(State.LOST, why)
         self._do_beside(self._explain(session, why))
 
@@ -130,7 +130,7 @@ class Link:
         while self._session is None or not self._session.usable:
             if self._opening is not None and not self._opening.done():
                 return await asyncio.shield(self._opening)
-            if wait := self._backoff.wait:
+            if wait := self._reconnect.wait:
                 if self._clock() + wait > until:
                     raise Unreachable(self.health.error or "it keeps failing", again_in=wait)
                 await asyncio.sleep(wait)  # somebody else may open it meanwhile, or fail to
@@ -152,7 +152,7 @@ class Link:
         try:
             await session.open(within)
         except Unreachable as error:
-            self._backoff.failed()
+            self._reconnect.failed()
             self._turn(State.UNREACHABLE, str(error))
             _log.warning("MCP server %s cannot be reached: %s", self._shown, error)
             raise

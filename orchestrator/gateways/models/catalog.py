@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import ConfigError, ModelFailed, OutOfTime, RoomError
 from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Usage
+from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.gateways.models.attempt import AttemptFailed, Model, Order
-from chordage.orchestrator.gateways.models.backoff import delay
 from chordage.orchestrator.gateways.models.providers import BUILTIN, SCRIPTED, ProviderConfig
 from chordage.orchestrator.gateways.models.script_files import ScriptShelf
 from chordage.orchestrator.gateways.models.scripted import ScriptedModel
@@ -27,6 +27,9 @@ from chordage.orchestrator.gateways.ports import Abort
 
 if TYPE_CHECKING:
     from chordage.orchestrator.gateways.models.transport import Transport
+
+BACKOFF = Backoff(first=0.5, longest=30.0, jitter=1.0)
+LONGEST_RETRY_AFTER = 60.0  # where a provider wants more, it is called again sooner, or a fallback is
 
 
 class ModelCatalog:
@@ -105,14 +108,17 @@ class ModelCatalog:
             raise
         except AttemptFailed as failure:
             record(failure.fault, failure.detail)
-            again = delay(order.number, failure.retry_after, self._jitter)
-            return None, again if failure.fault.retryable else None
+            return None, self._delay(order.number, failure.retry_after) if failure.fault.retryable else None
         except (ConfigError, RoomError) as error:
             # Was there at start-up or `check` would have said so; somebody changed it under a running worker.
             record(Fault.AUTH if isinstance(error, ConfigError) else Fault.REJECTED, str(error))
             return None, None
         record(None, usage=reply.usage)
         return reply, None
+
+    def _delay(self, failures: int, retry_after: float | None) -> float:
+        """Retry-After and a random delay on top, so that callers who got the same one do not all return together."""
+        return min(retry_after or 0.0, LONGEST_RETRY_AFTER) + BACKOFF.delay(failures, self._jitter())
 
     def _model(self, name: str, agent: AgentSpec) -> Model:
         provider, _, model = name.partition(":")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.core.retry import retry_after
 from chordage.orchestrator.gateways.models.attempt import AttemptFailed
 
 # Not "exceeded your current quota": some providers say that of a rate limit too.
@@ -45,22 +44,15 @@ _STATUS_OF_TYPE = {
 def refused(status: int, headers: Mapping[str, str], body: str) -> AttemptFailed:
     """The failure that a response other than 200 stands for."""
     message = _message(body) or headers.get("location", "") or "no text"
-    return AttemptFailed(_fault(status, body.lower()), f"{status}: {message}", retry_after=retry_after(headers))
+    return AttemptFailed(
+        _fault(status, body.lower()), f"{status}: {message}", retry_after=retry_after(headers, datetime.now(UTC))
+    )
 
 
 def error_event(error: object) -> AttemptFailed:
     """The failure that an error object stands for which came with 200, alone or in the middle of a stream."""
     words = json.dumps(error).lower()
     return AttemptFailed(_fault(_status_in(error), words), f"error in the answer: {_message(words) or words}")
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait as the provider asks, given in milliseconds, seconds or as a date."""
-    milliseconds = _seconds(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    asked = headers.get("retry-after")
-    return _seconds(asked) if _seconds(asked) is not None else _until(asked, headers.get("date"))
 
 
 def _fault(status: int, words: str) -> Fault:
@@ -104,26 +96,3 @@ def _message(body: str) -> str:
         if isinstance(found, dict) and key in found:
             found = found[key]
     return found if isinstance(found, str) else json.dumps(found)
-
-
-def _seconds(said: str | None) -> float | None:
-    try:
-        seconds = float(said or "")
-    except ValueError:
-        return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-def _until(said: str | None, date: str | None) -> float | None:
-    until = _moment(said)
-    # Against the provider's own clock where it tells it: ours may be minutes off.
-    now = _moment(date) or datetime.now(UTC)
-    return None if until is None else max(0.0, (until - now).total_seconds())
-
-
-def _moment(said: str | None) -> datetime | None:
-    try:
-        moment = parsedate_to_datetime(said or "")
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

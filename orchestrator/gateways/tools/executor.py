@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from chordage.orchestrator.core.errors import Aborted, HandedOver
+from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.gateways.ports import Abort, CallOrder, ToolOutcome
 from chordage.orchestrator.gateways.tools import failures, results
 from chordage.orchestrator.gateways.tools.around import Around, nothing_around
@@ -18,8 +19,7 @@ from chordage.orchestrator.gateways.tools.declare import Tool
 from chordage.orchestrator.gateways.tools.side_thread import SideThreads
 from chordage.orchestrator.gateways.tools.suspend import Suspend
 
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 30.0
+BACKOFF = Backoff(first=0.5, longest=30.0, jitter=0.5)
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Executor:
             if tries > tool.options.retries or not _may_pass(tool, ended.error):
                 return _told(tool, order, ended, tries)
             _log.info("tool %s raised %r, try %d follows", tool.name, ended.error, tries + 1)
-            abort.wait(_pause(tries))
+            abort.wait(BACKOFF.delay(tries, random.random()))
             tries += 1
 
     def ask_hook(self, tool: Tool, order: CallOrder, arguments: dict[str, Any]) -> Ended:
@@ -108,10 +108,6 @@ def _may_pass(tool: Tool, error: BaseException | None) -> bool:
     """Whether another try may help. Not after a timeout: the function may still be running."""
     ours = failures.TimedOut | results.NotJson | Suspend
     return isinstance(error, tool.options.retry_on) and not isinstance(error, ours)
-
-
-def _pause(tries: int) -> float:
-    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (tries - 1)) * random.uniform(0.5, 1.0)
 
 
 def _told(tool: Tool, order: CallOrder, ended: Ended, tries: int) -> ToolOutcome:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import time
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 
 import pytest
 
@@ -14,7 +12,6 @@ from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
 from chordage.orchestrator.core.replying import receiver_of, secret_for
-from chordage.orchestrator.gateways.channels.retry_after import seconds_of
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secret_of
 from chordage.orchestrator.gateways.tools.addresses import Guard
@@ -159,9 +156,5 @@ def test_broken_options_are_named_with_their_place(config, words, tmp_path):
     assert "whsec_***" not in str(told.value)
 
 
-def test_retry_after_is_seconds_or_a_date():
-    assert (seconds_of("7"), seconds_of("soon")) == (7.0, None)
-    later = seconds_of(format_datetime(datetime.now(UTC) + timedelta(seconds=90)))
-    assert later is not None
-    assert 80 < later <= 90
+def test_a_secret_without_the_prefix_is_taken_as_it_is():
     assert secret_of("plain", "X") == b"plain"

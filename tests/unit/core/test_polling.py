@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from chordage.orchestrator.core.channels import Polled
-from chordage.orchestrator.core.polling import LONGEST_REST, WIDEST, batches, refusal_key, rest_after
+from chordage.orchestrator.core.polling import BACKOFF, WIDEST, batches, refusal_key
 from support.channels import incoming
 
 
@@ -33,9 +33,9 @@ def test_one_message_without_a_cursor_makes_one_batch_of_all() -> None:
     assert [len(batch.messages) for batch in batches(some)] == [2 * WIDEST]
 
 
-def test_the_rest_grows_to_a_bound_and_chance_takes_at_most_half_of_it() -> None:
-    assert [rest_after(failures, 1.0) for failures in (1, 2, 3, 7, 10_000)] == [1, 2, 4, LONGEST_REST, LONGEST_REST]
-    assert rest_after(3, 0.0) == 2
+def test_delay_of_a_failing_channel_grows_to_a_bound_and_chance_takes_at_most_half_of_it() -> None:
+    assert [BACKOFF.delay(failures, 1.0) for failures in (1, 2, 3, 7, 10_000)] == [1, 2, 4, 60, 60]
+    assert BACKOFF.delay(3, 0.0) == 2
 
 
 def test_a_refused_message_keeps_its_key_where_that_can_be_stored() -> None:

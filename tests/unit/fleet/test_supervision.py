@@ -8,11 +8,11 @@ import pytest
 
 from chordage.workers import deafness
 from chordage.workers.fleet import supervision
-from chordage.workers.fleet.supervision import how_it_ended, pause_after
+from chordage.workers.fleet.supervision import RESTART, how_it_ended
 
 
 def test_pauses_grow_with_every_death_up_to_a_limit():
-    assert [pause_after(deaths) for deaths in (1, 2, 3, 7, 50)] == [0.5, 1.0, 2.0, 30.0, 30.0]
+    assert [RESTART.delay(deaths) for deaths in (1, 2, 3, 7, 50)] == [0.5, 1.0, 2.0, 30.0, 30.0]
 
 
 @pytest.mark.parametrize(

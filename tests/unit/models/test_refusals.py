@@ -7,7 +7,7 @@ import json
 import pytest
 
 from chordage.orchestrator.core.model import Fault
-from chordage.orchestrator.gateways.models.refusals import refused, retry_after
+from chordage.orchestrator.gateways.models.refusals import refused
 
 
 def error(message, **more):
@@ -65,24 +65,3 @@ def test_a_redirect_says_where_to():
 
 def test_a_long_text_is_cut():
     assert len(refused(500, {}, "x" * 10_000).detail) == 300
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"retry-after": "7"}, 7.0),
-        ({"retry-after": "0.5"}, 0.5),
-        ({"retry-after": "-3"}, 0.0),
-        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after": "nan"}, None),
-        ({"retry-after": "inf"}, None),
-        ({}, None),
-        ({"retry-after": "Wed, 21 Oct 2026 07:28:10 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 10.0),
-        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 07:28:10 GMT"}, 0.0),
-        ({"retry-after": "Wed, 21 Oct 2020 07:28:00 GMT"}, 0.0),
-        ({"retry-after": "Wed, 21 Oct 2026 07:28:10 -0000", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 10.0),
-    ],
-)
-def test_the_time_to_wait_is_read_in_every_form(headers, seconds):
-    assert retry_after(headers) == seconds
