@@ -17,10 +17,10 @@ from chordage.orchestrator.core.output import Accepted, Ended, Refused, Verdict
 from chordage.orchestrator.core.reasons import Reason, failed
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.gateways.ports import OutputForm
-from chordage.orchestrator.plugins.time_limit import JobRaised, TookTooLong, within
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import journal
 from chordage.orchestrator.strategies.react import ENDINGS
+from chordage.orchestrator.system.user_code import JobRaised, TookTooLong, within
 
 CHECK_SECONDS = 5.0
 

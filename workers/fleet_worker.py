@@ -19,7 +19,7 @@ from celery import Celery, concurrency
 from celery.apps import worker as stock
 
 from chordage.config.settings import Settings
-from chordage.orchestrator import private_files
+from chordage.orchestrator.system import private_files
 from chordage.workers import checking, names
 from chordage.workers.leaving import Leaving
 from chordage.workers.pool import THREADS

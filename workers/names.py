@@ -15,7 +15,7 @@ from typing import IO
 
 import structlog
 
-from chordage.orchestrator import private_files
+from chordage.orchestrator.system import private_files
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.thread import TaskPool
 
-from chordage.orchestrator.plugins import users_code
+from chordage.orchestrator.system import user_code
 
 
 class PatientlyStopped(TaskPool):
@@ -45,8 +45,8 @@ class PatientlyStopped(TaskPool):
 def carried_out(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What Celery's tracer says of the task: whether it failed, its result or error, its seconds."""
     try:
-        return users_code.call(lambda: target(*args, **kwargs))
-    except users_code.Quit:
+        return user_code.call(lambda: target(*args, **kwargs))
+    except user_code.ExitAttempted:
         return True, ExceptionInfo(), 0.0
 
 

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from chordage.orchestrator import private_files
+from chordage.orchestrator.system import private_files
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 

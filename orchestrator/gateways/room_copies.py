@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from chordage.orchestrator import private_files
+from chordage.orchestrator.system import private_files
 
 log = structlog.get_logger()
 

@@ -28,7 +28,7 @@ from chordage.orchestrator.gateways.mcp import reading as mcp_reading
 from chordage.orchestrator.gateways.mcp.server import McpServer
 from chordage.orchestrator.gateways.room_table import COUNT, FLAG, HEADERS, SECONDS, SOME, TEXT, TEXTS, Source, Table
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
-from chordage.orchestrator.plugins import named
+from chordage.orchestrator.system import user_code
 
 E = TypeVar("E", bound=StrEnum)
 D = TypeVar("D")
@@ -176,7 +176,7 @@ class _Reading:
     def _check_strategy(self, path: str) -> None:
         room_tools.make_importable(self._room)
         try:
-            named.function(path, what="strategy")
+            user_code.load_function(path, what="strategy")
         except RoomError as error:
             self._table.complain("strategy", str(error))
 

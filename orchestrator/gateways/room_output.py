@@ -18,7 +18,7 @@ from chordage.orchestrator.gateways.output_forms import ModelForm, SchemaForm
 from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.gateways.room_table import TABLE, Kind, Table
 from chordage.orchestrator.gateways.room_trace import Traces, trace_of
-from chordage.orchestrator.plugins import users_code
+from chordage.orchestrator.system import user_code
 
 OUTPUT = Kind(
     words='a pydantic model as "module:Model", a JSON Schema as "file.json", or a table with a schema',
@@ -99,7 +99,7 @@ def _model_form(path: str, room: Path) -> OutputForm:
         )
     try:
         return ModelForm(model)
-    except users_code.failures() as error:  # a user's types and hooks may raise anything
+    except user_code.failures() as error:  # a user's types and hooks may raise anything
         raise room_tools.NoTool(
             f"{attribute} cannot be described in JSON Schema: {type(error).__name__}: {error}"
         ) from error

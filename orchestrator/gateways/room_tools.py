@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from chordage.orchestrator.gateways.tools.declare import Tool, declared_on, is_wrapped
-from chordage.orchestrator.plugins import users_code
+from chordage.orchestrator.system import user_code
 
 BUILTIN = "chordage.orchestrator.gateways.tools.builtin"
 
@@ -75,7 +75,7 @@ def imported(name: str, room: Path) -> ModuleType:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise NoTool(_not_found(name, room)) from error
         raise NoTool(_import_failed(name, error)) from error
-    except users_code.failures() as error:  # a script without a main guard ends "the program"
+    except user_code.failures() as error:  # a script without a main guard ends "the program"
         raise NoTool(_import_failed(name, error)) from error
     _check_not_shadowed(module, room)
     return module
@@ -108,7 +108,7 @@ def _not_found(name: str, room: Path) -> str:
 
 
 def _import_failed(name: str, error: BaseException) -> str:
-    return f"importing module {name} raised {type(error).__name__}: {error}{users_code.line_of(error)}"
+    return f"importing module {name} raised {type(error).__name__}: {error}{user_code.line_of(error)}"
 
 
 def meant(wrong: str, known: list[str]) -> str:

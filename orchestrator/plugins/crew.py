@@ -11,9 +11,9 @@ import structlog
 from chordage.orchestrator.core.phases import Hook, Moment
 from chordage.orchestrator.core.verdict_places import MisplacedVerdict, check_place, is_verdict
 from chordage.orchestrator.core.verdicts import Given, Verdict
-from chordage.orchestrator.plugins import time_limit
 from chordage.orchestrator.plugins.base import Plugin, PluginFailed
 from chordage.orchestrator.plugins.ordering import ordered
+from chordage.orchestrator.system import user_code
 
 log = structlog.get_logger()
 
@@ -53,12 +53,12 @@ class Crew:
         name = f"chordage-plugin-{plugin}"
         cause: BaseException | None = None
         try:
-            answer = time_limit.within(self._hook_seconds, lambda: _listed(method(context)), name)
+            answer = user_code.within(self._hook_seconds, lambda: _listed(method(context)), name)
             for verdict in answer:
                 _check(hook, plugin, verdict)
-        except time_limit.TookTooLong:
+        except user_code.TookTooLong:
             why = f"hung: no answer after {self._hook_seconds:g} s; a hook is for a quick decision, not for waiting"
-        except time_limit.JobRaised as raised:
+        except user_code.JobRaised as raised:
             cause = raised.error
             why = str(cause) if isinstance(cause, _WrongAnswer) else f"raised {type(cause).__name__}: {cause}"
         except (_WrongAnswer, MisplacedVerdict) as error:

@@ -13,12 +13,12 @@ from typing import Any
 from chordage.orchestrator.core.agent import AgentSpec, PluginUse
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.json_values import canonical
-from chordage.orchestrator.plugins import named, users_code
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
 from chordage.orchestrator.plugins.crew import HOOK_SECONDS, Crew
 from chordage.orchestrator.plugins.permission import Permission
 from chordage.orchestrator.plugins.stops import Stops
 from chordage.orchestrator.plugins.tracing import Tracing
+from chordage.orchestrator.system import user_code
 
 ENTRY_POINTS = "chordage.plugins"
 SHIPPED: dict[str, type[Plugin]] = {"permission": Permission, "stops": Stops, "tracing": Tracing}
@@ -65,14 +65,14 @@ def plugin_of(use: PluginUse) -> Plugin:
     """Raises PluginRefused."""
     try:
         kind = _kind(use.use)
-    except named.NotLoaded as error:
+    except user_code.NotLoaded as error:
         raise PluginRefused(str(error)) from error
     _check_options(kind, use.options)
     try:
         return kind(**use.options)
     except OptionRefused as error:
         raise PluginRefused(error.why, option=error.option) from error
-    except users_code.failures() as error:
+    except user_code.failures() as error:
         raise PluginRefused(f"{kind.__qualname__}(...) raised {type(error).__name__}: {error}") from error
 
 
@@ -89,7 +89,7 @@ def _kind(name: str) -> type[Plugin]:
         return SHIPPED[name]
     offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name in offered:
-        return _checked(named.loaded(offered[name]), name)
+        return _checked(user_code.load(offered[name]), name)
     if _PATH.fullmatch(name):
         return _checked(_from_path(name), name)
     known = sorted({*SHIPPED, *offered})
@@ -100,7 +100,7 @@ def _kind(name: str) -> type[Plugin]:
 
 def _from_path(path: str) -> Any:
     name, _, attribute = path.partition(":")
-    module = named.module(name)
+    module = user_code.load_module(name)
     if not hasattr(module, attribute):
         raise PluginRefused(f"module {name} has no {attribute!r}; {_classes_in(module)}")
     return getattr(module, attribute)
@@ -134,8 +134,8 @@ def _check_options(kind: type[Plugin], options: dict[str, Any]) -> None:
             raise PluginRefused(f"the option {p.name!r} is missing")
 
 
-def _no_such_option(option: str, named: set[str]) -> str:
-    close = get_close_matches(option, named, n=1)
+def _no_such_option(option: str, user_code: set[str]) -> str:
+    close = get_close_matches(option, user_code, n=1)
     if close:
         return f"there is no such option; did you mean {close[0]}?"
-    return f"there is no such option; there are: {', '.join(sorted(named)) or 'none'}"
+    return f"there is no such option; there are: {', '.join(sorted(user_code)) or 'none'}"

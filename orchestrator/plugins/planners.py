@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from chordage.orchestrator.core.errors import ChordageError
-from chordage.orchestrator.plugins import named
-from chordage.orchestrator.plugins.time_limit import JobRaised, TookTooLong, within
+from chordage.orchestrator.system import user_code
+from chordage.orchestrator.system.user_code import JobRaised, TookTooLong, within
 
 ENTRY_POINTS = "chordage.planners"
 SECONDS = 60.0  # it may well ask a service
@@ -26,7 +26,7 @@ class PlannerFailed(ChordageError):
 
 @cache
 def planner_of(name: str) -> Planner:
-    found: Callable[[dict[str, Any]], Any] = named.function(name, ENTRY_POINTS, what="planner")
+    found: Callable[[dict[str, Any]], Any] = user_code.load_function(name, ENTRY_POINTS, what="planner")
 
     def ask(given: dict[str, Any], check: Callable[[], None]) -> Any:
         try:

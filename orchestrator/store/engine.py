@@ -25,10 +25,10 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.store import wire
 from chordage.orchestrator.store.driver_errors import as_the_library_says
+from chordage.orchestrator.system import private_files
 
 log = structlog.get_logger()
 

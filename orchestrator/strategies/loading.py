@@ -8,8 +8,8 @@ from typing import cast
 
 from chordage.orchestrator.core.moves import Finish, Move, View
 from chordage.orchestrator.core.reasons import failed
-from chordage.orchestrator.plugins import named
 from chordage.orchestrator.strategies import STRATEGIES, Strategy
+from chordage.orchestrator.system import user_code
 
 ENTRY_POINTS = "chordage.strategies"
 
@@ -23,7 +23,7 @@ def names() -> list[str]:
 def strategy_of(name: str) -> Strategy:
     """Raises RoomError."""
     shipped = STRATEGIES.get(name)
-    return shipped or cast("Strategy", named.function(name, ENTRY_POINTS, what="strategy"))
+    return shipped or cast("Strategy", user_code.load_function(name, ENTRY_POINTS, what="strategy"))
 
 
 def decide(name: str, view: View) -> Move:

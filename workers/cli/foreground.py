@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from chordage.config.settings import Loop, Settings, load
-from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.system import private_files
 from chordage.workers.cli.output import busy, say, tell_if_open
 from chordage.workers.fleet import agent_run, fleet_lock, found, loops
 from chordage.workers.fleet.mirror import without_password

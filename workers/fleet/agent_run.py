@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from chordage.orchestrator import private_files
 from chordage.orchestrator.core import bounds
+from chordage.orchestrator.system import private_files
 from chordage.workers.fleet import births, fleet_lock
 
 FILE = "agent.run"

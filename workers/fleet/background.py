@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import NotFound, Unavailable
+from chordage.orchestrator.system import private_files
 from chordage.workers.fleet import agent_run, births, fleet_lock
 from chordage.workers.fleet.agent_run import MemberLine
 from chordage.workers.fleet.member import Member, Role

@@ -17,9 +17,9 @@ from typing import IO, Self
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
-from chordage.orchestrator import private_files
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.system import private_files
 from chordage.workers import connections
 from chordage.workers.fleet import agent_run, broker, fleet_lock, found
 from chordage.workers.fleet.environ import environment_of

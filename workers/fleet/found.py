@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from chordage.config.settings import Settings, load
-from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import ConfigError
+from chordage.orchestrator.system import private_files
 from chordage.workers.fleet import fleet_lock
 
 FILE = "fleet.json"

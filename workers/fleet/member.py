@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chordage.config.settings import Settings
-from chordage.orchestrator import private_files
+from chordage.orchestrator.system import private_files
 from chordage.workers.fleet import births, launching
 from chordage.workers.fleet.launching import Launch
 

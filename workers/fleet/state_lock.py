@@ -10,8 +10,8 @@ import fcntl
 from pathlib import Path
 from typing import IO
 
-from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
+from chordage.orchestrator.system import private_files
 
 
 def lock(state_dir: Path, server: str) -> IO[str]:

@@ -25,8 +25,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from chordage.orchestrator import private_files
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
+from chordage.orchestrator.system import private_files
 from chordage.workers.fleet import births, launching, state_lock
 from chordage.workers.fleet.launching import Launch
 from chordage.workers.fleet.ports import free_port

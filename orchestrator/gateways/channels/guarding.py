@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.errors import RoomError, Unavailable, Undeliverable
 from chordage.orchestrator.gateways.ports import Channel
-from chordage.orchestrator.plugins import django_connections, users_code
+from chordage.orchestrator.system import user_code
 
 MASK = "***"
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class Guarded:
 
 def _called(act: Callable[[], T]) -> T:
     def closing() -> T:
-        with django_connections.closed_afterwards():
+        with user_code.closed_django_connections():
             return act()
 
-    return users_code.call(closing)
+    return user_code.call(closing)

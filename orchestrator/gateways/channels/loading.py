@@ -11,8 +11,8 @@ from chordage.orchestrator.gateways.channels.env_keys import ENDING
 from chordage.orchestrator.gateways.channels.guarding import Guarded, masked
 from chordage.orchestrator.gateways.channels.reading import Binding
 from chordage.orchestrator.gateways.ports import Channel
-from chordage.orchestrator.plugins import named, users_code
 from chordage.orchestrator.plugins.base import OptionRefused
+from chordage.orchestrator.system import user_code
 
 ENTRY_POINTS = "chordage.channels"
 USUALLY = 5.0  # seconds between two looks of a plugin that says nothing else
@@ -37,7 +37,7 @@ def channel_of(binding: Binding) -> Channel:
         return Guarded(binding.name, _shipped(binding), binding.secrets)
     try:
         return Guarded(binding.name, _of_ones_own(binding), binding.secrets)
-    except named.NotLoaded as error:
+    except user_code.NotLoaded as error:
         raise RoomError(f"{binding.place('plugin')}: {error}{_hint(binding.plugin)}") from error
 
 
@@ -69,12 +69,12 @@ def _shipped(binding: Binding) -> Channel:
 
 
 def _of_ones_own(binding: Binding) -> Channel:
-    make = named.function(binding.plugin, ENTRY_POINTS, what="channel plugin")
+    make = user_code.load_function(binding.plugin, ENTRY_POINTS, what="channel plugin")
     try:
         made = make(binding.name, dict(binding.config))
     except OptionRefused as error:
         raise RoomError(masked(f"{binding.place('config', error.option)}: {error.why}", binding.secrets)) from None
-    except users_code.failures() as error:
+    except user_code.failures() as error:
         words = f"{binding.place('config')}: {binding.plugin} raised {type(error).__name__}: {error}"
         raise RoomError(masked(words, binding.secrets)) from None
     if missing := [name for name in ("poll", "deliver", "close") if not callable(getattr(made, name, None))]:

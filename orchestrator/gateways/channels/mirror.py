@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from chordage.orchestrator import private_files
+from chordage.orchestrator.system import private_files
 
 FOLDER = "poll"
 _SHOWN = (

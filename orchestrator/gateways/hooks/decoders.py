@@ -13,8 +13,8 @@ from typing import Any
 from chordage.orchestrator.core import hook_payload
 from chordage.orchestrator.core.errors import ChordageError, InvalidMessage
 from chordage.orchestrator.core.hooks import WEBHOOK, Binding, Said
-from chordage.orchestrator.plugins import named
-from chordage.orchestrator.plugins.time_limit import JobRaised, TookTooLong, within
+from chordage.orchestrator.system import user_code
+from chordage.orchestrator.system.user_code import JobRaised, TookTooLong, within
 
 ENTRY_POINTS = "chordage.hooks"
 SECONDS = 5.0  # somebody waits at the other end
@@ -41,7 +41,7 @@ class DecoderFailed(ChordageError):
 
 def find(name: str) -> Decoder:
     """Raises RoomError."""
-    found: Decoder = named.function(name, ENTRY_POINTS, what="hook decoder")
+    found: Decoder = user_code.load_function(name, ENTRY_POINTS, what="hook decoder")
     return found
 
 

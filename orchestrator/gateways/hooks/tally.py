@@ -18,8 +18,8 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from chordage.orchestrator import private_files
 from chordage.orchestrator.core.hooks import Outcome
+from chordage.orchestrator.system import private_files
 
 log = structlog.get_logger()
 

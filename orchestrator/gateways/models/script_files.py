@@ -19,7 +19,7 @@ from chordage.orchestrator.core.transcript import is_note
 from chordage.orchestrator.gateways import room_text
 from chordage.orchestrator.gateways.models import script_shape
 from chordage.orchestrator.gateways.models.script import Asked, Script, ScriptedReply
-from chordage.orchestrator.plugins import users_code
+from chordage.orchestrator.system import user_code
 
 Chooser = Callable[[Prompt, int], ScriptedReply]
 """The reply a script gives to a prompt at an attempt. Only these two may decide: turns move between processes."""
@@ -163,7 +163,7 @@ def place(prompt: Prompt) -> tuple[str, int, int]:
 
 def _python(path: Path) -> Chooser:
     try:
-        function = users_code.call(lambda: runpy.run_path(str(path)).get("reply"))
+        function = user_code.call(lambda: runpy.run_path(str(path)).get("reply"))
     except SyntaxError as error:
         raise RoomError(f"{path}:{error.lineno}: {error.msg}") from error
     except Exception as error:
@@ -175,7 +175,7 @@ def _python(path: Path) -> Chooser:
 
 def _called(function: Callable[..., Any], prompt: Prompt, attempt: int, path: Path) -> ScriptedReply:
     try:
-        return script_shape.reply(users_code.call(lambda: function(prompt, attempt)))
+        return script_shape.reply(user_code.call(lambda: function(prompt, attempt)))
     except script_shape.BadScript as error:
         raise RoomError(f"{path}: what reply() returned: {error}") from error
     except ChordageError:

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.tools.signature import MISSING, Parameter
-from chordage.orchestrator.plugins import users_code
+from chordage.orchestrator.system import user_code
 
 COMPLAINTS = 20  # a model that sends a list of a thousand wrong items needs to read twenty of them
 GOT_LIMIT = 80
@@ -42,7 +42,7 @@ class Arguments:
             self.schema = _schema(self._model, described)
         except NameError:
             raise
-        except users_code.failures() as error:
+        except user_code.failures() as error:
             raise RoomError(f"{place}: {_culprit(parameters)} cannot be described in JSON Schema: {error}") from error
         _check_aliases(self._model, place)
 
@@ -51,7 +51,7 @@ class Arguments:
         try:
             # As JSON, not as Python: what a model sends is JSON, and a strict date is then a string and not a date.
             sent = json.dumps(given)
-            filled = users_code.call(lambda: self._model.model_validate_json(sent))
+            filled = user_code.call(lambda: self._model.model_validate_json(sent))
         except ValidationError as error:
             raise Unfit(self._complaints(error)) from error
         except Exception as error:  # a user's validator may raise anything

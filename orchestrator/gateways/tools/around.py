@@ -12,7 +12,7 @@ from typing import Any
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.tools.context import Context
-from chordage.orchestrator.plugins import named
+from chordage.orchestrator.system import user_code
 
 Around = Callable[[Context], AbstractContextManager[Any]]
 
@@ -30,8 +30,8 @@ class NamedAround:
     @cached_property
     def _function(self) -> Callable[[Context], Any]:
         try:
-            return named.function(self._name, what="around_tools")
-        except named.NotLoaded as error:
+            return user_code.load_function(self._name, what="around_tools")
+        except user_code.NotLoaded as error:
             raise RoomError(f"setting around_tools ({self._name}): {error}") from error
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ from chordage.orchestrator.gateways.tools.around import Around, nothing_around
 from chordage.orchestrator.gateways.tools.context import Context
 from chordage.orchestrator.gateways.tools.failures import TimedOut
 from chordage.orchestrator.gateways.tools.side_thread import SideThreads
-from chordage.orchestrator.plugins import django_connections
+from chordage.orchestrator.system import user_code
 
 SLICE = 0.5  # seconds: how late a cancellation may be noticed
 UNWIND = 1.0  # seconds a cancelled coroutine has for its `finally` before nobody waits for it any more
@@ -111,7 +111,7 @@ class Attempt:
     def _work(self) -> None:
         """What runs in the side thread. The text is made here too: a result may be slow to write down."""
         try:
-            with django_connections.kept_fresh(), self._around(self._context):
+            with user_code.fresh_django_connections(), self._around(self._context):
                 text = self._write(self._settled(self._call()))
             self._letters.put(Ended(text=text))
         except BaseException as error:  # also SystemExit: a signal is heard in the main thread, so it is the tool's

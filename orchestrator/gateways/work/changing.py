@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.gateways.work.documents import Status
 from chordage.orchestrator.gateways.work.front_matter import parts_of
+from chordage.orchestrator.system import private_files
 
 
 @contextmanager
@@ -35,28 +35,13 @@ def holding(file: Path) -> Iterator[None]:
 def replace(file: Path, before: bytes, after: bytes) -> None:
     """Raises LostRace when the file is not what it was."""
     file = file.resolve()
-    with made_beside(file, after) as new:
+    with private_files.staged(file, after, sync=True) as new:
         shutil.copymode(file, new)
         is_same = file.read_bytes() == before
         if is_same:
             new.replace(file)
     if not is_same:
         raise LostRace(f"{file.name} was changed by somebody else")
-
-
-@contextmanager
-def made_beside(file: Path, content: bytes) -> Iterator[Path]:
-    """A file of that content in the same folder, on the disk; gone afterwards, unless it was moved."""
-    number, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=file.parent)
-    new = Path(name)
-    try:
-        with os.fdopen(number, "wb") as opened:
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
-        yield new
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def id_for(path: str, raw: bytes, changed_ns: int) -> str:

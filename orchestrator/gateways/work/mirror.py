@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator.gateways.work.changing import made_beside
+from chordage.orchestrator.system import private_files
 
 log = structlog.get_logger()
 
@@ -26,7 +26,6 @@ def _plain(value: object) -> str:
 def write(file: Path, text: str) -> None:
     """A room that cannot be written to has no mirror; nothing else depends on it."""
     try:
-        with made_beside(file, text.encode()) as new:
-            new.replace(file)  # made for nobody else to read, and so it stays
+        private_files.write(file, text)
     except OSError as error:
         log.warning("pulse.json was not written", error=str(error))

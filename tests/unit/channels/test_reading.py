@@ -196,7 +196,7 @@ def test_what_a_plugin_of_ones_own_raises_is_told_without_secrets(room, written)
         channel.poll("raise")
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
-    with pytest.raises(Unavailable, match=r"channel it: its plugin raised Quit: SystemExit\('\*\*\*'\)"):
+    with pytest.raises(Unavailable, match=r"channel it: its plugin raised ExitAttempted: SystemExit\('\*\*\*'\)"):
         channel.poll("leave")
     with pytest.raises(Unavailable, match="poll returned list, not Polled"):
         channel.poll("wrong")

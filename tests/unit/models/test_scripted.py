@@ -180,8 +180,8 @@ def test_a_python_script_sees_the_prompt_and_the_attempt(tmp_path):
         ("def reply(p, a): return 7", r"s\.py: what reply\(\) returned: a reply must be a mapping or a text, not int"),
         ("def reply(p, a): return {'txt': 'a'}", r"'txt' is unknown in a reply: choose from text"),
         ("def reply(p, a): raise KeyError('x')", r"s\.py: reply\(\) raised KeyError: 'x'"),
-        ("def reply(p, a): raise SystemExit(2)", r"s\.py: reply\(\) raised Quit: SystemExit\(2\)"),
-        ("raise KeyboardInterrupt", r"s\.py: Quit while it was loaded: KeyboardInterrupt\(\)"),
+        ("def reply(p, a): raise SystemExit(2)", r"s\.py: reply\(\) raised ExitAttempted: SystemExit\(2\)"),
+        ("raise KeyboardInterrupt", r"s\.py: ExitAttempted while it was loaded: KeyboardInterrupt\(\)"),
     ],
 )
 def test_a_broken_python_script_is_reported_with_its_file(tmp_path, script, words):

@@ -11,9 +11,9 @@ import structlog
 from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.state_updates import SetState
 from chordage.orchestrator.core.verdicts import AmendResult, Block
-from chordage.orchestrator.plugins import time_limit
 from chordage.orchestrator.plugins.base import Plugin, PluginFailed
 from chordage.orchestrator.plugins.crew import Crew
+from chordage.orchestrator.system import user_code
 
 GATE = Hook.BEFORE_TOOL_EXECUTE
 CALLER = contextvars.ContextVar("caller", default="nobody")
@@ -155,7 +155,7 @@ def test_what_is_raised_into_the_one_who_waits_is_not_the_plugins_failure(moment
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(time_limit, "within", interrupted)
+    monkeypatch.setattr(user_code, "within", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Crew([plugin(lambda _: None)]).ask(GATE, moment(GATE))
 

@@ -96,7 +96,7 @@ def test_a_validator_that_would_end_the_process_is_told_and_does_not_escape(benc
     def add(number: Annotated[int, AfterValidator(leave)]) -> int:
         return number
 
-    assert f"they cannot be checked: Quit: {leaving.__name__}(1)" in bench.complaints(add, number=1)
+    assert f"they cannot be checked: ExitAttempted: {leaving.__name__}(1)" in bench.complaints(add, number=1)
 
 
 def test_arguments_are_judged_as_json_even_by_a_strict_model(bench):

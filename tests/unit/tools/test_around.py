@@ -16,7 +16,7 @@ from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.channels.guarding import Guarded
 from chordage.orchestrator.gateways.tools import ToolBox, declared_on
 from chordage.orchestrator.gateways.tools.around import NamedAround
-from chordage.orchestrator.plugins import time_limit
+from chordage.orchestrator.system import user_code
 
 AGENT = AgentSpec(name="tester", model="none")
 SEEN: list[tuple] = []
@@ -187,7 +187,7 @@ def test_django_is_not_imported_where_nobody_has_done_so(bench) -> None:
 def test_all_connections_are_closed_where_a_thread_of_users_code_ends(monkeypatch) -> None:
     """Of plugins, planners and decoders."""
     django = FakeDjango(monkeypatch)
-    thread = time_limit.within(5, threading.get_ident, "a plugin")
+    thread = user_code.within(5, threading.get_ident, "a plugin")
 
     assert django.closed == [("all", thread)]
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from chordage.orchestrator.plugins.users_code import Quit
+from chordage.orchestrator.system.user_code import ExitAttempted
 from chordage.workers.pool import PatientlyStopped
 from chordage.workers.slots import LostSlots
 
@@ -69,5 +69,5 @@ def test_a_thread_that_is_told_to_end_answers_for_its_task(error):
 
     ((has_failed, info, _),) = answers
     assert has_failed
-    assert isinstance(info.exception.exc if hasattr(info.exception, "exc") else info.exception, Quit)
+    assert isinstance(info.exception.exc if hasattr(info.exception, "exc") else info.exception, ExitAttempted)
     assert pool.at_work == set()

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from chordage.orchestrator import private_files
 from chordage.orchestrator.store import engine
+from chordage.orchestrator.system import private_files
 
 
 def mode(path):

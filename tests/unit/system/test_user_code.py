@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from contextvars import ContextVar
 
 import pytest
 
-from chordage.orchestrator.plugins import users_code
-from chordage.orchestrator.plugins.users_code import Quit
+from chordage.orchestrator.core.errors import OutOfTime
+from chordage.orchestrator.system import user_code
+from chordage.orchestrator.system.user_code import ExitAttempted, TookTooLong, within
 
 CALLER = ContextVar("CALLER", default="nobody")
 
@@ -40,21 +42,21 @@ def leaves(error):
 
 def test_a_result_and_an_error_come_back_as_they_are_from_any_thread():
     error = LookupError("no")
-    assert users_code.call(lambda: 1) == 1
-    assert beside(lambda: users_code.call(lambda: 1)) == 1
-    assert beside(lambda: users_code.call(leaves(error))) is error
+    assert user_code.call(lambda: 1) == 1
+    assert beside(lambda: user_code.call(lambda: 1)) == 1
+    assert beside(lambda: user_code.call(leaves(error))) is error
     with pytest.raises(LookupError) as raised:
-        users_code.call(leaves(error))
+        user_code.call(leaves(error))
     assert raised.value is error
 
 
 @pytest.mark.parametrize("error", [SystemExit(2), KeyboardInterrupt()])
 def test_the_end_of_the_process_is_an_error_of_the_code(error):
-    found = beside(lambda: users_code.call(leaves(error)))
-    assert isinstance(found, Quit)
+    found = beside(lambda: user_code.call(leaves(error)))
+    assert isinstance(found, ExitAttempted)
     assert repr(error) in str(found)
-    with pytest.raises(Quit):
-        users_code.call(leaves(error))
+    with pytest.raises(ExitAttempted):
+        user_code.call(leaves(error))
 
 
 def test_a_signal_reaches_whoever_waits_in_the_main_thread():
@@ -65,19 +67,46 @@ def test_a_signal_reaches_whoever_waits_in_the_main_thread():
         going_on.wait(20)
 
     with pytest.raises(KeyboardInterrupt):
-        users_code.call(job)
+        user_code.call(job)
     going_on.set()
 
 
 def test_context_variables_come_along():
     token = CALLER.set("somebody")
     try:
-        assert users_code.call(CALLER.get) == "somebody"
+        assert user_code.call(CALLER.get) == "somebody"
     finally:
         CALLER.reset(token)
 
 
 def test_an_import_fails_by_an_exit_and_only_a_ctrl_c_may_stop_it():
-    assert SystemExit in users_code.failures()
-    assert KeyboardInterrupt not in users_code.failures()
-    assert KeyboardInterrupt in beside(users_code.failures)
+    assert SystemExit in user_code.failures()
+    assert KeyboardInterrupt not in user_code.failures()
+    assert KeyboardInterrupt in beside(user_code.failures)
+
+
+@pytest.fixture
+def endless():
+    over = threading.Event()
+    yield over.wait
+    over.set()
+
+
+def out_of_time() -> None:
+    raise OutOfTime
+
+
+def test_the_wait_ends_when_the_work_is_given_up(endless):
+    began = time.monotonic()
+    with pytest.raises(OutOfTime):
+        within(60, endless, "endless", out_of_time)
+    assert time.monotonic() - began < 2
+
+
+def test_the_wait_ends_in_time(endless):
+    with pytest.raises(TookTooLong):
+        within(0.1, endless, "endless")
+
+
+def test_a_job_that_is_done_is_not_given_up():
+    assert within(60, lambda: 7, "quick", out_of_time) == 7
