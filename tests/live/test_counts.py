@@ -11,13 +11,12 @@ from itertools import product
 
 import pytest
 
+from chordage.benchmarks import measuring, workload
+from chordage.benchmarks.contenders import Conditions, Engine
+from chordage.benchmarks.counting import count_work
+from chordage.benchmarks.servers import EMBEDDED, running_servers, running_workers
+from chordage.benchmarks.workload import Shape
 from chordage.orchestrator.core.errors import ConfigError
-from chordage.workers.bench import arena, growth, rooms
-from chordage.workers.bench.contender import Ground
-from chordage.workers.bench.counts import count_work
-from chordage.workers.bench.engine import Engine
-from chordage.workers.bench.services import EMBEDDED, services
-from chordage.workers.bench.shape import Shape
 from support import skips
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
@@ -29,17 +28,17 @@ of_each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{sh
 class Fleet:
     """The engine with its workers on servers of its own."""
 
-    def __init__(self, engine, ground):
+    def __init__(self, engine, conditions):
         self.engine = engine
-        self.ground = ground
+        self.conditions = conditions
         self._counted = {}
 
     def count(self, shape):
         """One turn of that shape, on a thread of its own."""
         if shape not in self._counted:
-            rooms.write_script(self.engine.room, shape)
+            workload.write_script(self.engine.room, shape)
             turn = functools.partial(self.engine.turn, str(uuid.uuid4()))
-            self._counted[shape] = count_work(self.engine, self.ground, turn, times=1)
+            self._counted[shape] = count_work(self.engine, self.conditions, turn, times=1)
         return self._counted[shape]
 
 
@@ -49,19 +48,19 @@ def fleet(request):
         environment.setenv("CHORDAGE_SWEEP", "600")  # rescue looks at the database whether or not there are turns
         environment.setenv("CHORDAGE_PROJECT", "600")  # the bus is copied for all turns of a second together
         try:
-            started = services(database=EMBEDDED if request.param == "postgres" else None, redis_url=None)
+            started = running_servers(database=EMBEDDED if request.param == "postgres" else None, redis_url=None)
             on = started.__enter__()
         except ConfigError as error:
             skips.unavailable(str(error))
         try:
-            ground = Ground(
+            conditions = Conditions(
                 redis_url=on.redis_url, database_url=on.database_url, folder=on.folder, shape=Shape(), in_flight=4
             )
-            engine = Engine(ground)
-            with arena.running([engine], on):
+            engine = Engine(conditions)
+            with running_workers([engine], on):
                 for number in range(8):  # every process has connected, loaded its scripts and met its statements
                     engine.turn(f"warm-up:{number}")
-                yield Fleet(engine, ground)
+                yield Fleet(engine, conditions)
         finally:
             started.__exit__(None, None, None)
 
@@ -92,8 +91,8 @@ def test_transactions_that_write_hold_nine_statements_and_three_a_round_and_one_
 
 
 def test_nothing_but_the_prompt_grows_with_a_history_of_a_thousand_messages(fleet):
-    rooms.write_script(fleet.engine.room, Shape())
-    short, long = (growth.with_history(fleet.engine, fleet.ground, messages, turns=3) for messages in (10, 1000))
+    workload.write_script(fleet.engine.room, Shape())
+    short, long = (measuring.with_history(fleet.engine, fleet.conditions, messages, turns=3) for messages in (10, 1000))
 
     assert long.counts.messages == short.counts.messages
     assert long.counts.commits == short.counts.commits

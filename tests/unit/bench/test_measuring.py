@@ -9,12 +9,11 @@ import threading
 
 import pytest
 
+from chordage.benchmarks import measuring, workload
+from chordage.benchmarks.workload import SLOW, Shape
 from chordage.orchestrator.core.model import Prompt, UserSays
 from chordage.orchestrator.gateways.models.script_files import load
 from chordage.orchestrator.gateways.room import Room
-from chordage.workers.bench import cpu, rooms
-from chordage.workers.bench import load as loops
-from chordage.workers.bench.shape import SLOW, Shape
 
 
 class Counter:
@@ -40,7 +39,7 @@ class Counter:
 def test_closed_loop_keeps_so_many_turns_in_flight_and_does_exactly_as_many_as_asked():
     counter = Counter(wait_for=4)
 
-    lap = loops.closed_loop(counter, turns=12, in_flight=4)
+    lap = measuring.closed_loop(counter, turns=12, in_flight=4)
 
     assert (counter.turns, counter.most, len(lap.turns)) == (12, 4, 12)
     assert lap.rate == pytest.approx(12 / lap.seconds)
@@ -49,14 +48,14 @@ def test_closed_loop_keeps_so_many_turns_in_flight_and_does_exactly_as_many_as_a
 def test_lone_turns_never_overlap():
     counter = Counter(wait_for=1)
 
-    loops.one_by_one(counter, turns=3)
+    measuring.one_by_one(counter, turns=3)
 
     assert (counter.turns, counter.most) == (3, 1)
 
 
 def test_percentiles_of_few_values_are_values():
-    assert loops.percentile((3.0, 1.0, 2.0), 0.5) == 2.0
-    assert loops.percentile((3.0, 1.0, 2.0), 0.95) == 3.0
+    assert measuring.percentile((3.0, 1.0, 2.0), 0.5) == 2.0
+    assert measuring.percentile((3.0, 1.0, 2.0), 0.95) == 3.0
 
 
 def test_ideal_turn_waits_for_every_model_call_and_for_one_tool_a_round():
@@ -65,7 +64,7 @@ def test_ideal_turn_waits_for_every_model_call_and_for_one_tool_a_round():
 
 
 def test_room_asks_for_as_many_tools_and_rounds_as_the_shape_says(tmp_path):
-    rooms.write_room(tmp_path, Shape(rounds=2, calls=3))
+    workload.write_room(tmp_path, Shape(rounds=2, calls=3))
     room = Room(tmp_path)
     prompt = Prompt(system="", said=(UserSays(text="Look it up."),), offers=(), params={})
 
@@ -73,15 +72,15 @@ def test_room_asks_for_as_many_tools_and_rounds_as_the_shape_says(tmp_path):
 
     assert room.faults == []
     assert [call.name for call in reply.calls] == ["look_up"] * 3
-    assert list(room.toolbox.specs(room.get(rooms.WORKER))) == ["look_up"]
-    assert room.toolbox.specs(room.get(rooms.TALKER)) == {}
+    assert list(room.toolbox.specs(room.get(workload.WORKER))) == ["look_up"]
+    assert room.toolbox.specs(room.get(workload.TALKER)) == {}
 
 
-@pytest.mark.skipif(not cpu.available(), reason="platform: there is no /proc here")
+@pytest.mark.skipif(not measuring.cpu_is_known(), reason="platform: there is no /proc here")
 def test_cpu_of_a_process_tree_includes_children_that_have_ended():
     burn = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {'sum(range(20_000_000))'!r}])"
-    before = cpu.seconds([os.getpid()])
+    before = measuring.cpu_seconds([os.getpid()])
 
     subprocess.run([sys.executable, "-c", burn], check=True)
 
-    assert cpu.seconds([os.getpid()]) - before > 0.1
+    assert measuring.cpu_seconds([os.getpid()]) - before > 0.1

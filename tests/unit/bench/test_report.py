@@ -7,13 +7,13 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from chordage.workers.bench import machine, report
-from chordage.workers.bench.command import bench
-from chordage.workers.bench.counts import Counts
-from chordage.workers.bench.growth import History
-from chordage.workers.bench.latency import Over
-from chordage.workers.bench.results import Results
-from chordage.workers.bench.speed import Speed
+from chordage.benchmarks import command, report
+from chordage.benchmarks.command import bench
+from chordage.benchmarks.counting import Counts
+from chordage.benchmarks.measuring import History, Latency, Speed
+from chordage.benchmarks.report import Results
+from chordage.orchestrator.core.errors import ConfigError
+from chordage.workers.cli import bench as command_of_the_package
 from chordage.workers.cli.output import plain
 
 
@@ -31,12 +31,12 @@ def speed(rate):
 @pytest.fixture
 def results():
     return Results(
-        machine=machine.describe(),
+        machine=command._machine(),
         database="sqlite",
         setup={"turns": 300},
         speed={"bare": speed(100.0), "chordage": speed(80.0)},
         counts={"bare": counts(), "chordage": counts()},
-        over_ideal={"bare": {1: Over(p50=0.011, p95=0.02, last=0.03), 50: Over(p50=0.272, p95=0.3, last=34)}},
+        over_ideal={"bare": {1: Latency(p50=0.011, p95=0.02, last=0.03), 50: Latency(p50=0.272, p95=0.3, last=34)}},
         histories={"bare": [History(messages=n, p50=n / 1e3, counts=counts(n * 100)) for n in (10, 1000)]},
         per_round={"bare": {1: 0.009, 10: 0.008, 50: 0.016}},
     )
@@ -90,3 +90,21 @@ def test_wrong_options_are_refused_before_anything_starts(arguments, said):
 
     assert done.exit_code == 2
     assert said in done.output
+
+
+def test_package_without_the_benchmarks_says_where_they_are(monkeypatch):
+    monkeypatch.setattr(command_of_the_package, "COMMAND", "chordage.benchmarks_elsewhere.command")
+
+    done = CliRunner().invoke(command_of_the_package._load(), ["--postgres"])
+
+    assert isinstance(done.exception, ConfigError)
+    assert "clone of Chordage's repository" in str(done.exception)
+
+
+def test_module_that_the_benchmarks_miss_is_named(monkeypatch, tmp_path):
+    (tmp_path / "broken_benchmarks.py").write_text("import a_module_that_nobody_has\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(command_of_the_package, "COMMAND", "broken_benchmarks")
+
+    with pytest.raises(ModuleNotFoundError, match="a_module_that_nobody_has"):
+        command_of_the_package._load()

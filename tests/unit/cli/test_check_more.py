@@ -111,7 +111,7 @@ def test_a_variable_that_is_no_setting_is_told_by_check_and_where_a_fleet_starts
     assert expected in " ".join(CliRunner().invoke(main, ["run", "--no-workers", "--port", "0"]).output.split())
 
 
-@pytest.mark.parametrize("name", ["CHORDAGE_LEASE", "chordage_lease", "CHORDAGE_BUDGETS__CHAT", "CHORDAGE_BENCH_REDIS"])
+@pytest.mark.parametrize("name", ["CHORDAGE_LEASE", "chordage_lease", "CHORDAGE_BUDGETS__CHAT"])
 def test_a_setting_is_no_fault_however_it_is_written(room, monkeypatch, name):
     monkeypatch.setenv(name, "40")
     assert check().exit_code == 0

@@ -1,12 +1,13 @@
-"""A room for the bench: a scripted model without latency, and tools that do nothing but return 1 KB of JSON."""
+"""The turn that every contender carries out, and the room in which Chordage does it."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
-from chordage.workers.bench.shape import REMARK, RESULT_BYTES, Shape
-
+RESULT_BYTES = 1_000
+REMARK = "word " * 80  # 0.4 KB: a message of a history
 WORKER = "bench"  # the agent that calls tools
 TALKER = "talker"  # the agent that answers at once: it makes histories
 
@@ -31,7 +32,26 @@ def look_up(key: str) -> str:
 '''
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """`rounds` rounds of `calls` tools, a model call before each and one after the last."""
+
+    rounds: int = 1
+    calls: int = 4
+    model_delay: float = 0.0
+    tool_delay: float = 0.0
+
+    @property
+    def ideal(self) -> float:
+        """Seconds a turn would take if only its model and its tools took time, the tools of a round in parallel."""
+        return (self.rounds + 1) * self.model_delay + self.rounds * self.tool_delay
+
+
+SLOW = Shape(model_delay=0.2, tool_delay=0.1)
+
+
 def write_room(folder: Path, shape: Shape) -> None:
+    """A room with a scripted model and tools that only return 1 KB of JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "agents").mkdir(exist_ok=True)
     (folder / "agent.toml").write_text(_agent(WORKER, "work.yaml", tools='["bench_tools"]'))
@@ -42,8 +62,11 @@ def write_room(folder: Path, shape: Shape) -> None:
 
 
 def write_script(folder: Path, shape: Shape) -> None:
-    """Workers that run already follow it from their next model call on."""
-    (folder / "work.yaml").write_text(json.dumps(_script(shape)))
+    """Running workers follow the new script from their next model call on."""
+    latency = {"latency": shape.model_delay} if shape.model_delay else {}
+    calls = [{"name": "look_up", "arguments": {"key": f"key {number}"}} for number in range(shape.calls)]
+    script: list[dict[str, object]] = [{"tool_calls": calls, **latency} for _ in range(shape.rounds)]
+    (folder / "work.yaml").write_text(json.dumps([*script, {"text": "Here it is.", **latency}]))
 
 
 def _agent(name: str, script: str, *, tools: str) -> str:
@@ -55,9 +78,3 @@ tools = {tools}
 [limits]
 max_rounds = 1000
 """
-
-
-def _script(shape: Shape) -> list[dict[str, object]]:
-    asks = [{"name": "look_up", "arguments": {"key": f"key {number}"}} for number in range(shape.calls)]
-    latency = {"latency": shape.model_delay} if shape.model_delay else {}
-    return [*({"tool_calls": asks, **latency} for _ in range(shape.rounds)), {"text": "Here it is.", **latency}]

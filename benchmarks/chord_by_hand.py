@@ -1,20 +1,29 @@
 """The base of every ratio: the turn as a Celery user writes it, with a chord per round and nothing stored but
 results.
 
-The history rides in the messages. A worker that dies loses at most what redelivery cannot bring back; nobody can
-look up what became of a turn.
+The history is part of the messages. A worker that dies loses at most what redelivery cannot bring back; what became
+of a turn cannot be looked up.
+
+`python -m chordage.benchmarks.chord_by_hand OPTIONS-AS-JSON --ready-file FILE` starts a worker.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from celery import Celery, Task, chord
+from celery import Celery, Task, chord, signals
 
-from chordage.workers.bench.shape import RESULT_BYTES, Shape
+from chordage.benchmarks.workload import RESULT_BYTES, Shape
 
-Said = list[dict[str, Any]]
+REDIS, DATABASE = "BENCH_REDIS_URL", "BENCH_DATABASE_URL"  # environment variables
+Messages = list[dict[str, Any]]
 RESULT = {"filling": "x" * RESULT_BYTES}
 
 
@@ -36,7 +45,7 @@ def make_app(redis_url: str, shape: Shape) -> Celery:
 
 def _register(app: Celery, shape: Shape) -> None:
     @app.task(name="by_hand.start", bind=True)
-    def start(self: Task[Any, Any], messages: Said) -> str:
+    def start(self: Task[Any, Any], messages: Messages) -> str:
         return _step(self, messages, 0)
 
     @app.task(name="by_hand.tool")
@@ -45,10 +54,10 @@ def _register(app: Celery, shape: Shape) -> None:
         return {"role": "tool", "call": call["id"], "content": RESULT}
 
     @app.task(name="by_hand.collect", bind=True)
-    def collect(self: Task[Any, Any], results: Said, messages: Said, rounds: int) -> str:
+    def collect(self: Task[Any, Any], results: Messages, messages: Messages, rounds: int) -> str:
         return _step(self, [*messages, *results], rounds)
 
-    def _step(task: Task[Any, Any], messages: Said, rounds: int) -> str:
+    def _step(task: Task[Any, Any], messages: Messages, rounds: int) -> str:
         reply = model(shape, rounds)
         if not reply["calls"]:
             return str(reply["text"])
@@ -65,3 +74,30 @@ def model(shape: Shape, rounds: int) -> dict[str, Any]:
         for number in range(shape.calls)
     ]
     return {"role": "assistant", "text": "", "calls": calls}
+
+
+def run_worker(make: Callable[[str, Shape], Celery]) -> None:
+    options: dict[str, Any] = json.loads(sys.argv[1])
+    ready_file = Path(sys.argv[sys.argv.index("--ready-file") + 1])
+    app = make(os.environ[REDIS], Shape(**options["shape"]))
+
+    @signals.worker_ready.connect(weak=False)
+    def ready(**_: Any) -> None:
+        ready_file.write_text(f"{os.getpid()}\n")
+
+    worker = app.Worker(
+        hostname=f"{options['name']}@{socket.gethostname()}",
+        pool_cls=options["pool"],
+        concurrency=options["concurrency"],
+        loglevel="WARNING",
+        quiet=True,
+        without_mingle=True,
+        without_gossip=True,
+        without_heartbeat=True,
+    )
+    worker.start()
+    sys.exit(worker.exitcode)
+
+
+if __name__ == "__main__":
+    run_worker(make_app)

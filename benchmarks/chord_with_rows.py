@@ -7,6 +7,7 @@ running and done, results as messages, the end.
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from datetime import UTC, datetime
@@ -16,8 +17,8 @@ from celery import Celery, Task, chord
 from sqlalchemy import JSON, ForeignKey, create_engine, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship, sessionmaker
 
-from chordage.workers.bench import chord_by_hand
-from chordage.workers.bench.shape import Shape
+from chordage.benchmarks import chord_by_hand
+from chordage.benchmarks.workload import Shape
 
 
 class Base(DeclarativeBase):
@@ -122,14 +123,18 @@ def _register(app: Celery, shape: Shape, rows: Rows) -> None:
 
     def _step(task: Task[Any, Any], db: Session, run: Run) -> str:
         db.scalars(select(Message).where(Message.thread == run.thread).order_by(Message.id)).all()  # the prompt
-        db.commit()  # no connection is held while the model speaks
+        db.commit()  # no connection is held during the model call
         reply = chord_by_hand.model(shape, run.rounds)
         db.add(Message(thread=run.thread, body=reply))
-        asked = [ToolCall(run=run, round=run.rounds, body=call, status="new") for call in reply["calls"]]
-        db.add_all(asked)
-        if not asked:
+        calls = [ToolCall(run=run, round=run.rounds, body=call, status="new") for call in reply["calls"]]
+        db.add_all(calls)
+        if not calls:
             run.status = "done"
         db.commit()
-        if not asked:
+        if not calls:
             return str(reply["text"])
-        raise task.replace(chord([tool.s(call.id) for call in asked], collect.s(run.id)))
+        raise task.replace(chord([tool.s(call.id) for call in calls], collect.s(run.id)))
+
+
+if __name__ == "__main__":
+    chord_by_hand.run_worker(lambda redis_url, shape: make_app(redis_url, shape, os.environ[chord_by_hand.DATABASE]))

@@ -6,9 +6,8 @@ import sqlite3
 
 import pytest
 
+from chordage.benchmarks.counting import CHATTER, sql_counter
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.workers.bench.redis_ledger import CHATTER
-from chordage.workers.bench.sql_ledger import sql_ledger
 
 
 @pytest.fixture
@@ -27,37 +26,37 @@ def connection(path):
 
 def test_each_commit_that_writes_is_counted_once_however_much_it_writes(file):
     db = connection(file)
-    with sql_ledger(f"sqlite:///{file}") as ledger:
+    with sql_counter(f"sqlite:///{file}") as counter:
         db.execute("INSERT INTO words VALUES ('one')")
         db.execute("BEGIN")
         db.executemany("INSERT INTO words VALUES (?)", [("x" * 3000,)] * 50)
         db.execute("COMMIT")
 
-        assert ledger.count().commits == 2
+        assert counter.count().commits == 2
     db.close()
 
 
 def test_reads_and_rollbacks_and_writes_that_find_nothing_are_no_commits(file):
     db = connection(file)
-    with sql_ledger(f"sqlite:///{file}") as ledger:
+    with sql_counter(f"sqlite:///{file}") as counter:
         db.execute("SELECT * FROM words").fetchall()
         db.execute("UPDATE words SET word = 'never' WHERE word = 'absent'")
         db.execute("BEGIN")
         db.execute("INSERT INTO words VALUES ('gone')")
         db.execute("ROLLBACK")
 
-        found = ledger.count()
+        found = counter.count()
     db.close()
     assert (found.commits, found.bytes) == (0, 0)
 
 
 def test_log_is_counted_across_what_would_have_been_its_checkpoint(file):
     db = connection(file)
-    with sql_ledger(f"sqlite:///{file}") as ledger:
+    with sql_counter(f"sqlite:///{file}") as counter:
         for _ in range(1200):  # SQLite folds the log in at 1,000 pages, were it not read
             db.execute("INSERT INTO words VALUES ('one')")
 
-        found = ledger.count()
+        found = counter.count()
     db.close()
     assert found.commits == 1200
     assert found.bytes >= 1200 * 4096
@@ -69,7 +68,7 @@ def test_counting_needs_a_database_at_rest(file):
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM words").fetchall()
 
-    with pytest.raises(Unavailable, match="a moment in which nobody writes"), sql_ledger(f"sqlite:///{file}"):
+    with pytest.raises(Unavailable, match="a moment without open transactions"), sql_counter(f"sqlite:///{file}"):
         pass
     reader.close()
 
@@ -77,15 +76,15 @@ def test_counting_needs_a_database_at_rest(file):
 @pytest.mark.postgres
 def test_postgres_counts_commits_that_write_and_nothing_else(postgres_server):
     url = postgres_server.create_database()
-    with sql_ledger(url) as ledger, postgres_server.connect() as other:
+    with sql_counter(url) as counter, postgres_server.connect() as other:
         other.execute("SELECT 1")
-        before = ledger.count().commits
+        before = counter.count().commits
         other.execute("CREATE TABLE words_of_bench (word text)")
         other.execute("INSERT INTO words_of_bench VALUES ('one'), ('two')")
         other.execute("SELECT * FROM words_of_bench")
         other.execute("DROP TABLE words_of_bench")
 
-        assert (before, ledger.count().commits) == (0, 3)
+        assert (before, counter.count().commits) == (0, 3)
 
 
 @pytest.mark.parametrize(

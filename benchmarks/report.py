@@ -1,17 +1,30 @@
-"""The results for people: ratios first."""
+"""The results: all of `--json`, and tables for people, ratios first."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from rich.table import Table
 
-from chordage.workers.bench.latency import Over
-from chordage.workers.bench.results import Results
+from chordage.benchmarks.counting import Counts
+from chordage.benchmarks.measuring import History, Latency, Speed
 from chordage.workers.cli.output import console
 
-WIDE = 120  # where nobody watches, lines may be long
+WIDE = 120  # columns, where the output is no terminal
+
+
+@dataclass(kw_only=True, slots=True)
+class Results:
+    machine: dict[str, str]
+    database: str
+    setup: dict[str, int]
+    speed: dict[str, Speed] = field(default_factory=dict)
+    counts: dict[str, Counts] = field(default_factory=dict)
+    over_ideal: dict[str, dict[int, Latency]] = field(default_factory=dict)  # by turns in flight
+    histories: dict[str, list[History]] = field(default_factory=dict)
+    per_round: dict[str, dict[int, float]] = field(default_factory=dict)  # seconds, by rounds of the turn
 
 
 def show(results: Results) -> None:
@@ -66,12 +79,15 @@ def _counts(results: Results) -> Table:
         "Counts a turn", "contender", "Celery messages", "write commits", "SQL in them", "other reads",
         "Redis commands", "KB to Redis", "KB of database log",
     )  # fmt: skip
-    for name, one in results.counts.items():
+    for name, counts in results.counts.items():
         table.add_row(
             name,
-            *(number(value) for value in (one.messages, one.commits, one.write_statements, one.read_statements)),
-            number(one.redis_commands),
-            *(number(value / 1000) for value in (one.redis_bytes, one.sql_bytes)),
+            *(
+                number(value)
+                for value in (counts.messages, counts.commits, counts.write_statements, counts.read_statements)
+            ),
+            number(counts.redis_commands),
+            *(number(value / 1000) for value in (counts.redis_bytes, counts.sql_bytes)),
         )
     return table
 
@@ -85,8 +101,8 @@ def _latency(results: Results) -> Table | None:
         "contender",
         *(f"{n} at once" for n in at_once),
     )
-    for name, found in results.over_ideal.items():
-        table.add_row(name, *(_over(found[n]) for n in at_once))
+    for name, latencies in results.over_ideal.items():
+        table.add_row(name, *(_over(latencies[n]) for n in at_once))
     return table
 
 
@@ -98,15 +114,15 @@ def _histories(results: Results) -> Table | None:
         f"A turn on a thread of {' / '.join(map(str, sizes))} messages", "contender",
         "bytes, last ÷ first", "p50, last ÷ first", "p50 ms", "KB to Redis", "KB of database log",
     )  # fmt: skip
-    for name, found in results.histories.items():
-        first, last = found[0], found[-1]
+    for name, histories in results.histories.items():
+        first, last = histories[0], histories[-1]
         table.add_row(
             name,
             ratio(last.counts.bytes, first.counts.bytes),
             ratio(last.p50, first.p50),
-            _row([one.p50 * 1000 for one in found]),
-            _row([one.counts.redis_bytes / 1000 for one in found]),
-            _row([one.counts.sql_bytes / 1000 for one in found]),
+            _row([history.p50 * 1000 for history in histories]),
+            _row([history.counts.redis_bytes / 1000 for history in histories]),
+            _row([history.counts.sql_bytes / 1000 for history in histories]),
         )
     return table
 
@@ -117,13 +133,13 @@ def _rounds(results: Results) -> Table | None:
     rounds = list(next(iter(results.per_round.values())))
     title = f"ms a round, in turns of {' / '.join(map(str, rounds))} rounds"
     table = _table(title, "contender", f"{rounds[-1]} ÷ {rounds[-2]} rounds", "ms a round")
-    for name, found in results.per_round.items():
-        table.add_row(name, ratio(found[rounds[-1]], found[rounds[-2]]), _row([found[n] * 1000 for n in rounds]))
+    for name, seconds in results.per_round.items():
+        table.add_row(name, ratio(seconds[rounds[-1]], seconds[rounds[-2]]), _row([seconds[n] * 1000 for n in rounds]))
     return table
 
 
-def _over(over: Over) -> str:
-    return " / ".join(f"{seconds * 1000:.0f}" for seconds in (over.p50, over.p95, over.last))
+def _over(latency: Latency) -> str:
+    return " / ".join(f"{seconds * 1000:.0f}" for seconds in (latency.p50, latency.p95, latency.last))
 
 
 def ratio(value: float | None, base: float | None) -> str:
