@@ -19,8 +19,8 @@ from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import migrating
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import schema_version
+from chordage.orchestrator.store.database import Store
 from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept
 from chordage.workers.app import make_app
@@ -179,7 +179,7 @@ class Engine:
 
     def prepare(self) -> Sequence[Role]:
         store = Store(self.settings.database, pool_size=1)
-        migrating.upgrade(store)
+        schema_version.upgrade(store)
         store.close()
         return self._workers()
 

@@ -22,8 +22,8 @@ import psutil
 from chordage.benchmarks.servers import running_servers
 from chordage.orchestrator.core import seals
 from chordage.orchestrator.core.seals import Form, Seal
-from chordage.orchestrator.store import migrating
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import schema_version
+from chordage.orchestrator.store.database import Store
 from chordage.workers.fleet.ports import free_port
 
 SECRET = "a secret of the benchmark"
@@ -48,7 +48,7 @@ def main() -> None:
         for name, text in ROOM.items():
             (room / name).write_text(text)
         store = Store(used.database_url)
-        migrating.upgrade(store)
+        schema_version.upgrade(store)
         port = free_port()
         server = serve(room, used.database_url, f"{used.redis_url}/0", port, given.processes)
         try:

@@ -27,7 +27,7 @@ from chordage.orchestrator.core.suspending import Suspension
 from chordage.orchestrator.double_texting import Arrival
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import replays, runs, stepped, turns
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.strategies import STRATEGIES
 from chordage.orchestrator.strategies.loading import names
 
@@ -96,7 +96,7 @@ def store_in(
     place, freed = coalescing.replace_older(tx, rt, place, turn_id)
     fields = _fields(turn_id, thread_id, place, agent, request, now) | {"steers": int(manner is WhenBusy.STEER)}
     if request.control is Control.STEP:
-        stepped.lay_down(tx, turn_id, request.step or StepTerms())
+        stepped.create(tx, turn_id, request.step or StepTerms())
     admitted = Admitted(turn_id=turn_id, thread_id=thread_id)
     if place.will is not None:
         coalescing.end_at_once(tx, fields, place)

@@ -27,8 +27,8 @@ from chordage.orchestrator.core.suspending import (
 )
 from chordage.orchestrator.gateways.schemas import complaint_about
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, decisions, runs, suspensions
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import approvals, calls, runs
+from chordage.orchestrator.store.database import Tx
 
 NO_PAYLOAD = (
     "a denied call takes no payload: leave it out, and say why in reason. A denial is not remembered; what must never "
@@ -63,8 +63,8 @@ def checked(rt: Runtime, requests: Sequence[DecisionRequest], *, space: str | No
 
 def _asked(rt: Runtime, request: DecisionRequest, space: str | None) -> Suspension:
     with rt.store.read() as tx:
-        before = decisions.of_call(tx, request.target, request.key) if request.key else None
-        found = suspensions.named(tx, before.suspension_id if before else request.target)
+        before = approvals.decision_by_key(tx, request.target, request.key) if request.key else None
+        found = approvals.find(tx, before.suspension_id if before else request.target)
         about = found or calls.load(tx, request.target)
         run = runs.load(tx, about.run_id) if about else None
     reaches = run is not None and spaces.holds(space, kinship.home_of(run.thread_id, run.kin))
@@ -151,11 +151,11 @@ def take(
 
 
 def _store_one(tx: Tx, rt: Runtime, request: DecisionRequest, asked: Suspension, source: str) -> Decided:
-    now_asked = suspensions.load(tx, asked.id)
+    now_asked = approvals.load(tx, asked.id)
     assert now_asked is not None
-    before = decisions.of_suspension(tx, asked.id)
+    before = approvals.decision_of(tx, asked.id)
     if before is None and request.key and request.target == asked.call_id:  # the call has asked again meanwhile
-        before = decisions.of_call(tx, asked.call_id, request.key)
+        before = approvals.decision_by_key(tx, asked.call_id, request.key)
     if before is not None and before.says(request):
         return _decided(before, duplicate=True)
     if before is not None or now_asked.status is not SuspensionStatus.OPEN:
@@ -164,8 +164,8 @@ def _store_one(tx: Tx, rt: Runtime, request: DecisionRequest, asked: Suspension,
         id=rt.new_id(), suspension_id=asked.id, call_id=asked.call_id, run_id=asked.run_id, action=request.action,
         payload=request.payload, edited_args=request.edited_args, reason=request.reason, key=request.key,
     )  # fmt: skip
-    decisions.store(tx, answer, source=source, now=rt.now())
-    suspensions.mark(tx, asked.id, SuspensionStatus.DECIDED, was=SuspensionStatus.OPEN)
+    approvals.store_decision(tx, answer, source=source, now=rt.now())
+    approvals.set_status(tx, asked.id, SuspensionStatus.DECIDED, was=SuspensionStatus.OPEN)
     return _decided(answer)
 
 
@@ -207,7 +207,7 @@ def _join_the_round(tx: Tx, rt: Runtime, run: Run) -> list[Intent]:
     due = resuming.due(calls.unsettled(tx, run.id), answered, agent.tool_mode)
     sent, begun = gate.apply(tx, rt, run, agent, due, answered, step=run.step)
     replay_from = min([call.step for call in sent] + [run.step if run.replay_from is None else run.replay_from])
-    claims.open_replay(tx, run, to=run.step, replay_from=replay_from, lease_until=rt.leases.until(rt.now()))
+    runs.open_replay(tx, run, to=run.step, replay_from=replay_from, lease_until=rt.leases.until(rt.now()))
     return [*begun, *(lone_call(run, call) for call in sent)]
 
 

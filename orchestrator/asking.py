@@ -10,9 +10,9 @@ from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.suspending import Question
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claims, suspensions
-from chordage.orchestrator.store.suspensions import Asked
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import approvals, calls, runs
+from chordage.orchestrator.store.approvals import CallInQuestion
+from chordage.orchestrator.store.database import Tx
 
 
 def put_aside(
@@ -33,17 +33,17 @@ def put_aside(
     sequential = is_sequential(rt, agent)
 
     def work(tx: Tx) -> bool:
-        claims.note_suspension(tx, call.run_id)
-        if not claims.suspend_call(tx, call, token, suspension_id, seen_lease=seen_lease):
+        runs.mark_suspended(tx, call.run_id)
+        if not calls.suspend(tx, call, token, suspension_id, seen_lease=seen_lease):
             return False
         if sequential:
-            claims.park_behind(tx, call)
-        about = Asked(
+            calls.park_behind(tx, call)
+        about = CallInQuestion(
             call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, agent=agent, step=call.step, tool=call.tool,
             arguments=call.arguments,
         )  # fmt: skip
         claim = token if seen_lease is not None else None
-        suspensions.ask(tx, suspension_id, about, question, rt.now(), about_claim=claim)
+        approvals.ask(tx, suspension_id, about, question, rt.now(), about_claim=claim)
         if with_it is not None:
             with_it(tx)
         return True
@@ -57,13 +57,13 @@ def put_aside(
 def put_aside_here(tx: Tx, rt: Runtime, call: Call, agent: str, question: Question) -> bool:
     """A call that is in nobody's hand, in a transaction that has locked its run."""
     suspension_id = rt.new_id()
-    if not claims.suspend_call(tx, call, None, suspension_id):
+    if not calls.suspend(tx, call, None, suspension_id):
         return False
-    about = Asked(
+    about = CallInQuestion(
         call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, agent=agent, step=call.step, tool=call.tool,
         arguments=call.arguments,
     )  # fmt: skip
-    suspensions.ask(tx, suspension_id, about, question, rt.now())
+    approvals.ask(tx, suspension_id, about, question, rt.now())
     return True
 
 
@@ -71,11 +71,11 @@ def ask_before(tx: Tx, rt: Runtime, run: Run, step: int, asked: NewCall) -> None
     """A call that was put aside before it started; its row has been written."""
     assert asked.question is not None
     assert asked.suspension_id is not None
-    about = Asked(
+    about = CallInQuestion(
         call_id=asked.id, run_id=run.id, thread_id=run.thread_id, agent=run.agent, step=step, tool=asked.tool,
         arguments=asked.arguments,
     )  # fmt: skip
-    suspensions.ask(tx, asked.suspension_id, about, asked.question, rt.now())
+    approvals.ask(tx, asked.suspension_id, about, asked.question, rt.now())
 
 
 def tell(rt: Runtime, run_id: str, call_id: str, suspension_id: str, tool: str, question: Question) -> None:

@@ -24,9 +24,8 @@ from chordage.orchestrator.core.records import Call, NewCall, Run, Subject
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus, RunStatus
 from chordage.orchestrator.core.suspending import Action, Decision, Suspension, Why, settled_by
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, decisions, runs, threads, turns
-from chordage.orchestrator.store import children as rows
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import approvals, calls, children, runs, threads, turns
+from chordage.orchestrator.store.database import Tx
 
 SOURCE = "child"
 Refusal = tuple[str, str]
@@ -104,7 +103,7 @@ def begin_round(tx: Tx, rt: Runtime, run: Run, agent: AgentSpec, asked: Sequence
 def _begin(tx: Tx, rt: Runtime, run: Run, agent: AgentSpec, asked: Sequence[NewCall | Call]) -> list[Intent]:
     if not asked:
         return []
-    rows.count(tx, run.id, len(asked))
+    children.count_started(tx, run.id, len(asked))
     own = turns.load(tx, run.turn_id)
     assert own is not None
     return [_admit(tx, rt, run, agent, call, own.tenant) for call in asked]
@@ -170,18 +169,18 @@ def _waits(tx: Tx, rt: Runtime, run: Run, agent: AgentSpec, call: Call, left: in
     if refusal is None:
         return asking.put_aside_here(tx, rt, call, run.agent, sub_agents.question(sub))
     code, content = refusal
-    claims.answer_call(tx, call.id, status=CallStatus.FAILED, code=code, content=content, step=step, now=rt.now())
+    calls.answer(tx, call.id, status=CallStatus.FAILED, code=code, content=content, step=step, now=rt.now())
     return False
 
 
 def hold_up(tx: Tx, run: Run) -> bool:
     """Whether a child has not answered yet: then the model is not asked, whatever else of the round is settled."""
-    return bool(run.children) and rows.are_open(tx, run.id)
+    return bool(run.children) and children.are_open(tx, run.id)
 
 
 def are_at_work(tx: Tx, run: Run) -> bool:
     """Whether it waits for children alone, and nobody in its tree for a person."""
-    return hold_up(tx, run) and not rows.ask_people(tx, run.kin.root_run if run.kin else run.id)
+    return hold_up(tx, run) and not children.is_person_asked(tx, run.kin.root_run if run.kin else run.id)
 
 
 # an end
@@ -189,7 +188,7 @@ def are_at_work(tx: Tx, run: Run) -> bool:
 
 def close_waits(tx: Tx, rt: Runtime, run: Run, *, code: str) -> None:
     """The run ends before the answers of its children were used: nobody may believe that they did nothing."""
-    claims.close_some(tx, rows.asked_by(tx, run.id), code=code, content=sub_agents.CUT_OFF, now=rt.now())
+    calls.cancel(tx, children.waiting_calls(tx, run.id), code=code, content=sub_agents.CUT_OFF, now=rt.now())
 
 
 def after_end(tx: Tx, rt: Runtime, run: Run, ending: Ending, text: str | None) -> list[Intent]:
@@ -211,16 +210,16 @@ def _answer(
     if parent is None or parent.status is RunStatus.DONE:
         return []
     if run_id is not None:
-        rows.charge(tx, parent.id, run_id)
-    question = rows.question(tx, kin.parent_call)
-    if question is None or not rows.mark_answered(tx, question):
+        children.charge(tx, parent.id, run_id)
+    question = children.open_suspension(tx, kin.parent_call)
+    if question is None or not children.mark_answered(tx, question):
         return []
     answer = Decision(
         id=rt.new_id(), suspension_id=question, call_id=kin.parent_call, run_id=parent.id, action=Action.RESUME,
         payload=sub_agents.payload_of(ending, text), edited_args=None, reason=None, key=None,
     )  # fmt: skip
-    decisions.store(tx, answer, source=SOURCE, now=rt.now())
-    if parent.status is not RunStatus.WAITING or rows.are_open(tx, parent.id):
+    approvals.store_decision(tx, answer, source=SOURCE, now=rt.now())
+    if parent.status is not RunStatus.WAITING or children.are_open(tx, parent.id):
         return []  # it comes to its gate by itself, or goes on with the last of them
     return [resting.wake(tx, rt, parent)]
 
@@ -232,5 +231,5 @@ def given_up(tx: Tx, *, run_id: str | None = None, call_id: str | None = None) -
     why = "whoever had asked does not wait any more"
     return [
         CancelTurn(turn_id=turn_id, reason=why, of=of)
-        for turn_id, of in rows.give_up(tx, run_id=run_id, call_id=call_id)
+        for turn_id, of in children.give_up(tx, run_id=run_id, call_id=call_id)
     ]

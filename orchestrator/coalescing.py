@@ -23,9 +23,9 @@ from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.message import Origin, TurnRequest, group_of
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import outbox, same_work, threads, turns
-from chordage.orchestrator.store.same_work import Older
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import fairness, groups, outbox, runs, threads, turns
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.turns import QueuedWork
 
 BEFORE_A_WILL = (Group.CHAT, Group.TASK)
 
@@ -36,7 +36,7 @@ class Place:
 
     arrival: int
     key: str | None = None
-    older: Older | None = None
+    older: QueuedWork | None = None
     will: str | None = None  # of this agent, that is queued or at work
 
     def due_at(self, own: datetime, now: datetime) -> datetime:
@@ -53,8 +53,8 @@ def defer_will(rt: Runtime, request: TurnRequest, agent: str) -> None:
     for group in BEFORE_A_WILL:
         budget = rt.budgets[group]
         with rt.store.read() as tx:
-            free = turns.free_budget(tx, group, default=budget)
-            wait = same_work.due(tx, group, rt.now(), free + 1) > free
+            free = groups.free_places(tx, group, default=budget)
+            wait = fairness.count_ready(tx, group, rt.now(), free + 1) > free
         if wait:
             raise QueueFull(
                 f"the will of agent {agent!r} is put off: turns of group {group.value!r} are queued beyond its budget, "
@@ -69,20 +69,20 @@ def line_up(tx: Tx, request: TurnRequest, agent: str, thread_id: str, now: datet
         return Place(arrival=threads.arrive(tx, thread_id, agent, now))
     if request.message.origin is Origin.WILL:
         arrival = threads.arrive(tx, thread_id, agent, now)
-        return Place(arrival=arrival, key=key, will=same_work.open_will(tx, agent))
+        return Place(arrival=arrival, key=key, will=turns.open_will(tx, agent))
     group = group_of(request)
-    seen = same_work.queued(tx, agent, group, key)
+    seen = turns.queued_work(tx, agent, group, key)
     elsewhere = seen.thread_id if seen and seen.thread_id != thread_id else None
     if elsewhere is not None and elsewhere < thread_id:
-        same_work.lock_thread(tx, elsewhere)
+        threads.lock(tx, elsewhere)
     arrival = threads.arrive(tx, thread_id, agent, now)
     if elsewhere is not None and elsewhere > thread_id:
-        same_work.lock_thread(tx, elsewhere)
-    older = same_work.queued(tx, agent, group, key)
+        threads.lock(tx, elsewhere)
+    older = turns.queued_work(tx, agent, group, key)
     if older is not None and older.thread_id not in {thread_id, elsewhere}:
         raise LostRace  # it was merged meanwhile, into one on a thread that is not ours to lock any more
     if older is not None and elsewhere is not None:
-        same_work.lock_runs(tx, thread_id, elsewhere)
+        runs.lock_open_on_threads(tx, thread_id, elsewhere)
     return Place(arrival=arrival, key=key, older=older)
 
 
@@ -99,8 +99,8 @@ def end_at_once(tx: Tx, fields: Mapping[str, Any], place: Place) -> None:
     """A will while another of its agent is queued or at work: it is on record, and it is over."""
     assert place.will is not None
     told = f"merged into turn {place.will}: the will of its agent is queued or at work"
-    same_work.record_merged(tx, fields, place.will, told)
+    turns.record_merged(tx, fields, place.will, told)
     if fields["reply_target"] is not None:
         body = {"reason": Disposition.MERGED.value, "code": None, "detail": told, "text": None}
         target, now = fields["reply_target"], fields["queued_at"]
-        outbox.leave(tx, fields["thread_id"], fields["id"], target=target, body=body, now=now)
+        outbox.add(tx, fields["thread_id"], fields["id"], target=target, body=body, now=now)

@@ -27,10 +27,10 @@ from chordage.orchestrator.holding import Terms
 from chordage.orchestrator.phasing import Hearing
 from chordage.orchestrator.resting import NOT_OURS, Crossing
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claims, journal
-from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store import journal, runs
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.journal import History
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.runs import RunClaim
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ log = structlog.get_logger()
 class Summing:
     """What is to be summed up, and why."""
 
-    at: Position
+    at: RunClaim
     agent: AgentSpec
     hearing: Hearing  # plugins have heard of the run's start, and nothing else of this step
     past: History
@@ -53,7 +53,7 @@ class Outcome:
     why_not: str | None  # it is no summary
 
 
-def due(at: Position, heard: Hearing, past: History, *, plans: bool, terms: Terms | None) -> Summing | None:
+def due(at: RunClaim, heard: Hearing, past: History, *, plans: bool, terms: Terms | None) -> Summing | None:
     """`plans`: what was said to the run, and its plans, are read from the history in full. `terms`: of a stepped run;
     what its model sees is for its consumer to say, so no threshold counts and nobody else's request.
     """
@@ -97,7 +97,7 @@ def _asked(rt: Runtime, work: Summing, hand: Abort) -> Outcome:
 def _record(tx: Tx, rt: Runtime, work: Summing, outcome: Outcome) -> Crossing:
     at, run = work.at, work.at.run
     to, until = (at.step + 1, Phase.INFERENCE), rt.leases.until(rt.now())
-    if not claims.go_on(tx, at, to=to, rounds=0, usage=outcome.reply.usage, lease_until=until):
+    if not runs.open_step(tx, at, to=to, rounds=0, usage=outcome.reply.usage, lease_until=until):
         return NOT_OURS
     journal.append(tx, resting.rows_before(tx, rt, run, work.past.calls))
     if outcome.why_not is None:
@@ -110,7 +110,7 @@ def _record(tx: Tx, rt: Runtime, work: Summing, outcome: Outcome) -> Crossing:
     return Crossing(intents=[Advance(run_id=run.id, group=run.group, of=run.subject)])
 
 
-def _row(rt: Runtime, at: Position, kind: Checkpoint, body: dict[str, Any]) -> journal.Row:
+def _row(rt: Runtime, at: RunClaim, kind: Checkpoint, body: dict[str, Any]) -> journal.Row:
     return journal.entry(at.run.thread_id, at.run.id, at.step, kind, {**body, "worker": rt.worker}, rt.now())
 
 

@@ -15,8 +15,8 @@ from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import queues
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import groups
+from chordage.orchestrator.store.database import Tx
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +33,7 @@ ENOUGH = Room()
 def lock(tx: Tx, rt: Runtime, group: Group) -> None:
     """Before anything else is locked."""
     if group in rt.queue_bounds:
-        queues.lock(tx, group)
+        groups.lock(tx, group)
 
 
 def make_room(tx: Tx, rt: Runtime, group: Group, turn_id: str, thread_id: str) -> Room:
@@ -41,7 +41,7 @@ def make_room(tx: Tx, rt: Runtime, group: Group, turn_id: str, thread_id: str) -
     bound = rt.queue_bounds.get(group)
     if bound is None:
         return ENOUGH
-    if not queues.is_full(tx, group, bound.max_queued):
+    if not groups.is_full(tx, group, bound.max_queued):
         return ENOUGH
     while (dropped := _gives_way(tx, group, bound, thread_id)) is not None:
         told = f"turn {turn_id} came while {_full(group, bound)}"
@@ -56,9 +56,9 @@ def _gives_way(tx: Tx, group: Group, bound: QueueBound, thread_id: str) -> str |
         case Overflow.REJECT:
             return None
         case Overflow.DROP_OLDEST:
-            return queues.oldest(tx, group)
+            return groups.oldest_queued(tx, group)
         case Overflow.REPLACE_PENDING:
-            return queues.newest_of(tx, group, thread_id)
+            return groups.newest_queued_on(tx, group, thread_id)
 
 
 def _full(group: Group, bound: QueueBound) -> str:

@@ -46,9 +46,9 @@ from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.scene import Judged, Scene
-from chordage.orchestrator.store import calls, claims, journal
-from chordage.orchestrator.store.claims import Position
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import calls, journal, runs
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.runs import RunClaim
 from chordage.orchestrator.strategies import loading
 
 
@@ -79,7 +79,7 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
     step = run.next_inference
     if step is None:
         return []
-    at = Position(run=run, step=step, token=run.claim_token)
+    at = RunClaim(run=run, step=step, token=run.claim_token)
     try:
         agent = rt.agents.get(run.agent)
         if (how := overtime.is_over(rt, run, agent)) is not None:
@@ -107,7 +107,7 @@ def after_rest(rt: Runtime, run: Run) -> list[Intent]:
             raise AssertionError(f"strategy {run.strategy!r} runs tools before the model asked for any")
 
 
-def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply, plan: PlanDecision | None = None) -> Judged:
+def judge(rt: Runtime, at: RunClaim, scene: Scene, reply: Reply, plan: PlanDecision | None = None) -> Judged:
     """Plugins are heard, the strategy is asked, each call goes through its gate. A broken plugin ends the run, and the
     reply is kept all the same.
     """
@@ -133,7 +133,7 @@ def judge(rt: Runtime, at: Position, scene: Scene, reply: Reply, plan: PlanDecis
     return Judged(reply=reply, move=move, plan=plan, asked=asked, keeps=keeps, hearings=hearings)
 
 
-def _asks_of(move: Move, at: Position, scene: Scene, reply: Reply) -> dict[int, ToolAsk]:
+def _asks_of(move: Move, at: RunClaim, scene: Scene, reply: Reply) -> dict[int, ToolAsk]:
     """The calls that a move opens, each with its place."""
     match move:
         case RunTools():
@@ -159,7 +159,7 @@ def _with_stop(move: Move, stop: Ending | None) -> tuple[Move, Ending | None]:
     return Finish(ending=stop), None
 
 
-def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
+def after_reply(tx: Tx, rt: Runtime, at: RunClaim, scene: Scene, judged: Judged) -> Crossing:
     """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
     match judged.move:
         case Infer() if judged.held:
@@ -181,16 +181,16 @@ def after_reply(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
 
 
 def _ask_again(
-    tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, *, rounds: int, notes: Sequence[journal.Row] = ()
+    tx: Tx, rt: Runtime, at: RunClaim, scene: Scene, judged: Judged, *, rounds: int, notes: Sequence[journal.Row] = ()
 ) -> Crossing:
     to, until, usage = (at.step + 1, Phase.INFERENCE), rt.leases.until(rt.now()), judged.reply.usage
-    if not claims.go_on(tx, at, to=to, rounds=rounds, usage=usage, lease_until=until):
+    if not runs.open_step(tx, at, to=to, rounds=rounds, usage=usage, lease_until=until):
         return resting.NOT_OURS
     journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged), *notes])
     return Crossing(intents=[Advance(run_id=at.run.id, group=at.run.group, of=at.run.subject)])
 
 
-def _hold(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
+def _hold(tx: Tx, rt: Runtime, at: RunClaim, scene: Scene, judged: Judged) -> Crossing:
     assert scene.terms is not None
     rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
     crossing = holding.hold_reply(
@@ -202,14 +202,14 @@ def _hold(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Cr
     return replace(crossing, intents=[*crossing.intents, resting.wake(tx, rt, at.run)])
 
 
-def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged) -> Crossing:
+def _open_round(tx: Tx, rt: Runtime, at: RunClaim, scene: Scene, judged: Judged) -> Crossing:
     run, step, until = at.run, at.step + 1, rt.leases.until(rt.now())
-    if not claims.go_on(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=judged.reply.usage, lease_until=until):
+    if not runs.open_step(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=judged.reply.usage, lease_until=until):
         return resting.NOT_OURS
     journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)])
     asked, begun = vetting.open_calls(tx, rt, run, scene, step, judged)
     if judged.keeps is not None:
-        claims.keep(tx, run.id, judged.keeps)
+        runs.keep_ending(tx, run.id, judged.keeps)
     runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]
     if not runnable:
         return Crossing(intents=[*begun, Advance(run_id=run.id, group=run.group, of=run.subject)])
@@ -222,7 +222,7 @@ def _open_round(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged)
     return Crossing(intents=[*begun, fan_out])
 
 
-def _ask_to_repair(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, why: str) -> Crossing:
+def _ask_to_repair(tx: Tx, rt: Runtime, at: RunClaim, scene: Scene, judged: Judged, why: str) -> Crossing:
     """Once: the note in the journal, in the commit of the reply it is about, is what tells that it was given."""
     run = at.run
     note = journal.entry(run.thread_id, run.id, at.step, Checkpoint.OUTPUT_REFUSED, {"why": why}, rt.now())
@@ -232,7 +232,7 @@ def _ask_to_repair(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judg
     return crossing
 
 
-def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how: Ending) -> Crossing:
+def _finish(tx: Tx, rt: Runtime, at: RunClaim, scene: Scene, judged: Judged, how: Ending) -> Crossing:
     """A run that would end of itself goes on instead, if a message waits to be taken in."""
     if how.reason is not Reason.NATURAL_END:
         return _end(tx, rt, at, scene, judged, how)
@@ -242,7 +242,7 @@ def _finish(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how
     return _go_on_with(tx, rt, at, scene, judged, waiting) if waiting else _end(tx, rt, at, scene, judged, how)
 
 
-def _go_on_with(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, waiting: Sequence[Turn]) -> Crossing:
+def _go_on_with(tx: Tx, rt: Runtime, at: RunClaim, scene: Scene, judged: Judged, waiting: Sequence[Turn]) -> Crossing:
     reply = judged.reply
     behind = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
     first = at.step + 1 + bool(reply.asks)  # asks that are not carried out have their step too
@@ -253,7 +253,7 @@ def _go_on_with(tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged,
 
 
 def _end(
-    tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how: Ending, *, unless_steered: bool = False
+    tx: Tx, rt: Runtime, at: RunClaim, scene: Scene, judged: Judged, how: Ending, *, unless_steered: bool = False
 ) -> Crossing:
     reply = judged.reply
     if resting.is_held_up(tx, at.run, how):  # so this is not the answer, and need not fit
@@ -268,7 +268,7 @@ def _end(
             how = repair.ending
         case Ended(ending=ended):
             how = ended
-    if not claims.finish(tx, at, how, usage=reply.usage, now=rt.now(), unless_steered=unless_steered):
+    if not runs.finish(tx, at, how, usage=reply.usage, now=rt.now(), unless_steered=unless_steered):
         return resting.NOT_OURS
     if at.run.suspended:  # such an end waits for nobody
         ending.close_open_calls(tx, rt, at.run, code="run_ended", content=NOT_RUN)
@@ -283,7 +283,7 @@ def _end(
 
 
 def _finish_later(
-    tx: Tx, rt: Runtime, at: Position, scene: Scene, judged: Judged, how: Ending, *, unless_steered: bool
+    tx: Tx, rt: Runtime, at: RunClaim, scene: Scene, judged: Judged, how: Ending, *, unless_steered: bool
 ) -> Crossing:
     """The reply would end the run, and calls of it still wait for a decision: it is kept, and the run waits with
     them.
@@ -299,14 +299,14 @@ def _finish_later(
     return crossing
 
 
-def _close_unrun(tx: Tx, rt: Runtime, at: Position, scene: Scene, reply: Reply) -> None:
+def _close_unrun(tx: Tx, rt: Runtime, at: RunClaim, scene: Scene, reply: Reply) -> None:
     """A reply that was cut, refused or came too late may hold half a call: closed as not run, never carried out."""
     asked = [vetting.not_run(call) for call in vetting.new_calls(rt, at.run, scene, dict(enumerate(reply.asks)))]
     now = rt.now()
     calls.open_round(tx, at.run, at.step + 1, asked, now=now, lease_until=now)
 
 
-def _reply_row(rt: Runtime, at: Position, scene: Scene, judged: Judged) -> journal.Row:
+def _reply_row(rt: Runtime, at: RunClaim, scene: Scene, judged: Judged) -> journal.Row:
     run = at.run
     body = {**body_of(judged.reply), "worker": rt.worker}
     kind = Checkpoint.REPLY_HELD if judged.held else Checkpoint.ASSISTANT_TURN
@@ -316,5 +316,5 @@ def _reply_row(rt: Runtime, at: Position, scene: Scene, judged: Judged) -> journ
     return journal.entry(run.thread_id, run.id, at.step, kind, body, rt.now())
 
 
-def _round_rows(tx: Tx, rt: Runtime, at: Position, scene: Scene) -> list[journal.Row]:
+def _round_rows(tx: Tx, rt: Runtime, at: RunClaim, scene: Scene) -> list[journal.Row]:
     return resting.rows_before(tx, rt, at.run, scene.known)

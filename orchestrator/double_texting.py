@@ -16,8 +16,8 @@ from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.core.reasons import INTERRUPTED, ROLLED_BACK, SUPERSEDED, Ending
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claims, runs
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import runs, steering, turns
+from chordage.orchestrator.store.database import Tx
 
 _CUT_OFF = "This call was cut off: a later message came. If it had started, it may have taken effect."
 TOLD = {
@@ -55,16 +55,16 @@ def meet(tx: Tx, rt: Runtime, agent: AgentSpec, came: Arrival) -> Met:
     if how is not None:
         return _end(tx, rt, run, how, came)
     if came.manner is WhenBusy.STEER:
-        claims.address(tx, run.id)
+        steering.mark_pending(tx, run.id)
     return Met()
 
 
 def _end(tx: Tx, rt: Runtime, run: Run, how: Ending, came: Arrival) -> Met:
     """Who ends a run does not do so for those who were queued behind it: the message comes before them."""
     if came.manner in busy.ENDS_RUNS:
-        claims.step_in_front(tx, came.thread_id, came.turn_id)
+        steering.move_to_front(tx, came.thread_id, came.turn_id)
     ended = ending.end_run(tx, rt, run, how, content=TOLD[how.code or SUPERSEDED])
     if ended is not None:
         return Met(ended=run, intents=ended)
-    freed = claims.make_next_ready(tx, came.thread_id, rt.now())
+    freed = turns.make_next_ready(tx, came.thread_id, rt.now())
     return Met(intents=[Dispatch(group=freed)] if freed else [])

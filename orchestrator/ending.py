@@ -23,16 +23,16 @@ from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, attempts_of
 from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claims, journal, outbox, runs, suspensions
-from chordage.orchestrator.store.claims import Position
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import approvals, calls, journal, outbox, runs, turns
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.runs import RunClaim
 
 log = structlog.get_logger()
 
 PATIENCE = 3  # how often a run whose agent is not there is tried again
 
 
-def end_here(rt: Runtime, at: Position, ending: Ending, *, attempts: Sequence[Attempt] = ()) -> list[Intent]:
+def end_here(rt: Runtime, at: RunClaim, ending: Ending, *, attempts: Sequence[Attempt] = ()) -> list[Intent]:
     """The run ends without another reply, in a transaction of its own. `attempts`: what was tried in vain."""
     crossing = rt.store.insist(lambda tx: end(tx, rt, at, ending, attempts=attempts))
     if crossing.ended:
@@ -42,11 +42,11 @@ def end_here(rt: Runtime, at: Position, ending: Ending, *, attempts: Sequence[At
     return crossing.intents
 
 
-def end(tx: Tx, rt: Runtime, at: Position, ending: Ending, *, attempts: Sequence[Attempt] = ()) -> Crossing:
+def end(tx: Tx, rt: Runtime, at: RunClaim, ending: Ending, *, attempts: Sequence[Attempt] = ()) -> Crossing:
     """... or comes to rest, while calls of it wait for a decision; the end is kept for afterwards."""
     if resting.is_held_up(tx, at.run, ending):
         return resting.rest(tx, rt, at, to=at.step, kept=ending, rows=_settled_round(tx, rt, at.run))
-    if not claims.finish(tx, at, ending, usage=resting.NO_USAGE, now=rt.now()):
+    if not runs.finish(tx, at, ending, usage=resting.NO_USAGE, now=rt.now()):
         return resting.NOT_OURS
     close_open_calls(tx, rt, at.run, code="run_ended", content=NOT_RUN)
     intents = close_turn(tx, rt, at.run, at.step, ending, [], text=None, attempts=attempts)
@@ -57,9 +57,9 @@ def close_open_calls(tx: Tx, rt: Runtime, run: Run, *, code: str, content: str) 
     """Each call that is still open gets a row that says so, and nobody is asked about it any more."""
     if run.children:
         children.close_waits(tx, rt, run, code=code)
-    claims.close_calls(tx, run.id, code=code, content=content, now=rt.now())
+    calls.cancel_of_run(tx, run.id, code=code, content=content, now=rt.now())
     if run.suspended:
-        suspensions.close_of_run(tx, run.id)
+        approvals.close_of_run(tx, run.id)
 
 
 def end_run(tx: Tx, rt: Runtime, seen: Run, ending: Ending, *, content: str) -> list[Intent] | None:
@@ -68,7 +68,7 @@ def end_run(tx: Tx, rt: Runtime, seen: Run, ending: Ending, *, content: str) -> 
     What was seen of it may be old, so it is locked and read again: it may have asked a person or a sub-agent meanwhile.
     """
     run, now = runs.lock(tx, seen.id), rt.now()
-    if run is None or not claims.end_run(tx, run, ending, now):
+    if run is None or not runs.end(tx, run, ending, now):
         return None
     code = ending.code if ending.code in BY_A_MESSAGE else ending.reason.value
     close_open_calls(tx, rt, run, code=code, content=content)
@@ -82,7 +82,7 @@ def end_run(tx: Tx, rt: Runtime, seen: Run, ending: Ending, *, content: str) -> 
     return close_turn(tx, rt, run, run.step, ending, rows, text=None)
 
 
-def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Intent]:
+def bear_with_the_room(rt: Runtime, at: RunClaim, error: UserError) -> list[Intent]:
     """An agent whose files are broken is waited for, without a place in the budget: rescue tries again until they are
     repaired, or the turn is cancelled. One that is gone, or a server of it that is away, is tried again a few times.
     """
@@ -96,7 +96,7 @@ def bear_with_the_room(rt: Runtime, at: Position, error: UserError) -> list[Inte
 def leave_place(rt: Runtime, run_id: str) -> list[Intent]:
     """The run cannot go on until its agent is repaired. Others may have its place; the first time, they are told."""
     with rt.store.write() as tx:
-        group = claims.stall(tx, run_id)
+        group = runs.stall(tx, run_id)
         return resting.hand_on(tx, group) if group else []
 
 
@@ -111,7 +111,7 @@ def _settled_round(tx: Tx, rt: Runtime, run: Run) -> list[journal.Row]:
 def count_as_death(rt: Runtime, run: Run) -> None:
     """A fault of ours, or a reply that cannot be stored, would come again for ever and be paid for each time."""
     with rt.store.write() as tx:
-        claims.count_crash(tx, run, rt.leases.until(rt.now()))
+        runs.record_crash(tx, run, rt.leases.until(rt.now()))
 
 
 def drop_queued(
@@ -129,14 +129,14 @@ def drop_queued(
     """
     now = rt.now()
     parent = None if kin is None else kin.parent_run
-    dropped = claims.end_queued(tx, turn_id, disposition, now, detail=detail, into=into, parent_run=parent)
+    dropped = turns.end_queued(tx, turn_id, disposition, now, detail=detail, into=into, parent_run=parent)
     if dropped is None:
         return None
     if dropped.reply_target is not None:
         body = {"reason": disposition.value, "code": None, "detail": detail, "text": None}
-        outbox.leave(tx, dropped.thread_id, turn_id, target=dropped.reply_target, body=body, now=now)
+        outbox.add(tx, dropped.thread_id, turn_id, target=dropped.reply_target, body=body, now=now)
     of_kin = children.after_drop(tx, rt, dropped.kin, detail)
-    freed = claims.make_next_ready(tx, dropped.thread_id, now)
+    freed = turns.make_next_ready(tx, dropped.thread_id, now)
     return [*of_kin, *([Dispatch(group=freed)] if freed else [])]
 
 
@@ -202,13 +202,13 @@ def close_turn(
     finished = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, tried, now)
     journal.append(tx, [*rows, finished])
     of_kin = children.after_end(tx, rt, run, ending, text)
-    ended = claims.end_turn(tx, run.turn_id, run.thread_id, run.group, disposition_of(ending), now=now)
+    ended = turns.end(tx, run.turn_id, run.thread_id, run.group, disposition_of(ending), now=now)
     if ended.reply_target is not None:
-        outbox.leave(tx, run.thread_id, run.turn_id, target=ended.reply_target, body={**body, "text": text}, now=now)
+        outbox.add(tx, run.thread_id, run.turn_id, target=ended.reply_target, body={**body, "text": text}, now=now)
     return [*of_kin, *_whoever_waited(ended, run.group)]
 
 
-def _whoever_waited(ended: claims.Ended, group: Group) -> list[Intent]:
+def _whoever_waited(ended: turns.EndedTurn, group: Group) -> list[Intent]:
     """For the thread that is free now, its next turn; for the place, whoever has been due longest."""
     due: list[Intent] = [Dispatch(group=group)] if ended.hand_on else []
     if ended.next_in_line is not None:

@@ -18,9 +18,9 @@ from chordage.orchestrator.core.status import CallStatus, RunStatus
 from chordage.orchestrator.core.suspending import Decision, Suspension, SuspensionStatus, settled_by
 from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, decisions, journal, runs, suspensions
-from chordage.orchestrator.store.claims import Position
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import approvals, calls, journal, runs
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.runs import RunClaim
 
 Answered = dict[str, tuple[Suspension, Decision]]  # by call
 
@@ -41,7 +41,7 @@ def _pass(tx: Tx, rt: Runtime, seen: Run, agent: AgentSpec) -> Crossing | None:
     run = runs.lock(tx, seen.id)
     if run is None or run.status is not RunStatus.RUNNING or run.next_inference is None or _moved(run, seen):
         return resting.NOT_OURS
-    at = Position(run=run, step=run.next_inference, token=run.claim_token)
+    at = RunClaim(run=run, step=run.next_inference, token=run.claim_token)
     if run.kept is not None and run.kept.reason in resting.FINAL:
         return ending.end(tx, rt, at, run.kept)
     open_calls = calls.unsettled(tx, run.id)
@@ -74,8 +74,8 @@ def _moved(run: Run, seen: Run) -> bool:
 
 def answers_of(tx: Tx, run: Run) -> Answered:
     """The questions of a run that have their answer, by call."""
-    asked = {s.id: s for s in suspensions.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
-    found = decisions.of_suspensions(tx, asked) if asked else {}
+    asked = {s.id: s for s in approvals.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
+    found = approvals.decisions_of(tx, asked) if asked else {}
     return {asked[suspension_id].call_id: (asked[suspension_id], answer) for suspension_id, answer in found.items()}
 
 
@@ -85,7 +85,7 @@ def _replay(tx: Tx, rt: Runtime, run: Run, agent: AgentSpec, due: Sequence[Call]
     owed = resting.owed_rows(tx, rt, run)
     sent, begun = apply(tx, rt, run, agent, due, answered, step=step)
     replay_from = min([call.step for call in sent], default=step)
-    claims.open_replay(tx, run, to=step, replay_from=replay_from, lease_until=rt.leases.until(rt.now()))
+    runs.open_replay(tx, run, to=step, replay_from=replay_from, lease_until=rt.leases.until(rt.now()))
     journal.append(tx, owed)
     if not sent:
         return [*begun, Advance(run_id=run.id, group=run.group, of=run.subject)]
@@ -109,13 +109,13 @@ def apply(
     sent: list[Call] = []
     for call in due:
         if call.status is CallStatus.NEW:
-            claims.unpark(tx, [call.id], step=step, lease_until=until)
+            calls.unpark(tx, [call.id], step=step, lease_until=until)
             sent.append(call)
         elif _is_sent(tx, rt, call, *answered[call.id], step=step):
             sent.append(call)
     used = [answered[call.id] for call in due if call.id in answered]
-    suspensions.settle(tx, [asked.id for asked, _ in used])
-    decisions.applied(tx, [answer.id for _, answer in used], now)
+    approvals.settle(tx, [asked.id for asked, _ in used])
+    approvals.mark_applied(tx, [answer.id for _, answer in used], now)
     return children.begin_among(tx, rt, run, agent, sent, step=step)
 
 
@@ -124,10 +124,10 @@ def _is_sent(tx: Tx, rt: Runtime, call: Call, asked: Suspension, answer: Decisio
     settled = settled_by(asked, answer)
     if settled is None:
         until = rt.leases.until(now)
-        return claims.resume_call(tx, call.id, step=step, arguments=answer.edited_args, lease_until=until)
+        return calls.resume(tx, call.id, step=step, arguments=answer.edited_args, lease_until=until)
     if settled.status is not CallStatus.CANCELLED:
-        claims.resume_call(tx, call.id, step=step, arguments=None, lease_until=None)
-    claims.answer_call(
+        calls.resume(tx, call.id, step=step, arguments=None, lease_until=None)
+    calls.answer(
         tx, call.id, status=settled.status, code=settled.code, content=settled.content, full=settled.full, step=step,
         now=now,
     )  # fmt: skip

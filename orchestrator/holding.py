@@ -28,9 +28,9 @@ from chordage.orchestrator.core.transcript import attempts_of
 from chordage.orchestrator.plugins.planners import FAULT, PlannerFailed
 from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claims, journal, runs, stepped
-from chordage.orchestrator.store.claims import Position
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import journal, runs, stepped
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.runs import RunClaim
 
 
 class Recorded(StrEnum):
@@ -99,7 +99,7 @@ def terms(rt: Runtime, run: Run, said: Sequence[Said]) -> Terms:
 def hold_reply(
     tx: Tx,
     rt: Runtime,
-    at: Position,
+    at: RunClaim,
     reply: Reply,
     rows: Sequence[journal.Row],
     *,
@@ -109,7 +109,7 @@ def hold_reply(
 ) -> Crossing:
     """The reply lies with the consumer: recorded, and no part of the history yet."""
     run = at.run
-    if not claims.hold(tx, at, to=at.step, kept=kept or run.kept, usage=reply.usage, now=rt.now()):
+    if not runs.hold(tx, at, to=at.step, kept=kept or run.kept, usage=reply.usage, now=rt.now()):
         return resting.NOT_OURS
     journal.append(tx, rows)
     row = _locked(tx, run)
@@ -162,7 +162,7 @@ def _back_to_consumer(tx: Tx, rt: Runtime, seen: Run, agent: AgentSpec) -> Cross
     if run.suspended and (replayed := gate.replay_if_due(tx, rt, run, agent)) is not None:
         return Crossing(intents=replayed)
     is_new = run.phase is Phase.INFERENCE and row.sent_hash is None and row.error is None
-    claims.hold_again(tx, run, to=(0, Phase.HELD) if is_new else (run.step, run.phase), now=rt.now())
+    runs.hold_again(tx, run, to=(0, Phase.HELD) if is_new else (run.step, run.phase), now=rt.now())
     if row.parked:  # a decision has come to a run that nobody drives
         stepped.change(tx, row)
         return Crossing(intents=resting.hand_on(tx, run.group), held=True)
@@ -189,7 +189,7 @@ def _put_behind(tx: Tx, rt: Runtime, seen: Run) -> list[Intent]:
         return []
     row = _locked(tx, run)
     rows = [*resting.owed_rows(tx, rt, run), steers_row(rt, run, run.step, row.steers)]
-    claims.go_on_with_news(tx, run, lease_until=rt.leases.until(rt.now()))
+    runs.open_next_inference(tx, run, lease_until=rt.leases.until(rt.now()))
     journal.append(tx, rows)
     stepped.change(tx, row, steers=[])
     return [Advance(run_id=run.id, group=run.group, of=run.subject)]
@@ -199,7 +199,7 @@ def steers_row(rt: Runtime, run: Run, step: int, texts: Sequence[str]) -> journa
     return journal.entry(run.thread_id, run.id, step, Checkpoint.CLIENT_STEERS, {"texts": list(texts)}, rt.now())
 
 
-def hold_failed(rt: Runtime, at: Position, error: ModelFailed | PlannerFailed) -> list[Intent] | None:
+def hold_failed(rt: Runtime, at: RunClaim, error: ModelFailed | PlannerFailed) -> list[Intent] | None:
     """The model, or a function that plans, could not be asked: the consumer may try again. None: a run that goes on by
     itself ends with it.
     """
@@ -218,7 +218,7 @@ def _fault_of(error: ModelFailed | PlannerFailed) -> dict[str, Any]:
     return {"fault": error.fault.value, "attempts": attempts_of(error.attempts)}
 
 
-def _give_back(tx: Tx, rt: Runtime, at: Position, told: dict[str, Any]) -> Crossing | None:
+def _give_back(tx: Tx, rt: Runtime, at: RunClaim, told: dict[str, Any]) -> Crossing | None:
     run = runs.lock(tx, at.run.id)
     is_ours = run is not None and run.epoch == at.run.epoch and run.claim_token in {None, at.token}
     if run is None or not is_ours or run.status is not RunStatus.RUNNING or run.next_inference != at.step:
@@ -226,7 +226,7 @@ def _give_back(tx: Tx, rt: Runtime, at: Position, told: dict[str, Any]) -> Cross
     row = _locked(tx, run)
     if row.drive is Drive.AUTO:
         return None
-    claims.hold_again(tx, run, to=(run.step, run.phase), now=rt.now())
+    runs.hold_again(tx, run, to=(run.step, run.phase), now=rt.now())
     return _left_with_consumer(tx, rt, run, row, {"error": told, "reply_step": None, "drive": Drive.STEP})
 
 

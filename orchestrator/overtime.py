@@ -26,9 +26,9 @@ from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.transcript import body_of
 from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import children, claims, journal, runs
-from chordage.orchestrator.store.claims import Position
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import children, journal, runs
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.runs import RunClaim
 
 log = structlog.get_logger()
 
@@ -120,7 +120,7 @@ def _agent(rt: Runtime, run: Run) -> AgentSpec | None:
         return None
 
 
-def end_here(rt: Runtime, at: Position, how: Ending, broken: Broken = NOTHING) -> list[Intent]:
+def end_here(rt: Runtime, at: RunClaim, how: Ending, broken: Broken = NOTHING) -> list[Intent]:
     """The run ends where it stands, by whoever had its work in hand."""
     crossing = rt.store.insist(lambda tx: _end(tx, rt, at, how, broken))
     if crossing.ended:
@@ -128,9 +128,9 @@ def end_here(rt: Runtime, at: Position, how: Ending, broken: Broken = NOTHING) -
     return crossing.intents
 
 
-def _end(tx: Tx, rt: Runtime, at: Position, how: Ending, broken: Broken) -> Crossing:
+def _end(tx: Tx, rt: Runtime, at: RunClaim, how: Ending, broken: Broken) -> Crossing:
     run, now = at.run, rt.now()
-    if not claims.finish(tx, at, how, usage=resting.NO_USAGE, now=now):
+    if not runs.finish(tx, at, how, usage=resting.NO_USAGE, now=now):
         return resting.NOT_OURS
     ending.close_open_calls(tx, rt, run, code="run_ended", content=CALL_CLOSED)
     rows = resting.owed_rows(tx, rt, run)

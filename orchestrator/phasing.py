@@ -25,7 +25,7 @@ from chordage.orchestrator.core.state_updates import Refused, SetState, combined
 from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import plugin_state, runs
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.database import Tx
 
 log = structlog.get_logger()
 SHOWN = "context_messages"  # in scope run: which context messages were shown, and when

@@ -14,9 +14,9 @@ from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Answer, Call, Checkpoint, Phase, Run
 from chordage.orchestrator.core.suspending import SuspensionStatus
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, children, claims, journal, suspensions
-from chordage.orchestrator.store.claims import Position
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import approvals, calls, children, groups, journal, runs
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.runs import RunClaim
 
 NO_USAGE = Usage()
 FINAL = frozenset({Reason.CANCELLED, Reason.ERROR})  # such an end waits for nobody
@@ -48,14 +48,14 @@ def is_held_up(tx: Tx, run: Run, how: Ending) -> bool:
     """Whether this end has to wait, because calls of the run do. The run is locked from here on."""
     if not run.suspended or how.reason in FINAL:
         return False
-    claims.note_suspension(tx, run.id)
+    runs.mark_suspended(tx, run.id)
     return bool(calls.unsettled(tx, run.id))
 
 
 def rest(
     tx: Tx,
     rt: Runtime,
-    at: Position,
+    at: RunClaim,
     *,
     to: int,
     kept: Ending | None,
@@ -68,7 +68,7 @@ def rest(
     """Running -> Waiting. A decision that came in while the last work was done moves it on at once."""
     if kept is not None and kept.reason is Reason.NATURAL_END:
         kept = None  # there will be results that the model has not seen: it is asked again
-    if not claims.rest(
+    if not runs.suspend(
         tx, at, to=to, kept=kept, rounds=rounds, usage=usage, now=rt.now(), unless_steered=unless_steered
     ):
         return NOT_OURS
@@ -76,14 +76,14 @@ def rest(
     waits = {"calls": [call.id for call in calls.unsettled(tx, run.id)]}
     journal.append(tx, [*rows, journal.entry(run.thread_id, run.id, to, Checkpoint.RUN_WAITING, waits, now)])
     if _is_decided(tx, run, mode):
-        claims.wake_run(tx, run, rested_ms=run.rested_ms, lease_until=rt.leases.until(now))
+        runs.resume(tx, run, rested_ms=run.rested_ms, lease_until=rt.leases.until(now))
         return Crossing(intents=[Advance(run_id=run.id, group=run.group, of=run.subject)])
     return Crossing(intents=hand_on(tx, run.group), rests=True)
 
 
 def hand_on(tx: Tx, group: Group) -> list[Intent]:
     """For the place that a run of this group has freed, in this transaction or before it."""
-    return [Dispatch(group=group)] if claims.is_handed_on(tx, group) else []
+    return [Dispatch(group=group)] if groups.is_place_awaited(tx, group) else []
 
 
 def wake(tx: Tx, rt: Runtime, run: Run) -> Advance:
@@ -94,18 +94,18 @@ def wake(tx: Tx, rt: Runtime, run: Run) -> Advance:
     if run.children:
         rested -= kinship.covered(children.spans(tx, run.id, since, now))
     rested_ms = run.rested_ms + max(0, int(rested.total_seconds() * 1000))
-    claims.wake_run(tx, run, rested_ms=rested_ms, lease_until=rt.leases.until(now))
+    runs.resume(tx, run, rested_ms=rested_ms, lease_until=rt.leases.until(now))
     return Advance(run_id=run.id, group=run.group, of=run.subject)
 
 
 def may_go_on(tx: Tx, run: Run, mode: ToolMode) -> bool:
     """Whether some call of it could be carried out now: it was decided about, or what it stood behind is settled."""
-    decided = {s.call_id for s in suspensions.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
+    decided = {s.call_id for s in approvals.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
     return bool(resuming.due(calls.unsettled(tx, run.id), decided, mode))
 
 
 def _is_decided(tx: Tx, run: Run, mode: ToolMode) -> bool:
-    decided = {s.call_id for s in suspensions.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
+    decided = {s.call_id for s in approvals.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
     return bool(decided) and bool(resuming.due(calls.unsettled(tx, run.id), decided, mode))
 
 

@@ -34,7 +34,7 @@ from chordage.orchestrator.gateways.ports import (
 from chordage.orchestrator.gateways.steadiness import Steadiness
 from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.crew import Crew
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 
 NOBODY = Crew()
 

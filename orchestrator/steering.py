@@ -22,14 +22,14 @@ from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.transcript import message_of
 from chordage.orchestrator.resting import Crossing
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claim_steering, claims, journal, outbox, runs
-from chordage.orchestrator.store.claims import Position
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import journal, outbox, runs, steering
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.runs import RunClaim
 
 log = structlog.get_logger()
 
 
-def before_the_model(rt: Runtime, at: Position) -> list[Intent] | None:
+def before_the_model(rt: Runtime, at: RunClaim) -> list[Intent] | None:
     """Take in who waits, before the prompt is made. What follows; None when nobody waits any more and the model may be
     asked.
     """
@@ -40,23 +40,23 @@ def before_the_model(rt: Runtime, at: Position) -> list[Intent] | None:
     return crossing.intents
 
 
-def _pass(tx: Tx, rt: Runtime, at: Position) -> Crossing | None:
+def _pass(tx: Tx, rt: Runtime, at: RunClaim) -> Crossing | None:
     if (run := _locked(tx, at)) is None:
         return resting.NOT_OURS
-    if not (waiting := claim_steering.waiting(tx, run, rt.now())):
-        claims.nobody_waits(tx, run.id)
+    if not (waiting := steering.pending(tx, run, rt.now())):
+        steering.clear_pending(tx, run.id)
         return None
     return take_in(tx, rt, at, waiting, first=at.step, behind=resting.owed_rows(tx, rt, run))
 
 
-def who_waits(tx: Tx, rt: Runtime, at: Position, limits: Limits) -> list[Turn] | None:
+def who_waits(tx: Tx, rt: Runtime, at: RunClaim, limits: Limits) -> list[Turn] | None:
     """For whom a run goes on that would have ended of itself. None: it is not at this step any more."""
     if (run := _locked(tx, at)) is None:
         return None
-    return [] if _must_stop(rt, run, limits) else claim_steering.waiting(tx, run, rt.now())
+    return [] if _must_stop(rt, run, limits) else steering.pending(tx, run, rt.now())
 
 
-def _locked(tx: Tx, at: Position) -> Run | None:
+def _locked(tx: Tx, at: RunClaim) -> Run | None:
     run = runs.lock(tx, at.run.id)
     if run is None or run.status is not RunStatus.RUNNING or run.epoch != at.run.epoch:
         return None
@@ -74,7 +74,7 @@ def _must_stop(rt: Runtime, run: Run, limits: Limits) -> bool:
 def take_in(
     tx: Tx,
     rt: Runtime,
-    at: Position,
+    at: RunClaim,
     waiting: Sequence[Turn],
     *,
     first: int,
@@ -85,9 +85,9 @@ def take_in(
     """Each message is a step of its own, the first of them `first`; behind the last the model is asked."""
     run, now = at.run, rt.now()
     to = (first + len(waiting), Phase.INFERENCE)
-    if not claims.go_on(tx, at, to=to, rounds=rounds, usage=usage, lease_until=rt.leases.until(now)):
+    if not runs.open_step(tx, at, to=to, rounds=rounds, usage=usage, lease_until=rt.leases.until(now)):
         return resting.NOT_OURS
-    targets = claims.take_in(tx, run, [turn.id for turn in waiting], now)
+    targets = steering.take_in(tx, run, [turn.id for turn in waiting], now)
     heard = [
         journal.entry(run.thread_id, run.id, step, Checkpoint.USER_MESSAGE, message_of(turn), now)
         for step, turn in enumerate(waiting, first)
@@ -96,7 +96,7 @@ def take_in(
     for turn_id, target in targets.items():
         if target is not None:
             body = {"reason": Disposition.STEERED.value, "code": None, "detail": run.id, "text": None}
-            outbox.leave(tx, run.thread_id, turn_id, target=target, body=body, now=now)
+            outbox.add(tx, run.thread_id, turn_id, target=target, body=body, now=now)
     return Crossing(
         intents=[Advance(run_id=run.id, group=run.group, of=run.subject)], steered=tuple(turn.id for turn in waiting)
     )

@@ -26,13 +26,13 @@ from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.phasing import Hearing
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.scene import Judged, Scene
-from chordage.orchestrator.store import calls, claims
-from chordage.orchestrator.store.claims import Position
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import calls, runs
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.runs import RunClaim
 
 
 def through_the_gate(
-    rt: Runtime, at: Position, scene: Scene, asks: Mapping[int, ToolAsk], beyond: Collection[int] = ()
+    rt: Runtime, at: RunClaim, scene: Scene, asks: Mapping[int, ToolAsk], beyond: Collection[int] = ()
 ) -> tuple[list[NewCall], list[Hearing]]:
     """Each call in the model's order: runnable, put aside, or settled with a result that tells the model why.
     `beyond`: the places of those that are not run, because they are more than the run may ask for.
@@ -54,7 +54,7 @@ def beyond_the_limit(
     if limit is None or not asks:
         return frozenset(), None
     with rt.store.read() as tx:
-        before = calls.asked_for(tx, run.id)
+        before = calls.count_requested(tx, run.id)
     total = before + len(asks)
     if total <= limit:
         return frozenset(), None
@@ -66,7 +66,7 @@ def not_run(call: NewCall) -> NewCall:
 
 
 def pass_some(
-    rt: Runtime, at: Position, scene: Scene, asks: Mapping[int, ToolAsk], said: Callable[[NewCall], NewCall | None]
+    rt: Runtime, at: RunClaim, scene: Scene, asks: Mapping[int, ToolAsk], said: Callable[[NewCall], NewCall | None]
 ) -> Judged:
     """Those of the asks that are to be opened. `said`: the call as its consumer has settled it; as it is, and it goes
     through its gate; None, and it is left out.
@@ -180,6 +180,6 @@ def _ask_about(tx: Tx, rt: Runtime, run: Run, step: int, asked: Sequence[NewCall
     """A question for each call that was put aside before it started."""
     suspended = [call for call in asked if call.question is not None]
     if suspended or any(call.parked for call in asked):
-        claims.note_suspension(tx, run.id)
+        runs.mark_suspended(tx, run.id)
     for call in suspended:
         asking.ask_before(tx, rt, run, step, call)

@@ -40,8 +40,8 @@ from chordage.orchestrator.gateways.tools.addresses import Guard
 from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.loading import Crews
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import migrating
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import schema_version
+from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.strategies.loading import names as strategies
 from chordage.workers.redis_clients import client_of
 
@@ -174,7 +174,7 @@ def check_services(settings: Settings, *, with_redis: bool = True) -> None:
     """Before any work: the database answers and has our schema, Redis answers, and agents can be loaded."""
     store = Store(settings.database, pool_size=1)
     try:
-        migrating.check(store)
+        schema_version.check(store)
     finally:
         store.close()
     if with_redis:

@@ -14,7 +14,7 @@ import structlog
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.store.capacity import Capacity, capacity
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 
 log = structlog.get_logger()
 

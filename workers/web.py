@@ -22,7 +22,7 @@ from chordage.orchestrator.gateways.room import Room
 from chordage.orchestrator.loops.server import SOURCE, SPACE, make_server
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages import Admitted
-from chordage.orchestrator.store import migrating
+from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.views import ResultView, TurnView
 from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept, accept_together, decide
@@ -81,7 +81,7 @@ def wired(settings: Settings) -> FastAPI:
         inbox=partial(views.inbox, rt.store, space=SPACE),
         decide=take_decisions,
         result=read_result,
-        checks={"database": lambda: migrating.check(rt.store), "redis": lambda: check_redis(settings)},
+        checks={"database": lambda: schema_version.check(rt.store), "redis": lambda: check_redis(settings)},
         bounds=rt.bounds,
         version=version("chordage"),
         hosts=Hosts(named=frozenset(settings.hosts), address=settings.host),

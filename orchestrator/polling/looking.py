@@ -25,8 +25,8 @@ from chordage.orchestrator.core.errors import QueueFull, Unavailable, UserError
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.polling.storing import store_batch
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claim_polls
-from chordage.orchestrator.store.claim_polls import Counts, Standing
+from chordage.orchestrator.store import polls
+from chordage.orchestrator.store.polls import PollCounts, PollPosition
 
 log = structlog.get_logger()
 
@@ -48,7 +48,7 @@ class Outcome(StrEnum):
 class Looked:
     outcome: Outcome
     wait: float  # seconds until the next look
-    counts: Counts = field(default_factory=Counts)
+    counts: PollCounts = field(default_factory=PollCounts)
 
 
 def look(rt: Runtime, name: str, send: Send) -> Looked:
@@ -74,19 +74,19 @@ def look(rt: Runtime, name: str, send: Send) -> Looked:
 
 def renew(rt: Runtime, names: Collection[str]) -> None:
     with rt.store.single() as tx:
-        claim_polls.renew(tx, names, rt.worker, rt.now() + timedelta(seconds=rt.leases.seconds))
+        polls.renew(tx, names, rt.worker, rt.now() + timedelta(seconds=rt.leases.seconds))
 
 
 def let_go(rt: Runtime, names: Collection[str]) -> None:
     """Another may look at once."""
     with rt.store.single() as tx:
-        claim_polls.let_go(tx, names, rt.worker)
+        polls.release(tx, names, rt.worker)
 
 
-def _take(rt: Runtime, name: str) -> Standing | None:
+def _take(rt: Runtime, name: str) -> PollPosition | None:
     now = rt.now()
     with rt.store.write() as tx:
-        return claim_polls.take(tx, name, rt.worker, now, now + timedelta(seconds=rt.leases.seconds))
+        return polls.claim(tx, name, rt.worker, now, now + timedelta(seconds=rt.leases.seconds))
 
 
 def _terms(rt: Runtime, name: str) -> tuple[Terms, AgentSpec]:
@@ -94,9 +94,9 @@ def _terms(rt: Runtime, name: str) -> tuple[Terms, AgentSpec]:
     return terms, rt.agents.get(terms.agent)
 
 
-def _store(rt: Runtime, standing: Standing, terms: Terms, agent: AgentSpec, polled: Polled, send: Send) -> Looked:
+def _store(rt: Runtime, standing: PollPosition, terms: Terms, agent: AgentSpec, polled: Polled, send: Send) -> Looked:
     """Batch by batch, each with the cursor behind it."""
-    seen, counts, moved = standing, Counts(), False
+    seen, counts, moved = standing, PollCounts(), False
     for batch in core.batches(polled):
         if not (batch.messages or batch.passed_over) and batch.cursor == seen.cursor:
             break
@@ -112,32 +112,32 @@ def _store(rt: Runtime, standing: Standing, terms: Terms, agent: AgentSpec, poll
             seen = replace(seen, cursor=stored.cursor, revision=seen.revision + 1)
     if standing.failures or standing.next_look is not None:
         with rt.store.single() as tx:
-            claim_polls.note_success(tx, standing.name, rt.worker)
+            polls.note_success(tx, standing.name, rt.worker)
     return Looked(outcome=Outcome.CAME if moved else Outcome.NOTHING, wait=0.0 if moved else terms.every, counts=counts)
 
 
-def _full(rt: Runtime, standing: Standing, full: QueueFull, counts: Counts) -> Looked:
+def _full(rt: Runtime, standing: PollPosition, full: QueueFull, counts: PollCounts) -> Looked:
     with rt.store.single() as tx:
         until = rt.now() + timedelta(seconds=full.retry_after)
-        claim_polls.note_rest(tx, standing.name, rt.worker, str(full), until)
+        polls.note_full(tx, standing.name, rt.worker, str(full), until)
     return Looked(outcome=Outcome.FULL, wait=full.retry_after, counts=counts)
 
 
-def _failed(rt: Runtime, standing: Standing, error: Exception) -> Looked:
+def _failed(rt: Runtime, standing: PollPosition, error: Exception) -> Looked:
     """What is no error for people is a bug of a plugin; guarding.py has made words of it."""
     rest = core.BACKOFF.delay(standing.failures + 1, random.random())
     told = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     with rt.store.single() as tx:
         until = rt.now() + timedelta(seconds=rest)
-        claim_polls.note_failure(tx, standing.name, rt.worker, told[:ERROR_LENGTH], until)
+        polls.note_failure(tx, standing.name, rt.worker, told[:ERROR_LENGTH], until)
     log.warning(
         "channel failed", channel=standing.name, error=told, failures=standing.failures + 1, rest=round(rest, 1)
     )
     return Looked(outcome=Outcome.FAILED, wait=rest)
 
 
-def _sum(one: Counts, other: Counts) -> Counts:
-    return Counts(
+def _sum(one: PollCounts, other: PollCounts) -> PollCounts:
+    return PollCounts(
         taken=one.taken + other.taken,
         doubled=one.doubled + other.doubled,
         refused=one.refused + other.refused,

@@ -18,9 +18,9 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Sender, TurnRequest
 from chordage.orchestrator.core.polling import Batch
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claim_polls, polls
-from chordage.orchestrator.store.claim_polls import Counts, Standing
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import polls
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.polls import PollCounts, PollPosition
 
 log = structlog.get_logger()
 
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredBatch:
     stored: list[Stored]
-    counts: Counts
+    counts: PollCounts
     cursor: str | None
     moved: bool  # something has changed
     full: QueueFull | None = None  # there was no room for those behind them
@@ -43,15 +43,15 @@ class _Ready:
     why: str = ""
 
 
-def store_batch(rt: Runtime, seen: Standing, terms: Terms, agent: AgentSpec, batch: Batch) -> StoredBatch | None:
+def store_batch(rt: Runtime, seen: PollPosition, terms: Terms, agent: AgentSpec, batch: Batch) -> StoredBatch | None:
     """None: somebody has stored since the cursor was read."""
     ready = [_ready(rt, seen.name, terms, came) for came in batch.messages]
     with rt.store.write() as tx:
-        if not claim_polls.hold(tx, seen.name, seen.revision):
+        if not polls.lock_revision(tx, seen.name, seen.revision):
             return None
         found = _Storing(tx, rt, agent, seen).all_of(batch, ready)
         if found.moved:
-            claim_polls.move_on(tx, seen.name, seen.revision, found.cursor, found.counts, rt.now())
+            polls.store_cursor(tx, seen.name, seen.revision, found.cursor, found.counts, rt.now())
     for stored in found.stored:
         tell(rt, stored)
     return found
@@ -76,7 +76,7 @@ def _ready(rt: Runtime, name: str, terms: Terms, came: Incoming | Unreadable) ->
 class _Storing:
     """Within one transaction."""
 
-    def __init__(self, tx: Tx, rt: Runtime, agent: AgentSpec, seen: Standing) -> None:
+    def __init__(self, tx: Tx, rt: Runtime, agent: AgentSpec, seen: PollPosition) -> None:
         self._tx = tx
         self._rt = rt
         self._agent = agent
@@ -102,7 +102,7 @@ class _Storing:
         new = [request.message.thread_id for request in requests if request.dedupe_key not in self._known]
         if new:
             crowding.lock(self._tx, self._rt, Group.CHAT)  # before any thread
-            claim_polls.lock_lines(self._tx, {thread_id for thread_id in new if thread_id is not None})
+            polls.lock_threads(self._tx, {thread_id for thread_id in new if thread_id is not None})
 
     def _take(self, each: _Ready) -> None:
         if each.request is None:
@@ -134,6 +134,8 @@ class _Storing:
             log.warning("a message was refused", channel=self._seen.name, key=key, why=why)
 
     def _so_far(self, cursor: str | None, *, passed_over: int = 0, full: QueueFull | None = None) -> StoredBatch:
-        counts = Counts(taken=len(self._stored), doubled=self._doubled, refused=self._refused, passed_over=passed_over)
+        counts = PollCounts(
+            taken=len(self._stored), doubled=self._doubled, refused=self._refused, passed_over=passed_over
+        )
         moved = bool(self._stored or self._refused) or cursor != self._seen.cursor
         return StoredBatch(stored=self._stored, counts=counts, cursor=cursor, moved=moved, full=full)

@@ -21,7 +21,7 @@ from chordage.orchestrator.core.message import Origin, TurnRequest, group_of
 from chordage.orchestrator.core.stepping import Control, StepTerms
 from chordage.orchestrator.core.suspending import Suspension
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.database import Tx
 
 log = structlog.get_logger()
 

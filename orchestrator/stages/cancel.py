@@ -15,7 +15,7 @@ from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import children, runs, turns
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.database import Tx
 
 TRIES = 8
 CALL_CANCELLED = "This call was cancelled together with the run that asked for it."

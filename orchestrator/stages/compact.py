@@ -13,5 +13,5 @@ from chordage.orchestrator.store import threads
 
 def ask_to_compact(rt: Runtime, thread_id: str) -> None:
     with rt.store.write() as tx:
-        if threads.ask_to_compact(tx, thread_id) is None:
+        if threads.request_compaction(tx, thread_id) is None:
             raise NotFound(f"there is no thread {thread_id!r}; `chordage threads` lists them")

@@ -22,9 +22,9 @@ from chordage.orchestrator.core.errors import Conflict, NotFound, TryLater, Unde
 from chordage.orchestrator.core.intents import Deliver, Intent
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import deliveries, journal, projection, turns
-from chordage.orchestrator.store.deliveries import Delivery
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import journal, outbox, projection, turns
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.outbox import Delivery
 
 log = structlog.get_logger()
 
@@ -51,8 +51,8 @@ def deliver(rt: Runtime) -> list[Intent]:
 def retry_dead(rt: Runtime, number: int | None = None) -> list[int]:
     """Dead letters are due again: one, or all of them."""
     with rt.store.write() as tx:
-        again = deliveries.retry_dead(tx, number, rt.now())
-        found = deliveries.load(tx, number) if number is not None and not again else None
+        again = outbox.retry_dead(tx, number, rt.now())
+        found = outbox.load(tx, number) if number is not None and not again else None
     if number is None or again:
         return again
     if found is None:
@@ -65,9 +65,9 @@ def take(rt: Runtime) -> list[Delivery]:
     now = rt.now()
     while True:
         with rt.store.read() as tx:
-            standing = projection.look(tx)
-            receivers = deliveries.due_receivers(tx, now) if standing else []
-            busy = deliveries.count_in_hand(tx, now) if receivers else {}
+            standing = projection.load(tx)
+            receivers = outbox.due_receivers(tx, now) if standing else []
+            busy = outbox.count_in_hand(tx, now) if receivers else {}
         if standing is None or not receivers:
             return []
         random.shuffle(receivers)
@@ -86,7 +86,7 @@ def _claim(rt: Runtime, receivers: list[str], busy: dict[str, int], position: in
         if as_many <= 0:
             continue
         with rt.store.write() as tx:
-            found = deliveries.claim(
+            found = outbox.claim(
                 tx, receiver, as_many, position, token=rt.new_id(), worker=rt.worker, now=now, until=until
             )
         claimed += found.deliveries
@@ -137,7 +137,7 @@ def _settle(rt: Runtime, one: Delivery, status: DeliveryStatus, *, error: str | 
 
     def record(tx: Tx) -> bool:
         next_at = now + timedelta(seconds=pause)
-        settled = deliveries.settle(tx, one, status, now=now, next_at=next_at, error=error)
+        settled = outbox.settle(tx, one, status, now=now, next_at=next_at, error=error)
         if settled and status is not DeliveryStatus.PENDING:
             journal.append(tx, list(_notes(tx, rt, one, status, error)))
         return settled

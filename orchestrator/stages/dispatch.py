@@ -19,9 +19,9 @@ from chordage.orchestrator.core.records import Checkpoint, Run, Turn
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.core.transcript import message_of
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import claims, journal, ring, runs, turns
-from chordage.orchestrator.store.claims import Start
-from chordage.orchestrator.store.ring import Place
+from chordage.orchestrator.store import fairness, groups, journal, runs, starts, turns
+from chordage.orchestrator.store.fairness import StartRule
+from chordage.orchestrator.store.starts import Start
 
 log = structlog.get_logger()
 AT_ONCE = 20  # of those whose turn it is, looked at together
@@ -35,7 +35,7 @@ def dispatch(rt: Runtime, group: Group, hint: Hint | None = None, *, only: bool 
     `only`: that turn or none, whoever else may be waiting. In a burst every wake-up so starts the turn it came with.
     """
     if hint is not None:
-        if (run := _start_on(rt, *hint, Place.ALONE if only else Place.FITS)) is not None:
+        if (run := _start_on(rt, *hint, StartRule.HAS_ROOM if only else StartRule.ALL_FIT)) is not None:
             return decider.after_rest(rt, run)
         if only:
             return []
@@ -51,21 +51,21 @@ def _start_whose_turn_it_is(rt: Runtime, group: Group, *, and_on: bool) -> list[
     while True:
         for _ in range(TRIES):
             with rt.store.read() as tx:
-                free, hand_on = turns.places(tx, group, default=rt.budgets[group])
-                heads = ring.heads(tx, group, rt.now(), min(free, AT_ONCE)) if free else []
+                free, hand_on = groups.places(tx, group, default=rt.budgets[group])
+                heads = fairness.next_turns(tx, group, rt.now(), min(free, AT_ONCE)) if free else []
             if not free:
                 break
             if not heads:
                 if hand_on:
-                    claims.nobody_waits_for_place(rt.store, group)
+                    groups.clear_awaited(rt.store, group)
                 return []
-            place = Place.FIRST if free == 1 else Place.SITS
+            place = StartRule.FIRST if free == 1 else StartRule.HAS_SLOT
             first = zlib.crc32(rt.new_id().encode()) % len(heads)
             for turn_id, thread_id in (*heads[first:], *heads[:first]):
                 if (run := _start_on(rt, turn_id, thread_id, place)) is not None:
                     more: list[Intent] = [Dispatch(group=group)] if and_on and len(heads) > 1 else []
                     return [*more, *_begun(rt, run)]
-        if not claims.wait_for_place(rt.store, group):
+        if not groups.await_place(rt.store, group):
             return []
         and_on = True
 
@@ -83,7 +83,7 @@ def _begun(rt: Runtime, run: Run) -> list[Intent]:
     return []
 
 
-def _start_on(rt: Runtime, turn_id: str, thread_id: str, place: Place) -> Run | None:
+def _start_on(rt: Runtime, turn_id: str, thread_id: str, place: StartRule) -> Run | None:
     with rt.store.read() as tx:
         turn = turns.load(tx, turn_id)
     if turn is None or turn.status is not TurnStatus.QUEUED or not _is_usable(rt, turn):
@@ -113,7 +113,7 @@ def _is_usable(rt: Runtime, turn: Turn) -> bool:
         rt.agents.get(turn.agent)
     except BrokenAgent as error:
         with rt.store.write() as tx:
-            number = ring.put_off(tx, turn.group, turn.agent, rt.now() + REPAIR)
+            number = fairness.put_to_sleep(tx, turn.group, turn.agent, rt.now() + REPAIR)
         log.info("turns wait for a broken agent", agent=turn.agent, turns=number, fault=str(error))
         return False
     except Exception as error:  # its run will meet the same, where it is counted
@@ -135,11 +135,11 @@ def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
     return rt.locks.take(thread_id, owner) is None
 
 
-def _start(rt: Runtime, turn: Turn, run_id: str, place: Place) -> Run | None:
+def _start(rt: Runtime, turn: Turn, run_id: str, place: StartRule) -> Run | None:
     now = rt.now()
     words = journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), now)
     start = Start(
         turn=turn, run_id=run_id, words=words, place=place, budget=rt.budgets[turn.group], now=now,
         lease_until=rt.leases.until(now),
     )  # fmt: skip
-    return claims.start_turn(rt.store, start)
+    return starts.start(rt.store, start)

@@ -14,8 +14,8 @@ from functools import partial
 
 from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, runs, suspensions
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import approvals, calls, runs
+from chordage.orchestrator.store.database import Store
 
 
 def beat(
@@ -53,10 +53,10 @@ def _notice_lost(rt: Runtime, store: Store, hands: Sequence[InFlightWork]) -> li
     held = {hand.call_id for hand in hands if hand.call_id}
     with store.read() as tx:
         lost_runs = runs.lost(tx, {(hand.run_id, hand.epoch) for hand in hands if hand.run_id})
-        flying = calls.tokens_of_flying(tx, held) if held else {}
+        flying = calls.tokens_in_flight(tx, held) if held else {}
         # One call may be in two hands of a process, in that of its former holder and in that of its new one.
         gone = [hand for hand in hands if hand.call_id and flying.get(hand.call_id, "") not in {None, hand.token}]
-        awaited = suspensions.claims_asked_about(tx, {hand.call_id for hand in gone if hand.call_id}) if gone else set()
+        awaited = approvals.claims_in_question(tx, {hand.call_id for hand in gone if hand.call_id}) if gone else set()
     gone = [hand for hand in gone if hand.token not in awaited]
     rt.in_flight.abort([*gone, *(hand for hand in hands if hand.run_id in lost_runs)])
     return [hand for hand in gone if hand.call_id in flying]
@@ -78,11 +78,11 @@ def _renew_of(rt: Runtime, store: Store, worker: str, due: Sequence[InFlightWork
     renewed: set[str] = set()
     with store.single() as tx:
         if held_runs:
-            renewed |= claims.renew_runs(tx, held_runs, tokens, worker, until)
+            renewed |= runs.renew(tx, held_runs, tokens, worker, until)
         if held_calls:
-            renewed |= claims.renew_calls(tx, held_calls, tokens, worker, now=now, lease_until=until)
+            renewed |= calls.renew(tx, held_calls, tokens, worker, now=now, lease_until=until)
         if behind:
-            claims.renew_waiting_calls(tx, behind, lease_until=until)
+            calls.renew_waiting(tx, behind, lease_until=until)
     for hand in due:
         holds = hand.call_id or hand.run_id
         if not holds or holds in renewed:

@@ -50,15 +50,15 @@ from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.plugins.planners import PlannerFailed
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.scene import Scene
-from chordage.orchestrator.store import calls, claims, journal, runs
-from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store import calls, journal, runs
+from chordage.orchestrator.store.runs import RunClaim
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    at: Position
+    at: RunClaim
     scene: Scene
     prompt: Prompt
     plan: PlannerAsk | None = None  # it is the planner that is asked
@@ -99,7 +99,7 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     if run.resends and token is None:
         return []
     hand = InFlightWork(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id, token=token)
-    at = Position(run=run, step=step, token=token)
+    at = RunClaim(run=run, step=step, token=token)
     spoken = Spoken(rt, run, step)
     try:
         limit = overtime.deadline(rt, run, rt.agents.get(run.agent))
@@ -136,16 +136,16 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
         raise
 
 
-def _end_in_vain(rt: Runtime, at: Position, error: ModelFailed | PlannerFailed) -> list[Intent]:
+def _end_in_vain(rt: Runtime, at: RunClaim, error: ModelFailed | PlannerFailed) -> list[Intent]:
     if isinstance(error, PlannerFailed):
         return ending.end_here(rt, at, failed("planner", str(error)))
     return ending.end_here(rt, at, failed(f"model_{error.fault.value}", str(error)), attempts=error.attempts)
 
 
-def _let_go(rt: Runtime, at: Position) -> None:
+def _let_go(rt: Runtime, at: RunClaim) -> None:
     if at.token is not None:
         with rt.store.write() as tx:
-            claims.unclaim_run(tx, at.run.id, at.token, rt.leases.until(rt.now()))
+            runs.unclaim(tx, at.run.id, at.token, rt.leases.until(rt.now()))
 
 
 def _claim_if_in_doubt(rt: Runtime, run: Run) -> str | None:
@@ -153,11 +153,11 @@ def _claim_if_in_doubt(rt: Runtime, run: Run) -> str | None:
         return None
     token, now = rt.new_id(), rt.now()
     with rt.store.write() as tx:
-        claimed = claims.claim_run(tx, run, token, rt.worker, rt.leases.until(now))
+        claimed = runs.claim(tx, run, token, rt.worker, rt.leases.until(now))
     return token if claimed else None
 
 
-def _prepare(rt: Runtime, at: Position) -> Work | Summing:
+def _prepare(rt: Runtime, at: RunClaim) -> Work | Summing:
     run = at.run
     agent = rt.agents.get(run.agent)
     plans = strategies.plans(run.strategy)
@@ -205,7 +205,7 @@ def _withheld(
     return frozenset(specs) - frozenset(offered)
 
 
-def _work(at: Position, scene: Scene, prompt: Prompt, entries: Sequence[Entry], ends: Ending | None) -> Work:
+def _work(at: RunClaim, scene: Scene, prompt: Prompt, entries: Sequence[Entry], ends: Ending | None) -> Work:
     if scene.planning is None:
         return Work(at=at, scene=scene, prompt=prompt, ends=ends)
     if not scene.asks_planner:
@@ -321,4 +321,4 @@ def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) ->
 def _with_lives(rt: Runtime, work: Work, reply: Reply) -> Scene:
     ids = {ask.id for ask in storable.reply(reply).asks}
     with rt.store.read() as tx:
-        return replace(work.scene, lives=calls.lives(tx, work.at.run.id, ids))
+        return replace(work.scene, lives=calls.count_generations(tx, work.at.run.id, ids))

@@ -19,8 +19,8 @@ from chordage.orchestrator.core.intents import Deliver, Intent, Project
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.gateways.ports import Bus
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import deliveries, projection, settled
-from chordage.orchestrator.store.projection import Standing
+from chordage.orchestrator.store import outbox, projection
+from chordage.orchestrator.store.projection import ProjectionState
 
 log = structlog.get_logger()
 
@@ -41,8 +41,8 @@ def project(rt: Runtime) -> list[Intent]:
         return []
     more = _copy(rt, rt.bus)
     with rt.store.read() as tx:
-        standing = projection.look(tx)
-        due = standing is not None and bool(deliveries.due_receivers(tx, rt.now()))
+        standing = projection.load(tx)
+        due = standing is not None and bool(outbox.due_receivers(tx, rt.now()))
     return [*([Project()] if more else []), *([Deliver()] if due else [])]
 
 
@@ -68,7 +68,7 @@ def _copy(rt: Runtime, bus: Bus) -> bool:
     """Whether there is more."""
     now = rt.now()
     with rt.store.read() as tx:
-        standing = projection.look(tx)
+        standing = projection.load(tx)
     if standing is not None and not standing.is_free(now):
         return False
     try:
@@ -81,11 +81,11 @@ def _copy(rt: Runtime, bus: Bus) -> bool:
     return False if claim is None else _copy_claimed(rt, bus, claim, standing)
 
 
-def _is_up_to_date(standing: Standing, found: Mark | None) -> bool:
+def _is_up_to_date(standing: ProjectionState, found: Mark | None) -> bool:
     return found == standing.mark and standing.mark.generation > 0 and standing.top <= standing.mark.position
 
 
-def _copy_claimed(rt: Runtime, bus: Bus, claim: _Claim, standing: Standing | None) -> bool:
+def _copy_claimed(rt: Runtime, bus: Bus, claim: _Claim, standing: ProjectionState | None) -> bool:
     held: _Claim | None = claim
     try:
         for _ in range(BATCHES):
@@ -138,7 +138,7 @@ def _is_ahead(rt: Runtime, mark: Mark, found: Mark) -> bool:
     if found.position <= mark.position:
         return False
     with rt.store.read() as tx:
-        standing = projection.look(tx)
+        standing = projection.load(tx)
     return standing is not None and found.position > standing.top
 
 
@@ -148,7 +148,7 @@ def _settled_facts(rt: Runtime, after: int) -> list[Fact]:
     close = projection.without_gap(after, facts)
     if close == len(facts):
         return facts
-    if not settled.everybody_let_go(rt.store):
+    if not projection.no_open_writers(rt.store):
         return facts[:close]
     with rt.store.read() as tx:
         again = projection.facts(tx, after, rt.bus_rules.batch)
@@ -172,7 +172,7 @@ def _claim(rt: Runtime) -> _Claim | None:
     now, token = rt.now(), rt.new_id()
     with rt.store.write() as tx:
         mark = projection.claim(tx, token, rt.worker, now=now, until=_until(rt, now))
-        if mark is None and projection.look(tx) is None:
+        if mark is None and projection.load(tx) is None:
             projection.begin(tx, rt.new_id())
             mark = projection.claim(tx, token, rt.worker, now=now, until=_until(rt, now))
     return _Claim(token=token, mark=mark) if mark else None
@@ -191,10 +191,10 @@ def _move(rt: Runtime, claim: _Claim, mark: Mark) -> _Claim | None:
 
 def _let_go(rt: Runtime, claim: _Claim) -> None:
     with rt.store.single() as tx:
-        projection.let_go(tx, claim.token)
+        projection.release(tx, claim.token)
 
 
-def _note_failure(rt: Runtime, standing: Standing | None, error: Unavailable) -> None:
+def _note_failure(rt: Runtime, standing: ProjectionState | None, error: Unavailable) -> None:
     claim = _claim(rt)
     if claim is not None:
         _fail(rt, claim, error, failures=standing.failures if standing else 0)

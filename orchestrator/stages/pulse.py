@@ -78,7 +78,7 @@ class _Tick:
 
     def _see_to_all(self, look: Look, now: datetime) -> None:
         with self.rt.store.read() as tx:
-            rows = {(row.kind, row.key): row for row in pulse.everything(tx)}
+            rows = {(row.kind, row.key): row for row in pulse.load_every(tx)}
         self.work.memory.known = bool(rows or look.items)
         self._miss((row for name, row in rows.items() if name not in look.items), look, now)
         with self.rt.store.write() as tx:

@@ -46,9 +46,9 @@ from chordage.orchestrator.core.suspending import (
 )
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, children, claims, replays, ring, runs, stepped, suspensions, turns
-from chordage.orchestrator.store.claims import Outcome
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import approvals, calls, children, fairness, groups, replays, runs, stepped, turns
+from chordage.orchestrator.store.calls import CallOutcome
+from chordage.orchestrator.store.database import Tx
 
 log = structlog.get_logger()
 
@@ -128,10 +128,10 @@ def _see_to_run(
     """None: it has taken too many workers with it."""
     step = run.next_inference
     if step is None:  # its calls have leases of their own
-        claims.push_lease(tx, run, lease_until=rt.leases.until(now), resends=run.resends, expiries=run.expiries)
+        runs.push_lease(tx, run, lease_until=rt.leases.until(now), resends=run.resends, expiries=run.expiries)
         return []
     if run.work_key(step) in in_hand:
-        claims.push_lease(tx, run, lease_until=_soon(rt, now), resends=run.resends, expiries=run.expiries)
+        runs.push_lease(tx, run, lease_until=_soon(rt, now), resends=run.resends, expiries=run.expiries)
         return []
     expiries = run.expiries + _had_a_holder(run, begun=run.work_key(step) in begun)
     return None if expiries >= rt.leases.poison_after else [_wake(tx, rt, run, expiries, now)]
@@ -151,7 +151,7 @@ def _soon(rt: Runtime, now: datetime) -> datetime:
 
 def _wake(tx: Tx, rt: Runtime, run: Run, expiries: int, now: datetime) -> Intent:
     until = rt.leases.until_after_resend(now, run.resends)
-    claims.push_lease(tx, run, lease_until=until, resends=run.resends + 1, expiries=expiries)
+    runs.push_lease(tx, run, lease_until=until, resends=run.resends + 1, expiries=expiries)
     log.info("run woken", run=run.id, step=run.step, resends=run.resends + 1, expiries=expiries)
     return Advance(run_id=run.id, group=run.group, of=run.subject)
 
@@ -237,7 +237,7 @@ def _see_to_call(tx: Tx, rt: Runtime, call: Call, run: Run, now: datetime) -> li
     if expiries >= rt.leases.poison_after:
         return None
     until = rt.leases.until_after_resend(now, call.resends)
-    claims.push_call_lease(tx, call, lease_until=until, resends=call.resends + 1, expiries=expiries)
+    calls.push_lease(tx, call, lease_until=until, resends=call.resends + 1, expiries=expiries)
     log.info("call woken", call=call.id, run=run.id, resends=call.resends + 1, expiries=expiries)
     return [lone_call(run, call)]
 
@@ -256,21 +256,21 @@ def _close_unknown(rt: Runtime, run: Run, call: Call, now: datetime) -> list[Int
         question = about_the_unknown(call.tool)
         asking.put_aside(rt, call, run.agent, call.claim_token, question, seen_lease=call.lease_until)
     else:
-        outcome = Outcome(
+        outcome = CallOutcome(
             status=CallStatus.FAILED, code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT, full=None, worker=call.worker or "",
             started_at=call.started_at or now, ended_at=now,
         )  # fmt: skip
         with rt.store.write() as tx:
             seen = calls.load(tx, call.id, lock=True)
             if seen is not None and seen.lease_until == call.lease_until:  # nobody has renewed it since
-                claims.settle_call(tx, call, call.claim_token, outcome)
+                calls.settle(tx, call, call.claim_token, outcome)
     return [CommitRound(run_id=run.id, step=run.step, group=run.group, of=run.subject)]
 
 
 def _questions(rt: Runtime) -> list[Intent]:
     """Questions that nobody answered in time, each as whoever asked laid down."""
     with rt.store.read() as tx:
-        late = suspensions.expired(tx, rt.now(), BATCH)
+        late = approvals.expired(tx, rt.now(), BATCH)
     intents: list[Intent] = []
     for asked in late:  # each by itself: one that cannot be answered keeps none of the others
         try:
@@ -285,7 +285,7 @@ def _answer_for_nobody(rt: Runtime, asked: Suspension) -> list[Intent]:
     match asked.on_expiry:
         case OnExpiry.ESCALATE:
             with rt.store.write() as tx:
-                suspensions.escalate(tx, asked.id, rt.now())
+                approvals.escalate(tx, asked.id, rt.now())
             rt.events.emit(asked.run_id, "call.overdue", call=asked.call_id, suspension=asked.id)
             return []
         case OnExpiry.CANCEL_RUN:
@@ -305,7 +305,7 @@ def _answer_for_nobody(rt: Runtime, asked: Suspension) -> list[Intent]:
 def _cancel_undecided(rt: Runtime, asked: Suspension) -> list[Intent]:
     with rt.store.write() as tx:
         run = runs.lock(tx, asked.run_id)
-        now_asked = suspensions.load(tx, asked.id)
+        now_asked = approvals.load(tx, asked.id)
         if run is None or now_asked is None or now_asked.status is not SuspensionStatus.OPEN:
             return []  # somebody was just in time
         ended = ending.end_run(tx, rt, run, cancelled(NOBODY), content=NOBODY)
@@ -375,11 +375,11 @@ def _stranded(rt: Runtime) -> list[Intent]:
     now = rt.now()
     with rt.store.write() as tx:
         before = now - timedelta(seconds=rt.leases.sweep)
-        found = turns.stranded(tx, before, BATCH, look_again=now + ring.SELDOM)
+        found = turns.stranded(tx, before, BATCH, look_again=now + fairness.RESEND_BUSY)
     intents: list[Intent] = []
     for thread_id in found:
         with rt.store.write() as tx:
-            freed = claims.make_next_ready(tx, thread_id, rt.now())
+            freed = turns.make_next_ready(tx, thread_id, rt.now())
         log.info("a line stood still", thread=thread_id, freed=freed)
         intents += [Dispatch(group=freed)] if freed else []
     return intents
@@ -399,21 +399,21 @@ def _copies(rt: Runtime) -> list[Intent]:
 def _queued(rt: Runtime) -> list[Intent]:
     """A dispatch for every queued turn that could start, as far as the budget reaches, and not over and over."""
     with rt.store.single() as tx:
-        ring.wake(tx, rt.now(), BATCH)
+        fairness.wake(tx, rt.now(), BATCH)
     return [intent for group in Group for intent in _queued_in(rt, group)]
 
 
 def _queued_in(rt: Runtime, group: Group) -> list[Intent]:
     """Where wake-ups were lost, those of turns beyond the budget were too: the runs that end send for them."""
     with rt.store.read() as tx:
-        free, hand_on = turns.places(tx, group, default=rt.budgets[group])
-        waiting = ring.heads(tx, group, rt.now(), min(free, BATCH)) if free else []
+        free, hand_on = groups.places(tx, group, default=rt.budgets[group])
+        waiting = fairness.next_turns(tx, group, rt.now(), min(free, BATCH)) if free else []
     nudged: list[tuple[str, Subject]] = []
     if waiting:
         nothing_waits = rt.queues.is_empty(group.queue)
         with rt.store.write() as tx:
-            nudged = ring.nudge(tx, [turn_id for turn_id, _ in waiting], rt.now(), nothing_waits=nothing_waits)
+            nudged = fairness.nudge(tx, [turn_id for turn_id, _ in waiting], rt.now(), nothing_waits=nothing_waits)
     intents: list[Intent] = [Dispatch(group=group, hint=Hint(turn_id, of.thread_id), of=of) for turn_id, of in nudged]
-    if not hand_on and (nudged or not free) and claims.wait_for_place(rt.store, group) and not free:
+    if not hand_on and (nudged or not free) and groups.await_place(rt.store, group) and not free:
         intents.append(Dispatch(group=group))  # runs may have ended before they knew of it
     return intents

@@ -42,10 +42,9 @@ from chordage.orchestrator.overtime import Deadline
 from chordage.orchestrator.phasing import Hearing
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, claims, decisions, runs, suspensions
-from chordage.orchestrator.store.calls import Found
-from chordage.orchestrator.store.claims import Outcome
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import approvals, calls, runs
+from chordage.orchestrator.store.calls import CallOutcome, CallToRun
+from chordage.orchestrator.store.database import Tx
 
 log = structlog.get_logger()
 
@@ -141,7 +140,7 @@ def _check_still_ours(rt: Runtime, work: Work) -> None:
     if work.lease_until is None or rt.now() < work.lease_until - timedelta(seconds=rt.leases.seconds / 2):
         return
     with rt.store.read() as tx:
-        if calls.tokens_of_flying(tx, [work.call.id]).get(work.call.id) != work.token:
+        if calls.tokens_in_flight(tx, [work.call.id]).get(work.call.id) != work.token:
             raise Aborted
 
 
@@ -191,7 +190,7 @@ def _amended(rt: Runtime, work: Work, arguments: dict[str, Any]) -> Work:
     """Whoever looks at the call, or asks about it again, sees what it is carried out with."""
     if arguments == work.call.arguments:
         return work
-    if not rt.store.insist_single(lambda tx: claims.amend_call(tx, work.call, work.token, arguments)):
+    if not rt.store.insist_single(lambda tx: calls.amend(tx, work.call, work.token, arguments)):
         raise Aborted
     return replace(work, call=replace(work.call, arguments=arguments))
 
@@ -199,7 +198,7 @@ def _amended(rt: Runtime, work: Work, arguments: dict[str, Any]) -> Work:
 def _keep_failure(rt: Runtime, work: Work, error: PluginFailed) -> None:
     """A broken plugin ends the run, once its round is settled."""
     with rt.store.write() as tx:
-        claims.keep(tx, work.call.run_id, failed("plugin", str(error)))
+        runs.keep_ending(tx, work.call.run_id, failed("plugin", str(error)))
 
 
 def _heard_after(rt: Runtime, work: Work, heard: Hearing | None, outcome: ToolOutcome) -> ToolOutcome:
@@ -223,7 +222,7 @@ def _after_a_fault(rt: Runtime, work: Work, *, begun: bool) -> None:
         _settle(rt, work, ToolOutcome(code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT))
         return
     with rt.store.single() as tx:
-        claims.count_call_crash(tx, work.call.id, work.token, rt.worker, rt.leases.until(rt.now()))
+        calls.record_crash(tx, work.call.id, work.token, rt.worker, rt.leases.until(rt.now()))
 
 
 def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
@@ -253,7 +252,7 @@ def _claim(rt: Runtime, work: Work, token: str, now: datetime) -> bool:
     assert work.lease_until is not None
     try:
         with rt.store.single() as tx:
-            return claims.claim_call(tx, work.call, token, rt.worker, now=now, lease_until=work.lease_until)
+            return calls.claim(tx, work.call, token, rt.worker, now=now, lease_until=work.lease_until)
     except Unavailable:  # it may have been claimed, and only the answer is lost
         _let_go(rt, work)
         raise
@@ -264,11 +263,11 @@ def _let_go(rt: Runtime, work: Work) -> None:
     database stays away nothing is done, and the lease of what was claimed runs out.
     """
     if work.token is not None:
-        release = partial(claims.let_go_call, call_id=work.call.id, token=work.token, now=rt.now())
+        release = partial(calls.unclaim, call_id=work.call.id, token=work.token, now=rt.now())
         rt.store.insist_single(release, patience=BRIEFLY)
 
 
-def _limit(rt: Runtime, found: Found) -> Deadline | None:
+def _limit(rt: Runtime, found: CallToRun) -> Deadline | None:
     try:
         agent = rt.agents.get(found.agent)
     except UserError:  # said when the tool is to run
@@ -309,7 +308,7 @@ def _is_held_up(rt: Runtime, call: Call, agent_name: str) -> bool:
 
 def _with_answer(rt: Runtime, work: Work, suspension_id: str) -> Work:
     with rt.store.read() as tx:
-        asked, answer = suspensions.load(tx, suspension_id), decisions.of_suspension(tx, suspension_id)
+        asked, answer = approvals.load(tx, suspension_id), approvals.decision_of(tx, suspension_id)
     if asked is None or answer is None:
         return work
     return replace(work, decision=seen_by_tool(asked, answer), answer=answer.payload)
@@ -355,7 +354,7 @@ def _carry_out(rt: Runtime, work: Work, hand: InFlightWork) -> ToolOutcome:
 
     def on_progress(text: str) -> None:
         with rt.store.single() as tx:
-            claims.note_progress(tx, work.call.id, text)
+            calls.note_progress(tx, work.call.id, text)
         rt.events.emit(work.call.run_id, "tool.progress", call=work.call.id, text=text)
 
     try:
@@ -382,7 +381,7 @@ def _settle(rt: Runtime, work: Work, outcome: ToolOutcome, heard: Hearing | None
         if not asking.put_aside(rt, work.call, work.agent_name, work.token, question, with_it=notes):
             log.warning("late question refused", call=work.call.id, run=work.call.run_id)
         return []
-    record = Outcome(
+    record = CallOutcome(
         status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED,
         code=outcome.code,
         content=storable.text(outcome.content),
@@ -397,12 +396,12 @@ def _settle(rt: Runtime, work: Work, outcome: ToolOutcome, heard: Hearing | None
     return []
 
 
-def _answer_the_question(rt: Runtime, work: Work, record: Outcome, heard: Hearing | None) -> list[Intent]:
+def _answer_the_question(rt: Runtime, work: Work, record: CallOutcome, heard: Hearing | None) -> list[Intent]:
     """This process had been taken for dead, and a person was asked what became of the call. As long as nobody has said,
     its true result is the answer.
     """
     with rt.store.read() as tx:
-        asked = suspensions.about_claim(tx, work.call.id, work.token) if work.token else None
+        asked = approvals.open_about_claim(tx, work.call.id, work.token) if work.token else None
     if asked is not None:
         result = arrived(asked.id, code=record.code, content=record.content, full=record.full)
         try:
@@ -426,23 +425,23 @@ def _arrive(
     return taken
 
 
-def _is_settled(rt: Runtime, work: Work, record: Outcome, heard: Hearing | None) -> bool:
+def _is_settled(rt: Runtime, work: Work, record: CallOutcome, heard: Hearing | None) -> bool:
     if heard is None or not heard.notes:
-        return rt.store.insist_single(lambda tx: claims.settle_call(tx, work.call, work.token, record))
+        return rt.store.insist_single(lambda tx: calls.settle(tx, work.call, work.token, record))
     return rt.store.insist(lambda tx: _settle_with_notes(tx, work, record, heard))
 
 
-def _settle_with_notes(tx: Tx, work: Work, record: Outcome, heard: Hearing) -> bool:
+def _settle_with_notes(tx: Tx, work: Work, record: CallOutcome, heard: Hearing) -> bool:
     """A conflict with what another call of the round noted costs this call its result, and nobody else."""
     with tx.begin_nested() as attempt:
-        if not claims.settle_call(tx, work.call, work.token, record):
+        if not calls.settle(tx, work.call, work.token, record):
             return False  # nor is anything noted of a result that nobody wants
         conflict = phasing.note(tx, heard)
         if conflict is None:
             return True
         attempt.rollback()
     refused = replace(record, status=CallStatus.FAILED, code=STATE_CONFLICT, content=conflict)
-    return claims.settle_call(tx, work.call, work.token, refused)
+    return calls.settle(tx, work.call, work.token, refused)
 
 
 def _asked_about(rt: Runtime, work: Work, outcome: ToolOutcome) -> Question | None:
@@ -458,7 +457,7 @@ def _cut_short(rt: Runtime, work: Work) -> None:
     """
     if work.call.effect in {Effect.PURE, Effect.IDEMPOTENT}:
         with rt.store.single() as tx:
-            claims.release_call(tx, work.call.id, work.token, rt.worker, rt.now())
+            calls.release(tx, work.call.id, work.token, rt.worker, rt.now())
 
 
 def after_lone_call(rt: Runtime, call_id: str) -> list[Intent]:

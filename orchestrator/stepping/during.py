@@ -20,34 +20,34 @@ from chordage.orchestrator.stepping import gating, settle
 from chordage.orchestrator.stepping.gating import CLIENT_SUPPLIED, Opening
 from chordage.orchestrator.stepping.request import merged
 from chordage.orchestrator.stepping.settle import Done
-from chordage.orchestrator.store import calls, claims, suspensions
-from chordage.orchestrator.store.look_stepped import Seen
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import approvals, calls
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.stepped import SteppedRows
 
 RUNS_AGAIN = frozenset({Effect.PURE, Effect.IDEMPOTENT})
 SOURCE = "consumer"
 
 
-def said(seen: Seen, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def said(seen: SteppedRows, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The consumer touches the history: what it says is pending until the run moves on."""
     before = seen.row.given
     kept = client_messages.normal(messages, before, seen.reply, seen.reply_id)
     return {"given": [*before, *kept], "mutated": seen.held is not None}
 
 
-def owned(seen: Seen, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def owned(seen: SteppedRows, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The consumer gives the whole history."""
     kept = client_messages.normal(messages, [], seen.reply, seen.reply_id)
     return {"given": kept, "replaces": True, "mutated": seen.held is not None}
 
 
-def set_to(seen: Seen, args: Mapping[str, Any]) -> dict[str, Any]:
+def set_to(seen: SteppedRows, args: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters alone are neutral."""
     history = owned(seen, args["messages"]) if args.get("messages") is not None else {}
     return {**history, "params": merged(seen.row.params, args["params"])}
 
 
-def opening_of_reply(rt: Runtime, seen: Seen) -> Opening | None:
+def opening_of_reply(rt: Runtime, seen: SteppedRows) -> Opening | None:
     """The calls of the reply, as the settle rule would open them. None: there are none, or they are open already."""
     reply = seen.reply
     if reply is None or not reply.asks or seen.calls:
@@ -61,7 +61,7 @@ def opening_of_reply(rt: Runtime, seen: Seen) -> Opening | None:
     return at.opening(judged)
 
 
-def open_while_held(tx: Tx, rt: Runtime, seen: Seen, opening: Opening | None) -> Done:
+def open_while_held(tx: Tx, rt: Runtime, seen: SteppedRows, opening: Opening | None) -> Done:
     """Carried out now; the history is what it was, and the run comes back to its consumer."""
     if opening is None:
         return Done(changes={}, intents=_move_on(tx, rt, seen))
@@ -71,7 +71,7 @@ def open_while_held(tx: Tx, rt: Runtime, seen: Seen, opening: Opening | None) ->
     return Done(changes={"parked": False, "error": None, "held_until": None}, intents=intents)
 
 
-def opening_again(rt: Runtime, seen: Seen, ask_ids: Sequence[str], *, force: bool) -> Opening:
+def opening_again(rt: Runtime, seen: SteppedRows, ask_ids: Sequence[str], *, force: bool) -> Opening:
     """A new life for calls of the reply that have ended."""
     by_ask = {call.ask_id: call for call in seen.calls}
     for ask_id in _named(ask_ids, by_ask, "ask_ids"):
@@ -102,27 +102,27 @@ def _named(ask_ids: Sequence[Any], known: Collection[str], field: str) -> Sequen
     return ask_ids
 
 
-def _refused(seen: Seen, code: str, told: str) -> StepRefused:
+def _refused(seen: SteppedRows, code: str, told: str) -> StepRefused:
     return StepRefused(told, code=code, rev=seen.row.rev, standing=seen.standing.value)
 
 
-def _asks(seen: Seen) -> set[str]:
+def _asks(seen: SteppedRows) -> set[str]:
     return {ask.id for ask in seen.reply.asks} if seen.reply else {call.ask_id for call in seen.calls}
 
 
-def held_back(seen: Seen, ask_ids: Sequence[str]) -> dict[str, Any]:
+def held_back(seen: SteppedRows, ask_ids: Sequence[str]) -> dict[str, Any]:
     """Calls that have not been opened yet will wait for an explicit yes."""
     _named(ask_ids, _asks(seen), "ask_ids")
     _refuse_opened(seen, ask_ids)
     return {"verdicts": {**seen.row.verdicts, **{ask_id: {"kind": "hold"} for ask_id in ask_ids}}}
 
 
-def _refuse_opened(seen: Seen, ask_ids: Sequence[str]) -> None:
+def _refuse_opened(seen: SteppedRows, ask_ids: Sequence[str]) -> None:
     if opened := [call.ask_id for call in seen.calls if call.ask_id in ask_ids]:
         raise _refused(seen, "started", f"{', '.join(opened)} cannot be held back any more: the calls were opened")
 
 
-def supplied(tx: Tx, rt: Runtime, seen: Seen, results: Sequence[Mapping[str, Any]]) -> Done:
+def supplied(tx: Tx, rt: Runtime, seen: SteppedRows, results: Sequence[Mapping[str, Any]]) -> Done:
     """The consumer gives results. A call that is being carried out loses its claim; the first terminal write counts."""
     given = {one["ask_id"]: one for one in results}
     by_ask = {call.ask_id: call for call in seen.calls}
@@ -136,7 +136,7 @@ def supplied(tx: Tx, rt: Runtime, seen: Seen, results: Sequence[Mapping[str, Any
     return Done(changes=changes, intents=[*given_up, *_commit(seen), *_move_on(tx, rt, seen)])
 
 
-def _move_on(tx: Tx, rt: Runtime, seen: Seen) -> list[Intent]:
+def _move_on(tx: Tx, rt: Runtime, seen: SteppedRows) -> list[Intent]:
     """What stood behind a call that is settled now, or was decided meanwhile, goes on; the run comes back then."""
     run = seen.run
     if run is None or not run.suspended or run.reason is not Reason.HELD:
@@ -145,7 +145,7 @@ def _move_on(tx: Tx, rt: Runtime, seen: Seen) -> list[Intent]:
     return [resting.wake(tx, rt, run)] if resting.may_go_on(tx, run, mode) else []
 
 
-def check_results(seen: Seen, results: Sequence[Any]) -> None:
+def check_results(seen: SteppedRows, results: Sequence[Any]) -> None:
     for place, one in enumerate(results):
         match one:
             case {"ask_id": str(), "content": str(), **rest} if not rest.keys() - {"is_error"}:
@@ -160,17 +160,17 @@ def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "result", "content": one["content"], "is_error": bool(one.get("is_error"))}
 
 
-def _supply(tx: Tx, rt: Runtime, seen: Seen, call: Call, one: Mapping[str, Any]) -> None:
+def _supply(tx: Tx, rt: Runtime, seen: SteppedRows, call: Call, one: Mapping[str, Any]) -> None:
     assert seen.run is not None
     status = CallStatus.FAILED if one.get("is_error") else CallStatus.SUCCEEDED
     if call.status is CallStatus.SUSPENDED:
-        claims.resume_call(tx, call.id, step=seen.run.step, arguments=None, lease_until=None)
-        suspensions.close_of_calls(tx, [call.id])
-    if not claims.supply_result(tx, call, status=status, code=CLIENT_SUPPLIED, content=one["content"], now=rt.now()):
+        calls.resume(tx, call.id, step=seen.run.step, arguments=None, lease_until=None)
+        approvals.close_of_calls(tx, [call.id])
+    if not calls.supply_result(tx, call, status=status, code=CLIENT_SUPPLIED, content=one["content"], now=rt.now()):
         raise _refused(seen, "settled", f"call {call.ask_id!r} is {call.status.value} already: its result stands")
 
 
-def _commit(seen: Seen) -> list[Intent]:
+def _commit(seen: SteppedRows) -> list[Intent]:
     """Whoever settles the last call of a round asks for its commit."""
     run = seen.run
     assert run is not None
@@ -178,7 +178,7 @@ def _commit(seen: Seen) -> list[Intent]:
     return [CommitRound(run_id=run.id, step=run.step, group=run.group, of=run.subject)] if is_out else []
 
 
-def waiting(rt: Runtime, seen: Seen) -> dict[str, Call]:
+def waiting(rt: Runtime, seen: SteppedRows) -> dict[str, Call]:
     """The calls of the run that somebody is asked about, of whichever round, by the model's ids. Where a provider has
     used one again, the newest.
     """
@@ -189,7 +189,7 @@ def waiting(rt: Runtime, seen: Seen) -> dict[str, Call]:
     return {call.ask_id: call for call in open_calls if call.status is CallStatus.SUSPENDED}
 
 
-def verdict_on(seen: Seen, args: Mapping[str, Any], asked: Collection[str]) -> dict[str, Any] | None:
+def verdict_on(seen: SteppedRows, args: Mapping[str, Any], asked: Collection[str]) -> dict[str, Any] | None:
     """What is said of a call before it is opened. None: it is open, and its question is answered. `asked`: calls that
     wait for somebody, whatever is held.
     """
@@ -204,7 +204,7 @@ def verdict_on(seen: Seen, args: Mapping[str, Any], asked: Collection[str]) -> d
 
 
 def question_of(
-    rt: Runtime, seen: Seen, args: Mapping[str, Any], asked_of: Mapping[str, Call]
+    rt: Runtime, seen: SteppedRows, args: Mapping[str, Any], asked_of: Mapping[str, Call]
 ) -> tuple[DecisionRequest, Suspension]:
     by_ask = {**asked_of, **{call.ask_id: call for call in seen.calls}}
     action = Action.RESUME if args["allow"] else Action.CANCEL

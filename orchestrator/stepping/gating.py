@@ -18,10 +18,10 @@ from chordage.orchestrator.core.suspending import Question, Why, denial
 from chordage.orchestrator.core.transcript import NOT_RUN, build
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.scene import Judged, Scene
-from chordage.orchestrator.store import calls, claims, journal
-from chordage.orchestrator.store.claims import Position
-from chordage.orchestrator.store.look_stepped import Seen
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import calls, journal, runs
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.runs import RunClaim
+from chordage.orchestrator.store.stepped import SteppedRows
 
 CLIENT_SUPPLIED = "client_supplied"
 HELD_BACK = Question(why=Why.GATE, prompt="The consumer of this run holds the call back: may it be carried out?")
@@ -63,14 +63,14 @@ class Opening:
 class At:
     """Behind which step calls are opened, and what is known there."""
 
-    behind: Position
+    behind: RunClaim
     scene: Scene
 
     def opening(self, found: Judged) -> Opening:
         return Opening(judged=found, step=self.behind.step + 1, scene=self.scene)
 
 
-def at_step(rt: Runtime, seen: Seen, step: int, agent: AgentSpec, found: Known) -> At:
+def at_step(rt: Runtime, seen: SteppedRows, step: int, agent: AgentSpec, found: Known) -> At:
     """As it was when the model replied: what was kept from it then is kept from it now."""
     assert seen.run is not None
     withheld = frozenset(seen.row.withheld)
@@ -80,11 +80,17 @@ def at_step(rt: Runtime, seen: Seen, step: int, agent: AgentSpec, found: Known) 
     said = build(found.entries, found.answers)
     heard = phasing.hearing(rt, seen.run, agent, step, said=said)
     as_it_was = Scene(agent=agent, specs=offered, withheld=withheld, known=found.answers, hearing=heard)
-    return At(behind=Position(run=seen.run, step=step, token=None), scene=as_it_was)
+    return At(behind=RunClaim(run=seen.run, step=step, token=None), scene=as_it_was)
 
 
 def judged(
-    rt: Runtime, seen: Seen, at: At, asks: Mapping[int, ToolAsk], wanted: Collection[str], *, are_new: bool = True
+    rt: Runtime,
+    seen: SteppedRows,
+    at: At,
+    asks: Mapping[int, ToolAsk],
+    wanted: Collection[str],
+    *,
+    are_new: bool = True,
 ) -> Judged:
     """Those that are wanted; what the consumer has said about one counts before anything else. Calls that are carried
     out once more are not new, and do not count again.
@@ -135,16 +141,16 @@ def send(tx: Tx, rt: Runtime, run: Run, opening: Opening, *, rounds: int, rested
     to = (opening.step, Phase.TOOL_ROUND) if is_first else (run.step + 1, Phase.REPLAY)
     replay_from = None if is_first else opening.step
     owed = resting.owed_rows(tx, rt, run)
-    claims.go_from_held(
+    runs.resume_held(
         tx, run, to=to, rounds=rounds, rested_ms=rested_ms, lease_until=rt.leases.until(rt.now()),
         replay_from=replay_from,
     )  # fmt: skip
     journal.append(tx, owed)
     asked, begun = vetting.open_calls(tx, rt, run, opening.scene, opening.step, opening.judged)
     if opening.judged.keeps is not None:
-        claims.keep(tx, run.id, opening.judged.keeps)
+        runs.keep_ending(tx, run.id, opening.judged.keeps)
     if not is_first:
-        claims.join_replay(tx, [call.id for call in asked], step=to[0])
+        calls.join_replay(tx, [call.id for call in asked], step=to[0])
     runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]
     if not runnable:
         return [*begun, Advance(run_id=run.id, group=run.group, of=run.subject)]

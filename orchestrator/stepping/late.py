@@ -15,10 +15,10 @@ from chordage.orchestrator.core.settling import Fate, Held, Route, Settled
 from chordage.orchestrator.core.status import OPEN_CALL
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import journal
-from chordage.orchestrator.store.look_stepped import Seen
+from chordage.orchestrator.store.stepped import SteppedRows
 
 
-def unseen(seen: Seen, held: Held, rule: Settled, answers: Sequence[Answer]) -> list[str]:
+def unseen(seen: SteppedRows, held: Held, rule: Settled, answers: Sequence[Answer]) -> list[str]:
     """Calls of earlier rounds that were decided about since the reply, where the run would end with it."""
     if rule.route is not Route.END or rule.fate is not Fate.APPENDED or rule.ending != NATURAL_END or held.is_capped:
         return []
@@ -35,7 +35,7 @@ def asked_again(rule: Settled) -> Settled:
     return replace(rule, route=Route.ASK, ending=None)
 
 
-def row(rt: Runtime, seen: Seen, call_ids: Sequence[str]) -> journal.Row:
+def row(rt: Runtime, seen: SteppedRows, call_ids: Sequence[str]) -> journal.Row:
     """It has waited for them, with its reply: so the next prompt says that there is news further up."""
     assert seen.held is not None
     held = seen.held

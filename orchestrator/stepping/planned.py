@@ -29,7 +29,7 @@ from chordage.orchestrator.stepping import gating, settle
 from chordage.orchestrator.stepping.gating import At
 from chordage.orchestrator.stepping.request import StepRequest
 from chordage.orchestrator.stepping.settle import Plan
-from chordage.orchestrator.store.look_stepped import Seen
+from chordage.orchestrator.store.stepped import SteppedRows
 from chordage.orchestrator.strategies import STRATEGIES, plans
 
 NOT_OF_A_PLAN = frozenset({Verb.MESSAGES, Verb.TOOL_RESPONSE, Verb.RETRY})
@@ -46,7 +46,7 @@ class Scenery:
     planning: Planning
 
 
-def check_verb(request: StepRequest, seen: Seen) -> None:
+def check_verb(request: StepRequest, seen: SteppedRows) -> None:
     """A plan is no message: nothing is said in its place, and its calls are carried out by `next`."""
     is_history = request.verb is Verb.PARAMS and request.args.get("messages") is not None
     if seen.plan is not None and (request.verb in NOT_OF_A_PLAN or is_history):
@@ -54,7 +54,7 @@ def check_verb(request: StepRequest, seen: Seen) -> None:
         raise _refused(seen, "plan_held", told)
 
 
-def given(rt: Runtime, seen: Seen, raw: object) -> dict[str, Any]:
+def given(rt: Runtime, seen: SteppedRows, raw: object) -> dict[str, Any]:
     """Another decision, as the normaliser understands it. What was said of the calls of the one before is void."""
     if seen.run is None or not plans(seen.run.strategy):
         raise _refused(seen, "no_plan", "this run does not plan: use a strategy that does")
@@ -77,11 +77,11 @@ def _would_plan(rt: Runtime, there: Scenery) -> bool:
     return isinstance(decider.next_move(there.run, there.agent, None, rt.now(), plans=there.planning), moves.Plan)
 
 
-def _refused(seen: Seen, code: str, told: str) -> StepRefused:
+def _refused(seen: SteppedRows, code: str, told: str) -> StepRefused:
     return StepRefused(told, code=code, rev=seen.row.rev, standing=seen.standing.value)
 
 
-def _scenery(rt: Runtime, seen: Seen) -> Scenery:
+def _scenery(rt: Runtime, seen: SteppedRows) -> Scenery:
     run = settle.run_of(rt, seen)
     agent = holding.tuned(rt.agents.get(run.agent), seen.row)
     found = gating.known(rt, run)
@@ -90,7 +90,7 @@ def _scenery(rt: Runtime, seen: Seen) -> Scenery:
     return Scenery(run=run, agent=agent, at=at, planning=read)
 
 
-def plan(rt: Runtime, seen: Seen) -> Plan:
+def plan(rt: Runtime, seen: SteppedRows) -> Plan:
     """What will be written, if nothing has changed until then."""
     assert seen.plan is not None
     there = _scenery(rt, seen)
@@ -105,10 +105,10 @@ def plan(rt: Runtime, seen: Seen) -> Plan:
     return settle.opened(rt, seen, plain, there.at, asks)
 
 
-def _said(seen: Seen) -> Reply:
+def _said(seen: SteppedRows) -> Reply:
     return seen.reply or Reply(text="", asks=(), stop=StopReason.END, model=CONSUMER)
 
 
-def _body(seen: Seen, reply: Reply) -> Mapping[str, Any]:
+def _body(seen: SteppedRows, reply: Reply) -> Mapping[str, Any]:
     """As the planner said it, whatever was put in its place."""
     return seen.held.body if seen.held is not None else body_of(reply)

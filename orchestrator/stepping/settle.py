@@ -28,9 +28,9 @@ from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stepping import gating, late
 from chordage.orchestrator.stepping.gating import At, Known, Opening
-from chordage.orchestrator.store import calls, claims, journal, suspensions
-from chordage.orchestrator.store.look_stepped import Seen
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import approvals, calls, journal, runs
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.stepped import SteppedRows
 from chordage.orchestrator.strategies import plans
 
 
@@ -55,7 +55,7 @@ class Done:
     ended: bool = False
 
 
-def plan(rt: Runtime, seen: Seen) -> Plan:
+def plan(rt: Runtime, seen: SteppedRows) -> Plan:
     run = run_of(rt, seen)
     agent = holding.tuned(rt.agents.get(run.agent), seen.row)
     _refuse_open_calls(seen)
@@ -82,7 +82,7 @@ def plan(rt: Runtime, seen: Seen) -> Plan:
     return opened(rt, seen, plain, gating.at_step(rt, seen, step, agent, found), dict(enumerate(rule.asks)))
 
 
-def opened(rt: Runtime, seen: Seen, plain: Plan, at: At, asks: Mapping[int, ToolAsk]) -> Plan:
+def opened(rt: Runtime, seen: SteppedRows, plain: Plan, at: At, asks: Mapping[int, ToolAsk]) -> Plan:
     """With the calls it opens, or closes, each at its place."""
     rule = plain.rule
     try:
@@ -98,7 +98,7 @@ def opened(rt: Runtime, seen: Seen, plain: Plan, at: At, asks: Mapping[int, Tool
 
 
 def _judged(
-    rt: Runtime, seen: Seen, held: Held, rule: Settled, form: OutputForm | None
+    rt: Runtime, seen: SteppedRows, held: Held, rule: Settled, form: OutputForm | None
 ) -> tuple[Settled, Verdict | None]:
     """The answer has to be what the agent demands; one that is not is sent back once, as in any run."""
     run, reply = _run(seen), seen.reply
@@ -123,18 +123,18 @@ def _waits(rt: Runtime, run: Run) -> bool:
         return bool(calls.unsettled(tx, run.id))
 
 
-def run_of(rt: Runtime, seen: Seen) -> Run:
+def run_of(rt: Runtime, seen: SteppedRows) -> Run:
     """The time in which it has been held is none in which it has worked."""
     run = _run(seen)
     return replace(run, rested_ms=rested_ms(rt, run))
 
 
-def _run(seen: Seen) -> Run:
+def _run(seen: SteppedRows) -> Run:
     assert seen.run is not None
     return seen.run
 
 
-def held_by(seen: Seen) -> Held:
+def held_by(seen: SteppedRows) -> Held:
     row = seen.row
     return Held(
         reply=seen.reply, mutated=row.mutated, given=row.given, steered=bool(row.steers or _run(seen).steers),
@@ -142,7 +142,7 @@ def held_by(seen: Seen) -> Held:
     )  # fmt: skip
 
 
-def _stands_at_reply(rule: Settled, seen: Seen) -> bool:
+def _stands_at_reply(rule: Settled, seen: SteppedRows) -> bool:
     """The calls of the reply stand behind the reply, whether it became history by itself or through the consumer."""
     return seen.held is not None and (rule.fate is Fate.APPENDED or (rule.of_reply and bool(rule.open_ids)))
 
@@ -153,13 +153,13 @@ def _stale(rule: Settled, of_reply: Sequence[Call]) -> list[str]:
     return [call.id for call in of_reply if call.status in OPEN_CALL and call.ask_id not in wanted]
 
 
-def _refuse_open_calls(seen: Seen) -> None:
+def _refuse_open_calls(seen: SteppedRows) -> None:
     if left := client_messages.left_open(seen.row.given):
         told = f"no result stands behind the asks {', '.join(left)}: give the whole history anew with `params`"
         raise StepRefused(told, code="open_calls", rev=seen.row.rev, standing=seen.standing.value)
 
 
-def _refuse_the_same(seen: Seen, found: Known, step: int) -> None:
+def _refuse_the_same(seen: SteppedRows, found: Known, step: int) -> None:
     """A request that differs in nothing from the one before would be paid for again, and for ever."""
     row = seen.row
     if not row.mutated or row.sent_hash is None:
@@ -171,7 +171,7 @@ def _refuse_the_same(seen: Seen, found: Known, step: int) -> None:
 
 
 def _entries(
-    seen: Seen, step: int, output: Verdict | None = None, planned: dict[str, Any] | None = None
+    seen: SteppedRows, step: int, output: Verdict | None = None, planned: dict[str, Any] | None = None
 ) -> list[Entry]:
     """What becomes history, as it will be recorded."""
     run, row = _run(seen), seen.row
@@ -191,7 +191,7 @@ def _entries(
     ]
 
 
-def write(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
+def write(tx: Tx, rt: Runtime, seen: SteppedRows, plan: Plan) -> Done:
     """`seen` is locked, and as it was when the plan was made."""
     run, now = _run(seen), rt.now()
     entries = _entries(seen, plan.step, plan.output, plan.planned)
@@ -208,7 +208,7 @@ def write(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
     return replace(done, intents=[*given_up, *done.intents])
 
 
-def _all_stale(tx: Tx, seen: Seen, plan: Plan) -> list[str]:
+def _all_stale(tx: Tx, seen: SteppedRows, plan: Plan) -> list[str]:
     """Where the consumer has given the whole history anew, also what is open of rounds before."""
     if not seen.row.replaces:
         return plan.stale
@@ -220,8 +220,8 @@ def _give_up(tx: Tx, rt: Runtime, run: Run, call_ids: Sequence[str], *, code: st
     """Nobody wants these calls any more, nor is asked about them, nor are their sub-agents to go on."""
     if not call_ids:
         return []
-    suspensions.close_of_calls(tx, call_ids)
-    claims.close_some(tx, call_ids, code=code, content=NOT_RUN, now=rt.now())
+    approvals.close_of_calls(tx, call_ids)
+    calls.cancel(tx, call_ids, code=code, content=NOT_RUN, now=rt.now())
     if not run.children:
         return []
     return [intent for call_id in call_ids for intent in children.given_up(tx, call_id=call_id)]
@@ -233,7 +233,7 @@ _SETTLED: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def _changes(seen: Seen, **more: Any) -> dict[str, Any]:
+def _changes(seen: SteppedRows, **more: Any) -> dict[str, Any]:
     drive = Drive.STEP if seen.row.drive is Drive.ONCE else seen.row.drive
     return {**_SETTLED, "drive": drive, **more}
 
@@ -243,7 +243,7 @@ def rested_ms(rt: Runtime, run: Run) -> int:
     return run.rested_ms + int((rt.now() - since).total_seconds() * 1000)
 
 
-def _into_the_round(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
+def _into_the_round(tx: Tx, rt: Runtime, seen: SteppedRows, plan: Plan) -> Done:
     run = _run(seen)
     if plan.opening is not None:
         intents = gating.send(tx, rt, run, plan.opening, rounds=1, rested_ms=rested_ms(rt, run))
@@ -251,7 +251,7 @@ def _into_the_round(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
         _go(tx, rt, run, to=(run.step, run.phase), rounds=1)
         intents = [Advance(run_id=run.id, group=run.group, of=run.subject)]
     if plan.rule.ending is not None:
-        claims.keep(tx, run.id, plan.rule.ending)
+        runs.keep_ending(tx, run.id, plan.rule.ending)
     if holding.holds(run, Recorded.RESULTS if plan.planned is None else Recorded.ROUND):
         return Done(changes=_changes(seen, going=False, withheld=seen.row.withheld), intents=intents)
     return Done(changes=_changes(seen), intents=intents)
@@ -259,10 +259,10 @@ def _into_the_round(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
 
 def _go(tx: Tx, rt: Runtime, run: Run, *, to: tuple[int, Phase], rounds: int = 0) -> None:
     until = rt.leases.until(rt.now())
-    claims.go_from_held(tx, run, to=to, rounds=rounds, rested_ms=rested_ms(rt, run), lease_until=until)
+    runs.resume_held(tx, run, to=to, rounds=rounds, rested_ms=rested_ms(rt, run), lease_until=until)
 
 
-def _to_the_model(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
+def _to_the_model(tx: Tx, rt: Runtime, seen: SteppedRows, plan: Plan) -> Done:
     run, row = _run(seen), seen.row
     is_news = row.given or row.steers or run.phase is Phase.HELD or seen.held is not None or plan.planned is not None
     if is_news:
@@ -282,13 +282,13 @@ def _close(tx: Tx, rt: Runtime, run: Run, plan: Plan) -> None:
         calls.open_round(tx, run, plan.opening.step, plan.opening.judged.asked, now=now, lease_until=now)
 
 
-def _to_the_end(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
+def _to_the_end(tx: Tx, rt: Runtime, seen: SteppedRows, plan: Plan) -> Done:
     run, how = _run(seen), plan.rule.ending
     assert how is not None
     _close(tx, rt, run, plan)
     if how.reason not in resting.FINAL and run.suspended and calls.unsettled(tx, run.id):
         return _wait_before_the_end(tx, rt, seen, how)
-    claims.finish_held(tx, run, how, rt.now())
+    runs.finish_held(tx, run, how, rt.now())
     ending.close_open_calls(tx, rt, run, code="run_ended", content=NOT_RUN)
     reply = seen.reply if plan.rule.fate is Fate.APPENDED else None
     step = seen.held.step if seen.held is not None and reply is not None else run.step
@@ -299,11 +299,11 @@ def _to_the_end(tx: Tx, rt: Runtime, seen: Seen, plan: Plan) -> Done:
     return Done(changes=_changes(seen), intents=intents, ended=True)
 
 
-def _wait_before_the_end(tx: Tx, rt: Runtime, seen: Seen, how: Ending) -> Done:
+def _wait_before_the_end(tx: Tx, rt: Runtime, seen: SteppedRows, how: Ending) -> Done:
     """Calls of an earlier round still wait for a decision: the run waits with them, as any run does."""
     run = _run(seen)
     journal.append(tx, resting.owed_rows(tx, rt, run))
     _go(tx, rt, run, to=(run.step + 1, Phase.REPLAY))
     if how.reason is not Reason.NATURAL_END:
-        claims.keep(tx, run.id, how)
+        runs.keep_ending(tx, run.id, how)
     return Done(changes=_changes(seen), intents=[Advance(run_id=run.id, group=run.group, of=run.subject)])

@@ -27,14 +27,14 @@ from chordage.orchestrator.stepping import during, planned, settle
 from chordage.orchestrator.stepping.request import StepRequest, check, check_model, merged
 from chordage.orchestrator.stepping.settle import Done
 from chordage.orchestrator.store import stepped, threads
-from chordage.orchestrator.store.look_stepped import Seen, look
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.stepped import SteppedRows, load_view
 
 log = structlog.get_logger()
 
 TRIES = 8
 CANCELLED_CALL = "This call was cancelled together with the run that asked for it."
-Write = Callable[[Tx, Seen], Done]
+Write = Callable[[Tx, SteppedRows], Done]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ def carry_out(rt: Runtime, request: StepRequest) -> tuple[Stepping, list[Intent]
     key = request.key or rt.new_id()
     for _ in range(TRIES):
         with rt.store.read() as tx:
-            seen = look(tx, request.target, space=request.space)
+            seen = load_view(tx, request.target, space=request.space)
             before = _done_before(tx, seen, request, key)
         if before is not None:
             return before, []
@@ -76,8 +76,8 @@ def carry_out(rt: Runtime, request: StepRequest) -> tuple[Stepping, list[Intent]
     raise StepRefused(f"turn {seen.turn.id} changes too fast: look at it, and try again", code="busy", rev=seen.row.rev)
 
 
-def _done_before(tx: Tx, seen: Seen, request: StepRequest, key: str) -> Stepping | None:
-    before = stepped.done_by(tx, seen.turn.id, key)
+def _done_before(tx: Tx, seen: SteppedRows, request: StepRequest, key: str) -> Stepping | None:
+    before = stepped.stored_response(tx, seen.turn.id, key)
     if before is None:
         return None
     asked, response = before
@@ -87,7 +87,7 @@ def _done_before(tx: Tx, seen: Seen, request: StepRequest, key: str) -> Stepping
     return Stepping(**{**response, "standing": Standing(response["standing"]), "duplicate": True})
 
 
-def _check(request: StepRequest, seen: Seen) -> None:
+def _check(request: StepRequest, seen: SteppedRows) -> None:
     rev = seen.row.rev
     if request.if_rev is not None and request.if_rev != rev:
         told = f"turn {seen.turn.id} is at rev {rev}, not {request.if_rev}: look at it again"
@@ -96,27 +96,27 @@ def _check(request: StepRequest, seen: Seen) -> None:
     planned.check_verb(request, seen)
 
 
-def _written(tx: Tx, rt: Runtime, request: StepRequest, key: str, seen: Seen, write: Write) -> _Written:
+def _written(tx: Tx, rt: Runtime, request: StepRequest, key: str, seen: SteppedRows, write: Write) -> _Written:
     if request.verb is Verb.CANCEL:  # it locks more than we do, and in an order of its own
-        done, locked = write(tx, seen), look(tx, seen.turn.id)
+        done, locked = write(tx, seen), load_view(tx, seen.turn.id)
     else:
         early = write(tx, seen) if request.verb is Verb.COMPACT else None  # a thread is locked before its run
-        locked = look(tx, seen.turn.id, lock=True)
+        locked = load_view(tx, seen.turn.id, lock=True)
         if _moved(locked, seen):  # perhaps by this very request: the next look finds its key
             raise LostRace
         done = early or write(tx, locked)
     if not stepped.change(tx, locked.row, **done.changes):
         raise LostRace
-    now_seen = look(tx, seen.turn.id)
+    now_seen = load_view(tx, seen.turn.id)
     answer = Stepping(
         turn_id=seen.turn.id, run_id=now_seen.turn.run_id, rev=now_seen.row.rev, standing=now_seen.standing
     )
     kept = {name: value for name, value in asdict(answer).items() if name != "duplicate"}
-    stepped.note_done(tx, seen.turn.id, key, request.hash, kept, rt.now())
+    stepped.store_response(tx, seen.turn.id, key, request.hash, kept, rt.now())
     return _Written(answer=answer, intents=done.intents, ended=seen.run if done.ended else None)
 
 
-def _moved(now: Seen, seen: Seen) -> bool:
+def _moved(now: SteppedRows, seen: SteppedRows) -> bool:
     return (now.row.rev, now.standing, _place(now.run)) != (seen.row.rev, seen.standing, _place(seen.run))
 
 
@@ -135,7 +135,7 @@ def _change(changes: dict[str, Any]) -> Write:
     return lambda _tx, _seen: Done(changes=changes, intents=[])
 
 
-def _decided(rt: Runtime, request: StepRequest, seen: Seen) -> Write:
+def _decided(rt: Runtime, request: StepRequest, seen: SteppedRows) -> Write:
     """What the verb writes, decided on what was seen."""
     args = request.args
     match request.verb:
@@ -174,13 +174,13 @@ def _decided(rt: Runtime, request: StepRequest, seen: Seen) -> Write:
             return lambda tx, now: _cancel(tx, rt, now, args.get("reason"))
 
 
-def _onward(rt: Runtime, seen: Seen, drive: Drive) -> Write:
+def _onward(rt: Runtime, seen: SteppedRows, drive: Drive) -> Write:
     """A run that is held goes on at once; any other as soon as it comes to be held."""
     if seen.standing not in {Standing.READY, Standing.HELD, Standing.PARKED, Standing.FAILED}:
         return _change({"drive": drive})
     plan = _plan(rt, seen)
 
-    def write(tx: Tx, now: Seen) -> Done:
+    def write(tx: Tx, now: SteppedRows) -> Done:
         done = settle.write(tx, rt, now, plan)
         changes = {**done.changes, "drive": Drive.AUTO} if drive is Drive.AUTO else done.changes
         return Done(changes=changes, intents=done.intents, ended=done.ended)
@@ -188,29 +188,29 @@ def _onward(rt: Runtime, seen: Seen, drive: Drive) -> Write:
     return write
 
 
-def _plan(rt: Runtime, seen: Seen) -> settle.Plan:
+def _plan(rt: Runtime, seen: SteppedRows) -> settle.Plan:
     return settle.plan(rt, seen) if seen.plan is None else planned.plan(rt, seen)
 
 
-def _ask_to_compact(tx: Tx, seen: Seen) -> Done:
+def _ask_to_compact(tx: Tx, seen: SteppedRows) -> Done:
     """A summary before the next request. The thread counts requests; this one is its consumer's."""
-    return Done(changes={"compacts": threads.ask_to_compact(tx, seen.turn.thread_id)}, intents=[])
+    return Done(changes={"compacts": threads.request_compaction(tx, seen.turn.thread_id)}, intents=[])
 
 
-def _decide(rt: Runtime, seen: Seen, args: Any) -> Write:
+def _decide(rt: Runtime, seen: SteppedRows, args: Any) -> Write:
     waiting = during.waiting(rt, seen)
     verdict = during.verdict_on(seen, args, waiting)
     if verdict is not None:
         return _change(verdict)
     request, asked = during.question_of(rt, seen, args, waiting)
 
-    def write(tx: Tx, _now: Seen) -> Done:
+    def write(tx: Tx, _now: SteppedRows) -> Done:
         return Done(changes={}, intents=answering.take(tx, rt, [request], [asked], during.SOURCE)[1])
 
     return write
 
 
-def _cancel(tx: Tx, rt: Runtime, seen: Seen, reason: str | None) -> Done:
+def _cancel(tx: Tx, rt: Runtime, seen: SteppedRows, reason: str | None) -> Done:
     if seen.run is None:
         freed = ending.drop_queued(tx, rt, seen.turn.id, Disposition.CANCELLED, reason)
         if freed is None:  # it has started meanwhile
@@ -228,7 +228,7 @@ def step_on(rt: Runtime, run_id: str) -> list[Intent]:
     """
     for _ in range(TRIES):
         with rt.store.read() as tx:
-            seen = look(tx, run_id)
+            seen = load_view(tx, run_id)
         is_due = seen.row.drive is not Drive.STEP and seen.standing in {
             Standing.READY, Standing.HELD, Standing.PARKED, Standing.FAILED,
         }  # fmt: skip
@@ -249,11 +249,11 @@ def step_on(rt: Runtime, run_id: str) -> list[Intent]:
         return resting.hand_on(tx, seen.turn.group)
 
 
-def _step_on(rt: Runtime, seen: Seen) -> list[Intent]:
+def _step_on(rt: Runtime, seen: SteppedRows) -> list[Intent]:
     plan = _plan(rt, seen)
 
     def work(tx: Tx) -> tuple[Done, Run | None]:
-        locked = look(tx, seen.turn.id, lock=True)
+        locked = load_view(tx, seen.turn.id, lock=True)
         if _moved(locked, seen):
             raise LostRace
         done = settle.write(tx, rt, locked, plan)
@@ -266,7 +266,7 @@ def _step_on(rt: Runtime, seen: Seen) -> list[Intent]:
     return done.intents
 
 
-def _leave_to_consumer(rt: Runtime, seen: Seen) -> None:
+def _leave_to_consumer(rt: Runtime, seen: SteppedRows) -> None:
     """What its consumer gave cannot be sent as it is."""
     with rt.store.write() as tx:
         stepped.change(tx, seen.row, drive=Drive.STEP, held_until=None)

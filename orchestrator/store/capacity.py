@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store.database import Store, Tx
 
 # Each limit that there may be, and what counts towards it. What is reserved is for superusers and the like.
 LIMITS = text("""

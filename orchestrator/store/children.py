@@ -12,54 +12,56 @@ from chordage.orchestrator.core.model import TOKENS
 from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.core.suspending import SuspensionStatus, Why
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import (
     ASKED_OF_PEOPLE,
     QUEUED_IN_GROUP,
-    STILL_ASKED,
+    STILL_OPEN_SUSPENSION,
     STILL_UNSETTLED,
     UNSETTLED_SUSPENSIONS,
     UNWANTED_TURNS,
     still,
 )
 from chordage.orchestrator.store.schema import runs, suspensions, turns
-from chordage.orchestrator.store.tx import Tx
 
 _OF_CHILD = suspensions.c.why == Why.CHILD.value
 
 
-def count(tx: Tx, run_id: str, more: int) -> None:
+def count_started(tx: Tx, run_id: str, more: int) -> None:
     """A run has asked that many more sub-agents."""
     tx.execute(update(runs).where(runs.c.id == run_id).values(children=runs.c.children + more))
 
 
 def are_open(tx: Tx, run_id: str) -> bool:
     """Whether a child of this run has not answered yet."""
-    found = select(suspensions.c.id).where(suspensions.c.run_id == run_id, _OF_CHILD, STILL_ASKED)
+    found = select(suspensions.c.id).where(suspensions.c.run_id == run_id, _OF_CHILD, STILL_OPEN_SUSPENSION)
     return tx.execute(found.limit(1)).first() is not None
 
 
-def ask_people(tx: Tx, root_run: str) -> bool:
+def is_person_asked(tx: Tx, root_run: str) -> bool:
     """Whether a person is asked something anywhere in this tree."""
     found = select(suspensions.c.id).join(runs, runs.c.id == suspensions.c.run_id)
     of_tree = found.where(ASKED_OF_PEOPLE, or_(runs.c.id == root_run, runs.c.root_run == root_run))
     return tx.execute(of_tree.limit(1)).first() is not None
 
 
-def asked_by(tx: Tx, run_id: str) -> list[str]:
+def waiting_calls(tx: Tx, run_id: str) -> list[str]:
     """The calls of this run whose child has not answered yet, or whose answer was not used yet."""
     asked = select(suspensions.c.call_id).where(suspensions.c.run_id == run_id, _OF_CHILD, STILL_UNSETTLED)
     return list(tx.execute(asked).scalars())
 
 
-def question(tx: Tx, call_id: str) -> str | None:
+def open_suspension(tx: Tx, call_id: str) -> str | None:
     """The suspension that the child of this call answers, while nobody has."""
     return tx.execute(
-        select(suspensions.c.id).where(suspensions.c.call_id == call_id, _OF_CHILD, UNSETTLED_SUSPENSIONS, STILL_ASKED)
+        select(suspensions.c.id).where(
+            suspensions.c.call_id == call_id, _OF_CHILD, UNSETTLED_SUSPENSIONS, STILL_OPEN_SUSPENSION
+        )
     ).scalar()
 
 
 def mark_answered(tx: Tx, suspension_id: str) -> bool:
-    moved = update(suspensions).where(suspensions.c.id == suspension_id, STILL_ASKED)
+    moved = update(suspensions).where(suspensions.c.id == suspension_id, STILL_OPEN_SUSPENSION)
     return tx.execute(moved.values(status=SuspensionStatus.DECIDED.value)).rowcount == 1
 
 

@@ -11,12 +11,11 @@ from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select
 
 from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
 from chordage.orchestrator.core.status import CallStatus
-from chordage.orchestrator.store import many
-from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.newer import readable
+from chordage.orchestrator.store import statements
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import has
 from chordage.orchestrator.store.schema import calls, journal, threads
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.statements import PreparedStatement, readable_rows
 
 # A journal row to be written.
 Row = dict[str, Any]
@@ -39,7 +38,7 @@ _ROLLED_BACK = select(_GONE.c.run_id).where(
     _GONE.c.thread_id == bindparam("thread_id"), has(_GONE.c.kind, Checkpoint.ROLLED_BACK)
 )
 # What a run that was rolled back has said is no part of the history. Whether there is one an index of its own knows.
-STANDS = journal.c.run_id.not_in(_ROLLED_BACK)
+NOT_ROLLED_BACK = journal.c.run_id.not_in(_ROLLED_BACK)
 _ENTRY = [column for column in journal.c if column.name != "upto"]
 _summaries = journal.alias("summaries")
 _REPLACED = (
@@ -56,7 +55,7 @@ _REPLACED = (
 _ASKED = select(threads.c.compact_asked).where(threads.c.id == bindparam("thread_id")).scalar_subquery()
 
 
-def _history(*ask_for_calls: Checkpoint, wanted: ColumnElement[bool]) -> Hot:
+def _history(*ask_for_calls: Checkpoint, wanted: ColumnElement[bool]) -> PreparedStatement:
     """Each entry that is wanted, and behind those of these kinds the calls of the step that follows it."""
     its_calls = and_(
         has(journal.c.kind, *ask_for_calls),
@@ -67,7 +66,7 @@ def _history(*ask_for_calls: Checkpoint, wanted: ColumnElement[bool]) -> Hot:
     of_thread = journal.c.thread_id == bindparam("thread_id")
     in_full = journal.c.id > func.coalesce(_REPLACED, 0)
     in_order = (journal.c.id, calls.c.place, calls.c.generation)
-    return Hot(found.where(of_thread, in_full, wanted, STANDS).order_by(*in_order))
+    return PreparedStatement(found.where(of_thread, in_full, wanted, NOT_ROLLED_BACK).order_by(*in_order))
 
 
 _HISTORY = _history(Checkpoint.ASSISTANT_TURN, Checkpoint.CLIENT_MESSAGES, wanted=has(journal.c.kind, *_SAID))
@@ -86,19 +85,19 @@ def entry(thread_id: str, run_id: str, step: int, kind: Checkpoint, body: dict[s
     return {"thread_id": thread_id, "run_id": run_id, "step": step, "kind": kind.value, "body": body, "at": at}
 
 
-_INSERT = many.Insert(journal, ("thread_id", "run_id", "step", "kind", "body", "at"))
+_INSERT = statements.BulkInsert(journal, ("thread_id", "run_id", "step", "kind", "body", "at"))
 
 
 def append(tx: Tx, rows: Sequence[Row]) -> None:
-    many.insert(tx, _INSERT, rows)
+    statements.insert_rows(tx, _INSERT, rows)
 
 
-_INSERT_SUMMARY = many.Insert(journal, ("thread_id", "run_id", "step", "kind", "body", "at", "upto"))
+_INSERT_SUMMARY = statements.BulkInsert(journal, ("thread_id", "run_id", "step", "kind", "body", "at", "upto"))
 
 
 def append_summary(tx: Tx, row: Row) -> None:
     """From here on, a thread's history is read from behind what it stands for."""
-    many.insert(tx, _INSERT_SUMMARY, [{**row, "upto": row["body"]["upto"]}])
+    statements.insert_rows(tx, _INSERT_SUMMARY, [{**row, "upto": row["body"]["upto"]}])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +132,7 @@ def _answer(row: Mapping[Any, Any]) -> Answer:
 
 def of_run(tx: Tx, run_id: str) -> list[Entry]:
     found = select(journal).where(journal.c.run_id == run_id).order_by(journal.c.id)
-    return readable(tx.execute(found).mappings(), _from_row)
+    return readable_rows(tx.execute(found).mappings(), _from_row)
 
 
 def was_refused(tx: Tx, run_id: str) -> bool:
@@ -152,7 +151,7 @@ def at_step(tx: Tx, run_id: str, step: int, kind: Checkpoint) -> Entry | None:
 
 def of_thread(tx: Tx, thread_id: str, limit: int) -> list[Entry]:
     found = select(journal).where(journal.c.thread_id == thread_id).order_by(journal.c.id.desc()).limit(limit)
-    return readable(reversed(tx.execute(found).mappings().all()), _from_row)
+    return readable_rows(reversed(tx.execute(found).mappings().all()), _from_row)
 
 
 def _from_row(row: Mapping[Any, Any]) -> Entry:

@@ -1,21 +1,31 @@
-"""What must leave, written with the truth it reports."""
+"""What must leave, written with the truth it reports.
+
+Deliveries: taken in hand by a guarded UPDATE, in the order of their thread, not too many for one receiver.
+
+A delivery is due when its journal row is on the bus and its time has come. Only the oldest that is pending on a thread
+leaves; another that comes up is put off, and the one before it wakes it when it is through. A delivery in hand comes up
+again when its lease runs out: it may leave twice then, with the same key.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import Select, bindparam, func, insert, select, text, update
 
 from chordage.orchestrator.core.delivering import DeliveryStatus, receiver_of
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.predicates import PENDING_DELIVERIES, STILL_PENDING, has, in_delivery_order
 from chordage.orchestrator.store.schema import journal, outbox
-from chordage.orchestrator.store.tx import Tx
 
 # The facts it reports are in the journal of the same transaction, so none of them is behind this.
 _HERE = select(func.coalesce(func.max(journal.c.id), 0)).scalar_subquery()
 
 
-def leave(tx: Tx, thread_id: str, turn_id: str, *, target: dict[str, Any], body: dict[str, Any], now: datetime) -> None:
+def add(tx: Tx, thread_id: str, turn_id: str, *, target: dict[str, Any], body: dict[str, Any], now: datetime) -> None:
     """Call it behind everything that this transaction writes into the journal."""
     row = {
         "thread_id": thread_id, "turn_id": turn_id, "target": target, "receiver": receiver_of(target), "body": body,
@@ -23,3 +33,192 @@ def leave(tx: Tx, thread_id: str, turn_id: str, *, target: dict[str, Any], body:
         "next_at": now,
     }  # fmt: skip
     tx.execute(insert(outbox).values(row))
+
+
+WINDOW = 50  # due rows of one receiver that are looked at
+POSTPONED = timedelta(minutes=10)  # whoever stands behind another; it is woken long before
+_IN_HAND = (PENDING_DELIVERIES, outbox.c.claim_token.is_not(None))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    id: int
+    thread_id: str
+    turn_id: str
+    target: dict[str, Any]
+    receiver: str
+    body: dict[str, Any]
+    created_at: datetime
+    status: DeliveryStatus
+    attempts: int  # with the one in hand
+    forgiven: int  # of them, before somebody had it sent again
+    next_at: datetime
+    claim_token: str | None
+    error: str | None
+    sent_at: datetime | None
+    dead_at: datetime | None
+
+    @property
+    def key(self) -> str:
+        """The same each time: a receiver knows by it what it has had already."""
+        return self.turn_id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimedDeliveries:
+    deliveries: list[Delivery]
+    put_off: int  # that were due and stand behind others
+
+
+_FIELDS = tuple(outbox.c[name] for name in Delivery.__dataclass_fields__)
+
+
+def _from_row(row: Mapping[Any, Any]) -> Delivery:
+    return Delivery(**{**row, "status": DeliveryStatus(row["status"])})
+
+
+_DUE_RECEIVERS = text(
+    """
+    WITH RECURSIVE known(receiver) AS (
+        SELECT min(receiver) FROM outbox WHERE status = 'pending'
+        UNION ALL
+        SELECT (SELECT min(receiver) FROM outbox WHERE status = 'pending' AND outbox.receiver > known.receiver)
+          FROM known WHERE known.receiver IS NOT NULL
+    )
+    SELECT receiver FROM known
+     WHERE (SELECT min(next_at) FROM outbox WHERE status = 'pending' AND outbox.receiver = known.receiver) <= :now
+     LIMIT 1000
+    """
+).bindparams(bindparam("now", type_=outbox.c.next_at.type))
+
+
+def due_receivers(tx: Tx, now: datetime) -> list[str]:
+    """Each receiver that something is due for: found by leaping over the index, whatever the backlog of each."""
+    return list(tx.execute(_DUE_RECEIVERS, {"now": now}).scalars())
+
+
+def count_in_hand(tx: Tx, now: datetime) -> dict[str, int]:
+    """By receiver. One whose lease ran out is in nobody's hand."""
+    counted = select(outbox.c.receiver, func.count()).where(*_IN_HAND, outbox.c.next_at > now)
+    return {row[0]: row[1] for row in tx.execute(counted.group_by(outbox.c.receiver))}
+
+
+def claim(
+    tx: Tx, receiver: str, as_many: int, position: int, *, token: str, worker: str, now: datetime, until: datetime
+) -> ClaimedDeliveries:
+    """Take in hand what may leave for this receiver; put off what stands behind another of its thread.
+
+    Which of them stand behind another is asked when their rows are locked, in a statement of its own: who settles the
+    one before it wakes it in a transaction that waits for this one, or was through before and is seen.
+    """
+    seen = _lock_due(tx, receiver, position, now)
+    first = _first_of_threads(tx, seen)
+    heads = [number for number, thread in seen if first.get(thread) == number][:as_many]
+    behind = [number for number, thread in seen if first.get(thread) != number]
+    if behind:
+        put_off = {"next_at": now + POSTPONED, "claim_token": None, "claim_worker": None}
+        tx.execute(update(outbox).where(outbox.c.id.in_(behind)).values(**put_off))
+    if not heads:
+        return ClaimedDeliveries(deliveries=[], put_off=len(behind))
+    claimed = (
+        update(outbox)
+        .where(outbox.c.id.in_(heads), STILL_PENDING)
+        .values(claim_token=token, claim_worker=worker, next_at=until, attempts=outbox.c.attempts + 1)
+        .returning(*_FIELDS)
+    )
+    ours = sorted((_from_row(row) for row in tx.execute(claimed).mappings()), key=lambda one: one.id)
+    return ClaimedDeliveries(deliveries=ours, put_off=len(behind))
+
+
+def _lock_due(tx: Tx, receiver: str, position: int, now: datetime) -> list[tuple[int, str]]:
+    due = (
+        select(outbox.c.id, outbox.c.thread_id)
+        .where(PENDING_DELIVERIES, outbox.c.receiver == receiver, outbox.c.next_at <= now)
+        .where(outbox.c.position <= position)
+        .order_by(outbox.c.next_at, outbox.c.id)
+        .limit(WINDOW)
+        .with_for_update(skip_locked=True)
+    )
+    return [(row.id, row.thread_id) for row in tx.execute(due)]
+
+
+def _first_of_threads(tx: Tx, seen: Sequence[tuple[int, str]]) -> dict[str, int]:
+    """One look into the index for each thread, however long its line is."""
+    if not seen:
+        return {}
+    one_of_each = {thread: number for number, thread in seen}
+    line = outbox.alias("line")
+    first = select(func.min(line.c.id)).where(in_delivery_order(line), line.c.thread_id == outbox.c.thread_id)
+    found = tx.execute(
+        select(outbox.c.thread_id, first.scalar_subquery()).where(outbox.c.id.in_(sorted(one_of_each.values())))
+    )
+    return {row[0]: row[1] for row in found}
+
+
+def settle(
+    tx: Tx, one: Delivery, status: DeliveryStatus, *, now: datetime, next_at: datetime, error: str | None
+) -> bool:
+    """What the attempt came to; whoever stood behind it on its thread is next, once it is through. False: the lease ran
+    out, and somebody else has it in hand or has settled it.
+    """
+    times = {DeliveryStatus.SENT: {"sent_at": now}, DeliveryStatus.DEAD: {"dead_at": now}}.get(status, {})
+    settled = (
+        update(outbox)
+        .where(outbox.c.id == one.id, outbox.c.claim_token == one.claim_token, STILL_PENDING)
+        .values(status=status.value, claim_token=None, claim_worker=None, next_at=next_at, error=error, **times)
+    )
+    if tx.execute(settled).rowcount == 0:
+        return False
+    if status is not DeliveryStatus.PENDING:
+        _wake_the_next(tx, one, now)
+    return True
+
+
+def _wake_the_next(tx: Tx, one: Delivery, now: datetime) -> None:
+    following = (
+        select(outbox.c.id)
+        .where(in_delivery_order(outbox), outbox.c.thread_id == one.thread_id, outbox.c.id > one.id)
+        .order_by(outbox.c.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    idle = outbox.c.claim_token.is_(None)
+    tx.execute(update(outbox).where(outbox.c.id == following, idle).values(next_at=now))
+
+
+def retry_dead(tx: Tx, number: int | None, now: datetime) -> list[int]:
+    """Dead letters are due again, with all their attempts before them. Of one, or of all."""
+    again = (
+        update(outbox)
+        .where(has(outbox.c.status, DeliveryStatus.DEAD), *([outbox.c.id == number] if number is not None else []))
+        .values(status=DeliveryStatus.PENDING.value, dead_at=None, next_at=now, forgiven=outbox.c.attempts)
+        .returning(outbox.c.id)
+    )
+    return sorted(tx.execute(again).scalars())
+
+
+def _all() -> Select[Any]:
+    return select(*_FIELDS)
+
+
+def of_turn(tx: Tx, turn_id: str) -> Delivery | None:
+    row = tx.execute(_all().where(outbox.c.turn_id == turn_id)).mappings().first()
+    return _from_row(row) if row else None
+
+
+def load(tx: Tx, number: int) -> Delivery | None:
+    row = tx.execute(_all().where(outbox.c.id == number)).mappings().first()
+    return _from_row(row) if row else None
+
+
+def newest(tx: Tx, *, status: DeliveryStatus | None, limit: int) -> list[Delivery]:
+    found = _all().order_by(outbox.c.id.desc()).limit(limit)
+    if status is not None:
+        found = found.where(has(outbox.c.status, status))
+    return [_from_row(row) for row in tx.execute(found).mappings()]
+
+
+def counts(tx: Tx) -> dict[str, int]:
+    """Of what is not through."""
+    counted = select(outbox.c.status, func.count()).where(outbox.c.status != DeliveryStatus.SENT.value)
+    return {row[0]: row[1] for row in tx.execute(counted.group_by(outbox.c.status))}

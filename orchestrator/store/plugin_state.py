@@ -11,15 +11,13 @@ from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from chordage.orchestrator.core.phases import Scope
 from chordage.orchestrator.core.plugin_state import Entry, Noter, Place, by_place, noted
 from chordage.orchestrator.core.state_updates import Merge, Refused, SetState
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import plugin_state
-from chordage.orchestrator.store.tx import Tx
-
-_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+from chordage.orchestrator.store.statements import insert_or
 
 
 def held(tx: Tx, noter: Noter) -> dict[Scope, dict[str, Any]]:
@@ -48,7 +46,7 @@ def note(tx: Tx, noter: Noter, updates: Sequence[SetState]) -> str | None:
 
 def _locked(tx: Tx, place: Place) -> Entry:
     """What is not there cannot be locked, so it is put there first."""
-    tx.execute(_INSERT[tx.dialect.name](plugin_state).values(asdict(place)).on_conflict_do_nothing())
+    tx.execute(insert_or(tx.dialect.name, plugin_state).values(asdict(place)).on_conflict_do_nothing())
     row = tx.execute(select(plugin_state).where(_at(place)).with_for_update()).one()
     merge = None if row.merge is None else Merge(row.merge)
     return Entry(value=row.value, run_id=row.run_id, step=row.step, writer=row.writer, merge=merge)

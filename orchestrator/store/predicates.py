@@ -14,8 +14,8 @@ from sqlalchemy import ColumnElement, and_, collate, literal_column, select
 from chordage.orchestrator.core.delivering import DeliveryStatus
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, RunStatus, TurnStatus
 from chordage.orchestrator.core.suspending import SuspensionStatus
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import UNSETTLED, calls, outbox, runs, suspensions, turns
-from chordage.orchestrator.store.tx import Tx
 
 
 def has(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[bool]:
@@ -40,10 +40,10 @@ RUNNING_IN_GROUP = and_(RUNNING_RUNS, has(runs.c.stalled, 0))  # in its place of
 STILL_OPEN = still(runs.c.status, *sorted(OPEN_RUN))
 STILL_RUNNING = still(runs.c.status, RunStatus.RUNNING)
 # A call without a lease is parked: it stands behind one that is suspended, and nobody was sent for it.
-FLYING_CALLS = and_(has(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
-STILL_FLYING = and_(still(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
+CALLS_IN_FLIGHT = and_(has(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
+STILL_IN_FLIGHT = and_(still(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
 OPEN_SUSPENSIONS = has(suspensions.c.status, SuspensionStatus.OPEN)
-STILL_ASKED = still(suspensions.c.status, SuspensionStatus.OPEN)
+STILL_OPEN_SUSPENSION = still(suspensions.c.status, SuspensionStatus.OPEN)
 STILL_UNSETTLED = still(suspensions.c.status, *sorted(UNSETTLED))
 UNSETTLED_SUSPENSIONS = has(suspensions.c.status, *sorted(UNSETTLED))
 ASKED_OF_PEOPLE = and_(OPEN_SUSPENSIONS, suspensions.c.why != literal_column("'child'"))
@@ -70,7 +70,7 @@ def in_line(turn: Any) -> ColumnElement[bool]:
     return and_(has(turn.c.status, TurnStatus.QUEUED), turn.c.rank >= literal_column("-1"))
 
 
-def in_line_of_deliveries(one: Any) -> ColumnElement[bool]:
+def in_delivery_order(one: Any) -> ColumnElement[bool]:
     return and_(has(one.c.status, DeliveryStatus.PENDING), one.c.attempts >= literal_column("0"))
 
 

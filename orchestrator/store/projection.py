@@ -1,28 +1,37 @@
-"""How far the journal is on the bus: one row, moved only by whoever holds the claim on it."""
+"""How far the journal is on the bus: one row, moved only by whoever holds the claim on it.
+
+Which journal rows may be copied: those before which nothing can appear any more.
+
+PostgreSQL hands out ids before the rows become visible, so a row may commit behind others with greater ids. Failure: a
+reader that has passed the greater id never sees it. Mechanism: whoever inserts into the journal holds a lock on the
+table from before it takes an id until it has committed or is gone. So rows without a gap in their ids are settled; and
+of those behind a gap, once everybody has let go who held that lock when the greatest of them was seen. It is what
+CREATE INDEX CONCURRENTLY does. It does not look at transaction ids: a long transaction of somebody else holds nothing
+up, unless it has written into the journal; nor does a vacuum, which locks the table in another mode.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Text, bindparam, cast, func, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Text, bindparam, cast, func, or_, select, text, update
 
 from chordage.orchestrator.core.bus import Fact, Mark
-from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.store.schema import journal, projection, runs
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.statements import PreparedStatement, insert_or
 
-_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 NAME = "bus"
 _MINE = projection.c.name == NAME
 _TOP = select(func.coalesce(func.max(journal.c.id), 0)).scalar_subquery()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class ProjectionState:
     """The cursor, and what it has before it."""
 
     mark: Mark
@@ -39,24 +48,24 @@ class Standing:
         return self.lease_until is None or self.lease_until <= now
 
 
-_LOOK = Hot(select(projection, _TOP.label("top")).where(_MINE))
+_LOAD = PreparedStatement(select(projection, _TOP.label("top")).where(_MINE))
 
 
-def look(tx: Tx) -> Standing | None:
-    row = _LOOK.first(tx, {})
-    return _standing(row) if row else None
+def load(tx: Tx) -> ProjectionState | None:
+    row = _LOAD.first(tx, {})
+    return _state(row) if row else None
 
 
-def _standing(row: Mapping[str, Any]) -> Standing:
+def _state(row: Mapping[str, Any]) -> ProjectionState:
     mark = Mark(bus=row["bus"], generation=row["generation"], position=row["position"])
     names = ("top", "claim_token", "claim_worker", "lease_until", "failures", "moved_at", "error", "error_at")
-    return Standing(mark=mark, **{name: row[name] for name in names})
+    return ProjectionState(mark=mark, **{name: row[name] for name in names})
 
 
 def begin(tx: Tx, bus: str) -> None:
     """The first who looks at a new database gives its bus a name. Of two at once one is enough."""
     fresh = {"name": NAME, "bus": bus, "generation": 0, "position": 0, "failures": 0}
-    tx.execute(_INSERT[tx.dialect.name](projection).values(fresh).on_conflict_do_nothing())
+    tx.execute(insert_or(tx.dialect.name, projection).values(fresh).on_conflict_do_nothing())
 
 
 def claim(tx: Tx, token: str, worker: str, *, now: datetime, until: datetime) -> Mark | None:
@@ -77,7 +86,7 @@ def move(tx: Tx, token: str, mark: Mark, *, now: datetime, until: datetime) -> b
     return _change(tx, token, **told, failures=0, error=None, error_at=None)
 
 
-def let_go(tx: Tx, token: str) -> None:
+def release(tx: Tx, token: str) -> None:
     _change(tx, token, claim_token=None, lease_until=None)
 
 
@@ -94,7 +103,7 @@ def _change(tx: Tx, token: str, **values: Any) -> bool:
     return tx.execute(changed).rowcount == 1
 
 
-_FACTS = Hot(
+_FACTS = PreparedStatement(
     select(
         journal.c.id, journal.c.thread_id, journal.c.run_id, journal.c.step, journal.c.kind,
         cast(journal.c.body, Text).label("text"), journal.c.at, runs.c.turn_id, runs.c.agent, runs.c.grp.label("group"),
@@ -139,3 +148,30 @@ def lag(tx: Tx, position: int) -> tuple[int, datetime | None]:
     rows = int(tx.execute(select(func.count()).select_from(journal).where(behind)).scalar_one())
     oldest = tx.execute(select(journal.c.at).where(behind).order_by(journal.c.id).limit(1)).scalar()
     return rows, oldest
+
+
+PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+
+_WRITERS = text(
+    "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND granted AND pid <> pg_backend_pid() "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+    "AND relation = 'journal'::regclass AND mode = 'RowExclusiveLock'"
+)
+
+
+def no_open_writers(store: Store) -> bool:
+    """Whether all who may have had an unseen row when this was called are through. False: somebody takes long."""
+    if not store.is_postgres:
+        return True  # one writer at a time: ids become visible in their order
+    left = _writers(store)
+    for pause in PAUSES:
+        if not left:
+            return True
+        time.sleep(pause)
+        left &= _writers(store)
+    return not left
+
+
+def _writers(store: Store) -> set[str]:
+    with store.read() as tx:
+        return set(tx.execute(_WRITERS).scalars())

@@ -8,14 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, literal_column, or_, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from chordage.orchestrator.core.standing_work import Kind, Row, State
-from chordage.orchestrator.store.schema import turns
-from chordage.orchestrator.store.schema_pulse import pulse
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.schema import pulse, turns
+from chordage.orchestrator.store.statements import insert_or
 
-_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 AT_ONCE = 400  # keys of one statement
 _OPEN = pulse.c.open == literal_column("1")
 _DUE = (
@@ -25,13 +23,13 @@ _DUE = (
 _GONE = pulse.c.state == literal_column("'gone'")
 
 
-def everything(tx: Tx) -> list[Row]:
-    return [_row(row) for row in tx.execute(select(pulse)).mappings()]
+def load_every(tx: Tx) -> list[Row]:
+    return [_from_row(row) for row in tx.execute(select(pulse)).mappings()]
 
 
 def load(tx: Tx, kind: Kind, key: str) -> Row | None:
     row = tx.execute(select(pulse).where(_at(kind, key))).mappings().first()
-    return _row(row) if row else None
+    return _from_row(row) if row else None
 
 
 def load_all(tx: Tx, names: Sequence[tuple[Kind, str]]) -> list[Row]:
@@ -40,13 +38,13 @@ def load_all(tx: Tx, names: Sequence[tuple[Kind, str]]) -> list[Row]:
         among = tuple_(pulse.c.kind, pulse.c.key).in_(
             [(kind.value, key) for kind, key in names[start : start + AT_ONCE]]
         )
-        found += [_row(row) for row in tx.execute(select(pulse).where(among)).mappings()]
+        found += [_from_row(row) for row in tx.execute(select(pulse).where(among)).mappings()]
     return found
 
 
 def due(tx: Tx, now: datetime, limit: int) -> list[Row]:
     found = select(pulse).where(*_DUE, pulse.c.next_due <= now).order_by(pulse.c.next_due).limit(limit)
-    return [_row(row) for row in tx.execute(found).mappings()]
+    return [_from_row(row) for row in tx.execute(found).mappings()]
 
 
 def ended(tx: Tx, limit: int) -> list[tuple[Row, Row]]:
@@ -58,21 +56,21 @@ def ended(tx: Tx, limit: int) -> list[tuple[Row, Row]]:
         .where(_OPEN, or_(turns.c.id.is_(None), turns.c.status == literal_column("'done'")))
         .limit(limit)
     )
-    return [(_row(row), _with_end(row)) for row in tx.execute(found).mappings()]
+    return [(_from_row(row), _with_end(row)) for row in tx.execute(found).mappings()]
 
 
 def _with_end(row: Mapping[Any, Any]) -> Row:
     return replace(
-        _row(row), open=False, disposition=row["turn_disposition"], started_at=row["turn_started_at"],
+        _from_row(row), open=False, disposition=row["turn_disposition"], started_at=row["turn_started_at"],
         ended_at=row["turn_done_at"], run_id=row["turn_run_id"],
     )  # fmt: skip
 
 
 def put(tx: Tx, row: Row, *, seen: Row | None) -> bool:
     """Whether the row is now as given: it was as seen, or, where nothing was seen, not there. Locks it."""
-    values = {**_values(row), "rev": row.rev + 1}
+    values = {**_to_row(row), "rev": row.rev + 1}
     if seen is None:
-        made = _INSERT[tx.dialect.name](pulse).values(values).on_conflict_do_nothing().returning(pulse.c.key)
+        made = insert_or(tx.dialect.name, pulse).values(values).on_conflict_do_nothing().returning(pulse.c.key)
         return tx.execute(made).first() is not None
     return bool(
         tx.execute(update(pulse).where(_at(row.kind, row.key), pulse.c.rev == seen.rev).values(values)).rowcount
@@ -100,13 +98,13 @@ def _at(kind: Kind, key: str) -> ColumnElement[bool]:
     return (pulse.c.kind == kind.value) & (pulse.c.key == key)
 
 
-def _row(row: Mapping[Any, Any]) -> Row:
+def _from_row(row: Mapping[Any, Any]) -> Row:
     values = {name.name: row[name.name] for name in fields(Row)}
     kinds = {"kind": Kind(values["kind"]), "state": State(values["state"])}
     return Row(**{**values, **kinds, "paused": bool(values["paused"]), "open": bool(values["open"])})
 
 
-def _values(row: Row) -> dict[str, Any]:
+def _to_row(row: Row) -> dict[str, Any]:
     values = {name.name: getattr(row, name.name) for name in fields(Row)}
     kinds = {"kind": row.kind.value, "state": row.state.value}
     return {**values, **kinds, "paused": int(row.paused), "open": int(row.open)}

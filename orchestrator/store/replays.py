@@ -6,15 +6,12 @@ Two deliveries of the same bytes at once meet at the primary key: the second wai
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
-from chordage.orchestrator.store.schema_replays import replays
-from chordage.orchestrator.store.tx import Tx
-
-_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.schema import replays
+from chordage.orchestrator.store.statements import insert_or
 
 
 def turn_of(tx: Tx, source: str, digest: str, now: datetime) -> str | None:
@@ -26,7 +23,7 @@ def turn_of(tx: Tx, source: str, digest: str, now: datetime) -> str | None:
 def take(tx: Tx, source: str, digest: str, *, turn_id: str, until: datetime, now: datetime) -> bool:
     """False: they were taken before, and still count."""
     new = {"turn_id": turn_id, "until": until}
-    insert = _INSERT[tx.dialect.name](replays).values(source=source, digest=digest, **new)
+    insert = insert_or(tx.dialect.name, replays).values(source=source, digest=digest, **new)
     keys = [replays.c.source, replays.c.digest]
     taken = insert.on_conflict_do_update(index_elements=keys, set_=new, where=replays.c.until <= now)
     return tx.execute(taken.returning(replays.c.turn_id)).first() is not None

@@ -1,20 +1,39 @@
-"""The tables. What must never be stored is a constraint here, not an `if` elsewhere.
+"""Column types that read the same from SQLite and PostgreSQL.
+
+The tables. What must never be stored is a constraint here, not an `if` elsewhere.
 
 One schema for SQLite and PostgreSQL. Rows that are only ever written in the transaction that made or locked what they
 point to have no foreign key: the check would lock that row a second time, and write to it, for every step of every
 turn. The invariants that carry the product are unique indexes: one open run per thread, one turn per dedupe key, one
 open question per call, and one answer per question.
+
+The tables of polled channels: where each binding stands, and the messages of theirs that became no turn.
+
+The table of the pulse: what is known of each task, chore and will. Its row is locked before any other.
+
+The table of signed bytes that were taken: by it a copy under another id is known again.
+
+Notes in the journal that the database writes by itself: a turn was queued, or ended without a run; a call was put
+aside; somebody decided.
+
+They stand in the journal so that one order, one cursor and one position hold for all that the fleet is told. A trigger
+costs no statement, and nobody who ends a turn in the queue, now or later, can forget it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
+    DDL,
+    JSON,
     BigInteger,
     CheckConstraint,
     Column,
+    DateTime,
+    Dialect,
     Float,
     ForeignKey,
     Index,
@@ -24,14 +43,40 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    event,
     text,
 )
+from sqlalchemy.types import TypeDecorator
 
 from chordage.orchestrator.core.delivering import DeliveryStatus
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, CallStatus, RunStatus, TurnStatus
 from chordage.orchestrator.core.suspending import SuspensionStatus
-from chordage.orchestrator.store.types import Json, Moment, Serial
+
+
+class Moment(TypeDecorator[datetime]):
+    """A UTC time. SQLite forgets the zone on the way in; it is put back on the way out."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - the base class's signature
+        if value is not None and value.tzinfo is None:
+            raise ValueError(f"a time without a zone was to be stored: {value}")
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - the base class's signature
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+# As it was written, on both databases: PostgreSQL's jsonb would sort the keys. No statement looks inside.
+Json = JSON(none_as_null=True)
+
+# SQLite numbers rows by itself only where the key is a plain INTEGER.
+Serial = BigInteger().with_variant(Integer(), "sqlite")
+
 
 metadata = MetaData(
     naming_convention={
@@ -44,7 +89,7 @@ metadata = MetaData(
 )
 
 
-def _among(column: str, values: Iterable[str]) -> str:
+def _one_of(column: str, values: Iterable[str]) -> str:
     listed = ", ".join(f"'{value}'" for value in sorted(values))
     return f"{column} IN ({listed})"
 
@@ -55,7 +100,7 @@ Id = String(200)
 Placed = String(300)  # a name, and the space that it lies in before it: core/spaces.py
 
 
-def _kin() -> list[Column[Any]]:
+def _ancestry() -> list[Column[Any]]:
     """Of a child, where it stands in its tree: core/kinship.py."""
     return [
         Column("parent_run", Id),
@@ -72,8 +117,8 @@ groups = Table(
     metadata,
     Column("name", String(20), primary_key=True),
     Column("budget", Integer),  # null: the setting decides
-    Column("served", String(200)),  # the tenant whose turn it was last: store/ring.py
-    # 1: a ready turn has found no free place, so each run that frees one sends for the next: store/claim_places.py
+    Column("served", String(200)),  # the tenant whose turn it was last: store/fairness.py
+    # 1: a ready turn has found no free place, so each run that frees one sends for the next: store/groups.py
     Column("hand_on", Integer, nullable=False, server_default="0"),
     CheckConstraint("budget >= 0", name="budget_is_no_debt"),
 )
@@ -130,13 +175,13 @@ turns = Table(
     Column("due_at", Moment, nullable=False),
     Column("deadline", Moment),
     Column("nudge_at", Moment, nullable=False),  # when rescue looks at it next
-    *_kin(),
+    *_ancestry(),
     Column("cancel_asked", Integer),  # 1: a child that nobody waits for any more
     Column("queued_at", Moment, nullable=False),
     Column("started_at", Moment),
     Column("done_at", Moment),
     UniqueConstraint("thread_id", "arrival"),
-    CheckConstraint(_among("status", TurnStatus), name="status"),
+    CheckConstraint(_one_of("status", TurnStatus), name="status"),
     CheckConstraint("(status = 'done') = (disposition IS NOT NULL)", name="done_has_disposition"),
     CheckConstraint("(status = 'done') = (done_at IS NOT NULL)", name="done_has_time"),
     CheckConstraint("(coalesce(disposition, '') = 'merged') = (into_turn IS NOT NULL)", name="merged_says_into"),
@@ -244,7 +289,7 @@ runs = Table(
     Column("rested_ms", Integer, nullable=False),  # how long it has waited for decisions
     Column("rested_since", Moment),
     Column("replay_from", Integer),  # the lowest step of which calls are carried out again
-    *_kin(),
+    *_ancestry(),
     Column("max_rounds", Integer),  # of its turn's own; null: its agent's alone
     Column("timeout_ms", BigInteger),
     Column("children", Integer, nullable=False),  # how many sub-agents it has asked
@@ -256,13 +301,13 @@ runs = Table(
     Column("kept_detail", Text),
     Column("started_at", Moment, nullable=False),
     Column("ended_at", Moment),
-    CheckConstraint(_among("status", RunStatus), name="status"),
+    CheckConstraint(_one_of("status", RunStatus), name="status"),
     CheckConstraint("(status = 'running') = (reason IS NULL)", name="reason_unless_running"),
     CheckConstraint("(status = 'done') = (ended_at IS NOT NULL)", name="done_has_time"),
     CheckConstraint("epoch >= 1", name="has_epoch"),
     CheckConstraint("stalled = 0 OR (stalled = 1 AND status = 'running')", name="stalls_at_work"),
 )
-_OPEN = text(_among("status", OPEN_RUN))
+_OPEN = text(_one_of("status", OPEN_RUN))
 Index("uq_runs_open_thread", runs.c.thread_id, unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN)
 _RUNNING = text("status = 'running'")
 _IN_BUDGET = text("status = 'running' AND stalled = 0")
@@ -298,13 +343,13 @@ calls = Table(
     Column("ended_at", Moment),
     UniqueConstraint("run_id", "step", "place", "generation"),
     UniqueConstraint("run_id", "ask_id", "generation"),
-    CheckConstraint(_among("status", CallStatus), name="status"),
+    CheckConstraint(_one_of("status", CallStatus), name="status"),
     CheckConstraint(
         "(status IN ('succeeded', 'failed', 'cancelled')) = (ended_at IS NOT NULL)",
         name="ended_has_time",
     ),
 )
-_FLYING = text(_among("status", IN_FLIGHT_CALL))
+_FLYING = text(_one_of("status", IN_FLIGHT_CALL))
 Index("ix_calls_lease", calls.c.lease_until, sqlite_where=_FLYING, postgresql_where=_FLYING)
 
 journal = Table(
@@ -358,10 +403,10 @@ suspensions = Table(
     Column("default", Json),
     Column("escalated_at", Moment),
     Column("about_claim", String(100)),  # the claim whose holder may still come with the result
-    CheckConstraint(_among("status", SuspensionStatus), name="status"),
+    CheckConstraint(_one_of("status", SuspensionStatus), name="status"),
     CheckConstraint("about_claim IS NULL OR why = 'outcome_unknown'", name="only_of_the_unknown"),
 )
-_UNSETTLED = text(_among("status", UNSETTLED))
+_UNSETTLED = text(_one_of("status", UNSETTLED))
 # One question at a time for each call.
 Index(
     "uq_suspensions_call",
@@ -491,7 +536,7 @@ outbox = Table(
     Column("error", Text),
     Column("sent_at", Moment),
     Column("dead_at", Moment),
-    CheckConstraint(_among("status", DeliveryStatus), name="status"),
+    CheckConstraint(_one_of("status", DeliveryStatus), name="status"),
     CheckConstraint("(status = 'sent') = (sent_at IS NOT NULL)", name="sent_has_time"),
     CheckConstraint("(status = 'dead') = (dead_at IS NOT NULL)", name="dead_has_time"),
     CheckConstraint("attempts >= 0", name="stands_in_line"),
@@ -535,3 +580,140 @@ projection = Table(
     Column("error", Text),
     Column("error_at", Moment),
 )
+
+
+polls = Table(
+    "polls",
+    metadata,
+    Column("name", String(200), primary_key=True),  # of the binding in channels.toml
+    Column("cursor", Text),
+    Column("revision", Integer, nullable=False),  # counts what was stored: whoever read an older one stores nothing
+    Column("holder", String(200)),  # the process that looks at it
+    Column("lease_until", Moment),
+    Column("looked_at", Moment),
+    Column("stored_at", Moment),
+    Column("failures", Integer, nullable=False),  # in a row
+    Column("error", Text),
+    Column("next_look", Moment),  # not before this, because it failed
+    Column("taken", Integer, nullable=False),  # messages that became turns
+    Column("doubled", Integer, nullable=False),  # that came again
+    Column("refused", Integer, nullable=False),
+    Column("passed_over", Integer, nullable=False),  # that are none for us
+)
+
+refusals = Table(
+    "refusals",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("source", String(200), nullable=False),
+    Column("key", String(200), nullable=False),
+    Column("why", Text, nullable=False),
+    Column("excerpt", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    UniqueConstraint("source", "key"),  # refused once, however often it is handed out
+    sqlite_autoincrement=True,
+)
+
+Index("ix_refusals_recent", refusals.c.source, refusals.c.id)
+
+
+pulse = Table(
+    "pulse",
+    metadata,
+    Column("kind", String(10), primary_key=True),
+    Column("key", Id, primary_key=True),
+    Column("path", Text, nullable=False),
+    Column("rev", Integer, nullable=False),  # counts the writes: the guard of each
+    Column("state", String(10), nullable=False),
+    Column("paused", Integer, nullable=False),
+    Column("seen", String(64)),  # hash of the text that its newest turn was given
+    Column("own", String(64)),  # hash of what the tools of that turn made of it
+    Column("schedule", Text),
+    Column("anchor", Moment),
+    Column("next_due", Moment),
+    Column("last_slot", Moment),
+    Column("count", Integer, nullable=False),
+    Column("turn_id", Id),
+    Column("open", Integer, nullable=False),  # 1: the end of that turn was not noted yet
+    Column("started_at", Moment),
+    Column("ended_at", Moment),
+    Column("disposition", String(20)),
+    Column("run_id", Id),
+    Column("gone_at", Moment),
+    CheckConstraint("kind IN ('chore', 'task', 'will')", name="kind"),
+    CheckConstraint("state IN ('done', 'gone', 'live')", name="state"),
+    CheckConstraint("open = 0 OR turn_id IS NOT NULL", name="open_has_turn"),
+)
+_PULSE_DUE = text("state = 'live' AND paused = 0 AND open = 0")
+Index("ix_pulse_due", pulse.c.next_due, sqlite_where=_PULSE_DUE, postgresql_where=_PULSE_DUE)
+_PULSE_OPEN = text("open = 1")
+Index("ix_pulse_open", pulse.c.turn_id, sqlite_where=_PULSE_OPEN, postgresql_where=_PULSE_OPEN)
+_PULSE_GONE = text("state = 'gone'")
+Index("ix_pulse_gone", pulse.c.gone_at, sqlite_where=_PULSE_GONE, postgresql_where=_PULSE_GONE)
+
+
+replays = Table(
+    "replays",
+    metadata,
+    Column("source", String(200), primary_key=True),  # as of its turn
+    Column("digest", String(100), primary_key=True),  # of what was signed
+    Column("turn_id", Id, nullable=False),
+    Column("until", Moment, nullable=False),  # from then on the same bytes may be another delivery
+)
+Index("ix_replays_until", replays.c.until)
+
+
+_WITHOUT_RUN = "NEW.status = 'done' AND NEW.run_id IS NULL"
+_NOTE_QUEUED = "turn: id, agent: agent, group: grp, origin: origin, tenant: tenant"
+_NOTE_DROPPED = "turn: id, disposition: disposition, detail: detail, into: into_turn"
+_NOTE_SUSPENDED = "suspension: id, run: run_id, call: call_id, tool: tool, why: why"
+_NOTE_DECIDED = "decision: id, run: run_id, call: call_id, suspension: suspension_id, action: action"
+_OF_DECISION = "(SELECT thread_id FROM suspensions WHERE suspensions.id = NEW.suspension_id)"
+
+# Name, when, whether; then what is noted, each as kind, body, time and thread, in this order.
+_TRIGGERS = (
+    ("note_arrival", "AFTER INSERT ON turns", "NEW.arrival IS NOT NULL", (
+        ("TurnQueued", _NOTE_QUEUED, "queued_at", "NEW.thread_id", "1 = 1"),
+        ("TurnDropped", _NOTE_DROPPED, "done_at", "NEW.thread_id", _WITHOUT_RUN),
+    )),
+    ("note_drop", "AFTER UPDATE OF status ON turns", f"OLD.status <> 'done' AND {_WITHOUT_RUN}", (
+        ("TurnDropped", _NOTE_DROPPED, "done_at", "NEW.thread_id", "1 = 1"),
+    )),
+    ("note_suspension", "AFTER INSERT ON suspensions", "NEW.why <> 'child'", (
+        ("CallSuspended", _NOTE_SUSPENDED, "created_at", "NEW.thread_id", "1 = 1"),
+    )),
+    ("note_decision", "AFTER INSERT ON decisions", "NEW.id IS NOT NULL", (
+        ("CallDecided", _NOTE_DECIDED, "created_at", _OF_DECISION, "1 = 1"),
+    )),
+)  # fmt: skip
+
+
+def trigger_statements(dialect: str) -> list[str]:
+    make = "json_build_object" if dialect == "postgresql" else "json_object"
+    made: list[str] = []
+    for name, when, whether, notes in _TRIGGERS:
+        body = " ".join(_note_sql(make, *note) for note in notes)
+        if dialect == "postgresql":
+            # Whoever writes the row, and whatever stands in that session's search path.
+            called = f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS"
+            made.append(f"{called} $$ BEGIN {body} RETURN NULL; END $$")
+            body, row = f"EXECUTE FUNCTION {name}()", f"FOR EACH ROW WHEN ({whether})"
+        else:
+            body, row = f"BEGIN {body} END", f"FOR EACH ROW WHEN {whether}"
+        made.append(f"CREATE TRIGGER {name} {when} {row} {body}")
+    return made
+
+
+def _note_sql(make: str, kind: str, body: str, at: str, thread: str, whether: str) -> str:
+    pairs = (pair.split(": ") for pair in body.split(", "))
+    said = ", ".join(f"'{key}', NEW.{column}" for key, column in pairs)
+    columns = "thread_id, run_id, step, kind, body, at"
+    return (
+        f"INSERT INTO journal ({columns}) SELECT {thread}, NEW.id, 0, '{kind}', {make}({said}), NEW.{at} "
+        f"WHERE {whether};"
+    )
+
+
+for _dialect in ("sqlite", "postgresql"):
+    for _made in trigger_statements(_dialect):
+        event.listen(metadata, "after_create", DDL(_made.replace("%", "%%")).execute_if(dialect=_dialect))  # type: ignore[no-untyped-call]  # has no types

@@ -1,22 +1,33 @@
-"""Stepped turns: one row each, and what was done to them by which key."""
+"""Stepped turns: one row each, and what was done to them by which key.
+
+What is looked at before a verb is carried out: the rows of a stepped turn, at one moment.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from chordage.orchestrator.core.stepping import CapPolicy, Drive, OnHeld, Stepped, StepTerms
-from chordage.orchestrator.store.schema import ops, stepped, turns
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.core import kinship, spaces
+from chordage.orchestrator.core.errors import Conflict, NotFound
+from chordage.orchestrator.core.model import Reply
+from chordage.orchestrator.core.planning.state import asks_in
+from chordage.orchestrator.core.records import Call, Checkpoint, Entry, Run, Turn
+from chordage.orchestrator.core.standing import standing_of
+from chordage.orchestrator.core.stepping import CapPolicy, Drive, OnHeld, Standing, Stepped, StepTerms
+from chordage.orchestrator.core.transcript import reply_from
+from chordage.orchestrator.store import calls, journal, runs, schema, turns
+from chordage.orchestrator.store.database import Tx
 
 _FLAGS = ("going", "mutated", "parked", "replaces")
 _SETS = {"drive": Drive, "cap_policy": CapPolicy, "on_held": OnHeld}
 
 
-def lay_down(tx: Tx, turn_id: str, terms: StepTerms) -> None:
+def create(tx: Tx, turn_id: str, terms: StepTerms) -> None:
     empty: dict[str, Any] = {"given": [], "steers": [], "verdicts": {}, "withheld": []}
     values = {
         **empty, **dict.fromkeys(_FLAGS, 0), "turn_id": turn_id, "rev": 1, "drive": Drive.STEP.value, "iteration": 0,
@@ -24,12 +35,12 @@ def lay_down(tx: Tx, turn_id: str, terms: StepTerms) -> None:
         "hold_seconds": terms.hold_seconds, "on_held": terms.on_held.value, "params": terms.params,
         "options": terms.options,
     }  # fmt: skip
-    tx.execute(insert(stepped).values(values))
+    tx.execute(insert(schema.stepped).values(values))
 
 
 def load(tx: Tx, turn_id: str, *, lock: bool = False) -> Stepped | None:
     """`lock`: as it stays until we are done. Whoever locks its run as well has locked that first."""
-    found = select(stepped).where(stepped.c.turn_id == turn_id)
+    found = select(schema.stepped).where(schema.stepped.c.turn_id == turn_id)
     row = tx.execute(found.with_for_update() if lock else found).mappings().first()
     return _from_row(row) if row else None
 
@@ -41,7 +52,7 @@ def _from_row(row: Mapping[Any, Any]) -> Stepped:
 
 def change(tx: Tx, seen: Stepped, **changes: Any) -> bool:
     """As whoever looked wants it, if nobody has changed it since."""
-    changed = update(stepped).where(stepped.c.turn_id == seen.turn_id, stepped.c.rev == seen.rev)
+    changed = update(schema.stepped).where(schema.stepped.c.turn_id == seen.turn_id, schema.stepped.c.rev == seen.rev)
     return (
         tx.execute(changed.values(rev=seen.rev + 1, **{name: _stored(changes[name]) for name in changes})).rowcount == 1
     )
@@ -54,22 +65,124 @@ def _stored(value: Any) -> Any:
 def overdue(tx: Tx, now: datetime, limit: int) -> list[tuple[str, str]]:
     """Turns whose time to be held is over; each with its run."""
     found = (
-        select(stepped.c.turn_id, turns.c.run_id)
-        .join(turns, turns.c.id == stepped.c.turn_id)
-        .where(stepped.c.held_until.is_not(None), stepped.c.held_until <= now)
-        .order_by(stepped.c.held_until)
+        select(schema.stepped.c.turn_id, schema.turns.c.run_id)
+        .join(schema.turns, schema.turns.c.id == schema.stepped.c.turn_id)
+        .where(schema.stepped.c.held_until.is_not(None), schema.stepped.c.held_until <= now)
+        .order_by(schema.stepped.c.held_until)
         .limit(limit)
     )
     return [(row.turn_id, row.run_id) for row in tx.execute(found)]
 
 
-def done_by(tx: Tx, turn_id: str, key: str) -> tuple[str, dict[str, Any]] | None:
+def stored_response(tx: Tx, turn_id: str, key: str) -> tuple[str, dict[str, Any]] | None:
     """What was asked under this key, and what was answered."""
     row = tx.execute(
-        select(ops.c.request_hash, ops.c.response).where(ops.c.turn_id == turn_id, ops.c.key == key)
+        select(schema.ops.c.request_hash, schema.ops.c.response).where(
+            schema.ops.c.turn_id == turn_id, schema.ops.c.key == key
+        )
     ).first()
     return (row.request_hash, row.response) if row else None
 
 
-def note_done(tx: Tx, turn_id: str, key: str, request_hash: str, response: dict[str, Any], now: datetime) -> None:
-    tx.execute(insert(ops).values(turn_id=turn_id, key=key, request_hash=request_hash, response=response, at=now))
+def store_response(tx: Tx, turn_id: str, key: str, request_hash: str, response: dict[str, Any], now: datetime) -> None:
+    tx.execute(
+        insert(schema.ops).values(turn_id=turn_id, key=key, request_hash=request_hash, response=response, at=now)
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SteppedRows:
+    turn: Turn
+    run: Run | None
+    row: Stepped
+    held: Entry | None = None  # the reply, or the planner's
+    calls: list[Call] = field(default_factory=list)  # of that reply: the newest for each place
+
+    @property
+    def standing(self) -> Standing:
+        return standing_of(self.turn, self.run, self.row)
+
+    @property
+    def reply(self) -> Reply | None:
+        """That of a planner asks for what its plan would call."""
+        if self.held is None:
+            return None
+        reply = reply_from(self.held.body)
+        if not self.holds_plan or self.plan is None:
+            return reply
+        return replace(reply, asks=tuple(asks_in(self.plan, self.plan_step).values()))
+
+    @property
+    def holds_plan(self) -> bool:
+        return self.held is not None and "decision" in self.held.body
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """The decision that counts when the run moves on: its consumer's, or else the planner's."""
+        if self.row.plan is not None or self.held is None or not self.holds_plan:
+            return self.row.plan
+        return self.held.body
+
+    @property
+    def plan_step(self) -> int:
+        """Where it stands. One that no planner was asked for has a step of its own."""
+        assert self.run is not None
+        return self.run.step + 1 if self.held is None else self.held.step
+
+    @property
+    def reply_id(self) -> str | None:
+        return reply_id_of(self.held) if self.held else None
+
+    @property
+    def call_step(self) -> int:
+        """Where the calls of the reply stand."""
+        assert self.held is not None
+        return self.held.step + 1
+
+
+def reply_id_of(held: Entry) -> str:
+    return f"{held.run_id}:{held.step}"
+
+
+def load_view(tx: Tx, target: str, *, lock: bool = False, space: str | None = None) -> SteppedRows:
+    """`target`: a turn, or its run. `lock`: the run first, then the row of the turn. `space`: of a caller, outside of
+    which there is no turn for it.
+    """
+    turn, run = _find(tx, target, space)
+    if lock and run is not None:
+        run = runs.lock(tx, run.id)
+    row = load(tx, turn.id, lock=lock)
+    if row is None:
+        raise Conflict(f"turn {turn.id} is not driven by a consumer: it was submitted with control 'auto'")
+    if lock:  # whoever started it meanwhile has committed, or waits for us
+        turn, run = _reload(tx, turn, run)
+    held, asked = _held(tx, run, row)
+    return SteppedRows(turn=turn, run=run, row=row, held=held, calls=asked)
+
+
+def _find(tx: Tx, target: str, space: str | None) -> tuple[Turn, Run | None]:
+    turn, run = turns.load(tx, target), None
+    if turn is None:
+        run = runs.load(tx, target)
+        turn = turns.load(tx, run.turn_id) if run else None
+    if turn is None or not spaces.holds(space, kinship.home_of(turn.thread_id, turn.kin)):
+        raise NotFound(f"there is no turn and no run {target!r}; `chordage turns` lists them")
+    if run is None and turn.run_id is not None:
+        run = runs.load(tx, turn.run_id)
+    return turn, run
+
+
+def _reload(tx: Tx, turn: Turn, run: Run | None) -> tuple[Turn, Run | None]:
+    now_turn = turns.load(tx, turn.id)
+    assert now_turn is not None
+    if run is None and now_turn.run_id is not None:
+        return now_turn, runs.load(tx, now_turn.run_id)
+    return now_turn, run
+
+
+def _held(tx: Tx, run: Run | None, row: Stepped) -> tuple[Entry | None, list[Call]]:
+    if run is None or row.reply_step is None:
+        return None, []
+    held = journal.at_step(tx, run.id, row.reply_step, Checkpoint.REPLY_HELD)
+    newest = {call.place: call for call in calls.of_step(tx, run.id, row.reply_step + 1)}
+    return held, [newest[place] for place in sorted(newest)]

@@ -1,16 +1,22 @@
-"""Threads: where turns line up."""
+"""Threads: where turns line up.
+
+What readers ask of threads: what lines up and runs on them, and what was said. Never more than a page is read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import RowMapping, and_, bindparam, func, select, tuple_, update
 
-from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.schema import threads
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.core.records import NOTES, Checkpoint
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.journal import NOT_ROLLED_BACK
+from chordage.orchestrator.store.predicates import OPEN_RUNS, in_line
+from chordage.orchestrator.store.schema import journal, runs, threads, turns
+from chordage.orchestrator.store.statements import PreparedStatement, insert_or
 
 _ROW = {
     "id": bindparam("thread_id"),
@@ -20,15 +26,14 @@ _ROW = {
     "updated_at": bindparam("now"),
 }
 _AGAIN = {"arrivals": threads.c.arrivals + 1, "updated_at": bindparam("now")}
-_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 def _arrive(dialect: str) -> Any:
-    row = _INSERT[dialect](threads).values(_ROW)
+    row = insert_or(dialect, threads).values(_ROW)
     return row.on_conflict_do_update(index_elements=["id"], set_=_AGAIN).returning(threads.c.arrivals)
 
 
-_ARRIVE = Hot(_arrive)
+_ARRIVE = PreparedStatement(_arrive)
 
 
 def arrive(tx: Tx, thread_id: str, agent: str, now: datetime) -> int:
@@ -36,7 +41,7 @@ def arrive(tx: Tx, thread_id: str, agent: str, now: datetime) -> int:
     return int(_ARRIVE.scalar(tx, {"thread_id": thread_id, "agent": agent, "now": now}))
 
 
-def ask_to_compact(tx: Tx, thread_id: str) -> int | None:
+def request_compaction(tx: Tx, thread_id: str) -> int | None:
     """Once more: whoever compacts notes how often was asked by then, so that a request in between is not lost. The
     number of this request; None: there is no such thread.
     """
@@ -46,5 +51,63 @@ def ask_to_compact(tx: Tx, thread_id: str) -> int | None:
     return number
 
 
+def lock(tx: Tx, thread_id: str) -> None:
+    tx.execute(select(threads.c.id).where(threads.c.id == thread_id).with_for_update())
+
+
 def exists(tx: Tx, thread_id: str) -> bool:
     return tx.execute(select(threads.c.id).where(threads.c.id == thread_id)).first() is not None
+
+
+ThreadRow = RowMapping
+
+_QUEUED = select(func.count()).where(turns.c.thread_id == threads.c.id, in_line(turns)).scalar_subquery()
+_LAST_FACT = (
+    select(journal.c.at)
+    .where(journal.c.thread_id == threads.c.id, journal.c.kind.not_in([note.value for note in NOTES]))
+    .order_by(journal.c.id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_THREAD = (
+    select(
+        threads.c.id.label("thread_id"),
+        threads.c.agent,
+        threads.c.arrivals.label("turns"),
+        threads.c.created_at,
+        threads.c.updated_at.label("last_turn_at"),
+        _QUEUED.label("queued"),
+        _LAST_FACT.label("last_fact_at"),
+        runs.c.id.label("open_run"),
+        runs.c.status.label("open_run_status"),
+    )
+    .select_from(threads)
+    .outerjoin(runs, and_(runs.c.thread_id == threads.c.id, OPEN_RUNS))
+)
+
+_SPOKEN = select(journal, runs.c.agent).join(runs, runs.c.id == journal.c.run_id)
+_SPOKEN_KINDS = [Checkpoint.USER_MESSAGE.value, Checkpoint.ASSISTANT_TURN.value]
+
+
+def details(tx: Tx, thread_id: str) -> ThreadRow | None:
+    return tx.execute(_THREAD.where(threads.c.id == thread_id)).mappings().first()
+
+
+def latest(tx: Tx, *, limit: int, before: tuple[datetime, str] | None = None) -> Sequence[ThreadRow]:
+    """Those with the newest turns first; `before` is the last turn's time, and the id, of the last one seen."""
+    found = _THREAD.order_by(threads.c.updated_at.desc(), threads.c.id.desc()).limit(limit)
+    if before is not None:
+        found = found.where(tuple_(threads.c.updated_at, threads.c.id) < before)
+    return tx.execute(found).mappings().all()
+
+
+def messages(tx: Tx, thread_id: str, *, limit: int, before: int | None = None) -> Sequence[ThreadRow]:
+    """The last things said on a thread, or the last before one of them, in the order they were said."""
+    found = (
+        _SPOKEN.where(journal.c.thread_id == thread_id, journal.c.kind.in_(_SPOKEN_KINDS), NOT_ROLLED_BACK)
+        .order_by(journal.c.id.desc())
+        .limit(limit)
+    )
+    if before is not None:
+        found = found.where(journal.c.id < before)
+    return list(reversed(tx.execute(found, {"thread_id": thread_id}).mappings().all()))

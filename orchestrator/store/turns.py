@@ -1,33 +1,62 @@
-"""Turns: one row per message, from its arrival to its disposition."""
+"""Turns: one row per message, from its arrival to its disposition.
+
+Turns that are the same work: which of them is queued, and a record of one that is merged as it comes.
+
+Guarded changes of turns: ended once, and the next in line made ready in the same breath.
+
+What readers ask of turns: one with all that became of it, and lists of them. Nothing here locks or writes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import and_, bindparam, case, func, insert, literal_column, or_, select, type_coerce, update
+from sqlalchemy import (
+    ColumnElement,
+    RowMapping,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.sql.elements import ColumnElement
 
 from chordage.orchestrator.core import kinship, turn_limits
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.records import Turn
-from chordage.orchestrator.core.status import Disposition, TurnStatus
+from chordage.orchestrator.core.intents import Hint
+from chordage.orchestrator.core.kinship import Kin
+from chordage.orchestrator.core.model import TOKENS
+from chordage.orchestrator.core.reasons import WITHOUT_A_RUN
+from chordage.orchestrator.core.records import Checkpoint, Subject, Turn
+from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.core.stepping import Control
-from chordage.orchestrator.store.hot import Hot, Row
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.groups import PLACE_AWAITED
 from chordage.orchestrator.store.predicates import (
+    KEYED_TURNS,
     OPEN_RUNS,
+    OPEN_WILLS,
+    QUEUED_IN_GROUP,
     QUEUED_TURNS,
-    RUNNING_IN_GROUP,
     STILL_QUEUED,
     has,
     in_line,
     nothing_is_open_on,
+    still,
 )
-from chordage.orchestrator.store.schema import groups, runs, turns
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.schema import journal, runs, threads, turns
+from chordage.orchestrator.store.statements import PreparedStatement, Row
 
 # Of a turn that says nothing else: nobody asked for it, it steers no run, and nobody drives it.
 _USUAL = {
@@ -56,7 +85,7 @@ def from_row(row: Row) -> Turn:
     return Turn(**fields, kin=kin)
 
 
-_LOAD = Hot(select(*COLUMNS).where(turns.c.id == bindparam("turn_id")))
+_LOAD = PreparedStatement(select(*COLUMNS).where(turns.c.id == bindparam("turn_id")))
 
 
 def load(tx: Tx, turn_id: str) -> Turn | None:
@@ -64,7 +93,7 @@ def load(tx: Tx, turn_id: str) -> Turn | None:
     return from_row(row) if row else None
 
 
-_BY_DEDUPE_KEY = Hot(
+_BY_DEDUPE_KEY = PreparedStatement(
     select(turns.c.id).where(
         turns.c.agent == bindparam("agent"),
         turns.c.source == bindparam("source"),
@@ -90,7 +119,7 @@ def _thread_is_busy() -> ColumnElement[bool]:
     return open_run.is_not(None)
 
 
-def _somebody_is_ahead() -> ColumnElement[bool]:
+def _is_behind_another() -> ColumnElement[bool]:
     """Queued on the same thread, of this rank or above, and due: who waits for a time to come holds up nobody.
 
     Locks the first of them: one that is just starting is waited for, so that its end cannot come to pass unseen.
@@ -120,7 +149,7 @@ _FIELDS = (
     "steers",
 )  # fmt: skip
 
-_ADMIT = Hot(
+_ADMIT = PreparedStatement(
     insert(turns)
     .from_select(
         [*_FIELDS, "status", "ready"],
@@ -128,7 +157,7 @@ _ADMIT = Hot(
             *(type_coerce(bindparam(name, type_=turns.c[name].type), turns.c[name].type) for name in _FIELDS),
             literal_column("'queued'"),
             case(
-                (or_(_thread_is_busy(), _somebody_is_ahead()), 0),
+                (or_(_thread_is_busy(), _is_behind_another()), 0),
                 (bindparam("not_before", type_=turns.c.not_before.type) > bindparam("queued_at"), 2),
                 else_=1,
             ),
@@ -143,41 +172,14 @@ def admit(tx: Tx, fields: Mapping[str, Any]) -> bool:
     try:
         return bool(_ADMIT.scalar(tx, {**_USUAL, **fields}))
     except IntegrityError as error:
-        if _was_somebody_first(str(error.orig)):
+        if _is_duplicate(str(error.orig)):
             raise LostRace from error
         raise
 
 
-def _was_somebody_first(told: str) -> bool:
+def _is_duplicate(told: str) -> bool:
     """Both databases name the key that was there already: by its index, or by the columns of that."""
     return any(name in told for name in ("dedupe", "coalesce", "uq_turns_will", "turns.origin"))
-
-
-_RUNNING = (
-    select(func.count()).select_from(runs).where(RUNNING_IN_GROUP, runs.c.grp == bindparam("group")).scalar_subquery()
-)
-_PLACES = Hot(
-    select((func.coalesce(groups.c.budget, bindparam("budget")) - _RUNNING).label("free"), groups.c.hand_on).where(
-        groups.c.name == bindparam("group")
-    )
-)
-
-
-class Places(NamedTuple):
-    """Of a group's budget."""
-
-    free: int
-    hand_on: bool  # a run that frees one sends for the next
-
-
-def places(tx: Tx, group: Group, *, default: int) -> Places:
-    row = _PLACES.rows(tx, {"group": group.value, "budget": default})[0]
-    return Places(max(0, int(row["free"])), bool(row["hand_on"]))
-
-
-def free_budget(tx: Tx, group: Group, *, default: int) -> int:
-    """How many more runs of this group may start."""
-    return places(tx, group, default=default).free
 
 
 def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> list[str]:
@@ -235,3 +237,302 @@ def recent(tx: Tx, *, limit: int, status: TurnStatus | None = None, thread_id: s
     if thread_id:
         found = found.where(turns.c.thread_id == thread_id)
     return [from_row(dict(row._mapping)) for row in tx.execute(found)]  # noqa: SLF001 - by name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueuedWork:
+    """The turn that is queued for some work."""
+
+    id: str
+    thread_id: str
+    due_at: datetime
+
+
+_QUEUED_WORK = PreparedStatement(
+    select(turns.c.id, turns.c.thread_id, turns.c.due_at).where(
+        KEYED_TURNS,
+        turns.c.agent == bindparam("agent"),
+        turns.c.grp == bindparam("group"),
+        turns.c.coalesce_key == bindparam("key"),
+    )
+)
+_OPEN_WILL = PreparedStatement(select(turns.c.id).where(OPEN_WILLS, turns.c.agent == bindparam("agent")))
+
+
+def queued_work(tx: Tx, agent: str, group: Group, key: str) -> QueuedWork | None:
+    row = _QUEUED_WORK.first(tx, {"agent": agent, "group": group.value, "key": key})
+    return QueuedWork(**row) if row else None
+
+
+def open_will(tx: Tx, agent: str) -> str | None:
+    """The agent's will that is queued or at work."""
+    found: str | None = _OPEN_WILL.scalar(tx, {"agent": agent})
+    return found
+
+
+def record_merged(tx: Tx, fields: Mapping[str, Any], into: str, detail: str) -> None:
+    """A message that was over as it came: what it asks for is under way."""
+    over = {
+        "status": TurnStatus.DONE.value, "ready": 0, "disposition": Disposition.MERGED.value, "into_turn": into,
+        "detail": detail, "done_at": fields["queued_at"],
+    }  # fmt: skip
+    tx.execute(insert(turns), {**fields, **over})
+
+
+_NEXT = turns.alias("next")
+_LATER = _NEXT.c.not_before > bindparam("now")
+_NEXT_IN_LINE = (
+    select(_NEXT.c.id)
+    .where(_NEXT.c.thread_id == bindparam("thread"), in_line(_NEXT))
+    .order_by(case((_LATER, 1), else_=0), case((_LATER, _NEXT.c.not_before)), _NEXT.c.rank, _NEXT.c.arrival)
+    .limit(1)
+    .scalar_subquery()
+)
+_READY_OR_ASLEEP = case((turns.c.not_before > bindparam("now"), 2), else_=1)
+_IS_IT = turns.c.id == bindparam("turn_id")
+_IS_OPEN = still(turns.c.status, *sources(TURN, TurnStatus.DONE))
+_END = PreparedStatement(
+    update(turns)
+    .where(turns.c.id.in_([bindparam("turn_id"), _NEXT_IN_LINE]), or_(~_IS_IT, _IS_OPEN))
+    .values(
+        status=case((_IS_IT, TurnStatus.DONE.value), else_=turns.c.status),
+        disposition=case((_IS_IT, bindparam("how")), else_=turns.c.disposition),
+        done_at=case((_IS_IT, bindparam("now", type_=turns.c.done_at.type)), else_=turns.c.done_at),
+        ready=case((_IS_IT, 0), else_=_READY_OR_ASLEEP),
+    )
+    .returning(turns.c.id, turns.c.grp, turns.c.agent, turns.c.reply_target, PLACE_AWAITED.label("hand_on"))
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndedTurn:
+    """What the end of a turn leaves to do."""
+
+    reply_target: dict[str, Any] | None
+    next_in_line: tuple[Group, Hint, Subject] | None
+    hand_on: bool  # the place that is free now is waited for
+
+
+def end(tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Disposition, *, now: datetime) -> EndedTurn:
+    """The turn is done, and the next one in its thread's line is ready: one statement, so that nobody sees half of
+    it.
+    """
+    binds = {
+        "turn_id": turn_id, "thread": thread_id, "of_group": group.value, "how": disposition.value, "now": now,
+    }  # fmt: skip
+    rows = {row["id"]: row for row in _END.rows(tx, binds)}
+    own = rows.pop(turn_id, None)
+    follower = next(iter(rows.values()), None)
+    return EndedTurn(
+        reply_target=own["reply_target"] if own else None,
+        next_in_line=(
+            (Group(follower["grp"]), Hint(follower["id"], thread_id), Subject(thread_id, follower["agent"]))
+            if follower
+            else None
+        ),
+        hand_on=bool((own or follower or {}).get("hand_on")),
+    )
+
+
+_LOCK_THREAD = select(threads.c.id).join(turns, turns.c.thread_id == threads.c.id)
+_THREAD_OF_TURN = select(turns.c.thread_id).where(turns.c.id == bindparam("turn_id")).scalar_subquery()
+_LOCK_RUN = select(runs.c.id).where(runs.c.thread_id == _THREAD_OF_TURN, OPEN_RUNS).with_for_update()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DroppedTurn:
+    """A turn that ended in the queue."""
+
+    turn_id: str
+    thread_id: str
+    reply_target: dict[str, Any] | None
+    kin: Kin | None
+
+
+def end_queued(
+    tx: Tx,
+    turn_id: str,
+    disposition: Disposition,
+    now: datetime,
+    *,
+    detail: str | None = None,
+    into: str | None = None,
+    parent_run: str | None = None,
+) -> DroppedTurn | None:
+    """A turn that never started ends. `into`: the turn that it is merged into.
+
+    Its thread and the run that is open there are locked first, in the order in which an arrival locks them: whoever
+    comes to the line or moves it on at this moment waits, and then sees it without this turn. `parent_run`: of a child;
+    its end will tell that run, which is locked behind any of its own and before the turn, as everybody does.
+    """
+    assert disposition in WITHOUT_A_RUN, disposition
+    tx.execute(_LOCK_THREAD.where(turns.c.id == turn_id).with_for_update(of=threads))
+    tx.execute(_LOCK_RUN, {"turn_id": turn_id})
+    if parent_run is not None:
+        tx.execute(select(runs.c.id).where(runs.c.id == parent_run).with_for_update())
+    ended = (
+        update(turns)
+        .where(turns.c.id == turn_id, STILL_QUEUED)
+        .values(
+            status=TurnStatus.DONE.value, disposition=disposition.value, detail=detail, into_turn=into, done_at=now,
+            ready=0,
+        )
+        .returning(turns.c.thread_id, turns.c.reply_target, *(turns.c[name] for name in kinship.COLUMNS))
+    )  # fmt: skip
+    row = tx.execute(ended).mappings().first()
+    if row is None:
+        return None
+    kin = kinship.taken_from(dict(row))
+    return DroppedTurn(turn_id=turn_id, thread_id=row["thread_id"], reply_target=row["reply_target"], kin=kin)
+
+
+def make_next_ready(tx: Tx, thread_id: str, now: datetime) -> Group | None:
+    """The head of a thread's line (a turn that is due goes before one that is not) may start, if nothing on the
+    thread is open. Its group, if there is one.
+    """
+    made = (
+        update(turns)
+        .where(turns.c.id == _NEXT_IN_LINE, nothing_is_open_on(turns))
+        .values(ready=_READY_OR_ASLEEP)
+        .returning(turns.c.grp)
+    )
+    found = tx.execute(made, {"thread": thread_id, "now": now}).scalar()
+    return Group(found) if found else None
+
+
+TurnRow = RowMapping
+
+EXCERPT = 200  # characters of a message that a list shows
+
+_UP_TO_HERE = turns.alias("ahead")
+_QUEUED_UP_TO_HERE = (
+    select(func.count())
+    .where(
+        _UP_TO_HERE.c.thread_id == turns.c.thread_id,
+        in_line(_UP_TO_HERE),
+        or_(
+            _UP_TO_HERE.c.rank < turns.c.rank,
+            and_(_UP_TO_HERE.c.rank == turns.c.rank, _UP_TO_HERE.c.arrival <= turns.c.arrival),
+        ),
+    )
+    .scalar_subquery()
+)
+_TURN_ID = turns.c.id.label("turn_id")
+_FULL = [
+    turns.c[name]
+    for name in (
+        "thread_id", "agent", "tenant", "origin", "channel", "sender", "text", "meta", "strategy", "status",
+        "disposition", "run_id", "coalesce_key", "into_turn", "not_before", "deadline", "queued_at", "started_at",
+        "done_at", "parent_run", "parent_call", "root_run", "root_thread", "path", "source", "dedupe_key",
+    )
+]  # fmt: skip
+_OF_RUN = [runs.c[name] for name in ("reason", "code", "rounds", *TOKENS)]
+_WHY = func.coalesce(runs.c.detail, turns.c.detail).label("detail")  # its own, where it ended without a run
+_REPLY = journal.alias("reply")
+# Recorded together with the end of its run: that is the answer. A value, and not a join: PostgreSQL would go through
+# the replies of all runs while it believes that there are few.
+_ANSWER = (
+    select(_REPLY.c.body)
+    .where(
+        _REPLY.c.run_id == turns.c.run_id,
+        _REPLY.c.step == journal.c.step,
+        has(_REPLY.c.kind, Checkpoint.ASSISTANT_TURN),
+    )
+    .correlate(turns, journal)
+    .scalar_subquery()
+)
+_DETAILS = PreparedStatement(
+    select(
+        _TURN_ID,
+        *_FULL,
+        turns.c.grp.label("group"),
+        *_OF_RUN,
+        _WHY,
+        _ANSWER.label("last_reply"),
+        journal.c.body.label("end"),
+        case((STILL_QUEUED, _QUEUED_UP_TO_HERE)).label("position"),
+    )
+    .outerjoin(runs, runs.c.id == turns.c.run_id)
+    .outerjoin(journal, and_(journal.c.run_id == turns.c.run_id, has(journal.c.kind, Checkpoint.RUN_FINISHED)))
+    .where(turns.c.id == bindparam("turn_id"))
+)
+_SUMMARY = select(
+    _TURN_ID,
+    *(
+        turns.c[name]
+        for name in (
+            "thread_id", "agent", "origin", "channel", "sender", "status", "disposition", "run_id", "queued_at",
+            "started_at", "done_at", "parent_run", "path",
+        )
+    ),
+    turns.c.grp.label("group"),
+    func.substr(turns.c.text, 1, EXCERPT).label("text"),
+)  # fmt: skip
+
+
+def details(tx: Tx, turn_id: str) -> dict[str, Any] | None:
+    """A turn, its place in its thread's line, its run, and the reply that ended it: in one statement."""
+    return _DETAILS.first(tx, {"turn_id": turn_id})
+
+
+_STATUS = PreparedStatement(select(turns.c.status).where(turns.c.id == bindparam("turn_id")))
+
+
+def is_done(tx: Tx, turn_id: str) -> bool | None:
+    """None: there is no such turn."""
+    status: str | None = _STATUS.scalar(tx, {"turn_id": turn_id})
+    return None if status is None else status == TurnStatus.DONE.value
+
+
+def newest(
+    tx: Tx,
+    *,
+    limit: int,
+    status: TurnStatus | None = None,
+    thread_id: str | None = None,
+    agent: str | None = None,
+    before: str | None = None,
+) -> Sequence[TurnRow]:
+    """Newest first, those that came before the turn `before`. Ids grow with time: the key is the index of the list."""
+    found = _SUMMARY.limit(limit)
+    if status is not None:
+        found = found.where(_has_status(status) if thread_id is None else _has_status_on_thread(status))
+    if agent is not None:
+        found = found.where(turns.c.agent == agent)
+    return tx.execute(_paged(found, thread_id, before)).mappings().all()
+
+
+def _paged(found: Select[Any], thread_id: str | None, before: str | None) -> Select[Any]:
+    """The line of one thread has an index of its own, by arrival."""
+    if thread_id is None:
+        return (found.where(turns.c.id < before) if before else found).order_by(turns.c.id.desc())
+    found = found.where(turns.c.thread_id == thread_id)
+    if before is not None:
+        other = turns.alias("other")
+        arrival = select(other.c.arrival).where(other.c.id == before).scalar_subquery()
+        found = found.where(turns.c.arrival < arrival)
+    return found.order_by(turns.c.arrival.desc())
+
+
+def _has_status(status: TurnStatus) -> ColumnElement[bool]:
+    """The few that are open are found by their partial indexes, however many are done."""
+    match status:
+        case TurnStatus.QUEUED:
+            return QUEUED_IN_GROUP
+        case TurnStatus.ACTIVE:
+            opened = turns.c.id.in_(select(runs.c.turn_id).where(OPEN_RUNS))
+            return and_(has(turns.c.status, status), opened)
+        case TurnStatus.DONE:
+            return has(turns.c.status, status)
+
+
+def _has_status_on_thread(status: TurnStatus) -> ColumnElement[bool]:
+    """The same, of one thread."""
+    return in_line(turns) if status is TurnStatus.QUEUED else _has_status(status)
+
+
+def count_by_outcome(tx: Tx) -> dict[tuple[str, str], int]:
+    """How many turns of each group ended in which way, or stand where."""
+    way = func.coalesce(turns.c.disposition, turns.c.status)
+    found = select(turns.c.grp, way, func.count()).group_by(turns.c.grp, way)
+    return {(group, how): count for group, how, count in tx.execute(found)}

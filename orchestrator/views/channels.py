@@ -11,7 +11,7 @@ from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.polling import source_of
 from chordage.orchestrator.gateways.ports import Agents, Channels
 from chordage.orchestrator.store import polls
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 
 _REFUSED = ("key", "why", "excerpt", "at")
 
@@ -58,15 +58,17 @@ class ChannelView:
 def channels(store: Store, bound: Channels, agents: Agents, now: datetime, *, refusals: int = 20) -> list[ChannelView]:
     """All that are bound, and those that once were."""
     with store.read() as tx:
-        rows = {row["name"]: row for row in polls.all_of_them(tx)}
-        refused = {name: polls.refused(tx, source_of(name), refusals) for name, row in rows.items() if row["refused"]}
+        rows = {row["name"]: row for row in polls.load_all(tx)}
+        refused = {
+            name: polls.refusals_of(tx, source_of(name), refusals) for name, row in rows.items() if row["refused"]
+        }
     names = sorted({*bound.names(), *rows})
     return [_view(name, bound, agents, rows.get(name), refused.get(name, []), now) for name in names]
 
 
 def channel_row(store: Store, name: str) -> dict[str, Any] | None:
     with store.read() as tx:
-        return polls.one(tx, name)
+        return polls.load(tx, name)
 
 
 def _view(

@@ -7,10 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from chordage.orchestrator.core.delivering import DeliveryStatus, shown
-from chordage.orchestrator.store import deliveries as store_deliveries
-from chordage.orchestrator.store import projection
-from chordage.orchestrator.store.deliveries import Delivery
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import outbox, projection
+from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.store.outbox import Delivery
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,23 +49,23 @@ class BusView:
 
 def delivery_of(store: Store, turn_id: str) -> DeliveryView | None:
     with store.read() as tx:
-        found = store_deliveries.of_turn(tx, turn_id)
+        found = outbox.of_turn(tx, turn_id)
     return _view(found) if found else None
 
 
 def deliveries(store: Store, *, status: DeliveryStatus | None = None, limit: int = 50) -> list[DeliveryView]:
     """Newest first."""
     with store.read() as tx:
-        found = store_deliveries.newest(tx, status=status, limit=limit)
+        found = outbox.newest(tx, status=status, limit=limit)
     return [_view(one) for one in found]
 
 
 def bus(store: Store, now: datetime) -> BusView:
     with store.read() as tx:
-        standing = projection.look(tx)
+        standing = projection.load(tx)
         position = standing.mark.position if standing else 0
         rows, since = projection.lag(tx, position)
-        left = store_deliveries.counts(tx)
+        left = outbox.counts(tx)
     return BusView(
         position=position,
         top=standing.top if standing else rows,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.store import children
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.views.questions import QuestionView
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from chordage.orchestrator.core.errors import Conflict, NotFound
-from chordage.orchestrator.store import reads_trace, runs
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store import runs, trace_reads
+from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.views.subjects import Subject, beginning
 
 
@@ -21,14 +21,14 @@ def turn_meant(store: Store, given: str, *, agent: str | None = None, source: st
 
 
 def _by_id(tx: Tx, given: str) -> str | None:
-    if reads_trace.turn(tx, given) is not None:
+    if trace_reads.turn_row(tx, given) is not None:
         return given
     run = runs.load(tx, given)
-    return run.turn_id if run else reads_trace.latest_on(tx, given)
+    return run.turn_id if run else trace_reads.latest_on(tx, given)
 
 
 def _by_key(tx: Tx, key: str, agent: str | None, source: str | None) -> str | None:
-    found = reads_trace.with_dedupe_key(tx, key, agent=agent, source=source)
+    found = trace_reads.with_dedupe_key(tx, key, agent=agent, source=source)
     if len(found) > 1:
         which = "; ".join(f"--agent {one['agent']} --source {one['source']}" for one in found)
         raise Conflict(f"several messages have the dedupe key {key!r}; say which with {which}")
@@ -45,7 +45,7 @@ def _by_beginning(tx: Tx, start: str) -> str | None:
         case Subject.RUN:
             return found.of
         case Subject.THREAD:
-            return reads_trace.latest_on(tx, found.id)
+            return trace_reads.latest_on(tx, found.id)
 
 
 def _unknown(given: str, agent: str | None, source: str | None) -> str:

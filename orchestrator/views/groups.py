@@ -8,8 +8,8 @@ from datetime import datetime
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.queue_bounds import QueueBound
-from chordage.orchestrator.store import reads_groups
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store import groups as group_rows
+from chordage.orchestrator.store.database import Store, Tx
 
 BUSIEST = 5  # tenants that are told
 
@@ -40,14 +40,14 @@ def groups(
 ) -> list[GroupView]:
     """`budgets` and `bounds`: as the settings of the reader have them."""
     with store.read() as tx:
-        laid_down = reads_groups.budgets(tx)
+        laid_down = group_rows.budgets(tx)
         return [_view(tx, group, laid_down.get(group), budgets[group], bounds.get(group), now) for group in Group]
 
 
 def _view(
     tx: Tx, group: Group, laid_down: int | None, setting: int, bound: QueueBound | None, now: datetime
 ) -> GroupView:
-    running, waiting = reads_groups.running(tx, group), reads_groups.queued(tx, group, now)
+    running, waiting = group_rows.running_by_tenant(tx, group), group_rows.queued_by_tenant(tx, group, now)
     queued = {row["tenant"]: row["number"] for row in waiting}
     budget, runs, number = setting if laid_down is None else laid_down, sum(running.values()), sum(queued.values())
     return GroupView(
@@ -57,7 +57,7 @@ def _view(
         running=runs,
         free=max(0, budget - runs),
         queued=number,
-        queued_or_more=number >= reads_groups.COUNTED,
+        queued_or_more=number >= group_rows.COUNTED,
         waits_since=min((row["since"] for row in waiting if row["since"]), default=None),
         bound=bound,
         tenants=_busiest(running, queued),

@@ -8,9 +8,10 @@ from enum import StrEnum
 
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.records import Checkpoint
-from chordage.orchestrator.store import reads_threads, threads
-from chordage.orchestrator.store.reads_threads import Row
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import calls as call_rows
+from chordage.orchestrator.store import threads
+from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.store.threads import ThreadRow
 from chordage.orchestrator.views import family, questions
 from chordage.orchestrator.views.calls import CallView, by_round
 
@@ -37,21 +38,21 @@ class Remark:
 def history(store: Store, thread_id: str, *, limit: int = 100, before: int | None = None) -> list[Remark]:
     """The last remarks, or the last before the remark `before`; oldest of them first."""
     with store.read() as tx:
-        rows = reads_threads.spoken(tx, thread_id, limit=limit, before=before)
+        rows = threads.messages(tx, thread_id, limit=limit, before=before)
         if not rows and not threads.exists(tx, thread_id):
             raise NotFound(f"there is no thread {thread_id!r}; `chordage threads` lists them")
-        asked = reads_threads.calls_of(tx, (_round_of(row) for row in rows if row["body"].get("asks")))
+        asked = call_rows.of_rounds(tx, (_round_of(row) for row in rows if row["body"].get("asks")))
         questions_asked = questions.of_calls(tx, asked)
         children = family.of_calls(tx, asked, questions_asked)
     rounds = by_round(asked, questions_asked, children)
     return [_remark(row, rounds.get(_round_of(row), ())) for row in rows]
 
 
-def _round_of(row: Row) -> tuple[str, int]:
+def _round_of(row: ThreadRow) -> tuple[str, int]:
     return row["run_id"], row["step"] + 1
 
 
-def _remark(row: Row, calls: tuple[CallView, ...]) -> Remark:
+def _remark(row: ThreadRow, calls: tuple[CallView, ...]) -> Remark:
     body = row["body"]
     is_message = row["kind"] == Checkpoint.USER_MESSAGE.value
     return Remark(

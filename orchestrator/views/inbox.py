@@ -9,9 +9,9 @@ from typing import Any
 from chordage.orchestrator.core import kinship, spaces
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.suspending import OnExpiry, ResumeMode, Why
-from chordage.orchestrator.store import reads_suspensions, runs, suspensions
-from chordage.orchestrator.store.reads_suspensions import Row
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store import approvals, runs
+from chordage.orchestrator.store.approvals import SuspensionRow
+from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.views.rows import word
 
 
@@ -58,11 +58,11 @@ def inbox(
     with store.read() as tx:
         mark = None
         if after is not None:
-            last = suspensions.load(tx, after)
+            last = approvals.load(tx, after)
             if last is None or not _is_in(tx, last.run_id, space):
                 raise NotFound(f"leave `after` out to start again: there is no suspension {after!r}")
             mark = (last.created_at, last.id)
-        rows = reads_suspensions.open_ones(
+        rows = approvals.list_open(
             tx, limit=limit, agent=agent, thread_id=thread_id, run_id=run_id, root_thread=root_thread,
             root_run=root_run, why=why, after=mark, space=space,
         )  # fmt: skip
@@ -74,7 +74,7 @@ def _is_in(tx: Tx, run_id: str, space: str | None) -> bool:
     return run is not None and spaces.holds(space, kinship.home_of(run.thread_id, run.kin))
 
 
-def question_from(row: Row) -> OpenQuestion:
+def question_from(row: SuspensionRow) -> OpenQuestion:
     values = dict(row)
     overdue = values.pop("escalated_at") is not None
     kinds = {"why": Why, "resume_mode": ResumeMode, "on_expiry": OnExpiry}
@@ -88,5 +88,5 @@ def question_from(row: Row) -> OpenQuestion:
 def schema_asked(store: Store, target: str) -> dict[str, Any] | None:
     """What the answer to this suspension, or to the newest of this call, has to look like. None: anything will do."""
     with store.read() as tx:
-        found = suspensions.named(tx, target)
+        found = approvals.find(tx, target)
     return found.schema if found else None

@@ -9,9 +9,9 @@ from typing import Any
 
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.suspending import Action, OnExpiry, ResumeMode, SuspensionStatus, Why
-from chordage.orchestrator.store import reads_suspensions
-from chordage.orchestrator.store.reads_suspensions import Row
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import approvals
+from chordage.orchestrator.store.approvals import SuspensionRow
+from chordage.orchestrator.store.database import Tx
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,10 +52,10 @@ def of_calls(tx: Tx, calls: Iterable[Call]) -> dict[str, QuestionView]:
 
 
 def by_id(tx: Tx, suspension_ids: Collection[str]) -> dict[str, QuestionView]:
-    return {row["id"]: _question(row) for row in reads_suspensions.with_answers(tx, suspension_ids)}
+    return {row["id"]: _question(row) for row in approvals.with_answers(tx, suspension_ids)}
 
 
-def _question(row: Row) -> QuestionView:
+def _question(row: SuspensionRow) -> QuestionView:
     return QuestionView(
         id=row["id"], why=Why(row["why"]), prompt=row["prompt"], schema=row["schema"],
         resume_mode=ResumeMode(row["resume_mode"]), status=SuspensionStatus(row["status"]),
@@ -65,7 +65,7 @@ def _question(row: Row) -> QuestionView:
     )  # fmt: skip
 
 
-def _answer(row: Row) -> AnswerView:
+def _answer(row: SuspensionRow) -> AnswerView:
     return AnswerView(
         id=row["answer_id"], action=Action(row["answer_action"]), payload=row["answer_payload"],
         edited_args=row["answer_edited_args"], reason=row["answer_reason"], source=row["answer_source"],

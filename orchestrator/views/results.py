@@ -9,7 +9,7 @@ from chordage.orchestrator.core import kinship, spaces
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store import calls, runs
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 
 LONGEST = 262_144  # characters of one part
 

@@ -14,7 +14,7 @@ from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Checkpoint, Entry, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.store import calls, journal, runs
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views import family, questions
 from chordage.orchestrator.views.calls import by_round
 from chordage.orchestrator.views.steps import Step

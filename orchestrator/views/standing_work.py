@@ -9,7 +9,7 @@ from datetime import datetime
 from chordage.orchestrator.core.standing_work import Item, Kind, Row, State, named
 from chordage.orchestrator.gateways.work.room_work import Look
 from chordage.orchestrator.store import pulse
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 
 NEW = "new"  # the pulse has not seen it yet
 PAUSED = "paused"
@@ -43,7 +43,7 @@ class StandingWork:
 def shown(store: Store, look: Look, faults: Sequence[str], nameless: Sequence[str] = ()) -> StandingWork:
     """`nameless` are the paths of tasks that have no id yet, so that nothing else knows of them."""
     with store.read() as tx:
-        rows = {(row.kind, row.key): row for row in pulse.everything(tx)}
+        rows = {(row.kind, row.key): row for row in pulse.load_every(tx)}
         ends = {(row.kind, row.key): row for _open, row in pulse.ended(tx, len(rows) + 1)}
     names = sorted({*look.items, *rows}, key=lambda name: (list(Kind).index(name[0]), name[1]))
     items = [_item(name, look.items.get(name), (rows | ends).get(name)) for name in names]

@@ -17,9 +17,9 @@ from chordage.orchestrator.core.status import OPEN_CALL, CallStatus, Disposition
 from chordage.orchestrator.core.stepping import PENDING, Drive, Standing
 from chordage.orchestrator.core.transcript import NOT_RUN, build
 from chordage.orchestrator.store import journal
-from chordage.orchestrator.store import stepped as rows
-from chordage.orchestrator.store.look_stepped import Seen, look
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store import stepped as stepped_rows
+from chordage.orchestrator.store.database import Store, Tx
+from chordage.orchestrator.store.stepped import SteppedRows, load_view
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +115,7 @@ def _result(call: HeldCall) -> dict[str, Any]:
 def stepped(store: Store, target: str, *, space: str | None = None) -> SteppedView:
     """`target`: a turn, or its run. `space`: of a caller, outside of which there is no turn for it."""
     with store.read() as tx:
-        seen = look(tx, target, space=space)
+        seen = load_view(tx, target, space=space)
         last = journal.of_run(tx, seen.run.id) if seen.run and seen.standing is Standing.DONE else []
         came_of_it = _round(tx, seen)
     return _view(seen, _answer(last), came_of_it)
@@ -124,11 +124,11 @@ def stepped(store: Store, target: str, *, space: str | None = None) -> SteppedVi
 def driven(store: Store, turn_id: str) -> SteppedView | None:
     """None: its turn is driven by nobody."""
     with store.read() as tx:
-        row = rows.load(tx, turn_id)
+        row = stepped_rows.load(tx, turn_id)
     return None if row is None else stepped(store, turn_id)
 
 
-def _round(tx: Tx, seen: Seen) -> HeldRound | None:
+def _round(tx: Tx, seen: SteppedRows) -> HeldRound | None:
     if seen.run is None or not holds_round(seen.run, seen.row):
         return None
     past = journal.history(tx, seen.turn.thread_id, plans_of=seen.run.id)
@@ -148,12 +148,12 @@ def as_json(shown: SteppedView) -> dict[str, Any]:
 def spoken(store: Store, target: str) -> tuple[Said, ...]:
     """The history of its thread without the reply that is held, with what is pending behind it; a copy."""
     with store.read() as tx:
-        seen = look(tx, target)
+        seen = load_view(tx, target)
         past = journal.history(tx, seen.turn.thread_id)
     return build([*past.entries, *_pending(seen)], past.calls)
 
 
-def _pending(seen: Seen) -> Sequence[Entry]:
+def _pending(seen: SteppedRows) -> Sequence[Entry]:
     if seen.run is None or not seen.row.given:
         return []
     body = {"messages": seen.row.given, "replaces": seen.row.replaces}
@@ -175,7 +175,7 @@ def _answer(entries: Sequence[Entry]) -> str | None:
     return str(said[-1].body["text"]) if said else None
 
 
-def _view(seen: Seen, answer: str | None, came_of_it: HeldRound | None) -> SteppedView:
+def _view(seen: SteppedRows, answer: str | None, came_of_it: HeldRound | None) -> SteppedView:
     row, run, turn = seen.row, seen.run, seen.turn
     is_done = seen.standing is Standing.DONE
     return SteppedView(
@@ -190,7 +190,7 @@ def _view(seen: Seen, answer: str | None, came_of_it: HeldRound | None) -> Stepp
     )  # fmt: skip
 
 
-def _reply(seen: Seen) -> HeldReply | None:
+def _reply(seen: SteppedRows) -> HeldReply | None:
     reply = seen.reply
     if reply is None or seen.reply_id is None:
         return None

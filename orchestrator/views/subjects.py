@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from chordage.orchestrator.core.errors import Conflict, NotFound
-from chordage.orchestrator.store import beginnings, reads_turns, runs, threads
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store import id_prefix, runs, threads, turns
+from chordage.orchestrator.store.database import Store, Tx
 
 SHORTEST = 4  # letters that are taken for the beginning of an id
 SHOWN = 3  # of several that begin alike
@@ -28,9 +28,9 @@ class Meant:
 
 
 _BEGINNING = {
-    Subject.TURN: beginnings.turns_beginning,
-    Subject.RUN: beginnings.runs_beginning,
-    Subject.THREAD: beginnings.threads_beginning,
+    Subject.TURN: id_prefix.turns_beginning,
+    Subject.RUN: id_prefix.runs_beginning,
+    Subject.THREAD: id_prefix.threads_beginning,
 }
 
 
@@ -82,7 +82,7 @@ def _named(tx: Tx, given: str) -> Subject | None:
 def _is(tx: Tx, subject: Subject, given: str) -> bool:
     match subject:
         case Subject.TURN:
-            return reads_turns.is_done(tx, given) is not None
+            return turns.is_done(tx, given) is not None
         case Subject.RUN:
             return runs.load(tx, given) is not None
         case Subject.THREAD:

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.status import RunStatus
-from chordage.orchestrator.store import reads_threads
-from chordage.orchestrator.store.reads_threads import Row
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import threads as thread_rows
+from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.store.threads import ThreadRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +27,7 @@ class ThreadView:
 
 def thread(store: Store, thread_id: str) -> ThreadView:
     with store.read() as tx:
-        row = reads_threads.one(tx, thread_id)
+        row = thread_rows.details(tx, thread_id)
     if row is None:
         raise NotFound(f"there is no thread {thread_id!r}; `chordage threads` lists them")
     return _view(row)
@@ -37,11 +37,11 @@ def threads(store: Store, *, limit: int = 20, before: ThreadView | None = None) 
     """Those with the newest turns first. The next page is what comes before the last of this one."""
     with store.read() as tx:
         mark = (before.last_turn_at, before.thread_id) if before else None
-        rows = reads_threads.latest(tx, limit=limit, before=mark)
+        rows = thread_rows.latest(tx, limit=limit, before=mark)
     return [_view(row) for row in rows]
 
 
-def _view(row: Row) -> ThreadView:
+def _view(row: ThreadRow) -> ThreadView:
     values = dict(row)
     last_fact_at = values.pop("last_fact_at")
     status = values.pop("open_run_status")

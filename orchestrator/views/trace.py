@@ -10,9 +10,9 @@ from typing import Any
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Checkpoint, Entry
 from chordage.orchestrator.core.status import Disposition, TurnStatus
-from chordage.orchestrator.store import reads_trace
-from chordage.orchestrator.store.reads_trace import WINDOW, Row
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store import trace_reads
+from chordage.orchestrator.store.database import Store, Tx
+from chordage.orchestrator.store.trace_reads import WINDOW, TraceRow
 from chordage.orchestrator.views import questions
 from chordage.orchestrator.views.finding import turn_meant
 from chordage.orchestrator.views.marks import Mark, MarkKind, in_order, of_run
@@ -65,16 +65,16 @@ def _followed(store: Store, turn_id: str, hops: int) -> TraceView:
 def _one(store: Store, turn_id: str) -> TraceView:
     turn = full_turn(store, turn_id)
     with store.read() as tx:
-        row = reads_trace.turn(tx, turn_id) or {}
-        ahead = reads_trace.ahead(tx, row)
-        left = reads_trace.left(tx, turn_id)
+        row = trace_reads.turn_row(tx, turn_id) or {}
+        ahead = trace_reads.ahead(tx, row)
+        left = trace_reads.deliveries_of(tx, turn_id)
     steered = turn.run_id if turn.disposition is Disposition.STEERED else None
     merged = row.get("into_turn")
     why = _why(turn, row)
     marks = [*_of_line(turn, row, ahead), *_of_its_run(store, turn), *_of_end(turn, row, why, merged), *_of_left(left)]
     with store.read() as tx:
-        notes = reads_trace.notes(tx, {mark.id for mark in marks if mark.id})
-        on_the_bus = reads_trace.on_the_bus(tx)
+        notes = trace_reads.notes(tx, {mark.id for mark in marks if mark.id})
+        on_the_bus = trace_reads.on_the_bus(tx)
     return TraceView(
         turn=turn, arrival=row["arrival"], source=row["source"], dedupe_key=row["dedupe_key"],
         disposition=turn.disposition, why=why, steered_into=steered, merged_into=merged,
@@ -83,7 +83,7 @@ def _one(store: Store, turn_id: str) -> TraceView:
     )  # fmt: skip
 
 
-def _shown(row: Row) -> Row:
+def _shown(row: TraceRow) -> TraceRow:
     """Without what a target holds besides its address, and without the token of whoever has it in hand."""
     shown = {name: value for name, value in row.items() if name != "claim_token"}
     return shown | ({"target": _address(row["target"])} if row.get("target") else {})
@@ -96,7 +96,7 @@ def _with_notes(marks: Sequence[Mark], notes: Sequence[tuple[str, str, int]]) ->
     return [mark if position is None else replace(mark, journal=(position,)) for mark, position in found]
 
 
-def _why(turn: TurnView, row: Row) -> str | None:
+def _why(turn: TurnView, row: TraceRow) -> str | None:
     """Of a turn that had a run, the run knows; of others their own row does. Natural ends need no words."""
     if turn.disposition is Disposition.STEERED:
         return f"run {turn.run_id} took it in"
@@ -105,7 +105,7 @@ def _why(turn: TurnView, row: Row) -> str | None:
     return ": ".join(words) or row["detail"]
 
 
-def _of_line(turn: TurnView, row: Row, ahead: Sequence[Row]) -> Iterator[Mark]:
+def _of_line(turn: TurnView, row: TraceRow, ahead: Sequence[TraceRow]) -> Iterator[Mark]:
     key = f", dedupe key {row['dedupe_key']}" if row["dedupe_key"] else ""
     where = f" on {turn.channel}" if turn.channel else ""
     asked = f", asked by run {turn.parent_run} ({turn.path})" if turn.parent_run else ""
@@ -120,7 +120,7 @@ def _of_line(turn: TurnView, row: Row, ahead: Sequence[Row]) -> Iterator[Mark]:
         yield Mark(at=ready, kind=MarkKind.READY, told=told, seconds=waited or None)
 
 
-def _place(turn: TurnView, row: Row, ahead: Sequence[Row]) -> str:
+def _place(turn: TurnView, row: TraceRow, ahead: Sequence[TraceRow]) -> str:
     place = f"arrival {row['arrival']} on thread {turn.thread_id}, group {turn.group.value}"
     if not ahead:
         return f"{place}, nobody ahead"
@@ -135,7 +135,7 @@ def _waits_for(turn: TurnView) -> str:
     return f"it waits for {ways} (`chordage check` names what is broken)"
 
 
-def _ready_at(turn: TurnView, row: Row, ahead: Sequence[Row]) -> datetime | None:
+def _ready_at(turn: TurnView, row: TraceRow, ahead: Sequence[TraceRow]) -> datetime | None:
     """When nobody was ahead any more and its time had come, as far as rows tell: nothing is written at that moment."""
     if turn.started_at is None and not row["ready"]:
         return None
@@ -193,15 +193,15 @@ def _questions(store: Store, run: RunView) -> dict[str, list[QuestionView]]:
 
 
 def _by_call(tx: Tx, call_ids: Sequence[str]) -> dict[str, list[QuestionView]]:
-    ids = reads_trace.questions_of(tx, call_ids)
-    views, calls = questions.by_id(tx, ids), reads_trace.call_of(tx, ids)
+    ids = trace_reads.suspensions_of(tx, call_ids)
+    views, calls = questions.by_id(tx, ids), trace_reads.call_of(tx, ids)
     found: dict[str, list[QuestionView]] = {}
     for view in sorted(views.values(), key=lambda one: one.created_at):
         found.setdefault(calls[view.id], []).append(view)
     return found
 
 
-def _of_end(turn: TurnView, row: Row, why: str | None, merged: str | None) -> Iterator[Mark]:
+def _of_end(turn: TurnView, row: TraceRow, why: str | None, merged: str | None) -> Iterator[Mark]:
     if turn.disposition is None:
         return
     if merged is not None:
@@ -212,7 +212,7 @@ def _of_end(turn: TurnView, row: Row, why: str | None, merged: str | None) -> It
     yield Mark(at=turn.done_at, kind=MarkKind.ENDED, told=told, seconds=seconds or None, id=turn.turn_id)
 
 
-def _of_left(rows: Sequence[Row]) -> Iterator[Mark]:
+def _of_left(rows: Sequence[TraceRow]) -> Iterator[Mark]:
     for row in rows:
         more = "".join(
             f", {name.replace('_', ' ')} {value}"

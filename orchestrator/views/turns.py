@@ -14,8 +14,9 @@ from chordage.orchestrator.core.message import Origin, Sender
 from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import Disposition, TurnStatus
-from chordage.orchestrator.store import reads_suspensions, reads_turns
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store import approvals
+from chordage.orchestrator.store import turns as turn_rows
+from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.views.inbox import OpenQuestion, question_from
 from chordage.orchestrator.views.rows import typed
 
@@ -102,7 +103,7 @@ class TurnLine:
 def turn(store: Store, turn_id: str, *, space: str | None = None) -> TurnView:
     """`space`: of a caller, outside of which there is no turn for it."""
     with store.read() as tx:
-        row = reads_turns.one(tx, turn_id)
+        row = turn_rows.details(tx, turn_id)
         questions = _questions(tx, row["run_id"]) if row and row["status"] == TurnStatus.ACTIVE else ()
     if row is None or not spaces.holds(space, row["root_thread"] or row["thread_id"]):
         raise NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
@@ -110,14 +111,14 @@ def turn(store: Store, turn_id: str, *, space: str | None = None) -> TurnView:
 
 
 def _questions(tx: Tx, run_id: str) -> tuple[OpenQuestion, ...]:
-    asked = reads_suspensions.open_ones(tx, limit=QUESTIONS, root_run=run_id)
+    asked = approvals.list_open(tx, limit=QUESTIONS, root_run=run_id)
     return tuple(question_from(one) for one in asked)
 
 
 def is_done(store: Store, turn_id: str) -> bool:
     """A cheap question, for those who ask often."""
     with store.read() as tx:
-        done = reads_turns.is_done(tx, turn_id)
+        done = turn_rows.is_done(tx, turn_id)
     if done is None:
         raise NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
     return done
@@ -134,7 +135,7 @@ def turns(
 ) -> list[TurnLine]:
     """Newest first. The next page is what came before the last of this one."""
     with store.read() as tx:
-        rows = reads_turns.newest(tx, limit=limit, status=status, thread_id=thread_id, agent=agent, before=before)
+        rows = turn_rows.newest(tx, limit=limit, status=status, thread_id=thread_id, agent=agent, before=before)
     return [TurnLine(**typed(row)) for row in rows]
 
 

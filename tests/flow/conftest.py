@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from support.world import World
 
 

@@ -14,8 +14,8 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.stages import admission
-from chordage.orchestrator.store import queues
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import groups
+from chordage.orchestrator.store.database import Store
 from support.lock_waits import somebody_waits_for_a_lock
 from support.waiting import until
 from support.world import World
@@ -46,7 +46,7 @@ def crosswise_with(world, admit):
             stored = pool.submit(admit)
             until(lambda: stored.done() or somebody_waits_for_a_lock(world.store), "the message waits")
             assert not stored.done(), stored.exception()
-            queues.lock(tx, Group.CHAT)
+            groups.lock(tx, Group.CHAT)
         return stored.result(20)
 
 

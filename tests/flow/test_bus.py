@@ -12,8 +12,8 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.core.bus import Mark
 from chordage.orchestrator.core.errors import Conflict, Unavailable
 from chordage.orchestrator.core.intents import Project
-from chordage.orchestrator.store import projection, schema, settled
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import projection, schema
+from chordage.orchestrator.store.database import Store
 from support.bus import PREFIX, kinds, settle, stream, with_bus
 from support.fakes import asking, rounds_of, spoken
 from support.questions import asks_once
@@ -365,7 +365,7 @@ def postgres(migrated_database_url, redis_url: str):
 @pytest.mark.postgres
 def test_a_row_that_commits_late_with_a_smaller_id_is_not_passed_over(postgres: World, monkeypatch) -> None:
     world = postgres
-    monkeypatch.setattr(settled, "PAUSES", (0.001, 0.001))
+    monkeypatch.setattr(projection, "PAUSES", (0.001, 0.001))
     play(world, 1)
     settle(world)
     with world.store.engine.connect() as late:
@@ -401,7 +401,7 @@ def test_a_long_transaction_of_somebody_else_holds_nothing_up(postgres: World) -
 @pytest.mark.parametrize("mode", ["SHARE UPDATE EXCLUSIVE", "ROW SHARE"])
 def test_a_vacuum_of_the_journal_holds_nothing_up(postgres: World, monkeypatch, mode: str) -> None:
     world = postgres
-    monkeypatch.setattr(settled, "PAUSES", (0.001, 0.001))
+    monkeypatch.setattr(projection, "PAUSES", (0.001, 0.001))
     play(world, 1)
     with world.store.engine.connect() as broken:
         broken.execute(insert(schema.journal).values(**a_row(1), at=world.clock()))

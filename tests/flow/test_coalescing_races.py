@@ -12,8 +12,8 @@ import pytest
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
-from chordage.orchestrator.store.hot import Hot, Row
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store.database import Store, Tx
+from chordage.orchestrator.store.statements import PreparedStatement, Row
 from support.fakes import spoken
 from support.held_commit import HeldCommit
 from support.invariants import check_all
@@ -118,9 +118,9 @@ def test_who_loses_again_and_again_is_told_to_try_again_and_leaves_nothing(crowd
     crowd.submit(thread="a", coalesce_key="k")
     busy: list[int] = []
     crowding: list[bool] = []
-    look = Hot.rows
+    look = PreparedStatement.rows
 
-    def somebody_is_quicker(statement: Hot, tx: Tx, binds: Mapping[str, Any]) -> list[Row]:
+    def somebody_is_quicker(statement: PreparedStatement, tx: Tx, binds: Mapping[str, Any]) -> list[Row]:
         found = look(statement, tx, binds)
         words = statement.compiled(tx.dialect).sql
         if words.startswith("SELECT") and "coalesce_key" in words and not crowding:
@@ -130,7 +130,7 @@ def test_who_loses_again_and_again_is_told_to_try_again_and_leaves_nothing(crowd
             crowding.clear()
         return found
 
-    monkeypatch.setattr(Hot, "rows", somebody_is_quicker)
+    monkeypatch.setattr(PreparedStatement, "rows", somebody_is_quicker)
     with pytest.raises(Unavailable, match="50 others were first, one after the other"):
         crowd.submit("mine", thread="z", coalesce_key="k")
 

@@ -7,7 +7,7 @@ import pytest
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.errors import TryLater, WrongSchema
 from chordage.orchestrator.core.intents import Project
-from chordage.orchestrator.store import claim_starts, migrating
+from chordage.orchestrator.store import schema_version, starts
 from support.bus import settle, stream, with_bus
 from support.fakes import rounds_of, spoken
 from support.world import Died, World
@@ -90,7 +90,7 @@ def test_77_a_start_that_fails_half_way_leaves_no_run(world: World, receiver, mo
         raise ZeroDivisionError
 
     world.submit("hi", thread="t")
-    monkeypatch.setattr(claim_starts._APPEND, "send", broken)
+    monkeypatch.setattr(starts._APPEND, "send", broken)
     with pytest.raises(ZeroDivisionError):
         world.run_dry()
 
@@ -129,7 +129,7 @@ def test_82_an_unknown_newer_schema_is_refused_and_left_as_it_is(world: World, r
     before = world.rows("projection")
 
     with pytest.raises(WrongSchema, match="0099"):
-        migrating.check(world.store)
+        schema_version.check(world.store)
 
-    assert migrating.current(world.store) == "0099"
+    assert schema_version.current(world.store) == "0099"
     assert world.rows("projection") == before

@@ -13,7 +13,7 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.core.delivering import DeliveryStatus
 from chordage.orchestrator.core.errors import Conflict, NotFound, TryLater, Undeliverable
 from chordage.orchestrator.core.intents import Deliver, Project
-from chordage.orchestrator.store import deliveries, schema
+from chordage.orchestrator.store import outbox, schema
 from support.bus import settle, stream, with_bus
 from support.fakes import spoken
 from support.world import Died, World
@@ -228,7 +228,7 @@ def test_a_late_word_of_whoever_lost_the_lease_changes_nothing(world: World, rec
 
     with world.store.write() as tx:
         dead = DeliveryStatus.DEAD
-        assert not deliveries.settle(tx, late, dead, now=world.clock(), next_at=world.clock(), error="late")
+        assert not outbox.settle(tx, late, dead, now=world.clock(), next_at=world.clock(), error="late")
     assert states(world) == ["sent"]
 
 

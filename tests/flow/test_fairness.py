@@ -13,7 +13,7 @@ from sqlalchemy import update
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint
-from chordage.orchestrator.store import claims, ring, schema
+from chordage.orchestrator.store import fairness, groups, schema
 from support.backlog import crowd
 from support.fakes import spoken
 from support.rows import start as start_row
@@ -44,7 +44,7 @@ def serve(world: World, *, budget: int) -> list[str]:
     """Budget that becomes free wakes a dispatcher, again and again, until nobody waits."""
     world.budgets[Group.CHAT] = budget
     world.models.script = lambda prompt: spoken("ok")
-    claims.wait_for_place(world.store, Group.CHAT)  # their own wake-ups have come, and found no place
+    groups.await_place(world.store, Group.CHAT)  # their own wake-ups have come, and found no place
     world.pending.append(Dispatch(group=Group.CHAT))
     world.run_dry()
     assert world.unfinished() == []
@@ -124,7 +124,7 @@ def test_a_turn_that_slept_takes_its_place_in_the_ring_when_its_time_has_come(wo
 
     assert world.row("turns", id=sleeper)["ready"] == 1
     with world.store.read() as tx:
-        assert sleeper in [found for found, _ in ring.heads(tx, Group.CHAT, world.clock(), 2)]
+        assert sleeper in [found for found, _ in fairness.next_turns(tx, Group.CHAT, world.clock(), 2)]
 
 
 def test_a_wake_up_that_names_a_turn_out_of_turn_starts_the_one_whose_turn_it_is(world: World) -> None:
@@ -199,7 +199,7 @@ def test_whoever_sits_does_not_take_the_place_of_the_first(world: World) -> None
     """Two places, three tenants: the second may start first, the third may not before the first has."""
     queue(world, *"aabbcc")
     with world.store.write() as tx:
-        heads = [found for found, _ in ring.heads(tx, Group.CHAT, world.clock(), 6)]
+        heads = [found for found, _ in fairness.next_turns(tx, Group.CHAT, world.clock(), 6)]
     by_tenant = {world.row("turns", id=one)["tenant"]: one for one in reversed(heads)}
     tried = {}
     for tenant in "cbbca":
@@ -209,7 +209,7 @@ def test_whoever_sits_does_not_take_the_place_of_the_first(world: World) -> None
     assert world.row("groups", name="chat")["served"] == "a"
 
 
-def start(world: World, turn_id: str, *, budget: int, place: ring.Place = ring.Place.SITS) -> bool:
+def start(world: World, turn_id: str, *, budget: int, place: fairness.StartRule = fairness.StartRule.HAS_SLOT) -> bool:
     run_id = world.runtime.new_id()
     with world.store.write() as tx:
         return start_row(tx, turn_id, run_id, budget, places=[place], now=world.clock())
@@ -316,9 +316,11 @@ def test_a_budget_that_is_lowered_below_what_runs_starts_nobody(world: World) ->
     assert len(world.rows("runs")) == 2
 
 
-@pytest.mark.parametrize(("place", "started"), [(one, one is ring.Place.ALONE) for one in ring.Place])
+@pytest.mark.parametrize(
+    ("place", "started"), [(one, one is fairness.StartRule.HAS_ROOM) for one in fairness.StartRule]
+)
 def test_who_was_next_when_it_was_looked_for_is_asked_again_under_the_lock(
-    world: World, place: ring.Place, started: bool
+    world: World, place: fairness.StartRule, started: bool
 ) -> None:
     """Somebody else may have started in between. Only `invoke`, which waits for one turn, looks at nobody else."""
     first, second = queue(world, "a", "a")
@@ -326,4 +328,4 @@ def test_who_was_next_when_it_was_looked_for_is_asked_again_under_the_lock(
 
     assert start(world, of_other, budget=1, place=place) is started
     assert start(world, second, budget=1, place=place) is False
-    assert start(world, first, budget=2 if started else 1, place=place) is (place is not ring.Place.FITS)
+    assert start(world, first, budget=2 if started else 1, place=place) is (place is not fairness.StartRule.ALL_FIT)

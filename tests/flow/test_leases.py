@@ -18,7 +18,7 @@ from chordage.orchestrator.gateways.steadiness import Steadiness
 from chordage.orchestrator.plugins.base import Plugin
 from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.store import calls, schema
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all
 from support.one_turn import change_agent

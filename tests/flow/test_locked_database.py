@@ -17,8 +17,8 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import Crossed, Unavailable
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.stages import admission
-from chordage.orchestrator.store import engine, schema
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import database, schema
+from chordage.orchestrator.store.database import Store
 from chordage.tasks import names, turns
 from chordage.tasks.base import StageTask
 from support.fakes import rounds_of
@@ -28,7 +28,7 @@ from support.world import Header, World
 
 @pytest.fixture
 def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(engine, "BUSY_MS", 20)
+    monkeypatch.setattr(database, "BUSY_MS", 20)
     made = World(Store(database_url, hold=2.0))
     yield made
     made.close()

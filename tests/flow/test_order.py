@@ -11,9 +11,9 @@ from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, Hint
 from chordage.orchestrator.gateways.no_redis import NoLocks
-from chordage.orchestrator.store import claim_starts, schema, turns
-from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.ring import Place
+from chordage.orchestrator.store import schema, starts, turns
+from chordage.orchestrator.store.fairness import StartRule
+from chordage.orchestrator.store.statements import PreparedStatement
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all, check_always
 from support.world import World
@@ -70,8 +70,8 @@ def test_two_dispatchers_on_one_thread_start_one_run_without_the_lock(world: Wor
     free.
     """
     object.__setattr__(world.runtime, "locks", NoLocks())
-    unguarded = update(schema.turns).where(schema.turns.c.id == bindparam("turn_id")).values(claim_starts._STARTED)
-    monkeypatch.setitem(claim_starts._START, Place.ALONE, Hot(unguarded))
+    unguarded = update(schema.turns).where(schema.turns.c.id == bindparam("turn_id")).values(starts._STARTED)
+    monkeypatch.setitem(starts._START, StartRule.HAS_ROOM, PreparedStatement(unguarded))
     hints = [Hint(world.submit(), "t1") for _ in range(2)]
 
     started = [bool(stages.dispatch(world.runtime, Group.CHAT, hint, only=True)) for hint in hints]

@@ -19,7 +19,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, StepOn
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.suspending import Action, DecisionRequest
-from chordage.orchestrator.store import claim_places, reads_groups, schema
+from chordage.orchestrator.store import groups, schema
 from support.driving import USER, asks, consume
 from support.fakes import rounds_of, spoken
 from support.held_commit import HeldCommit
@@ -121,8 +121,8 @@ def test_a_run_whose_row_is_not_let_go_keeps_no_wake_up_waiting_for_ever(world: 
         world.submit(thread=None)
     world.deliver(world.pending.pop(0))
 
-    at_once = claim_places._WAIT.with_for_update(read=True, nowait=True)  # the error is that of a timeout
-    monkeypatch.setattr(claim_places, "_WAIT", at_once)
+    at_once = groups._WAIT.with_for_update(read=True, nowait=True)  # the error is that of a timeout
+    monkeypatch.setattr(groups, "_WAIT", at_once)
     with world.store.write() as held:
         held.execute(select(schema.runs.c.id).with_for_update())
         following = world.deliver(world.pending.pop(0))
@@ -170,7 +170,7 @@ def test_one_wake_up_fills_all_places_that_a_larger_budget_has(world: World) -> 
         world.deliver(world.pending.pop(0))
     started = [intent for intent in world.pending if isinstance(intent, CallModel)]
     with world.store.write() as tx:
-        reads_groups.set_budget(tx, Group.CHAT, 4)
+        groups.set_budget(tx, Group.CHAT, 4)
 
     world.pending = [Dispatch(group=Group.CHAT)]
     while any(isinstance(intent, Dispatch) for intent in world.pending):

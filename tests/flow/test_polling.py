@@ -15,7 +15,7 @@ from chordage.orchestrator.core.errors import QueueFull, Unavailable
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.polling import WIDEST
 from chordage.orchestrator.polling import Outcome, storing
-from chordage.orchestrator.store import claim_polls, runs
+from chordage.orchestrator.store import polls, runs
 from support.channels import ListChannel, bind, incoming, keys, look, standing
 from support.invariants import check_all
 from support.lock_waits import somebody_waits_for_a_lock
@@ -356,7 +356,7 @@ def test_a_batch_locks_the_runs_of_its_threads_in_the_order_in_which_decisions_d
 
     def batch() -> None:
         with world.store.write() as tx:
-            claim_polls.lock_lines(tx, {"t1", "t2"})
+            polls.lock_threads(tx, {"t1", "t2"})
 
     with ThreadPoolExecutor(1) as pool:
         with world.store.write() as tx:

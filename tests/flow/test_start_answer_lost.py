@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from chordage.orchestrator.core.errors import Crossed, Unavailable
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.database import Tx
 from support.fakes import rounds_of
 from support.invariants import check_all
 from support.world import World

@@ -17,7 +17,7 @@ from chordage.orchestrator.core.message import WhenBusy
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.core.status import Disposition
-from chordage.orchestrator.store import reads_trace, schema
+from chordage.orchestrator.store import schema, trace_reads
 from chordage.orchestrator.views import MarkKind, TraceView
 from support.busy_thread import a_round_then_all_it_heard, in_the_first_call, steer
 from support.family import Lines, ask, by_agent, settle_in
@@ -338,7 +338,7 @@ def test_looking_for_a_key_asks_once_for_each_source_and_not_for_each_message(wo
     before = world.statements
 
     with world.store.read() as tx:
-        found = reads_trace.with_dedupe_key(tx, "k7", agent=None, source=None)
+        found = trace_reads.with_dedupe_key(tx, "k7", agent=None, source=None)
 
     assert [one["source"] for one in found] == ["http"]
     assert world.statements - before == 5, "two sources, the end of them, and one look into each"
@@ -349,7 +349,7 @@ def test_what_the_journal_notes_beside_checkpoints_gives_its_points_their_positi
     turn = _expired(world)
     row = {"thread_id": "t1", "run_id": turn, "step": 0, "at": world.clock()}
     with world.store.write() as tx:
-        noted = {kind for of, kind, _ in reads_trace.notes(tx, {turn})}
+        noted = {kind for of, kind, _ in trace_reads.notes(tx, {turn})}
         for kind in sorted({"TurnQueued", "TurnDropped"} - noted, reverse=True):
             tx.execute(insert(schema.journal), {**row, "kind": kind, "body": {}})
     marks = {mark.kind: mark for mark in views.trace(world.store, turn).marks}

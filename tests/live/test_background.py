@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from chordage.orchestrator import views
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.workers.fleet.ports import free_port
 from support import gate, processes
 from support.fleet_folder import CHORDAGE, agent_run, alive_in, call, status

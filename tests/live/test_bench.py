@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 from chordage.benchmarks import postgres, servers
 from chordage.benchmarks.contenders import database_beside
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.workers.fleet.member import Role
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]

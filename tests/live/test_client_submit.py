@@ -17,7 +17,7 @@ from chordage.orchestrator import views
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.gateways.redis_events import done_channel
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import migrating
+from chordage.orchestrator.store import schema_version
 from chordage.workers import local
 from chordage.workers.bootstrap import redis_from, runtime_from
 from support import client_room, processes
@@ -38,7 +38,7 @@ def settings(tmp_path: Path, redis_url: str) -> Settings:
 def rt(settings: Settings) -> Iterator[Runtime]:
     """The fleet, as it were."""
     runtime = runtime_from(settings)
-    migrating.upgrade(runtime.store)
+    schema_version.upgrade(runtime.store)
     yield runtime
     runtime.store.close()
 

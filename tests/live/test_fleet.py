@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from chordage.orchestrator import views
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.workers import demo
 from chordage.workers.fleet import found
 from chordage.workers.fleet.ports import free_port

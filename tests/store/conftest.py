@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from chordage.orchestrator.core.errors import ConfigError, WrongSchema
-from chordage.orchestrator.store import engine, migrating
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import database, schema_version
+from chordage.orchestrator.store.database import Store
 from support.fakes import rounds_of
 from support.invariants import check_all
 from support.world import World
@@ -98,11 +98,11 @@ def test_both_live_in_one_database_and_neither_sees_the_other(application, schem
     url = application.url if schema is None else f'{application.url}?options=-csearch_path%3D"{schema}"'
     store = Store(url)
 
-    migrating.upgrade(store)
-    migrating.check(store)
+    schema_version.upgrade(store)
+    schema_version.check(store)
     application.migrate("a2", "a1", """op.execute("ALTER TABLE runs ADD COLUMN miles integer")""")
 
-    assert migrating.upgrade(store) == (migrating.newest(), migrating.newest())
+    assert schema_version.upgrade(store) == (schema_version.newest(), schema_version.newest())
     assert tables_of(application, "public") == theirs == {"runs", "groups", "journal", "alembic_version"}
     assert application.rows("SELECT * FROM public.runs") == [(1, "old", None)]
     assert application.rows("SELECT * FROM public.journal") == []
@@ -116,7 +116,7 @@ def test_both_live_in_one_database_and_neither_sees_the_other(application, schem
 def test_what_is_written_by_others_is_noted_in_our_journal_and_not_in_theirs(application):
     """Somebody mends a row by hand, in a session that knows nothing of our search path."""
     store = Store(application.url)
-    migrating.upgrade(store)
+    schema_version.upgrade(store)
     world = World(store)
     turn = world.submit()
 
@@ -135,7 +135,7 @@ def test_in_a_schema_with_tables_of_another_it_says_so_and_changes_nothing(appli
     store = Store(f"{application.url}?options=-csearch_path%3Dpublic")
     before = tables_of(application, "public")
 
-    for work in (migrating.upgrade, migrating.check):
+    for work in (schema_version.upgrade, schema_version.check):
         with pytest.raises(WrongSchema, match="schema public .* tables of another application: groups, journal, runs"):
             work(store)
 
@@ -148,7 +148,7 @@ def test_in_a_file_with_tables_of_another_it_says_so_and_changes_nothing(databas
     with store.write() as tx:
         tx.execute(text("CREATE TABLE runs (shoes text)"))
 
-    for work in (migrating.upgrade, migrating.check):
+    for work in (schema_version.upgrade, schema_version.check):
         with pytest.raises(WrongSchema, match="another application: runs. Nothing was changed; give an empty database"):
             work(store)
 
@@ -164,10 +164,10 @@ def test_an_account_that_may_not_make_a_schema_is_told_what_its_owner_is_to_say(
     store = Store(limited)
     try:
         with pytest.raises(ConfigError, match="`CREATE SCHEMA chordage AUTHORIZATION clerk`"):
-            migrating.upgrade(store)
+            schema_version.upgrade(store)
 
         application.rows("CREATE SCHEMA chordage AUTHORIZATION clerk")
-        migrating.upgrade(store)
+        schema_version.upgrade(store)
         do_a_turn(store)
     finally:
         store.close()
@@ -176,10 +176,10 @@ def test_an_account_that_may_not_make_a_schema_is_told_what_its_owner_is_to_say(
 
 @pytest.mark.postgres
 def test_a_pooler_that_drops_the_search_path_is_found_out_before_anything_is_made(application, monkeypatch):
-    monkeypatch.delitem(engine.AT_SESSION_START, "search_path")
+    monkeypatch.delitem(database.AT_SESSION_START, "search_path")
     store = Store(application.url)
 
-    for work in (migrating.upgrade, migrating.check):
+    for work in (schema_version.upgrade, schema_version.check):
         with pytest.raises(ConfigError, match="drops the start-up option search_path"):
             work(store)
 

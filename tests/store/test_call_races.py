@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from chordage.orchestrator.core.status import CallStatus
-from chordage.orchestrator.store import calls, claims, runs
-from chordage.orchestrator.store.claims import Outcome
+from chordage.orchestrator.store import calls, runs
+from chordage.orchestrator.store.calls import CallOutcome
 from support.builders import a_call as built
 from support.race import race
 from support.rows import LATER, NOW, a_call, load_call
@@ -20,7 +20,7 @@ def test_a_call_is_claimed_by_one_until_rescue_has_taken_it_out_of_its_hand(stor
     call = a_call(store)
 
     def claim(tx, token, now=NOW):
-        return claims.claim_call(tx, call, token, "w", now=now, lease_until=LATER)
+        return calls.claim(tx, call, token, "w", now=now, lease_until=LATER)
 
     won = race(store, [lambda tx, n=n: claim(tx, f"k{n}") for n in range(RACERS)], single=True)
 
@@ -33,11 +33,11 @@ def test_a_call_is_claimed_by_one_until_rescue_has_taken_it_out_of_its_hand(stor
 
 
 def free(tx):
-    claims.push_call_lease(tx, built(id="c1"), lease_until=LATER, resends=1, expiries=1)
+    calls.push_lease(tx, built(id="c1"), lease_until=LATER, resends=1, expiries=1)
 
 
 def an_outcome(content="x", status=CallStatus.SUCCEEDED):
-    return Outcome(
+    return CallOutcome(
         status=status, code=None, content=content, full=None, worker="w", started_at=NOW, ended_at=NOW
     )  # fmt: skip
 
@@ -47,27 +47,27 @@ def test_a_call_is_settled_once_and_stays_as_it_was_settled(store):
 
     won = race(
         store,
-        [lambda tx, n=n: claims.settle_call(tx, built(id="c1"), None, an_outcome(str(n))) for n in range(RACERS)],
+        [lambda tx, n=n: calls.settle(tx, built(id="c1"), None, an_outcome(str(n))) for n in range(RACERS)],
         single=True,
     )
 
     assert sorted(won) == [False] * (RACERS - 1) + [True]
     assert load_call(store).content == str(won.index(True))
     with store.single() as tx:
-        assert not claims.claim_call(tx, load_call(store), "k", "w", now=NOW, lease_until=LATER)
+        assert not calls.claim(tx, load_call(store), "k", "w", now=NOW, lease_until=LATER)
 
 
 def test_a_holder_that_lost_its_claim_counts_no_crash_and_frees_no_call_of_another(store):
     """Freed, an unsafe call that the other has begun would be begun once more."""
     call = a_call(store)
     with store.single() as tx:
-        assert claims.claim_call(tx, call, "new", "w2", now=NOW, lease_until=LATER)
+        assert calls.claim(tx, call, "new", "w2", now=NOW, lease_until=LATER)
         before = calls.load(tx, call.id)
         for token in ("old", None):
-            claims.count_call_crash(tx, call.id, token, "w1", LATER)
+            calls.record_crash(tx, call.id, token, "w1", LATER)
         assert calls.load(tx, call.id) == before
 
-        claims.count_call_crash(tx, call.id, "new", "w2", LATER)
+        calls.record_crash(tx, call.id, "new", "w2", LATER)
         counted = calls.load(tx, call.id)
 
     assert (counted.worker, counted.expiries) == (None, before.expiries + 1)
@@ -76,13 +76,13 @@ def test_a_holder_that_lost_its_claim_counts_no_crash_and_frees_no_call_of_anoth
 def test_whoever_lost_the_claim_of_a_call_cannot_settle_it(store):
     call = a_call(store)
     with store.single() as tx:
-        claims.claim_call(tx, call, "first", "w1", now=NOW, lease_until=LATER)
+        calls.claim(tx, call, "first", "w1", now=NOW, lease_until=LATER)
         free(tx)
-        claims.claim_call(tx, call, "second", "w2", now=LATER, lease_until=LATER)
+        calls.claim(tx, call, "second", "w2", now=LATER, lease_until=LATER)
 
-        assert not claims.settle_call(tx, built(id="c1"), "first", an_outcome())
-        assert not claims.settle_call(tx, built(id="c1"), None, an_outcome())
-        assert claims.settle_call(tx, built(id="c1"), "second", an_outcome())
+        assert not calls.settle(tx, built(id="c1"), "first", an_outcome())
+        assert not calls.settle(tx, built(id="c1"), None, an_outcome())
+        assert calls.settle(tx, built(id="c1"), "second", an_outcome())
 
 
 @pytest.mark.parametrize("token", ["mine", None])
@@ -90,9 +90,9 @@ def test_a_call_that_is_let_go_counts_as_a_death(store, token):
     call = a_call(store)
     with store.single() as tx:
         if token:
-            claims.claim_call(tx, call, token, "w1", now=NOW, lease_until=LATER)
-        claims.release_call(tx, call.id, token, "w1", NOW)
-        claims.release_call(tx, call.id, "another", "w1", NOW)
+            calls.claim(tx, call, token, "w1", now=NOW, lease_until=LATER)
+        calls.release(tx, call.id, token, "w1", NOW)
+        calls.release(tx, call.id, "another", "w1", NOW)
 
     freed = load_call(store)
     assert (freed.expiries, freed.worker, freed.lease_until) == (1, None, NOW)
@@ -104,8 +104,8 @@ def test_a_call_is_settled_or_closed_with_its_run(store):
     won = race(
         store,
         [
-            lambda tx: claims.settle_call(tx, built(id="c1"), None, an_outcome("mine")),
-            lambda tx: claims.close_calls(tx, "r1", code="cancelled", content="closed", now=NOW) == 1,
+            lambda tx: calls.settle(tx, built(id="c1"), None, an_outcome("mine")),
+            lambda tx: calls.cancel_of_run(tx, "r1", code="cancelled", content="closed", now=NOW) == 1,
         ],
     )
 
@@ -121,7 +121,7 @@ def test_sweepers_at_the_same_moment_never_hold_the_same_row(what, store):
     def sweep(tx):
         found = runs.expired(tx, late, 10, among=["r1"]) if what == "runs" else calls.expired(tx, late, 10)
         for row in found:
-            push = claims.push_lease if what == "runs" else claims.push_call_lease
+            push = runs.push_lease if what == "runs" else calls.push_lease
             push(tx, row, lease_until=late + timedelta(seconds=30), resends=1, expiries=0)
         return len(found)
 

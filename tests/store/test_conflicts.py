@@ -12,10 +12,10 @@ from sqlalchemy.exc import IntegrityError
 
 from chordage.orchestrator.core.errors import Crossed, Unavailable
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store import queues, schema
-from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.tx import Store
-from chordage.orchestrator.store.wire import Wire
+from chordage.orchestrator.store import groups, schema
+from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.store.pipeline import Pipeline
+from chordage.orchestrator.store.statements import PreparedStatement
 from support.race import race
 
 pytestmark = pytest.mark.postgres
@@ -35,9 +35,9 @@ def test_one_of_two_that_wait_for_each_other_is_undone_and_told_that_it_may_repe
 
     def crosswise(first, second):
         def lock_both(tx):
-            queues.lock(tx, first)
+            groups.lock(tx, first)
             both_hold_one.wait(10)
-            queues.lock(tx, second)
+            groups.lock(tx, second)
             return "through"
 
         return lock_both
@@ -51,7 +51,7 @@ def test_one_of_two_that_wait_for_each_other_is_undone_and_told_that_it_may_repe
 
 def test_a_lock_that_is_not_free_in_time_is_no_conflict_that_somebody_would_try_again_at_once(store):
     with store.write() as tx:
-        queues.lock(tx, Group.CHAT)
+        groups.lock(tx, Group.CHAT)
         with pytest.raises(Unavailable, match="locked by another transaction") as told, store.write() as other:
             other.execute(text("SELECT 1 FROM groups WHERE name = 'chat' FOR UPDATE NOWAIT"))
     assert not isinstance(told.value, Crossed)
@@ -77,8 +77,8 @@ def test_a_database_that_is_away_is_no_conflict():
 
 def test_of_statements_in_one_trip_the_one_that_failed_is_told_and_not_those_behind_it(store):
     """A violated index is LostRace to whoever starts a turn; a database that is away would be something else."""
-    add_chat = Hot(text("INSERT INTO groups (name) VALUES ('chat')"))
-    look = Hot(text("SELECT 1"))
+    add_chat = PreparedStatement(text("INSERT INTO groups (name) VALUES ('chat')"))
+    look = PreparedStatement(text("SELECT 1"))
 
     with pytest.raises(IntegrityError, match="duplicate key"), store.one_trip() as tx:
         add_chat.send(tx, {})
@@ -90,7 +90,7 @@ def test_of_statements_in_one_trip_the_one_that_failed_is_told_and_not_those_beh
         assert tx.execute(text("SELECT budget FROM groups WHERE name = 'chat'")).scalar() == 5
 
 
-def stand_still(wire: Wire) -> None:
+def stand_still(wire: Pipeline) -> None:
     """Part of what was posted is with the server, which waits for the rest of it."""
     assert select.select([wire._libpq.socket], [], [], 10)[0], "the server has thrown it out"
     wire._libpq.consume_input()
@@ -101,9 +101,9 @@ def test_who_stands_still_in_the_middle_of_a_trip_does_not_hold_its_locks_for_ev
         if tx.execute(text("SHOW server_version_num")).scalar() < "170000":
             pytest.skip("platform: PostgreSQL has no transaction_timeout before 17")
     brief = Store(store.url, hold=0.3)
-    monkeypatch.setattr(Wire, "_flush", stand_still)
-    lock = Hot(select_from(schema.groups.c.name).where(schema.groups.c.name == "chat").with_for_update())
-    more_than_goes_at_once = Hot(select_from(func.length(bindparam("words", type_=Text))))
+    monkeypatch.setattr(Pipeline, "_flush", stand_still)
+    lock = PreparedStatement(select_from(schema.groups.c.name).where(schema.groups.c.name == "chat").with_for_update())
+    more_than_goes_at_once = PreparedStatement(select_from(func.length(bindparam("words", type_=Text))))
 
     with pytest.raises(Unavailable, match="does not answer"), brief.one_trip() as tx:
         lock.send(tx, {})
@@ -118,9 +118,9 @@ def test_a_transaction_that_takes_too_long_holds_nothing_any_more(store):
     """Half a lease: nobody's claim runs out while its row is locked by others."""
     brief = Store(store.url, hold=0.3)
     with pytest.raises(Unavailable), brief.write() as tx:
-        queues.lock(tx, Group.CHAT)
+        groups.lock(tx, Group.CHAT)
         with store.write() as other:
-            queues.lock(other, Group.CHAT)  # it waits until the first is ended
+            groups.lock(other, Group.CHAT)  # it waits until the first is ended
         tx.execute(text("SELECT 1"))
     brief.close()
 
@@ -131,13 +131,17 @@ def test_what_goes_out_in_one_trip_waits_for_no_answer_in_between(store):
 
     def in_one_trip():
         with store.one_trip() as tx:
-            Hot(select_from(schema.groups.c.name).where(schema.groups.c.name == "chat").with_for_update()).send(tx, {})
-            Hot(update(schema.groups).where(schema.groups.c.name == "chat").values(served="us")).send(tx, {})
+            PreparedStatement(
+                select_from(schema.groups.c.name).where(schema.groups.c.name == "chat").with_for_update()
+            ).send(tx, {})
+            PreparedStatement(update(schema.groups).where(schema.groups.c.name == "chat").values(served="us")).send(
+                tx, {}
+            )
             sent.set()
         may_end.set()
 
     with store.write() as tx:
-        queues.lock(tx, Group.CHAT)
+        groups.lock(tx, Group.CHAT)
         thread = threading.Thread(target=in_one_trip)
         thread.start()
         assert sent.wait(5), "nothing came back yet"

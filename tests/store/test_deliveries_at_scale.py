@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Engine, event, insert, text
 
 from chordage.orchestrator.core.delivering import DeliveryStatus
-from chordage.orchestrator.store import deliveries, schema
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import outbox, schema
+from chordage.orchestrator.store.database import Store
 from support.rows import NOW
 
 SENT, LATER, LINE = 10_000, 2_000, 6_000
@@ -72,13 +72,13 @@ def seen(store) -> Iterator[list[tuple[str, object]]]:
 def deliver_some(store):
     """As a worker does: who is due, what is in hand, take some, and settle one of them."""
     with store.write() as tx:
-        due = deliveries.due_receivers(tx, NOW)
-        deliveries.count_in_hand(tx, NOW)
+        due = outbox.due_receivers(tx, NOW)
+        outbox.count_in_hand(tx, NOW)
         for receiver in due:
             until = NOW + timedelta(minutes=1)
-            claimed = deliveries.claim(tx, receiver, 2, 1, token="t", worker="w", now=NOW, until=until)
+            claimed = outbox.claim(tx, receiver, 2, 1, token="t", worker="w", now=NOW, until=until)
             for one in claimed.deliveries[:1]:
-                deliveries.settle(tx, one, DeliveryStatus.SENT, now=NOW, next_at=NOW, error=None)
+                outbox.settle(tx, one, DeliveryStatus.SENT, now=NOW, next_at=NOW, error=None)
         tx.rollback()
     return due
 

@@ -10,7 +10,7 @@ from sqlalchemy import event
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from support.backlog import crowd, pages, plans
 from support.world import World
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from sqlalchemy import inspect, text
 
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 
 
 def tables(url):

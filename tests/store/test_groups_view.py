@@ -10,8 +10,8 @@ import pytest
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
 from chordage.orchestrator.core.queue_bounds import QueueBound
-from chordage.orchestrator.store import reads_groups
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import groups
+from chordage.orchestrator.store.database import Store
 from support.backlog import crowd
 from support.world import World
 
@@ -55,12 +55,12 @@ def test_the_oldest_wait_is_that_of_a_turn_that_is_due(world: World) -> None:
 
 def test_a_budget_in_the_database_is_told_as_such_and_taken_back(world: World) -> None:
     with world.store.write() as tx:
-        reads_groups.set_budget(tx, Group.CHAT, 0)
+        groups.set_budget(tx, Group.CHAT, 0)
     now = seen(world, bounds={Group.CHAT: QueueBound(max_queued=3)})
     world.submit()
     assert stages.dispatch(world.runtime, Group.CHAT) == []
     with world.store.write() as tx:
-        reads_groups.set_budget(tx, Group.CHAT, None)
+        groups.set_budget(tx, Group.CHAT, None)
 
     assert (now.budget, now.budget_from, now.free, now.bound) == (0, "database", 0, QueueBound(max_queued=3))
     assert (seen(world).budget, seen(world).budget_from) == (64, "settings")
@@ -68,7 +68,7 @@ def test_a_budget_in_the_database_is_told_as_such_and_taken_back(world: World) -
 
 
 def test_only_so_many_are_counted_and_the_busiest_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads_groups, "COUNTED", 50)
+    monkeypatch.setattr(groups, "COUNTED", 50)
     crowd(world.store, 60, threads=60, tenants=12)
 
     shown = seen(world)

@@ -21,7 +21,7 @@ from chordage.orchestrator.core.suspending import (
     SuspensionStatus,
     Why,
 )
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views.steps import Pause, StepStatus
 from support.fakes import rounds_of
 from support.world import World

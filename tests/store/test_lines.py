@@ -13,8 +13,8 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import NATURAL_END
 from chordage.orchestrator.core.status import Disposition, TurnStatus
-from chordage.orchestrator.store import claims, queues, reads_groups, reads_turns, ring, schema
-from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store import fairness, groups, runs, schema, steering, turns
+from chordage.orchestrator.store.runs import RunClaim
 from support.backlog import crowd
 from support.race import race
 from support.rows import NOW, a_run, admit, load_run, start
@@ -31,15 +31,15 @@ def ready(store):
 
 def end(tx, store, run_id="r1", turn_id="a"):
     """As the decider ends a run: the run first, then its turn."""
-    at = Position(run=load_run(store, run_id), step=1, token=None)
-    assert claims.finish(tx, at, NATURAL_END, usage=Usage(), now=NOW)
-    claims.end_turn(tx, turn_id, "t1", Group.CHAT, Disposition.ANSWERED, now=NOW)
+    at = RunClaim(run=load_run(store, run_id), step=1, token=None)
+    assert runs.finish(tx, at, NATURAL_END, usage=Usage(), now=NOW)
+    turns.end(tx, turn_id, "t1", Group.CHAT, Disposition.ANSWERED, now=NOW)
 
 
 def drop(tx, turn_id):
     """As a queued turn is cancelled, or expires."""
-    assert claims.end_queued(tx, turn_id, Disposition.CANCELLED, NOW) is not None
-    claims.make_next_ready(tx, "t1", NOW)
+    assert turns.end_queued(tx, turn_id, Disposition.CANCELLED, NOW) is not None
+    turns.make_next_ready(tx, "t1", NOW)
 
 
 def overlapping(store, first, second):
@@ -121,7 +121,7 @@ def test_a_turn_that_comes_while_the_one_ahead_starts_waits_for_it(order, store)
 
     overlapping(store, *(works if order == "starts first" else reversed(works)))
     with store.read() as tx:
-        assert ring.heads(tx, Group.CHAT, NOW, 10) == []
+        assert fairness.next_turns(tx, Group.CHAT, NOW, 10) == []
     with store.write() as tx:
         end(tx, store)
 
@@ -148,12 +148,12 @@ def _doings(store, thread):
     run = load_run(store, f"r-{thread}")
 
     def ending(tx):
-        claims.finish(tx, Position(run=run, step=1, token=None), NATURAL_END, usage=Usage(), now=NOW)
-        claims.end_turn(tx, f"a-{thread}", thread, Group.CHAT, Disposition.ANSWERED, now=NOW)
+        runs.finish(tx, RunClaim(run=run, step=1, token=None), NATURAL_END, usage=Usage(), now=NOW)
+        turns.end(tx, f"a-{thread}", thread, Group.CHAT, Disposition.ANSWERED, now=NOW)
 
     def dropping(tx):
-        claims.end_queued(tx, f"b-{thread}", Disposition.CANCELLED, NOW)
-        claims.make_next_ready(tx, thread, NOW)
+        turns.end_queued(tx, f"b-{thread}", Disposition.CANCELLED, NOW)
+        turns.make_next_ready(tx, thread, NOW)
 
     return [ending, dropping, lambda tx: admit(tx, f"d-{thread}", thread)]
 
@@ -161,12 +161,12 @@ def _doings(store, thread):
 def test_a_turn_that_stepped_in_front_is_in_the_queue_of_its_group_as_any(store):
     with store.write() as tx:
         admit(tx, "a")
-        claims.step_in_front(tx, "t1", "a")
+        steering.move_to_front(tx, "t1", "a")
 
-        assert queues.is_full(tx, Group.CHAT, 1)
-        assert queues.oldest(tx, Group.CHAT) == "a"
-        assert [row.number for row in reads_groups.queued(tx, Group.CHAT, NOW)] == [1]
-        listed = [reads_turns.newest(tx, limit=5, status=TurnStatus.QUEUED, thread_id=t) for t in (None, "t1")]
+        assert groups.is_full(tx, Group.CHAT, 1)
+        assert groups.oldest_queued(tx, Group.CHAT) == "a"
+        assert [row.number for row in groups.queued_by_tenant(tx, Group.CHAT, NOW)] == [1]
+        listed = [turns.newest(tx, limit=5, status=TurnStatus.QUEUED, thread_id=t) for t in (None, "t1")]
         assert [[row.turn_id for row in rows] for rows in listed] == [["a"], ["a"]]
 
 
@@ -174,4 +174,4 @@ def test_no_more_turns_are_woken_than_were_asked_for(store):
     crowd(store, 300, threads=300, tenants=1, ready=2, not_before=NOW)
 
     with store.write() as tx:
-        assert ring.wake(tx, NOW, 100) == 100
+        assert fairness.wake(tx, NOW, 100) == 100

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import event
 
-from chordage.orchestrator.store import claim_polls, same_work
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store import polls, runs
+from chordage.orchestrator.store.database import Store, Tx
 from support.rows import a_run
 
 Lock = Callable[[Tx], None]
@@ -22,8 +22,8 @@ LINES, RUNS = 'ORDER BY threads.id COLLATE "C"', 'ORDER BY runs.id COLLATE "C" D
 @pytest.mark.parametrize(
     ("lock", "orders"),
     [
-        (lambda tx: claim_polls.lock_lines(tx, {"a", "B"}), [LINES, RUNS]),
-        (lambda tx: same_work.lock_runs(tx, "a", "B"), [RUNS]),
+        (lambda tx: polls.lock_threads(tx, {"a", "B"}), [LINES, RUNS]),
+        (lambda tx: runs.lock_open_on_threads(tx, "a", "B"), [RUNS]),
     ],
     ids=["a poll", "the same work"],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -9,7 +11,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 from alembic import command
@@ -31,11 +32,11 @@ from sqlalchemy import (
     text,
 )
 
+from chordage.orchestrator import store as store_package
 from chordage.orchestrator.core.errors import WrongSchema
-from chordage.orchestrator.store import checksum as checksums
-from chordage.orchestrator.store import engine, migrating, schema
-from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import database, schema, schema_version
+from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.store.statements import PreparedStatement
 
 OF_POSTGRES = """
 SELECT 'column', table_name, column_name, data_type || ' ' || coalesce(character_maximum_length::text, '') || ' '
@@ -100,15 +101,15 @@ def test_the_versions_told_by_file_names_are_those_of_alembic():
     config.set_main_option("path_separator", "os")
     scripts = ScriptDirectory.from_config(config)
 
-    assert migrating.newest() == scripts.get_current_head()
-    assert migrating._known() == {script.revision for script in scripts.walk_revisions()}
+    assert schema_version.newest() == scripts.get_current_head()
+    assert schema_version._known() == {script.revision for script in scripts.walk_revisions()}
 
 
 def test_upgrade_says_from_where_to_where_and_finds_nothing_to_do_the_second_time(empty):
-    assert migrating.upgrade(empty) == (None, migrating.newest())
+    assert schema_version.upgrade(empty) == (None, schema_version.newest())
     before = catalogue(empty)
 
-    assert migrating.upgrade(empty) == (migrating.newest(), migrating.newest())
+    assert schema_version.upgrade(empty) == (schema_version.newest(), schema_version.newest())
     assert catalogue(empty) == before
 
 
@@ -118,11 +119,11 @@ def test_migrations_that_start_at_once_go_one_by_one(databases, make_database_ur
     stores = [Store(url) for url in [make_database_url(databases.empty, "postgres")] * 5]
 
     with ThreadPoolExecutor(len(stores)) as pool:
-        told = list(pool.map(migrating.upgrade, stores))
+        told = list(pool.map(schema_version.upgrade, stores))
 
-    assert {after for _, after in told} == {migrating.newest()}
+    assert {after for _, after in told} == {schema_version.newest()}
     for store in stores:
-        migrating.check(store)
+        schema_version.check(store)
         store.close()
 
 
@@ -130,35 +131,35 @@ def test_migrations_of_one_sqlite_file_that_start_at_once_go_one_by_one(database
     stores = [Store(url) for url in [make_database_url(databases.empty, "sqlite")] * 5]
 
     with ThreadPoolExecutor(len(stores)) as pool:
-        told = list(pool.map(migrating.upgrade, stores))
+        told = list(pool.map(schema_version.upgrade, stores))
 
-    assert {after for _, after in told} == {migrating.newest()}
+    assert {after for _, after in told} == {schema_version.newest()}
     for store in stores:
-        migrating.check(store)
+        schema_version.check(store)
         store.close()
 
 
 def test_an_empty_database_and_an_unknown_version_are_refused_with_what_to_do(empty):
     with pytest.raises(WrongSchema, match="empty: run `chordage migrate`"):
-        migrating.check(empty)
+        schema_version.check(empty)
 
-    migrating.upgrade(empty)
+    schema_version.upgrade(empty)
     with empty.write() as tx:
         tx.execute(text("UPDATE chordage_version SET version_num = 'from_the_future'"))
 
     with pytest.raises(WrongSchema, match="from_the_future.*update chordage"):
-        migrating.check(empty)
+        schema_version.check(empty)
 
 
 @pytest.mark.parametrize(("ahead", "is_fine"), [(1, True), (2, False)])
 def test_the_schema_of_the_next_release_is_worked_with_and_that_of_the_one_after_it_is_not(empty, ahead, is_fine):
-    migrating.upgrade(empty)
-    version = f"{int(migrating.newest()) + ahead:04}"
+    schema_version.upgrade(empty)
+    version = f"{int(schema_version.newest()) + ahead:04}"
     with empty.write() as tx:
         tx.execute(text(f"UPDATE chordage_version SET version_num = '{version}'"))
 
     with nullcontext() if is_fine else pytest.raises(WrongSchema, match=f"{version}.*update chordage"):
-        migrating.check(empty)
+        schema_version.check(empty)
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(empty, monkeypatch):
@@ -170,37 +171,37 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(empty, monkeypatch
 
     monkeypatch.setattr(command, "upgrade", fail)
     with pytest.raises(RuntimeError, match="in the middle"):
-        migrating.upgrade(empty)
+        schema_version.upgrade(empty)
 
     assert catalogue(empty) == set()
 
 
 def test_a_schema_newer_than_the_code_is_left_alone_by_migrate_too(empty):
-    migrating.upgrade(empty)
+    schema_version.upgrade(empty)
     with empty.write() as tx:
         tx.execute(text("UPDATE chordage_version SET version_num = '9999'"))
 
     with pytest.raises(WrongSchema, match="9999, which this code .* does not know: update chordage"):
-        migrating.upgrade(empty)
+        schema_version.upgrade(empty)
 
 
 def test_old_code_that_migrates_what_the_next_release_has_migrated_finds_nothing_to_do(empty):
-    migrating.upgrade(empty)
-    version = f"{int(migrating.newest()) + 1:04}"
+    schema_version.upgrade(empty)
+    version = f"{int(schema_version.newest()) + 1:04}"
     with empty.write() as tx:
         tx.execute(text(f"UPDATE chordage_version SET version_num = '{version}', checksum = 'theirs'"))
 
-    assert migrating.upgrade(empty) == (version, version)
+    assert schema_version.upgrade(empty) == (version, version)
 
 
 @pytest.mark.parametrize("noted", ["'another'", "NULL"])
 def test_a_database_whose_tables_were_made_by_an_earlier_edit_of_the_version_is_refused_and_kept(empty, noted):
-    migrating.upgrade(empty)
+    schema_version.upgrade(empty)
     with empty.write() as tx:
         tx.execute(text(f"UPDATE chordage_version SET checksum = {noted}"))
     before = catalogue(empty)
 
-    for work in (migrating.check, migrating.upgrade):
+    for work in (schema_version.check, schema_version.upgrade):
         with pytest.raises(WrongSchema, match="made by an earlier pre-release .* Nothing was changed; give an empty"):
             work(empty)
 
@@ -214,11 +215,11 @@ def test_the_tables_of_a_pre_release_are_told_of_and_left_alone(empty, schema_of
         if empty.is_postgres:
             tx.execute(text(f"CREATE SCHEMA IF NOT EXISTS {schema_of_old}"))
             prefix = f"{schema_of_old}."
-        for table in migrating.OF_A_PRE_RELEASE:
+        for table in schema_version.PRE_RELEASE_TABLES:
             tx.execute(text(f"CREATE TABLE {prefix}{table} (version_num text)"))
         tx.execute(text(f"INSERT INTO {prefix}alembic_version VALUES ('0001')"))
 
-    for work in (migrating.check, migrating.upgrade):
+    for work in (schema_version.check, schema_version.upgrade):
         with pytest.raises(WrongSchema, match="made by an earlier pre-release .* Nothing was changed; give an empty"):
             work(empty)
 
@@ -228,10 +229,10 @@ def test_the_tables_of_a_pre_release_are_told_of_and_left_alone(empty, schema_of
 
 @pytest.mark.parametrize("spoilt", ["ALTER TABLE groups RENAME served TO was_served", "ALTER TABLE groups RENAME TO g"])
 def test_whoever_meets_a_table_or_a_column_that_is_not_there_is_told_to_migrate(empty, spoilt):
-    migrating.upgrade(empty)
+    schema_version.upgrade(empty)
     with empty.write() as tx:
         tx.execute(text(spoilt))
-    hot = Hot(select(schema.groups))
+    hot = PreparedStatement(select(schema.groups))
 
     for ask in (lambda tx: hot.rows(tx, {}), lambda tx: tx.execute(select(schema.groups))):
         told = "does not have the tables of this version .* run `chordage migrate`"
@@ -244,7 +245,7 @@ def test_whoever_meets_a_table_or_a_column_that_is_not_there_is_told_to_migrate(
 def test_a_migration_may_take_longer_than_any_other_transaction_and_the_next_waits_for_it(
     empty_database_url, monkeypatch
 ):
-    run_alembic, began = migrating._run_alembic, threading.Event()
+    run_alembic, began = schema_version._run_alembic, threading.Event()
 
     def slowly(tx):
         began.set()
@@ -253,31 +254,33 @@ def test_a_migration_may_take_longer_than_any_other_transaction_and_the_next_wai
         time.sleep(1)
         run_alembic(tx)
 
-    monkeypatch.setattr(engine, "BUSY_MS", 50)
-    monkeypatch.setattr(migrating, "_run_alembic", slowly)
+    monkeypatch.setattr(database, "BUSY_MS", 50)
+    monkeypatch.setattr(schema_version, "_run_alembic", slowly)
     first, second = (Store(empty_database_url, hold=0.5) for _ in range(2))
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(migrating.upgrade, first)
+        slow = pool.submit(schema_version.upgrade, first)
         began.wait(10)
-        assert migrating.upgrade(second) == (migrating.newest(), migrating.newest())
-        assert slow.result(10) == (None, migrating.newest())
+        assert schema_version.upgrade(second) == (schema_version.newest(), schema_version.newest())
+        assert slow.result(10) == (None, schema_version.newest())
 
     with first.write() as tx:
         limit = "SHOW statement_timeout" if first.is_postgres else "PRAGMA busy_timeout"
         assert tx.execute(text(limit)).scalar() == ("500ms" if first.is_postgres else 50)
     for store in (first, second):
-        migrating.check(store)
+        schema_version.check(store)
         store.close()
 
 
-def test_the_checksum_is_the_same_in_every_process_and_sees_every_module_of_the_schema(backend):
+def test_checksum_is_the_same_in_every_process_and_covers_every_table(backend):
     dialect = "postgresql" if backend == "postgres" else backend
-    asked = f"from chordage.orchestrator.store.checksum import checksum; print(checksum({dialect!r}))"
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    command = f"from chordage.orchestrator.store.schema_version import checksum; print(checksum({dialect!r}))"
+    alone = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    for module in pkgutil.iter_modules(store_package.__path__):  # any of them could declare a table of its own
+        importlib.import_module(f"{store_package.__name__}.{module.name}")
 
-    assert done.stdout.strip() == checksums.checksum(dialect)
-    modules = {file.stem for file in Path(schema.__file__).parent.glob("schema*.py")}
-    assert modules == {part.__name__.rpartition(".")[2] for part in checksums.PARTS}
+    assert alone.stdout.strip() == schema_version.checksum_of(
+        schema.metadata, schema.trigger_statements(dialect), schema_version.DIALECTS[dialect]
+    )
 
 
 @pytest.mark.parametrize(
@@ -300,7 +303,7 @@ def test_the_checksum_changes_with_all_that_a_database_would_see(change):
         Table("u", table.metadata, Column("n", Integer))
         for one in changes:
             one(table)
-        return checksums.checksum_of(table.metadata, list(triggers), checksums.DIALECTS["sqlite"])
+        return schema_version.checksum_of(table.metadata, list(triggers), schema_version.DIALECTS["sqlite"])
 
     plain = sum_with()
     assert sum_with() == plain

@@ -8,18 +8,7 @@ import pytest
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.status import Disposition, TurnStatus
-from chordage.orchestrator.store import (
-    calls,
-    children,
-    claims,
-    queues,
-    reads_groups,
-    reads_turns,
-    ring,
-    runs,
-    suspensions,
-    turns,
-)
+from chordage.orchestrator.store import approvals, calls, children, fairness, groups, runs, steering, turns
 from support import plans
 from support.rows import NOW, admit
 
@@ -28,36 +17,36 @@ idle_or_new = pytest.mark.parametrize("idle", [True, False], ids=["idle", "new"]
 
 # Statements that stop where they have found what they look for, and one that looks at a row an agent at the most.
 ALLOWED = {
-    "projection._LOOK": ["pk_journal"],  # its newest row
-    "same_work._OPEN_WILL": ["uq_turns_will"],
+    "projection._LOAD": ["pk_journal"],  # its newest row
+    "turns._OPEN_WILL": ["uq_turns_will"],
 }
 SENT = {
-    "make_next_ready": lambda tx: claims.make_next_ready(tx, "t", NOW),
-    "end_queued": lambda tx: claims.end_queued(tx, "x", Disposition.EXPIRED, NOW, parent_run="r"),
-    "step_in_front": lambda tx: claims.step_in_front(tx, "t", "x"),
-    "wake": lambda tx: ring.wake(tx, NOW, 10),
-    "nudge": lambda tx: ring.nudge(tx, ["x"], NOW, nothing_waits=True),
+    "make_next_ready": lambda tx: turns.make_next_ready(tx, "t", NOW),
+    "end_queued": lambda tx: turns.end_queued(tx, "x", Disposition.EXPIRED, NOW, parent_run="r"),
+    "step_in_front": lambda tx: steering.move_to_front(tx, "t", "x"),
+    "wake": lambda tx: fairness.wake(tx, NOW, 10),
+    "nudge": lambda tx: fairness.nudge(tx, ["x"], NOW, nothing_waits=True),
     "stranded": lambda tx: turns.stranded(tx, NOW, 10, look_again=NOW),
     "queued ahead": lambda tx: turns.queued_ahead(tx, turns.load(tx, admit(tx, "x", "t"))),
     "overdue": lambda tx: turns.overdue(tx, NOW, 10),
     "expired runs": lambda tx: runs.expired(tx, NOW, 10),
     "expired calls": lambda tx: calls.expired(tx, NOW, 10),
-    "flying calls": lambda tx: calls.tokens_of_flying(tx, ["c"]),
+    "flying calls": lambda tx: calls.tokens_in_flight(tx, ["c"]),
     "lost runs": lambda tx: runs.lost(tx, [("r", 1)]),
     "open run": lambda tx: runs.open_on(tx, "t"),
-    "questions of a run": lambda tx: suspensions.unsettled(tx, "r"),
-    "expired questions": lambda tx: suspensions.expired(tx, NOW, 10),
-    "questions closed": lambda tx: suspensions.close_of_calls(tx, ["c"]),
-    "question of a call": lambda tx: children.question(tx, "c"),
+    "questions of a run": lambda tx: approvals.unsettled(tx, "r"),
+    "expired questions": lambda tx: approvals.expired(tx, NOW, 10),
+    "questions closed": lambda tx: approvals.close_of_calls(tx, ["c"]),
+    "question of a call": lambda tx: children.open_suspension(tx, "c"),
     "children given up": lambda tx: children.give_up(tx, call_id="c"),
     "children of a run given up": lambda tx: children.give_up(tx, run_id="r"),
     "children at work": lambda tx: children.spans(tx, "r", NOW, NOW),
     "children of calls": lambda tx: children.of_calls(tx, ["c"]),
-    "is full": lambda tx: queues.is_full(tx, Group.CHAT, 10),
-    "oldest": lambda tx: queues.oldest(tx, Group.CHAT),
-    "running by tenant": lambda tx: reads_groups.running(tx, Group.CHAT),
-    "queued by tenant": lambda tx: reads_groups.queued(tx, Group.CHAT, NOW),
-    "queued on a thread": lambda tx: reads_turns.newest(tx, limit=5, status=TurnStatus.QUEUED, thread_id="t"),
+    "is full": lambda tx: groups.is_full(tx, Group.CHAT, 10),
+    "oldest": lambda tx: groups.oldest_queued(tx, Group.CHAT),
+    "running by tenant": lambda tx: groups.running_by_tenant(tx, Group.CHAT),
+    "queued by tenant": lambda tx: groups.queued_by_tenant(tx, Group.CHAT, NOW),
+    "queued on a thread": lambda tx: turns.newest(tx, limit=5, status=TurnStatus.QUEUED, thread_id="t"),
 }
 
 

@@ -8,18 +8,18 @@ import pytest
 from sqlalchemy import event
 
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.store import children, claims, reads_threads, reads_turns, turns
+from chordage.orchestrator.store import children, steering, threads, turns
 from chordage.orchestrator.store.schema import turns as table
 from support import plans
 from support.rows import NOW, admit
 
 SENT = [
-    lambda tx: claims.make_next_ready(tx, "t1", NOW),
-    lambda tx: claims.step_in_front(tx, "t1", "a"),
-    lambda tx: reads_threads.one(tx, "t1"),
-    lambda tx: reads_turns.newest(tx, limit=5, status=TurnStatus.QUEUED, thread_id="t1"),
+    lambda tx: turns.make_next_ready(tx, "t1", NOW),
+    lambda tx: steering.move_to_front(tx, "t1", "a"),
+    lambda tx: threads.details(tx, "t1"),
+    lambda tx: turns.newest(tx, limit=5, status=TurnStatus.QUEUED, thread_id="t1"),
     lambda tx: turns.queued_ahead(tx, turns.load(tx, "a")),
-    lambda tx: children.question(tx, "c"),
+    lambda tx: children.open_suspension(tx, "c"),
 ]
 OF_ALL_TURNS = "sqlite_autoindex_turns_2 (thread_id"
 

@@ -8,8 +8,8 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import NATURAL_END, cancelled
 from chordage.orchestrator.core.records import Phase
-from chordage.orchestrator.store import claims, journal, schema, threads
-from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store import journal, runs, schema, threads
+from chordage.orchestrator.store.runs import RunClaim
 from support.race import race
 from support.rows import LATER, NOW, a_run, admit, load_run, start
 
@@ -95,10 +95,10 @@ def test_a_budget_in_the_database_wins_over_the_setting(store):
 
 def test_a_step_is_recorded_by_one(store):
     run = a_run(store)
-    at = Position(run=run, step=1, token=None)
+    at = RunClaim(run=run, step=1, token=None)
 
     def go_on(tx):
-        return claims.go_on(tx, at, to=(2, Phase.INFERENCE), rounds=0, usage=Usage(input_tokens=7), lease_until=LATER)
+        return runs.open_step(tx, at, to=(2, Phase.INFERENCE), rounds=0, usage=Usage(input_tokens=7), lease_until=LATER)
 
     won = race(store, [go_on] * RACERS)
 
@@ -107,22 +107,22 @@ def test_a_step_is_recorded_by_one(store):
 
 
 def test_a_run_is_finished_by_one(store):
-    at = Position(run=a_run(store), step=1, token=None)
+    at = RunClaim(run=a_run(store), step=1, token=None)
 
-    won = race(store, [lambda tx: claims.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW)] * RACERS)
+    won = race(store, [lambda tx: runs.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW)] * RACERS)
 
     assert sorted(won) == [False] * (RACERS - 1) + [True]
 
 
 def test_a_run_either_finishes_or_is_ended_from_outside(store):
     run = a_run(store)
-    at = Position(run=run, step=1, token=None)
+    at = RunClaim(run=run, step=1, token=None)
 
     won = race(
         store,
         [
-            lambda tx: claims.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW),
-            lambda tx: claims.end_run(tx, run, cancelled(), NOW),
+            lambda tx: runs.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW),
+            lambda tx: runs.end(tx, run, cancelled(), NOW),
         ],
     )
 
@@ -133,30 +133,30 @@ def test_a_run_either_finishes_or_is_ended_from_outside(store):
 def test_a_writer_of_an_old_epoch_step_or_token_changes_nothing(store):
     run = a_run(store)
     with store.write() as tx:
-        assert claims.claim_run(tx, run, "token", "w1", LATER)
+        assert runs.claim(tx, run, "token", "w1", LATER)
     wrong = [
-        Position(run=run, step=1, token="another"),
-        Position(run=run, step=1, token=None),
-        Position(run=run, step=3, token="token"),
+        RunClaim(run=run, step=1, token="another"),
+        RunClaim(run=run, step=1, token=None),
+        RunClaim(run=run, step=3, token="token"),
     ]
 
     with store.write() as tx:
-        assert [claims.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW) for at in wrong] == [False] * 3
-        assert claims.end_run(tx, run, cancelled(), NOW)
-        right = Position(run=run, step=1, token="token")
-        assert not claims.finish(tx, right, NATURAL_END, usage=NO_USAGE, now=NOW)
+        assert [runs.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW) for at in wrong] == [False] * 3
+        assert runs.end(tx, run, cancelled(), NOW)
+        right = RunClaim(run=run, step=1, token="token")
+        assert not runs.finish(tx, right, NATURAL_END, usage=NO_USAGE, now=NOW)
 
 
 def test_a_run_in_doubt_is_claimed_by_one_until_rescue_has_freed_it(store):
     run = a_run(store)
 
-    won = race(store, [lambda tx, n=n: claims.claim_run(tx, run, f"k{n}", f"w{n}", LATER) for n in range(RACERS)])
+    won = race(store, [lambda tx, n=n: runs.claim(tx, run, f"k{n}", f"w{n}", LATER) for n in range(RACERS)])
 
     assert sorted(won) == [False] * (RACERS - 1) + [True]
     with store.write() as tx:
-        assert not claims.claim_run(tx, run, "late", "w", LATER)
-        claims.push_lease(tx, run, lease_until=LATER, resends=1, expiries=1)
-        assert claims.claim_run(tx, run, "freed", "w", LATER)
+        assert not runs.claim(tx, run, "late", "w", LATER)
+        runs.push_lease(tx, run, lease_until=LATER, resends=1, expiries=1)
+        assert runs.claim(tx, run, "freed", "w", LATER)
 
 
 def test_arrivals_on_one_thread_are_numbered_without_gap_or_double(store):

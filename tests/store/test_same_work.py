@@ -8,7 +8,7 @@ from sqlalchemy.exc import IntegrityError
 
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store import same_work, schema
+from chordage.orchestrator.store import schema, turns
 from support.explaining import explained
 from support.rows import admit, start
 
@@ -42,7 +42,7 @@ def test_a_key_is_one_of_its_agent_and_group_and_of_the_queue(store):
         assert start(tx, "a", "r1")
         admit(tx, "d", "t4", **KEYED)
 
-        found = same_work.queued(tx, "ada", Group.CHAT, "k")
+        found = turns.queued_work(tx, "ada", Group.CHAT, "k")
     assert found is not None
     assert (found.id, found.thread_id) == ("d", "t4")
 
@@ -64,7 +64,7 @@ def same_work_time(tx):
 
 @pytest.mark.parametrize(
     ("statement", "binds", "index"),
-    [(same_work._QUEUED, FOUND, "uq_turns_coalesce"), (same_work._OPEN_WILL, {"agent": "ada"}, "uq_turns_will")],
+    [(turns._QUEUED_WORK, FOUND, "uq_turns_coalesce"), (turns._OPEN_WILL, {"agent": "ada"}, "uq_turns_will")],
     ids=["key", "will"],
 )
 def test_the_same_work_is_found_by_its_index(store, statement, binds, index):

@@ -12,18 +12,18 @@ from sqlalchemy.engine import make_url
 
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import Crossed, Unavailable
-from chordage.orchestrator.store import engine, schema
-from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.tx import HOLD, Store
+from chordage.orchestrator.store import database, schema
+from chordage.orchestrator.store.database import HOLD, Store
+from chordage.orchestrator.store.statements import PreparedStatement
 
-ADD = Hot(insert(schema.groups).values(name=bindparam("name")))
-NAMES = Hot(select(schema.groups.c.name))
+ADD = PreparedStatement(insert(schema.groups).values(name=bindparam("name")))
+NAMES = PreparedStatement(select(schema.groups.c.name))
 
 
 @pytest.fixture
 def file(migrated_database_url, monkeypatch):
     """A SQLite file that nobody waits for long."""
-    monkeypatch.setattr(engine, "BUSY_MS", 20)
+    monkeypatch.setattr(database, "BUSY_MS", 20)
     return make_url(migrated_database_url("sqlite"))
 
 
@@ -67,8 +67,8 @@ def test_a_locked_sqlite_file_is_unavailable_and_is_used_again_once_it_is_free(f
 
 
 def test_a_sqlite_file_that_is_locked_before_anybody_has_opened_it_is_unavailable_in_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "BUSY_MS", 20)
-    monkeypatch.setattr(engine, "PATIENCE", 0.4)
+    monkeypatch.setattr(database, "BUSY_MS", 20)
+    monkeypatch.setattr(database, "PATIENCE", 0.4)
     path = tmp_path / "new.db"
     store = Store(f"sqlite:///{path}")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder:
@@ -82,7 +82,7 @@ def test_a_sqlite_file_that_is_locked_before_anybody_has_opened_it_is_unavailabl
 
 
 def test_whoever_waits_for_the_lock_of_sqlite_keeps_nobody_from_reading(file, monkeypatch):
-    monkeypatch.setattr(engine, "PATIENCE", 1)
+    monkeypatch.setattr(database, "PATIENCE", 1)
     store = Store(file.render_as_string(), pool_size=1)
     with contextlib.ExitStack() as held, store.read() as tx:
         held.enter_context(store.write())
@@ -102,9 +102,9 @@ def test_every_wait_ends_before_a_lease_runs_out():
     lease = Settings.model_fields["lease"].default
 
     assert lease / 2 == HOLD
-    assert all(int(limit.removesuffix("ms")) <= HOLD * 1000 for limit in engine.limits(HOLD).values())
-    assert engine.NOTICE_A_LOST_HOST["tcp_user_timeout"] < lease * 1000
-    assert lease * 1000 > engine.BUSY_MS
+    assert all(int(limit.removesuffix("ms")) <= HOLD * 1000 for limit in database.limits(HOLD).values())
+    assert database.KEEPALIVES["tcp_user_timeout"] < lease * 1000
+    assert lease * 1000 > database.BUSY_MS
 
 
 @pytest.mark.postgres
@@ -128,7 +128,7 @@ def test_the_first_statement_of_every_thread_after_a_restart_is_served(start_pos
     store = Store(server.create_database(), pool_size=3)
     with store.write() as tx:
         tx.execute(text("CREATE TABLE public.restarts (n integer)"))
-    one = Hot(text("INSERT INTO public.restarts VALUES (1)"))
+    one = PreparedStatement(text("INSERT INTO public.restarts VALUES (1)"))
     with store.read() as first, store.read() as second, store.write() as third:
         for tx in (first, second, third):
             tx.execute(text("SELECT 1"))

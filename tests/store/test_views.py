@@ -17,7 +17,7 @@ from chordage.orchestrator.core.model import Attempt, Fault, Reply, StopReason, 
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
 from chordage.orchestrator.core.suspending import Question, Why
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views.history import Role
 from chordage.orchestrator.views.steps import InferenceStep, StepStatus, ToolRound
 from support.fakes import asking, rounds_of, spoken

@@ -11,8 +11,8 @@ from sqlalchemy import event, insert, update
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store import schema, turns
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import groups, schema
+from chordage.orchestrator.store.database import Store
 from support.rows import NOW, admit
 from support.world import World
 
@@ -96,7 +96,7 @@ def test_a_turn_on_another_thread_starts_at_once_and_costs_the_same(crowd):
     assert few == many
     for world in crowd:
         with world.store.read() as tx:
-            assert turns.free_budget(tx, Group.CHAT, default=64) == 64
+            assert groups.free_places(tx, Group.CHAT, default=64) == 64
 
 
 TABLES = set(schema.metadata.tables)

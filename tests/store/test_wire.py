@@ -12,19 +12,23 @@ from sqlalchemy import Engine, bindparam, event, insert, literal, select, text, 
 from sqlalchemy.exc import DBAPIError, IntegrityError, ResourceClosedError
 
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.orchestrator.store import hot, schema
-from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.tx import Store
-from chordage.orchestrator.store.wire import Wire, wire_of
+from chordage.orchestrator.store import schema, statements
+from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.store.pipeline import Pipeline, pipeline_of
+from chordage.orchestrator.store.statements import PreparedStatement
 from support.waiting import until
 
 pytestmark = pytest.mark.postgres
 
 groups = schema.groups
-ADD = Hot(insert(groups).values(name=bindparam("name"), budget=bindparam("budget", type_=groups.c.budget.type)))
-SPEND = Hot(update(groups).where(groups.c.name == bindparam("of")).values(budget=groups.c.budget - 1))
-NAMES = Hot(select(groups.c.name).order_by(groups.c.name))
-WORD = Hot(select(literal("x").label("word"), bindparam("said", type_=schema.turns.c.text.type).label("said")))
+ADD = PreparedStatement(
+    insert(groups).values(name=bindparam("name"), budget=bindparam("budget", type_=groups.c.budget.type))
+)
+SPEND = PreparedStatement(update(groups).where(groups.c.name == bindparam("of")).values(budget=groups.c.budget - 1))
+NAMES = PreparedStatement(select(groups.c.name).order_by(groups.c.name))
+WORD = PreparedStatement(
+    select(literal("x").label("word"), bindparam("said", type_=schema.turns.c.text.type).label("said"))
+)
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ def names(store):
 
 
 def is_in_a_transaction(tx):
-    return wire_of(tx)._libpq.transaction_status != wire_of(tx)._idle
+    return pipeline_of(tx)._libpq.transaction_status != pipeline_of(tx)._idle
 
 
 def test_what_nobody_waits_for_goes_with_the_commit(store):
@@ -125,7 +129,7 @@ def test_of_those_that_went_together_none_is_stored_where_one_failed(store):
 
 
 def test_a_statement_that_was_first_sent_behind_one_that_failed_is_prepared_when_it_comes_again(store):
-    fresh = Hot(update(groups).where(groups.c.name == bindparam("of")).values(budget=7))
+    fresh = PreparedStatement(update(groups).where(groups.c.name == bindparam("of")).values(budget=7))
     for _ in range(2):
         with pytest.raises(IntegrityError), store.write() as tx:
             for _ in range(2):
@@ -195,7 +199,7 @@ def test_a_session_that_is_thrown_out_between_two_statements_is_away_and_the_nex
 
 def test_what_somebody_left_open_is_rolled_back_before_the_connection_is_anybody_else_s(store):
     with store.engine.connect() as tx:
-        wire_of(tx).in_transaction = True
+        pipeline_of(tx).in_transaction = True
         ADD.changed(tx, {"name": "chat", "budget": 3})
         assert is_in_a_transaction(tx)
 
@@ -257,7 +261,7 @@ def test_who_is_interrupted_while_it_waits_leaves_no_connection_that_may_still_s
 
 def test_every_statement_is_counted_as_it_is_posted(store, monkeypatch):
     seen = []
-    monkeypatch.setattr(hot, "observers", [lambda _tx, sql: seen.append(sql)])
+    monkeypatch.setattr(statements, "observers", [lambda _tx, sql: seen.append(sql)])
     with store.write() as tx:
         SPEND.send(tx, {"of": "chat"})
         NAMES.rows(tx, {})
@@ -267,8 +271,8 @@ def test_every_statement_is_counted_as_it_is_posted(store, monkeypatch):
 
 def test_a_connection_has_one_wire(store):
     with store.write() as tx:
-        assert isinstance(wire_of(tx), Wire)
-        assert wire_of(tx) is wire_of(tx)
+        assert isinstance(pipeline_of(tx), Pipeline)
+        assert pipeline_of(tx) is pipeline_of(tx)
 
 
 @pytest.mark.parametrize("value", ["a\x00b", {"no": "text"}])
@@ -340,13 +344,13 @@ def look(store, said):
 
 def wire_of_pooled(store):
     with store.write() as tx:
-        return wire_of(tx)
+        return pipeline_of(tx)
 
 
 def test_whoever_asks_for_an_answer_that_can_never_come_is_told_so(store):
     with store.write() as tx:
         sent = ADD.send(tx, {"name": "chat", "budget": 3})
-        wire_of(tx).forget()
+        pipeline_of(tx).forget()
         with pytest.raises(AssertionError, match="given up before it was sent: INSERT INTO groups"):
             sent.changed()
 

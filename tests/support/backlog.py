@@ -10,9 +10,10 @@ from typing import Any
 from sqlalchemy import insert, text
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store import claim_starts, ring, schema, turns
-from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import fairness, groups, schema
+from chordage.orchestrator.store import starts as run_starts
+from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.store.statements import PreparedStatement
 from support.explaining import explained
 from support.rows import NOW
 
@@ -51,21 +52,23 @@ def _turn(prefix: str, n: int, threads: int, tenants: int) -> dict[str, Any]:
 def plans(store: Store, *, budget: int) -> dict[str, dict[str, Any]]:
     """How PostgreSQL carries out what one dispatch sends, with the pages it touches; nothing of it stays."""
     looked = {"group": Group.CHAT.value, "now": NOW}
-    place = ring.Place.FIRST if budget == 1 else ring.Place.SITS
+    place = fairness.StartRule.FIRST if budget == 1 else fairness.StartRule.HAS_SLOT
     with store.write() as tx:
-        first = ring.heads(tx, Group.CHAT, NOW, 1)[0][0]
+        first = fairness.next_turns(tx, Group.CHAT, NOW, 1)[0][0]
         starts = {**looked, "turn_id": first, "run": "r", "budget": budget}
-        asked: dict[str, tuple[Hot, Mapping[str, Any]]] = {
-            "free": (turns._PLACES, {"group": Group.CHAT.value, "budget": budget}),
-            "heads": (ring._HEAD, looked) if budget == 1 else (ring._HEADS, {**looked, "as_many": AT_ONCE}),
-            "start": (claim_starts._START[place], starts),
+        asked: dict[str, tuple[PreparedStatement, Mapping[str, Any]]] = {
+            "free": (groups._PLACES, {"group": Group.CHAT.value, "budget": budget}),
+            "heads": (fairness._NEXT_TURN, looked)
+            if budget == 1
+            else (fairness._NEXT_TURNS, {**looked, "as_many": AT_ONCE}),
+            "start": (run_starts._START[place], starts),
         }
         found = {name: _explain(tx, *one) for name, one in asked.items()}
         tx.rollback()
     return found
 
 
-def _explain(tx: Any, hot: Hot, binds: Mapping[str, Any]) -> dict[str, Any]:
+def _explain(tx: Any, hot: PreparedStatement, binds: Mapping[str, Any]) -> dict[str, Any]:
     ((told,),) = explained(tx, hot, binds, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)")
     (plan,) = told if isinstance(told, list) else json.loads(told)
     return plan

@@ -86,11 +86,11 @@ def _fold_log_in(file: Path) -> None:
 
 
 def _upgrade(url: str) -> None:
-    from chordage.orchestrator.store import migrating
-    from chordage.orchestrator.store.tx import Store
+    from chordage.orchestrator.store import schema_version
+    from chordage.orchestrator.store.database import Store
 
     store = Store(url)
-    migrating.upgrade(store)
+    schema_version.upgrade(store)
     store.close()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from chordage.config import log
 from chordage.config.settings import load
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.workers import poll_process
 
 ORDERS = "POLL_ORDERS"  # the variable that has them, with commas

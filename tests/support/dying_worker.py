@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 
 ORDER = "RIG_ORDER"  # the variable that names the file
 PLACES = {"tools.call": "header", "rounds.commit": "body"}  # a task's name, when its message is about to be sent

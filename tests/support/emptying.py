@@ -6,7 +6,7 @@ import psycopg
 from sqlalchemy import make_url
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store.engine import SCHEMA
+from chordage.orchestrator.store.database import SCHEMA
 from chordage.orchestrator.store.schema import groups, metadata
 
 MANY = 2_000  # dead rows slow the tests down that come after

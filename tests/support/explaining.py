@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.statements import PreparedStatement
 
 
-def explained(tx: Tx, hot: Hot, binds: Mapping[str, Any], how: str) -> list[tuple[Any, ...]]:
+def explained(tx: Tx, hot: PreparedStatement, binds: Mapping[str, Any], how: str) -> list[tuple[Any, ...]]:
     """What `how` says of it: "EXPLAIN", say."""
     compiled, driver = hot.compiled(tx.dialect), tx.connection.dbapi_connection
     assert driver is not None

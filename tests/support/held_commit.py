@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from chordage.orchestrator.store import wire
+from chordage.orchestrator.store import pipeline
 from support.lock_waits import somebody_waits_for_a_lock
 from support.waiting import until
 from support.world import World
@@ -27,6 +27,6 @@ class HeldCommit:
             return
         self._of = None
         if self._world.store.is_postgres:
-            wire.land(connection)  # what would go with the commit goes before it
+            pipeline.flush(connection)  # what would go with the commit goes before it
         self.reached.set()
         until(lambda: somebody_waits_for_a_lock(self._world.store), "the other waits")

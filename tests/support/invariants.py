@@ -10,7 +10,7 @@ from sqlalchemy import select
 from chordage.orchestrator.core.model import AssistantSays, ToolSays
 from chordage.orchestrator.core.transcript import build
 from chordage.orchestrator.store import journal, schema
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 
 
 def check_all(store: Store) -> None:

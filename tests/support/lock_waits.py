@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 
 BLOCKED = text(
     "SELECT count(*) FROM pg_stat_activity"

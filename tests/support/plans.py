@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import event, text
 
 from chordage.orchestrator import store as package
-from chordage.orchestrator.store.hot import Hot
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store.database import Store, Tx
+from chordage.orchestrator.store.statements import PreparedStatement
 
 DONE = 3_000
 # So many threads of one turn each, all of it over.
@@ -50,11 +50,13 @@ def idle_with_history(store: Store) -> None:
         tx.execute(text("ANALYZE"))
 
 
-def hot_statements() -> Iterator[tuple[str, Hot]]:
+def hot_statements() -> Iterator[tuple[str, PreparedStatement]]:
     for module in pkgutil.iter_modules(package.__path__):
         for name, value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).items():
             members = value.items() if isinstance(value, Mapping) else [("", value)]
-            yield from ((f"{module.name}.{name}{key}", hot) for key, hot in members if isinstance(hot, Hot))
+            yield from (
+                (f"{module.name}.{name}{key}", hot) for key, hot in members if isinstance(hot, PreparedStatement)
+            )
 
 
 class Planner:
@@ -69,7 +71,7 @@ class Planner:
         )
         self._leads = dict(self._cursor.fetchall())  # the column by which an index is entered
 
-    def of_hot(self, hot: Hot) -> list[str]:
+    def of_hot(self, hot: PreparedStatement) -> list[str]:
         return self.reads_whole(hot.compiled(self._tx.dialect).sql)
 
     def of_others(self, work: Callable[[Tx], object]) -> dict[str, list[str]]:

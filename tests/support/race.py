@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store.database import Store, Tx
 
 T = TypeVar("T")
 

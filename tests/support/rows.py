@@ -11,10 +11,11 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Call, Checkpoint, NewCall, Run
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.transcript import message_of
-from chordage.orchestrator.store import calls, claims, journal, runs, threads, turns
-from chordage.orchestrator.store.claims import Start
-from chordage.orchestrator.store.ring import Place
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store import calls, journal, runs, threads, turns
+from chordage.orchestrator.store import starts as run_starts
+from chordage.orchestrator.store.database import Store, Tx
+from chordage.orchestrator.store.fairness import StartRule
+from chordage.orchestrator.store.starts import Start
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=30)
@@ -39,7 +40,7 @@ def start(
     run_id: str,
     budget: int = 100,
     *,
-    places: Sequence[Place] = (Place.FITS, Place.FIRST, Place.SITS),
+    places: Sequence[StartRule] = (StartRule.ALL_FIT, StartRule.FIRST, StartRule.HAS_SLOT),
     now: datetime = NOW,
 ) -> bool:
     """As dispatch does it. False when the turn could not start."""
@@ -50,7 +51,7 @@ def start(
         Start(turn=turn, run_id=run_id, words=words, place=place, budget=budget, now=now, lease_until=LATER)
         for place in places
     )
-    return any(claims.run_of(one, claims.send_start(tx, one)) is not None for one in starts)
+    return any(run_starts.opened_run(one, run_starts.send(tx, one)) is not None for one in starts)
 
 
 def a_run(store: Store, run_id: str = "r1", turn_id: str = "a", thread_id: str = "t1") -> Run:

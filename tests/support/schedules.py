@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from support.invariants import check_all, check_always, check_places_are_handed_on
 from support.play import BUDGETS, NAMED, Play
 from support.world import World

@@ -39,8 +39,9 @@ from chordage.orchestrator.core.stepping import Verb
 from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stepping import StepRequest
-from chordage.orchestrator.store import hot, schema
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import schema
+from chordage.orchestrator.store import statements as sql
+from chordage.orchestrator.store.database import Store
 from support.fakes import Clock, CountedIds, FakeAgents, FakeModels, FakeTools, MemoryLocks, RecordingEvents
 
 
@@ -81,7 +82,7 @@ class World:
     def _watch_commits(self) -> None:
         """Every write transaction and every single guarded statement is a place to die at."""
         event.listen(Engine, "after_cursor_execute", self._count_slow)
-        hot.observers.append(self._count)
+        sql.observers.append(self._count)
         event.listen(Engine, "commit", self._before_commit)  # of the class: before the engine's own
         plain = self.store.read
 
@@ -153,7 +154,7 @@ class World:
             self._after_commit()
 
     def close(self) -> None:
-        hot.observers.remove(self._count)
+        sql.observers.remove(self._count)
         event.remove(Engine, "after_cursor_execute", self._count_slow)
         event.remove(Engine, "commit", self._before_commit)
         self.store.close()

@@ -13,7 +13,7 @@ from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.gateways import room_lines
 from chordage.orchestrator.gateways.room_file import syntax_fault
 from chordage.orchestrator.gateways.room_table import Source
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.workers.bootstrap import redis_from
 from chordage.workers.checking.looked import Looked, counted
 

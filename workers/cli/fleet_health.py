@@ -13,7 +13,7 @@ from chordage.config.settings import Settings
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.store.capacity import Capacity, capacity
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.workers import connections
 from chordage.workers.fleet import agent_run, fleet_lock
 from chordage.workers.fleet.agent_run import MemberLine, Standing, Summary

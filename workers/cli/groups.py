@@ -34,14 +34,14 @@ def groups(context: click.Context, as_json: bool) -> None:
 @click.option("--unset", is_flag=True, help="The setting CHORDAGE_BUDGETS__GROUP decides again.")
 def set_budget(group: str, budget: int | None, unset: bool) -> None:
     """Lay down how many runs of GROUP may be at work at once, over the whole fleet, from now on. 0 pauses it."""
-    from chordage.orchestrator.store import reads_groups
+    from chordage.orchestrator.store import groups as group_rows
     from chordage.workers.cli.opened import opened, settings_of_command
 
     if unset is (budget is not None):
         raise click.UsageError("give a number, or --unset to leave it to the setting")
     settings = settings_of_command()
     with opened(settings) as store, store.write() as tx:
-        reads_groups.set_budget(tx, Group(group), budget)
+        group_rows.set_budget(tx, Group(group), budget)
     _wake(settings, Group(group))
     (now,) = (one for one in _look() if one.group == group)
     told = f"budget {now.budget} (from {now.budget_from}), {now.running} running, {now.queued} queued"

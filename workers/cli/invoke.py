@@ -58,7 +58,7 @@ def _prepared(
 ) -> tuple[Runtime, TurnRequest]:
     """Everything that can be wrong is found before a database is made or a turn is stored."""
     from chordage.orchestrator.gateways.room import Room
-    from chordage.orchestrator.store import migrating
+    from chordage.orchestrator.store import schema_version
     from chordage.workers import team_app
     from chordage.workers.bootstrap import models_of, runtime_from
     from chordage.workers.cli.opened import is_empty
@@ -71,7 +71,7 @@ def _prepared(
     rt.outputs(agent)
     assert isinstance(rt.agents, Room)
     models_of(rt.agents).check(agent)
-    migrating.upgrade(rt.store) if is_empty(rt.store) else migrating.check(rt.store)
+    schema_version.upgrade(rt.store) if is_empty(rt.store) else schema_version.check(rt.store)
     return rt, request
 
 

@@ -12,8 +12,8 @@ from chordage.workers.cli.output import json_option, print_json, say
 @json_option
 def migrate(check: bool, as_json: bool) -> None:
     """Bring the database to the schema of this version. Safe to run at any time, and by several at once."""
-    from chordage.orchestrator.store import migrating
-    from chordage.orchestrator.store.tx import Store
+    from chordage.orchestrator.store import schema_version
+    from chordage.orchestrator.store.database import Store
     from chordage.workers.cli.opened import check_database, settings_of_command
 
     settings = settings_of_command()
@@ -21,7 +21,7 @@ def migrate(check: bool, as_json: bool) -> None:
     try:
         if check:
             check_database(settings, store)
-        before, after = (migrating.newest(),) * 2 if check else migrating.upgrade(store)
+        before, after = (schema_version.newest(),) * 2 if check else schema_version.upgrade(store)
     finally:
         store.close()
     if as_json:

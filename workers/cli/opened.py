@@ -9,8 +9,8 @@ from pathlib import Path
 from chordage.config import log
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.orchestrator.store import migrating
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import schema_version
+from chordage.orchestrator.store.database import Store
 
 SQLITE = "sqlite:///"
 
@@ -43,7 +43,7 @@ def check_database(settings: Settings, store: Store) -> None:
             "starts a fleet and makes it, `chordage migrate` makes it alone; or go to the folder of the room, "
             "or set CHORDAGE_DATABASE_URL"
         )
-    migrating.check(store)
+    schema_version.check(store)
 
 
 def check_ready(settings: Settings) -> None:
@@ -56,4 +56,4 @@ def check_ready(settings: Settings) -> None:
 
 
 def is_empty(store: Store) -> bool:
-    return migrating.current(store) is None
+    return schema_version.current(store) is None

@@ -9,7 +9,7 @@ import click
 from chordage.workers.cli.output import json_option, print_json, say, say_lines
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.store.tx import Store
+    from chordage.orchestrator.store.database import Store
 
 
 @click.command()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.store.tx import Store
+    from chordage.orchestrator.store.database import Store
     from chordage.orchestrator.views import ResultView
 
 

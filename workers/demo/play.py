@@ -15,7 +15,7 @@ from chordage.config.settings import Settings
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.workers.bootstrap import redis_from
 from chordage.workers.demo.played import Homes, Played, told
 from chordage.workers.fleet.fleet import Fleet

@@ -17,8 +17,8 @@ from typing import IO, Self
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
-from chordage.orchestrator.store import migrating
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import schema_version
+from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.system import private_files
 from chordage.workers import connections
 from chordage.workers.fleet import agent_run, broker, fleet_lock, found
@@ -153,7 +153,7 @@ class Fleet:
 
     def _migrate(self) -> None:
         with contextlib.closing(Store(self.settings.database, pool_size=1)) as store:
-            migrating.upgrade(store)
+            schema_version.upgrade(store)
         wanted = sum(role.connections(self.settings) for role in self._roles)
         if (told := connections.shortage(self.settings, wanted, "this fleet")) is not None:
             self._say(told)

@@ -13,7 +13,7 @@ from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks
 from chordage.orchestrator.gateways.ports import Models, Tools
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.workers.simulate.scenario import Scenario
 
 EPOCH = datetime(2030, 1, 7, tzinfo=UTC)

@@ -18,7 +18,7 @@ from chordage.orchestrator.core.intents import CallModel, Dispatch, Intent
 from chordage.orchestrator.core.reasons import NATURAL_END
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store.claims import Position
+from chordage.orchestrator.store.runs import RunClaim
 from chordage.workers.simulate import arrivals
 from chordage.workers.simulate.arrivals import Mouth, Work
 from chordage.workers.simulate.engine import Clock
@@ -188,7 +188,7 @@ class VirtualFleet:
         run = turn.run
         assert run is not None
         with self.ledger.cost_of("end"):
-            intents = ending.end_here(self._rt, Position(run=run, step=run.step, token=None), NATURAL_END)
+            intents = ending.end_here(self._rt, RunClaim(run=run, step=run.step, token=None), NATURAL_END)
         self.done += 1
         self.ledger.until_done[turn.work.group].append(self._clock.now - turn.came)
         del self._turns[run.turn_id]

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store import hot
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import statements as sql
+from chordage.orchestrator.store.database import Tx
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +85,8 @@ class Ledger:
         def count(_tx: Tx, _sql: str) -> None:
             self._statements += 1
 
-        hot.observers.append(count)
+        sql.observers.append(count)
         try:
             yield
         finally:
-            hot.observers.remove(count)
+            sql.observers.remove(count)

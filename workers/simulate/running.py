@@ -13,8 +13,8 @@ from pathlib import Path
 import structlog
 
 from chordage.orchestrator.core.errors import Conflict
-from chordage.orchestrator.store import migrating, reads_turns
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import schema_version, turns
+from chordage.orchestrator.store.database import Store
 from chordage.workers.simulate.engine import Clock, runtime_for
 from chordage.workers.simulate.fleet import VirtualFleet
 from chordage.workers.simulate.outcome import Outcome, outcome_of
@@ -32,7 +32,7 @@ def simulate(scenario: Scenario, *, database: str | None, tell: Callable[[float,
             fleet.run()
         real = time.perf_counter() - began
         with store.read() as tx:
-            ways = reads_turns.count_ways(tx)
+            ways = turns.count_by_outcome(tx)
         on = "PostgreSQL" if store.is_postgres else "SQLite"
         return outcome_of(scenario, fleet, ways, virtual=clock.now, real=real, on=on)
 
@@ -42,14 +42,14 @@ def _store(url: str | None) -> Iterator[Store]:
     with tempfile.TemporaryDirectory(prefix="chordage-simulate-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         store = Store(url or f"sqlite:///{Path(folder) / 'simulated.db'}", pool_size=2)
         with contextlib.closing(store):
-            migrating.upgrade(store)
+            schema_version.upgrade(store)
             _check_empty(store)
             yield store
 
 
 def _check_empty(store: Store) -> None:
     with store.read() as tx:
-        if reads_turns.count_ways(tx):
+        if turns.count_by_outcome(tx):
             raise Conflict(
                 "the database has turns in it: a simulation fills it with made-up ones; give an empty one, or leave "
                 "--database out"

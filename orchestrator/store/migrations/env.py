@@ -2,8 +2,8 @@
 
 from alembic import context
 
-from chordage.orchestrator.store.migrating import VERSION_TABLE
 from chordage.orchestrator.store.schema import metadata
+from chordage.orchestrator.store.schema_version import VERSION_TABLE
 
 connection = context.config.attributes["connection"]
 context.configure(

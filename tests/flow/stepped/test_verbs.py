@@ -414,12 +414,12 @@ def test_a_held_run_waits_in_no_budget(world):
 
 def test_a_run_of_the_engine_reads_nothing_of_stepping(world):
     statements = []
-    from chordage.orchestrator.store import hot
+    from chordage.orchestrator.store import statements as sql
 
-    hot.observers.append(lambda _tx, sql: statements.append(sql))
+    sql.observers.append(lambda _tx, sql: statements.append(sql))
     world.submit()
     world.run_dry()
-    hot.observers.pop()
+    sql.observers.pop()
 
     assert not [sql for sql in statements if "stepped" in sql or " ops" in sql]
     assert world.rows("stepped") == []

@@ -10,7 +10,7 @@ from sqlalchemy import update
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.transcript import AWAITING
-from chordage.orchestrator.store import schema, turns
+from chordage.orchestrator.store import groups, schema
 from support.rig import Plan, Rig
 from support.rig_checks import check_rig
 from support.rig_inbox import answer, asked_by, inbox
@@ -52,7 +52,7 @@ def what_is_held(rig: Rig, run_id: str) -> dict[str, object]:
     """All that a run could hold while it waits, in figures."""
     run, asked = rig.row("runs", id=run_id), rig.rows("calls", run_id=run_id, status="suspended")
     with rig.runtime.store.read() as tx:
-        free = turns.free_budget(tx, Group.CHAT, default=rig.settings.budgets.chat)
+        free = groups.free_places(tx, Group.CHAT, default=rig.settings.budgets.chat)
     return {
         "thread locks": rig.redis.keys("chordage:thread:*"),
         "work in hand": rig.redis.keys("chordage:work:*"),

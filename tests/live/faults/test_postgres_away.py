@@ -7,8 +7,8 @@ import time
 import psutil
 import pytest
 
-from chordage.orchestrator.store import migrating
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import schema_version
+from chordage.orchestrator.store.database import Store
 from support.rig import Plan
 from support.rig_checks import check_rig
 from support.waiting import until
@@ -66,6 +66,6 @@ def test_a_reply_and_a_result_in_hand_outlive_an_outage_longer_than_a_lease(go_a
 def migrated(server):
     url = server.create_database()
     store = Store(url)
-    migrating.upgrade(store)
+    schema_version.upgrade(store)
     store.close()
     return url

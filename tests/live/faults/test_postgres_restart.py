@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.orchestrator.store import migrating
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import schema_version
+from chordage.orchestrator.store.database import Store
 from support.rig import Plan
 from support.rig_checks import check_rig
 from support.waiting import until
@@ -41,6 +41,6 @@ def test_nothing_is_lost_or_doubled_when_the_database_restarts(mode, make_rig, s
 def _migrated(server):
     url = server.create_database()
     store = Store(url)
-    migrating.upgrade(store)
+    schema_version.upgrade(store)
     store.close()
     return url

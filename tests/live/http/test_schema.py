@@ -13,7 +13,7 @@ from chordage.config.settings import Settings
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.tasks.intake import accept, decide
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from

@@ -19,7 +19,7 @@ from chordage.config.settings import QueueBound, QueueBounds, Settings
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.store import engine
+from chordage.orchestrator.store import database
 from chordage.workers import web
 from support import client_room
 from support.waiting import until
@@ -191,7 +191,7 @@ def test_a_full_queue_is_a_429_that_says_when_to_try_again(settings):
 
 
 def test_a_locked_database_is_503_with_retry_after_and_nothing_is_stored(settings, rt, monkeypatch):
-    monkeypatch.setattr(engine, "BUSY_MS", 50)
+    monkeypatch.setattr(database, "BUSY_MS", 50)
     with (
         served(web.wired(settings)) as client,
         contextlib.closing(sqlite3.connect(make_url(settings.database).database, isolation_level=None)) as holder,

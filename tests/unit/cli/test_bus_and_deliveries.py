@@ -10,7 +10,7 @@ from sqlalchemy import insert, update
 
 from chordage.config.settings import load
 from chordage.orchestrator import stages
-from chordage.orchestrator.store import migrating, schema
+from chordage.orchestrator.store import schema, schema_version
 from chordage.tasks.request import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
@@ -21,7 +21,7 @@ TARGET = {"url": "https://example.com/replies?token=secret"}
 @pytest.fixture
 def rt(room):
     runtime = runtime_from(load(room=room), with_redis=False)
-    migrating.upgrade(runtime.store)
+    schema_version.upgrade(runtime.store)
     yield runtime
     runtime.store.close()
 

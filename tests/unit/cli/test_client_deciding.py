@@ -12,7 +12,7 @@ import pytest
 from chordage.config.settings import load
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.suspending import UNKNOWN_SCHEMA
-from chordage.orchestrator.store import migrating
+from chordage.orchestrator.store import schema_version
 from chordage.tasks.request import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
@@ -32,7 +32,7 @@ def room(tmp_path):
 @pytest.fixture
 def rt(room):
     runtime = runtime_from(load(room=room), with_redis=False)
-    migrating.upgrade(runtime.store)
+    schema_version.upgrade(runtime.store)
     yield runtime
     runtime.store.close()
 

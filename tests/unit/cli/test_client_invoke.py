@@ -16,7 +16,7 @@ from chordage.config.settings import load
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.gateways.room import LOOK_AGAIN
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.tasks.request import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
@@ -139,9 +139,9 @@ def test_it_waits_for_its_turn_on_a_busy_thread(room, rt):
 
 
 def store_ready(rt):
-    from chordage.orchestrator.store import migrating
+    from chordage.orchestrator.store import schema_version
 
-    migrating.upgrade(rt.store)
+    schema_version.upgrade(rt.store)
 
 
 def start(room, *arguments, **options):

@@ -8,7 +8,7 @@ import pytest
 
 from chordage.config.settings import load
 from chordage.orchestrator import stages, views
-from chordage.orchestrator.store import migrating
+from chordage.orchestrator.store import schema_version
 from chordage.tasks.request import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
@@ -17,7 +17,7 @@ from chordage.workers.bootstrap import runtime_from
 @pytest.fixture
 def rt(room):
     runtime = runtime_from(load(room=room), with_redis=False)
-    migrating.upgrade(runtime.store)
+    schema_version.upgrade(runtime.store)
     yield runtime
     runtime.store.close()
 
@@ -178,14 +178,14 @@ def test_a_turn_that_is_done_cannot_be_cancelled(chordage, rt):
 def test_migrate_makes_the_database_and_says_so(chordage):
     first, second, check = chordage("migrate"), chordage("migrate"), chordage("migrate", "--check")
 
-    newest = migrating.newest()
+    newest = schema_version.newest()
     assert first.stdout == f"the database went from schema none to {newest}\n"
     assert second.stdout == check.stdout == f"the database is at schema {newest}, as it should be\n"
     assert {done.exit_code for done in (first, second, check)} == {0}
 
 
 def test_migrate_tells_programs_what_it_did(chordage):
-    assert json.loads(chordage("migrate", "--json").stdout) == {"before": None, "after": migrating.newest()}
+    assert json.loads(chordage("migrate", "--json").stdout) == {"before": None, "after": schema_version.newest()}
 
 
 def test_the_first_letters_of_an_id_are_enough_to_show_choose_and_cancel(chordage, rt):

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from chordage.orchestrator.core.standing_work import Kind
-from chordage.orchestrator.store import migrating
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store import schema_version
+from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views.standing_work import StandingItem
 from chordage.workers.cli import main, pulse
 from support.plain_room import forget_settings, write_room
@@ -23,7 +23,7 @@ def room(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_room(tmp_path)
     store = Store(f"sqlite:///{tmp_path}/execution.db")
-    migrating.upgrade(store)
+    schema_version.upgrade(store)
     store.close()
     (tmp_path / "chores").mkdir()
     (tmp_path / "chores/look.md").write_text("---\nevery: 5m\n---\nLook.\n")

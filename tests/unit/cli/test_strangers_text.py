@@ -12,7 +12,7 @@ from sqlalchemy import String, Text, update
 from chordage.config.settings import load
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.polling import source_of
-from chordage.orchestrator.store import migrating, polls, schema
+from chordage.orchestrator.store import polls, schema, schema_version
 from chordage.tasks.request import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
@@ -45,7 +45,7 @@ def ids(tmp_path):
     (room / "tasks").mkdir()
     (room / "tasks" / "a.md").write_text(f'---\nid: abcd2345\ntitle: "T\u202e"\nstatus: {NASTY[5:]}\n---\nDo it.\n')
     rt = runtime_from(load(room=room), with_redis=False)
-    migrating.upgrade(rt.store)
+    schema_version.upgrade(rt.store)
     waiting = asking_room.waiting_turn(rt, "deploy", thread_id="t", meta={NASTY: NASTY})
     request = request_from(
         {"text": "hello", "reply_target": {"url": "https://example.com/"}}, source="test", space=None

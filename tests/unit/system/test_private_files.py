@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from chordage.orchestrator.store import engine
+from chordage.orchestrator.store import database
 from chordage.orchestrator.system import private_files
 
 
@@ -71,7 +71,7 @@ def test_tightening_names_what_it_changed_and_leaves_links_and_shared_folders(tm
 
 def test_database_file_is_private_from_its_first_moment_and_an_open_one_is_closed(tmp_path):
     path = tmp_path / "execution.db"
-    one = engine.make_engines(f"sqlite:///{path}", pool_size=4, hold=15).whole
+    one = database.make_engines(f"sqlite:///{path}", pool_size=4, hold=15).whole
     with one.connect() as tx:
         tx.exec_driver_sql("CREATE TABLE t (x)")
         tx.commit()
@@ -81,7 +81,7 @@ def test_database_file_is_private_from_its_first_moment_and_an_open_one_is_close
     one.dispose()
     path.chmod(0o644)
 
-    two = engine.make_engines(f"sqlite:///{path}", pool_size=4, hold=15).whole
+    two = database.make_engines(f"sqlite:///{path}", pool_size=4, hold=15).whole
     with two.connect() as tx:
         assert mode(path) == 0o600
         tx.rollback()
@@ -89,7 +89,7 @@ def test_database_file_is_private_from_its_first_moment_and_an_open_one_is_close
 
 
 def test_database_in_a_folder_that_is_not_there_is_said_by_sqlite(tmp_path):
-    one = engine.make_engines(f"sqlite:///{tmp_path / 'nowhere' / 'execution.db'}", pool_size=4, hold=15).whole
+    one = database.make_engines(f"sqlite:///{tmp_path / 'nowhere' / 'execution.db'}", pool_size=4, hold=15).whole
 
     with pytest.raises(Exception, match="unable to open database file"):
         one.connect()
@@ -98,11 +98,11 @@ def test_database_in_a_folder_that_is_not_there_is_said_by_sqlite(tmp_path):
 def test_further_connections_of_a_process_leave_the_locks_of_its_first_alone(tmp_path):
     """Where a process closes a file, it loses all the locks it has on that file, whoever took them."""
     path = tmp_path / "execution.db"
-    one = engine.make_engines(f"sqlite:///{path}", pool_size=4, hold=15).whole
+    one = database.make_engines(f"sqlite:///{path}", pool_size=4, hold=15).whole
     with one.connect() as tx:
         tx.exec_driver_sql("CREATE TABLE t (x)")
         tx.commit()
-    beside = engine.make_engines(f"sqlite:///{path}", pool_size=4, hold=15).whole
+    beside = database.make_engines(f"sqlite:///{path}", pool_size=4, hold=15).whole
     program = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None); "
         "c.execute('PRAGMA locking_mode=EXCLUSIVE'); c.execute('INSERT INTO t VALUES (1)')"

@@ -14,9 +14,9 @@ from sqlalchemy.engine import make_url
 
 from chordage.config.settings import load
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
-from chordage.orchestrator.store import engine
+from chordage.orchestrator.store import database
 from chordage.orchestrator.store.capacity import Capacity, capacity
-from chordage.orchestrator.store.tx import Store
+from chordage.orchestrator.store.database import Store
 from chordage.workers import connections, worker_plan
 from chordage.workers.fleet import loops, roles
 from chordage.workers.worker_plan import Role, plan_of
@@ -170,4 +170,4 @@ def test_status_names_a_server_that_is_nearly_full(taken, is_fault):
 
 
 def test_nobody_waits_for_a_connection_for_ever():
-    assert 0 < engine.PATIENCE < load().lease
+    assert 0 < database.PATIENCE < load().lease

@@ -602,7 +602,7 @@ def _bus_and_deliveries() -> None:
         op.execute(statement)
 
 
-# Kept in step with store/schema_notes.py; a test compares what both make.
+# Kept in step with store/schema.py; a test compares what both make.
 NOTES = {
     "sqlite": (
         (

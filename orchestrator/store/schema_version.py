@@ -4,20 +4,42 @@ works.
 Chordage may live in the database of an application. On PostgreSQL its tables stand in a schema of their own, and its
 version in a table that the application's Alembic does not know. Nothing that is there already is ever changed by the
 first migration: tables that are not ours, or those of an earlier pre-release, are told of and left alone.
+
+A checksum of the schema as the code has it: `migrate` notes it in the database, and whoever starts compares it.
+
+The number of the version does not tell all while versions are still edited in place. What is summed up is what the
+schema says (columns, constraints, indexes, triggers), not the SQL that makes it: releases of SQLAlchemy may write that
+differently.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import Column, MetaData, String, Table, select, text, update
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    MetaData,
+    String,
+    Table,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Dialect
 
 from chordage.orchestrator.core.errors import ConfigError, WrongSchema
-from chordage.orchestrator.store.checksum import checksum
-from chordage.orchestrator.store.schema import metadata
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store.database import Store, Tx
+from chordage.orchestrator.store.schema import metadata, trigger_statements
 
 ADVISORY_LOCK = 0x63686F7264  # any number that nobody else uses
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
@@ -27,11 +49,11 @@ versions = Table(
     VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True), Column("checksum", String(64))
 )
 # What stood side by side when the version was still kept in Alembic's own table.
-OF_A_PRE_RELEASE = {"alembic_version", "turns", "journal", "suspensions", "plugin_state"}
-OTHERWISE = "an empty database in CHORDAGE_DATABASE_URL, or on PostgreSQL another schema in CHORDAGE_DATABASE_SCHEMA"
+PRE_RELEASE_TABLES = {"alembic_version", "turns", "journal", "suspensions", "plugin_state"}
+ALTERNATIVES = "an empty database in CHORDAGE_DATABASE_URL, or on PostgreSQL another schema in CHORDAGE_DATABASE_SCHEMA"
 
 
-class Standing(NamedTuple):
+class StoredVersion(NamedTuple):
     """What the database says of itself."""
 
     version: str
@@ -51,7 +73,7 @@ def _known() -> set[str]:
 
 def current(store: Store) -> str | None:
     with store.read() as tx:
-        standing = _standing(tx)
+        standing = _stored_version(tx)
         return standing.version if standing else None
 
 
@@ -62,7 +84,7 @@ def upgrade(store: Store) -> tuple[str | None, str]:
             tx.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
             tx.execute(text("SET LOCAL lock_timeout = '10s'"))  # who waits for a table keeps everybody behind from it
             _make_schema(tx)
-        standing = _standing(tx)
+        standing = _stored_version(tx)
         if standing is None:
             _refuse_what_is_there(tx)
             versions.create(tx, checkfirst=False)
@@ -88,21 +110,21 @@ def _run_alembic(tx: Tx) -> None:
 def check(store: Store) -> None:
     """Raises WrongSchema when this code cannot work with the database as it is."""
     with store.read() as tx:
-        standing = _standing(tx)
+        standing = _stored_version(tx)
         if standing is None:
             _refuse_what_is_there(tx)
             raise WrongSchema("the database is empty: run `chordage migrate`")
         _check(tx, standing)
 
 
-def _check(tx: Tx, standing: Standing) -> None:
+def _check(tx: Tx, standing: StoredVersion) -> None:
     found, wanted = standing.version, newest()
     if found == wanted and standing.checksum == checksum(tx.dialect.name):
         return
     if found == wanted:
         raise WrongSchema(
             f"the database was made by an earlier pre-release of chordage: it is at schema {found}, and its tables are "
-            f"not those of this version. Nothing was changed; give {OTHERWISE}, or use the chordage that made it"
+            f"not those of this version. Nothing was changed; give {ALTERNATIVES}, or use the chordage that made it"
         )
     if found in _known():
         raise WrongSchema(f"the database is at schema {found}, this code needs {wanted}: run `chordage migrate`")
@@ -113,28 +135,28 @@ def _check(tx: Tx, standing: Standing) -> None:
     )
 
 
-def _standing(tx: Tx) -> Standing | None:
+def _stored_version(tx: Tx) -> StoredVersion | None:
     """None: we were never here."""
     if VERSION_TABLE not in _tables(tx, _schema(tx)):
         return None
     row = tx.execute(select(versions)).first()
-    return None if row is None else Standing(version=row.version_num, checksum=row.checksum)
+    return None if row is None else StoredVersion(version=row.version_num, checksum=row.checksum)
 
 
 def _refuse_what_is_there(tx: Tx) -> None:
     schema = _schema(tx)
     for one in dict.fromkeys((schema, "public")):
-        if _tables(tx, one) >= OF_A_PRE_RELEASE:
+        if _tables(tx, one) >= PRE_RELEASE_TABLES:
             where = f" (schema {one})" if one else ""
             raise WrongSchema(
                 f"the database was made by an earlier pre-release of chordage{where}, whose tables this version cannot "
-                f"use. Nothing was changed; give {OTHERWISE}, or drop those tables"
+                f"use. Nothing was changed; give {ALTERNATIVES}, or drop those tables"
             )
     others = sorted(_tables(tx, schema) & set(metadata.tables))
     if others:
         where = f"schema {schema} of the database" if schema else "the database"
         raise WrongSchema(
-            f"{where} has tables of another application: {', '.join(others)}. Nothing was changed; give {OTHERWISE}"
+            f"{where} has tables of another application: {', '.join(others)}. Nothing was changed; give {ALTERNATIVES}"
         )
 
 
@@ -174,3 +196,43 @@ def _make_schema(tx: Tx) -> None:
         )
     quoted = tx.dialect.identifier_preparer.quote(name)
     tx.execute(text(f"CREATE SCHEMA {quoted}"))
+
+
+DIALECTS: dict[str, Dialect] = {"postgresql": postgresql.dialect(), "sqlite": sqlite.dialect()}  # type: ignore[no-untyped-call]  # has no types
+
+
+@cache
+def checksum(dialect: str) -> str:
+    """Of the schema on the database of this kind."""
+    return checksum_of(metadata, trigger_statements(dialect), DIALECTS[dialect])
+
+
+def checksum_of(metadata: MetaData, triggers: list[str], dialect: Dialect) -> str:
+    lines = [line for table in metadata.tables.values() for line in _table_lines(table, dialect)]
+    return hashlib.sha256("\n".join(sorted([*lines, *triggers])).encode()).hexdigest()[:16]
+
+
+def _table_lines(table: Table, dialect: Dialect) -> Iterator[str]:
+    for column in table.columns:
+        kind = column.type.compile(dialect=dialect)
+        yield f"column {table.name}.{column.name} {kind} null {column.nullable} numbered {column.autoincrement}"
+    for constraint in table.constraints:
+        if isinstance(constraint, CheckConstraint):
+            yield f"check {table.name} {constraint.sqltext}"
+            continue
+        columns = ", ".join(column.name for column in getattr(constraint, "columns", ()))
+        points_to = ", ".join(element.target_fullname for element in _elements(constraint))
+        yield f"{type(constraint).__name__} {table.name} ({columns}) {points_to}"
+    for index in table.indexes:
+        yield _index_line(index, table, dialect)
+
+
+def _elements(constraint: object) -> Iterator[ForeignKey]:
+    if isinstance(constraint, ForeignKeyConstraint):
+        yield from constraint.elements
+
+
+def _index_line(index: Index, table: Table, dialect: Dialect) -> str:
+    columns = ", ".join(str(expression) for expression in index.expressions)
+    where = index.dialect_options[dialect.name]["where"]
+    return f"index {index.name} {table.name} ({columns}) unique {index.unique} where {where}"

@@ -20,31 +20,31 @@ from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.records import Phase, Run, Turn
 from chordage.orchestrator.core.status import RunStatus, TurnStatus
-from chordage.orchestrator.store import journal, ring
-from chordage.orchestrator.store.hot import Hot, Sent
+from chordage.orchestrator.store import fairness, journal
+from chordage.orchestrator.store.database import Store, Tx
+from chordage.orchestrator.store.fairness import StartRule
 from chordage.orchestrator.store.predicates import STEERING_TURNS, still
-from chordage.orchestrator.store.ring import Place
 from chordage.orchestrator.store.schema import groups, runs, turns
 from chordage.orchestrator.store.schema import journal as journal_table
-from chordage.orchestrator.store.tx import Store, Tx
+from chordage.orchestrator.store.statements import PreparedStatement, SentStatement
 
-_LOCK_GROUP = Hot(select(groups.c.name).where(groups.c.name == bindparam("group")).with_for_update())
+_LOCK_GROUP = PreparedStatement(select(groups.c.name).where(groups.c.name == bindparam("group")).with_for_update())
 _STARTED = {
     "status": TurnStatus.ACTIVE.value,
     "ready": 0,
     "run_id": bindparam("run"),
     "started_at": bindparam("now"),
 }
-_IS_DUE = update(turns).where(turns.c.id == bindparam("turn_id"), ring.may_start(turns, still)).values(_STARTED)
+_IS_DUE = update(turns).where(turns.c.id == bindparam("turn_id"), fairness.may_start(turns, still)).values(_STARTED)
 _START = {
-    Place.FITS: Hot(_IS_DUE.where(ring.ALL_FIT)),
-    Place.ALONE: Hot(_IS_DUE.where(ring.IS_ROOM)),
-    Place.FIRST: Hot(_IS_DUE.where(ring.IS_FIRST)),
-    Place.SITS: Hot(_IS_DUE.where(or_(ring.ALL_FIT, ring.SITS))),
+    StartRule.ALL_FIT: PreparedStatement(_IS_DUE.where(fairness.ALL_FIT)),
+    StartRule.HAS_ROOM: PreparedStatement(_IS_DUE.where(fairness.IS_ROOM)),
+    StartRule.FIRST: PreparedStatement(_IS_DUE.where(fairness.IS_FIRST)),
+    StartRule.HAS_SLOT: PreparedStatement(_IS_DUE.where(or_(fairness.ALL_FIT, fairness.HAS_SLOT))),
 }
 _HAS_STARTED = exists().where(turns.c.id == bindparam("turn_id"), turns.c.run_id == bindparam("run"))
-_MARK_SERVED = Hot(ring.MARK_SERVED.where(_HAS_STARTED))
-_IN_THE_RING = {Place.FIRST, Place.SITS}
+_SET_LAST_TENANT = PreparedStatement(fairness.SET_LAST_TENANT.where(_HAS_STARTED))
+_SETS_LAST_TENANT = {StartRule.FIRST, StartRule.HAS_SLOT}
 
 # Somebody who came after the message that starts the run wrote to be taken in by whatever is at work.
 _IS_AWAITED = exists().where(
@@ -77,7 +77,7 @@ def _given(table: Table, name: str) -> ColumnElement[Any]:
     return type_coerce(bindparam(f"{table.name}_{name}", type_=kind), kind)
 
 
-_OPEN_RUN = Hot(
+_OPEN_RUN = PreparedStatement(
     insert(runs)
     .from_select(
         [*_OF_RUN, *_OF_ANY_RUN],
@@ -85,10 +85,10 @@ _OPEN_RUN = Hot(
     )
     .returning(runs.c.steers)
 )
-_WORDS = ("thread_id", "run_id", "step", "kind", "body", "at")
-_APPEND = Hot(
+_MESSAGE = ("thread_id", "run_id", "step", "kind", "body", "at")
+_APPEND = PreparedStatement(
     insert(journal_table).from_select(
-        _WORDS, select(*(_given(journal_table, name) for name in _WORDS)).where(_HAS_STARTED)
+        _MESSAGE, select(*(_given(journal_table, name) for name in _MESSAGE)).where(_HAS_STARTED)
     )
 )
 
@@ -100,7 +100,7 @@ class Start:
     turn: Turn
     run_id: str
     words: journal.Row  # its message, as the history has it
-    place: Place
+    place: StartRule
     budget: int  # where the group's row has none
     now: datetime
     lease_until: datetime
@@ -116,36 +116,36 @@ class Start:
         )  # fmt: skip
 
 
-def start_turn(store: Store, start: Start) -> Run | None:
+def start(store: Store, start: Start) -> Run | None:
     """The turn is active, if it may be: ready, due, and with budget for it, and by its place also for all whose turn is
-    before its own: store/ring.py. So none of those has to wait because of it.
+    before its own: store/fairness.py. So none of those has to wait because of it.
 
     None: it may not. LostRace: a run was open on its thread all the same; the index says so, whatever anybody believed.
     """
     try:
         with store.one_trip() as tx:
-            opened = send_start(tx, start)
+            opened = send(tx, start)
     except IntegrityError as error:
         if any(name in str(error.orig) for name in ("uq_runs_open_thread", "runs.thread_id")):
             raise LostRace from error
         raise
-    return run_of(start, opened)
+    return opened_run(start, opened)
 
 
-def run_of(start: Start, opened: Sent) -> Run | None:
+def opened_run(start: Start, opened: SentStatement) -> Run | None:
     rows = opened.rows()
     return start.run(steers=rows[0]["steers"]) if rows else None
 
 
-def send_start(tx: Tx, start: Start) -> Sent:
+def send(tx: Tx, start: Start) -> SentStatement:
     """What comes back is a row for the run, if it was opened."""
     turn = start.turn
     ids = {"turn_id": turn.id, "run": start.run_id}
     whose = {**ids, "group": turn.group.value, "now": start.now}
     _LOCK_GROUP.send(tx, {"group": turn.group.value})
     _START[start.place].send(tx, {**whose, "budget": start.budget})
-    if start.place in _IN_THE_RING:
-        _MARK_SERVED.send(tx, {**whose, "tenant": turn.tenant})
+    if start.place in _SETS_LAST_TENANT:
+        _SET_LAST_TENANT.send(tx, {**whose, "tenant": turn.tenant})
     opened = _OPEN_RUN.send(tx, {**ids, **_run_binds(start)})
     _APPEND.send(tx, {**ids, **_named(journal_table, start.words)})
     return opened

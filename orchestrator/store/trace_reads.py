@@ -10,21 +10,21 @@ from typing import Any
 
 from sqlalchemy import func, or_, select, tuple_
 
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import calls, decisions, journal, metadata, outbox, suspensions, turns
-from chordage.orchestrator.store.tx import Tx
 
-Row = dict[str, Any]
+TraceRow = dict[str, Any]
 
 WINDOW = 100  # how many arrivals before a message are looked at for who was ahead of it
 _AHEAD = [turns.c[name] for name in ("id", "arrival", "status", "disposition", "run_id", "started_at", "done_at")]
 
 
-def turn(tx: Tx, turn_id: str) -> Row | None:
+def turn_row(tx: Tx, turn_id: str) -> TraceRow | None:
     row = tx.execute(select(turns).where(turns.c.id == turn_id)).mappings().first()
     return dict(row) if row else None
 
 
-def ahead(tx: Tx, row: Mapping[str, Any]) -> list[Row]:
+def ahead(tx: Tx, row: Mapping[str, Any]) -> list[TraceRow]:
     """The turns of its thread that had come before and were not done when it came; the nearest last."""
     arrival: int = row["arrival"]
     found = (
@@ -40,13 +40,13 @@ def ahead(tx: Tx, row: Mapping[str, Any]) -> list[Row]:
     return [dict(one) for one in tx.execute(found).mappings()]
 
 
-def left(tx: Tx, turn_id: str) -> list[Row]:
+def deliveries_of(tx: Tx, turn_id: str) -> list[TraceRow]:
     """What was to be sent for this turn: its row in the outbox, and what became of it where that has a table."""
     found = tx.execute(select(outbox).where(outbox.c.turn_id == turn_id)).mappings()
     return [dict(row) for row in found] + [row for name in ("deliveries",) for row in _of_table(tx, name, turn_id)]
 
 
-def _of_table(tx: Tx, name: str, turn_id: str) -> Iterator[Row]:
+def _of_table(tx: Tx, name: str, turn_id: str) -> Iterator[TraceRow]:
     table = metadata.tables.get(name)
     if table is None or "turn_id" not in table.c:
         return
@@ -67,7 +67,7 @@ def on_the_bus(tx: Tx) -> int | None:
     return tx.execute(select(func.max(table.c.position))).scalar()
 
 
-def questions_of(tx: Tx, call_ids: Collection[str]) -> list[str]:
+def suspensions_of(tx: Tx, call_ids: Collection[str]) -> list[str]:
     """Every question about these calls that is the newest, or was answered."""
     wanted = sorted(call_ids)
     if not wanted:
@@ -89,17 +89,17 @@ def latest_on(tx: Tx, thread_id: str) -> str | None:
     return tx.execute(found).scalar()
 
 
-def with_dedupe_key(tx: Tx, key: str, *, agent: str | None, source: str | None) -> list[Row]:
+def with_dedupe_key(tx: Tx, key: str, *, agent: str | None, source: str | None) -> list[TraceRow]:
     """Turns of this key; a key counts within an agent and a source. With both it is one look into the index."""
     scopes = [(agent, source)] if agent and source else _scopes(tx)
-    found: list[Row] = []
+    found: list[TraceRow] = []
     for of_agent, of_source in scopes:
         if agent in {None, of_agent} and source in {None, of_source}:
             found += _keyed(tx, of_agent, of_source, key)
     return found
 
 
-def _keyed(tx: Tx, agent: str, source: str, key: str) -> Sequence[Row]:
+def _keyed(tx: Tx, agent: str, source: str, key: str) -> Sequence[TraceRow]:
     found = select(turns.c.id, turns.c.agent, turns.c.source).where(
         turns.c.agent == agent, turns.c.source == source, turns.c.dedupe_key == key
     )

@@ -4,21 +4,31 @@ A turn is some twenty-five statements, and the library's way to execute one cost
 a context, a result, for each. What is written here in SQLAlchemy Core is compiled by SQLAlchemy for each dialect at
 its first use, with the bind and result types that it knows, and from then on costs what the driver costs. Errors are
 the library's again, and a connection that broke is thrown away.
+
+Several rows in one INSERT: one statement a round, whatever its width.
+
+Rows that a newer version has written, with words that this one does not know: during a deploy both are at work.
+
+Whoever reads many rows at once passes over those, so that they stop nothing else; they are left to the newer workers.
+Whoever reads a single one fails, and only what was to be done with it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import ClauseElement, Dialect
+import structlog
+from sqlalchemy import ClauseElement, Dialect, Table, bindparam
+from sqlalchemy import insert as insert_into
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from chordage.orchestrator.store import wire
-from chordage.orchestrator.store.driver_errors import as_the_library_says
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store import pipeline
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.pipeline import library_error
 
 Convert = Callable[[Any], Any]
 Row = dict[str, Any]
@@ -31,7 +41,7 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledStatement:
     sql: str
     order: tuple[str, ...] | None  # of the binds, where they are numbered; None: they are sent by name
     defaults: dict[str, Any]
@@ -58,7 +68,7 @@ class Compiled:
         return row
 
 
-class Sent(Protocol):
+class SentStatement(Protocol):
     """A statement that was sent, and what it finds. Also when the transaction is over."""
 
     def rows(self) -> list[Row]: ...
@@ -67,10 +77,10 @@ class Sent(Protocol):
         ...
 
 
-class Fetched:
+class FetchedRows:
     """Of a database where nothing travels: it is done."""
 
-    def __init__(self, compiled: Compiled, cursor: Any) -> None:
+    def __init__(self, compiled: CompiledStatement, cursor: Any) -> None:
         try:
             fetched = cursor.fetchall() if compiled.names else []
             self._changed = int(cursor.rowcount)
@@ -85,12 +95,12 @@ class Fetched:
         return self._changed
 
 
-class Posted:
-    def __init__(self, tx: Tx, compiled: Compiled, values: Sequence[Any]) -> None:
+class PipelinedStatement:
+    def __init__(self, tx: Tx, compiled: CompiledStatement, values: Sequence[Any]) -> None:
         self._tx = tx
         self._compiled = compiled
-        self._wire = wire.wire_of(tx)
-        self._answer = wire.post(tx, compiled, values)
+        self._wire = pipeline.pipeline_of(tx)
+        self._answer = pipeline.post(tx, compiled, values)
 
     def rows(self) -> list[Row]:
         return [self._compiled.row(values) for values in self._wire.read(self._result())]
@@ -100,22 +110,26 @@ class Posted:
 
     def _result(self) -> Any:
         if self._answer.result is None:
-            wire.land(self._tx)
+            pipeline.flush(self._tx)
         if self._answer.result is None:
             raise AssertionError(f"it was given up before it was sent: {self._compiled.sql}")
         return self._answer.result
 
 
-class Hot:
+class PreparedStatement:
     def __init__(self, statement: ClauseElement | Callable[[str], ClauseElement]) -> None:
         """`statement`, or what makes it for the dialect of that name."""
         self._statement = statement
-        self._compiled: dict[str, Compiled] = {}
+        self._compiled: dict[str, CompiledStatement] = {}
 
-    def send(self, tx: Tx, binds: Mapping[str, Any]) -> Sent:
+    def send(self, tx: Tx, binds: Mapping[str, Any]) -> SentStatement:
         """As `rows`, to be asked for later or never: it goes with the next that is waited for, or with the commit."""
         compiled = self.compiled(tx.dialect)
-        sent = _fetch(tx, compiled, binds) if compiled.order is None else Posted(tx, compiled, compiled.in_order(binds))
+        sent = (
+            _fetch(tx, compiled, binds)
+            if compiled.order is None
+            else PipelinedStatement(tx, compiled, compiled.in_order(binds))
+        )
         for observe in observers:
             observe(tx, compiled.sql)
         return sent
@@ -135,17 +149,17 @@ class Hot:
         """How many rows the statement changed."""
         return self.send(tx, binds).changed()
 
-    def compiled(self, dialect: Dialect) -> Compiled:
+    def compiled(self, dialect: Dialect) -> CompiledStatement:
         found = self._compiled.get(dialect.name)
         if found is None:
             found = self._compiled[dialect.name] = self._compile(dialect)
         return found
 
-    def _compile(self, dialect: Dialect) -> Compiled:
+    def _compile(self, dialect: Dialect) -> CompiledStatement:
         statement = self._statement if isinstance(self._statement, ClauseElement) else self._statement(dialect.name)
         compiler = statement.compile(dialect=_with_plain_binds(dialect))
         assert isinstance(compiler, SQLCompiler)
-        return Compiled(
+        return CompiledStatement(
             sql=compiler.string,
             order=tuple(compiler.positiontup or ()) if dialect.name == "postgresql" else None,
             defaults={name: bind.effective_value for name, bind in compiler.binds.items() if not bind.required},
@@ -174,11 +188,63 @@ def _readers(compiler: SQLCompiler, dialect: Dialect) -> list[tuple[str, Convert
     return [(name, convert) for name, convert in found if convert is not None]
 
 
-def _fetch(tx: Tx, compiled: Compiled, binds: Mapping[str, Any]) -> Fetched:
+def _fetch(tx: Tx, compiled: CompiledStatement, binds: Mapping[str, Any]) -> FetchedRows:
     assert tx.connection.dbapi_connection is not None
     cursor = tx.connection.dbapi_connection.cursor()
     try:
         cursor.execute(compiled.sql, compiled.values(binds))
-        return Fetched(compiled, cursor)
+        return FetchedRows(compiled, cursor)
     except tx.dialect.loaded_dbapi.Error as error:
-        raise as_the_library_says(tx, compiled.sql, error) from error
+        raise library_error(tx, compiled.sql, error) from error
+
+
+MAX_ROWS = 50  # rows of one statement; SQLite takes 32,766 binds, and each width is compiled once
+
+
+class BulkInsert:
+    """INSERTs into one table, one compiled statement for each number of rows that occurs."""
+
+    def __init__(self, table: Table, columns: Sequence[str]) -> None:
+        self._table = table
+        self._columns = tuple(columns)
+        self._of_width: dict[int, PreparedStatement] = {}
+
+    def send(self, tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
+        statement = self._of_width.get(len(rows))
+        if statement is None:
+            statement = self._of_width[len(rows)] = self._of(len(rows))
+        statement.send(tx, {f"{name}_{n}": row[name] for n, row in enumerate(rows) for name in self._columns})
+
+    def _of(self, width: int) -> PreparedStatement:
+        types = {name: self._table.c[name].type for name in self._columns}
+        values = [{name: bindparam(f"{name}_{n}", type_=types[name]) for name in types} for n in range(width)]
+        return PreparedStatement(insert_into(self._table).values(values))
+
+
+def insert_rows(tx: Tx, into: BulkInsert, rows: Sequence[Mapping[str, Any]]) -> None:
+    for start in range(0, len(rows), MAX_ROWS):
+        into.send(tx, rows[start : start + MAX_ROWS])
+
+
+log = structlog.get_logger()
+
+Raw = TypeVar("Raw")
+Read = TypeVar("Read")
+
+
+def readable_rows(rows: Iterable[Raw], read: Callable[[Raw], Read]) -> list[Read]:
+    found: list[Read] = []
+    for row in rows:
+        try:
+            found.append(read(row))
+        except ValueError as error:  # of an enum: the word is not one of its own
+            log.warning("a row of a newer version is left to newer workers", error=str(error))
+    return found
+
+
+_INSERT: dict[str, Callable[[Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def insert_or(dialect: str, table: Table) -> Any:
+    """An INSERT that may say ON CONFLICT, which SQLAlchemy has for each dialect under another name."""
+    return _INSERT[dialect](table)

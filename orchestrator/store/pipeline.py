@@ -1,4 +1,6 @@
-"""Statements of the hot path on their way to PostgreSQL, as many in one trip as can go together.
+"""Errors of a driver that was spoken to directly, as the library would have raised them.
+
+Statements of the hot path on their way to PostgreSQL, as many in one trip as can go together.
 
 The driver's cursor costs more than most of these statements do, and it waits for an answer to each of them, to BEGIN
 and to COMMIT. Here they go to libpq, which the driver lays open for such uses, as prepared statements in a pipeline.
@@ -14,10 +16,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import PoolResetState
 
-from chordage.orchestrator.store.driver_errors import as_the_library_says
+
+def library_error(tx: Connection, sql: str, error: Any) -> BaseException:
+    """A connection that broke is thrown away."""
+    dialect = tx.dialect
+    lost = dialect.is_disconnect(error, tx.connection, None)
+    if lost:
+        tx.invalidate(error)
+    wrapped: BaseException = DBAPIError.instance(
+        sql, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect
+    )
+    return wrapped
+
 
 if TYPE_CHECKING:
     from psycopg import Connection as Driver
@@ -26,10 +39,10 @@ if TYPE_CHECKING:
 
 # The result of a prepared statement has other types since a migration; somebody has thrown prepared statements away. A
 # new connection knows nothing of either.
-PREPARED_IN_VAIN = {"0A000", "26000"}
+STALE_PLAN = {"0A000", "26000"}
 
 
-class Statement(Protocol):
+class NamedStatement(Protocol):
     @property
     def sql(self) -> str: ...
     @property
@@ -38,13 +51,13 @@ class Statement(Protocol):
         ...
 
 
-class Answer:
+class PendingResult:
     """To one statement: it comes when the statement has gone."""
 
     result: PGresult | None = None
 
 
-class Wire:
+class Pipeline:
     """To one connection."""
 
     def __init__(self, driver: Driver[Any]) -> None:
@@ -59,7 +72,7 @@ class Wire:
         self._text = PyFormat.TEXT
         self._writer, self._reader = Transformer(driver), Transformer(driver)
         self._prepared: set[bytes] = set()
-        self._posted: list[tuple[Answer, Statement, Sequence[Any]]] = []
+        self._posted: list[tuple[PendingResult, NamedStatement, Sequence[Any]]] = []
         self._reading = threading.Lock()
         self._is_new = True
         # Whether what is posted goes with a commit. The driver begins nothing by itself: BEGIN goes from here.
@@ -89,8 +102,8 @@ class Wire:
     def _must_begin(self) -> bool:
         return self.in_transaction and self.is_idle
 
-    def post(self, statement: Statement, values: Sequence[Any]) -> Answer:
-        answer = Answer()
+    def post(self, statement: NamedStatement, values: Sequence[Any]) -> PendingResult:
+        answer = PendingResult()
         self._posted.append((answer, statement, self._writer.dump_sequence(values, [self._text] * len(values))))
         return answer
 
@@ -113,7 +126,7 @@ class Wire:
             from psycopg.errors import error_from_result
 
             error = error_from_result(failed)
-            if error.sqlstate in PREPARED_IN_VAIN:
+            if error.sqlstate in STALE_PLAN:
                 self._libpq.finish()
             raise error
 
@@ -128,7 +141,7 @@ class Wire:
         failed = None
         for what, result in zip(sent, results, strict=False):
             if result.status not in self._failed:
-                if isinstance(what, Answer):
+                if isinstance(what, PendingResult):
                     what.result = result
                 continue
             failed = failed or result
@@ -136,9 +149,9 @@ class Wire:
                 self._prepared.discard(what)
         return failed
 
-    def _send(self, *, commit: bool) -> list[Answer | bytes | None]:
+    def _send(self, *, commit: bool) -> list[PendingResult | bytes | None]:
         """What each statement was for: an answer, to be known by a name, or neither."""
-        sent: list[Answer | bytes | None] = []
+        sent: list[PendingResult | bytes | None] = []
         if self._must_begin:
             self._libpq.send_query_params(b"BEGIN", None)
             sent.append(None)
@@ -198,70 +211,70 @@ class Wire:
 PLAIN = "chordage_plain"  # the option of an engine whose statements are each a transaction of their own
 
 
-def lay(engine: Engine) -> None:
+def install(engine: Engine) -> None:
     """To every connection of the engine. What was posted goes before anything else does, and before the commit."""
 
     def connected(driver: Any, record: Any) -> None:
-        record.info[Wire] = Wire(driver)
+        record.info[Pipeline] = Pipeline(driver)
 
     event.listen(engine, "connect", connected)
-    event.listen(engine, "checkout", lambda _driver, record, _proxy: record.info[Wire].check())
-    event.listen(engine, "begin", _begin)
-    event.listen(engine, "before_cursor_execute", lambda tx, *_: land(tx))
-    event.listen(engine, "commit", _commit)
-    event.listen(engine, "rollback", _forget)
-    event.listen(engine, "reset", _roll_back)
-    event.listen(engine, "checkin", _forget_for_the_next)
+    event.listen(engine, "checkout", lambda _driver, record, _proxy: record.info[Pipeline].check())
+    event.listen(engine, "begin", _on_begin)
+    event.listen(engine, "before_cursor_execute", lambda tx, *_: flush(tx))
+    event.listen(engine, "commit", _on_commit)
+    event.listen(engine, "rollback", _on_rollback)
+    event.listen(engine, "reset", _on_reset)
+    event.listen(engine, "checkin", _on_checkin)
 
 
-def _begin(tx: Connection) -> None:
+def _on_begin(tx: Connection) -> None:
     """With the first statement that goes."""
-    wire_of(tx).in_transaction = not tx.get_execution_options().get(PLAIN, False)
+    pipeline_of(tx).in_transaction = not tx.get_execution_options().get(PLAIN, False)
 
 
-def _commit(tx: Connection) -> None:
-    land(tx, commit=True)
-    wire_of(tx).in_transaction = False
+def _on_commit(tx: Connection) -> None:
+    flush(tx, commit=True)
+    pipeline_of(tx).in_transaction = False
 
 
-def _forget(tx: Connection) -> None:
+def _on_rollback(tx: Connection) -> None:
     if not tx.invalidated:
-        wire_of(tx).forget()
+        pipeline_of(tx).forget()
 
 
-def _roll_back(driver: Any, record: Any, state: PoolResetState) -> None:
+def _on_reset(driver: Any, record: Any, state: PoolResetState) -> None:
     """What somebody left open who neither committed nor rolled back."""
-    if not state.transaction_was_reset and Wire in record.info and not record.info[Wire].is_idle:
+    if not state.transaction_was_reset and Pipeline in record.info and not record.info[Pipeline].is_idle:
         driver.rollback()
 
 
-def _forget_for_the_next(_driver: Any, record: Any) -> None:
+def _on_checkin(_driver: Any, record: Any) -> None:
     """A commit that was refused before it began is not rolled back."""
-    if Wire in record.info:
-        record.info[Wire].forget()
+    if Pipeline in record.info:
+        record.info[Pipeline].forget()
 
 
-def wire_of(tx: Connection) -> Wire:
-    wire: Wire = tx.connection.info[Wire]
+def pipeline_of(tx: Connection) -> Pipeline:
+    wire: Pipeline = tx.connection.info[Pipeline]
     return wire
 
 
-def post(tx: Connection, statement: Statement, values: Sequence[Any]) -> Answer:
-    wire = wire_of(tx)
+def post(tx: Connection, statement: NamedStatement, values: Sequence[Any]) -> PendingResult:
+    wire = pipeline_of(tx)
     try:
         answer = wire.post(statement, values)
     except tx.dialect.loaded_dbapi.Error as error:
-        raise as_the_library_says(tx, statement.sql, error) from error
+        raise library_error(tx, statement.sql, error) from error
     if not wire.in_transaction:
-        land(tx)
+        flush(tx)
     return answer
 
 
-def land(tx: Connection, *, commit: bool = False) -> None:
+def flush(tx: Connection, *, commit: bool = False) -> None:
     try:
-        wire_of(tx).land(commit=commit)
+        pipeline_of(tx).land(commit=commit)
     except tx.dialect.loaded_dbapi.Error as error:
-        raise as_the_library_says(tx, "statements that went together", error) from error
+        raise library_error(tx, "statements that went together", error) from error
     except BaseException as error:
         tx.invalidate(error)
         raise

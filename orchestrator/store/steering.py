@@ -16,21 +16,21 @@ from sqlalchemy import and_, case, or_, select, update
 from chordage.orchestrator.core.errors import IllegalTransition
 from chordage.orchestrator.core.records import Run, Turn
 from chordage.orchestrator.core.status import Disposition, TurnStatus
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import STEERING_TURNS, STILL_OPEN, STILL_QUEUED, has, in_line
 from chordage.orchestrator.store.schema import runs, turns
 from chordage.orchestrator.store.turns import COLUMNS, from_row
-from chordage.orchestrator.store.tx import Tx
 
 IN_FRONT = -1  # of every rank that a group has
 
 
-def address(tx: Tx, run_id: str) -> bool:
+def mark_pending(tx: Tx, run_id: str) -> bool:
     """A message waits for this run: it does not end of itself before it has looked."""
     addressed = update(runs).where(runs.c.id == run_id, STILL_OPEN).values(steers=1)
     return tx.execute(addressed).rowcount == 1
 
 
-def waiting(tx: Tx, run: Run, now: datetime) -> list[Turn]:
+def pending(tx: Tx, run: Run, now: datetime) -> list[Turn]:
     """The messages that this run may take in, as they came: those for its agent and of its group, to be answered in its
     way, that came after the one it was started by. They are locked: whoever cancels one may have come when the run was
     just starting, and then holds that message and not the run.
@@ -53,7 +53,7 @@ def waiting(tx: Tx, run: Run, now: datetime) -> list[Turn]:
     return [from_row(dict(row._mapping)) for row in tx.execute(found)]  # noqa: SLF001 - by name
 
 
-def nobody_waits(tx: Tx, run_id: str) -> None:
+def clear_pending(tx: Tx, run_id: str) -> None:
     """Those who did have been cancelled, or have run out of time."""
     tx.execute(update(runs).where(runs.c.id == run_id).values(steers=0))
 
@@ -72,11 +72,11 @@ def take_in(tx: Tx, run: Run, turn_ids: Collection[str], now: datetime) -> dict[
     found = {row.id: row.reply_target for row in tx.execute(taken)}
     if found.keys() != set(turn_ids):
         raise IllegalTransition(f"run {run.id} was locked, and turns {sorted(turn_ids)} moved all the same")
-    nobody_waits(tx, run.id)
+    clear_pending(tx, run.id)
     return found
 
 
-def step_in_front(tx: Tx, thread_id: str, turn_id: str) -> None:
+def move_to_front(tx: Tx, thread_id: str, turn_id: str) -> None:
     """This turn is the next of its thread, and no other is ready there until it has had its turn."""
     is_it = turns.c.id == turn_id
     moved = (

@@ -35,19 +35,19 @@ from sqlalchemy.sql.selectable import CTE
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.store.hot import Hot
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import RUNNING_IN_GROUP, STILL_QUEUED, has, nothing_is_open_on
 from chordage.orchestrator.store.schema import groups, runs, turns
-from chordage.orchestrator.store.tx import Tx
+from chordage.orchestrator.store.statements import PreparedStatement
 
 
-class Place(StrEnum):
+class StartRule(StrEnum):
     """By what right a turn starts. Each is a statement of its own, as small as it can be: most turns need the first."""
 
-    FITS = "fits"  # everybody may
-    FIRST = "first"  # it is the first of the ring
-    SITS = "sits"  # as many tenants as there is budget for may start, and its own is one of them
-    ALONE = "alone"  # there is budget, whoever waits for it
+    ALL_FIT = "all_fit"  # the budget covers every ready turn
+    FIRST = "first"  # it is the first turn of the next tenant
+    HAS_SLOT = "has_slot"  # its tenant has one of as many slots as there is free budget
+    HAS_ROOM = "has_room"  # there is free budget, whichever turns wait for it
 
 
 _GROUP: BindParameter[str] = bindparam("group")
@@ -76,13 +76,13 @@ def _tenant(*where: ColumnElement[bool], behind: Any = None) -> Any:
     return (found if behind is None else found.where(turn.c.tenant > behind)).scalar_subquery()
 
 
-SERVED = func.coalesce(select(groups.c.served).where(groups.c.name == _GROUP).scalar_subquery(), "")
+LAST_TENANT = func.coalesce(select(groups.c.served).where(groups.c.name == _GROUP).scalar_subquery(), "")
 
 
-_FIRST_TENANT = func.coalesce(_tenant(behind=SERVED), _tenant())
+_FIRST_TENANT = func.coalesce(_tenant(behind=LAST_TENANT), _tenant())
 
 
-def seated(seats: Any) -> CTE:
+def slots(seats: Any) -> CTE:
     """As many tenants as there are seats, from the mark on, until the ring closes."""
     start = select(_FIRST_TENANT.label("tenant")).cte("first_of_ring")
     first_seat = select(start.c.tenant, start.c.tenant.label("first"), literal(1).label("place")).where(seats > 0)
@@ -122,10 +122,10 @@ _OWN_BEFORE = (
     .correlate(turns)
     .limit(_BUDGET)
 )
-_SEATED = seated(_FREE)
-SITS = and_(
-    turns.c.tenant.in_(select(_SEATED.c.tenant)),
-    select(func.count()).select_from(_OWN_BEFORE.subquery()).correlate(turns).scalar_subquery() < _each(_SEATED, _FREE),
+_SLOTS = slots(_FREE)
+HAS_SLOT = and_(
+    turns.c.tenant.in_(select(_SLOTS.c.tenant)),
+    select(func.count()).select_from(_OWN_BEFORE.subquery()).correlate(turns).scalar_subquery() < _each(_SLOTS, _FREE),
 )
 
 _EARLIER = select(_OLDER.c.id).where(
@@ -143,25 +143,27 @@ _IS_BESIDE = or_(
 )
 
 
-def _nobody(*tenant: ColumnElement[bool]) -> ColumnElement[bool]:
+def _no_ready_turn(*tenant: ColumnElement[bool]) -> ColumnElement[bool]:
     return ~select(_OTHER.c.id).where(_OTHER.c.grp == _GROUP, may_start(_OTHER), *tenant).exists()
 
 
 # Each a range of the index.
-_NOBODY_BETWEEN = case(
-    (_THIS > SERVED, _nobody(_OTHER.c.tenant > SERVED, _OTHER.c.tenant < _THIS)),
-    else_=and_(_nobody(_OTHER.c.tenant > SERVED), _nobody(_OTHER.c.tenant < _THIS)),
+_NO_TENANT_BETWEEN = case(
+    (_THIS > LAST_TENANT, _no_ready_turn(_OTHER.c.tenant > LAST_TENANT, _OTHER.c.tenant < _THIS)),
+    else_=and_(_no_ready_turn(_OTHER.c.tenant > LAST_TENANT), _no_ready_turn(_OTHER.c.tenant < _THIS)),
 )
 # A tenant's turn is over, if it was the first of the ring; where nobody else waits there is no ring.
-MARK_SERVED = (
-    update(groups).where(groups.c.name == _GROUP, _THIS != SERVED, _IS_BESIDE, _NOBODY_BETWEEN).values(served=_THIS)
+SET_LAST_TENANT = (
+    update(groups)
+    .where(groups.c.name == _GROUP, _THIS != LAST_TENANT, _IS_BESIDE, _NO_TENANT_BETWEEN)
+    .values(served=_THIS)
 )
 
 
 # who is worth a try, seen without a lock
 
 _MANY: BindParameter[int] = bindparam("as_many")
-_SITTING = seated(_MANY)
+_SLOTS_OF_MANY = slots(_MANY)
 
 
 def _longest_due(tenant: Any, behind: Any = None) -> Any:
@@ -172,61 +174,72 @@ def _longest_due(tenant: Any, behind: Any = None) -> Any:
     return found.order_by(turn.c.due_at, turn.c.id).limit(1).scalar_subquery()
 
 
-def _heads() -> Any:
+def _next_turns() -> Any:
     found = (turns.c.id, turns.c.thread_id, turns.c.tenant, turns.c.due_at)
     heads = (
         select(*found, literal(1).label("place"))
-        .select_from(_SITTING.join(turns, turns.c.id == _longest_due(_SITTING.c.tenant)))
+        .select_from(_SLOTS_OF_MANY.join(turns, turns.c.id == _longest_due(_SLOTS_OF_MANY.c.tenant)))
         .cte("heads", recursive=True)
     )
     behind = _longest_due(heads.c.tenant, tuple_(heads.c.due_at, heads.c.id))
     more = select(*found, heads.c.place + 1).select_from(heads.join(turns, turns.c.id == behind))
-    heads = heads.union_all(more.where(heads.c.place < _each(_SITTING, _MANY)))
+    heads = heads.union_all(more.where(heads.c.place < _each(_SLOTS_OF_MANY, _MANY)))
     return select(heads.c.id, heads.c.thread_id)
 
 
-_HEADS = Hot(_heads())
-_HEAD = Hot(select(turns.c.id, turns.c.thread_id).where(turns.c.id == _longest_due(_FIRST_TENANT)))
+_NEXT_TURNS = PreparedStatement(_next_turns())
+_NEXT_TURN = PreparedStatement(select(turns.c.id, turns.c.thread_id).where(turns.c.id == _longest_due(_FIRST_TENANT)))
 
 
-def heads(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, str]]:
+def next_turns(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, str]]:
     """Turns that may start, each with its thread: at most so many, and no tenant's but in its turn."""
     binds = {"group": group.value, "now": now}
-    rows = _HEAD.rows(tx, binds) if as_many == 1 else _HEADS.rows(tx, {**binds, "as_many": as_many})
+    rows = _NEXT_TURN.rows(tx, binds) if as_many == 1 else _NEXT_TURNS.rows(tx, {**binds, "as_many": as_many})
     return [(row["id"], row["thread_id"]) for row in rows]
 
 
 # wake-ups that got lost
 
-A_MOMENT = timedelta(seconds=1)  # a wake-up is on its way for so long
-AGAIN = timedelta(seconds=5)  # a wake-up that a worker has taken is carried out by then, or lost with the worker
-SELDOM = timedelta(seconds=60)  # a wake-up that waits in a long queue may have been lost with it all the same
+_READY = select(turns.c.id).where(turns.c.grp == bindparam("group"), may_start(turns)).limit(bindparam("as_many"))
+
+
+_COUNT_READY = PreparedStatement(select(func.count()).select_from(_READY.subquery()))
+
+
+def count_ready(tx: Tx, group: Group, now: datetime, as_many: int) -> int:
+    """How many turns of a group may start; no more than so many are looked at."""
+    return int(_COUNT_READY.scalar(tx, {"group": group.value, "now": now, "as_many": as_many}))
+
+
+IN_TRANSIT = timedelta(seconds=1)  # a wake-up is on its way for so long
+RESEND_IDLE = timedelta(seconds=5)  # a wake-up that a worker has taken is carried out by then, or lost with the worker
+RESEND_BUSY = timedelta(seconds=60)  # a wake-up that waits in a long queue may have been lost with it all the same
 
 
 def nudge(tx: Tx, among: list[str], now: datetime, *, nothing_waits: bool) -> list[tuple[str, Subject]]:
     """Those of them whose wake-up may have got lost. `nothing_waits`: no wake-up of the group does, so it is not
     merely late. One that has just come brought one; one that was asleep has none.
     """
-    asked_before = now - AGAIN if nothing_waits else now - SELDOM
+    asked_before = now - RESEND_IDLE if nothing_waits else now - RESEND_BUSY
     due = (
         select(turns.c.id)
         .where(
             turns.c.id.in_(among),
             STILL_QUEUED,
             has(turns.c.ready, 1),
-            turns.c.queued_at <= now - A_MOMENT,
-            turns.c.nudge_at <= asked_before + SELDOM,
+            turns.c.queued_at <= now - IN_TRANSIT,
+            turns.c.nudge_at <= asked_before + RESEND_BUSY,
         )
         .order_by(turns.c.id)
         .with_for_update(skip_locked=True)
     )
     ids = list(tx.execute(due).scalars())
     asked_again = update(turns).where(turns.c.id.in_(ids), STILL_QUEUED, has(turns.c.ready, 1))
-    asked_again = asked_again.values(nudge_at=now + SELDOM).returning(turns.c.id, turns.c.thread_id, turns.c.agent)
+    asked_again = asked_again.values(nudge_at=now + RESEND_BUSY).returning(turns.c.id, turns.c.thread_id, turns.c.agent)
     return sorted((row.id, Subject(row.thread_id, row.agent)) for row in tx.execute(asked_again)) if ids else []
 
 
-def put_off(tx: Tx, group: Group, agent: str, until: datetime) -> int:
+def put_to_sleep(tx: Tx, group: Group, agent: str, until: datetime) -> int:
     """No turn of this agent stands in the ring before then. How many did."""
     standing = and_(has(turns.c.status, TurnStatus.QUEUED), has(turns.c.ready, 1))
     found = select(turns.c.id).where(standing, turns.c.grp == group.value, turns.c.agent == agent).order_by(turns.c.id)

@@ -1,0 +1,276 @@
+"""Suspensions: one row for each question about a call. At most one of a call's is open.
+
+Decisions: the answer to a suspension, stored before anything is done with it. The schema allows one for each.
+
+What readers ask of questions about calls: those that are open, and those of a run with their answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import RowMapping, func, insert, or_, select, tuple_, update
+
+from chordage.orchestrator.core import spaces
+from chordage.orchestrator.core.suspending import (
+    Action,
+    Decision,
+    OnExpiry,
+    Question,
+    ResumeMode,
+    Suspension,
+    SuspensionStatus,
+    Why,
+    digest,
+)
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.predicates import (
+    ASKED_OF_PEOPLE,
+    OPEN_SUSPENSIONS,
+    STILL_OPEN_SUSPENSION,
+    STILL_UNSETTLED,
+    UNSETTLED_SUSPENSIONS,
+    still,
+)
+from chordage.orchestrator.store.schema import calls, decisions, runs, suspensions
+from chordage.orchestrator.store.statements import readable_rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallInQuestion:
+    """The call that a question is about."""
+
+    call_id: str
+    run_id: str
+    thread_id: str
+    agent: str
+    step: int
+    tool: str
+    arguments: dict[str, Any]
+
+
+def ask(
+    tx: Tx,
+    suspension_id: str,
+    about: CallInQuestion,
+    question: Question,
+    now: datetime,
+    *,
+    about_claim: str | None = None,
+) -> None:
+    expires = None if question.expires_in is None else now + timedelta(seconds=question.expires_in)
+    tx.execute(
+        insert(suspensions),
+        {
+            "id": suspension_id, "call_id": about.call_id, "run_id": about.run_id, "thread_id": about.thread_id,
+            "agent": about.agent, "step": about.step, "tool": about.tool, "why": question.why.value,
+            "prompt": question.prompt, "schema": question.schema, "resume_mode": question.resume_mode.value,
+            "digest": digest(about.arguments), "status": SuspensionStatus.OPEN.value, "created_at": now,
+            "expires_at": expires, "on_expiry": question.on_expiry.value, "default": question.default,
+            "about_claim": about_claim,
+        },
+    )  # fmt: skip
+
+
+def from_row(row: Any) -> Suspension:
+    fields = dict(row)
+    kinds = {
+        "why": Why, "resume_mode": ResumeMode, "status": SuspensionStatus, "on_expiry": OnExpiry,
+    }  # fmt: skip
+    return Suspension(**{**fields, **{name: kind(fields[name]) for name, kind in kinds.items()}})
+
+
+def _one(tx: Tx, found: Any) -> Suspension | None:
+    row = tx.execute(found).mappings().first()
+    return from_row(row) if row else None
+
+
+def load(tx: Tx, suspension_id: str) -> Suspension | None:
+    return _one(tx, select(suspensions).where(suspensions.c.id == suspension_id))
+
+
+def find(tx: Tx, target: str) -> Suspension | None:
+    """By its own id, or the newest of the call of that id."""
+    of_call = select(suspensions).join(calls, calls.c.suspension_id == suspensions.c.id).where(calls.c.id == target)
+    return load(tx, target) or _one(tx, of_call)
+
+
+def open_about_claim(tx: Tx, call_id: str, token: str) -> Suspension | None:
+    """The open question what became of the call, asked because the holder of this claim was taken for dead."""
+    asked = (suspensions.c.call_id == call_id, suspensions.c.about_claim == token, STILL_OPEN_SUSPENSION)
+    return _one(tx, select(suspensions).where(*asked))
+
+
+def claims_in_question(tx: Tx, call_ids: Collection[str]) -> set[str]:
+    """The claims of these calls whose holders may still answer what became of the call."""
+    found = select(suspensions.c.about_claim).where(
+        suspensions.c.call_id.in_(sorted(call_ids)), STILL_OPEN_SUSPENSION, suspensions.c.about_claim.is_not(None)
+    )
+    return set(tx.execute(found).scalars())
+
+
+def unsettled(tx: Tx, run_id: str) -> list[Suspension]:
+    found = select(suspensions).where(suspensions.c.run_id == run_id, STILL_UNSETTLED)
+    return sorted((from_row(row) for row in tx.execute(found).mappings()), key=lambda one: one.id)
+
+
+def expired(tx: Tx, now: datetime, limit: int) -> list[Suspension]:
+    found = (
+        select(suspensions)
+        .where(OPEN_SUSPENSIONS, suspensions.c.expires_at <= now, suspensions.c.escalated_at.is_(None))
+        .order_by(suspensions.c.expires_at)
+        .limit(limit)
+    )
+    return readable_rows(tx.execute(found).mappings(), from_row)
+
+
+def set_status(tx: Tx, suspension_id: str, status: SuspensionStatus, *, was: SuspensionStatus) -> bool:
+    moved = update(suspensions).where(suspensions.c.id == suspension_id, still(suspensions.c.status, was))
+    return tx.execute(moved.values(status=status.value)).rowcount == 1
+
+
+def escalate(tx: Tx, suspension_id: str, now: datetime) -> bool:
+    moved = update(suspensions).where(
+        suspensions.c.id == suspension_id, STILL_OPEN_SUSPENSION, suspensions.c.escalated_at.is_(None)
+    )
+    return tx.execute(moved.values(escalated_at=now)).rowcount == 1
+
+
+def close_of_run(tx: Tx, run_id: str) -> None:
+    """The run ended without an answer."""
+    closed = update(suspensions).where(suspensions.c.run_id == run_id, STILL_UNSETTLED)
+    tx.execute(closed.values(status=SuspensionStatus.SUPERSEDED.value))
+
+
+def close_of_calls(tx: Tx, call_ids: Collection[str]) -> None:
+    """The calls were settled in another way."""
+    closed = update(suspensions).where(suspensions.c.call_id.in_(sorted(call_ids)), UNSETTLED_SUSPENSIONS)
+    tx.execute(closed.values(status=SuspensionStatus.SUPERSEDED.value))
+
+
+def settle(tx: Tx, suspension_ids: Collection[str]) -> None:
+    done = update(suspensions).where(
+        suspensions.c.id.in_(sorted(suspension_ids)), still(suspensions.c.status, SuspensionStatus.DECIDED)
+    )
+    tx.execute(done.values(status=SuspensionStatus.SETTLED.value))
+
+
+_DECISION_COLUMNS = [
+    decisions.c[name]
+    for name in ("id", "suspension_id", "call_id", "run_id", "action", "payload", "edited_args", "reason", "key")
+]
+
+
+def store_decision(tx: Tx, decision: Decision, *, source: str, now: datetime) -> None:
+    edited = decision.edited_args
+    tx.execute(
+        insert(decisions),
+        {
+            "id": decision.id, "suspension_id": decision.suspension_id, "call_id": decision.call_id,
+            "run_id": decision.run_id, "key": decision.key, "action": decision.action.value,
+            "payload": decision.payload, "edited_args": edited,
+            "edited_digest": None if edited is None else digest(edited), "reason": decision.reason, "source": source,
+            "created_at": now,
+        },
+    )  # fmt: skip
+
+
+def _decision_from_row(row: Any) -> Decision:
+    return Decision(**{**row, "action": Action(row["action"])})
+
+
+def decision_of(tx: Tx, suspension_id: str) -> Decision | None:
+    row = tx.execute(select(*_DECISION_COLUMNS).where(decisions.c.suspension_id == suspension_id)).mappings().first()
+    return _decision_from_row(row) if row else None
+
+
+def decision_by_key(tx: Tx, call_id: str, key: str) -> Decision | None:
+    """The answer that was given for this call under that key, to whichever of its questions."""
+    found = select(*_DECISION_COLUMNS).where(decisions.c.call_id == call_id, decisions.c.key == key)
+    row = tx.execute(found.order_by(decisions.c.id.desc()).limit(1)).mappings().first()
+    return _decision_from_row(row) if row else None
+
+
+def decisions_of(tx: Tx, suspension_ids: Collection[str]) -> dict[str, Decision]:
+    found = select(*_DECISION_COLUMNS).where(decisions.c.suspension_id.in_(sorted(suspension_ids)))
+    return {row["suspension_id"]: _decision_from_row(row) for row in tx.execute(found).mappings()}
+
+
+def mark_applied(tx: Tx, decision_ids: Collection[str], now: datetime) -> None:
+    tx.execute(update(decisions).where(decisions.c.id.in_(sorted(decision_ids))).values(applied_at=now))
+
+
+SuspensionRow = RowMapping
+
+_OPEN = (
+    select(
+        *(
+            suspensions.c[name]
+            for name in (
+                "id", "call_id", "run_id", "thread_id", "agent", "tool", "why", "prompt", "schema", "resume_mode",
+                "created_at", "expires_at", "on_expiry", "escalated_at",
+            )
+        ),
+        calls.c.arguments,
+        runs.c.root_run,
+        runs.c.root_thread,
+        runs.c.path,
+    )
+    .join(calls, calls.c.id == suspensions.c.call_id)
+    .join(runs, runs.c.id == suspensions.c.run_id)
+    .order_by(suspensions.c.created_at, suspensions.c.id)
+)  # fmt: skip
+_ASKED = [
+    suspensions.c[name]
+    for name in (
+        "id", "why", "prompt", "schema", "resume_mode", "status", "created_at", "expires_at", "on_expiry",
+        "escalated_at",
+    )
+]  # fmt: skip
+_ANSWER = [
+    decisions.c[name].label(f"answer_{name}")
+    for name in ("id", "action", "payload", "edited_args", "reason", "source", "created_at", "applied_at")
+]
+_ANSWERED = select(*_ASKED, *_ANSWER).outerjoin(decisions, decisions.c.suspension_id == suspensions.c.id)
+
+
+def list_open(
+    tx: Tx,
+    *,
+    limit: int,
+    agent: str | None = None,
+    thread_id: str | None = None,
+    run_id: str | None = None,
+    root_thread: str | None = None,
+    root_run: str | None = None,
+    why: Why | None = None,
+    after: tuple[datetime, str] | None = None,
+    space: str | None = None,
+) -> Sequence[SuspensionRow]:
+    """Oldest first, with the arguments that are asked about; `after` is the time and the id of the last one seen."""
+    found = _OPEN.where(OPEN_SUSPENSIONS if why is Why.CHILD else ASKED_OF_PEOPLE).limit(limit)
+    wanted = {"agent": agent, "thread_id": thread_id, "run_id": run_id, "why": why and why.value}
+    for name, value in wanted.items():
+        if value is not None:
+            found = found.where(suspensions.c[name] == value)
+    if root_thread is not None:
+        found = found.where(or_(runs.c.root_thread == root_thread, runs.c.thread_id == root_thread))
+    if root_run is not None:
+        found = found.where(or_(runs.c.root_run == root_run, runs.c.id == root_run))
+    if space is not None:
+        home = func.coalesce(runs.c.root_thread, runs.c.thread_id)
+        begins = spaces.prefix(space)
+        found = found.where(func.substr(home, 1, len(begins)) == begins)  # LIKE of SQLite would not tell A from a
+    if after is not None:
+        found = found.where(tuple_(suspensions.c.created_at, suspensions.c.id) > after)
+    return tx.execute(found).mappings().all()
+
+
+def with_answers(tx: Tx, suspension_ids: Collection[str]) -> Sequence[SuspensionRow]:
+    """These questions, each with its answer where it has one."""
+    if not suspension_ids:
+        return []
+    return tx.execute(_ANSWERED.where(suspensions.c.id.in_(sorted(suspension_ids)))).mappings().all()

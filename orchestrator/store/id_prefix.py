@@ -1,0 +1,35 @@
+"""Ids by how they begin. Those that begin alike lie side by side in the key of their table: each is one short look."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import Column, select
+
+from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.schema import runs, threads, turns
+
+MAX_MATCHES = 4  # of what begins with the same letters
+
+
+class Match(NamedTuple):
+    id: str
+    of: str  # of a turn its thread, of a run its turn, of a thread itself
+
+
+def turns_beginning(tx: Tx, start: str) -> list[Match]:
+    return _matches(tx, start, turns.c.id, turns.c.thread_id)
+
+
+def runs_beginning(tx: Tx, start: str) -> list[Match]:
+    return _matches(tx, start, runs.c.id, runs.c.turn_id)
+
+
+def threads_beginning(tx: Tx, start: str) -> list[Match]:
+    return _matches(tx, start, threads.c.id, threads.c.id)
+
+
+def _matches(tx: Tx, start: str, key: Column[Any], of: Column[Any]) -> list[Match]:
+    """From `start` on, in the order of the database, and no further than a few rows: never a scan."""
+    near = select(key, of).where(key >= start).order_by(key).limit(MAX_MATCHES)
+    return [Match(*row) for row in tx.execute(near) if row[0].startswith(start)]
