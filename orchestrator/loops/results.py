@@ -8,12 +8,12 @@ from typing import Annotated
 from fastapi import FastAPI, Path, Query
 
 from chordage.orchestrator.loops.problems import documented
-from chordage.orchestrator.views import LONGEST_PART, ResultView
+from chordage.orchestrator.views import MAX_PART, ResultView
 
 ReadResult = Callable[[str, int, int], ResultView]
 CallId = Annotated[str, Path(max_length=200, pattern=r"^[0-9A-Za-z-]+$")]
 Offset = Annotated[int, Query(ge=0, lt=2**31 - 1, description="The first character of the part.")]
-Limit = Annotated[int, Query(ge=1, le=LONGEST_PART, description="How many characters at most.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PART, description="How many characters at most.")]
 
 
 def add_results(app: FastAPI, result: ReadResult) -> None:

@@ -166,5 +166,5 @@ class _Tick:
                 log.warning("a file of the room is skipped", fault=why)
         self.work.memory.told = told
         if self.moved or anyway or told != before:
-            shown = standing_work.shown(self.rt.store, self.work.snapshot, list(told.values()))
+            shown = standing_work(self.rt.store, self.work.snapshot, list(told.values()))
             self.work.mirror(shown)

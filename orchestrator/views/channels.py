@@ -1,4 +1,4 @@
-"""Channels as they stand: what the room binds, how far each was read, and what was refused."""
+"""Channels: what the room binds, how far each was read, and what was refused."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from chordage.orchestrator.gateways.ports import Agents, Channels
 from chordage.orchestrator.store import polls
 from chordage.orchestrator.store.database import Store
 
-_REFUSED = ("key", "why", "excerpt", "at")
 
-
-class State(StrEnum):
+class ChannelState(StrEnum):
     BROKEN = "broken"  # in channels.toml
-    NEW = "new"  # nobody has ever looked
-    UNATTENDED = "unattended"  # nobody looks now
+    NEW = "new"  # never polled
+    UNATTENDED = "unattended"  # no process polls it now
     FAILING = "failing"
-    RESTING = "resting"  # there was no room for what came
+    RESTING = "resting"  # its queue was full
     LOOKING = "looking"
     GONE = "gone"  # no longer in channels.toml
 
@@ -39,7 +37,7 @@ class ChannelView:
     name: str
     plugin: str | None
     agent: str | None
-    state: State
+    state: ChannelState
     fault: str | None = None
     error: str | None = None
     failures: int = 0
@@ -56,7 +54,7 @@ class ChannelView:
 
 
 def channels(store: Store, bound: Channels, agents: Agents, now: datetime, *, refusals: int = 20) -> list[ChannelView]:
-    """All that are bound, and those that once were."""
+    """The channels of channels.toml, and those that were in it once."""
     with store.read() as tx:
         rows = {row["name"]: row for row in polls.load_all(tx)}
         refused = {
@@ -74,41 +72,31 @@ def channel_row(store: Store, name: str) -> dict[str, Any] | None:
 def _view(
     name: str, bound: Channels, agents: Agents, row: dict[str, Any] | None, refused: list[dict[str, Any]], now: datetime
 ) -> ChannelView:
-    is_bound = name in bound.names()
-    plugin, agent, fault = _bound(name, bound, agents) if is_bound else (None, None, None)
-    facts = {key: value for key, value in (row or {}).items() if key not in {"name", "revision", "lease_until"}}
-    return ChannelView(
-        name=name,
-        plugin=plugin,
-        agent=agent,
-        state=_state(row, now, fault=fault) if is_bound else State.GONE,
-        fault=fault,
-        refusals=tuple(
-            RefusedMessage(**{key: each[key] for key in ("key", "why", "excerpt", "at")}) for each in refused
-        ),
-        **facts,
+    plugin = agent = fault = None
+    state = ChannelState.GONE
+    if name in bound.names():
+        try:
+            terms = bound.terms(name)
+            plugin, agent = terms.plugin, terms.agent
+            bound.get(name)
+            agent = agents.get(terms.agent).name
+        except UserError as error:
+            fault = str(error)
+        state = _state(row, now, fault=fault)
+    columns = {key: value for key, value in (row or {}).items() if key not in {"name", "revision", "lease_until"}}
+    refusals = tuple(
+        RefusedMessage(key=each["key"], why=each["why"], excerpt=each["excerpt"], at=each["at"]) for each in refused
     )
+    return ChannelView(name=name, plugin=plugin, agent=agent, state=state, fault=fault, refusals=refusals, **columns)
 
 
-def _bound(name: str, bound: Channels, agents: Agents) -> tuple[str | None, str | None, str | None]:
-    plugin = agent = None
-    try:
-        terms = bound.terms(name)
-        plugin, agent = terms.plugin, terms.agent
-        bound.get(name)
-        agent = agents.get(terms.agent).name
-    except UserError as error:
-        return plugin, agent, str(error)
-    return plugin, agent, None
-
-
-def _state(row: dict[str, Any] | None, now: datetime, *, fault: str | None) -> State:
+def _state(row: dict[str, Any] | None, now: datetime, *, fault: str | None) -> ChannelState:
     if fault is not None:
-        return State.BROKEN
+        return ChannelState.BROKEN
     if row is None:
-        return State.NEW
+        return ChannelState.NEW
     if row["failures"]:
-        return State.FAILING
+        return ChannelState.FAILING
     if row["lease_until"] is None or row["lease_until"] <= now:
-        return State.UNATTENDED
-    return State.RESTING if row["next_look"] is not None and row["next_look"] > now else State.LOOKING
+        return ChannelState.UNATTENDED
+    return ChannelState.RESTING if row["next_look"] is not None and row["next_look"] > now else ChannelState.LOOKING

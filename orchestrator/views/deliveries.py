@@ -1,4 +1,4 @@
-"""What leaves, and how far the bus is."""
+"""Replies on their way out, and how far the bus has got."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class DeliveryView:
     channel: str  # "webhook", or the name of the binding
     to: str
     target: dict[str, Any]
-    key: str  # by which the receiver knows it again
+    key: str  # by which the receiver recognises a repetition
     attempts: int
     error: str | None  # of the last attempt
-    in_hand: bool
+    in_hand: bool  # a worker is sending it
     created_at: datetime
     next_at: datetime | None
     sent_at: datetime | None
@@ -34,11 +34,11 @@ class DeliveryView:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BusView:
     position: int  # the newest journal row that is on the bus
-    top: int  # the newest there is
+    top: int  # the newest journal row
     rows_behind: int
     seconds_behind: float
     generation: int  # how often it was built
-    worker: str | None  # who writes it at this moment
+    worker: str | None  # that writes it now
     moved_at: datetime | None
     failures: int
     error: str | None
@@ -49,44 +49,44 @@ class BusView:
 
 def delivery_of(store: Store, turn_id: str) -> DeliveryView | None:
     with store.read() as tx:
-        found = outbox.of_turn(tx, turn_id)
-    return _view(found) if found else None
+        row = outbox.of_turn(tx, turn_id)
+    return _view(row) if row else None
 
 
 def deliveries(store: Store, *, status: DeliveryStatus | None = None, limit: int = 50) -> list[DeliveryView]:
     """Newest first."""
     with store.read() as tx:
-        found = outbox.newest(tx, status=status, limit=limit)
-    return [_view(one) for one in found]
+        rows = outbox.newest(tx, status=status, limit=limit)
+    return [_view(row) for row in rows]
+
+
+def _view(row: Delivery) -> DeliveryView:
+    return DeliveryView(
+        id=row.id, turn_id=row.turn_id, thread_id=row.thread_id, status=row.status,
+        channel="webhook" if "url" in row.target else str(row.target.get("channel")), to=shown(row.target),
+        target=row.target, key=row.key, attempts=row.attempts, error=row.error, in_hand=row.claim_token is not None,
+        created_at=row.created_at, next_at=row.next_at if row.status is DeliveryStatus.PENDING else None,
+        sent_at=row.sent_at, dead_at=row.dead_at,
+    )  # fmt: skip
 
 
 def bus(store: Store, now: datetime) -> BusView:
     with store.read() as tx:
-        standing = projection.load(tx)
-        position = standing.mark.position if standing else 0
-        rows, since = projection.lag(tx, position)
-        left = outbox.counts(tx)
+        row = projection.load(tx)
+        position = row.mark.position if row else 0
+        rows_behind, since = projection.lag(tx, position)
+        counts = outbox.counts(tx)
     return BusView(
         position=position,
-        top=standing.top if standing else rows,
-        rows_behind=rows,
+        top=row.top if row else rows_behind,
+        rows_behind=rows_behind,
         seconds_behind=round(max(0.0, (now - since).total_seconds()), 3) if since else 0.0,
-        generation=standing.mark.generation if standing else 0,
-        worker=standing.claim_worker if standing and standing.claim_token and not standing.is_free(now) else None,
-        deliveries_pending=left.get(DeliveryStatus.PENDING.value, 0),
-        dead_letters=left.get(DeliveryStatus.DEAD.value, 0),
-        moved_at=standing.moved_at if standing else None,
-        failures=standing.failures if standing else 0,
-        error=standing.error if standing else None,
-        error_at=standing.error_at if standing else None,
+        generation=row.mark.generation if row else 0,
+        worker=row.claim_worker if row and row.claim_token and not row.is_free(now) else None,
+        deliveries_pending=counts.get(DeliveryStatus.PENDING.value, 0),
+        dead_letters=counts.get(DeliveryStatus.DEAD.value, 0),
+        moved_at=row.moved_at if row else None,
+        failures=row.failures if row else 0,
+        error=row.error if row else None,
+        error_at=row.error_at if row else None,
     )
-
-
-def _view(one: Delivery) -> DeliveryView:
-    return DeliveryView(
-        id=one.id, turn_id=one.turn_id, thread_id=one.thread_id, status=one.status,
-        channel="webhook" if "url" in one.target else str(one.target.get("channel")), to=shown(one.target),
-        target=one.target, key=one.key, attempts=one.attempts, error=one.error, in_hand=one.claim_token is not None,
-        created_at=one.created_at, next_at=one.next_at if one.status is DeliveryStatus.PENDING else None,
-        sent_at=one.sent_at, dead_at=one.dead_at,
-    )  # fmt: skip

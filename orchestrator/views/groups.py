@@ -1,4 +1,4 @@
-"""Groups as they stand: their budgets, what runs and waits in them, and for whom."""
+"""Groups: their budgets, what runs and waits in each, and for which tenants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chordage.orchestrator.core.queue_bounds import QueueBound
 from chordage.orchestrator.store import groups as group_rows
 from chordage.orchestrator.store.database import Store, Tx
 
-BUSIEST = 5  # tenants that are told
+BUSIEST = 5  # tenants that are listed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +29,8 @@ class GroupView:
     running: int
     free: int
     queued: int
-    queued_or_more: bool  # there are more than were counted
-    waits_since: datetime | None  # the oldest that is due
+    queued_or_more: bool  # counting stopped at `queued`
+    waits_since: datetime | None  # since when the oldest turn is due
     bound: QueueBound | None
     tenants: tuple[TenantView, ...]  # the busiest
 
@@ -38,35 +38,30 @@ class GroupView:
 def groups(
     store: Store, *, now: datetime, budgets: Mapping[Group, int], bounds: Mapping[Group, QueueBound]
 ) -> list[GroupView]:
-    """`budgets` and `bounds`: as the settings of the reader have them."""
+    """`budgets` and `bounds` are those of the settings; a budget in the database overrides its setting."""
     with store.read() as tx:
-        laid_down = group_rows.budgets(tx)
-        return [_view(tx, group, laid_down.get(group), budgets[group], bounds.get(group), now) for group in Group]
+        stored = group_rows.budgets(tx)
+        return [_view(tx, group, stored.get(group), budgets[group], bounds.get(group), now) for group in Group]
 
 
-def _view(
-    tx: Tx, group: Group, laid_down: int | None, setting: int, bound: QueueBound | None, now: datetime
-) -> GroupView:
+def _view(tx: Tx, group: Group, stored: int | None, setting: int, bound: QueueBound | None, now: datetime) -> GroupView:
     running, waiting = group_rows.running_by_tenant(tx, group), group_rows.queued_by_tenant(tx, group, now)
     queued = {row["tenant"]: row["number"] for row in waiting}
-    budget, runs, number = setting if laid_down is None else laid_down, sum(running.values()), sum(queued.values())
-    return GroupView(
-        group=group,
-        budget=budget,
-        budget_from="settings" if laid_down is None else "database",
-        running=runs,
-        free=max(0, budget - runs),
-        queued=number,
-        queued_or_more=number >= group_rows.COUNTED,
-        waits_since=min((row["since"] for row in waiting if row["since"]), default=None),
-        bound=bound,
-        tenants=_busiest(running, queued),
-    )
-
-
-def _busiest(running: Mapping[str, int], queued: Mapping[str, int]) -> tuple[TenantView, ...]:
-    seen = [
+    budget, runs, turns = setting if stored is None else stored, sum(running.values()), sum(queued.values())
+    tenants = [
         TenantView(tenant=tenant, running=running.get(tenant, 0), queued=queued.get(tenant, 0))
         for tenant in {*running, *queued}
     ]
-    return tuple(sorted(seen, key=lambda one: (-one.queued, -one.running, one.tenant))[:BUSIEST])
+    tenants.sort(key=lambda view: (-view.queued, -view.running, view.tenant))
+    return GroupView(
+        group=group,
+        budget=budget,
+        budget_from="settings" if stored is None else "database",
+        running=runs,
+        free=max(0, budget - runs),
+        queued=turns,
+        queued_or_more=turns >= group_rows.COUNTED,
+        waits_since=min((row["since"] for row in waiting if row["since"]), default=None),
+        bound=bound,
+        tenants=tuple(tenants[:BUSIEST]),
+    )

@@ -1,24 +1,180 @@
-"""A run step by step: the replies as the journal has them, the rounds as the rows of their calls tell them."""
+"""A run step by step: replies and waits from the journal, rounds from the rows of their calls.
+
+The steps are the one list of what happened in a run. `chordage show` prints them; `trace` makes events of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
+from chordage.orchestrator.core.compacting import Cause
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.kinship import Kin
-from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.model import Fault, StopReason, Usage
 from chordage.orchestrator.core.reasons import Reason
-from chordage.orchestrator.core.records import Checkpoint, Entry, Run
+from chordage.orchestrator.core.records import Checkpoint, Entry, Phase, Run
 from chordage.orchestrator.core.status import RunStatus
-from chordage.orchestrator.store import calls, journal, runs
+from chordage.orchestrator.store import calls as call_rows
+from chordage.orchestrator.store import journal, runs
 from chordage.orchestrator.store.database import Store
-from chordage.orchestrator.views import family, questions
-from chordage.orchestrator.views.calls import by_round
-from chordage.orchestrator.views.steps import Step
-from chordage.orchestrator.views.timeline import Timeline
+from chordage.orchestrator.views import calls
+from chordage.orchestrator.views.calls import CallView
+
+
+class StepStatus(StrEnum):
+    OPEN = "open"
+    DONE = "done"
+    BROKEN_OFF = "broken_off"  # the run ended here, without a reply
+
+
+class StepKind(StrEnum):
+    """Steps with the same number are listed in this order."""
+
+    INFERENCE = "inference"
+    TOOL_ROUND = "tool_round"
+    REPLAY = "replay"
+    WAITING = "waiting"
+    STEERED = "steered"
+    PUSHED = "pushed"
+    STEERED_BY_CONSUMER = "steered_by_consumer"
+    COMPACTION = "compaction"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptView:
+    """One model of the agent's list that was asked."""
+
+    model: str
+    seconds: float
+    fault: Fault | None
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanView:
+    """The decision in a planner's reply."""
+
+    decision: dict[str, Any]
+    ends: str | None  # why planning ended with it; None: its commands were run
+    refused: int  # how many of its commands may not run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStep:
+    number: int
+    at: datetime | None  # when it was recorded
+    status: StepStatus = StepStatus.DONE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InferenceStep(RunStep):
+    worker: str | None  # that makes or made the model call, once it is recorded
+    model: str | None
+    stop: StopReason | None
+    text: str | None
+    asks: int  # how many calls the reply asked for
+    attempts: tuple[AttemptView, ...]
+    usage: Usage
+    seconds: float | None
+    refused: str | None = None  # why it was refused as the output that is demanded
+    plan: PlanView | None = None  # of a planner's reply
+    is_history: bool = True  # False: the reply was held, and its consumer has not let it become history
+    kind: StepKind = StepKind.INFERENCE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolRound(RunStep):
+    calls: tuple[CallView, ...]
+    kind: StepKind = StepKind.TOOL_ROUND
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayStep(RunStep):
+    """Calls of earlier rounds resumed after a decision; shown as they are now."""
+
+    calls: tuple[CallView, ...]
+    kind: StepKind = StepKind.REPLAY
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitStep(RunStep):
+    """The run waited for decisions."""
+
+    calls: tuple[CallView, ...]  # that waited, as they are now
+    until: datetime | None  # the answer that ended the wait, if it is recorded
+    kind: StepKind = StepKind.WAITING
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SteeredStep(RunStep):
+    """A message that came during the run was taken into it."""
+
+    turn_id: str
+    sender: str
+    text: str
+    kind: StepKind = StepKind.STEERED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PushedStep(RunStep):
+    """Messages from the consumer of a stepped run. `replaces`: in place of the whole history."""
+
+    messages: tuple[dict[str, Any], ...]
+    replaces: bool
+    kind: StepKind = StepKind.PUSHED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerSteerStep(RunStep):
+    """Text from the consumer of a stepped run, behind the results of a round."""
+
+    texts: tuple[str, ...]
+    kind: StepKind = StepKind.STEERED_BY_CONSUMER
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompactionStep(RunStep):
+    """A summary replaced the older part of the conversation, or no summary could be made."""
+
+    cause: Cause
+    worker: str | None
+    model: str
+    summary: str | None
+    why_not: str | None  # why there is no summary; the history is unchanged
+    upto: int | None  # the last journal row that the summary covers
+    entries: int  # messages, replies and notes that it replaced
+    attempts: tuple[AttemptView, ...]
+    usage: Usage
+    seconds: float
+    kind: StepKind = StepKind.COMPACTION
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interruption(RunStep):
+    """The run was ended from outside."""
+
+    reason: Reason
+    code: str | None
+    detail: str | None
+    kind: StepKind = StepKind.INTERRUPTED
+
+
+Step = (
+    InferenceStep
+    | ToolRound
+    | ReplayStep
+    | WaitStep
+    | SteeredStep
+    | PushedStep
+    | ConsumerSteerStep
+    | CompactionStep
+    | Interruption
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,44 +190,194 @@ class RunView:
     code: str | None
     detail: str | None
     rounds: int
-    usage: Usage  # that of its sub-agents included
-    parent_run: str | None  # that asked this sub-agent, with this call
+    usage: Usage  # with that of its sub-agents
+    parent_run: str | None  # of a sub-agent: the run, and below it the call, that asked it
     parent_call: str | None
     root_run: str | None
     path: str | None  # the agents from the root down to this one
     started_at: datetime
     ended_at: datetime | None
-    extra: dict[str, Any]  # what its end says besides: of a run that planned, its records
+    extra: dict[str, Any]  # recorded with its end: the records of a run that planned
     steps: tuple[Step, ...]
 
 
 def run(store: Store, run_id: str) -> RunView:
-    return with_checkpoints(store, run_id)[0]
+    return run_with_journal(store, run_id)[0]
 
 
-def with_checkpoints(store: Store, run_id: str) -> tuple[RunView, list[Entry]]:
-    """The run, and the rows of the journal that its steps are told from."""
+def run_with_journal(store: Store, run_id: str) -> tuple[RunView, list[Entry]]:
+    """The run, and the journal rows its steps were made of."""
     with store.read() as tx:
-        found = runs.load(tx, run_id)
+        row = runs.load(tx, run_id)
         entries = journal.of_run(tx, run_id)
-        asked = calls.of_run(tx, run_id)
-        questions_asked = questions.of_calls(tx, asked)
-        children = family.of_calls(tx, asked, questions_asked)
-    if found is None:
+        rounds = {step: views for (_, step), views in calls.by_round(tx, call_rows.of_run(tx, run_id)).items()}
+    if row is None:
         raise NotFound(f"there is no run {run_id!r}; `chordage turns` lists turns with their runs")
-    rounds = {step: views for (_, step), views in by_round(asked, questions_asked, children).items()}
     extra = next((entry.body.get("extra") or {} for entry in entries if entry.kind is Checkpoint.RUN_FINISHED), {})
-    return _view(found, extra, Timeline(run=found, entries=entries, rounds=rounds).steps()), entries
+    kin = {name: getattr(row.kin, name, None) for name in ("parent_run", "parent_call", "root_run", "path")}
+    order = list(StepKind)
+    steps = sorted(_Steps(row, entries, rounds), key=lambda step: (step.number, order.index(step.kind)))
+    view = RunView(
+        run_id=row.id, thread_id=row.thread_id, turn_id=row.turn_id, agent=row.agent, group=row.group,
+        strategy=row.strategy, status=row.status, reason=row.reason, code=row.code, detail=row.detail,
+        rounds=row.rounds, usage=row.usage, started_at=row.started_at, ended_at=row.ended_at, extra=extra,
+        steps=tuple(steps), **kin,
+    )  # fmt: skip
+    return view, entries
 
 
-def _view(found: Run, extra: dict[str, Any], steps: tuple[Step, ...]) -> RunView:
-    return RunView(
-        run_id=found.id, thread_id=found.thread_id, turn_id=found.turn_id, agent=found.agent, group=found.group,
-        strategy=found.strategy, status=found.status, reason=found.reason, code=found.code, detail=found.detail,
-        rounds=found.rounds, usage=found.usage, started_at=found.started_at, ended_at=found.ended_at, extra=extra,
-        steps=steps, **_kin(found.kin),
+class _Steps:
+    """The steps of one run; the caller puts them in order."""
+
+    def __init__(self, run: Run, entries: Sequence[Entry], rounds: Mapping[int, tuple[CallView, ...]]) -> None:
+        self._run = run
+        self._entries = entries
+        self._rounds = rounds  # by step
+        self._calls = {call.id: call for views in rounds.values() for call in views}
+        self._results = {entry.step: entry for entry in entries if entry.kind is Checkpoint.TOOL_RESULTS}
+        self._waits_at = {entry.step for entry in entries if entry.kind is Checkpoint.RUN_WAITING}
+        self._refused = {entry.step: entry.body["why"] for entry in entries if entry.kind is Checkpoint.OUTPUT_REFUSED}
+        in_history = (Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN)
+        self._in_history = {entry.step for entry in entries if entry.kind in in_history}
+
+    def __iter__(self) -> Iterator[Step]:
+        replied = set(self._in_history)
+        for entry in self._entries:
+            if entry.kind is Checkpoint.REPLY_HELD:
+                replied.add(entry.step)
+            if (step := self._of_entry(entry)) is not None:
+                yield step
+        for number, views in self._rounds.items():
+            results = self._results.get(number)
+            is_open = self._is_at(number) and self._run.in_flight > 0
+            yield ToolRound(
+                number=number, status=_status(is_open=is_open), calls=views, at=results.at if results else None
+            )
+        yield from self._open_replay()
+        yield from self._inference_without_reply(replied)
+
+    def _of_entry(self, entry: Entry) -> Step | None:
+        body = entry.body
+        match entry.kind:
+            case Checkpoint.ASSISTANT_TURN | Checkpoint.PLAN:
+                return self._inference(entry)
+            case Checkpoint.REPLY_HELD if entry.step not in self._in_history:  # asked for and paid, if not wanted
+                return self._inference(entry)
+            case Checkpoint.CLIENT_MESSAGES:
+                messages, replaces = tuple(body["messages"]), bool(body["replaces"])
+                return PushedStep(number=entry.step, messages=messages, replaces=replaces, at=entry.at)
+            case Checkpoint.CLIENT_STEERS:
+                return ConsumerSteerStep(number=entry.step, texts=tuple(body["texts"]), at=entry.at)
+            case Checkpoint.TOOL_RESULTS if entry.step not in self._rounds:
+                return ReplayStep(
+                    number=entry.step, calls=self._known(call["id"] for call in body["calls"]), at=entry.at
+                )
+            case Checkpoint.RUN_WAITING:
+                return self._wait(entry)
+            case Checkpoint.USER_MESSAGE if entry.step:
+                return SteeredStep(
+                    number=entry.step, turn_id=body["turn"], sender=body["sender"], text=body["text"], at=entry.at
+                )
+            case Checkpoint.COMPACTED | Checkpoint.COMPACTION_FAILED:
+                return _compaction(entry)
+            case Checkpoint.RUN_INTERRUPTED:
+                return Interruption(
+                    number=entry.step, reason=Reason(body["reason"]), code=body["code"], detail=body["detail"],
+                    at=entry.at,
+                )  # fmt: skip
+        return None
+
+    def _inference(self, entry: Entry) -> InferenceStep:
+        body = entry.body
+        plan, asks = None, len(body["asks"])
+        if "decision" in body:
+            plan = PlanView(decision=body["decision"], ends=body["ends"], refused=len(body["refused"]))
+            asks = 0 if plan.ends else len(plan.decision["execution_commands"])
+        attempts = _attempts(body)
+        return InferenceStep(
+            number=entry.step, worker=body.get("worker"), model=body["model"], stop=StopReason(body["stop"]),
+            text=body["text"], asks=asks, attempts=attempts, usage=Usage(**body["usage"]), seconds=_seconds(attempts),
+            at=entry.at, refused=None if entry.kind is Checkpoint.PLAN else self._refused.get(entry.step), plan=plan,
+            is_history=entry.kind is not Checkpoint.REPLY_HELD,
+        )  # fmt: skip
+
+    def _wait(self, entry: Entry) -> WaitStep:
+        is_open = self._run.status is RunStatus.WAITING and self._run.step == entry.step
+        waiting = self._known(entry.body["calls"])
+        until = None if is_open else self._resumed_at(entry, waiting)
+        return WaitStep(number=entry.step, status=_status(is_open=is_open), calls=waiting, at=entry.at, until=until)
+
+    def _resumed_at(self, wait: Entry, waiting: Sequence[CallView]) -> datetime | None:
+        """The first answer to this wait. A call that was asked about twice shows only its last answer: if that came
+        after the journal rows that followed this wait, it belongs to a later one.
+        """
+        next_entry_at = min((entry.at for entry in self._entries if entry.id > wait.id and entry.at), default=None)
+        answers = [call.question.answer.created_at for call in waiting if call.question and call.question.answer]
+        fitting = [at for at in answers if wait.at and wait.at <= at and (next_entry_at is None or at <= next_entry_at)]
+        return min(fitting, default=None)
+
+    def _open_replay(self) -> Iterator[ReplayStep]:
+        """The replay the run is at, whose results are not recorded yet."""
+        run = self._run
+        if run.phase is Phase.REPLAY and run.step not in {*self._results, *self._rounds, *self._waits_at}:
+            replayed = tuple(call for call in self._calls.values() if call.replayed_at == run.step)
+            status = _status(is_open=self._is_at(run.step) and run.in_flight > 0)
+            yield ReplayStep(number=run.step, status=status, calls=replayed, at=None)
+
+    def _inference_without_reply(self, replied: set[int]) -> Iterator[InferenceStep]:
+        """The inference the run is at: the model is being called, or the run ended during the call."""
+        run = self._run
+        number = run.next_inference
+        if number is None or number in replied or run.status is RunStatus.WAITING or run.phase is Phase.HELD:
+            return
+        is_over = run.status is RunStatus.DONE
+        if is_over:
+            # After a round, only a failure proves that the model was called: a cancelled run may have ended before it.
+            is_after_round = run.phase is Phase.REPLAY or (run.phase is Phase.TOOL_ROUND and run.step in self._rounds)
+            if is_after_round and run.reason is not Reason.ERROR:
+                return
+        elif run.phase is Phase.REPLAY and run.step in self._waits_at:  # the decided calls run before the model
+            return
+        ends = (entry for entry in self._entries if entry.kind is Checkpoint.RUN_FINISHED and entry.step == number)
+        attempts = tuple(attempt for entry in ends for attempt in _attempts(entry.body))
+        yield InferenceStep(
+            number=number, status=StepStatus.BROKEN_OFF if is_over else StepStatus.OPEN, worker=run.claim_worker,
+            model=None, stop=None, text=None, asks=0, attempts=attempts, usage=Usage(),
+            seconds=_seconds(attempts) if attempts else None, at=run.ended_at,
+        )  # fmt: skip
+
+    def _is_at(self, number: int) -> bool:
+        return self._run.status is not RunStatus.DONE and self._run.step == number
+
+    def _known(self, call_ids: Iterator[str] | Sequence[str]) -> tuple[CallView, ...]:
+        return tuple(self._calls[call_id] for call_id in call_ids if call_id in self._calls)
+
+
+def _compaction(entry: Entry) -> CompactionStep:
+    body = entry.body
+    attempts = _attempts(body)
+    return CompactionStep(
+        number=entry.step, cause=Cause(body["cause"]), worker=body.get("worker"), model=body["model"],
+        summary=body.get("summary"), why_not=body.get("why"), upto=body.get("upto"), entries=body.get("entries", 0),
+        attempts=attempts, usage=Usage(**body["usage"]), seconds=_seconds(attempts), at=entry.at,
     )  # fmt: skip
 
 
-def _kin(kin: Kin | None) -> dict[str, Any]:
-    return {name: getattr(kin, name, None) for name in ("parent_run", "parent_call", "root_run", "path")}
+def _attempts(body: Mapping[str, Any]) -> tuple[AttemptView, ...]:
+    return tuple(
+        AttemptView(
+            model=str(attempt["model"]),
+            seconds=float(attempt["seconds"] or 0),
+            fault=Fault(str(attempt["fault"])) if attempt["fault"] else None,
+            detail=str(attempt["detail"]),
+        )
+        for attempt in body.get("attempts", ())
+    )
+
+
+def _seconds(attempts: Sequence[AttemptView]) -> float:
+    return round(sum(attempt.seconds for attempt in attempts), 3)
+
+
+def _status(*, is_open: bool) -> StepStatus:
+    return StepStatus.OPEN if is_open else StepStatus.DONE

@@ -1,4 +1,4 @@
-"""A stepped turn as its consumer is shown it: the reply that is held, what came of its calls, and what is pending."""
+"""A stepped turn for its consumer: the held reply, the results of its calls, and what is pending."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import Any
 
 from chordage.orchestrator.core.agent import PlanSpec
-from chordage.orchestrator.core.model import Said, StopReason, ToolAsk, Usage
+from chordage.orchestrator.core.model import StopReason, ToolAsk, Usage
 from chordage.orchestrator.core.planning import state
-from chordage.orchestrator.core.records import Call, Checkpoint, Entry
+from chordage.orchestrator.core.records import Checkpoint, Entry
 from chordage.orchestrator.core.standing import holds_round
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus, Disposition
-from chordage.orchestrator.core.stepping import PENDING, Drive, Standing
-from chordage.orchestrator.core.transcript import NOT_RUN, build
+from chordage.orchestrator.core.stepping import Drive, Standing
+from chordage.orchestrator.core.transcript import NOT_RUN
 from chordage.orchestrator.store import journal
 from chordage.orchestrator.store import stepped as stepped_rows
 from chordage.orchestrator.store.database import Store, Tx
@@ -35,7 +35,7 @@ class HeldReply:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldCall:
-    """The newest life of a call of the reply."""
+    """A call of the held reply, in its newest generation."""
 
     id: str
     ask_id: str
@@ -48,8 +48,8 @@ class HeldCall:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldPlan:
-    """A decision as the normaliser understood it. `ends`: why nothing of it would be carried out. `refused`: commands
-    that would not be, each by its place.
+    """A planner's decision after normalisation. `ends`: why none of its commands would run. `refused`: commands that
+    would not run, by their place.
     """
 
     round: int
@@ -61,7 +61,7 @@ class HeldPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldRound:
-    """What came of a plan."""
+    """The results of a plan's round."""
 
     id: str
     index: int
@@ -81,13 +81,13 @@ class SteppedView:
     iteration: int
     max_iterations: int | None
     reply: HeldReply | None
-    plan: HeldPlan | None  # what `next` carries out: the planner's, or the consumer's in place of it
+    plan: HeldPlan | None  # that `next` runs: the planner's, or the consumer's in place of it
     round: HeldRound | None
     calls: tuple[HeldCall, ...]
     pending: tuple[dict[str, Any], ...]  # messages that become history when the run moves on
     replaces: bool
     steers: tuple[str, ...]
-    verdicts: dict[str, Any]  # what was said of calls that are not open yet, by the model's ids
+    verdicts: dict[str, Any]  # decisions about calls that are not open yet, by the model's ids
     params: dict[str, Any]
     options: dict[str, Any]
     held_until: datetime | None
@@ -100,7 +100,7 @@ class SteppedView:
 
     @property
     def tool_response(self) -> list[dict[str, Any]] | None:
-        """The results of the reply's calls, as messages, once all are there. None: they are not, or there are none."""
+        """The results of the reply's calls as messages. None: some are missing, or it asked for none."""
         if not self.calls or any(call.status in OPEN_CALL for call in self.calls):
             return None
         return [_result(call) for call in self.calls]
@@ -113,76 +113,32 @@ def _result(call: HeldCall) -> dict[str, Any]:
 
 
 def stepped(store: Store, target: str, *, space: str | None = None) -> SteppedView:
-    """`target`: a turn, or its run. `space`: of a caller, outside of which there is no turn for it."""
+    """`target`: a turn, or its run. A caller with a `space` finds only the turns of its own threads."""
+    answer = None
     with store.read() as tx:
         seen = load_view(tx, target, space=space)
-        last = journal.of_run(tx, seen.run.id) if seen.run and seen.standing is Standing.DONE else []
-        came_of_it = _round(tx, seen)
-    return _view(seen, _answer(last), came_of_it)
-
-
-def driven(store: Store, turn_id: str) -> SteppedView | None:
-    """None: its turn is driven by nobody."""
-    with store.read() as tx:
-        row = stepped_rows.load(tx, turn_id)
-    return None if row is None else stepped(store, turn_id)
-
-
-def _round(tx: Tx, seen: SteppedRows) -> HeldRound | None:
-    if seen.run is None or not holds_round(seen.run, seen.row):
-        return None
-    past = journal.history(tx, seen.turn.thread_id, plans_of=seen.run.id)
-    found = state.read(PlanSpec(), past.entries, past.calls, seen.run.id).rounds[-1]
-    records = tuple(record.as_json() for record in found.records)
-    return HeldRound(id=f"{seen.run.id}:{seen.run.step}", index=found.index, records=records)
-
-
-def as_json(shown: SteppedView) -> dict[str, Any]:
-    """As it goes over the wire."""
-    until = shown.held_until.isoformat() if shown.held_until else None
-    fields = {**asdict(shown), "held_until": until, "tool_response": shown.tool_response}
-    plain: dict[str, Any] = json.loads(json.dumps(fields))
-    return plain
-
-
-def spoken(store: Store, target: str) -> tuple[Said, ...]:
-    """The history of its thread without the reply that is held, with what is pending behind it; a copy."""
-    with store.read() as tx:
-        seen = load_view(tx, target)
-        past = journal.history(tx, seen.turn.thread_id)
-    return build([*past.entries, *_pending(seen)], past.calls)
-
-
-def _pending(seen: SteppedRows) -> Sequence[Entry]:
-    if seen.run is None or not seen.row.given:
-        return []
-    body = {"messages": seen.row.given, "replaces": seen.row.replaces}
-    return [
-        Entry(
-            id=PENDING,
-            thread_id=seen.turn.thread_id,
-            run_id=seen.run.id,
-            step=-2,
-            kind=Checkpoint.CLIENT_MESSAGES,
-            body=body,
+        is_done = seen.standing is Standing.DONE
+        if seen.run is not None and is_done:
+            answer = _answer(journal.of_run(tx, seen.run.id))
+        held_round = _round(tx, seen)
+    row, run, turn, reply = seen.row, seen.run, seen.turn, seen.reply
+    held_reply = None
+    if reply is not None and seen.reply_id is not None:
+        held_reply = HeldReply(
+            id=seen.reply_id, iteration=row.iteration, text=reply.text, asks=reply.asks, stop=reply.stop,
+            model=reply.model, usage=reply.usage,
+        )  # fmt: skip
+    calls = tuple(
+        HeldCall(
+            id=call.id, ask_id=call.ask_id, tool=call.tool, generation=call.generation, status=call.status,
+            code=call.code, content=call.content,
         )
-    ]
-
-
-def _answer(entries: Sequence[Entry]) -> str | None:
-    finished = [entry.step for entry in entries if entry.kind is Checkpoint.RUN_FINISHED]
-    said = [entry for entry in entries if entry.kind is Checkpoint.ASSISTANT_TURN and entry.step in finished]
-    return str(said[-1].body["text"]) if said else None
-
-
-def _view(seen: SteppedRows, answer: str | None, came_of_it: HeldRound | None) -> SteppedView:
-    row, run, turn = seen.row, seen.run, seen.turn
-    is_done = seen.standing is Standing.DONE
+        for call in seen.calls
+    )  # fmt: skip
     return SteppedView(
         turn_id=turn.id, run_id=run.id if run else None, thread_id=turn.thread_id, agent=turn.agent, rev=row.rev,
         standing=seen.standing, drive=row.drive, mutated=row.mutated, iteration=row.iteration,
-        max_iterations=row.max_iterations, reply=_reply(seen), plan=_plan(seen.plan), round=came_of_it,
-        calls=tuple(_call(call) for call in seen.calls),
+        max_iterations=row.max_iterations, reply=held_reply, plan=_plan(seen.plan), round=held_round, calls=calls,
         pending=tuple(row.given), replaces=row.replaces, steers=tuple(row.steers), verdicts=row.verdicts,
         params=row.params, options=row.options, held_until=None if is_done else row.held_until, error=row.error,
         disposition=turn.disposition, reason=run.reason.value if run and run.reason else None,
@@ -190,14 +146,28 @@ def _view(seen: SteppedRows, answer: str | None, came_of_it: HeldRound | None) -
     )  # fmt: skip
 
 
-def _reply(seen: SteppedRows) -> HeldReply | None:
-    reply = seen.reply
-    if reply is None or seen.reply_id is None:
+def driven(store: Store, turn_id: str) -> SteppedView | None:
+    """None: the turn has no consumer."""
+    with store.read() as tx:
+        row = stepped_rows.load(tx, turn_id)
+    return None if row is None else stepped(store, turn_id)
+
+
+def as_json(view: SteppedView) -> dict[str, Any]:
+    """The wire format."""
+    until = view.held_until.isoformat() if view.held_until else None
+    fields = {**asdict(view), "held_until": until, "tool_response": view.tool_response}
+    plain: dict[str, Any] = json.loads(json.dumps(fields))
+    return plain
+
+
+def _round(tx: Tx, seen: SteppedRows) -> HeldRound | None:
+    if seen.run is None or not holds_round(seen.run, seen.row):
         return None
-    return HeldReply(
-        id=seen.reply_id, iteration=seen.row.iteration, text=reply.text, asks=reply.asks, stop=reply.stop,
-        model=reply.model, usage=reply.usage,
-    )  # fmt: skip
+    past = journal.history(tx, seen.turn.thread_id, plans_of=seen.run.id)
+    last = state.read(PlanSpec(), past.entries, past.calls, seen.run.id).rounds[-1]
+    records = tuple(record.as_json() for record in last.records)
+    return HeldRound(id=f"{seen.run.id}:{seen.run.step}", index=last.index, records=records)
 
 
 def _plan(body: dict[str, Any] | None) -> HeldPlan | None:
@@ -210,8 +180,7 @@ def _plan(body: dict[str, Any] | None) -> HeldPlan | None:
     )  # fmt: skip
 
 
-def _call(call: Call) -> HeldCall:
-    return HeldCall(
-        id=call.id, ask_id=call.ask_id, tool=call.tool, generation=call.generation, status=call.status, code=call.code,
-        content=call.content,
-    )  # fmt: skip
+def _answer(entries: Sequence[Entry]) -> str | None:
+    finished = [entry.step for entry in entries if entry.kind is Checkpoint.RUN_FINISHED]
+    replies = [entry for entry in entries if entry.kind is Checkpoint.ASSISTANT_TURN and entry.step in finished]
+    return str(replies[-1].body["text"]) if replies else None

@@ -1,38 +1,90 @@
-"""The path of one message: from its arrival to its disposition, and to what has left for it."""
+"""The path of one message: arrival, queue, every step of its run, its end, and what was sent for it.
+
+The events of a run are made of its steps (`runs`). The field names of TraceView and TraceEvent are the keys of
+`chordage trace --json`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, assert_never
 
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Checkpoint, Entry
 from chordage.orchestrator.core.status import Disposition, TurnStatus
+from chordage.orchestrator.core.suspending import Action
 from chordage.orchestrator.store import trace_reads
-from chordage.orchestrator.store.database import Store, Tx
+from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.trace_reads import WINDOW, TraceRow
-from chordage.orchestrator.views import questions
-from chordage.orchestrator.views.finding import turn_meant
-from chordage.orchestrator.views.marks import Mark, MarkKind, in_order, of_run
-from chordage.orchestrator.views.questions import QuestionView
-from chordage.orchestrator.views.runs import RunView, with_checkpoints
-from chordage.orchestrator.views.steps import ToolRound
-from chordage.orchestrator.views.turns import TurnView
-from chordage.orchestrator.views.turns import turn as full_turn
-
-# Of a row in the outbox: what is told in words, or is nobody's business.
-_TOLD_OF_OUTBOX = frozenset(
-    {"id", "turn_id", "thread_id", "target", "body", "created_at", "sent_at", "claim_token", "receiver", "forgiven"}
+from chordage.orchestrator.views import approvals
+from chordage.orchestrator.views.approvals import QuestionView
+from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.ids import find_turn
+from chordage.orchestrator.views.runs import (
+    CompactionStep,
+    ConsumerSteerStep,
+    InferenceStep,
+    Interruption,
+    PushedStep,
+    ReplayStep,
+    RunView,
+    SteeredStep,
+    Step,
+    StepKind,
+    StepStatus,
+    ToolRound,
+    WaitStep,
+    run_with_journal,
 )
-_NOTED = {
-    "TurnQueued": MarkKind.QUEUED,
-    "TurnDropped": MarkKind.ENDED,
-    "CallSuspended": MarkKind.ASKED,
-    "CallDecided": MarkKind.DECIDED,
-}
-LONGEST_CHAIN = 20  # of turns that were merged into one another
+from chordage.orchestrator.views.turns import TurnView
+from chordage.orchestrator.views.turns import turn as load_turn
+
+MAX_CHAIN = 20  # turns that were merged into one another
+
+
+class EventKind(StrEnum):
+    """Events of the same moment are listed in this order, the order of their causes."""
+
+    RECEIVED = "received"
+    QUEUED = "queued"
+    READY = "ready"
+    STARTED = "started"
+    MERGED = "merged"
+    STEERED = "steered"  # this message, into a run
+    TOOK_IN = "took_in"  # another message, into the run of this one
+    PUSHED = "pushed"  # messages from the consumer of a stepped run
+    SAID = "said"  # text from the consumer of a stepped run
+    MODEL = "model"
+    PLAN = "plan"
+    CALL = "call"
+    SUB_AGENT = "sub_agent"
+    ROUND = "round"  # its results were recorded
+    ASKED = "asked"  # a decision is needed
+    DECIDED = "decided"
+    WAITED = "waited"
+    REPLAYED = "replayed"
+    COMPACTED = "compacted"
+    INTERRUPTED = "interrupted"
+    CHECKPOINT = "checkpoint"  # any other row of the journal
+    ENDED = "ended"  # with its disposition
+    LEFT = "left"  # a reply is in the outbox
+    SENT = "sent"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceEvent:
+    at: datetime | None  # None: it has not happened yet
+    kind: EventKind
+    told: str  # what happened, in words
+    step: int | None = None  # of the run
+    worker: str | None = None
+    attempts: int | None = None  # of a model call: models that were asked; of a tool call: messages that were sent
+    seconds: float | None = None
+    journal: tuple[int, ...] = ()  # positions of the journal rows committed with it
+    id: str | None = None  # of its subject: a turn, a run, a call, a suspension or a decision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,63 +93,93 @@ class TraceView:
     arrival: int
     source: str
     dedupe_key: str | None
-    disposition: Disposition | None  # the one it ended with
+    disposition: Disposition | None  # of the end
     why: str | None  # in words
     steered_into: str | None  # a run
     merged_into: str | None  # a turn
-    marks: tuple[Mark, ...]
-    left: tuple[Mapping[str, Any], ...]  # rows of what was sent for it, or is to be
-    on_the_bus: int | None = None  # up to which position of the journal
-    follows: TraceView | None = None  # the path of the turn that it was merged into
+    marks: tuple[TraceEvent, ...]
+    left: tuple[Mapping[str, Any], ...]  # rows of what was sent for it, or will be
+    on_the_bus: int | None = None  # the last position of the journal that is on the bus
+    follows: TraceView | None = None  # the path of the turn it was merged into
 
 
-def trace(store: Store, given: str, *, agent: str | None = None, source: str | None = None) -> TraceView:
-    return _followed(store, turn_meant(store, given, agent=agent, source=source), LONGEST_CHAIN)
+_SORT_KEY_OF_KIND = {kind: number for number, kind in enumerate(EventKind)}
+_AFTER_THE_RUN = frozenset({EventKind.MERGED, EventKind.ENDED, EventKind.LEFT, EventKind.SENT})
+_NEVER = datetime.min.replace(tzinfo=UTC)
+_CHECKPOINTS_OF_STEP: Mapping[StepKind, tuple[Checkpoint, ...]] = {
+    StepKind.INFERENCE: (
+        Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN, Checkpoint.REPLY_HELD, Checkpoint.OUTPUT_REFUSED,
+    ),
+    StepKind.TOOL_ROUND: (Checkpoint.TOOL_RESULTS,),
+    StepKind.REPLAY: (Checkpoint.TOOL_RESULTS,),
+    StepKind.WAITING: (Checkpoint.RUN_WAITING,),
+    StepKind.STEERED: (Checkpoint.USER_MESSAGE,),
+    StepKind.PUSHED: (Checkpoint.CLIENT_MESSAGES,),
+    StepKind.STEERED_BY_CONSUMER: (Checkpoint.CLIENT_STEERS,),
+    StepKind.COMPACTION: (Checkpoint.COMPACTED, Checkpoint.COMPACTION_FAILED),
+    StepKind.INTERRUPTED: (Checkpoint.RUN_INTERRUPTED, Checkpoint.ROLLED_BACK),
+}  # fmt: skip
+# Facts in the journal that belong to an event with the same id.
+_EVENT_OF_FACT = {
+    "TurnQueued": EventKind.QUEUED,
+    "TurnDropped": EventKind.ENDED,
+    "CallSuspended": EventKind.ASKED,
+    "CallDecided": EventKind.DECIDED,
+}
+# Columns of a row in the outbox that the event names in words, or leaves out.
+_OUTBOX_COLUMNS_NAMED = frozenset(
+    {"id", "turn_id", "thread_id", "target", "body", "created_at", "sent_at", "claim_token", "receiver", "forgiven"}
+)
 
 
-def _followed(store: Store, turn_id: str, hops: int) -> TraceView:
-    seen = _one(store, turn_id)
-    if seen.merged_into is None or not hops:
-        return seen
-    return replace(seen, follows=_followed(store, seen.merged_into, hops - 1))
+def trace(store: Store, some_id: str, *, agent: str | None = None, source: str | None = None) -> TraceView:
+    return _with_merges(store, find_turn(store, some_id, agent=agent, source=source), MAX_CHAIN)
 
 
-def _one(store: Store, turn_id: str) -> TraceView:
-    turn = full_turn(store, turn_id)
+def _with_merges(store: Store, turn_id: str, hops: int) -> TraceView:
+    view = _trace_of_turn(store, turn_id)
+    if view.merged_into is None or not hops:
+        return view
+    return replace(view, follows=_with_merges(store, view.merged_into, hops - 1))
+
+
+def _trace_of_turn(store: Store, turn_id: str) -> TraceView:
+    turn = load_turn(store, turn_id)
     with store.read() as tx:
         row = trace_reads.turn_row(tx, turn_id) or {}
         ahead = trace_reads.ahead(tx, row)
-        left = trace_reads.deliveries_of(tx, turn_id)
-    steered = turn.run_id if turn.disposition is Disposition.STEERED else None
-    merged = row.get("into_turn")
+        outbox = trace_reads.deliveries_of(tx, turn_id)
+    merged_into = row.get("into_turn")
     why = _why(turn, row)
-    marks = [*_of_line(turn, row, ahead), *_of_its_run(store, turn), *_of_end(turn, row, why, merged), *_of_left(left)]
+    events = [*_arrival(turn, row, ahead), *_run(store, turn), *_end(turn, row, why, merged_into), *_outbox(outbox)]
     with store.read() as tx:
-        notes = trace_reads.notes(tx, {mark.id for mark in marks if mark.id})
+        facts = trace_reads.notes(tx, {event.id for event in events if event.id})
         on_the_bus = trace_reads.on_the_bus(tx)
+    positions = {(of, _EVENT_OF_FACT[kind]): position for of, kind, position in facts if kind in _EVENT_OF_FACT}
+    with_facts = (
+        replace(event, journal=(position,)) if (position := positions.get((event.id or "", event.kind))) else event
+        for event in events
+    )
     return TraceView(
         turn=turn, arrival=row["arrival"], source=row["source"], dedupe_key=row["dedupe_key"],
-        disposition=turn.disposition, why=why, steered_into=steered, merged_into=merged,
-        marks=tuple(in_order(_with_notes(marks, notes))), left=tuple(_shown(one) for one in left),
-        on_the_bus=on_the_bus,
+        disposition=turn.disposition, why=why,
+        steered_into=turn.run_id if turn.disposition is Disposition.STEERED else None, merged_into=merged_into,
+        marks=tuple(_in_order(with_facts)), left=tuple(_without_secrets(row) for row in outbox), on_the_bus=on_the_bus,
     )  # fmt: skip
 
 
-def _shown(row: TraceRow) -> TraceRow:
-    """Without what a target holds besides its address, and without the token of whoever has it in hand."""
-    shown = {name: value for name, value in row.items() if name != "claim_token"}
-    return shown | ({"target": _address(row["target"])} if row.get("target") else {})
+def _in_order(events: Iterable[TraceEvent]) -> list[TraceEvent]:
+    """By time, and what has not happened yet last. Of the same moment: the queue, the run by steps, the end."""
 
+    def sort_key(event: TraceEvent) -> tuple[object, ...]:
+        part = 2 if event.kind in _AFTER_THE_RUN else 0 if event.step is None else 1
+        return event.at is None, event.at or _NEVER, part, event.step or 0, _SORT_KEY_OF_KIND[event.kind]
 
-def _with_notes(marks: Sequence[Mark], notes: Sequence[tuple[str, str, int]]) -> list[Mark]:
-    """With the positions of what the journal notes beside checkpoints, such as that somebody decided."""
-    noted = {(of, _NOTED[kind]): position for of, kind, position in notes if kind in _NOTED}
-    found = ((mark, noted.get((mark.id or "", mark.kind))) for mark in marks)
-    return [mark if position is None else replace(mark, journal=(position,)) for mark, position in found]
+    return sorted(events, key=sort_key)
 
 
 def _why(turn: TurnView, row: TraceRow) -> str | None:
-    """Of a turn that had a run, the run knows; of others their own row does. Natural ends need no words."""
+    """The reason of the end: that of its run, or of its own row if it had none. A natural end needs no words."""
     if turn.disposition is Disposition.STEERED:
         return f"run {turn.run_id} took it in"
     words = [turn.reason.value] if turn.reason not in {None, Reason.NATURAL_END} and turn.reason else []
@@ -105,127 +187,244 @@ def _why(turn: TurnView, row: TraceRow) -> str | None:
     return ": ".join(words) or row["detail"]
 
 
-def _of_line(turn: TurnView, row: TraceRow, ahead: Sequence[TraceRow]) -> Iterator[Mark]:
+# Arrival and queue
+
+
+def _arrival(turn: TurnView, row: TraceRow, ahead: Sequence[TraceRow]) -> Iterator[TraceEvent]:
     key = f", dedupe key {row['dedupe_key']}" if row["dedupe_key"] else ""
     where = f" on {turn.channel}" if turn.channel else ""
     asked = f", asked by run {turn.parent_run} ({turn.path})" if turn.parent_run else ""
-    came = f"{turn.origin.value}{where} from {turn.sender.value} by {row['source']}{key}{asked}"
-    yield Mark(at=turn.queued_at, kind=MarkKind.RECEIVED, told=came, id=turn.turn_id)
-    yield Mark(at=turn.queued_at, kind=MarkKind.QUEUED, told=_place(turn, row, ahead), id=turn.turn_id)
-    is_steered = turn.disposition is Disposition.STEERED
-    ready = None if is_steered else _ready_at(turn, row, ahead)
-    if ready is not None:
-        waited = (ready - turn.queued_at).total_seconds()
-        told = "the next of its thread, and due" if turn.status is not TurnStatus.QUEUED else _waits_for(turn)
-        yield Mark(at=ready, kind=MarkKind.READY, told=told, seconds=waited or None)
-
-
-def _place(turn: TurnView, row: TraceRow, ahead: Sequence[TraceRow]) -> str:
+    received = f"{turn.origin.value}{where} from {turn.sender.value} by {row['source']}{key}{asked}"
+    yield TraceEvent(at=turn.queued_at, kind=EventKind.RECEIVED, told=received, id=turn.turn_id)
     place = f"arrival {row['arrival']} on thread {turn.thread_id}, group {turn.group.value}"
+    yield TraceEvent(at=turn.queued_at, kind=EventKind.QUEUED, told=f"{place}, {_behind(ahead)}", id=turn.turn_id)
+    ready_at = None if turn.disposition is Disposition.STEERED else _ready_at(turn, row, ahead)
+    if ready_at is not None:
+        seconds = (ready_at - turn.queued_at).total_seconds()
+        told = "the next of its thread, and due" if turn.status is not TurnStatus.QUEUED else _waits_for(turn)
+        yield TraceEvent(at=ready_at, kind=EventKind.READY, told=told, seconds=seconds or None)
+
+
+def _behind(ahead: Sequence[TraceRow]) -> str:
     if not ahead:
-        return f"{place}, nobody ahead"
+        return "no turn ahead"
     more = "at least " if len(ahead) == WINDOW else ""
     nearest = ahead[-1]
     at = f" (run {nearest['run_id']})" if nearest["run_id"] else ""
-    return f"{place}, behind {more}{len(ahead)}: nearest turn {nearest['id']}{at}"
+    return f"behind {more}{len(ahead)}: nearest turn {nearest['id']}{at}"
 
 
 def _waits_for(turn: TurnView) -> str:
-    ways = f"the budget of group {turn.group.value}, a worker, its time, or its agent to be repaired"
-    return f"it waits for {ways} (`chordage check` names what is broken)"
+    causes = f"the budget of group {turn.group.value}, a worker, its time, or its agent to be repaired"
+    return f"it waits for {causes} (`chordage check` names what is broken)"
 
 
 def _ready_at(turn: TurnView, row: TraceRow, ahead: Sequence[TraceRow]) -> datetime | None:
-    """When nobody was ahead any more and its time had come, as far as rows tell: nothing is written at that moment."""
+    """When it was the first of its thread and due. No row is written at that moment: it is derived from others."""
     if turn.started_at is None and not row["ready"]:
         return None
     until = turn.started_at
-    moments = [turn.queued_at, *(one["done_at"] for one in ahead if one["done_at"] is not None)]
+    moments = [turn.queued_at, *(other["done_at"] for other in ahead if other["done_at"] is not None)]
     if turn.not_before is not None:
         moments.append(turn.not_before)
     return max((at for at in moments if until is None or at <= until), default=turn.queued_at)
 
 
-def _of_its_run(store: Store, turn: TurnView) -> Iterator[Mark]:
+# The run
+
+
+def _run(store: Store, turn: TurnView) -> Iterator[TraceEvent]:
     if turn.run_id is None:
         return
-    run, entries = with_checkpoints(store, turn.run_id)
-    first = 0
+    run, entries = run_with_journal(store, turn.run_id)
+    first_step = 0
     if turn.disposition is Disposition.STEERED:
-        first = next((e.step for e in entries if _is_message_of(e, turn.turn_id) and e.step), 0)
-        told = f"into run {run.run_id} at its step {first}; it was started by turn {run.turn_id}"
-        journal = _positions(entries, first, Checkpoint.USER_MESSAGE)
-        yield Mark(at=turn.started_at, kind=MarkKind.STEERED, told=told, step=first, journal=journal, id=run.run_id)
-        first += 1
+        steered_at = next((e.step for e in entries if _is_message_of(e, turn.turn_id) and e.step), 0)
+        yield TraceEvent(
+            at=turn.started_at, kind=EventKind.STEERED, step=steered_at, id=run.run_id,
+            told=f"into run {run.run_id} at its step {steered_at}; it was started by turn {run.turn_id}",
+            journal=_positions(entries, steered_at, Checkpoint.USER_MESSAGE),
+        )  # fmt: skip
+        first_step = steered_at + 1
     else:
-        told = f"run {run.run_id}, strategy {run.strategy}"
-        waited = (run.started_at - turn.queued_at).total_seconds()
-        journal = _positions(entries, 0, Checkpoint.USER_MESSAGE)
-        yield Mark(at=run.started_at, kind=MarkKind.STARTED, told=told, seconds=waited, journal=journal, id=run.run_id)
-    yield from of_run(run, entries, _questions(store, run), first_step=first)
-    yield from _end_of_run(run, entries)
+        yield TraceEvent(
+            at=run.started_at, kind=EventKind.STARTED, told=f"run {run.run_id}, strategy {run.strategy}", id=run.run_id,
+            seconds=(run.started_at - turn.queued_at).total_seconds(),
+            journal=_positions(entries, 0, Checkpoint.USER_MESSAGE),
+        )  # fmt: skip
+    yield from _steps(run, entries, _questions(store, run), first_step)
+    for entry in entries:
+        if entry.kind is Checkpoint.RUN_FINISHED:
+            words = [entry.body.get(name) for name in ("reason", "code", "detail")]
+            told = f"{entry.kind.value}: {': '.join(str(word) for word in words if word)}"
+            yield TraceEvent(
+                at=entry.at, kind=EventKind.CHECKPOINT, told=told, step=entry.step, journal=(entry.id,), id=run.run_id
+            )
 
 
 def _is_message_of(entry: Entry, turn_id: str) -> bool:
     return entry.kind is Checkpoint.USER_MESSAGE and entry.body.get("turn") == turn_id
 
 
-def _positions(entries: Sequence[Entry], step: int, kind: Checkpoint) -> tuple[int, ...]:
-    return tuple(entry.id for entry in entries if entry.step == step and entry.kind is kind)
-
-
-def _end_of_run(run: RunView, entries: Sequence[Entry]) -> Iterator[Mark]:
-    for entry in entries:
-        if entry.kind is Checkpoint.RUN_FINISHED:
-            words = [entry.body.get(name) for name in ("reason", "code", "detail")]
-            told = f"{entry.kind.value}: {': '.join(str(word) for word in words if word)}"
-            yield Mark(
-                at=entry.at, kind=MarkKind.CHECKPOINT, told=told, step=entry.step, journal=(entry.id,), id=run.run_id,
-            )  # fmt: skip
+def _positions(entries: Sequence[Entry], step: int, *kinds: Checkpoint) -> tuple[int, ...]:
+    return tuple(entry.id for entry in entries if entry.step == step and entry.kind in kinds)
 
 
 def _questions(store: Store, run: RunView) -> dict[str, list[QuestionView]]:
+    """All questions about the calls of the run, by call: a call may be asked about several times."""
     asked = [call.id for step in run.steps if isinstance(step, ToolRound) for call in step.calls if call.question]
     if not asked:
         return {}
     with store.read() as tx:
-        return _by_call(tx, asked)
+        ids = trace_reads.suspensions_of(tx, asked)
+        views, call_of = approvals.by_id(tx, ids), trace_reads.call_of(tx, ids)
+    by_call: dict[str, list[QuestionView]] = {}
+    for question in sorted(views.values(), key=lambda view: view.created_at):
+        by_call.setdefault(call_of[question.id], []).append(question)
+    return by_call
 
 
-def _by_call(tx: Tx, call_ids: Sequence[str]) -> dict[str, list[QuestionView]]:
-    ids = trace_reads.suspensions_of(tx, call_ids)
-    views, calls = questions.by_id(tx, ids), trace_reads.call_of(tx, ids)
-    found: dict[str, list[QuestionView]] = {}
-    for view in sorted(views.values(), key=lambda one: one.created_at):
-        found.setdefault(calls[view.id], []).append(view)
-    return found
+def _steps(
+    run: RunView, entries: Sequence[Entry], questions: Mapping[str, Sequence[QuestionView]], first_step: int
+) -> list[TraceEvent]:
+    """The steps from `first_step` on, in order, and the journal rows that belong to no step."""
+    events: list[TraceEvent] = []
+    for step in run.steps:
+        if step.number >= first_step:
+            events += _of_step(step, _positions(entries, step.number, *_CHECKPOINTS_OF_STEP[step.kind]), questions)
+    covered = {position for event in events for position in event.journal}
+    at_ends = (Checkpoint.USER_MESSAGE, Checkpoint.RUN_FINISHED)  # part of the start and the end of the turn
+    events += (
+        TraceEvent(at=entry.at, kind=EventKind.CHECKPOINT, told=entry.kind.value, step=entry.step, journal=(entry.id,))
+        for entry in entries
+        if entry.id not in covered and entry.step >= first_step and entry.kind not in at_ends
+    )
+    return _in_order(events)
 
 
-def _of_end(turn: TurnView, row: TraceRow, why: str | None, merged: str | None) -> Iterator[Mark]:
+def _of_step(
+    step: Step, journal: tuple[int, ...], questions: Mapping[str, Sequence[QuestionView]]
+) -> Iterator[TraceEvent]:
+    def event(kind: EventKind, told: str, **more: Any) -> TraceEvent:
+        return TraceEvent(at=step.at, kind=kind, told=told, step=step.number, journal=journal, **more)
+
+    match step:
+        case InferenceStep():
+            yield _inference(step, journal)
+        case ToolRound():
+            for call in step.calls:
+                yield from _of_call(call, step.number, questions.get(call.id, ()))
+            if step.at is not None:
+                yield event(EventKind.ROUND, f"results of {_counted(len(step.calls), 'call')} recorded")
+        case ReplayStep():
+            yield event(EventKind.REPLAYED, f"{_named(step.calls)} resumed after a decision")
+        case WaitStep():
+            seconds = (step.until - step.at).total_seconds() if step.until and step.at else None
+            waits_for = _named(step.calls) if step.calls else "its consumer"
+            yield event(EventKind.WAITED, f"for {waits_for}", seconds=seconds)
+        case SteeredStep():
+            told = f"the run took in a message from {step.sender}: turn {step.turn_id}"
+            yield event(EventKind.TOOK_IN, told, id=step.turn_id)
+        case PushedStep():
+            place = "in place of the whole history" if step.replaces else "behind the history"
+            yield event(EventKind.PUSHED, f"its consumer gave {_counted(len(step.messages), 'message')}, {place}")
+        case ConsumerSteerStep():
+            yield event(EventKind.SAID, f"its consumer steered with {_counted(len(step.texts), 'text')}")
+        case CompactionStep():
+            summed = f"{step.entries} entries summed up" if step.why_not is None else f"no summary: {step.why_not}"
+            yield event(
+                EventKind.COMPACTED, f"{step.model}, {summed}", worker=step.worker,
+                attempts=len(step.attempts) or None, seconds=step.seconds,
+            )  # fmt: skip
+        case Interruption():
+            words = (step.reason.value, step.code, step.detail)
+            yield event(EventKind.INTERRUPTED, ": ".join(word for word in words if word))
+        case _:
+            assert_never(step)
+
+
+def _inference(step: InferenceStep, journal: tuple[int, ...]) -> TraceEvent:
+    kind = EventKind.MODEL if step.plan is None else EventKind.PLAN
+    if step.model is None:
+        is_open = step.status is StepStatus.OPEN
+        told = "the model is being called" if is_open else "the run ended here, without a reply"
+        return TraceEvent(at=None if is_open else step.at, kind=kind, told=told, step=step.number, worker=step.worker)
+    failed = [f"{attempt.model}: {attempt.fault.value}" for attempt in step.attempts if attempt.fault]
+    after = f" after {', '.join(failed)}" if failed else ""
+    stop = f" stops with {step.stop.value}" if step.stop else ""
+    asks = f", asks for {_counted(step.asks, 'call')}" if step.asks else ""
+    refused = f"; refused as output: {step.refused}" if step.refused else ""
+    return TraceEvent(
+        at=step.at, kind=kind, told=f"{step.model}{after}{stop}{asks}{refused}", step=step.number, worker=step.worker,
+        attempts=len(step.attempts) or None, seconds=step.seconds, journal=journal,
+    )  # fmt: skip
+
+
+def _of_call(call: CallView, step: int, questions: Sequence[QuestionView]) -> Iterator[TraceEvent]:
+    if (child := call.child) is not None:
+        at = call.question.created_at if call.question else call.started_at
+        told = f"asked agent {child.agent}: {child.outcome}, turn {child.turn_id}"
+        yield TraceEvent(at=at, kind=EventKind.SUB_AGENT, told=told, step=step, seconds=call.seconds, id=child.turn_id)
+        return
+    code = f" ({call.code})" if call.code else ""
+    yield TraceEvent(
+        at=call.started_at or call.ended_at, kind=EventKind.CALL, told=f"{call.tool} {call.status.value}{code}",
+        step=step, worker=call.worker, attempts=call.wake_ups, seconds=call.seconds, id=call.id,
+    )  # fmt: skip
+    for question in questions:
+        told = f"{call.tool} waits ({question.why.value}): {question.prompt}"
+        yield TraceEvent(at=question.created_at, kind=EventKind.ASKED, told=told, step=step, id=question.id)
+        if (answer := question.answer) is not None:
+            verdict = "denied" if answer.action is Action.CANCEL else "approved"
+            reason = f": {answer.reason}" if answer.reason else ""
+            pending = "" if answer.applied_at else ", not taken up yet"
+            told = f"{call.tool} {verdict} by {answer.source}{pending}{reason}"
+            yield TraceEvent(at=answer.created_at, kind=EventKind.DECIDED, told=told, step=step, id=answer.id)
+
+
+def _named(calls: Sequence[CallView]) -> str:
+    return f"{_counted(len(calls), 'call')} ({', '.join(call.tool for call in calls)})"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# The end, and what was sent
+
+
+def _end(turn: TurnView, row: TraceRow, why: str | None, merged_into: str | None) -> Iterator[TraceEvent]:
     if turn.disposition is None:
         return
-    if merged is not None:
-        yield Mark(at=turn.done_at, kind=MarkKind.MERGED, told=f"into turn {merged}", id=merged)
+    if merged_into is not None:
+        told = f"into turn {merged_into}"
+        yield TraceEvent(at=turn.done_at, kind=EventKind.MERGED, told=told, id=merged_into)
     told = turn.disposition.value + (f" ({why})" if why else "")
     since = turn.started_at or row["queued_at"]
     seconds = (turn.done_at - since).total_seconds() if turn.done_at else None
-    yield Mark(at=turn.done_at, kind=MarkKind.ENDED, told=told, seconds=seconds or None, id=turn.turn_id)
+    yield TraceEvent(at=turn.done_at, kind=EventKind.ENDED, told=told, seconds=seconds or None, id=turn.turn_id)
 
 
-def _of_left(rows: Sequence[TraceRow]) -> Iterator[Mark]:
+def _outbox(rows: Sequence[TraceRow]) -> Iterator[TraceEvent]:
     for row in rows:
         more = "".join(
             f", {name.replace('_', ' ')} {value}"
-            for name, value in row.items() if name not in _TOLD_OF_OUTBOX and value is not None and value != 0
+            for name, value in row.items() if name not in _OUTBOX_COLUMNS_NAMED and value is not None and value != 0
         )  # fmt: skip
         target = f" for {_address(row['target'])}" if row.get("target") else ""
         told = f"a reply{target}, row {row.get('id')}{more}"
-        yield Mark(at=row.get("created_at"), kind=MarkKind.LEFT, told=told)
+        yield TraceEvent(at=row.get("created_at"), kind=EventKind.LEFT, told=told)
         sent = row.get("sent_at") or row.get("delivered_at")
-        yield Mark(at=sent, kind=MarkKind.SENT, told="delivered" if sent else "not delivered yet")
+        yield TraceEvent(at=sent, kind=EventKind.SENT, told="delivered" if sent else "not delivered yet")
+
+
+def _without_secrets(row: TraceRow) -> TraceRow:
+    """The row without the claim of a worker, and of its target only the address."""
+    shown = {name: value for name, value in row.items() if name != "claim_token"}
+    return shown | ({"target": _address(row["target"])} if row.get("target") else {})
 
 
 def _address(target: Mapping[str, Any]) -> str:
-    """No more than where it goes to: a target may hold secrets."""
+    """A target may hold secrets: only where it points to."""
     words = [str(target[name]) for name in ("channel", "address", "url", "thread_id") if target.get(name)]
     return " ".join(words) or ", ".join(sorted(target))

@@ -9,7 +9,7 @@ import pytest
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.gateways.ids import Ids
-from chordage.orchestrator.views import Subject
+from chordage.orchestrator.views import IdKind
 from support.world import World
 
 TURN, OTHER, THREAD = (f"0191a2b3-{rest}" for rest in ("c4d5-7000", "c4d5-7fff", "cfff-7000"))
@@ -26,11 +26,11 @@ def test_what_alone_begins_so_is_meant(world: World) -> None:
     for thread in (THREAD, "0191 another"):
         world.submit(thread=thread)
 
-    found = [views.subject_of(world.store, given) for given in ("0191a2b3-c4d5-70", "0191a2b3-cf", "0191 a")]
+    found = [views.identify(world.store, given) for given in ("0191a2b3-c4d5-70", "0191a2b3-cf", "0191 a")]
 
-    assert found == [(Subject.TURN, TURN), (Subject.THREAD, THREAD), (Subject.THREAD, "0191 another")]
-    assert views.whole(world.store, Subject.TURN, "0191a2b3-c4d5-7f") == OTHER
-    assert views.whole(world.store, Subject.THREAD, "0191a2b3") == THREAD
+    assert found == [(IdKind.TURN, TURN), (IdKind.THREAD, THREAD), (IdKind.THREAD, "0191 another")]
+    assert views.full_id(world.store, IdKind.TURN, "0191a2b3-c4d5-7f") == OTHER
+    assert views.full_id(world.store, IdKind.THREAD, "0191a2b3") == THREAD
 
 
 def test_several_that_begin_so_are_an_error_that_names_a_few(world: World) -> None:
@@ -40,9 +40,9 @@ def test_several_that_begin_so_are_an_error_that_names_a_few(world: World) -> No
 
     told = "several ids begin with '0191', such as turn 0191a2b3-0, turn 0191a2b3-1, turn 0191a2b3-2; give more of it"
     with pytest.raises(Conflict, match=told):
-        views.subject_of(world.store, "0191")
+        views.identify(world.store, "0191")
     with pytest.raises(Conflict, match=told):
-        views.whole(world.store, Subject.TURN, "0191")
+        views.full_id(world.store, IdKind.TURN, "0191")
 
 
 def test_a_turn_stands_for_its_run_and_its_thread_where_all_begin_alike(world: World) -> None:
@@ -52,9 +52,9 @@ def test_a_turn_stands_for_its_run_and_its_thread_where_all_begin_alike(world: W
     world.run_dry()
 
     assert world.row("runs")["id"] == OTHER
-    assert views.subject_of(world.store, "0191a2b3") == (Subject.TURN, TURN)
+    assert views.identify(world.store, "0191a2b3") == (IdKind.TURN, TURN)
     assert views.trace(world.store, "0191a2b3-c4d5-7f").turn.turn_id == TURN
-    assert views.subject_of(world.store, "0191a2b3-c4d5-7f") == (Subject.RUN, OTHER)
+    assert views.identify(world.store, "0191a2b3-c4d5-7f") == (IdKind.RUN, OTHER)
 
 
 def test_what_begins_no_id_and_what_is_too_short_is_the_error_as_ever(world: World) -> None:
@@ -63,8 +63,8 @@ def test_what_begins_no_id_and_what_is_too_short_is_the_error_as_ever(world: Wor
 
     for given in ("019", "0191a2b4", "zzzz"):
         with pytest.raises(NotFound, match="there is no turn, run or thread"):
-            views.subject_of(world.store, given)
-        assert views.whole(world.store, Subject.TURN, given) == given
+            views.identify(world.store, given)
+        assert views.full_id(world.store, IdKind.TURN, given) == given
 
 
 def test_a_look_costs_the_same_however_many_ids_there_are(world: World) -> None:
@@ -73,7 +73,7 @@ def test_a_look_costs_the_same_however_many_ids_there_are(world: World) -> None:
 
     def cost() -> int:
         before = world.statements
-        assert views.whole(world.store, Subject.TURN, "0191a2b3") == TURN
+        assert views.full_id(world.store, IdKind.TURN, "0191a2b3") == TURN
         return world.statements - before
 
     one = cost()

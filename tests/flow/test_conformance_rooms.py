@@ -7,7 +7,8 @@ from dataclasses import replace
 from chordage.orchestrator import views
 from chordage.orchestrator.core.agent import Limits
 from chordage.orchestrator.core.model import Prompt, Reply, ToolSays
-from chordage.orchestrator.views import InferenceStep, MarkKind, ToolRound
+from chordage.orchestrator.views.runs import InferenceStep, ToolRound
+from chordage.orchestrator.views.trace import EventKind
 from support.fakes import asking, rounds_of, spoken
 from support.one_turn import change_agent
 from support.world import World
@@ -35,7 +36,7 @@ def test_64_tool_calls_appear_as_steps_with_arguments_and_output(world: World) -
     assert [(call.tool, call.arguments, call.content) for call in found.calls] == [
         ("pure", {"n": 0}, "pure0"), ("pure", {"n": 1}, "pure1"),
     ]  # fmt: skip
-    traced = [mark for mark in views.trace(world.store, turn).marks if mark.kind is MarkKind.CALL]
+    traced = [mark for mark in views.trace(world.store, turn).marks if mark.kind is EventKind.CALL]
     assert [mark.id for mark in traced] == [call.id for call in found.calls]
 
 

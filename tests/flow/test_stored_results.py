@@ -72,7 +72,7 @@ def test_the_parts_put_together_are_the_whole(reading):
         assert len(part.text) <= 7_777
         text, offset = text + part.text, part.next_offset
     assert (text, part.total) == (LONG, len(LONG))
-    assert "".join(one.text for one in views.whole_result(reading.store, call)) == LONG
+    assert "".join(one.text for one in views.result_parts(reading.store, call)) == LONG
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_a_short_result_is_read_as_it_is(world):
     world.run_dry()
     found = views.result(world.store, world.rows("calls")[0]["id"], offset=1)
     assert (found.text, found.total, found.next_offset, found.status) == ("ure0", 5, None, "succeeded")
-    assert views.with_full_results(world.store, found.run_id) == []
+    assert views.shortened_results(world.store, found.run_id) == []

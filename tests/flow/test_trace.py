@@ -18,7 +18,7 @@ from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.store import schema, trace_reads
-from chordage.orchestrator.views import MarkKind, TraceView
+from chordage.orchestrator.views.trace import EventKind, TraceView
 from support.busy_thread import a_round_then_all_it_heard, in_the_first_call, steer
 from support.family import Lines, ask, by_agent, settle_in
 from support.invariants import check_all
@@ -99,7 +99,7 @@ ENDS: dict[Disposition, tuple[Callable[[World], str], str | None]] = {
 }
 
 
-def kinds(trace: TraceView) -> list[MarkKind]:
+def kinds(trace: TraceView) -> list[EventKind]:
     return [mark.kind for mark in trace.marks]
 
 
@@ -113,9 +113,9 @@ def test_each_way_to_end_is_shown_once_and_last_with_its_reason(world: World, di
     trace = views.trace(world.store, make(world))
 
     assert trace.disposition is disposition
-    assert kinds(trace).count(MarkKind.ENDED) == 1
+    assert kinds(trace).count(EventKind.ENDED) == 1
     assert trace.marks[-1].told.startswith(disposition.value)
-    assert kinds(trace)[:2] == [MarkKind.RECEIVED, MarkKind.QUEUED]
+    assert kinds(trace)[:2] == [EventKind.RECEIVED, EventKind.QUEUED]
     assert why is None or why in trace.marks[-1].told
 
 
@@ -133,7 +133,7 @@ def test_message_that_gave_way_in_a_full_queue_names_the_one_it_gave_way_to(
 
     trace = views.trace(world.store, older)
 
-    assert kinds(trace) == [MarkKind.RECEIVED, MarkKind.QUEUED, MarkKind.ENDED]
+    assert kinds(trace) == [EventKind.RECEIVED, EventKind.QUEUED, EventKind.ENDED]
     told = f"turn {newer} came while the queue of group chat is full, with 1 queued"
     assert (trace.disposition, trace.why) == (Disposition.SUPERSEDED, told)
     assert trace.marks[-1].told == f"superseded ({told})"
@@ -142,14 +142,14 @@ def test_message_that_gave_way_in_a_full_queue_names_the_one_it_gave_way_to(
     assert views.trace(world.store, newer).disposition is Disposition.ANSWERED
 
 
-def test_message_that_was_refused_has_the_error_for_its_account(world: World) -> None:
+def test_refused_message_is_not_traced_and_the_message_says_why(world: World) -> None:
     _answered(world)
     world.submit("busy")
     world.deliver(world.pending.pop(0))
     with pytest.raises(Conflict, match="is busy"):
         world.submit(when_busy=WhenBusy.REJECT, dedupe_key="refused")
 
-    with pytest.raises(NotFound, match="refused .* was not stored: the error that its sender got is its account"):
+    with pytest.raises(NotFound, match="refused .* was not stored: its sender got the reason as an error"):
         views.trace(world.store, "refused")
     world.run_dry()
 
@@ -162,18 +162,18 @@ def test_every_checkpoint_of_its_run_has_its_place_in_the_path(world: World) -> 
 
     told = {position for mark in trace.marks for position in mark.journal}
     assert told >= {row["id"] for row in world.rows("journal", run_id=trace.turn.run_id)}
-    path = [kind for kind in kinds(trace) if kind is not MarkKind.CALL]
-    assert path.index(MarkKind.STARTED) < path.index(MarkKind.MODEL) < path.index(MarkKind.ASKED)
-    assert path.index(MarkKind.ASKED) < path.index(MarkKind.WAITED) < path.index(MarkKind.ENDED)
-    assert {MarkKind.DECIDED, MarkKind.REPLAYED, MarkKind.ROUND} <= set(path)
+    path = [kind for kind in kinds(trace) if kind is not EventKind.CALL]
+    assert path.index(EventKind.STARTED) < path.index(EventKind.MODEL) < path.index(EventKind.ASKED)
+    assert path.index(EventKind.ASKED) < path.index(EventKind.WAITED) < path.index(EventKind.ENDED)
+    assert {EventKind.DECIDED, EventKind.REPLAYED, EventKind.ROUND} <= set(path)
     check_all(world.store)
 
 
 def test_steps_name_their_worker_and_attempts(world: World) -> None:
     trace = views.trace(world.store, _answered(world))
 
-    models = [mark for mark in trace.marks if mark.kind is MarkKind.MODEL]
-    calls = [mark for mark in trace.marks if mark.kind is MarkKind.CALL]
+    models = [mark for mark in trace.marks if mark.kind is EventKind.MODEL]
+    calls = [mark for mark in trace.marks if mark.kind is EventKind.CALL]
     assert {mark.worker for mark in models} == {world.runtime.worker}
     assert [(mark.step, mark.attempts) for mark in calls] == [(2, 1), (2, 1)]
     assert all(mark.id for mark in calls)
@@ -184,20 +184,20 @@ def test_steered_message_is_followed_into_its_run_from_there_on(world: World) ->
     run = world.row("runs")
 
     assert trace.steered_into == run["id"]
-    (into,) = [mark for mark in trace.marks if mark.kind is MarkKind.STEERED]
+    (into,) = [mark for mark in trace.marks if mark.kind is EventKind.STEERED]
     assert into.id == run["id"]
     assert into.step == 3
     assert into.journal
     steps = [mark.step for mark in trace.marks if mark.step is not None]
     assert min(steps) == 3, "what the run had done before is not its path"
-    assert MarkKind.STARTED not in kinds(trace)
+    assert EventKind.STARTED not in kinds(trace)
 
 
 def test_run_that_took_a_message_in_shows_that_on_the_path_of_its_own(world: World) -> None:
     steered = _steered(world)
     first = world.row("turns", disposition="answered")["id"]
 
-    (mark,) = [mark for mark in views.trace(world.store, first).marks if mark.kind is MarkKind.TOOK_IN]
+    (mark,) = [mark for mark in views.trace(world.store, first).marks if mark.kind is EventKind.TOOK_IN]
     assert mark.id == steered
 
 
@@ -206,7 +206,7 @@ def test_merged_message_is_followed_to_the_turn_it_became_part_of(world: World) 
     newer = world.row("turns", disposition="answered")["id"]
 
     assert trace.merged_into == newer
-    assert [mark.id for mark in trace.marks if mark.kind is MarkKind.MERGED] == [newer]
+    assert [mark.id for mark in trace.marks if mark.kind is EventKind.MERGED] == [newer]
     assert trace.follows.turn.turn_id == newer
     assert trace.follows.disposition is Disposition.ANSWERED
     assert trace.follows.follows is None
@@ -229,10 +229,10 @@ def test_queue_is_told_with_who_was_ahead_and_when_the_way_was_free(world: World
     world.run_dry()
     marks = {mark.kind: mark for mark in views.trace(world.store, second).marks}
 
-    assert f"behind 1: nearest turn {first}" in marks[MarkKind.QUEUED].told
-    assert marks[MarkKind.READY].seconds == 9
-    assert marks[MarkKind.READY].at == world.row("turns", id=first)["done_at"]
-    assert marks[MarkKind.STARTED].seconds == 9
+    assert f"behind 1: nearest turn {first}" in marks[EventKind.QUEUED].told
+    assert marks[EventKind.READY].seconds == 9
+    assert marks[EventKind.READY].at == world.row("turns", id=first)["done_at"]
+    assert marks[EventKind.STARTED].seconds == 9
 
 
 def test_what_is_not_done_has_no_end_and_says_what_it_waits_for(world: World) -> None:
@@ -242,14 +242,14 @@ def test_what_is_not_done_has_no_end_and_says_what_it_waits_for(world: World) ->
     trace = views.trace(world.store, second)
 
     assert trace.disposition is None
-    assert kinds(trace) == [MarkKind.RECEIVED, MarkKind.QUEUED]
+    assert kinds(trace) == [EventKind.RECEIVED, EventKind.QUEUED]
     assert trace.turn.fate == "queued, number 2 in the line of its thread"
 
 
 def test_a_turn_that_is_ready_says_what_it_may_wait_for(world: World) -> None:
     turn = world.submit()
 
-    (mark,) = [mark for mark in views.trace(world.store, turn).marks if mark.kind is MarkKind.READY]
+    (mark,) = [mark for mark in views.trace(world.store, turn).marks if mark.kind is EventKind.READY]
 
     assert mark.told == (
         "it waits for the budget of group chat, a worker, its time, or its agent to be repaired "
@@ -263,7 +263,7 @@ def test_sub_agent_is_named_with_its_turn_and_who_asked_it(world: World) -> None
     turn = _answered(world)
     child = by_agent(world)["bob"]["id"]
 
-    (mark,) = [mark for mark in views.trace(world.store, turn).marks if mark.kind is MarkKind.SUB_AGENT]
+    (mark,) = [mark for mark in views.trace(world.store, turn).marks if mark.kind is EventKind.SUB_AGENT]
     assert mark.id == child
     assert "asked agent bob: answered" in mark.told
     received = views.trace(world.store, child).marks[0]
@@ -275,11 +275,11 @@ def test_reply_in_the_outbox_is_told_without_what_its_target_holds(world: World)
     world.run_dry()
     trace = views.trace(world.store, turn)
 
-    left = [mark for mark in trace.marks if mark.kind is MarkKind.LEFT]
+    left = [mark for mark in trace.marks if mark.kind is EventKind.LEFT]
     row = world.row("outbox")
     (told,) = [mark.told for mark in left]
     assert told.startswith(f"a reply for telegram 42, row {row['id']}, position {row['position']}, status pending")
-    assert trace.marks[-1].kind is MarkKind.SENT
+    assert trace.marks[-1].kind is EventKind.SENT
     assert trace.marks[-1].at is None
     assert "secret" not in repr(trace)
 
@@ -354,5 +354,5 @@ def test_what_the_journal_notes_beside_checkpoints_gives_its_points_their_positi
             tx.execute(insert(schema.journal), {**row, "kind": kind, "body": {}})
     marks = {mark.kind: mark for mark in views.trace(world.store, turn).marks}
 
-    assert marks[MarkKind.QUEUED].journal < marks[MarkKind.ENDED].journal
-    assert len(marks[MarkKind.QUEUED].journal) == 1
+    assert marks[EventKind.QUEUED].journal < marks[EventKind.ENDED].journal
+    assert len(marks[EventKind.QUEUED].journal) == 1

@@ -22,7 +22,7 @@ from chordage.orchestrator.core.suspending import (
     Why,
 )
 from chordage.orchestrator.store.database import Store
-from chordage.orchestrator.views.steps import Pause, StepStatus
+from chordage.orchestrator.views.runs import StepKind, StepStatus
 from support.fakes import rounds_of
 from support.world import World
 
@@ -130,7 +130,7 @@ def test_a_waiting_run_stands_at_its_wait(world):
     assert (call.status, call.question.status, call.question.answer) == (
         CallStatus.SUSPENDED, SuspensionStatus.OPEN, None,
     )  # fmt: skip
-    assert (wait.kind, wait.status, wait.until) == (Pause.WAITING, StepStatus.OPEN, None)
+    assert (wait.kind, wait.status, wait.until) == (StepKind.WAITING, StepStatus.OPEN, None)
     assert (wait.at, [one.id for one in wait.calls]) == (world.clock.now, [call.id])
 
 
@@ -140,7 +140,7 @@ def test_a_run_that_has_just_been_decided_about_is_not_shown_to_ask_its_model(wo
 
     last = run_of(world, turn_id).steps[-1]
 
-    assert (last.kind, last.status, last.until) == (Pause.WAITING, StepStatus.DONE, world.clock.now)
+    assert (last.kind, last.status, last.until) == (StepKind.WAITING, StepStatus.DONE, world.clock.now)
 
 
 def test_a_run_whose_decided_call_is_out_stands_at_an_open_replay(world):
@@ -196,7 +196,7 @@ def test_each_wait_of_a_call_that_asks_twice_is_shown_and_none_with_the_answer_o
         world.clock.pass_by(1)
         world.run_dry()
 
-    waits = [step for step in run_of(world, turn_id).steps if step.kind is Pause.WAITING]
+    waits = [step for step in run_of(world, turn_id).steps if step.kind is StepKind.WAITING]
 
     assert [wait.status for wait in waits] == [StepStatus.DONE, StepStatus.DONE]
     assert waits[0].until is None

@@ -18,8 +18,8 @@ from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
 from chordage.orchestrator.core.suspending import Question, Why
 from chordage.orchestrator.store.database import Store
-from chordage.orchestrator.views.history import Role
-from chordage.orchestrator.views.steps import InferenceStep, StepStatus, ToolRound
+from chordage.orchestrator.views.runs import InferenceStep, StepStatus, ToolRound
+from chordage.orchestrator.views.threads import RemarkRole
 from support.fakes import asking, rounds_of, spoken
 from support.world import World
 
@@ -123,7 +123,7 @@ def test_a_turn_cancelled_before_it_started_has_no_run(world):
         (views.run, "there is no run 'nope'; `chordage turns` lists turns with their runs"),
         (views.thread, "there is no thread 'nope'; `chordage threads` lists them"),
         (views.history, "there is no thread 'nope'; `chordage threads` lists them"),
-        (views.subject_of, "there is no turn, run or thread 'nope'; `chordage turns` and `chordage threads` list"),
+        (views.identify, "there is no turn, run or thread 'nope'; `chordage turns` and `chordage threads` list"),
     ],
 )
 def test_an_unknown_id_is_named_together_with_where_to_look(world, ask, says):
@@ -218,8 +218,8 @@ def test_history_tells_who_said_what_and_what_the_calls_brought(world):
 
     said, asked, answered = views.history(world.store, "t1")
 
-    assert (said.role, said.name, said.text, said.turn_id) == (Role.USER, "service", "hello", turn_id)
-    assert (asked.role, asked.name, asked.model) == (Role.ASSISTANT, "ada", "fake")
+    assert (said.role, said.name, said.text, said.turn_id) == (RemarkRole.USER, "service", "hello", turn_id)
+    assert (asked.role, asked.name, asked.model) == (RemarkRole.ASSISTANT, "ada", "fake")
     assert [(call.tool, call.arguments, call.content) for call in asked.calls] == [
         ("pure", {"n": 0}, "pure0"),
         ("pure", {"n": 1}, "pure1"),
@@ -398,7 +398,7 @@ def test_an_id_is_recognised_for_what_it_names(world):
 
     named = (turn_id, run_id, "some thread")
 
-    assert [views.subject_of(world.store, one) for one in named] == list(zip(views.Subject, named, strict=True))
+    assert [views.identify(world.store, one) for one in named] == list(zip(views.IdKind, named, strict=True))
 
 
 def run_id_of(store: Store) -> str:
@@ -426,9 +426,9 @@ def run_id_of(store: Store) -> str:
         ),
         (lambda store: views.inbox(store, run_id=run_id_of(store)), {"suspensions", "turns"}),
         (lambda store: views.schema_asked(store, "id000001"), set()),
-        (lambda store: views.subject_of(store, "id000001"), set()),
-        (lambda store: views.whole(store, views.Subject.TURN, "id000000"), set()),
-        (lambda store: views.whole(store, views.Subject.THREAD, "none"), set()),
+        (lambda store: views.identify(store, "id000001"), set()),
+        (lambda store: views.full_id(store, views.IdKind.TURN, "id000000"), set()),
+        (lambda store: views.full_id(store, views.IdKind.THREAD, "none"), set()),
     ],
 )
 def test_no_reader_walks_through_what_is_over(migrated_database_url, ask, scanned):

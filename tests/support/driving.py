@@ -8,8 +8,12 @@ from typing import Any
 
 from chordage.orchestrator import views
 from chordage.orchestrator.core.model import AssistantSays, Prompt, Reply, Said, ToolSays, UserSays
-from chordage.orchestrator.core.stepping import Control, StepTerms
-from chordage.orchestrator.views import SteppedView
+from chordage.orchestrator.core.records import Checkpoint, Entry
+from chordage.orchestrator.core.stepping import PENDING, Control, StepTerms
+from chordage.orchestrator.core.transcript import build
+from chordage.orchestrator.store import journal
+from chordage.orchestrator.store.stepped import load_view
+from chordage.orchestrator.views.stepped import SteppedView
 from support.fakes import asking, spoken
 from support.world import World
 
@@ -28,6 +32,23 @@ def asks(*ids: str, tool: str = "pure") -> Reply:
 
 def text(words: str = "R") -> Reply:
     return spoken(words)
+
+
+def history_of(world: World, turn_id: str) -> tuple[Said, ...]:
+    """The history of a stepped turn's thread without the held reply, and behind it what is pending."""
+    with world.store.read() as tx:
+        seen = load_view(tx, turn_id)
+        past = journal.history(tx, seen.turn.thread_id)
+    entries = list(past.entries)
+    if seen.run is not None and seen.row.given:
+        pending = {"messages": seen.row.given, "replaces": seen.row.replaces}
+        entries.append(
+            Entry(
+                id=PENDING, thread_id=seen.turn.thread_id, run_id=seen.run.id, step=-2, kind=Checkpoint.CLIENT_MESSAGES,
+                body=pending,
+            )
+        )  # fmt: skip
+    return build(entries, past.calls)
 
 
 def in_short(said: Sequence[Said]) -> list[str]:

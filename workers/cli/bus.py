@@ -13,7 +13,7 @@ from chordage.workers.cli.output import ago, json_option, print_json, say, span
 if TYPE_CHECKING:
     from chordage.orchestrator.core.bus import Mark
     from chordage.orchestrator.runtime import Runtime
-    from chordage.orchestrator.views import BusView
+    from chordage.orchestrator.views.deliveries import BusView
 
 PATIENCE = 30.0  # seconds for whoever writes at this moment
 DOUBT = 5.0  # seconds behind that are worth a word

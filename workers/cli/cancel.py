@@ -45,7 +45,7 @@ def _cancel(settings: Settings, given: str, reason: str | None) -> tuple[str, bo
     with_redis = settings.redis is not None
     rt = runtime_from(settings, with_redis=with_redis)
     try:
-        turn_id = views.whole(rt.store, views.Subject.TURN, given)
+        turn_id = views.full_id(rt.store, views.IdKind.TURN, given)
         ended, intents = stages.cancel_turn(rt, turn_id, reason)
         if with_redis:
             from chordage.tasks.courier import Courier

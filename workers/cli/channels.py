@@ -9,7 +9,7 @@ import click
 from chordage.workers.cli.output import json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.views import ChannelView
+    from chordage.orchestrator.views.channels import ChannelView
 
 EMPTY = "no channels; write [channels.NAME] with `plugin = ...` into channels.toml"
 SHORT = 40  # characters of a refused message

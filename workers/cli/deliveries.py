@@ -11,7 +11,7 @@ from chordage.orchestrator.core.delivering import DeliveryStatus
 from chordage.workers.cli.output import ago, json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.views import DeliveryView
+    from chordage.orchestrator.views.deliveries import DeliveryView
 
 COLUMNS = ("delivery", "state", "to", "turn", "attempts", "when", "error")
 

@@ -14,6 +14,7 @@ from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.store.capacity import Capacity, capacity
 from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.views.groups import GroupView
 from chordage.workers import connections
 from chordage.workers.fleet import agent_run, fleet_lock
 from chordage.workers.fleet.agent_run import MemberLine, Standing, Summary
@@ -31,7 +32,7 @@ class Health:
     summary: Summary | None
     faults: dict[str, str | None]  # by what was asked; None where it is well
     room: list[str]  # what is broken of the room, and waits until it is repaired
-    groups: list[views.GroupView]
+    groups: list[GroupView]
     capacity: Capacity | None  # of PostgreSQL
     left_behind: tuple[MemberLine, ...]  # processes of a fleet that is gone
 
@@ -76,10 +77,10 @@ def _of_room(settings: Settings) -> list[str]:
         return [str(error).splitlines()[0]]
 
 
-def _load(settings: Settings, faults: dict[str, str | None]) -> tuple[list[views.GroupView], Capacity | None]:
+def _load(settings: Settings, faults: dict[str, str | None]) -> tuple[list[GroupView], Capacity | None]:
     from chordage.workers.cli.opened import opened
 
-    groups: list[views.GroupView] = []
+    groups: list[GroupView] = []
     limits: list[Capacity] = []
 
     def ask() -> None:
@@ -95,7 +96,7 @@ def _load(settings: Settings, faults: dict[str, str | None]) -> tuple[list[views
     return groups, limits[0] if limits else None
 
 
-def _groups(store: Store, settings: Settings) -> list[views.GroupView]:
+def _groups(store: Store, settings: Settings) -> list[GroupView]:
     from chordage.workers.bootstrap import budgets_from, queue_bounds_from
 
     bounds = queue_bounds_from(settings)

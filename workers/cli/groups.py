@@ -12,7 +12,7 @@ from chordage.workers.cli.output import json_option, print_json, print_table, sa
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
-    from chordage.orchestrator.views import GroupView
+    from chordage.orchestrator.views.groups import GroupView
 
 COLUMNS = ("group", "budget", "from", "running", "free", "queued", "bound", "oldest", "tenants")
 OF_GROUP = click.argument("group", type=click.Choice([str(one) for one in Group]))

@@ -62,9 +62,9 @@ def inbox(
             store,
             limit=limit,
             agent=agent,
-            thread_id=thread_id and views.whole(store, views.Subject.THREAD, thread_id),
-            root_run=run_id and views.whole(store, views.Subject.RUN, run_id),
-            root_thread=root_thread and views.whole(store, views.Subject.THREAD, root_thread),
+            thread_id=thread_id and views.full_id(store, views.IdKind.THREAD, thread_id),
+            root_run=run_id and views.full_id(store, views.IdKind.RUN, run_id),
+            root_thread=root_thread and views.full_id(store, views.IdKind.THREAD, root_thread),
             why=Why(why) if why else None,
             after=after,
         )

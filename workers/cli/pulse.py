@@ -14,7 +14,7 @@ from chordage.workers.cli.output import json_option, print_json, print_table, sa
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
     from chordage.orchestrator.gateways.work.room_work import Look
-    from chordage.orchestrator.views.standing_work import StandingItem, StandingWork
+    from chordage.orchestrator.views.pulse import StandingItem, StandingWork
 
 COLUMNS = ("item", "state", "next", "last", "turn")
 SOON = "gets its id at the next tick"
@@ -42,7 +42,7 @@ def pulse(ctx: click.Context, *, as_json: bool) -> None:
 
         look = RoomWork(settings.room_path).look()
         faults = [str(error) for error in room_work.faults(settings.room_path)]
-        found = standing_work.shown(store, look, faults, _nameless(settings.room_path, look))
+        found = standing_work(store, look, faults, _nameless(settings.room_path, look))
     print_json(found) if as_json else _print(found)
     if found.faults:
         raise click.exceptions.Exit(1)

@@ -40,23 +40,23 @@ def show(some_id: str, limit: int, full: bool, as_json: bool) -> None:
 
 def _found(store: Store, some_id: str, limit: int) -> dict[str, Any]:
     from chordage.orchestrator import views
-    from chordage.orchestrator.views import Subject
+    from chordage.orchestrator.views import IdKind
 
     if (call_id := _call(store, some_id)) is not None:
         from chordage.workers.cli import showing_results
 
         return {"kind": "call", "result": showing_results.of_call(store, call_id)}
-    subject, found = views.subject_of(store, some_id)
+    subject, found = views.identify(store, some_id)
     match subject:
-        case Subject.TURN:
+        case IdKind.TURN:
             turn = views.turn(store, found)
             run = views.run(store, turn.run_id) if turn.run_id else None
             return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.turn_id)}
-        case Subject.RUN:
+        case IdKind.RUN:
             run = views.run(store, found)
             turn = views.turn(store, run.turn_id)
             return {"kind": subject, "turn": turn, "run": run, **_beside(store, turn.turn_id)}
-        case Subject.THREAD:
+        case IdKind.THREAD:
             said = views.history(store, found, limit=limit)
             return {"kind": subject, "thread": views.thread(store, found), "history": said}
 

@@ -7,7 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from chordage.orchestrator.core.delivering import DeliveryStatus
-from chordage.orchestrator.views import DeliveryView, Remark, ThreadView, TurnView
+from chordage.orchestrator.views import TurnView
+from chordage.orchestrator.views.deliveries import DeliveryView
+from chordage.orchestrator.views.threads import Remark, ThreadView
 from chordage.workers.cli.showing_calls import call_lines, indented, moment, short, span
 from chordage.workers.cli.showing_driven import driven_lines
 from chordage.workers.cli.showing_steps import run_lines

@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from chordage.orchestrator.core.suspending import Action, OnExpiry, SuspensionStatus
-from chordage.orchestrator.views import AnswerView, CallView, ChildView, QuestionView, answers
+from chordage.orchestrator.views import answers
+from chordage.orchestrator.views.approvals import AnswerView, QuestionView
+from chordage.orchestrator.views.calls import CallView, ChildView
 from chordage.workers.cli.output import ago
 from chordage.workers.cli.output import span as long_span
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from chordage.orchestrator.views import PushedStep, SaidStep, SteppedView
+from chordage.orchestrator.views.runs import ConsumerSteerStep, PushedStep
+from chordage.orchestrator.views.stepped import SteppedView
 from chordage.workers.cli.showing_calls import clock, indented, moment, short
 
 
@@ -28,9 +29,9 @@ def driven_lines(shown: SteppedView) -> Iterator[str]:
         yield f"  plan    round {shown.plan.round}, {ends}"
 
 
-def pushed_lines(step: PushedStep | SaidStep) -> Iterator[str]:
+def pushed_lines(step: PushedStep | ConsumerSteerStep) -> Iterator[str]:
     at = f", {clock(step.at)}" if step.at else ""
-    if isinstance(step, SaidStep):
+    if isinstance(step, ConsumerSteerStep):
         yield f"  {step.number}  steered  by its consumer{at}"
         for text in step.texts:
             yield from indented(text, "     ")

@@ -16,14 +16,14 @@ def of_call(store: Store, call_id: str) -> ResultView:
 
     from chordage.orchestrator import views
 
-    parts = list(views.whole_result(store, call_id))
+    parts = list(views.result_parts(store, call_id))
     return replace(parts[0], text="".join(part.text for part in parts), next_offset=None)
 
 
 def of_run(store: Store, run_id: str) -> list[ResultView]:
     from chordage.orchestrator import views
 
-    return [of_call(store, call_id) for call_id in views.with_full_results(store, run_id)]
+    return [of_call(store, call_id) for call_id in views.shortened_results(store, run_id)]
 
 
 def lines_of(results: Iterable[ResultView]) -> Iterator[str]:

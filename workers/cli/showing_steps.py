@@ -8,17 +8,17 @@ from typing import Any, assert_never
 
 from chordage.orchestrator.core.compacting import Cause
 from chordage.orchestrator.core.model import Usage
-from chordage.orchestrator.views import (
+from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.runs import (
     AttemptView,
-    CallView,
     CompactionStep,
+    ConsumerSteerStep,
     InferenceStep,
     Interruption,
     PlanView,
     PushedStep,
     ReplayStep,
     RunView,
-    SaidStep,
     SteeredStep,
     Step,
     StepStatus,
@@ -54,7 +54,7 @@ def _step(step: Step) -> Iterator[str]:
         case SteeredStep():
             yield f"  {step.number}  steered  by {step.sender}, turn {step.turn_id}{_at(step.at)}"
             yield from indented(step.text, "     ")
-        case PushedStep() | SaidStep():
+        case PushedStep() | ConsumerSteerStep():
             yield from pushed_lines(step)
         case CompactionStep():
             yield from _compaction(step)

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from chordage.config.inert import inert_line
-from chordage.orchestrator.views import Mark, MarkKind, TraceView
+from chordage.orchestrator.views.trace import EventKind, TraceEvent, TraceView
 from chordage.workers.cli.output import wrapped
 from chordage.workers.cli.showing_calls import moment, short, span
 
 INDENT = 25  # of what is told, behind the clock and the kind
 _SPANS = {
-    MarkKind.READY: "after {}",
-    MarkKind.STARTED: "after {}",
-    MarkKind.ENDED: "took {}",
-    MarkKind.WAITED: "for {}",
+    EventKind.READY: "after {}",
+    EventKind.STARTED: "after {}",
+    EventKind.ENDED: "took {}",
+    EventKind.WAITED: "for {}",
 }
 
 
@@ -48,12 +48,12 @@ def _end(trace: TraceView) -> str:
     return f"disposition: {trace.disposition.value}{f' ({trace.why})' if trace.why else ''}{into}"
 
 
-def _mark(mark: Mark) -> Iterator[str]:
+def _mark(mark: TraceEvent) -> Iterator[str]:
     kind = mark.kind.value.replace("_", " ")
     yield from _wrapped(f"{_clock(mark.at):<12} {kind:<11} ", "; ".join([mark.told, *_more(mark)]), INDENT)
 
 
-def _more(mark: Mark) -> Iterator[str]:
+def _more(mark: TraceEvent) -> Iterator[str]:
     if mark.seconds is not None:
         yield _SPANS.get(mark.kind, "{}").format(span(mark.seconds))
     if mark.worker is not None:

@@ -27,9 +27,9 @@ def turns(
             store,
             limit=limit,
             status=TurnStatus(status) if status else None,
-            thread_id=thread_id and views.whole(store, views.Subject.THREAD, thread_id),
+            thread_id=thread_id and views.full_id(store, views.IdKind.THREAD, thread_id),
             agent=agent,
-            before=before and views.whole(store, views.Subject.TURN, before),
+            before=before and views.full_id(store, views.IdKind.TURN, before),
         )
     if as_json:
         print_json(found)
@@ -51,7 +51,7 @@ def turns(
 
 
 def _took(line: object) -> str | None:
-    from chordage.orchestrator.views import TurnLine
+    from chordage.orchestrator.views.turns import TurnLine
     from chordage.workers.cli.showing_calls import span
 
     assert isinstance(line, TurnLine)

@@ -7,7 +7,9 @@ import socket
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from chordage.orchestrator.views import CallView, InferenceStep, RunView, ToolRound, TurnView
+from chordage.orchestrator.views import TurnView
+from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.runs import InferenceStep, RunView, ToolRound
 from chordage.workers.fleet.fleet import Fleet
 from chordage.workers.fleet.roles import TURNS
 

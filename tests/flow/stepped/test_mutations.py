@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import StepRefused
 from chordage.orchestrator.core.stepping import Standing
-from support.driving import USER, Consumer, asks, consume, in_short, text
+from support.driving import USER, Consumer, asks, consume, history_of, in_short, text
 from support.invariants import check_all
 
 
@@ -53,7 +52,7 @@ def push_reply_and_user(it: Consumer) -> None:
 
 
 def edit_the_history_shown(it: Consumer) -> None:
-    shown = list(views.spoken(it.world.store, it.turn))
+    shown = list(history_of(it.world, it.turn))
     shown.clear()
     it.look().pending.__add__((USER,))
 
@@ -216,7 +215,7 @@ def test_no_request_leaves_with_an_open_call(world):
 
     assert (refused.value.code, it.look().standing, len(it.asked)) == ("open_calls", Standing.HELD, 1)
     it.do("params", params={}, messages=[{"role": "user", "text": "hi"}, it.link])
-    assert in_short(views.spoken(world.store, it.turn))[:2] == ["hi", "R(a b)"]
+    assert in_short(history_of(world, it.turn))[:2] == ["hi", "R(a b)"]
     it.next()
     assert it.asked[1] == ["hi", "R(a b)", "a=pure0", "b=pure1"]
     it.next()

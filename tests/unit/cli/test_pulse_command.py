@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from chordage.orchestrator.core.standing_work import Kind
 from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
-from chordage.orchestrator.views.standing_work import StandingItem
+from chordage.orchestrator.views.pulse import StandingItem
 from chordage.workers.cli import main, pulse
 from support.plain_room import forget_settings, write_room
 

@@ -1,9 +1,9 @@
-"""Tasks, chores and the will, as people and programs read them: rows and files put together."""
+"""Tasks, chores and the will: the rows of the pulse and the files of the room, put together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from chordage.orchestrator.core.standing_work import Item, Kind, Row, State, named
@@ -11,13 +11,13 @@ from chordage.orchestrator.gateways.work.room_work import Look
 from chordage.orchestrator.store import pulse
 from chordage.orchestrator.store.database import Store
 
-NEW = "new"  # the pulse has not seen it yet
+NEW = "new"  # the pulse has not read its file yet
 PAUSED = "paused"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StandingItem:
-    name: str | None  # what `chordage pulse run` takes; None: a task that gets its id at the next tick
+    name: str | None  # as `chordage pulse run` takes it; None: a task that gets its id at the next tick
     kind: Kind
     path: str
     title: str | None  # None: its file cannot be read
@@ -40,27 +40,20 @@ class StandingWork:
     faults: list[str]
 
 
-def shown(store: Store, look: Look, faults: Sequence[str], nameless: Sequence[str] = ()) -> StandingWork:
-    """`nameless` are the paths of tasks that have no id yet, so that nothing else knows of them."""
+def standing_work(store: Store, look: Look, faults: Sequence[str], nameless: Sequence[str] = ()) -> StandingWork:
+    """`nameless`: the paths of tasks that have no id yet, so that no row and no item names them."""
     with store.read() as tx:
         rows = {(row.kind, row.key): row for row in pulse.load_every(tx)}
-        ends = {(row.kind, row.key): row for _open, row in pulse.ended(tx, len(rows) + 1)}
+        rows |= {(row.kind, row.key): row for _open, row in pulse.ended(tx, len(rows) + 1)}
     names = sorted({*look.items, *rows}, key=lambda name: (list(Kind).index(name[0]), name[1]))
-    items = [_item(name, look.items.get(name), (rows | ends).get(name)) for name in names]
-    return StandingWork(items=items + [_nameless(path) for path in nameless], faults=list(faults))
+    items = [_item(kind, named(kind, key), look.items.get((kind, key)), rows.get((kind, key))) for kind, key in names]
+    items += [replace(_item(Kind.TASK, None, None, None), path=path) for path in nameless]
+    return StandingWork(items=items, faults=list(faults))
 
 
-def _nameless(path: str) -> StandingItem:
+def _item(kind: Kind, name: str | None, item: Item | None, row: Row | None) -> StandingItem:
     return StandingItem(
-        name=None, kind=Kind.TASK, path=path, title=None, state=NEW, schedule=None, next_due=None, last_slot=None,
-        turns=0, turn_id=None, under_way=False, started_at=None, ended_at=None, disposition=None, run_id=None,
-    )  # fmt: skip
-
-
-def _item(name: tuple[Kind, str], item: Item | None, row: Row | None) -> StandingItem:
-    kind, key = name
-    return StandingItem(
-        name=named(kind, key),
+        name=name,
         kind=kind,
         path=item.path if item else row.path if row else "",
         title=item.title if item else None,

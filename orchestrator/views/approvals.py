@@ -1,0 +1,195 @@
+"""Questions about calls: those that wait for a decision (the inbox), and those of a run with their answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from chordage.orchestrator.core import kinship, spaces
+from chordage.orchestrator.core.errors import NotFound
+from chordage.orchestrator.core.records import Call
+from chordage.orchestrator.core.suspending import Action, OnExpiry, ResumeMode, SuspensionStatus, Why
+from chordage.orchestrator.store import approvals, runs
+from chordage.orchestrator.store.approvals import SuspensionRow
+from chordage.orchestrator.store.database import Store, Tx
+
+SCHEMA_DEPTH = 4  # levels of a schema that are spelled out
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenQuestion:
+    id: str  # of the suspension
+    call_id: str
+    run_id: str
+    thread_id: str
+    agent: str
+    tool: str
+    arguments: dict[str, Any]
+    why: Why
+    prompt: str
+    schema: dict[str, Any] | None  # of an answer
+    resume_mode: ResumeMode
+    created_at: datetime
+    expires_at: datetime | None
+    on_expiry: OnExpiry
+    root_run: str  # the top of the tree, if a sub-agent asks; else its own run
+    root_thread: str
+    path: str  # the agents from the root down to the one that asks
+    overdue: bool  # `expires_at` has passed, and the question stays open
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerView:
+    id: str
+    action: Action
+    payload: Any
+    edited_args: dict[str, Any] | None
+    reason: str | None
+    source: str  # the way it came in
+    created_at: datetime
+    applied_at: datetime | None  # when the run resumed with it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionView:
+    id: str
+    why: Why
+    prompt: str
+    schema: dict[str, Any] | None
+    resume_mode: ResumeMode
+    status: SuspensionStatus
+    created_at: datetime
+    expires_at: datetime | None
+    on_expiry: OnExpiry
+    overdue: bool
+    answer: AnswerView | None
+
+    @property
+    def is_child(self) -> bool:
+        """The call waits for a sub-agent, not for a person."""
+        return self.why is Why.CHILD
+
+
+def inbox(
+    store: Store,
+    *,
+    limit: int = 50,
+    agent: str | None = None,
+    thread_id: str | None = None,
+    run_id: str | None = None,
+    root_thread: str | None = None,
+    root_run: str | None = None,
+    why: Why | None = None,
+    after: str | None = None,
+    space: str | None = None,
+) -> list[OpenQuestion]:
+    """The open questions to people, over all threads, oldest first; with `why=child`, the calls that wait for
+    sub-agents. `root_thread` and `root_run` select a tree. A caller with a `space` sees the questions of its own
+    threads and of the sub-agents below them.
+
+    The next page is what comes after the last question of this one, also if that has been answered meanwhile.
+    """
+    with store.read() as tx:
+        position = None
+        if after is not None:
+            last = approvals.load(tx, after)
+            if last is None or not _is_in_space(tx, last.run_id, space):
+                raise NotFound(f"leave `after` out to start again: there is no suspension {after!r}")
+            position = (last.created_at, last.id)
+        rows = approvals.list_open(
+            tx, limit=limit, agent=agent, thread_id=thread_id, run_id=run_id, root_thread=root_thread,
+            root_run=root_run, why=why, after=position, space=space,
+        )  # fmt: skip
+    return [open_question(row) for row in rows]
+
+
+def _is_in_space(tx: Tx, run_id: str, space: str | None) -> bool:
+    run = runs.load(tx, run_id)
+    return run is not None and spaces.holds(space, kinship.home_of(run.thread_id, run.kin))
+
+
+def open_question(row: SuspensionRow) -> OpenQuestion:
+    values = dict(row)
+    overdue = values.pop("escalated_at") is not None
+    own = {"root_run": values["run_id"], "root_thread": values["thread_id"], "path": values["agent"]}
+    values |= {name: values[name] or of_root for name, of_root in own.items()}
+    enums = {"why": Why, "resume_mode": ResumeMode, "on_expiry": OnExpiry}
+    values |= {name: enum(values[name]) for name, enum in enums.items() if values[name] in set(enum)}
+    return OpenQuestion(**values, overdue=overdue)
+
+
+def schema_asked(store: Store, target: str) -> dict[str, Any] | None:
+    """The schema of an answer to this suspension, or to the newest suspension of this call. None: any answer fits."""
+    with store.read() as tx:
+        suspension = approvals.find(tx, target)
+    return suspension.schema if suspension else None
+
+
+def about_calls(tx: Tx, calls: Iterable[Call]) -> dict[str, QuestionView]:
+    """The newest question about each of these calls, by the id of the suspension."""
+    return by_id(tx, [call.suspension_id for call in calls if call.suspension_id is not None])
+
+
+def by_id(tx: Tx, suspension_ids: Collection[str]) -> dict[str, QuestionView]:
+    return {row["id"]: _question(row) for row in approvals.with_answers(tx, suspension_ids)}
+
+
+def _question(row: SuspensionRow) -> QuestionView:
+    return QuestionView(
+        id=row["id"], why=Why(row["why"]), prompt=row["prompt"], schema=row["schema"],
+        resume_mode=ResumeMode(row["resume_mode"]), status=SuspensionStatus(row["status"]),
+        created_at=row["created_at"], expires_at=row["expires_at"], on_expiry=OnExpiry(row["on_expiry"]),
+        overdue=row["status"] == SuspensionStatus.OPEN.value and row["escalated_at"] is not None,
+        answer=_answer(row) if row["answer_id"] is not None else None,
+    )  # fmt: skip
+
+
+def _answer(row: SuspensionRow) -> AnswerView:
+    return AnswerView(
+        id=row["answer_id"], action=Action(row["answer_action"]), payload=row["answer_payload"],
+        edited_args=row["answer_edited_args"], reason=row["answer_reason"], source=row["answer_source"],
+        created_at=row["answer_created_at"], applied_at=row["answer_applied_at"],
+    )  # fmt: skip
+
+
+def answers(schema: Mapping[str, Any] | bool | None, depth: int = SCHEMA_DEPTH) -> str:
+    """A JSON Schema in one line for people: `{"answer": "retry" | "failed", "reason"?: text}`; `?` marks a key that
+    may be left out.
+    """
+    if not isinstance(schema, Mapping) or not schema or depth == 0:
+        return "anything"
+    if "const" in schema:
+        return _json(schema["const"])
+    if isinstance(schema.get("enum"), list):
+        return " | ".join(_json(value) for value in schema["enum"])
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(schema.get(keyword), list):
+            return " | ".join(answers(choice, depth - 1) for choice in schema[keyword])
+    kinds = schema.get("type")
+    return " | ".join(_answers_of_type(kind, schema, depth) for kind in (kinds if isinstance(kinds, list) else [kinds]))
+
+
+def _answers_of_type(kind: object, schema: Mapping[str, Any], depth: int) -> str:
+    properties, required = schema.get("properties") or {}, schema.get("required") or ()
+    if kind in {None, "object"} and (properties or (kind and required)):
+        # A required key that has no schema of its own is listed too: no answer fits without it.
+        members = (
+            f"{_json(name)}{'' if name in required else '?'}: {answers(properties.get(name), depth - 1)}"
+            for name in dict.fromkeys((*properties, *required))
+        )
+        return f"{{{', '.join(members)}}}"
+    match kind:
+        case "array":
+            return f"[{answers(schema.get('items'), depth - 1)}, …]"
+        case "string":
+            return "text"
+        case "boolean":
+            return "true | false"
+    return "anything" if kind is None else str(kind)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
