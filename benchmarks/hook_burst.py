@@ -20,14 +20,14 @@ from pathlib import Path
 import psutil
 
 from chordage.benchmarks.servers import running_servers
-from chordage.orchestrator.core import seals
-from chordage.orchestrator.core.seals import Form, Seal
+from chordage.orchestrator.core import signatures
+from chordage.orchestrator.core.signatures import Form, Seal
 from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
 from chordage.workers.fleet.ports import free_port
 
 SECRET = "a secret of the benchmark"
-SEAL = Seal(form=Form.GITHUB, secrets=(SECRET.encode(),), id_header=seals.GITHUB_ID)
+SEAL = Seal(form=Form.GITHUB, secrets=(SECRET.encode(),), id_header=signatures.GITHUB_ID)
 ROOM = {
     "agent.toml": 'name = "ada"\nmodel = "scripted:script.yaml"\n',
     "script.yaml": "- text: done\n",
@@ -99,7 +99,7 @@ async def burst(port: int, label: str, deliveries: int, at_once: int) -> tuple[l
 
 def request(label: str, number: int) -> bytes:
     body = json.dumps({"text": f"delivery {number}", "payload": "x" * 1000}).encode()
-    headers = seals.sealed(SEAL, f"{label}-{number}", 0, body) | {"content-length": str(len(body))}
+    headers = signatures.sealed(SEAL, f"{label}-{number}", 0, body) | {"content-length": str(len(body))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"POST /hooks/burst HTTP/1.1\r\nhost: x\r\n{lines}\r\n".encode() + body
 

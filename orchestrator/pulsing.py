@@ -13,14 +13,14 @@ from datetime import datetime
 
 import structlog
 
-from chordage.orchestrator import coalescing
-from chordage.orchestrator.admitting import Admitted, checked, store_in, tell
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import Conflict, LostRace, NotFound, RoomError, UserError
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.standing_work import Item, Kind, Row, State, Step, by_hand, next_step
 from chordage.orchestrator.gateways.work.room_work import RoomWork
+from chordage.orchestrator.run import arrivals
+from chordage.orchestrator.run.arrivals import Admitted, check_request, store_in, tell
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import pulse, turns
 
@@ -83,14 +83,14 @@ def _asked(rt: Runtime, item: Item, dedupe_key: str, now: datetime) -> tuple[Age
         message=message, agent=agent.name, source=SOURCE, dedupe_key=dedupe_key, when_busy=WhenBusy.ENQUEUE,
         while_waiting=WhileWaiting.HOLD,
     )  # fmt: skip
-    return checked(rt, request, now), request
+    return check_request(rt, request, now), request
 
 
 def _stored(
     rt: Runtime, agent: AgentSpec, request: TurnRequest, row: Row, seen: Row | None, now: datetime
 ) -> tuple[Admitted, list[Intent]] | None:
     """None: somebody else has moved the row first. Raises QueueFull for a will that has to wait for others."""
-    coalescing.defer_will(rt, request, agent.name)
+    arrivals.defer_will(rt, request, agent.name)
     with rt.store.write() as tx:
         if not pulse.put(tx, replace(row, open=False), seen=seen):
             return None

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.arrivals import QueueBound
 from chordage.orchestrator.core.bus import BusRules
-from chordage.orchestrator.core.delivering import DeliveryRules
+from chordage.orchestrator.core.deliveries import DeliveryRules, ReplyBounds
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
-from chordage.orchestrator.core.queue_bounds import QueueBound
-from chordage.orchestrator.core.replying import ReplyBounds
 from chordage.orchestrator.gateways.channels.none import NoChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook
 from chordage.orchestrator.gateways.in_flight import InFlight

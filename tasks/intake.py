@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.answering import Decided
+from chordage.orchestrator.core.approvals import DecisionRequest
 from chordage.orchestrator.core.message import TurnRequest
-from chordage.orchestrator.core.suspending import DecisionRequest
+from chordage.orchestrator.core.stepping import StepRequest
 from chordage.orchestrator.loops.together import Together
+from chordage.orchestrator.run.approvals import Decided
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages import Admitted, Result
-from chordage.orchestrator.stepping import StepRequest
 from chordage.tasks.courier import Courier
 
 

@@ -9,13 +9,12 @@ from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field, 
 
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.limits import TurnLimits
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
-from chordage.orchestrator.core.stepping import CapPolicy, Control, OnHeld, StepTerms, Verb
-from chordage.orchestrator.core.suspending import Action, DecisionRequest
-from chordage.orchestrator.core.turn_limits import TurnLimits
-from chordage.orchestrator.stepping import StepRequest
+from chordage.orchestrator.core.stepping import CapPolicy, Control, OnHeld, StepRequest, StepTerms, Verb
 
 
 class DecisionFields(BaseModel):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from chordage.orchestrator.core import spaces
+from chordage.orchestrator.core import message
 from chordage.orchestrator.core.records import Subject
 
 # Of what others send, by the name of the argument. Texts, payloads and reasons are not among them.
@@ -32,5 +32,5 @@ def of_others(given: Mapping[str, Any]) -> str:
     """Of the arguments of a message that somebody else has sent."""
     found = {name: given[key][:LONGEST] for key, name in BY_NAME.items() if isinstance(given.get(key), str)}
     if "thread" in found:
-        found["thread"] = spaces.placed(spaces.CALLERS, found["thread"])  # as it is called from here on
+        found["thread"] = message.placed(message.CALLERS, found["thread"])  # as it is called from here on
     return repr(found)

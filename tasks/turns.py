@@ -12,7 +12,7 @@ from celery import Celery
 from celery.exceptions import Reject
 
 from chordage.orchestrator import stages, views
-from chordage.orchestrator.core import spaces
+from chordage.orchestrator.core import message
 from chordage.orchestrator.core.errors import RoomError, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 SOURCE = "celery"
-SPACE = spaces.CALLERS  # of whoever may write to the broker: no credential says who that is
+SPACE = message.CALLERS  # of whoever may write to the broker: no credential says who that is
 PAUSE = 1.0  # seconds between two tries to store a message while the database is away
 BROKEN_AGENT = Backoff(first=1.0, longest=15.0)  # ... while its agent is broken
 
@@ -111,7 +111,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
     @app.task(name=names.COMPACT, **of_others)
     def compact(self: StageTask, thread: str) -> None:
         """Before its next model call, the older part of what was said on the thread gives way to a summary."""
-        _stored(self, lambda: stages.ask_to_compact(self.runtime, spaces.placed(SPACE, thread)))
+        _stored(self, lambda: stages.ask_to_compact(self.runtime, message.placed(SPACE, thread)))
 
     @app.task(name=names.DISPATCH, base=base, bind=True, shared=False)
     def dispatch(self: StageTask, group: str, turn: str | None = None, thread: str | None = None) -> None:

@@ -14,14 +14,13 @@ from redis.exceptions import RedisError
 from chordage.config import settings as config
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
+from chordage.orchestrator.core.arrivals import Overflow, QueueBound
 from chordage.orchestrator.core.bus import BusRules
-from chordage.orchestrator.core.delivering import DeliveryRules
+from chordage.orchestrator.core.deliveries import Address, DeliveryRules, ReplyBounds
 from chordage.orchestrator.core.errors import ConfigError, RoomError, Unavailable
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
-from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
-from chordage.orchestrator.core.replying import Address, ReplyBounds
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secrets_of
 from chordage.orchestrator.gateways.ids import Ids

@@ -12,9 +12,9 @@ import httpx
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
-from chordage.orchestrator.core import hook_payload, seals
+from chordage.orchestrator.core import signatures, webhooks
 from chordage.orchestrator.core.errors import NotFound, Unavailable
-from chordage.orchestrator.core.hooks import WEBHOOK, Binding
+from chordage.orchestrator.core.webhooks import WEBHOOK, Binding
 from chordage.orchestrator.gateways.hooks import file
 from chordage.workers.fleet.roles import local
 
@@ -44,16 +44,16 @@ def binding_of(settings: Settings, name: str) -> Binding:
 def body_of(binding: Binding, text: str, thread: str | None) -> bytes:
     """The text wherever the binding looks for one."""
     shape = binding.shape
-    paths = hook_payload.fields_of(shape.text) if shape.text is not None else [shape.text_field]
+    paths = webhooks.fields_of(shape.text) if shape.text is not None else [shape.text_field]
     values = [(path, text) for path in paths] if binding.plugin == WEBHOOK else [("text", text)]
     if shape.thread_field is not None:
         values.append((shape.thread_field, thread or "test"))
-    return json.dumps(hook_payload.laid_out(values)).encode()
+    return json.dumps(webhooks.laid_out(values)).encode()
 
 
 def send(settings: Settings, binding: Binding, body: bytes, *, delivery: str | None, url: str | None) -> Sent:
     delivery = delivery or f"test-{uuid.uuid4()}"
-    headers = {"content-type": "application/json", **seals.sealed(binding.seal, delivery, int(time.time()), body)}
+    headers = {"content-type": "application/json", **signatures.sealed(binding.seal, delivery, int(time.time()), body)}
     base = (url or f"http://{local(settings.host)}:{settings.port}").rstrip("/")
     try:
         response = httpx.request(

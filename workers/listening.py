@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chordage.orchestrator.core.hosts import is_loopback
+from chordage.orchestrator.core.deliveries import is_loopback
 
 
 def warning_of(host: str) -> str | None:

@@ -13,13 +13,13 @@ from chordage.config import log as logging_config
 from chordage.config.inert import inert
 from chordage.config.settings import Settings, SettingsFault
 from chordage.orchestrator import views
-from chordage.orchestrator.answering import Decided
+from chordage.orchestrator.core.approvals import DecisionRequest
+from chordage.orchestrator.core.deliveries import Hosts
 from chordage.orchestrator.core.errors import UserError
-from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.core.message import TurnRequest
-from chordage.orchestrator.core.suspending import DecisionRequest
 from chordage.orchestrator.gateways.room import Room
 from chordage.orchestrator.loops.server import SOURCE, SPACE, make_server
+from chordage.orchestrator.run.approvals import Decided
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages import Admitted
 from chordage.orchestrator.store import schema_version

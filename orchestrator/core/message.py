@@ -7,17 +7,16 @@ import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
-from chordage.orchestrator.core import spaces, turn_limits
+from chordage.orchestrator.core import limits as limits_
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
-from chordage.orchestrator.core.delivering import check_target
+from chordage.orchestrator.core.approvals import DecisionRequest
+from chordage.orchestrator.core.deliveries import check_target
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.message_threads import check_thread
+from chordage.orchestrator.core.limits import AS_THE_AGENT_SAYS, TurnLimits
 from chordage.orchestrator.core.stepping import Control, StepTerms
-from chordage.orchestrator.core.suspending import DecisionRequest
-from chordage.orchestrator.core.turn_limits import AS_THE_AGENT_SAYS, TurnLimits
 
 
 class Origin(StrEnum):
@@ -107,10 +106,10 @@ class TurnRequest:
             return
         thread_id, key = self.message.thread_id, self.coalesce_key
         if thread_id is not None:
-            message = replace(self.message, thread_id=spaces.placed(self.space, thread_id))
+            message = replace(self.message, thread_id=placed(self.space, thread_id))
             object.__setattr__(self, "message", message)
         if key is not None:
-            object.__setattr__(self, "coalesce_key", spaces.placed(self.space, key))
+            object.__setattr__(self, "coalesce_key", placed(self.space, key))
 
 
 def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
@@ -122,7 +121,7 @@ def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
         _check_name(name, _given(request, name))
     check_thread(message)
     _check_text(message, bounds)
-    turn_limits.check(request.limits)
+    limits_.check(request.limits)
     _check_group(request)
     _check_step(request)
     if request.deadline is not None and request.deadline <= now:
@@ -137,7 +136,7 @@ def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
 def _given(request: TurnRequest, name: str) -> str | None:
     """As whoever sent it has written it."""
     value: str | None = getattr(request.message if hasattr(request.message, name) else request, name)
-    return spaces.name_in(request.space, value) if value is not None and name in NAMED_IN_SPACE else value
+    return name_in(request.space, value) if value is not None and name in NAMED_IN_SPACE else value
 
 
 def _check_caller(request: TurnRequest) -> None:
@@ -235,3 +234,84 @@ def _check_group(request: TurnRequest) -> None:
 
 def group_of(request: TurnRequest) -> Group:
     return request.group or GROUP_OF[request.message.origin]
+
+
+# Which thread a message may come on: each kind of standing work has one of its own, named after it.
+
+OF_TASK, OF_CHORE, OF_WILL = "task:", "chore:", "will:"
+# What a thread of such work is called; the rest of the name says which.
+NAMED_AFTER = {"task": (OF_TASK, "<id>"), "chore": (OF_CHORE, "<key>"), "will": (OF_WILL, "<agent>")}
+SELF_MADE_THREADS = (OF_TASK, OF_CHORE, OF_WILL)
+
+
+class Named(Protocol):
+    """What of a message names its thread."""
+
+    @property
+    def origin(self) -> str: ...
+    @property
+    def thread_id(self) -> str | None: ...
+
+
+def check_thread(message: Named) -> None:
+    """What can be told without the agent: a will's thread bears its name, and is checked where that is known."""
+    if (named := NAMED_AFTER.get(message.origin)) is None:
+        return
+    prefix, what = named
+    thread_id = message.thread_id
+    if thread_id is None and message.origin != "will":
+        told = f"origin {str(message.origin)!r} needs the thread_id of its work: '{prefix}{what}'"
+        raise InvalidMessage(told, field="thread_id")
+    if thread_id is not None and not thread_id.removeprefix(prefix).strip():
+        raise InvalidMessage(f"thread_id {thread_id!r} names nothing: give '{prefix}{what}'", field="thread_id")
+    if thread_id is not None and not thread_id.startswith(prefix):
+        told = f"origin {str(message.origin)!r} takes the thread_id '{prefix}{what}', not {thread_id!r}"
+        raise InvalidMessage(told, field="thread_id")
+
+
+def check_will(message: Named, agent: str) -> None:
+    """A will has the thread of its agent and no other: there is one of each."""
+    if message.origin != "will" or message.thread_id in {None, f"{OF_WILL}{agent}"}:
+        return
+    told = f"a will of agent {agent!r} goes on thread '{OF_WILL}{agent}', not {message.thread_id!r}: leave it out"
+    raise InvalidMessage(told, field="thread_id")
+
+
+def thread_of(message: Named, agent: str, turn_id: str, space: str | None = None) -> str:
+    """Where a message goes that names no thread: a will to its agent's, any other to a new one, in its sender's space
+    where that has one.
+    """
+    if message.thread_id is not None:
+        return message.thread_id
+    return f"{OF_WILL}{agent}" if message.origin == "will" else placed(space or message.origin, turn_id)
+
+
+# Spaces of threads: what stands before the first colon of a thread's id says whose it is.
+#
+# A caller, over HTTP or by the name of a Celery task, has a space of its own. What it calls a thread is a name inside
+# that space, so it reaches no thread of a channel, a hook or the agent, whether that is there already or comes later.
+# Nobody has to list the names that are taken: an id outside the space cannot be written down.
+
+CALLERS = "api"  # of all callers, until each has a key; the space of a key is to be called `api@` and its tenant
+# No channel may be called like one of these: the name of a channel is the space of its threads.
+TAKEN = frozenset({CALLERS, "hook", "task", "chore", "will", "child", "invoke", "chat"})
+_END = ":"
+
+
+def prefix(space: str) -> str:
+    return f"{space}{_END}"
+
+
+def placed(space: str, name: str) -> str:
+    """The id of what is called so in this space. An id of the space stands for itself."""
+    return name if name.startswith(prefix(space)) else f"{prefix(space)}{name}"
+
+
+def name_in(space: str | None, id_: str) -> str:
+    """What it is called inside the space."""
+    return id_ if space is None else id_.removeprefix(prefix(space))
+
+
+def holds(space: str | None, thread_id: str) -> bool:
+    """`space` None: of whoever operates, and may reach every thread."""
+    return space is None or thread_id.startswith(prefix(space))

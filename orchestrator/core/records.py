@@ -8,13 +8,13 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.approvals import Question
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
 from chordage.orchestrator.core.stepping import Control
-from chordage.orchestrator.core.suspending import Question
 
 
 class Subject(NamedTuple):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, TypeVar, get_args
 
-from chordage.orchestrator.core.demands import must, must_be_json, one_of
+from chordage.orchestrator.core.approvals import OnExpiry, Question, ResumeMode, Why
+from chordage.orchestrator.core.errors import ChordageError
+from chordage.orchestrator.core.phases import Hook, Scope
+from chordage.orchestrator.core.plugin_state import SetState
 from chordage.orchestrator.core.reasons import Ending, Reason
-from chordage.orchestrator.core.state_updates import SetState
-from chordage.orchestrator.core.suspending import OnExpiry, Question, ResumeMode, Why
+from chordage.orchestrator.core.text import canonical, must, must_be_json, one_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,3 +183,232 @@ Given = tuple[str, Verdict]  # the plugin that gave it, and what it gave
 def _names(tools: Collection[str]) -> frozenset[str]:
     must(not isinstance(tools, str), f"the tools are a list of names; got the text {tools!r}")
     return frozenset(tools)
+
+
+# Which verdict has a meaning in which phase.
+
+
+class MisplacedVerdict(ChordageError):
+    """A plugin's verdict has no meaning in the phase in which it was given."""
+
+
+ALLOWED: Mapping[Hook, tuple[type[Verdict], ...]] = {
+    Hook.RUN_START: (SetState,),
+    Hook.STEP_START: (SetState,),
+    Hook.BEFORE_INFERENCE: (
+        AddContextMessage,
+        IncludeOnly,
+        Exclude,
+        OverrideModel,
+        OverrideParams,
+        Terminate,
+        SetState,
+    ),
+    Hook.AFTER_INFERENCE: (Terminate, SetState),
+    Hook.STEP_END: (SetState,),
+    Hook.BEFORE_TOOL_EXECUTE: (Block, SuspendCall, SupplyResult, AmendArguments, SetState),
+    Hook.AFTER_TOOL_EXECUTE: (AddMessage, AmendResult, SetState),
+    Hook.RUN_END: (SetState,),
+}
+_ABOUT_A_CALL = frozenset({Hook.BEFORE_TOOL_EXECUTE, Hook.AFTER_TOOL_EXECUTE})
+
+
+def check_place(hook: Hook, plugin: str, verdict: Verdict) -> None:
+    """Raises MisplacedVerdict for one that means nothing in that phase."""
+    if not isinstance(verdict, ALLOWED[hook]):
+        there = ", ".join(kind.__name__ for kind in ALLOWED[hook])
+        raise MisplacedVerdict(
+            f"plugin {plugin!r} gave {type(verdict).__name__} in {hook}, where it means nothing; {hook} takes {there}"
+        )
+    if isinstance(verdict, SetState) and verdict.scope is Scope.CALL and hook not in _ABOUT_A_CALL:
+        raise MisplacedVerdict(
+            f"plugin {plugin!r} noted {verdict.key!r} for a call in {hook}, which is about no call; "
+            "use scope run or thread"
+        )
+
+
+def check_places(hook: Hook, given: Iterable[Given]) -> None:
+    for plugin, verdict in given:
+        check_place(hook, plugin, verdict)
+
+
+def is_verdict(value: object) -> bool:
+    return isinstance(value, get_args(Verdict))
+
+
+# Which context messages are due: one that was shown a moment ago is not shown again, unless it says something new.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """When a message was last in a prompt of this run, and what it said."""
+
+    step: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Due:
+    texts: tuple[str, ...]
+    shown: dict[str, Shown]  # the book as it is once they have been shown
+
+
+def due(given: Iterable[Given], shown: Mapping[str, Shown], step: int) -> Due:
+    """Messages of several plugins add up; one plugin's messages of the same key are one message, the last of them."""
+    now = {f"{plugin}/{verdict.key}": verdict for plugin, verdict in given if isinstance(verdict, AddContextMessage)}
+    chosen = {name: message for name, message in now.items() if _is_due(message, shown.get(name), step)}
+    marks = {name: Shown(step=step, digest=_digest(message.text)) for name, message in chosen.items()}
+    return Due(texts=tuple(message.text for message in chosen.values()), shown={**shown, **marks})
+
+
+def _is_due(message: AddContextMessage, last: Shown | None, step: int) -> bool:
+    if last is None or message.cooldown == 0 or last.digest != _digest(message.text):
+        return True
+    return step - last.step > message.cooldown
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+# Many verdicts, one outcome. Who was asked first never matters.
+#
+# Where two of the same weight cannot both hold, the choice hangs on the plugins alone: of gate verdicts and endings the
+# one of the plugin whose id comes first in the alphabet; of overrides and amended results the one of the plugin that is
+# last in the declared order (`before`, `after`, then the order in the agent's file). `order` is that: `Crew.ids`.
+
+V = TypeVar("V", bound=Verdict)
+
+
+class GateCode(StrEnum):
+    """Why a call failed at the gate."""
+
+    BLOCKED = "blocked"
+    AMENDS_CONFLICT = "amends_conflict"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gate:
+    """What becomes of one call. `verdict` None: it may run. `amended` holds also for a call that is suspended."""
+
+    verdict: Block | SuspendCall | SupplyResult | None = None
+    plugin: str | None = None  # whose verdict it is; None also where several together are at fault
+    code: GateCode | None = None  # of a Block
+    amended: dict[str, Any] = field(default_factory=dict)
+
+    def arguments(self, asked: dict[str, Any]) -> dict[str, Any]:
+        return asked | self.amended
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inference:
+    """What becomes of one model call. With an ending there is none."""
+
+    ending: Ending | None = None
+    only: frozenset[str] | None = None  # None: no plugin has made a list
+    excluded: frozenset[str] = frozenset()
+    model: str | None = None  # None: as the agent has it
+    params: dict[str, Any] = field(default_factory=dict)  # over those of the agent
+    messages: tuple[Given, ...] = ()  # context messages with their plugins, before `context_messages.due`
+
+    def offers(self, tool: str) -> bool:
+        return tool not in self.excluded and (self.only is None or tool in self.only)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Aftermath:
+    """What becomes of one result."""
+
+    content: str | None = None  # None: as the tool gave it
+    messages: tuple[str, ...] = ()
+
+
+def gate(given: Iterable[Given]) -> Gate:
+    """Block over SuspendCall over SupplyResult over running. A later plugin cannot soften what another has said."""
+    given = list(given)
+    check_places(Hook.BEFORE_TOOL_EXECUTE, given)
+    amended, conflict = _amended(_of(AmendArguments, given))
+    if blocks := _of(Block, given):
+        return Gate(verdict=blocks[0][1], plugin=blocks[0][0], code=GateCode.BLOCKED)
+    if conflict:
+        return Gate(verdict=Block(conflict), code=GateCode.AMENDS_CONFLICT)
+    if asks := _of(SuspendCall, given):
+        return Gate(verdict=asks[0][1], plugin=asks[0][0], amended=amended)
+    if results := _of(SupplyResult, given):
+        return Gate(verdict=results[0][1], plugin=results[0][0], amended=amended)
+    return Gate(amended=amended)
+
+
+def inference(given: Iterable[Given], order: Sequence[str]) -> Inference:
+    given = list(given)
+    check_places(Hook.BEFORE_INFERENCE, given)
+    lists = [verdict.tools for _, verdict in _of(IncludeOnly, given)]
+    models = _ordered(_of(OverrideModel, given), order)
+    return Inference(
+        ending=_ending(given),
+        only=frozenset.intersection(*lists) if lists else None,
+        excluded=frozenset().union(*(verdict.tools for _, verdict in _of(Exclude, given))),
+        model=models[-1].model if models else None,
+        params={
+            key: value
+            for verdict in _ordered(_of(OverrideParams, given), order)
+            for key, value in verdict.params.items()
+        },
+        messages=tuple(_of(AddContextMessage, given)),
+    )
+
+
+def after_inference(given: Iterable[Given]) -> Ending | None:
+    """Where it is stopped, the tools of the round run first; any other ending comes at once."""
+    given = list(given)
+    check_places(Hook.AFTER_INFERENCE, given)
+    return _ending(given)
+
+
+def aftermath(given: Iterable[Given], order: Sequence[str]) -> Aftermath:
+    given = list(given)
+    check_places(Hook.AFTER_TOOL_EXECUTE, given)
+    contents = _ordered(_of(AmendResult, given), order)
+    messages = _ordered(_of(AddMessage, given), order)
+    return Aftermath(
+        content=contents[-1].content if contents else None, messages=tuple(message.text for message in messages)
+    )
+
+
+def updates(given: Iterable[Given], order: Sequence[str]) -> tuple[SetState, ...]:
+    """What is to be noted, in the declared order of the plugins, for `plugin_state.noted`."""
+    return tuple(_ordered(_of(SetState, given), order))
+
+
+def _amended(amends: Sequence[tuple[str, AmendArguments]]) -> tuple[dict[str, Any], str | None]:
+    """The amendments together, and why they cannot be had together."""
+    amended: dict[str, Any] = {}
+    by: dict[str, str] = {}
+    for plugin, verdict in amends:
+        for key in sorted(verdict.arguments):
+            value = verdict.arguments[key]
+            if key in by and canonical(amended[key]) != canonical(value):
+                return {}, f"plugins {by[key]} and {plugin} set the argument {key!r} to different values"
+            amended[key] = value
+            by.setdefault(key, plugin)
+    return amended, None
+
+
+def _ending(given: Iterable[Given]) -> Ending | None:
+    found = _of(Terminate, given)
+    return found[0][1].ending if found else None
+
+
+def _of(kind: type[V], given: Iterable[Given]) -> list[tuple[str, V]]:
+    """Those of one kind, by plugin id and then by what they say, so that the order in which they came is forgotten."""
+    found = [(plugin, verdict) for plugin, verdict in given if isinstance(verdict, kind)]
+    return sorted(found, key=lambda one: (one[0], _written(one[1])))
+
+
+def _ordered(found: Sequence[tuple[str, V]], order: Sequence[str]) -> list[V]:
+    place = {plugin: number for number, plugin in enumerate(order)}
+    return [verdict for _, verdict in sorted(found, key=lambda one: place.get(one[0], -1))]
+
+
+def _written(verdict: Verdict) -> str:
+    return canonical({key: sorted(v) if isinstance(v, frozenset) else v for key, v in asdict(verdict).items()})

@@ -11,8 +11,8 @@ from chordage.orchestrator.core.phases import (
     StepEnd,
     StepStart,
 )
+from chordage.orchestrator.core.plugin_state import Merge, SetState
 from chordage.orchestrator.core.reasons import Ending, Reason
-from chordage.orchestrator.core.state_updates import Merge, SetState
 from chordage.orchestrator.core.verdicts import (
     AddContextMessage,
     AddMessage,

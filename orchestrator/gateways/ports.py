@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
+from chordage.orchestrator.core.approvals import Question
 from chordage.orchestrator.core.bus import BusEntry, Mark
 from chordage.orchestrator.core.channels import Outgoing, Polled, Terms
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.model import Prompt, Reply
-from chordage.orchestrator.core.suspending import Question
 
 
 class Abort(Protocol):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from chordage.orchestrator.core import sub_agents
+from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.errors import BrokenAgent, RoomError, UnknownAgent, UserError
 from chordage.orchestrator.gateways import room_lines, room_output, room_tools
@@ -171,7 +171,7 @@ class Room:
         ]  # fmt: skip
         wrong += [
             f"agent {agent.name}: agents: its tool {name} would never be called; rename it with @tool(name=...)"
-            for name in sub_agents.specs(agent) if name in tools
+            for name in subagents.specs(agent) if name in tools
         ]  # fmt: skip
         return [RoomError(why) for why in wrong]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chordage.orchestrator.core.agent import SubAgent
-from chordage.orchestrator.core.sub_agents import tool_of
+from chordage.orchestrator.core.subagents import tool_of
 from chordage.orchestrator.gateways.room_table import SECONDS, TEXT, TEXTS, Table
 
 

@@ -11,9 +11,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chordage.orchestrator.core import bounds, turn_limits
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.agent import AgentSpec, Limits, MixedRound, OnUnknown, ToolMode, WhenBusy, WhileWaiting
 from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.core.limits import with_stops
 from chordage.orchestrator.gateways import (
     room_agents,
     room_compaction,
@@ -90,7 +91,7 @@ class _Reading:
         self._table.refuse_the_rest()
         problems = self._table.source.problems
         if not problems:
-            spec = replace(spec, limits=turn_limits.with_stops(spec.limits, spec.plugins))
+            spec = replace(spec, limits=with_stops(spec.limits, spec.plugins))
         return AgentFile(
             source=self._table.source,
             name=spec.name,

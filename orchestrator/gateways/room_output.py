@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from chordage.orchestrator.core import json_values
+from chordage.orchestrator.core import text
 from chordage.orchestrator.core.agent import OutputUse
 from chordage.orchestrator.gateways import output_forms, room_text, room_tools
 from chordage.orchestrator.gateways.output_forms import ModelForm, SchemaForm
@@ -60,7 +60,7 @@ def _from_table(table: Table) -> OutputUse | None:
 def _from_file(table: Table, path: Path, reads: Traces) -> OutputUse | None:
     reads[path] = trace_of(path)  # before it is read: what changes meanwhile is then seen
     try:
-        schema = json_values.loads(room_text.read(path))
+        schema = text.loads_json(room_text.read(path))
     except (OSError, UnicodeDecodeError) as error:
         table.complain("output", f"{path} cannot be read ({error}); a path is relative to the room")
         return None

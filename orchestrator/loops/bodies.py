@@ -12,9 +12,9 @@ from starlette.types import Message as Event
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.limits import LONGEST, TurnLimits
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.stepping import Control
-from chordage.orchestrator.core.turn_limits import LONGEST, TurnLimits
 from chordage.orchestrator.loops import problems
 from chordage.orchestrator.loops.coming import Bodies, Broken, Refused, TooLarge, TooSlow
 from chordage.orchestrator.loops.decisions import AT_ONCE, DecisionBody

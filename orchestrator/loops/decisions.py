@@ -9,10 +9,10 @@ from typing import Annotated, Protocol
 from fastapi import FastAPI, Query
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from chordage.orchestrator.answering import Decided
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, Why
+from chordage.orchestrator.core.approvals import Action, DecisionRequest, Why
 from chordage.orchestrator.loops.fields import JsonObject, JsonValue, Name, Words
 from chordage.orchestrator.loops.problems import documented
+from chordage.orchestrator.run.approvals import Decided
 from chordage.orchestrator.views import OpenQuestion
 
 AT_ONCE = 1000  # decisions in one batch

@@ -9,7 +9,7 @@ import structlog
 from starlette.responses import JSONResponse, Response
 
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, QueueFull, Unavailable, UserError
-from chordage.orchestrator.core.hooks import Binding, Outcome
+from chordage.orchestrator.core.webhooks import Binding, Outcome
 from chordage.orchestrator.loops import problems
 
 log = structlog.get_logger()

@@ -19,10 +19,10 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from chordage.orchestrator.core import hooks, seals
-from chordage.orchestrator.core.hooks import Binding, Outcome
+from chordage.orchestrator.core import signatures, webhooks
 from chordage.orchestrator.core.message import TurnRequest
-from chordage.orchestrator.core.seals import Verdict
+from chordage.orchestrator.core.signatures import Verdict
+from chordage.orchestrator.core.webhooks import Binding, Outcome
 from chordage.orchestrator.gateways.hooks import decoders
 from chordage.orchestrator.gateways.hooks.book import Closed, HookBook, WrongMethod
 from chordage.orchestrator.loops import hook_answers
@@ -111,7 +111,7 @@ class HookDoor:
 
 
 def take(door: Hooks, binding: Binding, request: Arrived) -> Response:
-    match seals.verdict(binding.seal, request.headers, request.body, door.clock()):
+    match signatures.verdict(binding.seal, request.headers, request.body, door.clock()):
         case Verdict.RIGHT:
             return _take_signed(door, binding, request)
         case refusal:
@@ -121,10 +121,10 @@ def take(door: Hooks, binding: Binding, request: Arrived) -> Response:
 
 def _take_signed(door: Hooks, binding: Binding, request: Arrived) -> Response:
     try:
-        key = hooks.delivery_key(binding.seal, request.headers, request.body)
-        once = hooks.once_of(binding.seal, request.headers, request.body)
+        key = webhooks.delivery_key(binding.seal, request.headers, request.body)
+        once = webhooks.once_of(binding.seal, request.headers, request.body)
         said = decoders.decode(binding, request.headers, request.body)
-        admitted = None if said is None else door.accept(hooks.request_of(binding, said, key, once))
+        admitted = None if said is None else door.accept(webhooks.request_of(binding, said, key, once))
     except Exception as error:
         outcome, response = hook_answers.of_error(binding, error)
         door.tally.note(binding.name, outcome)

@@ -14,8 +14,8 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from chordage.orchestrator.core import hooks
-from chordage.orchestrator.core.hosts import Hosts
+from chordage.orchestrator.core import webhooks
+from chordage.orchestrator.core.deliveries import Hosts
 from chordage.orchestrator.loops import problems
 
 READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -65,7 +65,7 @@ def path_of(scope: Scope) -> str:
 
 
 def is_hook(scope: Scope) -> bool:
-    return path_of(scope).startswith(hooks.PREFIX)
+    return path_of(scope).startswith(webhooks.PREFIX)
 
 
 def _values(scope: Scope, wanted: bytes) -> list[str]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
+from chordage.orchestrator.core.channels import BACKOFF
 from chordage.orchestrator.core.errors import UserError
-from chordage.orchestrator.core.polling import BACKOFF
 
 log = structlog.get_logger()
 

@@ -16,9 +16,9 @@ import anyio.to_thread
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from chordage.orchestrator.core import spaces
+from chordage.orchestrator.core import message
+from chordage.orchestrator.core.deliveries import Hosts
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.core.message import Bounds, Sender, TurnRequest
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.loops import problems
@@ -33,7 +33,7 @@ from chordage.orchestrator.loops.results import ReadResult, add_results
 from chordage.orchestrator.views import TurnView
 
 SOURCE = "http"
-SPACE = spaces.CALLERS  # of everybody, until a credential says who it is
+SPACE = message.CALLERS  # of everybody, until a credential says who it is
 THREADS = 128
 WAITERS = 96
 LONGEST_WAIT = 60.0

@@ -9,8 +9,7 @@ from typing import Any
 import structlog
 
 from chordage.orchestrator.core.phases import Hook, Moment
-from chordage.orchestrator.core.verdict_places import MisplacedVerdict, check_place, is_verdict
-from chordage.orchestrator.core.verdicts import Given, Verdict
+from chordage.orchestrator.core.verdicts import Given, MisplacedVerdict, Verdict, check_place, is_verdict
 from chordage.orchestrator.plugins.base import Plugin, PluginFailed
 from chordage.orchestrator.plugins.ordering import ordered
 from chordage.orchestrator.system import user_code

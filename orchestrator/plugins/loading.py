@@ -12,7 +12,7 @@ from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec, PluginUse
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.core.json_values import canonical
+from chordage.orchestrator.core.text import canonical
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
 from chordage.orchestrator.plugins.crew import HOOK_SECONDS, Crew
 from chordage.orchestrator.plugins.permission import Permission

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
+from chordage.orchestrator.core.approvals import OnExpiry
 from chordage.orchestrator.core.phases import BeforeInference, BeforeToolExecute, Moment, Scope, ShownCall
-from chordage.orchestrator.core.state_updates import Merge, SetState
-from chordage.orchestrator.core.suspending import OnExpiry
+from chordage.orchestrator.core.plugin_state import Merge, SetState
 from chordage.orchestrator.core.verdicts import Block, Exclude, SuspendCall, Verdict
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
 from chordage.orchestrator.plugins.rules import Rule, parsed

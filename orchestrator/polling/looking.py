@@ -18,7 +18,7 @@ from enum import StrEnum
 
 import structlog
 
-from chordage.orchestrator.core import polling as core
+from chordage.orchestrator.core import channels as core
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.channels import Polled, Terms
 from chordage.orchestrator.core.errors import QueueFull, Unavailable, UserError

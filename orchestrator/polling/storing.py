@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from chordage.orchestrator import crowding
-from chordage.orchestrator.admitting import Stored, checked, store_in, tell
-from chordage.orchestrator.core import polling as core
-from chordage.orchestrator.core import storable
+from chordage.orchestrator.core import channels as core
+from chordage.orchestrator.core import text
 from chordage.orchestrator.core.agent import AgentSpec
-from chordage.orchestrator.core.channels import Incoming, Terms, Unreadable
+from chordage.orchestrator.core.channels import Batch, Incoming, Terms, Unreadable
 from chordage.orchestrator.core.errors import InvalidMessage, LostRace, QueueFull, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Sender, TurnRequest
-from chordage.orchestrator.core.polling import Batch
+from chordage.orchestrator.run import arrivals
+from chordage.orchestrator.run.arrivals import Stored, check_request, store_in, tell
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import polls
 from chordage.orchestrator.store.database import Tx
@@ -62,7 +61,7 @@ def _ready(rt: Runtime, name: str, terms: Terms, came: Incoming | Unreadable) ->
         return _Ready(came=came, why=came.why)
     try:
         request = core.request_of(name, terms, replace(came, sender=Sender(came.sender)))
-        checked(rt, request, rt.now())
+        check_request(rt, request, rt.now())
     except (
         InvalidMessage,
         ValueError,
@@ -101,7 +100,7 @@ class _Storing:
             self._known |= polls.known_keys(self._tx, self._agent.name, core.source_of(self._seen.name), keys)
         new = [request.message.thread_id for request in requests if request.dedupe_key not in self._known]
         if new:
-            crowding.lock(self._tx, self._rt, Group.CHAT)  # before any thread
+            arrivals.lock_bounded_group(self._tx, self._rt, Group.CHAT)  # before any thread
             polls.lock_threads(self._tx, {thread_id for thread_id in new if thread_id is not None})
 
     def _take(self, each: _Ready) -> None:
@@ -129,7 +128,7 @@ class _Storing:
 
     def _refuse(self, came: Incoming | Unreadable, why: str) -> None:
         source, key, now = core.source_of(self._seen.name), core.refusal_key(came), self._rt.now()
-        if polls.refuse(self._tx, source, key, why=storable.text(why), excerpt=core.excerpt_of(came), now=now):
+        if polls.refuse(self._tx, source, key, why=text.clean_text(why), excerpt=core.excerpt_of(came), now=now):
             self._refused += 1
             log.warning("a message was refused", channel=self._seen.name, key=key, why=why)
 

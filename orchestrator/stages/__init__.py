@@ -1,15 +1,15 @@
 """The stages, in the order a turn meets them. None calls another: they meet only through intents."""
 
-from chordage.orchestrator.admitting import Admitted
+from chordage.orchestrator.run.arrivals import Admitted
 from chordage.orchestrator.stages.admission import Result, admit, admit_all
 from chordage.orchestrator.stages.dispatch import dispatch
 
 from chordage.orchestrator.stages.advance import advance  # isort: skip
 from chordage.orchestrator.stages.inference import call_model  # isort: skip
 from chordage.orchestrator.stages.tool_call import after_lone_call, run_batch, run_call  # isort: skip
-from chordage.orchestrator.stages.commit import commit_round  # isort: skip
+from chordage.orchestrator.stages.advance import commit_round  # isort: skip
 from chordage.orchestrator.stages.cancel import cancel_turn  # isort: skip
-from chordage.orchestrator.stages.decision import decide  # isort: skip
+from chordage.orchestrator.stages.decide import decide  # isort: skip
 from chordage.orchestrator.stages.compact import ask_to_compact  # isort: skip
 from chordage.orchestrator.stages.step import step, step_on  # isort: skip
 from chordage.orchestrator.stages.heartbeat import beat  # isort: skip

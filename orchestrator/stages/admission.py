@@ -12,14 +12,23 @@ from datetime import datetime
 
 import structlog
 
-from chordage.orchestrator import answering, coalescing, stepping
-from chordage.orchestrator.admitting import Admitted, Stored, can_come_again, checked, seen_before, store_in, tell
+from chordage.orchestrator.core import stepping
 from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.approvals import Suspension
 from chordage.orchestrator.core.errors import Crossed, LostRace, Unavailable
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.message import Origin, TurnRequest, group_of
 from chordage.orchestrator.core.stepping import Control, StepTerms
-from chordage.orchestrator.core.suspending import Suspension
+from chordage.orchestrator.run import approvals, arrivals
+from chordage.orchestrator.run.arrivals import (
+    Admitted,
+    Stored,
+    can_come_again,
+    check_request,
+    seen_before,
+    store_in,
+    tell,
+)
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store.database import Tx
 
@@ -31,13 +40,13 @@ CROSSED_TRIES = 5  # that the database may undo: it takes a second to see that t
 
 def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
     now = rt.now()
-    agent = checked(rt, request, now)
+    agent = check_request(rt, request, now)
     if (seen := _already_there(rt, agent, request, now)) is not None:
         return seen, []
     if request.control is Control.STEP:
         stepping.check_terms(request.step or StepTerms(), agent, rt.bounds.text_bytes)
-    asked = answering.checked(rt, request.decisions, space=request.space) if request.decisions else []
-    coalescing.defer_will(rt, request, agent.name)
+    asked = approvals.check_decisions(rt, request.decisions, space=request.space) if request.decisions else []
+    arrivals.defer_will(rt, request, agent.name)
     crossed = 0
     for _ in range(TRIES):
         try:
@@ -105,7 +114,7 @@ def _together(rt: Runtime, requests: Sequence[TurnRequest]) -> list[Result]:
 
 def _as_one(rt: Runtime, requests: Sequence[TurnRequest]) -> list[Result]:
     now = rt.now()
-    agents = [checked(rt, request, now) for request in requests]
+    agents = [check_request(rt, request, now) for request in requests]
     with rt.store.write() as tx:
         stored = [_store_once(tx, rt, *one, now) for one in zip(agents, requests, strict=True)]
     return [(tell(rt, one), one.intents) for one in stored]

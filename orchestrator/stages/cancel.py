@@ -6,13 +6,13 @@ finds nothing to write to, and the next heartbeat tells those workers to stop.
 
 from __future__ import annotations
 
-from chordage.orchestrator import ending
-from chordage.orchestrator.core import kinship, spaces
+from chordage.orchestrator.core import kinship, message
 from chordage.orchestrator.core.errors import Conflict, LostRace, NotFound
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.reasons import cancelled
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.core.status import Disposition, TurnStatus
+from chordage.orchestrator.run import endings
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import children, runs, turns
 from chordage.orchestrator.store.database import Tx
@@ -31,10 +31,10 @@ def cancel_turn(
         _check_reach(rt, turn_id, space)
     run, intents = _cancelled(rt, turn_id, reason)
     if run is not None:
-        ending.tell_the_end(rt, run)
+        endings.tell_the_end(rt, run)
     elif intents is not None:
         rt.events.turn_done(turn_id)
-        ending.log_unstarted(turn_id, Disposition.CANCELLED)
+        endings.log_unstarted(turn_id, Disposition.CANCELLED)
     return intents is not None, intents or []
 
 
@@ -43,7 +43,7 @@ def _check_reach(rt: Runtime, turn_id: str, space: str) -> None:
     with rt.store.read() as tx:
         turn = turns.load(tx, turn_id)
         if turn is None or not (
-            spaces.holds(space, kinship.home_of(turn.thread_id, turn.kin)) or children.is_given_up(tx, turn_id)
+            message.holds(space, kinship.home_of(turn.thread_id, turn.kin)) or children.is_given_up(tx, turn_id)
         ):
             raise _not_there(turn_id)
 
@@ -68,13 +68,13 @@ def _cancel(tx: Tx, rt: Runtime, turn_id: str, reason: str | None) -> tuple[Run 
     if turn.status is TurnStatus.DONE:
         return None, None
     kin = turn.kin if turn.status is TurnStatus.QUEUED else None
-    if (freed := ending.drop_queued(tx, rt, turn_id, Disposition.CANCELLED, reason, kin=kin)) is not None:
+    if (freed := endings.drop_queued(tx, rt, turn_id, Disposition.CANCELLED, reason, kin=kin)) is not None:
         return None, freed
     if kin is not None:
         # It has started meanwhile. Its run is locked before that of its parent, which we hold by now: let all go.
         raise LostRace
     run = _run_of(tx, turn_id)
-    ended = ending.end_run(tx, rt, run, cancelled(reason), content=CALL_CANCELLED) if run else None
+    ended = endings.end_run(tx, rt, run, cancelled(reason), content=CALL_CANCELLED) if run else None
     return (run if ended is not None else None), ended
 
 

@@ -17,7 +17,7 @@ from datetime import timedelta
 import structlog
 
 from chordage.orchestrator.core.channels import Outgoing
-from chordage.orchestrator.core.delivering import DeliveryStatus, shown
+from chordage.orchestrator.core.deliveries import DeliveryStatus, shown
 from chordage.orchestrator.core.errors import Conflict, NotFound, TryLater, Undeliverable
 from chordage.orchestrator.core.intents import Deliver, Intent
 from chordage.orchestrator.core.records import Checkpoint

@@ -11,13 +11,13 @@ from datetime import timedelta
 
 import structlog
 
-from chordage.orchestrator import decider
 from chordage.orchestrator.core.errors import BrokenAgent, LostRace, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.records import Checkpoint, Run, Turn
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.core.transcript import message_of
+from chordage.orchestrator.run import transitions
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import fairness, groups, journal, runs, starts, turns
 from chordage.orchestrator.store.fairness import StartRule
@@ -36,7 +36,7 @@ def dispatch(rt: Runtime, group: Group, hint: Hint | None = None, *, only: bool 
     """
     if hint is not None:
         if (run := _start_on(rt, *hint, StartRule.HAS_ROOM if only else StartRule.ALL_FIT)) is not None:
-            return decider.after_rest(rt, run)
+            return transitions.next_step(rt, run)
         if only:
             return []
     return _start_whose_turn_it_is(rt, group, and_on=hint is None)
@@ -75,7 +75,7 @@ def _begun(rt: Runtime, run: Run) -> list[Intent]:
     it must not cost the turns behind it their wake-up.
     """
     try:
-        return decider.after_rest(rt, run)
+        return transitions.next_step(rt, run)
     except UserError as error:
         log.warning("a run has started and cannot go on yet", run=run.id, turn=run.turn_id, error=str(error))
     except Exception:

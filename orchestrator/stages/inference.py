@@ -14,42 +14,40 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator import (
-    compaction,
-    decider,
-    ending,
-    holding,
-    offering,
-    overtime,
-    phasing,
-    planning,
-    resting,
-    steering,
-    strategies,
-)
-from chordage.orchestrator.compaction import Summing
-from chordage.orchestrator.core import storable
+from chordage.orchestrator import strategies
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, OutOfTime, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
 from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Said, ToolOffer
 from chordage.orchestrator.core.moves import Infer, Move, Plan
 from chordage.orchestrator.core.output import demand
-from chordage.orchestrator.core.phase_fold import Inference
 from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.prompts import PlannerAsk
 from chordage.orchestrator.core.reasons import Ending, failed
 from chordage.orchestrator.core.records import Answer, Checkpoint, Entry, Run
 from chordage.orchestrator.core.status import RunStatus
-from chordage.orchestrator.core.stepping import Control
-from chordage.orchestrator.core.summaries import TRIES, older_than, tries
-from chordage.orchestrator.core.transcript import build
+from chordage.orchestrator.core.stepping import Control, RequestTerms
+from chordage.orchestrator.core.text import clean_reply, clean_text
+from chordage.orchestrator.core.transcript import TRIES, build, older_than, tries
+from chordage.orchestrator.core.verdicts import Inference
 from chordage.orchestrator.gateways.in_flight import InFlightWork
-from chordage.orchestrator.holding import Terms
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.plugins.planners import PlannerFailed
+from chordage.orchestrator.run import (
+    compaction,
+    endings,
+    limits,
+    model_request,
+    planning,
+    plugins,
+    steering,
+    stepping,
+    transitions,
+    waiting,
+)
+from chordage.orchestrator.run.compaction import Summing
+from chordage.orchestrator.run.model_request import ModelRequest
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.scene import Scene
 from chordage.orchestrator.store import calls, journal, runs
 from chordage.orchestrator.store.runs import RunClaim
 
@@ -59,7 +57,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
     at: RunClaim
-    scene: Scene
+    scene: ModelRequest
     prompt: Prompt
     plan: PlannerAsk | None = None  # it is the planner that is asked
     ends: Ending | None = None  # a plugin ends the run instead of the call
@@ -102,7 +100,7 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     at = RunClaim(run=run, step=step, token=token)
     spoken = Spoken(rt, run, step)
     try:
-        limit = overtime.deadline(rt, run, rt.agents.get(run.agent))
+        limit = limits.deadline(rt, run, rt.agents.get(run.agent))
         hand.left = None if limit is None else lambda: limit.left(rt.now())
         if run.steers and (onward := steering.before_the_model(rt, at)) is not None:
             return onward
@@ -111,35 +109,35 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
             if isinstance(work, Summing):
                 return compaction.carry_out(rt, work, hand)
             if work.ends is not None:
-                phasing.write_down(rt, work.scene.hearing)
-                return ending.end_here(rt, at, work.ends)
+                plugins.write_down(rt, work.scene.hearing)
+                return endings.end_here(rt, at, work.ends)
             return _record(rt, work, *_ask(rt, work, hand, spoken))
     except PluginFailed as error:
-        return ending.end_here(rt, at, failed("plugin", str(error)))
+        return endings.end_here(rt, at, failed("plugin", str(error)))
     except OutOfTime as error:
         assert limit is not None
-        return overtime.end_here(rt, at, limit.ending, spoken.broken(error.attempts))
+        return limits.end_here(rt, at, limit.ending, spoken.broken(error.attempts))
     except (ModelFailed, PlannerFailed) as error:
-        if run.control is Control.STEP and (held := holding.hold_failed(rt, at, error)) is not None:
+        if run.control is Control.STEP and (held := stepping.hold_failed(rt, at, error)) is not None:
             rt.locks.forget(key)
             return held
         return _end_in_vain(rt, at, error)
     except UserError as error:
         _let_go(rt, at)
         rt.locks.forget(key)
-        return ending.bear_with_the_room(rt, at, error)
+        return endings.retry_unknown_agent(rt, at, error)
     except (HandedOver, Aborted):
         _let_go(rt, at)
         raise
     except (Exception, SystemExit, KeyboardInterrupt):
-        ending.count_as_death(rt, run)
+        endings.record_crash(rt, run)
         raise
 
 
 def _end_in_vain(rt: Runtime, at: RunClaim, error: ModelFailed | PlannerFailed) -> list[Intent]:
     if isinstance(error, PlannerFailed):
-        return ending.end_here(rt, at, failed("planner", str(error)))
-    return ending.end_here(rt, at, failed(f"model_{error.fault.value}", str(error)), attempts=error.attempts)
+        return endings.end_here(rt, at, failed("planner", str(error)))
+    return endings.end_here(rt, at, failed(f"model_{error.fault.value}", str(error)), attempts=error.attempts)
 
 
 def _let_go(rt: Runtime, at: RunClaim) -> None:
@@ -165,27 +163,27 @@ def _prepare(rt: Runtime, at: RunClaim) -> Work | Summing:
         past = journal.history(tx, run.thread_id, plans_of=run.id if plans else None)
     entries, known = past.entries, past.calls
     said = build(entries, known)
-    terms = holding.terms(rt, run, said) if run.control is Control.STEP else None
+    terms = stepping.terms(rt, run, said) if run.control is Control.STEP else None
     agent = agent if terms is None else terms.tune(agent)
     planned = planning.read(rt, run, agent, entries, known) if plans else None
     if planned is not None and terms is not None:
         planned = planned.offering(name for name in planned.offered if terms.offers(name))
-    move = decider.next_move(run, agent, None, run.started_at, plans=planned)
-    specs = {} if move == Infer(offer_tools=False) else offering.specs(rt, agent, known)
+    move = transitions.next_move(run, agent, None, run.started_at, plans=planned)
+    specs = {} if move == Infer(offer_tools=False) else model_request.specs(rt, agent, known)
     specs = specs if terms is None else {name: spec for name, spec in specs.items() if terms.offers(name)}
-    heard = phasing.hearing(rt, run, agent, at.step, said=said)
+    heard = plugins.session(rt, run, agent, at.step, said=said)
     if heard.crew.plugins:
         heard.said_before = _said_before(run, entries, known)
-    phasing.start(heard, is_first=_is_first(run, at.step, entries, terms))
+    plugins.start(heard, is_first=_is_first(run, at.step, entries, terms))
     if not isinstance(move, Plan) or agent.plan.history:
         shorter = compaction.due(at, heard, past, plans=plans, terms=terms)
         if shorter is not None:
             return shorter
-    found = phasing.before_inference(heard, list(specs))
+    found = plugins.before_inference(heard, list(specs))
     offered = {name: spec for name, spec in specs.items() if found.offers(name)}
     if planned is not None and isinstance(move, Plan):
         planned = planned.offering(offered)
-    scene = Scene(
+    scene = ModelRequest(
         agent=replace(agent, model=found.model or agent.model), specs=offered, known=known, hearing=heard, terms=terms,
         withheld=_withheld(rt, agent, specs, offered, move, terms), planning=planned,
         asks_planner=isinstance(move, Plan), form=None if isinstance(move, Plan) else rt.outputs(agent),
@@ -195,17 +193,22 @@ def _prepare(rt: Runtime, at: RunClaim) -> Work | Summing:
 
 
 def _withheld(
-    rt: Runtime, agent: AgentSpec, specs: Collection[str], offered: Collection[str], move: Move, terms: Terms | None
+    rt: Runtime,
+    agent: AgentSpec,
+    specs: Collection[str],
+    offered: Collection[str],
+    move: Move,
+    terms: RequestTerms | None,
 ) -> frozenset[str]:
     """What the model was not offered, though the agent has it. In a stepped run also where none were to be: what was
     kept from it then is kept from it when its reply is settled.
     """
     if terms is not None and move == Infer(offer_tools=False):
-        return frozenset(offering.specs(rt, agent))
+        return frozenset(model_request.specs(rt, agent))
     return frozenset(specs) - frozenset(offered)
 
 
-def _work(at: RunClaim, scene: Scene, prompt: Prompt, entries: Sequence[Entry], ends: Ending | None) -> Work:
+def _work(at: RunClaim, scene: ModelRequest, prompt: Prompt, entries: Sequence[Entry], ends: Ending | None) -> Work:
     if scene.planning is None:
         return Work(at=at, scene=scene, prompt=prompt, ends=ends)
     if not scene.asks_planner:
@@ -215,7 +218,7 @@ def _work(at: RunClaim, scene: Scene, prompt: Prompt, entries: Sequence[Entry], 
     return Work(at=at, scene=scene, prompt=prompt, plan=asked, ends=ends)
 
 
-def _is_first(run: Run, step: int, entries: Sequence[Entry], terms: Terms | None) -> bool:
+def _is_first(run: Run, step: int, entries: Sequence[Entry], terms: RequestTerms | None) -> bool:
     """Whether the model is asked for the first time: messages that were taken in at once have steps before it."""
     if terms is not None:
         return terms.begins and not any(e.run_id == run.id for e in tries(entries))
@@ -228,14 +231,14 @@ def _said_before(run: Run, entries: Sequence[Entry], known: Sequence[Answer]) ->
     return len(build(older_than(run.id, entries), known))
 
 
-def _prompt(scene: Scene, said: tuple[Said, ...], found: Inference) -> Prompt:
+def _prompt(scene: ModelRequest, said: tuple[Said, ...], found: Inference) -> Prompt:
     offers = tuple(
         ToolOffer(name=spec.name, description=spec.description, schema=spec.schema) for spec in scene.specs.values()
     )
     schema = None if scene.form is None else scene.form.schema
     demanded = "" if schema is None else demand(schema)
     stable = "\n\n".join(text for text in (scene.agent.instructions, demanded) if text)
-    system = "\n\n".join(text for text in (stable, *phasing.texts_due(scene.hearing, found)) if text)
+    system = "\n\n".join(text for text in (stable, *plugins.texts_due(scene.hearing, found)) if text)
     return Prompt(
         system=system, said=said, offers=offers, params={**scene.agent.params, **found.params}, output=schema,
         cache=scene.agent.prompt_cache, stable=len(stable),
@@ -261,9 +264,9 @@ class Spoken:
         self._pieces.clear()
         self._rt.events.emit(self._run.id, "model.reset", step=self._step)
 
-    def broken(self, attempts: Sequence[Attempt]) -> overtime.Broken:
-        text = storable.text("".join(self._pieces))
-        return overtime.Broken(text=text, attempts=tuple(attempts), told=self.told)
+    def broken(self, attempts: Sequence[Attempt]) -> limits.Broken:
+        text = clean_text("".join(self._pieces))
+        return limits.Broken(text=text, attempts=tuple(attempts), told=self.told)
 
 
 def _ask(rt: Runtime, work: Work, hand: InFlightWork, spoken: Spoken) -> tuple[Reply, PlanDecision | None]:
@@ -291,15 +294,15 @@ def _ask(rt: Runtime, work: Work, hand: InFlightWork, spoken: Spoken) -> tuple[R
 
 
 def _tell_of_failure(rt: Runtime, work: Work, error: ModelFailed) -> None:
-    phasing.after_inference(work.scene.hearing, error=error)
-    phasing.write_down(rt, work.scene.hearing)
+    plugins.after_inference(work.scene.hearing, error=error)
+    plugins.write_down(rt, work.scene.hearing)
 
 
 def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) -> list[Intent]:
     run, step = work.at.run, work.at.step
     scene = _with_lives(rt, work, reply) if work.scene.recalls and reply.asks else work.scene
-    judged = decider.judge(rt, work.at, scene, reply, plan)
-    crossing = rt.store.insist(lambda tx: decider.after_reply(tx, rt, work.at, scene, judged))
+    judged = transitions.judge(rt, work.at, scene, reply, plan)
+    crossing = rt.store.insist(lambda tx: transitions.after_reply(tx, rt, work.at, scene, judged))
     if not crossing.ours:
         log.warning("late reply refused", run=run.id, step=step, epoch=run.epoch)
     elif plan is not None:
@@ -308,17 +311,17 @@ def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) ->
         rt.events.emit(run.id, "model.replied", step=step, text=reply.text, calls=len(reply.asks))
     steering.tell(rt, run, crossing)
     if crossing.ended:
-        ending.tell_the_end(rt, run, crossing.ended, crossing.usage)
+        endings.tell_the_end(rt, run, crossing.ended, crossing.usage)
     if crossing.rests:
-        resting.tell_the_rest(rt, run)
+        waiting.tell_the_rest(rt, run)
     if crossing.held:
-        holding.tell(rt, run)
+        stepping.tell(rt, run)
     if crossing.goes_on and not _has_just_started(run):
         rt.locks.extend(run.thread_id, run.owner)
     return crossing.intents
 
 
-def _with_lives(rt: Runtime, work: Work, reply: Reply) -> Scene:
-    ids = {ask.id for ask in storable.reply(reply).asks}
+def _with_lives(rt: Runtime, work: Work, reply: Reply) -> ModelRequest:
+    ids = {ask.id for ask in clean_reply(reply).asks}
     with rt.store.read() as tx:
         return replace(work.scene, lives=calls.count_generations(tx, work.at.run.id, ids))

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 import structlog
 
 from chordage.orchestrator import pulsing
-from chordage.orchestrator.admitting import Admitted
 from chordage.orchestrator.core.errors import QueueFull, RoomError
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.standing_work import Item, Kind, Row, State, Step
 from chordage.orchestrator.gateways.work.room_work import Look, Name, RoomWork
+from chordage.orchestrator.run.arrivals import Admitted
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import pulse
 from chordage.orchestrator.views import standing_work

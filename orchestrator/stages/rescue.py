@@ -17,8 +17,15 @@ from functools import partial
 
 import structlog
 
-from chordage.orchestrator import answering, asking, ending, overtime
 from chordage.orchestrator.core.agent import Effect, ToolMode
+from chordage.orchestrator.core.approvals import (
+    Action,
+    DecisionRequest,
+    OnExpiry,
+    Suspension,
+    SuspensionStatus,
+    about_the_unknown,
+)
 from chordage.orchestrator.core.errors import Conflict, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import (
@@ -36,17 +43,13 @@ from chordage.orchestrator.core.reasons import Ending, Reason, cancelled, failed
 from chordage.orchestrator.core.records import Call, Run, Subject
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus
 from chordage.orchestrator.core.stepping import Drive, OnHeld
-from chordage.orchestrator.core.suspending import (
-    Action,
-    DecisionRequest,
-    OnExpiry,
-    Suspension,
-    SuspensionStatus,
-    about_the_unknown,
-)
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
+from chordage.orchestrator.run import endings, limits
+from chordage.orchestrator.run.approvals import take_decisions, tell
+from chordage.orchestrator.run.waiting import asks_about_unknown, suspend_call
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import approvals, calls, children, fairness, groups, replays, runs, stepped, turns
+from chordage.orchestrator.store import calls, children, fairness, groups, replays, runs, stepped, turns
+from chordage.orchestrator.store.approvals import escalate, expired, load
 from chordage.orchestrator.store.calls import CallOutcome
 from chordage.orchestrator.store.database import Tx
 
@@ -61,7 +64,7 @@ def rescue(rt: Runtime) -> list[Intent]:
     """Each part by itself: what one of them has found is sent, whatever happens to the next."""
     intents: list[Intent] = []
     parts = (
-        overtime.sweep,
+        limits.sweep,
         *_of_leases(rt),
         _questions,
         _held,
@@ -197,9 +200,9 @@ def _end_poisoned(rt: Runtime, run: Run, why: Ending, *, by: Call | None = None)
         held = now_run if by is None else calls.load(tx, by.id, lock=True)
         if now_run is None or held is None or _lease(held) != _lease(by or run):
             return []
-        ended = ending.end_run(tx, rt, now_run, why, content=UNKNOWN_TEXT)
+        ended = endings.end_run(tx, rt, now_run, why, content=UNKNOWN_TEXT)
     if ended is not None:
-        ending.tell_the_end(rt, run)
+        endings.tell_the_end(rt, run)
     return ended or []
 
 
@@ -252,9 +255,9 @@ def _close_unknown(rt: Runtime, run: Run, call: Call, now: datetime) -> list[Int
     knows.
     """
     log.warning("outcome of an unsafe call is unknown", call=call.id, tool=call.tool, run=run.id, worker=call.worker)
-    if asking.asks_about_unknown(rt, run.agent):
+    if asks_about_unknown(rt, run.agent):
         question = about_the_unknown(call.tool)
-        asking.put_aside(rt, call, run.agent, call.claim_token, question, seen_lease=call.lease_until)
+        suspend_call(rt, call, run.agent, call.claim_token, question, seen_lease=call.lease_until)
     else:
         outcome = CallOutcome(
             status=CallStatus.FAILED, code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT, full=None, worker=call.worker or "",
@@ -270,7 +273,7 @@ def _close_unknown(rt: Runtime, run: Run, call: Call, now: datetime) -> list[Int
 def _questions(rt: Runtime) -> list[Intent]:
     """Questions that nobody answered in time, each as whoever asked laid down."""
     with rt.store.read() as tx:
-        late = approvals.expired(tx, rt.now(), BATCH)
+        late = expired(tx, rt.now(), BATCH)
     intents: list[Intent] = []
     for asked in late:  # each by itself: one that cannot be answered keeps none of the others
         try:
@@ -285,7 +288,7 @@ def _answer_for_nobody(rt: Runtime, asked: Suspension) -> list[Intent]:
     match asked.on_expiry:
         case OnExpiry.ESCALATE:
             with rt.store.write() as tx:
-                approvals.escalate(tx, asked.id, rt.now())
+                escalate(tx, asked.id, rt.now())
             rt.events.emit(asked.run_id, "call.overdue", call=asked.call_id, suspension=asked.id)
             return []
         case OnExpiry.CANCEL_RUN:
@@ -295,22 +298,22 @@ def _answer_for_nobody(rt: Runtime, asked: Suspension) -> list[Intent]:
         case OnExpiry.DEFAULT:
             answer = DecisionRequest(target=asked.id, action=Action.RESUME, payload=asked.default, reason=NOBODY)
     try:
-        decided, intents = rt.store.insist(lambda tx: answering.take(tx, rt, [answer], [asked], "expiry"))
+        decided, intents = rt.store.insist(lambda tx: take_decisions(tx, rt, [answer], [asked], "expiry"))
     except Conflict:  # somebody was just in time
         return []
-    answering.tell(rt, decided)
+    tell(rt, decided)
     return intents
 
 
 def _cancel_undecided(rt: Runtime, asked: Suspension) -> list[Intent]:
     with rt.store.write() as tx:
         run = runs.lock(tx, asked.run_id)
-        now_asked = approvals.load(tx, asked.id)
+        now_asked = load(tx, asked.id)
         if run is None or now_asked is None or now_asked.status is not SuspensionStatus.OPEN:
             return []  # somebody was just in time
-        ended = ending.end_run(tx, rt, run, cancelled(NOBODY), content=NOBODY)
+        ended = endings.end_run(tx, rt, run, cancelled(NOBODY), content=NOBODY)
     if ended is not None:
-        ending.tell_the_end(rt, run)
+        endings.tell_the_end(rt, run)
     return ended or []
 
 
@@ -332,7 +335,7 @@ def _no_longer_held(rt: Runtime, turn_id: str, run_id: str | None) -> list[Inten
             stepped.change(tx, row, held_until=None)
             return []
         if row.drive is Drive.STEP and row.on_held is OnHeld.CANCEL:
-            ended = ending.end_run(tx, rt, run, cancelled(NOT_MOVED_ON), content=NOT_MOVED_ON)
+            ended = endings.end_run(tx, rt, run, cancelled(NOT_MOVED_ON), content=NOT_MOVED_ON)
             stepped.change(tx, row, held_until=None)
         elif row.drive is Drive.STEP and (row.on_held is OnHeld.PARK or row.error is not None):
             # A request that failed is not made again and again with nobody there.
@@ -343,7 +346,7 @@ def _no_longer_held(rt: Runtime, turn_id: str, run_id: str | None) -> list[Inten
             stepped.change(tx, row, held_until=rt.leases.until(now), drive=drive)
     if ended is None:
         return [StepOn(run_id=run.id, group=run.group, of=run.subject)]
-    ending.tell_the_end(rt, run)
+    endings.tell_the_end(rt, run)
     return ended
 
 
@@ -355,10 +358,10 @@ def _expired_turns(rt: Runtime) -> list[Intent]:
 
 def _expire(rt: Runtime, turn_id: str) -> list[Intent]:
     with rt.store.write() as tx:
-        freed = ending.drop_queued(tx, rt, turn_id, Disposition.EXPIRED, "its deadline passed before it could start")
+        freed = endings.drop_queued(tx, rt, turn_id, Disposition.EXPIRED, "its deadline passed before it could start")
     if freed is not None:
         rt.events.turn_done(turn_id)
-        ending.log_unstarted(turn_id, Disposition.EXPIRED)
+        endings.log_unstarted(turn_id, Disposition.EXPIRED)
     return freed or []
 
 

@@ -1,10 +1,4 @@
-"""5a. One tool call: its outcome is a row.
-
-What the tool declares decides what is on record before it starts. An unsafe or reconcilable call is claimed in a
-commit of its own, so that a crash inside it leaves evidence and it is never run again blindly. A pure or idempotent
-call may run twice by its own word: it starts at once, and is claimed with the first heartbeat, or when this is not
-its first wake-up.
-"""
+"""What a tool may read of the results of earlier calls: those of its own thread, in parts."""
 
 from __future__ import annotations
 
@@ -16,17 +10,9 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator import answering, asking, ending, overtime, phasing, result_desk, task_desk
-from chordage.orchestrator.core import storable
+from chordage.orchestrator import task_desk
 from chordage.orchestrator.core.agent import Effect
-from chordage.orchestrator.core.errors import Aborted, BrokenAgent, Conflict, OutOfTime, Unavailable, UserError
-from chordage.orchestrator.core.intents import CommitRound, Intent
-from chordage.orchestrator.core.phases import Hook, Resumed, ShownCall
-from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
-from chordage.orchestrator.core.reasons import TIMEOUT, failed
-from chordage.orchestrator.core.records import Call
-from chordage.orchestrator.core.status import IN_FLIGHT_CALL, CallStatus
-from chordage.orchestrator.core.suspending import (
+from chordage.orchestrator.core.approvals import (
     DecisionRequest,
     Question,
     Suspension,
@@ -34,17 +20,59 @@ from chordage.orchestrator.core.suspending import (
     arrived,
     seen_by_tool,
 )
+from chordage.orchestrator.core.errors import (
+    Aborted,
+    BrokenAgent,
+    Conflict,
+    NotFound,
+    OutOfTime,
+    Unavailable,
+    UserError,
+)
+from chordage.orchestrator.core.intents import CommitRound, Intent
+from chordage.orchestrator.core.phases import Hook, Resumed, ShownCall
+from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
+from chordage.orchestrator.core.reasons import TIMEOUT, failed
+from chordage.orchestrator.core.records import Call
+from chordage.orchestrator.core.status import IN_FLIGHT_CALL, CallStatus
+from chordage.orchestrator.core.text import clean_text
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.gateways.in_flight import InFlightWork
-from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
-from chordage.orchestrator.overtime import Deadline
-from chordage.orchestrator.phasing import Hearing
+from chordage.orchestrator.gateways.ports import CallOrder, ResultPart, ToolOutcome
 from chordage.orchestrator.plugins.base import PluginFailed
+from chordage.orchestrator.run import endings, limits, plugins, waiting
+from chordage.orchestrator.run.approvals import Decided, take_decisions, tell
+from chordage.orchestrator.run.limits import Deadline
+from chordage.orchestrator.run.plugins import PluginSession
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import approvals, calls, runs
+from chordage.orchestrator.store import calls, runs
+from chordage.orchestrator.store.approvals import decision_of, load, open_about_claim
 from chordage.orchestrator.store.calls import CallOutcome, CallToRun
 from chordage.orchestrator.store.database import Tx
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredResults:
+    """Implements `ports.Results`."""
+
+    rt: Runtime
+    thread_id: str
+
+    def part(self, call_id: str, offset: int, length: int) -> ResultPart:
+        with self.rt.store.read() as tx:
+            found = calls.result_part(tx, call_id, offset, length)
+        if found is None or found.thread_id != self.thread_id:
+            raise NotFound(f"there is no result of a call {call_id!r} in this conversation")
+        return ResultPart(text=found.text, total=found.total)
+
+
+# 5a. One tool call: its outcome is a row.
+#
+# What the tool declares decides what is on record before it starts. An unsafe or reconcilable call is claimed in a
+# commit of its own, so that a crash inside it leaves evidence and it is never run again blindly. A pure or idempotent
+# call may run twice by its own word: it starts at once, and is claimed with the first heartbeat, or when this is not
+# its first wake-up.
 
 log = structlog.get_logger()
 
@@ -57,7 +85,7 @@ BROKEN_OFF = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class CallWork:
     call: Call
     agent_name: str
     epoch: int
@@ -85,7 +113,7 @@ def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -
             try:
                 done = run_call(rt, call_id, in_doubt=in_doubt)
             except _AgentIsBroken as waits:  # those behind it are of the same agent
-                return [*follow, *ending.leave_place(rt, waits.run_id)]
+                return [*follow, *endings.leave_place(rt, waits.run_id)]
             if done is None and _is_in_another_hand(rt, call_id, call_ids):
                 break
             follow += done or []
@@ -135,7 +163,7 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> list[Inten
     return follow
 
 
-def _check_still_ours(rt: Runtime, work: Work) -> None:
+def _check_still_ours(rt: Runtime, work: CallWork) -> None:
     """The process may have stood still since it claimed the call, and the call may be in another hand by now."""
     if work.lease_until is None or rt.now() < work.lease_until - timedelta(seconds=rt.leases.seconds / 2):
         return
@@ -144,7 +172,7 @@ def _check_still_ours(rt: Runtime, work: Work) -> None:
             raise Aborted
 
 
-def _hearing(rt: Runtime, work: Work) -> Hearing | None:
+def _hearing(rt: Runtime, work: CallWork) -> PluginSession | None:
     """None where no plugin listens to tools: the usual case costs nothing."""
     try:
         agent = rt.agents.get(work.agent_name)
@@ -156,21 +184,21 @@ def _hearing(rt: Runtime, work: Work) -> Hearing | None:
     with rt.store.read() as tx:
         run = runs.load(tx, work.call.run_id)
     assert run is not None
-    return phasing.hearing(rt, run, agent, work.call.step, call_id=work.call.id)
+    return plugins.session(rt, run, agent, work.call.step, call_id=work.call.id)
 
 
-def _shown(work: Work) -> ShownCall:
+def _shown(work: CallWork) -> ShownCall:
     call = work.call
     resumed = Resumed(payload=work.answer) if work.is_resumed else None
-    return phasing.shown_call(call.id, call.ask_id, call.tool, call.arguments, call.effect, resumed)
+    return plugins.shown_call(call.id, call.ask_id, call.tool, call.arguments, call.effect, resumed)
 
 
-def _heard_before(rt: Runtime, work: Work, heard: Hearing | None) -> tuple[Work, ToolOutcome | None]:
+def _heard_before(rt: Runtime, work: CallWork, heard: PluginSession | None) -> tuple[CallWork, ToolOutcome | None]:
     """A call that somebody approved goes through the gate once more: what has become forbidden meanwhile stays so."""
     if heard is None or not work.is_resumed:
         return work, None
     try:
-        found = phasing.gate(heard, _shown(work))
+        found = plugins.gate(heard, _shown(work))
     except PluginFailed as error:
         _keep_failure(rt, work, error)
         return work, ToolOutcome(code="plugin", content=str(error))
@@ -186,7 +214,7 @@ def _heard_before(rt: Runtime, work: Work, heard: Hearing | None) -> tuple[Work,
             return work, None
 
 
-def _amended(rt: Runtime, work: Work, arguments: dict[str, Any]) -> Work:
+def _amended(rt: Runtime, work: CallWork, arguments: dict[str, Any]) -> CallWork:
     """Whoever looks at the call, or asks about it again, sees what it is carried out with."""
     if arguments == work.call.arguments:
         return work
@@ -195,26 +223,26 @@ def _amended(rt: Runtime, work: Work, arguments: dict[str, Any]) -> Work:
     return replace(work, call=replace(work.call, arguments=arguments))
 
 
-def _keep_failure(rt: Runtime, work: Work, error: PluginFailed) -> None:
+def _keep_failure(rt: Runtime, work: CallWork, error: PluginFailed) -> None:
     """A broken plugin ends the run, once its round is settled."""
     with rt.store.write() as tx:
         runs.keep_ending(tx, work.call.run_id, failed("plugin", str(error)))
 
 
-def _heard_after(rt: Runtime, work: Work, heard: Hearing | None, outcome: ToolOutcome) -> ToolOutcome:
+def _heard_after(rt: Runtime, work: CallWork, heard: PluginSession | None, outcome: ToolOutcome) -> ToolOutcome:
     """A broken plugin ends the run, but the tool has run: its outcome is recorded as it was."""
     if heard is None or outcome.question is not None:
         return outcome
     seconds = (rt.now() - work.began).total_seconds()
     try:
-        told = phasing.after_tool(heard, _shown(work), outcome.content, outcome.code, seconds)
+        told = plugins.after_tool(heard, _shown(work), outcome.content, outcome.code, seconds)
     except PluginFailed as error:
         _keep_failure(rt, work, error)
         return outcome
     return replace(outcome, content=told)
 
 
-def _after_a_fault(rt: Runtime, work: Work, *, begun: bool) -> None:
+def _after_a_fault(rt: Runtime, work: CallWork, *, begun: bool) -> None:
     """Nobody foresaw how this ended. It counts like a death; of an unsafe call that had begun nobody knows what it did
     before it.
     """
@@ -225,7 +253,7 @@ def _after_a_fault(rt: Runtime, work: Work, *, begun: bool) -> None:
         calls.record_crash(tx, work.call.id, work.token, rt.worker, rt.leases.until(rt.now()))
 
 
-def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
+def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> CallWork | None:
     with rt.store.read() as tx:
         found = calls.load_for_work(tx, call_id)
     if found is None:
@@ -238,7 +266,7 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
     limit, now = _limit(rt, found), rt.now()
     if in_doubt or call.resends or call.effect.starts_on_record or call.status is not CallStatus.NEW:
         token, until = rt.new_id(), rt.leases.until(now)
-    work = Work(
+    work = CallWork(
         call=call, agent_name=agent_name, epoch=found.epoch, token=token, began=call.started_at or now, limit=limit,
         lease_until=until,
     )  # fmt: skip
@@ -247,7 +275,7 @@ def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> Work | None:
     return work if token is None or _claim(rt, work, token, now) else None
 
 
-def _claim(rt: Runtime, work: Work, token: str, now: datetime) -> bool:
+def _claim(rt: Runtime, work: CallWork, token: str, now: datetime) -> bool:
     """Last of all: what is claimed and does not begin would look like a death."""
     assert work.lease_until is not None
     try:
@@ -258,7 +286,7 @@ def _claim(rt: Runtime, work: Work, token: str, now: datetime) -> bool:
         raise
 
 
-def _let_go(rt: Runtime, work: Work) -> None:
+def _let_go(rt: Runtime, work: CallWork) -> None:
     """Its tool has not begun: whoever comes next may begin, and nobody has to be asked what became of it. While the
     database stays away nothing is done, and the lease of what was claimed runs out.
     """
@@ -276,7 +304,7 @@ def _limit(rt: Runtime, found: CallToRun) -> Deadline | None:
         return None
     with rt.store.read() as tx:
         run = runs.load(tx, found.call.run_id)
-    return None if run is None else overtime.deadline(rt, run, agent)
+    return None if run is None else limits.deadline(rt, run, agent)
 
 
 class _AgentIsBroken(Exception):
@@ -300,15 +328,15 @@ def _check_repaired(rt: Runtime, call: Call, agent_name: str) -> None:
 
 def _is_held_up(rt: Runtime, call: Call, agent_name: str) -> bool:
     """A wake-up of rescue may come for a call whose lease was up before that of the one it stands behind."""
-    if call.place == 0 or not asking.is_sequential(rt, agent_name):
+    if call.place == 0 or not waiting.is_sequential(rt, agent_name):
         return False
     with rt.store.read() as tx:
         return calls.is_behind(tx, call)
 
 
-def _with_answer(rt: Runtime, work: Work, suspension_id: str) -> Work:
+def _with_answer(rt: Runtime, work: CallWork, suspension_id: str) -> CallWork:
     with rt.store.read() as tx:
-        asked, answer = approvals.load(tx, suspension_id), approvals.decision_of(tx, suspension_id)
+        asked, answer = load(tx, suspension_id), decision_of(tx, suspension_id)
     if asked is None or answer is None:
         return work
     return replace(work, decision=seen_by_tool(asked, answer), answer=answer.payload)
@@ -329,14 +357,14 @@ def _may_start(rt: Runtime, call: Call) -> bool:
             return False
 
 
-def _known_outcome(rt: Runtime, work: Work) -> ToolOutcome | None:
+def _known_outcome(rt: Runtime, work: CallWork) -> ToolOutcome | None:
     """A reconcilable call that somebody had started: its tool can tell what became of it."""
     if work.call.effect is Effect.RECONCILABLE and work.call.status is CallStatus.RUNNING:
         return rt.tools.reconcile(rt.agents.get(work.agent_name), _order(rt, work))
     return None
 
 
-def _in_time(rt: Runtime, work: Work, hand: InFlightWork) -> ToolOutcome:
+def _in_time(rt: Runtime, work: CallWork, hand: InFlightWork) -> ToolOutcome:
     """The run has a time limit: the call is given up when it is reached, and the round's end ends the run."""
     try:
         hand.check()
@@ -348,7 +376,7 @@ def _in_time(rt: Runtime, work: Work, hand: InFlightWork) -> ToolOutcome:
         return ToolOutcome(code=TIMEOUT, content=BROKEN_OFF)
 
 
-def _carry_out(rt: Runtime, work: Work, hand: InFlightWork) -> ToolOutcome:
+def _carry_out(rt: Runtime, work: CallWork, hand: InFlightWork) -> ToolOutcome:
     _check_still_ours(rt, work)
     rt.events.emit(work.call.run_id, "tool.started", call=work.call.id, tool=work.call.tool, worker=rt.worker)
 
@@ -365,27 +393,27 @@ def _carry_out(rt: Runtime, work: Work, hand: InFlightWork) -> ToolOutcome:
         return ToolOutcome(code="tool_unavailable", content=str(error))
 
 
-def _order(rt: Runtime, work: Work) -> CallOrder:
+def _order(rt: Runtime, work: CallWork) -> CallOrder:
     call = work.call
     return CallOrder(
         call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, tool=call.tool, arguments=call.arguments,
         idempotency_key=call.idempotency_key, attempt=1 + call.resends, decision=work.decision,
-        task=task_desk.of_thread(rt, call.thread_id), results=result_desk.Desk(rt=rt, thread_id=call.thread_id),
+        task=task_desk.of_thread(rt, call.thread_id), results=StoredResults(rt=rt, thread_id=call.thread_id),
     )  # fmt: skip
 
 
-def _settle(rt: Runtime, work: Work, outcome: ToolOutcome, heard: Hearing | None = None) -> list[Intent]:
+def _settle(rt: Runtime, work: CallWork, outcome: ToolOutcome, heard: PluginSession | None = None) -> list[Intent]:
     question = outcome.question or _asked_about(rt, work, outcome)
     if question is not None:
-        notes = partial(phasing.note_beside, at=heard) if heard is not None else None
-        if not asking.put_aside(rt, work.call, work.agent_name, work.token, question, with_it=notes):
+        notes = partial(plugins.note_beside, at=heard) if heard is not None else None
+        if not waiting.suspend_call(rt, work.call, work.agent_name, work.token, question, with_it=notes):
             log.warning("late question refused", call=work.call.id, run=work.call.run_id)
         return []
     record = CallOutcome(
         status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED,
         code=outcome.code,
-        content=storable.text(outcome.content),
-        full=storable.text(outcome.full) if outcome.full is not None else None,
+        content=clean_text(outcome.content),
+        full=clean_text(outcome.full) if outcome.full is not None else None,
         worker=rt.worker,
         started_at=work.began,
         ended_at=rt.now(),
@@ -396,12 +424,12 @@ def _settle(rt: Runtime, work: Work, outcome: ToolOutcome, heard: Hearing | None
     return []
 
 
-def _answer_the_question(rt: Runtime, work: Work, record: CallOutcome, heard: Hearing | None) -> list[Intent]:
+def _answer_the_question(rt: Runtime, work: CallWork, record: CallOutcome, heard: PluginSession | None) -> list[Intent]:
     """This process had been taken for dead, and a person was asked what became of the call. As long as nobody has said,
     its true result is the answer.
     """
     with rt.store.read() as tx:
-        asked = approvals.open_about_claim(tx, work.call.id, work.token) if work.token else None
+        asked = open_about_claim(tx, work.call.id, work.token) if work.token else None
     if asked is not None:
         result = arrived(asked.id, code=record.code, content=record.content, full=record.full)
         try:
@@ -410,33 +438,33 @@ def _answer_the_question(rt: Runtime, work: Work, record: CallOutcome, heard: He
             log.info("somebody has just answered for the call", call=work.call.id, run=work.call.run_id)
         else:
             log.info("late result answers the question about its call", call=work.call.id, run=work.call.run_id)
-            answering.tell(rt, decided)
+            tell(rt, decided)
             return intents
     log.warning("late result refused", call=work.call.id, run=work.call.run_id)
     return []
 
 
 def _arrive(
-    tx: Tx, rt: Runtime, result: DecisionRequest, asked: Suspension, heard: Hearing | None
-) -> tuple[list[answering.Decided], list[Intent]]:
-    taken = answering.take(tx, rt, [result], [asked], "tool")
+    tx: Tx, rt: Runtime, result: DecisionRequest, asked: Suspension, heard: PluginSession | None
+) -> tuple[list[Decided], list[Intent]]:
+    taken = take_decisions(tx, rt, [result], [asked], "tool")
     if heard is not None:
-        phasing.note_beside(tx, heard)
+        plugins.note_beside(tx, heard)
     return taken
 
 
-def _is_settled(rt: Runtime, work: Work, record: CallOutcome, heard: Hearing | None) -> bool:
+def _is_settled(rt: Runtime, work: CallWork, record: CallOutcome, heard: PluginSession | None) -> bool:
     if heard is None or not heard.notes:
         return rt.store.insist_single(lambda tx: calls.settle(tx, work.call, work.token, record))
     return rt.store.insist(lambda tx: _settle_with_notes(tx, work, record, heard))
 
 
-def _settle_with_notes(tx: Tx, work: Work, record: CallOutcome, heard: Hearing) -> bool:
+def _settle_with_notes(tx: Tx, work: CallWork, record: CallOutcome, heard: PluginSession) -> bool:
     """A conflict with what another call of the round noted costs this call its result, and nobody else."""
     with tx.begin_nested() as attempt:
         if not calls.settle(tx, work.call, work.token, record):
             return False  # nor is anything noted of a result that nobody wants
-        conflict = phasing.note(tx, heard)
+        conflict = plugins.note(tx, heard)
         if conflict is None:
             return True
         attempt.rollback()
@@ -444,14 +472,14 @@ def _settle_with_notes(tx: Tx, work: Work, record: CallOutcome, heard: Hearing) 
     return calls.settle(tx, work.call, work.token, refused)
 
 
-def _asked_about(rt: Runtime, work: Work, outcome: ToolOutcome) -> Question | None:
+def _asked_about(rt: Runtime, work: CallWork, outcome: ToolOutcome) -> Question | None:
     """Nobody knows what became of the call: a person may, unless the agent says not to ask."""
-    if outcome.code != OUTCOME_UNKNOWN or not asking.asks_about_unknown(rt, work.agent_name):
+    if outcome.code != OUTCOME_UNKNOWN or not waiting.asks_about_unknown(rt, work.agent_name):
         return None
     return about_the_unknown(work.call.tool)
 
 
-def _cut_short(rt: Runtime, work: Work) -> None:
+def _cut_short(rt: Runtime, work: CallWork) -> None:
     """The process is told to end inside the call. What may run again is let go at once, and that counts as a death; the
     rest is as after a crash.
     """

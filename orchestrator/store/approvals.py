@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlalchemy import RowMapping, func, insert, or_, select, tuple_, update
 
-from chordage.orchestrator.core import spaces
-from chordage.orchestrator.core.suspending import (
+from chordage.orchestrator.core import message
+from chordage.orchestrator.core.approvals import (
     Action,
     Decision,
     OnExpiry,
@@ -262,7 +262,7 @@ def list_open(
         found = found.where(or_(runs.c.root_run == root_run, runs.c.id == root_run))
     if space is not None:
         home = func.coalesce(runs.c.root_thread, runs.c.thread_id)
-        begins = spaces.prefix(space)
+        begins = message.prefix(space)
         found = found.where(func.substr(home, 1, len(begins)) == begins)  # LIKE of SQLite would not tell A from a
     if after is not None:
         found = found.where(tuple_(suspensions.c.created_at, suspensions.c.id) > after)

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, or_, select, update
 
+from chordage.orchestrator.core.approvals import SuspensionStatus, Why
 from chordage.orchestrator.core.model import TOKENS
 from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.core.suspending import SuspensionStatus, Why
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import (
     ASKED_OF_PEOPLE,

@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Select, bindparam, func, insert, select, text, update
 
-from chordage.orchestrator.core.delivering import DeliveryStatus, receiver_of
+from chordage.orchestrator.core.deliveries import DeliveryStatus, receiver_of
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import PENDING_DELIVERIES, STILL_PENDING, has, in_delivery_order
 from chordage.orchestrator.store.schema import journal, outbox

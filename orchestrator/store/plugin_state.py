@@ -13,8 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, or_, select, update
 
 from chordage.orchestrator.core.phases import Scope
-from chordage.orchestrator.core.plugin_state import Entry, Noter, Place, by_place, noted
-from chordage.orchestrator.core.state_updates import Merge, Refused, SetState
+from chordage.orchestrator.core.plugin_state import Entry, Merge, Noter, Place, Refused, SetState, by_place, noted
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import plugin_state
 from chordage.orchestrator.store.statements import insert_or

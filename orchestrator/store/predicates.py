@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, collate, literal_column, select
 
-from chordage.orchestrator.core.delivering import DeliveryStatus
+from chordage.orchestrator.core.approvals import SuspensionStatus
+from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, RunStatus, TurnStatus
-from chordage.orchestrator.core.suspending import SuspensionStatus
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import UNSETTLED, calls, outbox, runs, suspensions, turns
 

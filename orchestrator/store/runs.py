@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Update, and_, bindparam, func, or_, select, update
 
-from chordage.orchestrator.core import kinship, turn_limits
+from chordage.orchestrator.core import kinship, limits
 from chordage.orchestrator.core.errors import Crossed
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import TOKENS, Usage
@@ -57,7 +57,7 @@ def from_row(row: Row) -> Run:
         "control": Control(fields.pop("control")),
         "reason": Reason(reason) if reason else None,
         "kept": Ending(**{**kept, "reason": Reason(kept["reason"])}) if kept["reason"] else None,
-        "timeout": turn_limits.in_seconds(fields.pop("timeout_ms")),
+        "timeout": limits.in_seconds(fields.pop("timeout_ms")),
         "kin": kinship.taken_from(fields),
         "usage": Usage(**{name: fields.pop(name) for name in TOKENS}),
     }

@@ -40,10 +40,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-from chordage.orchestrator.core.delivering import DeliveryStatus
+from chordage.orchestrator.core.approvals import SuspensionStatus
+from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, CallStatus, RunStatus, TurnStatus
-from chordage.orchestrator.core.suspending import SuspensionStatus
 
 
 class Moment(TypeDecorator[datetime]):
@@ -94,7 +94,7 @@ def _partial_index(name: str, *columns: Column[Any], where: str | ColumnElement[
 UNSETTLED = frozenset({SuspensionStatus.OPEN, SuspensionStatus.DECIDED})
 
 Id = String(200)
-SpacedId = String(300)  # an id with the prefix of its space: core/spaces.py
+SpacedId = String(300)  # an id with the prefix of its space: core/message.py
 
 
 def _ancestry() -> list[Column[Any]]:

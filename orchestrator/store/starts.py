@@ -15,7 +15,7 @@ from sqlalchemy import Table, bindparam, case, exists, insert, literal_column, o
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
-from chordage.orchestrator.core import kinship, turn_limits
+from chordage.orchestrator.core import kinship, limits
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.records import Phase, Run, Turn
@@ -157,7 +157,7 @@ def _run_binds(start: Start) -> dict[str, Any]:
         "thread_id": turn.thread_id, "agent": turn.agent, "strategy": turn.strategy, "grp": turn.group.value,
         "id": start.run_id, "turn_id": turn.id, "control": turn.control.value, "started_at": start.now,
         "lease_until": start.lease_until, "max_rounds": turn.max_rounds,
-        "timeout_ms": turn_limits.in_ms(turn.timeout), **kinship.columns(turn.kin),
+        "timeout_ms": limits.in_ms(turn.timeout), **kinship.columns(turn.kin),
     }  # fmt: skip
     line = {
         "of_thread": turn.thread_id, "of_arrival": turn.arrival, "of_agent": turn.agent, "of_strategy": turn.strategy,

@@ -12,12 +12,12 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from chordage.orchestrator.core import kinship, spaces
+from chordage.orchestrator.core import kinship, message
 from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.core.model import Reply
 from chordage.orchestrator.core.planning.state import asks_in
 from chordage.orchestrator.core.records import Call, Checkpoint, Entry, Run, Turn
-from chordage.orchestrator.core.standing import standing_of
+from chordage.orchestrator.core.settling import standing_of
 from chordage.orchestrator.core.stepping import CapPolicy, Drive, OnHeld, Standing, Stepped, StepTerms
 from chordage.orchestrator.core.transcript import reply_from
 from chordage.orchestrator.store import calls, journal, runs, schema, turns
@@ -165,7 +165,7 @@ def _find(tx: Tx, target: str, space: str | None) -> tuple[Turn, Run | None]:
     if turn is None:
         run = runs.load(tx, target)
         turn = turns.load(tx, run.turn_id) if run else None
-    if turn is None or not spaces.holds(space, kinship.home_of(turn.thread_id, turn.kin)):
+    if turn is None or not message.holds(space, kinship.home_of(turn.thread_id, turn.kin)):
         raise NotFound(f"there is no turn and no run {target!r}; `chordage turns` lists them")
     if run is None and turn.run_id is not None:
         run = runs.load(tx, turn.run_id)

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from chordage.orchestrator.core import kinship, turn_limits
+from chordage.orchestrator.core import kinship, limits
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
@@ -80,7 +80,7 @@ def from_row(row: Row) -> Turn:
     fields["status"] = TurnStatus(fields["status"])
     fields["control"] = Control(fields["control"])
     fields["disposition"] = Disposition(fields["disposition"]) if fields["disposition"] else None
-    fields["timeout"] = turn_limits.in_seconds(fields.pop("timeout_ms"))
+    fields["timeout"] = limits.in_seconds(fields.pop("timeout_ms"))
     kin = kinship.taken_from(fields)
     return Turn(**fields, kin=kin)
 

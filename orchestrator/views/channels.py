@@ -7,8 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from chordage.orchestrator.core.channels import source_of
 from chordage.orchestrator.core.errors import UserError
-from chordage.orchestrator.core.polling import source_of
 from chordage.orchestrator.gateways.ports import Agents, Channels
 from chordage.orchestrator.store import polls
 from chordage.orchestrator.store.database import Store

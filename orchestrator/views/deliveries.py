@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from chordage.orchestrator.core.delivering import DeliveryStatus, shown
+from chordage.orchestrator.core.deliveries import DeliveryStatus, shown
 from chordage.orchestrator.store import outbox, projection
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.outbox import Delivery

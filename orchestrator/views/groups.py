@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from chordage.orchestrator.core.arrivals import QueueBound
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.queue_bounds import QueueBound
 from chordage.orchestrator.store import groups as group_rows
 from chordage.orchestrator.store.database import Store, Tx
 

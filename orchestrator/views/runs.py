@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from chordage.orchestrator.core.compacting import Cause
+from chordage.orchestrator.core.compaction import Cause
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Fault, StopReason, Usage

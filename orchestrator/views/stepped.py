@@ -12,7 +12,7 @@ from chordage.orchestrator.core.agent import PlanSpec
 from chordage.orchestrator.core.model import StopReason, ToolAsk, Usage
 from chordage.orchestrator.core.planning import state
 from chordage.orchestrator.core.records import Checkpoint, Entry
-from chordage.orchestrator.core.standing import holds_round
+from chordage.orchestrator.core.settling import holds_round
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus, Disposition
 from chordage.orchestrator.core.stepping import Drive, Standing
 from chordage.orchestrator.core.transcript import NOT_RUN

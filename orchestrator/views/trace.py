@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, assert_never
 
+from chordage.orchestrator.core.approvals import Action
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Checkpoint, Entry
 from chordage.orchestrator.core.status import Disposition, TurnStatus
-from chordage.orchestrator.core.suspending import Action
 from chordage.orchestrator.store import trace_reads
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.trace_reads import WINDOW, TraceRow

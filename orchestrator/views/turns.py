@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from chordage.orchestrator.core import spaces
+from chordage.orchestrator.core import message
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Origin, Sender
@@ -112,7 +112,7 @@ def turn(store: Store, turn_id: str, *, space: str | None = None) -> TurnView:
         if row and row["status"] == TurnStatus.ACTIVE:
             open_rows = approvals.list_open(tx, limit=MAX_QUESTIONS, root_run=row["run_id"])
             questions = tuple(open_question(open_row) for open_row in open_rows)
-    if row is None or not spaces.holds(space, row["root_thread"] or row["thread_id"]):
+    if row is None or not message.holds(space, row["root_thread"] or row["thread_id"]):
         raise _not_found(turn_id)
     values = _typed(row)
     reply = values.pop("last_reply") or {}

@@ -35,13 +35,13 @@ BREAKS = {
         {"orchestrator.store": "from chordage.orchestrator import gateways"},
     ),
     "loop knows a stage": ("orchestrator-layers", {"orchestrator.loops": "from chordage.orchestrator import stages"}),
-    "decider knows a stage": (
+    "a transition knows a stage": (
         "orchestrator-layers",
-        {"orchestrator.decider": "from chordage.orchestrator import stages"},
+        {"orchestrator.run.transitions": "from chordage.orchestrator import stages"},
     ),
-    "views know the decider": (
+    "views know the transitions": (
         "orchestrator-layers",
-        {"orchestrator.views": "from chordage.orchestrator import decider"},
+        {"orchestrator.views": "from chordage.orchestrator.run import transitions"},
     ),
     "runtime knows the views": (
         "orchestrator-layers",

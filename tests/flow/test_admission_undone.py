@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import text
 
 from chordage.orchestrator import stages
+from chordage.orchestrator.core.arrivals import Overflow, QueueBound
 from chordage.orchestrator.core.errors import Crossed
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
-from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.stages import admission
 from chordage.orchestrator.store import groups
 from chordage.orchestrator.store.database import Store

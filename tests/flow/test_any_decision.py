@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chordage.orchestrator.core.agent import MixedRound, ToolMode
+from chordage.orchestrator.core.approvals import Action, DecisionRequest, Question, ResumeMode, Why
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, ResumeMode, Why
 from support.fakes import rounds_of
 from support.one_turn import change_agent
 from support.play import Play

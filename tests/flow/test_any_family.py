@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import ToolMode
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from support.family import Lines, ask, settle_in
 from support.play import Play
 from support.questions import asks_once

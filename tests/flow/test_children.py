@@ -6,10 +6,10 @@ import pytest
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import Limits, SubAgent, ToolMode
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CancelTurn, Dispatch
-from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from support.family import Lines, ask, by_agent, change, settle_in
 from support.hooks import gate, install
 from support.invariants import check_all

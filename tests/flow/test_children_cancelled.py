@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.core import spaces
+from chordage.orchestrator.core import message
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.intents import CallModel, Dispatch
 from support.family import Lines, ask, by_agent, settle_in
@@ -76,10 +76,10 @@ def test_by_name_a_child_of_others_is_cancelled_only_once_nobody_waits_for_it(wo
     """Our own wake-ups come by that name too, and nobody can tell them from what a caller sends."""
     child, _ = with_a_queued_child(world)
     with pytest.raises(NotFound):
-        stages.cancel_turn(world.runtime, child, space=spaces.CALLERS)
+        stages.cancel_turn(world.runtime, child, space=message.CALLERS)
 
     world.pending += stages.cancel_turn(world.runtime, str(by_agent(world)["ada"]["id"]))[1]
-    ended, _ = stages.cancel_turn(world.runtime, child, space=spaces.CALLERS)
+    ended, _ = stages.cancel_turn(world.runtime, child, space=message.CALLERS)
 
     assert ended
     assert by_agent(world)["bob"]["disposition"] == "cancelled"

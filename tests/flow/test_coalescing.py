@@ -11,9 +11,9 @@ from chordage.orchestrator.core.agent import AgentSpec, Limits, WhenBusy, WhileW
 from chordage.orchestrator.core.errors import QueueFull
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel
+from chordage.orchestrator.core.limits import TurnLimits
 from chordage.orchestrator.core.message import Origin, Sender
 from chordage.orchestrator.core.stepping import Control
-from chordage.orchestrator.core.turn_limits import TurnLimits
 from support.busy_thread import in_the_model_call
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all

@@ -13,7 +13,7 @@ from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.message import WhenBusy
 from chordage.orchestrator.core.model import AssistantSays, StopReason, ToolSays, UserSays
 from chordage.orchestrator.core.phases import Hook, Scope
-from chordage.orchestrator.core.state_updates import SetState
+from chordage.orchestrator.core.plugin_state import SetState
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.transcript import AWAITING, DECIDED
 from chordage.orchestrator.store import journal

@@ -12,12 +12,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import delete, insert
 
+from chordage.orchestrator.core.approvals import Action, DecisionRequest, Question, ResumeMode
 from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel
 from chordage.orchestrator.core.model import AssistantSays, ToolSays
 from chordage.orchestrator.core.status import CALL, RUN, CallStatus, RunStatus
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, ResumeMode
 from chordage.orchestrator.core.transcript import AWAITING, NOT_RUN
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.store import schema

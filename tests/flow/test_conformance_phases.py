@@ -11,7 +11,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.phases import Hook, Scope
-from chordage.orchestrator.core.state_updates import Merge, SetState
+from chordage.orchestrator.core.plugin_state import Merge, SetState
 from chordage.orchestrator.core.transcript import AWAITING
 from chordage.orchestrator.core.verdicts import (
     AddContextMessage,

@@ -15,8 +15,8 @@ from chordage.orchestrator.core.agent import ToolMode
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk, UserSays
 from chordage.orchestrator.core.phases import Hook, Scope
+from chordage.orchestrator.core.plugin_state import Merge, SetState
 from chordage.orchestrator.core.reasons import Ending, Reason
-from chordage.orchestrator.core.state_updates import Merge, SetState
 from chordage.orchestrator.core.transcript import AWAITING
 from chordage.orchestrator.core.verdicts import Terminate
 from chordage.orchestrator.gateways.tools import ToolBox, declared_on

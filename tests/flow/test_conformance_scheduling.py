@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.arrivals import Overflow, QueueBound
 from chordage.orchestrator.core.errors import QueueFull
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch
-from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from support.fakes import spoken
 from support.world import World
 

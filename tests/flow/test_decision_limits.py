@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from chordage.orchestrator.core.approvals import Action, DecisionRequest, Question, Why
 from chordage.orchestrator.core.errors import InvalidDecision
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, Why
 from support.fakes import rounds_of
 
 BROKEN = {

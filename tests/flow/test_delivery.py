@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.core.delivering import DeliveryStatus
+from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.core.errors import Conflict, NotFound, TryLater, Undeliverable
 from chordage.orchestrator.core.intents import Deliver, Project
 from chordage.orchestrator.store import outbox, schema

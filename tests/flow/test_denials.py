@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.errors import InvalidDecision
-from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from support.driving import asks, consume, text
 from support.fakes import rounds_of
 from support.one_turn import play

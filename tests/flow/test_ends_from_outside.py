@@ -12,12 +12,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from sqlalchemy import event
 
-from chordage.orchestrator import double_texting, stages
+from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import WhenBusy
 from chordage.orchestrator.core.intents import CallModel
 from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.core.stepping import Control
-from chordage.orchestrator.stepping import verbs
+from chordage.orchestrator.run import arrivals
+from chordage.orchestrator.stages.step import verbs
 from chordage.orchestrator.store import runs
 from support import hooks
 from support.busy_thread import all_it_heard, steer
@@ -90,7 +91,7 @@ def test_a_message_ends_a_run_that_started_while_it_was_stored(world, leave_open
             meanwhile()
             return False
 
-        monkeypatch.setattr(double_texting.children, "are_at_work", then_it_moves_on)
+        monkeypatch.setattr(arrivals.children, "are_at_work", then_it_moves_on)
         world.submit("no, this", when_busy=manner)
         starting.result()
         assert meanwhile.work is not None
@@ -112,7 +113,7 @@ def test_a_message_that_finds_such_a_run_in_the_hand_of_another_lets_all_go_and_
     world.submit("do it")
     held = HeldCommit(world)
     start = world.pending.pop(0)
-    met, looks = double_texting.meet, []
+    met, looks = arrivals.apply_to_open_run, []
 
     with ThreadPoolExecutor(2) as pool:
 
@@ -136,7 +137,7 @@ def test_a_message_that_finds_such_a_run_in_the_hand_of_another_lets_all_go_and_
 
         beside: list[Future[None]] = [pool.submit(begin)]
         assert held.reached.wait(20)
-        monkeypatch.setattr(double_texting, "meet", meet)
+        monkeypatch.setattr(arrivals, "meet", meet)
         world.submit("no, this", when_busy=WhenBusy.INTERRUPT)
         for one in beside:
             one.result()

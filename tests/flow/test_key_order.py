@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from chordage.orchestrator import views
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.model import AssistantSays
-from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from support.driving import in_turn
 from support.fakes import asking, spoken
 from support.invariants import check_all

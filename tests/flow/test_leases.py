@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import OnUnknown
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from chordage.orchestrator.gateways.steadiness import Steadiness

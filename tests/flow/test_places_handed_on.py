@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, StepOn
 from chordage.orchestrator.core.stepping import Control
-from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from chordage.orchestrator.store import groups, schema
 from support.driving import USER, asks, consume
 from support.fakes import rounds_of, spoken

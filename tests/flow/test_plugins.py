@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from chordage.orchestrator.core.agent import ToolMode
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.errors import InvalidDecision, ModelFailed
 from chordage.orchestrator.core.model import Fault, ToolSays
 from chordage.orchestrator.core.phases import Hook, Scope
+from chordage.orchestrator.core.plugin_state import Merge, SetState
 from chordage.orchestrator.core.reasons import Ending, Reason, stopped
-from chordage.orchestrator.core.state_updates import Merge, SetState
-from chordage.orchestrator.core.suspending import Action, DecisionRequest
 from chordage.orchestrator.core.transcript import AWAITING
 from chordage.orchestrator.core.verdicts import (
     AddContextMessage,

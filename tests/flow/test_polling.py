@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from chordage.orchestrator import polling, stages
-from chordage.orchestrator.core import polling as core
+from chordage.orchestrator.core import channels as core
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
-from chordage.orchestrator.core.channels import Unreadable
+from chordage.orchestrator.core.channels import WIDEST, Unreadable
 from chordage.orchestrator.core.errors import QueueFull, Unavailable
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.polling import WIDEST
 from chordage.orchestrator.polling import Outcome, storing
 from chordage.orchestrator.store import polls, runs
 from support.channels import ListChannel, bind, incoming, keys, look, standing

@@ -12,6 +12,7 @@ from structlog import BoundLogger, wrap_logger
 from structlog.testing import LogCapture
 
 from chordage.orchestrator import pulsing, stages, task_desk
+from chordage.orchestrator.core.arrivals import Overflow, QueueBound
 from chordage.orchestrator.core.errors import (
     Conflict,
     InvalidMessage,
@@ -23,7 +24,6 @@ from chordage.orchestrator.core.errors import (
 )
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Fault
-from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.core.standing_work import Kind
 from chordage.orchestrator.stages import pulse
 from support.fakes import spoken

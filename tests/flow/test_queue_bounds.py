@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.arrivals import Overflow, QueueBound
 from chordage.orchestrator.core.errors import QueueFull
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from support.fakes import spoken
 from support.invariants import check_all
 from support.world import Died, World

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator import stages
+from chordage.orchestrator.core.arrivals import QueueBound
 from chordage.orchestrator.core.errors import QueueFull
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Once, Origin, Sender, TurnRequest
-from chordage.orchestrator.core.queue_bounds import QueueBound
 
 DAY = 86_400
 

@@ -8,7 +8,7 @@ from chordage.orchestrator.core.agent import PlanSpec, SubAgent, WhenBusy
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import UserSays
 from chordage.orchestrator.core.stepping import Control, Standing, StepTerms
-from chordage.orchestrator.core.sub_agents import CUT_OFF
+from chordage.orchestrator.core.subagents import CUT_OFF
 from support.busy_thread import a_round_then_all_it_heard, in_the_first_call, in_the_model_call
 from support.driving import consume, text
 from support.fakes import rounds_of, spoken

@@ -9,10 +9,10 @@ from sqlalchemy import update
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import MixedRound, OnUnknown, ToolMode, WhileWaiting
+from chordage.orchestrator.core.approvals import Action, DecisionRequest, OnExpiry, Question, ResumeMode, Why
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound
 from chordage.orchestrator.core.message import Origin, Sender
 from chordage.orchestrator.core.model import ToolSays, UserSays
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, OnExpiry, Question, ResumeMode, Why
 from chordage.orchestrator.core.transcript import AWAITING, DECIDED, NOT_STARTED
 from chordage.orchestrator.store.schema import calls
 from support.fakes import asking, rounds_of

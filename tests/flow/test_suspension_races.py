@@ -8,13 +8,14 @@ from itertools import count
 
 import pytest
 
-from chordage.orchestrator import answering, stages
+from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import MixedRound, ToolMode
+from chordage.orchestrator.core.approvals import OnExpiry, digest
 from chordage.orchestrator.core.model import StopReason
 from chordage.orchestrator.core.phases import Scope
-from chordage.orchestrator.core.state_updates import Merge, SetState
-from chordage.orchestrator.core.suspending import OnExpiry, digest
+from chordage.orchestrator.core.plugin_state import Merge, SetState
 from chordage.orchestrator.core.verdicts import AmendArguments
+from chordage.orchestrator.run import approvals
 from support.fakes import rounds_of, spoken
 from support.hooks import after_model, after_tool, gate
 from support.lock_waits import somebody_waits_for_a_lock
@@ -264,10 +265,10 @@ def test_a_call_that_joins_while_the_round_is_committed_is_not_left_behind(world
 def _commit_the_round_while_an_answer_is_taken(world, answer):
     """What follows from each. The commit comes when the answer has locked the run and is not yet stored."""
     rt, run = world.runtime, world.row("runs")
-    asked = answering.checked(rt, [answer])
+    asked = approvals.check_decisions(rt, [answer])
     with ThreadPoolExecutor(1) as pool:
         with world.store.write() as tx:
-            _, joined = answering.take(tx, rt, [answer], asked, "test")
+            _, joined = approvals.take_decisions(tx, rt, [answer], asked, "test")
             stages.run_batch(rt, [world.rows("calls")[1]["id"]])
             commit = pool.submit(stages.commit_round, rt, run["id"], run["step"])
             until(lambda: commit.done() or somebody_waits_for_a_lock(world.store), "the commit waits for the run")

@@ -7,9 +7,9 @@ import pytest
 from chordage.orchestrator import views
 from chordage.orchestrator.core.agent import Limits, PlanSpec
 from chordage.orchestrator.core.intents import CallModel
+from chordage.orchestrator.core.limits import TurnLimits
 from chordage.orchestrator.core.model import AssistantSays, ToolSays
 from chordage.orchestrator.core.stepping import Control
-from chordage.orchestrator.core.turn_limits import TurnLimits
 from support.fakes import asking, rounds_of, spoken
 from support.family import Lines, ask, by_agent, change, settle_in
 from support.invariants import check_all

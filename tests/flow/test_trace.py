@@ -9,14 +9,15 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import insert
 
-from chordage.orchestrator import ending, stages, views
+from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.agent import WhileWaiting
+from chordage.orchestrator.core.arrivals import Overflow, QueueBound
 from chordage.orchestrator.core.errors import Conflict, ModelFailed, NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import WhenBusy
 from chordage.orchestrator.core.model import Fault
-from chordage.orchestrator.core.queue_bounds import Overflow, QueueBound
 from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.run import endings
 from chordage.orchestrator.store import schema, trace_reads
 from chordage.orchestrator.views.trace import EventKind, TraceView
 from support.busy_thread import a_round_then_all_it_heard, in_the_first_call, steer
@@ -76,7 +77,7 @@ def _rejected(world: World) -> str:
     """By a rule of its group, when it was stored already: it never started."""
     turn = world.submit()
     with world.store.write() as tx:
-        ending.drop_queued(tx, world.runtime, turn, Disposition.REJECTED, "no room")
+        endings.drop_queued(tx, world.runtime, turn, Disposition.REJECTED, "no room")
     return turn
 
 

@@ -42,7 +42,7 @@ text = "Be kind."
 """
 HOUSE_RULES = '''
 from chordage.orchestrator.core.phases import Scope
-from chordage.orchestrator.core.state_updates import Merge, SetState
+from chordage.orchestrator.core.plugin_state import Merge, SetState
 from chordage.orchestrator.core.verdicts import AddContextMessage
 from chordage.orchestrator.plugins.base import Plugin
 

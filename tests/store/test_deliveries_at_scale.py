@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Engine, event, insert, text
 
-from chordage.orchestrator.core.delivering import DeliveryStatus
+from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.store import outbox, schema
 from chordage.orchestrator.store.database import Store
 from support.rows import NOW

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.arrivals import QueueBound
 from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
-from chordage.orchestrator.core.queue_bounds import QueueBound
 from chordage.orchestrator.store import groups
 from chordage.orchestrator.store.database import Store
 from support.backlog import crowd

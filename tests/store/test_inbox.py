@@ -8,11 +8,7 @@ from datetime import timedelta
 import pytest
 
 from chordage.orchestrator import stages, views
-from chordage.orchestrator.core.errors import NotFound
-from chordage.orchestrator.core.reasons import Reason
-from chordage.orchestrator.core.records import Phase
-from chordage.orchestrator.core.status import CallStatus
-from chordage.orchestrator.core.suspending import (
+from chordage.orchestrator.core.approvals import (
     Action,
     DecisionRequest,
     OnExpiry,
@@ -21,6 +17,10 @@ from chordage.orchestrator.core.suspending import (
     SuspensionStatus,
     Why,
 )
+from chordage.orchestrator.core.errors import NotFound
+from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.records import Phase
+from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views.runs import StepKind, StepStatus
 from support.fakes import rounds_of

@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import event
 
 from chordage.orchestrator.core.phases import Scope
-from chordage.orchestrator.core.plugin_state import Noter
-from chordage.orchestrator.core.state_updates import Merge, SetState
+from chordage.orchestrator.core.plugin_state import Merge, Noter, SetState
 from chordage.orchestrator.store import plugin_state
 from support.race import race
 

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import event
 
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.approvals import Question, Why
 from chordage.orchestrator.core.errors import ModelFailed, NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, Hint
@@ -16,7 +17,6 @@ from chordage.orchestrator.core.message import Origin
 from chordage.orchestrator.core.model import Attempt, Fault, Reply, StopReason, ToolAsk, Usage
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
-from chordage.orchestrator.core.suspending import Question, Why
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views.runs import InferenceStep, StepStatus, ToolRound
 from chordage.orchestrator.views.threads import RemarkRole

@@ -13,7 +13,7 @@ from redis import Redis
 
 from chordage.orchestrator.core.bus import BusRules
 from chordage.orchestrator.core.channels import Polled
-from chordage.orchestrator.core.delivering import DeliveryRules
+from chordage.orchestrator.core.deliveries import DeliveryRules
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.intents import Deliver, Project
 from chordage.orchestrator.gateways.redis_bus import RedisBus

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolSpec
+from chordage.orchestrator.core.approvals import Question
 from chordage.orchestrator.core.errors import BrokenAgent, UnknownAgent
 from chordage.orchestrator.core.model import (
     AssistantSays,
@@ -21,7 +22,6 @@ from chordage.orchestrator.core.model import (
     Usage,
     UserSays,
 )
-from chordage.orchestrator.core.suspending import Question
 from chordage.orchestrator.core.transcript import is_note
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import BrokenAgent
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.turn_limits import TurnLimits
+from chordage.orchestrator.core.limits import TurnLimits
 from support.world import Died, World
 
 BUDGETS = {Group.CHAT: 2, Group.TASK: 1, Group.CHORE: 1, Group.WILL: 1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, Why
+from chordage.orchestrator.core.approvals import Action, DecisionRequest, Question, Why
 from chordage.orchestrator.core.verdicts import SuspendCall
 from chordage.orchestrator.gateways.ports import CallOrder
 from support.world import World

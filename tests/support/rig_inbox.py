@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.answering import Decided
+from chordage.orchestrator.run.approvals import Decided
 from chordage.tasks.courier import Courier
 from chordage.tasks.request import decisions_from
 from support.rig import Rig

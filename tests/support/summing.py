@@ -6,8 +6,8 @@ from itertools import count
 from typing import Any
 
 from chordage.orchestrator.core.agent import CompactionSpec
+from chordage.orchestrator.core.compaction import INSTRUCTIONS
 from chordage.orchestrator.core.model import Prompt, Said, ToolSays
-from chordage.orchestrator.core.summarising import INSTRUCTIONS
 from support.fakes import Script, asking, spoken
 from support.one_turn import change_agent
 from support.world import World

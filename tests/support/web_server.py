@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from chordage.config.settings import Settings
-from chordage.orchestrator.core.hosts import Hosts
+from chordage.orchestrator.core.deliveries import Hosts
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.loops.server import make_server
 from chordage.orchestrator.runtime import Runtime

@@ -17,8 +17,7 @@ from typing import Any
 from sqlalchemy import Engine, event, select
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.answering import Decided
-from chordage.orchestrator.core import spaces
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
 from chordage.orchestrator.core.intents import (
     Advance,
@@ -33,12 +32,11 @@ from chordage.orchestrator.core.intents import (
     Project,
     StepOn,
 )
-from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.message import CALLERS, Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.records import NOTES
-from chordage.orchestrator.core.stepping import Verb
-from chordage.orchestrator.core.suspending import Action, DecisionRequest
+from chordage.orchestrator.core.stepping import StepRequest, Verb
+from chordage.orchestrator.run.approvals import Decided
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.stepping import StepRequest
 from chordage.orchestrator.store import schema
 from chordage.orchestrator.store import statements as sql
 from chordage.orchestrator.store.database import Store
@@ -234,7 +232,7 @@ class World:
                 body.waiting.discard(call_ids)
                 return follow if body.waiting else [*follow, body.intent]
             case CancelTurn(turn_id=turn_id, reason=reason):
-                return stages.cancel_turn(rt, turn_id, reason, space=spaces.CALLERS)[1]  # as the Celery task does it
+                return stages.cancel_turn(rt, turn_id, reason, space=CALLERS)[1]  # as the Celery task does it
             case CallTools():
                 return self._fan_out(intent)
             case Project():

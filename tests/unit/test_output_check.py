@@ -6,19 +6,19 @@ import threading
 
 import pytest
 
-from chordage.orchestrator import shaping
 from chordage.orchestrator.core.output import Accepted, Ended, Refused
 from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.run import output
 from support.outputs import Saying
 
 
 def test_a_value_without_problems_is_accepted():
-    assert shaping.check(Saying(lambda value: []), "```json\n[1]\n```") == Accepted(value=[1])
+    assert output.check(Saying(lambda value: []), "```json\n[1]\n```") == Accepted(value=[1])
 
 
 def test_problems_and_words_that_are_no_json_refuse_it():
-    assert shaping.check(Saying(lambda value: ["$: no", "$.a: no"]), "{}") == Refused(why="- $: no\n- $.a: no")
-    refused = shaping.check(Saying(lambda value: []), "no")
+    assert output.check(Saying(lambda value: ["$: no", "$.a: no"]), "{}") == Refused(why="- $: no\n- $.a: no")
+    refused = output.check(Saying(lambda value: []), "no")
     assert isinstance(refused, Refused)
     assert refused.why.startswith("it is not one JSON value: Expecting value at line 1")
 
@@ -28,7 +28,7 @@ def test_what_a_form_raises_ends_the_run(error):
     def broken(value):
         raise error
 
-    found = shaping.check(Saying(broken), "{}")
+    found = output.check(Saying(broken), "{}")
 
     assert isinstance(found, Ended)
     assert (found.ending.reason, found.ending.code) == (Reason.ERROR, "output_check")
@@ -37,7 +37,7 @@ def test_what_a_form_raises_ends_the_run(error):
 
 def test_a_form_that_hangs_ends_the_run():
     gate = threading.Event()
-    found = shaping.check(Saying(lambda value: [str(gate.wait(30))]), "{}", seconds=0.02)
+    found = output.check(Saying(lambda value: [str(gate.wait(30))]), "{}", seconds=0.02)
     gate.set()
 
     assert isinstance(found, Ended)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chordage.orchestrator.core import sub_agents
+from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import RoomError, UserError
 from chordage.orchestrator.gateways.mcp import McpServer, Probe
@@ -73,7 +73,7 @@ class _Found:
         self._look_at_models(agent)
         if all_known:
             offered = {offer.name: offer.schema for probe in asked.values() for offer in probe.offers}
-            known = {**tools, **{name: spec.schema for name, spec in sub_agents.specs(agent).items()}, **offered}
+            known = {**tools, **{name: spec.schema for name, spec in subagents.specs(agent).items()}, **offered}
             unlisted = [one.name for one in servers if one.name not in asked or asked[one.name].error]
             for rule, told in of_permissions.faults(agent, known, unlisted):
                 self.of_agents.append(f"{self._room.place_of(agent, 'permission', rule).rpartition(': ')[0]}: {told}")

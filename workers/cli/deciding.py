@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordage.orchestrator.core import json_values
+from chordage.orchestrator.core.approvals import Action
 from chordage.orchestrator.core.errors import InvalidDecision
-from chordage.orchestrator.core.suspending import Action
+from chordage.orchestrator.core.text import loads_json
 from chordage.workers.cli.letting_go import let_go
 from chordage.workers.cli.message import INTERRUPTED, SOURCE
 from chordage.workers.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
-    from chordage.orchestrator.answering import Decided
+    from chordage.orchestrator.core.approvals import DecisionRequest
     from chordage.orchestrator.core.intents import Intent
-    from chordage.orchestrator.core.suspending import DecisionRequest
+    from chordage.orchestrator.run.approvals import Decided
     from chordage.orchestrator.runtime import Runtime
 
 Fields = list[dict[str, Any]]  # decisions as JSON has them
@@ -34,7 +34,7 @@ answer; 2 an answer or an option is wrong. Unless it is 0, nothing is stored.
 
 def json_from(text: str, given: str, field: str) -> Any:
     try:
-        return json_values.loads(text)
+        return loads_json(text)
     except (ValueError, RecursionError) as error:
         raise InvalidDecision(f"give {given} as JSON: {error}", field=field) from error
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chordage.orchestrator.core.delivering import DeliveryStatus
+from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.workers.cli.output import ago, json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def secret(url: str) -> None:
     """
     import base64
 
-    from chordage.orchestrator.core.delivering import check_target
+    from chordage.orchestrator.core.deliveries import check_target
     from chordage.orchestrator.core.errors import ConfigError
     from chordage.workers.bootstrap import web_hooks_from
     from chordage.workers.cli.opened import settings_of_command

@@ -11,7 +11,7 @@ from chordage.workers.cli.output import json_option, print_json, print_table, sa
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
-    from chordage.orchestrator.core.hooks import Binding
+    from chordage.orchestrator.core.webhooks import Binding
     from chordage.orchestrator.gateways.hooks.file import HooksFile
     from chordage.orchestrator.gateways.hooks.tally import Counted
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chordage.orchestrator.core.suspending import Why
+from chordage.orchestrator.core.approvals import Why
 from chordage.workers.cli.output import json_option, print_json, print_table, say_lines
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from chordage.config.settings import Settings
-from chordage.orchestrator.core import json_values
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.message import SELF_MADE, Bounds, Origin, Sender, TurnRequest, check
 from chordage.orchestrator.core.reasons import DISPOSITION_OF
 from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.core.text import loads_json
 from chordage.orchestrator.views import TurnView
 from chordage.workers.cli.output import print_json, say
 
@@ -61,7 +61,7 @@ def meta_from(option: str | None) -> dict[str, Any]:
     if option is None:
         return {}
     try:
-        meta = json_values.loads(option)
+        meta = loads_json(option)
     except (ValueError, RecursionError) as error:
         raise InvalidMessage(f"--meta is not JSON: {error}", field="meta") from error
     if not isinstance(meta, dict):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from chordage.orchestrator.core.delivering import DeliveryStatus
+from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.views import TurnView
 from chordage.orchestrator.views.deliveries import DeliveryView
 from chordage.orchestrator.views.threads import Remark, ThreadView

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from chordage.orchestrator.core.suspending import Action, OnExpiry, SuspensionStatus
+from chordage.orchestrator.core.approvals import Action, OnExpiry, SuspensionStatus
 from chordage.orchestrator.views import answers
 from chordage.orchestrator.views.approvals import AnswerView, QuestionView
 from chordage.orchestrator.views.calls import CallView, ChildView

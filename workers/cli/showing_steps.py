@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, assert_never
 
-from chordage.orchestrator.core.compacting import Cause
+from chordage.orchestrator.core.compaction import Cause
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.views.calls import CallView
 from chordage.orchestrator.views.runs import (

@@ -12,11 +12,12 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from chordage.orchestrator import ending, stages
+from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import QueueFull
 from chordage.orchestrator.core.intents import CallModel, Dispatch, Intent
 from chordage.orchestrator.core.reasons import NATURAL_END
 from chordage.orchestrator.core.records import Run
+from chordage.orchestrator.run import endings
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store.runs import RunClaim
 from chordage.workers.simulate import arrivals
@@ -188,7 +189,7 @@ class VirtualFleet:
         run = turn.run
         assert run is not None
         with self.ledger.cost_of("end"):
-            intents = ending.end_here(self._rt, RunClaim(run=run, step=run.step, token=None), NATURAL_END)
+            intents = endings.end_here(self._rt, RunClaim(run=run, step=run.step, token=None), NATURAL_END)
         self.done += 1
         self.ledger.until_done[turn.work.group].append(self._clock.now - turn.came)
         del self._turns[run.turn_id]

@@ -7,13 +7,11 @@ What never changes in a run stands first and what changes each round last, so th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chordage.orchestrator.core.model import Prompt, ToolOffer, UserSays
-from chordage.orchestrator.core.planning import background
-from chordage.orchestrator.core.planning.background import Words
+from chordage.orchestrator.core.model import AssistantSays, Prompt, Said, ToolOffer, UserSays
 from chordage.orchestrator.core.planning.deciding import MAX_ROUNDS
 from chordage.orchestrator.core.planning.plan import PlanEnd
 from chordage.orchestrator.core.planning.records import (
@@ -23,7 +21,8 @@ from chordage.orchestrator.core.planning.records import (
     done_plans,
     last_round_records,
 )
-from chordage.orchestrator.core.transcript import ACTION_RESULTS
+from chordage.orchestrator.core.records import Entry
+from chordage.orchestrator.core.transcript import ACTION_RESULTS, DECIDED, SUMMARY, build, older_than
 
 OUTPUT = """\
 Reply with one JSON object and nothing else, its keys in this order:
@@ -103,7 +102,7 @@ def planner_input(ask: PlannerAsk) -> dict[str, Any]:
 
 def function_input(ask: PlannerAsk) -> dict[str, Any]:
     """For a function that plans: the same, and beside it what a model is told as the conversation."""
-    return {**planner_input(ask), "history": background.as_json(ask.history)}
+    return {**planner_input(ask), "history": as_json(ask.history)}
 
 
 def planner_prompt(ask: PlannerAsk) -> Prompt:
@@ -143,3 +142,50 @@ def _tool(offer: ToolOffer) -> dict[str, Any]:
 def _text(value: Any) -> str:
     """A value that JSON does not have is shown as Python shows it: one odd result must not end the turn."""
     return json.dumps(value, ensure_ascii=False, default=repr)
+
+
+# What was said on the thread before the run, as its planner is told it: the words alone, and no more than it can use.
+#
+# Calls and their results stay out: a planner is offered no tools to declare, and what matters of them was said in the
+# answer. The newest words come first when room is short; a summary that stands for older ones always has its place.
+
+EACH = 8_000  # characters of one remark
+IN_ALL = 40_000
+
+Words = UserSays | AssistantSays
+
+
+def told(entries: Sequence[Entry], run_id: str) -> tuple[Words, ...]:
+    """Nothing, where the consumer of the run has given the history anew: what came before is not sent any more."""
+    if any(entry.run_id == run_id and entry.body.get("replaces") for entry in entries):
+        return ()
+    return tuple(_newest(list(_words(build(older_than(run_id, entries), ())))))
+
+
+def as_json(said: Iterable[Words]) -> list[dict[str, Any]]:
+    return [{"role": "user" if isinstance(one, UserSays) else "assistant", "text": one.text} for one in said]
+
+
+def _words(said: Iterable[Said]) -> Iterable[Words]:
+    for one in said:
+        match one:
+            case UserSays(text=text) if text != DECIDED:
+                yield UserSays(text=_short(text))
+            case AssistantSays(text=text) if text.strip():
+                yield AssistantSays(text=_short(text), asks=())
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= EACH else f"{text[:EACH]}… ({len(text)} characters)"
+
+
+def _newest(said: Sequence[Words]) -> list[Words]:
+    """It begins with a user's words, as every provider wants it."""
+    first = 1 if said and said[0].text.startswith(SUMMARY) else 0
+    left, at = IN_ALL - sum(len(one.text) for one in said[:first]), len(said)
+    while at > first and len(said[at - 1].text) <= left:
+        at -= 1
+        left -= len(said[at].text)
+    while at > first and at < len(said) and isinstance(said[at], AssistantSays) and not first:
+        at += 1
+    return [*said[:first], *said[at:]]

@@ -8,11 +8,16 @@ from typing import Any
 
 from chordage.orchestrator.core.agent import PlanSpec
 from chordage.orchestrator.core.model import ToolAsk
-from chordage.orchestrator.core.planning.deciding import Converge, Execute, before_planning, decide
+from chordage.orchestrator.core.planning.deciding import Converge, Execute, before_planning, decide, supplied
 from chordage.orchestrator.core.planning.plan import Command, PlanDecision, PlanEnd, decision_from
-from chordage.orchestrator.core.planning.records import PlanRecord, PlanRound, done_plans, record_from
-from chordage.orchestrator.core.planning.settling import settled, value_in
-from chordage.orchestrator.core.planning.supplying import supplied
+from chordage.orchestrator.core.planning.records import (
+    PlanRecord,
+    PlanRound,
+    done_plans,
+    record_from,
+    settled,
+    value_in,
+)
 from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
 from chordage.orchestrator.core.status import CallStatus
 

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Unreadable
+from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Unreadable, can_be_cursor
 from chordage.orchestrator.core.errors import Unavailable, Undeliverable
 from chordage.orchestrator.core.message import Sender
-from chordage.orchestrator.core.polling import can_be_cursor
 from chordage.orchestrator.gateways.channels import json_paths, web
 from chordage.orchestrator.gateways.channels.ids import take_ids
 from chordage.orchestrator.gateways.channels.web import Web

@@ -11,7 +11,7 @@ from email.utils import parseaddr
 from hashlib import sha256
 from typing import Any
 
-from chordage.orchestrator.core import storable
+from chordage.orchestrator.core import text
 from chordage.orchestrator.core.channels import Incoming, Unreadable
 from chordage.orchestrator.core.message import Sender
 from chordage.orchestrator.gateways.channels.mail_ids import is_among
@@ -91,7 +91,7 @@ def _message(mail: EmailMessage, rules: Rules, key: str, cursor: str | None) -> 
     root = references[0] if references else told
     return Incoming(
         key=key_of(mail, key),
-        text=storable.text(text_of(mail)),
+        text=text.clean_text(text_of(mail)),
         sender=rules.access.sender(writer) or Sender.GUEST,
         address={
             "to": writer,
@@ -106,7 +106,7 @@ def _message(mail: EmailMessage, rules: Rules, key: str, cursor: str | None) -> 
 
 
 def _meta(mail: EmailMessage, told: str) -> dict[str, Any]:
-    files = [storable.text(part.get_filename() or part.get_content_type())[:200] for part in mail.iter_attachments()]
+    files = [text.clean_text(part.get_filename() or part.get_content_type())[:200] for part in mail.iter_attachments()]
     meta: dict[str, Any] = {"subject": subject_of(mail), "message_id": told, "date": _header(mail, "Date")}
     return {**meta, "attachments": files[:50]} if files else meta
 
@@ -120,7 +120,7 @@ def key_of(mail: EmailMessage, otherwise: str) -> str:
 
 
 def writer_of(mail: EmailMessage) -> str:
-    return storable.text(parseaddr(_header(mail, "From"))[1].strip().lower())
+    return text.clean_text(parseaddr(_header(mail, "From"))[1].strip().lower())
 
 
 def subject_of(mail: EmailMessage) -> str:
@@ -144,7 +144,7 @@ def _ids(mail: EmailMessage, name: str) -> list[str]:
 
 def _header(mail: EmailMessage, name: str, longest: int = LONGEST) -> str:
     found = mail[name]
-    return "" if found is None else " ".join(storable.text(str(found)).split())[:longest]
+    return "" if found is None else " ".join(text.clean_text(str(found)).split())[:longest]
 
 
 def _short(root: str) -> str:

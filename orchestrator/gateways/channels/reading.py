@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chordage.orchestrator.core import bounds, spaces
+from chordage.orchestrator.core import bounds, message
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways import room_lines, room_text
 from chordage.orchestrator.gateways.channels.env_keys import Environ
@@ -103,7 +103,7 @@ def _binding(source: Source, path: room_lines.Path, value: Any, environ: Mapping
         return None
     if not _NAME.fullmatch(path[-1]):
         source.complain(path, f"a name has 1 to 64 letters, digits, _ . or -; got {path[-1]!r}")
-    if path[-1] in spaces.TAKEN:
+    if path[-1] in message.TAKEN:
         source.complain(path, f"{path[-1]!r} is what other threads of ours begin with; give it another name")
     table = Table(source, value, path)
     looked_up = Environ(source=source, variables=environ)

@@ -22,9 +22,8 @@ from typing import Any
 
 from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing, Polled
-from chordage.orchestrator.core.delivering import shown
+from chordage.orchestrator.core.deliveries import receiver_of_url, secret_for, shown
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
-from chordage.orchestrator.core.replying import receiver_of, secret_for
 from chordage.orchestrator.core.retry import retry_after
 from chordage.orchestrator.gateways.room_table import HEADERS, TEXT, Table
 from chordage.orchestrator.gateways.tools.addresses import Guard, NotPublic, Refused
@@ -104,7 +103,7 @@ class Webhook:
 
     def secrets_for(self, url: str) -> list[bytes]:
         """The first is the one to tell a receiver; the others still count."""
-        receiver = receiver_of(url)
+        receiver = receiver_of_url(url)
         return [one if self.url is not None else secret_for(one, receiver) for one in self.secrets]
 
     def _headers(self, url: str, key: str, body: bytes) -> dict[str, str]:

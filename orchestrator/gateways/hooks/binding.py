@@ -8,12 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from chordage.orchestrator.core import hook_payload, hooks
+from chordage.orchestrator.core import webhooks
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.core.hook_payload import Shape
-from chordage.orchestrator.core.hooks import Binding
 from chordage.orchestrator.core.message import NAME_MAX, Sender
 from chordage.orchestrator.core.message import Origin as AnyOrigin
+from chordage.orchestrator.core.webhooks import Binding, Shape
 from chordage.orchestrator.gateways import room_tools
 from chordage.orchestrator.gateways.hooks import decoders, sealing
 from chordage.orchestrator.gateways.room_table import SOME, TABLE, TEXT, TEXTS, Table
@@ -48,14 +47,14 @@ def read_binding(table: Table, name: str, room: Path, environ: Mapping[str, str]
         method=_method(table),
         seal=sealing.read(table, environ),
         agent=table.take("agent", TEXT, None),
-        max_bytes=table.take("max_bytes", SOME, hooks.MAX_BYTES),
+        max_bytes=table.take("max_bytes", SOME, webhooks.MAX_BYTES),
         origin=AnyOrigin(config.choose("origin", Origin, "invoke")),
         sender=Sender(config.choose("sender", Speaker, "service")),
         thread=_thread(config),
         reply_target=config.take("reply_target", TABLE, None),
         plugin=plugin,
-        shape=_shape(config) if plugin == hooks.WEBHOOK else Shape(),
-        options={} if plugin == hooks.WEBHOOK else _options(config, environ),
+        shape=_shape(config) if plugin == webhooks.WEBHOOK else Shape(),
+        options={} if plugin == webhooks.WEBHOOK else _options(config, environ),
     )
     config.refuse_the_rest()
     table.refuse_the_rest()
@@ -63,8 +62,8 @@ def read_binding(table: Table, name: str, room: Path, environ: Mapping[str, str]
 
 
 def _plugin(table: Table, room: Path) -> str:
-    name = table.take("plugin", TEXT, hooks.WEBHOOK)
-    if name != hooks.WEBHOOK:
+    name = table.take("plugin", TEXT, webhooks.WEBHOOK)
+    if name != webhooks.WEBHOOK:
         room_tools.make_importable(room)
         try:
             decoders.find(name)
@@ -75,8 +74,8 @@ def _plugin(table: Table, room: Path) -> str:
 
 def _path(table: Table) -> str:
     path = table.take("path", TEXT, "", required=True)
-    if path and not path.startswith(hooks.PREFIX):
-        table.complain("path", f"must begin with {hooks.PREFIX}, such as {hooks.PREFIX}github; got {path!r}")
+    if path and not path.startswith(webhooks.PREFIX):
+        table.complain("path", f"must begin with {webhooks.PREFIX}, such as {webhooks.PREFIX}github; got {path!r}")
     elif path and not _is_plain(path):
         why = "must be visible characters without space, %, ? or #, and no . or .. or nothing between slashes"
         table.complain("path", f"{why}; got {path!r}")
@@ -84,7 +83,7 @@ def _path(table: Table) -> str:
 
 
 def _is_plain(path: str) -> bool:
-    parts = path.removeprefix(hooks.PREFIX).removesuffix("/").split("/")
+    parts = path.removeprefix(webhooks.PREFIX).removesuffix("/").split("/")
     plain = path.isprintable() and not set(path) & set(" %?#\\") and len(path) <= NAME_MAX
     return plain and not set(parts) & {"", ".", ".."}
 
@@ -127,7 +126,7 @@ def _check_template(config: Table, text: str) -> None:
     if "text_field" in config.values:
         config.complain("text_field", "there is a text too; keep one of the two")
     try:
-        paths = hook_payload.fields_of(text)
+        paths = webhooks.fields_of(text)
     except ValueError as error:
         config.complain("text", str(error))
         return

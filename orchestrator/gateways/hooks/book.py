@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from chordage.orchestrator.core.hooks import Binding
+from chordage.orchestrator.core.webhooks import Binding
 from chordage.orchestrator.gateways.hooks import file
 from chordage.orchestrator.gateways.hooks.file import HooksFile
 from chordage.orchestrator.gateways.room_trace import trace_of

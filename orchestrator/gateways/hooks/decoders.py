@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chordage.orchestrator.core import hook_payload
+from chordage.orchestrator.core import webhooks
 from chordage.orchestrator.core.errors import ChordageError, InvalidMessage
-from chordage.orchestrator.core.hooks import WEBHOOK, Binding, Said
+from chordage.orchestrator.core.webhooks import WEBHOOK, Binding, Said
 from chordage.orchestrator.system import user_code
 from chordage.orchestrator.system.user_code import JobRaised, TookTooLong, within
 
@@ -56,11 +56,11 @@ def decode(binding: Binding, headers: Mapping[str, str], body: bytes) -> Said | 
 
 
 def _from_json(binding: Binding, headers: Mapping[str, str], body: bytes) -> Said:
-    shape, payload = binding.shape, hook_payload.read(body)
+    shape, payload = binding.shape, webhooks.read(body)
     return Said(
-        text=hook_payload.text_of(shape, payload),
-        thread=hook_payload.thread_of(shape, payload),
-        meta=hook_payload.meta_of(shape, payload, headers),
+        text=webhooks.text_of(shape, payload),
+        thread=webhooks.thread_of(shape, payload),
+        meta=webhooks.meta_of(shape, payload, headers),
     )
 
 

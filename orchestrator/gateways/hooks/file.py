@@ -11,7 +11,7 @@ from typing import Any
 
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.core.hooks import Binding
+from chordage.orchestrator.core.webhooks import Binding
 from chordage.orchestrator.gateways import room_text
 from chordage.orchestrator.gateways.hooks.binding import read_binding
 from chordage.orchestrator.gateways.room_reading import known_agents, no_such_agent

@@ -7,8 +7,8 @@ import binascii
 import re
 from collections.abc import Iterator, Mapping
 
-from chordage.orchestrator.core import seals
-from chordage.orchestrator.core.seals import Encoding, Form, Seal
+from chordage.orchestrator.core import signatures
+from chordage.orchestrator.core.signatures import Encoding, Form, Seal
 from chordage.orchestrator.gateways.room_table import SECONDS, TEXT, Kind, Table
 
 ANYTHING = Kind(words="anything", fits=lambda _value: True)
@@ -39,7 +39,9 @@ def read(table: Table, environ: Mapping[str, str]) -> Seal:
     )
     if form is Form.HMAC:
         _check_signed(table, seal)
-    if "replay_window" in table.values and (not seals.leaves_id_unsigned(seal) or seal.timestamp_header is not None):
+    if "replay_window" in table.values and (
+        not signatures.leaves_id_unsigned(seal) or seal.timestamp_header is not None
+    ):
         why = "is for deliveries whose signature covers neither their id nor a time; leave it out"
         table.complain("replay_window", why)
     return seal
@@ -96,11 +98,11 @@ def _id_header(table: Table, form: Form | None) -> str | None:
     given = _header(table, "idempotency_header")
     match form:
         case Form.STANDARD:
-            if given not in {None, seals.STANDARD_ID}:
-                table.complain("idempotency_header", f"it is {seals.STANDARD_ID} in this form; leave it out")
+            if given not in {None, signatures.STANDARD_ID}:
+                table.complain("idempotency_header", f"it is {signatures.STANDARD_ID} in this form; leave it out")
             return None
         case Form.GITHUB:
-            return given or seals.GITHUB_ID
+            return given or signatures.GITHUB_ID
         case _:
             return given
 

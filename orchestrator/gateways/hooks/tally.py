@@ -18,7 +18,7 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from chordage.orchestrator.core.hooks import Outcome
+from chordage.orchestrator.core.webhooks import Outcome
 from chordage.orchestrator.system import private_files
 
 log = structlog.get_logger()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from chordage.orchestrator.core import json_values
 from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.core.text import loads_json
 from chordage.orchestrator.gateways.models.attempt import AttemptFailed
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ def malformed(why: str) -> AttemptFailed:
 
 def parsed(text: str | bytes) -> dict[str, Any]:
     try:
-        value = json_values.loads(text)
+        value = loads_json(text)
     except (ValueError, RecursionError) as error:
         raise malformed(f"the answer is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -56,7 +56,7 @@ def arguments(raw: str) -> dict[str, Any] | None:
     if not raw.strip():
         return {}
     try:
-        value = json_values.loads(raw)
+        value = loads_json(raw)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from chordage.orchestrator.core.suspending import OnExpiry, ResumeMode
+from chordage.orchestrator.core.approvals import OnExpiry, ResumeMode
 from chordage.orchestrator.gateways.tools.suspend import Suspend
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from chordage.orchestrator.core.suspending import OnExpiry, Question, ResumeMode, Why
+from chordage.orchestrator.core.approvals import OnExpiry, Question, ResumeMode, Why
 
 E = TypeVar("E", bound=StrEnum)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from chordage.orchestrator.core.approvals import Action, DecisionRequest, Question, Why
 from chordage.orchestrator.core.errors import InvalidMessage, StepRefused
 from chordage.orchestrator.core.model import StopReason
 from chordage.orchestrator.core.stepping import Standing
-from chordage.orchestrator.core.suspending import Action, DecisionRequest, Question, Why
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from support.driving import USER, asks, consume, text
 from support.fakes import asking

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from chordage.orchestrator.core.approvals import Question, ResumeMode, Why
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, InvalidMessage, StepRefused
 from chordage.orchestrator.core.stepping import Control, Standing
-from chordage.orchestrator.core.suspending import Question, ResumeMode, Why
 from support.driving import Consumer, asks, consume, text
 from support.family import Lines, ask, settle_in
 from support.invariants import check_all

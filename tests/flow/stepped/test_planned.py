@@ -9,12 +9,12 @@ import pytest
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.agent import OnPlannerError, OutOfScope, PlanSpec
+from chordage.orchestrator.core.approvals import Question, Why
 from chordage.orchestrator.core.errors import InvalidMessage, ModelFailed, StepRefused
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.core.reasons import Ending, Reason, stopped
 from chordage.orchestrator.core.stepping import CapPolicy, Control, OnHeld, Standing, StepTerms
-from chordage.orchestrator.core.suspending import Question, Why
 from chordage.orchestrator.core.verdicts import Terminate
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from support import hooks

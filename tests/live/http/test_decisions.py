@@ -8,8 +8,8 @@ import pytest
 
 from chordage.config.settings import load
 from chordage.orchestrator import views
-from chordage.orchestrator.core import spaces
 from chordage.orchestrator.core.intents import Advance
+from chordage.orchestrator.core.message import CALLERS
 from chordage.tasks import names
 from chordage.workers import local
 from chordage.workers.app import make_app
@@ -28,7 +28,7 @@ def settings(tmp_path, migrated_database_url, redis_url):
 
 def waiting_turn(rt, text, **fields):
     """Of a caller: who decides over HTTP, or by name, decides about its own turns."""
-    return asking_room.waiting_turn(rt, text, space=spaces.CALLERS, **fields)
+    return asking_room.waiting_turn(rt, text, space=CALLERS, **fields)
 
 
 def carry_on(rt, turn):

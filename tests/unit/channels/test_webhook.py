@@ -10,8 +10,8 @@ import pytest
 
 from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing
+from chordage.orchestrator.core.deliveries import receiver_of_url, secret_for
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
-from chordage.orchestrator.core.replying import receiver_of, secret_for
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secret_of
 from chordage.orchestrator.gateways.tools.addresses import Guard
@@ -59,7 +59,7 @@ def test_no_receiver_learns_what_signs_for_another(receiver):
     other = WebReceiver()
     for one in (receiver, other):
         Webhook(secrets=(b"s",), guard=HERE).deliver({"url": one.url}, REPLY)
-    mine, theirs = (secret_for(b"s", receiver_of(one.url)) for one in (receiver, other))
+    mine, theirs = (secret_for(b"s", receiver_of_url(one.url)) for one in (receiver, other))
     other.close()
 
     assert mine != theirs
@@ -68,7 +68,7 @@ def test_no_receiver_learns_what_signs_for_another(receiver):
 
 
 def test_while_a_secret_is_replaced_both_sign_and_then_the_new_one_alone(receiver):
-    old, new = (secret_for(one, receiver_of(receiver.url)) for one in (b"old", b"new"))
+    old, new = (secret_for(one, receiver_of_url(receiver.url)) for one in (b"old", b"new"))
     for secrets in ((b"old",), (b"new", b"old"), (b"new",)):
         Webhook(secrets=secrets, guard=HERE).deliver({"url": receiver.url}, REPLY)
 
@@ -89,7 +89,7 @@ def test_a_receiver_is_a_host_and_a_port():
         "https://b.example",
         "http://a.example",
     ]
-    assert [receiver_of(url) for url in told] == [*["a.example:443"] * 3, "b.example:443", "a.example:80"]
+    assert [receiver_of_url(url) for url in told] == [*["a.example:443"] * 3, "b.example:443", "a.example:80"]
 
 
 def test_a_private_address_is_refused_for_good_unless_it_is_allowed(receiver):

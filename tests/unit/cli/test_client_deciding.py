@@ -11,7 +11,7 @@ import pytest
 
 from chordage.config.settings import load
 from chordage.orchestrator import stages, views
-from chordage.orchestrator.core.suspending import UNKNOWN_SCHEMA
+from chordage.orchestrator.core.approvals import UNKNOWN_SCHEMA
 from chordage.orchestrator.store import schema_version
 from chordage.tasks.request import request_from
 from chordage.workers import local

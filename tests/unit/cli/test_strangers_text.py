@@ -11,7 +11,7 @@ from sqlalchemy import String, Text, update
 
 from chordage.config.settings import load
 from chordage.orchestrator import stages
-from chordage.orchestrator.core.polling import source_of
+from chordage.orchestrator.core.channels import source_of
 from chordage.orchestrator.store import polls, schema, schema_version
 from chordage.tasks.request import request_from
 from chordage.workers import local

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chordage.orchestrator.core import busy
+from chordage.orchestrator.core import arrivals
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy, WhileWaiting
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
-from chordage.orchestrator.core.suspending import Action, DecisionRequest
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ADA = AgentSpec(name="ada", model="fake")
@@ -25,7 +25,7 @@ def request(**more: object) -> TurnRequest:
 @pytest.mark.parametrize("said", [None, *WhenBusy])
 @pytest.mark.parametrize("usual", list(WhenBusy))
 def test_the_message_has_the_word_and_where_it_is_silent_its_agent(said, usual):
-    manner = busy.manner_of(request(when_busy=said), replace(ADA, when_busy=usual), NOW)
+    manner = arrivals.effective_when_busy(request(when_busy=said), replace(ADA, when_busy=usual), NOW)
 
     assert manner is (said or usual)
 
@@ -35,17 +35,17 @@ def test_what_is_for_later_touches_nothing_now(manner):
     later = request(when_busy=manner, not_before=NOW + timedelta(seconds=1))
     past = request(when_busy=manner, not_before=NOW)
 
-    assert busy.manner_of(past, ADA, NOW) is manner
-    assert busy.manner_of(later, ADA, NOW) is (manner if manner is WhenBusy.REJECT else WhenBusy.ENQUEUE)
+    assert arrivals.effective_when_busy(past, ADA, NOW) is manner
+    assert arrivals.effective_when_busy(later, ADA, NOW) is (manner if manner is WhenBusy.REJECT else WhenBusy.ENQUEUE)
 
 
 @pytest.mark.parametrize("manner", list(WhenBusy))
 def test_who_decides_about_a_run_ends_it_only_in_so_many_words(manner):
     decides = request(decisions=(DecisionRequest(target="x", action=Action.RESUME),))
-    by_habit = busy.manner_of(decides, replace(ADA, when_busy=manner), NOW)
-    by_word = busy.manner_of(replace(decides, when_busy=manner), ADA, NOW)
+    by_habit = arrivals.effective_when_busy(decides, replace(ADA, when_busy=manner), NOW)
+    by_word = arrivals.effective_when_busy(replace(decides, when_busy=manner), ADA, NOW)
 
-    assert by_habit is (WhenBusy.ENQUEUE if manner in busy.ENDS_RUNS else manner)
+    assert by_habit is (WhenBusy.ENQUEUE if manner in arrivals.ENDS_RUNS else manner)
     assert by_word is manner
 
 
@@ -70,10 +70,10 @@ INTERRUPT = WhenBusy.INTERRUPT
     ],
 )
 def test_whether_a_run_that_waits_is_ended(said, usual, group, supersedes):
-    assert busy.supersedes(request(group=group, **said), replace(ADA, **usual), group) is supersedes
+    assert arrivals.supersedes(request(group=group, **said), replace(ADA, **usual), group) is supersedes
 
 
 @pytest.mark.parametrize(("said", "supersedes"), [({}, False), ({"when_busy": INTERRUPT}, True)])
 def test_by_habit_no_message_ends_a_run_of_a_higher_class_that_waits(said, supersedes):
     habit = replace(ADA, when_busy=INTERRUPT)
-    assert busy.supersedes(request(group=Group.TASK, **said), habit, Group.CHAT) is supersedes
+    assert arrivals.supersedes(request(group=Group.TASK, **said), habit, Group.CHAT) is supersedes

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordage.orchestrator.core.agent import CompactionSpec
-from chordage.orchestrator.core.compacting import Cause, cause, cut
+from chordage.orchestrator.core.compaction import Cause, cause, cut
 from chordage.orchestrator.core.model import AssistantSays, ToolSays, UserSays
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus
-from chordage.orchestrator.core.summaries import standing
-from chordage.orchestrator.core.transcript import DECIDED, SUMMARY, build
+from chordage.orchestrator.core.transcript import DECIDED, SUMMARY, build, standing
 from support.builders import a_call, an_ask, an_entry
 
 USER, REPLY = Checkpoint.USER_MESSAGE, Checkpoint.ASSISTANT_TURN

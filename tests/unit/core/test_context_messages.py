@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core.context_messages import due
-from chordage.orchestrator.core.verdicts import AddContextMessage, Block
+from chordage.orchestrator.core.verdicts import AddContextMessage, Block, due
 
 
 def note(text="t", *, key="k", cooldown=0):

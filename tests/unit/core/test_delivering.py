@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.orchestrator.core.delivering import DeliveryRules, check_target, receiver_of, shown
+from chordage.orchestrator.core.deliveries import DeliveryRules, check_target, receiver_of, shown
 from chordage.orchestrator.core.errors import InvalidMessage
 
 BAD = [

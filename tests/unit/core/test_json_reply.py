@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core.json_reply import DEPTH, NoValue, value_in
+from chordage.orchestrator.core.output import DEPTH, NoValue, value_in
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.orchestrator.core import merging
+from chordage.orchestrator.core import arrivals
 from chordage.orchestrator.core.agent import Limits, WhenBusy
 from chordage.orchestrator.core.errors import InvalidMessage
-from chordage.orchestrator.core.message import Bounds, Origin, Sender, check
-from chordage.orchestrator.core.message_threads import thread_of
-from chordage.orchestrator.core.turn_limits import TurnLimits, check_within
+from chordage.orchestrator.core.limits import TurnLimits, check_within
+from chordage.orchestrator.core.message import Bounds, Origin, Sender, check, thread_of
 from support.builders import NOON, a_request
 
 OWN = {"sender": Sender.SELF}
@@ -19,13 +18,13 @@ CHORE = {"origin": Origin.CHORE, "thread_id": "chore:backup", **OWN}
 def refused(**given):
     with pytest.raises(InvalidMessage) as caught:
         check(a_request(**given), Bounds(), NOON)
-        merging.check_work(a_request(**given), "ada")
+        arrivals.check_work(a_request(**given), "ada")
     return caught.value
 
 
 def accepted(**given):
     check(a_request(**given), Bounds(), NOON)
-    merging.check_work(a_request(**given), "ada")
+    arrivals.check_work(a_request(**given), "ada")
     return True
 
 
@@ -60,11 +59,11 @@ def test_a_message_without_a_thread_gets_one():
 
 
 def test_work_is_the_same_by_its_thread_or_by_a_key_that_is_given():
-    assert merging.key_of(a_request(), "t1") is None
-    assert merging.key_of(a_request(coalesce_key="k"), "t1") == "k"
-    assert merging.key_of(a_request(**CHORE), "chore:backup") == "chore:backup"
-    assert merging.key_of(a_request(**CHORE, coalesce_key="k"), "chore:backup") == "k"
-    assert merging.key_of(a_request(origin=Origin.WILL, **OWN), "will:ada") == "will:ada"
+    assert arrivals.key_of(a_request(), "t1") is None
+    assert arrivals.key_of(a_request(coalesce_key="k"), "t1") == "k"
+    assert arrivals.key_of(a_request(**CHORE), "chore:backup") == "chore:backup"
+    assert arrivals.key_of(a_request(**CHORE, coalesce_key="k"), "chore:backup") == "k"
+    assert arrivals.key_of(a_request(origin=Origin.WILL, **OWN), "will:ada") == "will:ada"
 
 
 @pytest.mark.parametrize("key", ["chore:backup", "task:1", "will:ada"])

@@ -6,20 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core import phase_fold
-from chordage.orchestrator.core.phase_fold import Aftermath, Gate, GateCode, Inference
+from chordage.orchestrator.core import verdicts as verdicts_
 from chordage.orchestrator.core.phases import Scope
+from chordage.orchestrator.core.plugin_state import SetState
 from chordage.orchestrator.core.reasons import stopped
-from chordage.orchestrator.core.state_updates import SetState
-from chordage.orchestrator.core.verdict_places import MisplacedVerdict
 from chordage.orchestrator.core.verdicts import (
     AddContextMessage,
     AddMessage,
+    Aftermath,
     AmendArguments,
     AmendResult,
     Block,
     Exclude,
+    Gate,
+    GateCode,
     IncludeOnly,
+    Inference,
+    MisplacedVerdict,
     OverrideModel,
     OverrideParams,
     SupplyResult,
@@ -54,24 +57,24 @@ def shuffled(lists):
 @given(shuffled(all_of(amends, blocks, asks, results)))
 def test_a_gate_is_the_same_in_any_order(both):
     one, other = both
-    assert phase_fold.gate(one) == phase_fold.gate(other)
+    assert verdicts_.gate(one) == verdicts_.gate(other)
 
 
 @given(shuffled(all_of(changes)))
 def test_an_inference_is_the_same_in_any_order(both):
     one, other = both
-    assert phase_fold.inference(one, ORDER) == phase_fold.inference(other, ORDER)
+    assert verdicts_.inference(one, ORDER) == verdicts_.inference(other, ORDER)
 
 
 @given(shuffled(all_of(st.builds(AmendResult, words), st.builds(AddMessage, words))))
 def test_an_aftermath_is_the_same_in_any_order(both):
     one, other = both
-    assert phase_fold.aftermath(one, ORDER) == phase_fold.aftermath(other, ORDER)
+    assert verdicts_.aftermath(one, ORDER) == verdicts_.aftermath(other, ORDER)
 
 
 @given(all_of(amends, blocks, asks, results))
 def test_the_strictest_verdict_holds(verdicts):
-    gate = phase_fold.gate(verdicts)
+    gate = verdicts_.gate(verdicts)
     kinds = [type(verdict) for _, verdict in verdicts]
     strictest = next((kind for kind in (Block, SuspendCall, SupplyResult) if kind in kinds), type(None))
 
@@ -81,29 +84,29 @@ def test_the_strictest_verdict_holds(verdicts):
 
 @given(all_of(blocks, asks, results), blocks)
 def test_nobody_can_soften_a_block(verdicts, block):
-    assert isinstance(phase_fold.gate([("a", block), *verdicts]).verdict, Block)
+    assert isinstance(verdicts_.gate([("a", block), *verdicts]).verdict, Block)
 
 
 def test_a_call_that_nobody_speaks_of_runs_as_it_was_asked_for():
-    assert phase_fold.gate([]) == Gate()
-    assert phase_fold.gate([]).arguments({"q": 1}) == {"q": 1}
+    assert verdicts_.gate([]) == Gate()
+    assert verdicts_.gate([]).arguments({"q": 1}) == {"q": 1}
 
 
 def test_of_two_equal_verdicts_the_first_plugin_in_the_alphabet_is_heard():
     given = [("b", Block("because of b")), ("a", Block("because of a")), ("c", SuspendCall(prompt="?"))]
 
-    assert phase_fold.gate(given) == Gate(verdict=Block("because of a"), plugin="a", code=GateCode.BLOCKED)
+    assert verdicts_.gate(given) == Gate(verdict=Block("because of a"), plugin="a", code=GateCode.BLOCKED)
 
 
 def test_amendments_of_several_plugins_are_put_together():
-    gate = phase_fold.gate([("b", AmendArguments({"y": 2, "z": 3})), ("a", AmendArguments({"x": 1, "z": 3}))])
+    gate = verdicts_.gate([("b", AmendArguments({"y": 2, "z": 3})), ("a", AmendArguments({"x": 1, "z": 3}))])
 
     assert gate.verdict is None
     assert gate.arguments({"x": 0, "w": 0}) == {"w": 0, "x": 1, "y": 2, "z": 3}
 
 
 def test_amendments_that_contradict_each_other_fail_the_call():
-    gate = phase_fold.gate([("b", AmendArguments({"x": True})), ("a", AmendArguments({"x": 1})), ("c", asked())])
+    gate = verdicts_.gate([("b", AmendArguments({"x": True})), ("a", AmendArguments({"x": 1})), ("c", asked())])
 
     assert gate.code is GateCode.AMENDS_CONFLICT
     assert gate.verdict == Block("plugins a and b set the argument 'x' to different values")
@@ -115,7 +118,7 @@ def asked():
 
 
 def test_what_waits_for_a_decision_waits_with_its_amended_arguments():
-    gate = phase_fold.gate([("a", AmendArguments({"x": 1})), ("b", asked())])
+    gate = verdicts_.gate([("a", AmendArguments({"x": 1})), ("b", asked())])
 
     assert gate == Gate(verdict=asked(), plugin="b", amended={"x": 1})
 
@@ -126,16 +129,16 @@ def test_a_tool_is_offered_when_no_plugin_objects(verdicts, tool):
     hidden = [v.tools for _, v in verdicts if isinstance(v, Exclude)]
     wanted = all(tool in names for names in lists) and not any(tool in names for names in hidden)
 
-    assert phase_fold.inference(verdicts, ORDER).offers(tool) == wanted
+    assert verdicts_.inference(verdicts, ORDER).offers(tool) == wanted
 
 
 def test_an_empty_list_of_tools_is_no_tools():
-    assert not phase_fold.inference([("a", IncludeOnly([]))], ORDER).offers("x")
-    assert phase_fold.inference([], ORDER) == Inference()
+    assert not verdicts_.inference([("a", IncludeOnly([]))], ORDER).offers("x")
+    assert verdicts_.inference([], ORDER) == Inference()
 
 
 def test_of_overrides_the_last_plugin_in_the_declared_order_wins_field_by_field():
-    changed = phase_fold.inference(
+    changed = verdicts_.inference(
         [
             ("b", OverrideParams({"temperature": 1})),
             ("c", OverrideParams({"temperature": 0, "seed": 7})),
@@ -152,23 +155,23 @@ def test_of_overrides_the_last_plugin_in_the_declared_order_wins_field_by_field(
 def test_one_plugin_is_enough_to_end_a_run():
     given = [("b", OverrideModel("m")), ("b", Terminate(stopped("second"))), ("a", Terminate(stopped("first")))]
 
-    assert phase_fold.inference(given, ORDER).ending == stopped("first")
-    assert phase_fold.after_inference([("b", Terminate(stopped("enough")))]) == stopped("enough")
-    assert phase_fold.after_inference([]) is None
+    assert verdicts_.inference(given, ORDER).ending == stopped("first")
+    assert verdicts_.after_inference([("b", Terminate(stopped("enough")))]) == stopped("enough")
+    assert verdicts_.after_inference([]) is None
 
 
 def test_results_are_amended_by_the_last_and_added_to_by_all():
     given = [("a", AddMessage("from a")), ("b", AmendResult("b's")), ("c", AmendResult("c's")), ("c", AddMessage("c"))]
 
-    assert phase_fold.aftermath(given, ORDER) == Aftermath(content="b's", messages=("c", "from a"))
-    assert phase_fold.aftermath([], ORDER) == Aftermath()
+    assert verdicts_.aftermath(given, ORDER) == Aftermath(content="b's", messages=("c", "from a"))
+    assert verdicts_.aftermath([], ORDER) == Aftermath()
 
 
 def test_notes_come_in_the_declared_order():
     def note(value):
         return SetState(scope=Scope.RUN, key="k", value=value)
 
-    updates = phase_fold.updates([("a", note(1)), ("b", note(2)), ("c", note(0)), ("a", Block("no"))], ORDER)
+    updates = verdicts_.updates([("a", note(1)), ("b", note(2)), ("c", note(0)), ("a", Block("no"))], ORDER)
 
     assert [update.value for update in updates] == [0, 1, 2]
 
@@ -176,9 +179,9 @@ def test_notes_come_in_the_declared_order():
 @pytest.mark.parametrize(
     "fold",
     [
-        phase_fold.gate,
-        phase_fold.after_inference,
-        lambda given: phase_fold.inference(given, ORDER),
+        verdicts_.gate,
+        verdicts_.after_inference,
+        lambda given: verdicts_.inference(given, ORDER),
     ],
 )
 def test_a_verdict_of_another_phase_is_no_verdict(fold):
@@ -188,4 +191,4 @@ def test_a_verdict_of_another_phase_is_no_verdict(fold):
 
 def test_a_block_comes_too_late_when_the_tool_has_run():
     with pytest.raises(MisplacedVerdict, match="after_tool_execute takes AddMessage, AmendResult, SetState"):
-        phase_fold.aftermath([("a", Block("no"))], ORDER)
+        verdicts_.aftermath([("a", Block("no"))], ORDER)

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordage.orchestrator.core.phases import Scope
-from chordage.orchestrator.core.plugin_state import Entry, Noter, Place, by_place, noted
-from chordage.orchestrator.core.state_updates import Merge, Refused, SetState
+from chordage.orchestrator.core.plugin_state import Entry, Merge, Noter, Place, Refused, SetState, by_place, noted
 
 ROUND = Noter(thread_id="t1", run_id="r1", step=3)
 K = Place(Scope.RUN, "r1", "k")

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from chordage.orchestrator.core.channels import Polled
-from chordage.orchestrator.core.polling import BACKOFF, WIDEST, batches, refusal_key
+from chordage.orchestrator.core.channels import BACKOFF, WIDEST, Polled, batches, refusal_key
 from support.channels import incoming
 
 

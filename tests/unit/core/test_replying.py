@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chordage.config.settings import SettingsFault, load
+from chordage.orchestrator.core.deliveries import ReplyBounds
 from chordage.orchestrator.core.errors import InvalidMessage
-from chordage.orchestrator.core.replying import ReplyBounds
 from chordage.workers.bootstrap import replies_from
 
 OPEN = {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core import seals
-from chordage.orchestrator.core.seals import Encoding, Form, Seal, Verdict, sealed, verdict
+from chordage.orchestrator.core import signatures
+from chordage.orchestrator.core.signatures import Encoding, Form, Seal, Verdict, sealed, verdict
 
 SECRET, OTHER, NOW = b"a secret", b"another secret", 1_800_000_000
 FORMS = {
@@ -70,7 +70,7 @@ def test_headers_of_a_stranger_are_never_right_and_never_an_error(seal, body, he
 @EACH
 def test_without_its_headers_a_delivery_is_unsigned(seal):
     headers = sealed(seal, "id1", NOW, b"body")
-    signature = seals._signature_header(seal)
+    signature = signatures._signature_header(seal)
 
     assert verdict(seal, {}, b"body", NOW) is Verdict.UNSIGNED
     assert verdict(seal, {**headers, signature: ""}, b"body", NOW) is Verdict.UNSIGNED
@@ -131,5 +131,5 @@ def test_secrets_are_not_shown():
 def test_without_an_id_what_was_signed_tells_a_copy():
     seal, headers = FORMS["bare"], {}
 
-    assert seals.proof(seal, headers, b"a") == seals.proof(seal, {"x-other": "1"}, b"a")
-    assert seals.proof(seal, headers, b"a") != seals.proof(seal, headers, b"b")
+    assert signatures.proof(seal, headers, b"a") == signatures.proof(seal, {"x-other": "1"}, b"a")
+    assert signatures.proof(seal, headers, b"a") != signatures.proof(seal, headers, b"b")

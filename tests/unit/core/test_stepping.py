@@ -8,7 +8,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import StepRefused
 from chordage.orchestrator.core.model import UserSays
-from chordage.orchestrator.core.standing import check_allowed
+from chordage.orchestrator.core.settling import check_allowed
 from chordage.orchestrator.core.stepping import ALLOWED, Standing, Verb, digest
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

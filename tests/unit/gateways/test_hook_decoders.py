@@ -8,8 +8,8 @@ import types
 import pytest
 
 from chordage.orchestrator.core.errors import InvalidMessage
-from chordage.orchestrator.core.hooks import Binding, Said
-from chordage.orchestrator.core.seals import Form, Seal
+from chordage.orchestrator.core.signatures import Form, Seal
+from chordage.orchestrator.core.webhooks import Binding, Said
 from chordage.orchestrator.gateways.hooks import decoders, file
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 import redis
 
-from chordage.orchestrator.core.hooks import Outcome
+from chordage.orchestrator.core.webhooks import Outcome
 from chordage.orchestrator.gateways.hooks.tally import HookCounts, Tally
 from support.waiting import until
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from chordage.orchestrator import planning
 from chordage.orchestrator.core.planning.plan import PlanEnd
 from chordage.orchestrator.core.planning.prompts import PlannerAsk
+from chordage.orchestrator.run import planning
 from support.fake_providers import WIRES, Calm, an_agent, catalog_at, serving
 
 ASK = PlannerAsk(user_input="hi", tools=(), round_index=0)

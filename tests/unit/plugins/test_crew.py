@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from chordage.orchestrator.core.phases import Hook, Scope
-from chordage.orchestrator.core.state_updates import SetState
+from chordage.orchestrator.core.plugin_state import SetState
 from chordage.orchestrator.core.verdicts import AmendResult, Block
 from chordage.orchestrator.plugins.base import Plugin, PluginFailed
 from chordage.orchestrator.plugins.crew import Crew

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core import phase_fold
+from chordage.orchestrator.core.approvals import OnExpiry, ResumeMode
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.phases import BeforeToolExecute, Hook, Resumed, Scope, ShownCall
-from chordage.orchestrator.core.state_updates import Merge, SetState
-from chordage.orchestrator.core.suspending import OnExpiry, ResumeMode
-from chordage.orchestrator.core.verdicts import Block, Exclude, SuspendCall
+from chordage.orchestrator.core.plugin_state import Merge, SetState
+from chordage.orchestrator.core.verdicts import Block, Exclude, SuspendCall, gate
 from chordage.orchestrator.plugins.base import OptionRefused
 from chordage.orchestrator.plugins.permission import REMEMBERED, Permission
 
@@ -151,7 +150,7 @@ def test_a_remembered_tool_is_shown_under_a_default_that_denies(moment):
 def test_its_question_gives_way_to_a_block_of_another_plugin(verdicts):
     given = [("permission", one) for one in verdicts({})]
 
-    assert isinstance(phase_fold.gate([*given, ("zz", Block("no"))]).verdict, Block)
+    assert isinstance(gate([*given, ("zz", Block("no"))]).verdict, Block)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import fields
 import pytest
 
 from chordage.orchestrator.core import phases
-from chordage.orchestrator.core.verdict_places import ALLOWED
+from chordage.orchestrator.core.verdicts import ALLOWED
 from chordage.orchestrator.gateways import room_file
 from chordage.orchestrator.gateways.models import script_files
 from chordage.orchestrator.gateways.room_table import Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from chordage.orchestrator.core import hook_payload
+from chordage.orchestrator.core import webhooks
 from chordage.orchestrator.gateways.hooks import file
 from support.repository import ROOT
 
@@ -21,7 +21,7 @@ def test_the_bindings_of_the_docs_have_no_fault_and_take_the_bodies_of_the_docs(
 
     assert found.faults == []
     named = {binding.name: binding.shape for binding in found.bindings}
-    billing, github = (hook_payload.read(body.encode()) for body in re.findall(r"^body='(.*)'$", TEXT, re.MULTILINE))
-    assert hook_payload.text_of(named["billing"], billing) == "hello"
-    assert hook_payload.text_of(named["github"], github).startswith("ada pushed to ada/engine, refs/heads/main.")
+    billing, github = (webhooks.read(body.encode()) for body in re.findall(r"^body='(.*)'$", TEXT, re.MULTILINE))
+    assert webhooks.text_of(named["billing"], billing) == "hello"
+    assert webhooks.text_of(named["github"], github).startswith("ada pushed to ada/engine, refs/heads/main.")
     assert "tickets" in named

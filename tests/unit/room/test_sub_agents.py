@@ -6,7 +6,7 @@ import pytest
 
 from chordage import RoomError
 from chordage.orchestrator.core.agent import Limits, SubAgent
-from chordage.orchestrator.core.sub_agents import specs
+from chordage.orchestrator.core.subagents import specs
 
 
 def test_a_list_of_names_is_enough(folder):

@@ -12,8 +12,8 @@ from contextvars import ContextVar
 import pytest
 
 from chordage import Context, Suspend, tool
+from chordage.orchestrator.core.approvals import ResumeMode
 from chordage.orchestrator.core.errors import Aborted, HandedOver
-from chordage.orchestrator.core.suspending import ResumeMode
 from chordage.orchestrator.gateways.tools.attempt import Attempt, Letters
 from chordage.orchestrator.gateways.tools.side_thread import SideThreads
 

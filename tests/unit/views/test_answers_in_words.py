@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.orchestrator.core.suspending import UNKNOWN_SCHEMA
+from chordage.orchestrator.core.approvals import UNKNOWN_SCHEMA
 from chordage.orchestrator.views import answers
 
 SHOWN = {

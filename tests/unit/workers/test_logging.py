@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from chordage.config import log
-from chordage.orchestrator import ending
+from chordage.orchestrator.run import endings
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +46,8 @@ def test_at_debug_it_does(capsys) -> None:
 @pytest.mark.parametrize("style", ["json", "text"])
 def test_the_line_of_an_ended_turn_has_its_ids_in_both_formats(style, capsys, monkeypatch) -> None:
     log.configure("INFO", style)
-    monkeypatch.setattr(ending, "log", structlog.get_logger())
-    ending.log_unstarted("turn-1", ending.Disposition.EXPIRED)
+    monkeypatch.setattr(endings, "log", structlog.get_logger())
+    endings.log_unstarted("turn-1", endings.Disposition.EXPIRED)
 
     (line,) = capsys.readouterr().err.splitlines()
     if style == "json":

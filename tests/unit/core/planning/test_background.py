@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from chordage.orchestrator.core.model import AssistantSays, UserSays
-from chordage.orchestrator.core.planning.background import EACH, IN_ALL, told
-from chordage.orchestrator.core.planning.prompts import PlannerAsk, function_input, planner_input, planner_prompt
+from chordage.orchestrator.core.planning.prompts import (
+    EACH,
+    IN_ALL,
+    PlannerAsk,
+    function_input,
+    planner_input,
+    planner_prompt,
+    told,
+)
 from chordage.orchestrator.core.records import Checkpoint, Entry
 from chordage.orchestrator.core.transcript import DECIDED
 

@@ -14,8 +14,8 @@ from chordage.orchestrator.core.planning.deciding import (
     decide,
     is_stuck,
 )
-from chordage.orchestrator.core.planning.normalising import normalise
 from chordage.orchestrator.core.planning.plan import Command, PlanEnd
+from chordage.orchestrator.core.planning.reading import normalise
 from chordage.orchestrator.core.planning.records import PlanRecord, PlanRound, PlanStatus, done_plans
 
 OFFERED = frozenset({"search", "read"})

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core.planning.normalising import NORMALISER_VERSION, cut_short, normalise
 from chordage.orchestrator.core.planning.plan import NextAction, NoteKind, PlanEnd, decision_from
+from chordage.orchestrator.core.planning.reading import NORMALISER_VERSION, cut_short, normalise
 
 C: dict[str, Any] = {"purpose": "look", "tool_name": "search", "tool_kwargs": {"q": "x"}, "todo_suggestion": "read"}
 D = {**C, "purpose": "look again"}

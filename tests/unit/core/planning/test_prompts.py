@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from chordage.orchestrator.core.model import Prompt, ToolOffer, UserSays
-from chordage.orchestrator.core.planning.normalising import normalise
 from chordage.orchestrator.core.planning.plan import PlanEnd
 from chordage.orchestrator.core.planning.prompts import (
     ACTION_RESULTS,
@@ -20,7 +19,7 @@ from chordage.orchestrator.core.planning.prompts import (
     planner_prompt,
     results_text,
 )
-from chordage.orchestrator.core.planning.reading import PLAN_KEYS
+from chordage.orchestrator.core.planning.reading import PLAN_KEYS, normalise
 from chordage.orchestrator.core.planning.records import PlanRecord, PlanRound, PlanStatus, tool_logs
 
 OFFER = ToolOffer(name="search", description="finds", schema={"type": "object"})

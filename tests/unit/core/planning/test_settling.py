@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from chordage.orchestrator.core.planning.plan import Command
-from chordage.orchestrator.core.planning.records import PlanStatus
-from chordage.orchestrator.core.planning.settling import not_offered, not_run, settled, value_in
+from chordage.orchestrator.core.planning.records import PlanStatus, not_offered, not_run, settled, value_in
 from chordage.orchestrator.core.records import Answer
 from chordage.orchestrator.core.status import CallStatus
 from support.builders import a_call

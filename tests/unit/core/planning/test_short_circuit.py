@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core.planning.normalising import normalise
 from chordage.orchestrator.core.planning.plan import PlanEnd
-from chordage.orchestrator.core.planning.reading import plan_in
-from chordage.orchestrator.core.planning.short_circuit import ResponseWatch
+from chordage.orchestrator.core.planning.reading import ResponseWatch, normalise, plan_in
 
 ACTIONS = ["response", "execute", " Response\n", "RESPONSE", "res ponse", "", "responses", "respons"]
 KEYS = ["next_action", "next_actio", "next_actions", "use_tool", "execution_commands", "a", 'q"uote', "\\", "{", ""]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chordage.orchestrator.core.planning.deciding import supplied
 from chordage.orchestrator.core.planning.plan import Command
 from chordage.orchestrator.core.planning.records import PlanStatus
-from chordage.orchestrator.core.planning.supplying import supplied
 
 COMMAND = Command(purpose="look", tool_name="search", kwargs={"q": "x"}, todo_suggestion="read")
 KEYS = ["success", "error", "result", "kwargs", "status", "purpose", "next"]

@@ -1,0 +1,21 @@
+"""Beside the line: somebody decides about calls that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chordage.orchestrator.core.approvals import DecisionRequest
+from chordage.orchestrator.core.intents import Intent
+from chordage.orchestrator.run import approvals
+from chordage.orchestrator.run.approvals import Decided
+from chordage.orchestrator.runtime import Runtime
+
+
+def decide(
+    rt: Runtime, requests: Sequence[DecisionRequest], *, source: str, space: str | None = None
+) -> tuple[list[Decided], list[Intent]]:
+    """All of them, or none: the first that cannot be taken is raised, and nothing is stored. `space`: of a caller."""
+    asked = approvals.check_decisions(rt, requests, space=space)
+    decided, intents = rt.store.insist(lambda tx: approvals.take_decisions(tx, rt, requests, asked, source))
+    approvals.tell(rt, decided)
+    return decided, intents
