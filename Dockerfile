@@ -3,7 +3,7 @@
 #   docker build -t chordage .
 #   docker build -t shop --build-context room=/srv/shop .    # with the packages of /srv/shop/requirements.txt
 #
-# The room itself is mounted at /room. docs/how-to/operations.md has the rest.
+# The room is mounted at /room. docs/how-to/operations.md has the rest.
 
 FROM python:3.13-slim AS base
 
@@ -12,7 +12,7 @@ WORKDIR /src
 COPY . .
 RUN python -m venv /opt/chordage && /opt/chordage/bin/pip install --no-cache-dir '.[postgres,mcp]'
 
-# Stands for a room without packages of its own; --build-context room=FOLDER takes its place.
+# A room without packages of its own; --build-context room=FOLDER replaces it.
 FROM base AS room
 
 FROM base
@@ -20,7 +20,7 @@ COPY --from=build /opt/chordage /opt/chordage
 ENV PATH=/opt/chordage/bin:$PATH PYTHONUNBUFFERED=1
 RUN --mount=type=bind,from=room,target=/tmp/room \
     test ! -f /tmp/room/requirements.txt || pip install --no-cache-dir -r /tmp/room/requirements.txt
-# The number is fixed, so that a folder outside can be given to it: chown 10001 tasks
+# The number is fixed, so that a folder of the host can belong to this user: chown 10001 tasks
 RUN useradd --uid 10001 --create-home chordage && mkdir /room /state && chown chordage /room /state
 USER chordage
 WORKDIR /room

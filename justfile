@@ -1,4 +1,4 @@
-# Recipes for https://just.systems; each is one line you can as well type yourself.
+# Recipes for https://just.systems. Each is one line that you can also type.
 
 # Show the recipes
 default:
@@ -16,13 +16,13 @@ check:
 test *args:
     .venv/bin/pytest -n 2 --dist loadgroup tests/unit tests/store tests/flow {{args}}
 
-# Put in order what can be, then lint, types, import contracts and layout
+# Fix and format, then check lint, types, import contracts, layout and documentation
 lint:
     .venv/bin/ruff check --fix .
     .venv/bin/ruff format .
     .venv/bin/pytest tests/architecture
 
-# Real Redis, PostgreSQL and worker processes, which are killed
+# Tests with real Redis, PostgreSQL and worker processes, which they kill
 live *args:
     .venv/bin/pytest -n 2 --dist loadfile tests/live {{args}}
 
@@ -30,6 +30,6 @@ live *args:
 bench *args:
     .venv/bin/chordage bench {{args}}
 
-# A room at work, in one minute
+# A turn over several worker processes, in one minute
 demo *args:
     .venv/bin/chordage demo {{args}}

@@ -1,10 +1,10 @@
-"""Hand a message to a fleet from any service that has Celery: nothing of chordage is imported.
+"""Send a message to a fleet from any service that has Celery, without importing chordage.
 
     python examples/enqueue_by_name.py redis://localhost:6379/0 "What is 2 + 2?"
 
-`chordage dev` prints the address of its Redis. The result of `turns.submit` is the id of the turn; who does not want it
-may leave the backend out. The message is JSON. The prefix is the fleet's setting CHORDAGE_BROKER_PREFIX: it keeps the
-fleet apart from other Celery apps on the same Redis.
+`chordage dev` prints the address of its Redis. The result of `turns.submit` is the id of the turn; leave the backend
+out if you do not need it. The message is JSON. The prefix is the fleet's setting CHORDAGE_BROKER_PREFIX, which
+separates the fleet from other Celery apps on the same Redis.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PREFIX = "chordage:celery:"
 
 
 def submit(redis_url: str, text: str, thread_id: str | None = None) -> str:
-    """The id of the turn, once it is stored. Raises what the fleet says where the message is refused."""
+    """Return the id of the turn once it is stored. Raises the fleet's reason if the message is refused."""
     app = Celery("shop", broker=redis_url, backend=redis_url)
     app.conf.broker_transport_options = app.conf.result_backend_transport_options = {"global_keyprefix": PREFIX}
     fields = {"text": text, "thread_id": thread_id, "meta": {"service": "shop"}}

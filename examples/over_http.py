@@ -1,8 +1,8 @@
-"""Hand a message in over HTTP and wait for the answer, with nothing but the standard library.
+"""Send a message over HTTP and wait for the answer, with the standard library only.
 
     python examples/over_http.py "What is 2 + 2?"
 
-The dedupe key makes it safe to ask again: the same request finds the same turn, however the first one ended.
+The dedupe key makes a repeated request safe: it finds the same turn, however the first request ended.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ SERVER = "127.0.0.1:8630"
 
 
 def ask(text: str, thread_id: str | None = None) -> dict[str, Any]:
-    """The turn when it is done. Raises ValueError with the server's words where the message is refused."""
+    """Return the turn when it is done. Raises ValueError with the server's reason if the message is refused."""
     fields = {"text": text, "thread_id": thread_id, "dedupe_key": str(uuid.uuid4())}
     while (turn := _post(fields)).get("status") != "done":
-        pass  # accepted, and not done yet: ask again with the same key, which waits again
+        pass  # accepted, and not done yet: the same key finds the turn and waits again
     return turn
 
 

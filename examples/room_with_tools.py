@@ -1,4 +1,4 @@
-"""A room with tools of its own: makes one in a temporary folder and carries a turn out. Needs no key and no service.
+"""Create a room with tools in a temporary folder and run a turn. Needs no key and no service.
 
 python examples/room_with_tools.py
 """
@@ -25,20 +25,20 @@ replies:
 """
 
 
-@tool(effect="pure")  # may run again whenever a worker died inside it
+@tool(effect="pure")  # runs again when a worker dies inside it
 def find_order(number: int) -> dict[str, object]:
     """Look an order up."""
     return {"number": number, "cents": 4200, "status": "returned"}
 
 
-@tool(effect="idempotent", retries=2, retry_on=ConnectionError)  # may run again, with the same key
+@tool(effect="idempotent", retries=2, retry_on=ConnectionError)  # runs again, with the same key
 def refund(number: int, cents: int, ctx: Context) -> str:
     """Pay money back.
 
     Args:
         number: of the order
         cents: how much
-        ctx: knows the key that a payment provider wants to see
+        ctx: has the idempotency key for a payment provider
 
     """
     ctx.progress("asking the bank")
