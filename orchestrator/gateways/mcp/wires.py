@@ -14,7 +14,7 @@ from mcp.client.streamable_http import streamable_http_client
 from chordage.orchestrator.gateways.mcp.address import Address, Endpoint, Environ, Program
 from chordage.orchestrator.gateways.mcp.last_words import LastWords
 from chordage.orchestrator.gateways.mcp.watched import Watched
-from chordage.orchestrator.gateways.models.proxies import proxy_by_pattern
+from chordage.orchestrator.gateways.proxies import proxy_of
 
 Streams = tuple[Any, Any]  # in and out, as the package wants them
 
@@ -63,7 +63,8 @@ class HttpWire:
     def __init__(self, endpoint: Endpoint, environ: Environ) -> None:
         self._url = endpoint.target(environ)
         self._headers = {"User-Agent": "chordage", **endpoint.sent_headers(environ)}
-        self._proxies = proxy_by_pattern(environ)
+        url = httpx2.URL(self._url)
+        self._proxy = proxy_of(environ, url.scheme, url.host)
         self._status = ""
 
     @asynccontextmanager
@@ -82,17 +83,11 @@ class HttpWire:
 
     def _client(self) -> httpx2.AsyncClient:
         """No timeout for an answer: calls have their own, and news of the server may be long in coming."""
-        tls = httpx2.create_ssl_context()
-        mounts = {
-            pattern: httpx2.AsyncHTTPTransport(verify=tls, proxy=proxy) if proxy else None
-            for pattern, proxy in self._proxies.items()
-        }
         return httpx2.AsyncClient(
             headers=self._headers,
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
             event_hooks={"response": [self._note]},
-            mounts=mounts,
-            verify=tls,
+            proxy=self._proxy,
             trust_env=False,
         )
 

@@ -19,14 +19,15 @@ from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import ConfigError, ModelFailed, OutOfTime, RoomError
 from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Usage
 from chordage.orchestrator.core.retry import Backoff
-from chordage.orchestrator.gateways.models.attempt import AttemptFailed, Model, Order
 from chordage.orchestrator.gateways.models.providers import BUILTIN, SCRIPTED, ProviderConfig
 from chordage.orchestrator.gateways.models.script_files import ScriptShelf
 from chordage.orchestrator.gateways.models.scripted import ScriptedModel
+from chordage.orchestrator.gateways.models.wire import AttemptContext, AttemptFailed, Model
 from chordage.orchestrator.gateways.ports import Abort
+from chordage.orchestrator.gateways.proxies import proxy_of
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.gateways.models.transport import Transport
+    from chordage.orchestrator.gateways.http_client import HttpClient
 
 BACKOFF = Backoff(first=0.5, longest=30.0, jitter=1.0)
 LONGEST_RETRY_AFTER = 60.0  # where a provider wants more, it is called again sooner, or a fallback is
@@ -44,14 +45,14 @@ class ModelCatalog:
         *,
         environ: Mapping[str, str],
         scripts: Path = Path(),
-        transport: Transport | None = None,
+        http: HttpClient | None = None,
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._of_room = providers or {}
         self._environ = environ
         self._scripts = ScriptShelf(scripts)
-        self._transport = transport
+        self._http = http
         self._opening = threading.Lock()
         self._jitter = jitter
         self._clock = clock
@@ -85,11 +86,11 @@ class ModelCatalog:
         raise _given_up(agent, tuple(attempts))
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        if self._http is not None:
+            self._http.close()
 
     def _attempt(
-        self, name: str, agent: AgentSpec, prompt: Prompt, order: Order, attempts: list[Attempt]
+        self, name: str, agent: AgentSpec, prompt: Prompt, order: AttemptContext, attempts: list[Attempt]
     ) -> tuple[Reply | None, float | None]:
         """The reply, or how long to wait before this model is asked again: None when that is of no use."""
         order.abort.check()
@@ -139,13 +140,13 @@ class ModelCatalog:
 
     def _remote(self, provider: ProviderConfig, model: str) -> Model:
         """Its library is imported by whoever needs it: a worker of tools, or of scripts, never does."""
+        from chordage.orchestrator.gateways.http_client import HttpClient
         from chordage.orchestrator.gateways.models.remote import RemoteModel
-        from chordage.orchestrator.gateways.models.transport import Transport
 
         with self._opening:
-            if self._transport is None:
-                self._transport = Transport(environ=self._environ)
-        return RemoteModel(provider, model, transport=self._transport, environ=self._environ)
+            if self._http is None:
+                self._http = HttpClient(proxy=lambda url: proxy_of(self._environ, url.scheme, url.host))
+        return RemoteModel(provider, model, http=self._http, environ=self._environ)
 
 
 class _Shown:
@@ -167,9 +168,9 @@ class _Shown:
         self._has_text = False
 
 
-def _orders(agent: AgentSpec, abort: Abort, on_delta: Callable[[str], None] | None) -> Iterator[Order]:
+def _orders(agent: AgentSpec, abort: Abort, on_delta: Callable[[str], None] | None) -> Iterator[AttemptContext]:
     """An order for every attempt one model gets."""
-    first = Order(abort=abort, timeout=agent.model_timeout, stream=agent.stream, on_delta=on_delta)
+    first = AttemptContext(abort=abort, timeout=agent.model_timeout, stream=agent.stream, on_delta=on_delta)
     return (replace(first, number=number) for number in range(1, agent.model_retries + 2))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.retry import retry_after
-from chordage.orchestrator.gateways.models.attempt import AttemptFailed
+from chordage.orchestrator.gateways.models.wire import AttemptFailed
 
 # Not "exceeded your current quota": some providers say that of a rate limit too.
 _QUOTA = ("insufficient_quota", "billing_hard_limit", "billing_error", "credit balance is too low")

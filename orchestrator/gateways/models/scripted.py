@@ -23,10 +23,9 @@ from chordage.orchestrator.core.model import (
     UserSays,
 )
 from chordage.orchestrator.core.transcript import is_note
-from chordage.orchestrator.gateways.models.attempt import AttemptFailed, Order
 from chordage.orchestrator.gateways.models.script import Fail, ScriptedReply
 from chordage.orchestrator.gateways.models.script_files import Chooser, place
-from chordage.orchestrator.gateways.models.wire import ask
+from chordage.orchestrator.gateways.models.wire import AttemptContext, AttemptFailed, ask
 
 _BREAKS = {Fault.TRUNCATED, Fault.CONNECTION}
 
@@ -47,26 +46,26 @@ class ScriptedModel:
         self._chooser = chooser
         self._name = name
 
-    def attempt(self, prompt: Prompt, order: Order) -> Reply:
-        reply = self._chooser(prompt, order.number)
+    def attempt(self, prompt: Prompt, context: AttemptContext) -> Reply:
+        reply = self._chooser(prompt, context.number)
         line = line_of(reply, prompt)
-        _wait(order, reply.latency)
-        if reply.fail and reply.fail.hits(order.number):
-            self._fail(reply.fail, line.text, reply, order)
-        self._speak(pieces(line.text, reply.chunk), reply, order)
+        _wait(context, reply.latency)
+        if reply.fail and reply.fail.hits(context.number):
+            self._fail(reply.fail, line.text, reply, context)
+        self._speak(pieces(line.text, reply.chunk), reply, context)
         return Reply(text=line.text, asks=line.asks, stop=line.stop, model=self._name, usage=line.usage)
 
-    def _fail(self, fail: Fail, text: str, reply: ScriptedReply, order: Order) -> None:
+    def _fail(self, fail: Fail, text: str, reply: ScriptedReply, context: AttemptContext) -> None:
         if fail.fault in _BREAKS:
-            self._speak(pieces(text[: len(text) // 2], reply.chunk), reply, order)
+            self._speak(pieces(text[: len(text) // 2], reply.chunk), reply, context)
         raise AttemptFailed(fail.fault, "the script says so", retry_after=fail.retry_after)
 
     @staticmethod
-    def _speak(words: Iterator[str], reply: ScriptedReply, order: Order) -> None:
+    def _speak(words: Iterator[str], reply: ScriptedReply, context: AttemptContext) -> None:
         for number, piece in enumerate(words):
             if number:
-                order.abort.wait(reply.pace) if reply.pace else order.abort.check()
-            order.delta(piece)
+                context.abort.wait(reply.pace) if reply.pace else context.abort.check()
+            context.delta(piece)
 
 
 def line_of(reply: ScriptedReply, prompt: Prompt) -> Line:
@@ -134,10 +133,10 @@ def _estimate(prompt: Prompt, text: str, raw: tuple[str, ...]) -> Usage:
     return Usage(input_tokens=-(-read // 4), output_tokens=-(-written // 4))
 
 
-def _wait(order: Order, seconds: float) -> None:
-    order.abort.check()
-    if seconds > order.timeout:
-        order.abort.wait(order.timeout)
-        raise AttemptFailed(Fault.TIMEOUT, f"not finished within {order.timeout:g} s")
+def _wait(context: AttemptContext, seconds: float) -> None:
+    context.abort.check()
+    if seconds > context.timeout:
+        context.abort.wait(context.timeout)
+        raise AttemptFailed(Fault.TIMEOUT, f"not finished within {context.timeout:g} s")
     if seconds:
-        order.abort.wait(seconds)
+        context.abort.wait(seconds)

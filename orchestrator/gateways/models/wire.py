@@ -1,19 +1,64 @@
-"""What a wire format must be able to do; `openai` and `anthropic` are the two there are."""
+"""What the wire formats share: an attempt and how it fails, what a format must do, and reading JSON field by field.
+
+`openai` and `anthropic` are the formats. A field of the wrong shape makes a MALFORMED answer that names the field.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from chordage.orchestrator.core.errors import ChordageError
 from chordage.orchestrator.core.model import Fault, Prompt, Reply, StopReason, ToolAsk
-from chordage.orchestrator.gateways.models.attempt import AttemptFailed
-from chordage.orchestrator.gateways.models.shape import arguments
+from chordage.orchestrator.core.text import loads_json
+from chordage.orchestrator.gateways.ports import Abort
+
+T = TypeVar("T")
+DETAIL_LIMIT = 300
+
+
+# an attempt
+
+
+class AttemptFailed(ChordageError):
+    """One attempt at a model call failed. Stays inside this package: what leaves is ModelFailed, with all of them."""
+
+    def __init__(self, fault: Fault, detail: str, *, retry_after: float | None = None) -> None:
+        self.fault = fault
+        self.detail = " ".join(detail.split())[:DETAIL_LIMIT]
+        self.retry_after = retry_after
+        super().__init__(f"{fault}: {self.detail}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptContext:
+    """How an attempt is to be made. `number` counts from 1 for each model."""
+
+    abort: Abort
+    number: int = 1
+    timeout: float = 120.0
+    stream: bool = True
+    on_delta: Callable[[str], None] | None = None
+
+    def delta(self, text: str) -> None:
+        if text and self.stream and self.on_delta:
+            self.on_delta(text)
+
+
+class Model(Protocol):
+    def attempt(self, prompt: Prompt, context: AttemptContext) -> Reply:
+        """Ask once. Raises AttemptFailed, Aborted, HandedOver, and a UserError where only a person can help."""
+        ...
+
+
+# a wire format
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """Whom a request goes to. `name` is what we call the model, `model` what its provider calls it."""
+    """The model a request goes to. `name` is what we call it, `model` what its provider calls it."""
 
     provider: str
     model: str
@@ -39,7 +84,7 @@ class StreamReader(Protocol):
         ...
 
 
-class Wire(Protocol):
+class WireFormat(Protocol):
     path: str
 
     def headers(self, key: str | None) -> dict[str, str]: ...
@@ -49,7 +94,7 @@ class Wire(Protocol):
 
 
 def encoded(body: dict[str, Any]) -> bytes:
-    # A lone surrogate in somebody's text becomes a question mark and not a failed turn.
+    # A lone surrogate in a text becomes a question mark and not a failed turn.
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
@@ -70,10 +115,75 @@ def ask(ask_id: str, name: str, raw: str) -> ToolAsk:
     return ToolAsk(id=ask_id, name=name, arguments=parsed, raw="" if parsed is not None else raw)
 
 
-def settled(stop: StopReason, asks: tuple[ToolAsk, ...]) -> StopReason:
-    """A stop for tools without any tool asked for is an end: there is nothing to run."""
+def end_without_asks(stop: StopReason, asks: tuple[ToolAsk, ...]) -> StopReason:
+    """A stop for tools without any tool call is an end: there is nothing to run."""
     return StopReason.END if stop is StopReason.TOOL_USE and not asks else stop
 
 
-def truncated(missing: str, seen: int) -> AttemptFailed:
-    return AttemptFailed(Fault.TRUNCATED, f"the stream ended without {missing}, after {seen} characters of text")
+def truncated(missing: str, length: int) -> AttemptFailed:
+    return AttemptFailed(Fault.TRUNCATED, f"the stream ended without {missing}, after {length} characters of text")
+
+
+# reading JSON
+
+
+def malformed(why: str) -> AttemptFailed:
+    return AttemptFailed(Fault.MALFORMED, why)
+
+
+def parse(text: str | bytes) -> dict[str, Any]:
+    try:
+        value = loads_json(text)
+    except (ValueError, RecursionError) as error:
+        raise malformed(f"the answer is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise malformed(f"the answer is {_kind(value)} where an object was expected")
+    return value
+
+
+def need(holder: dict[str, Any], key: str, kind: type[T]) -> T:
+    value = holder.get(key)
+    if not isinstance(value, kind):
+        raise malformed(f"the answer has {_kind(value)} as {key!r} where {kind.__name__} was expected")
+    return value
+
+
+def maybe(holder: dict[str, Any], key: str, kind: type[T], default: T) -> T:
+    """The field, or the default where it is missing or null."""
+    return default if holder.get(key) is None else need(holder, key, kind)
+
+
+def objects(holder: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """A list of objects; missing and null count as empty."""
+    items = maybe(holder, key, list, [])
+    if not all(isinstance(item, dict) for item in items):
+        raise malformed(f"the answer has something other than objects in {key!r}")
+    return items
+
+
+def count(holder: dict[str, Any], key: str) -> int:
+    """A token count. A wrong one is no reason to throw an answer away."""
+    value = holder.get(key)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def arguments(raw: str) -> dict[str, Any] | None:
+    """What a model sent as tool arguments, or None when it is no JSON object. Nothing at all means none are needed."""
+    if not raw.strip():
+        return {}
+    try:
+        value = loads_json(raw)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def clean(text: str) -> str:
+    """Text that every database can hold: halves of an emoji that came in two chunks are joined, NUL is dropped."""
+    if text.isascii():
+        return text.replace("\0", "")
+    return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else type(value).__name__

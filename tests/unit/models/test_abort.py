@@ -10,7 +10,7 @@ import time
 import pytest
 
 from chordage.orchestrator.core.errors import Aborted, HandedOver, OutOfTime
-from chordage.orchestrator.gateways.models.transport import Transport
+from chordage.orchestrator.gateways.http_client import HttpClient
 from support.fake_providers import AbortsAfter, Calm, a_prompt, an_agent, catalog_at
 from support.raw_server import anonymous_tls, chunk, raw_server, read_request, stream_head
 
@@ -48,8 +48,8 @@ def forever_pinging(connection, over):
 def time_to_abort(url, *, prompt="hello", error=Aborted):
     agent = an_agent("openai:m", model_timeout=30)
     abort = AbortsAfter(0.15, error)
-    transport = Transport(environ={}, tls=anonymous_tls(ssl.PROTOCOL_TLS_CLIENT))
-    with catalog_at(url, transport=transport) as catalog, pytest.raises(error):
+    http = HttpClient(tls=anonymous_tls(ssl.PROTOCOL_TLS_CLIENT))
+    with catalog_at(url, http=http) as catalog, pytest.raises(error):
         catalog.complete(agent, a_prompt(prompt), abort=abort)
     return time.monotonic() - abort.at
 

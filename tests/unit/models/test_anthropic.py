@@ -17,8 +17,7 @@ from chordage.orchestrator.core.model import (
     Usage,
 )
 from chordage.orchestrator.gateways.models.anthropic import AnthropicWire
-from chordage.orchestrator.gateways.models.attempt import AttemptFailed
-from chordage.orchestrator.gateways.models.wire import Target
+from chordage.orchestrator.gateways.models.wire import AttemptFailed, Target
 from support.fake_providers import a_prompt
 
 WIRE = AnthropicWire()

@@ -7,9 +7,8 @@ import json
 import pytest
 
 from chordage.orchestrator.core.model import AssistantSays, Fault, StopReason, ToolAsk, ToolOffer, ToolSays
-from chordage.orchestrator.gateways.models.attempt import AttemptFailed
 from chordage.orchestrator.gateways.models.openai import OpenAIWire
-from chordage.orchestrator.gateways.models.wire import Target, encoded
+from chordage.orchestrator.gateways.models.wire import AttemptFailed, Target, encoded
 from support.fake_providers import a_prompt
 
 WIRE = OpenAIWire()

@@ -8,8 +8,7 @@ from pydantic import BaseModel
 from chordage.orchestrator.core.model import ToolOffer
 from chordage.orchestrator.gateways.models import ModelCatalog, TableProviders
 from chordage.orchestrator.gateways.models.anthropic import AnthropicWire
-from chordage.orchestrator.gateways.models.openai import OpenAIWire
-from chordage.orchestrator.gateways.models.openai_output import demanded
+from chordage.orchestrator.gateways.models.openai import OpenAIWire, response_format
 from chordage.orchestrator.gateways.models.providers import BUILTIN
 from chordage.orchestrator.gateways.models.wire import Target
 from chordage.orchestrator.gateways.output_forms import ModelForm
@@ -25,7 +24,7 @@ def sent(schema=NUMBER, target=ABLE, **prompt):
 
 
 def strict(schema) -> bool:
-    return demanded(schema)["response_format"]["json_schema"]["strict"]
+    return response_format(schema)["response_format"]["json_schema"]["strict"]
 
 
 def test_a_provider_that_takes_it_is_sent_the_schema_also_beside_tools():
@@ -55,7 +54,7 @@ def test_the_other_format_is_told_in_words_alone():
 
 @pytest.mark.parametrize("schema", [{"type": "array"}, {"anyOf": [NUMBER]}, {"$ref": "#/$defs/a"}, {}])
 def test_a_schema_whose_root_is_no_object_is_not_sent(schema):
-    assert demanded(schema) == {}
+    assert response_format(schema) == {}
 
 
 @pytest.mark.parametrize(

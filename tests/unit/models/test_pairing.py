@@ -15,7 +15,7 @@ from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.transcript import body_of, build
 from chordage.orchestrator.gateways.models import openai
-from chordage.orchestrator.gateways.models.anthropic_history import messages
+from chordage.orchestrator.gateways.models.anthropic import messages
 from support.builders import a_call, a_reply, an_ask, an_entry
 
 IDS = st.sampled_from(["a", "b", "call 1", "call_1", "toolu:7"])  # providers reuse them, and some are illegal elsewhere

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from chordage.orchestrator.core.errors import ConfigError, RoomError
+from chordage.orchestrator.gateways.http_client import HttpClient
 from chordage.orchestrator.gateways.models import ProviderConfig, TableProviders
-from chordage.orchestrator.gateways.models.proxies import proxy_by_pattern
 from chordage.orchestrator.gateways.models.remote import RemoteModel
-from chordage.orchestrator.gateways.models.transport import Transport
+from chordage.orchestrator.gateways.proxies import proxy_of
 
 FILE = Path("agent.toml")
 
@@ -80,29 +80,43 @@ def test_a_header_may_come_from_the_environment():
 def test_a_provider_made_in_code_with_a_wire_nobody_speaks_is_refused():
     provider = ProviderConfig(name="acme", wire="soap", base_url="http://x")
     with pytest.raises(ConfigError, match="'acme' has wire 'soap'"):
-        RemoteModel(provider, "m", transport=Transport(environ={}), environ={})
+        RemoteModel(provider, "m", http=HttpClient(), environ={})
 
 
-def test_proxies_of_the_environment_are_used_and_exceptions_kept():
-    environ = {"HTTPS_PROXY": "http://big:1", "https_proxy": "small:2", "NO_PROXY": ".example.org, 10.0.0.1, ::1"}
-    assert proxy_by_pattern(environ) == {
-        "https://": "http://small:2",
-        "all://*example.org": None,
-        "all://10.0.0.1": None,
-        "all://[::1]": None,
-        "all://localhost": None,
-        "all://127.0.0.1": None,
-    }
+@pytest.mark.parametrize(
+    ("scheme", "host", "proxy"),
+    [
+        ("https", "api.openai.com", "http://small:2"),
+        ("http", "api.openai.com", None),
+        ("https", "example.org", None),
+        ("https", "a.Example.org", None),
+        ("https", "notexample.org", "http://small:2"),
+        ("https", "star.example", None),
+        ("https", "10.0.0.1", None),
+        ("https", "10.0.0.12", "http://small:2"),
+        ("https", "::1", None),
+        ("https", "localhost", None),
+        ("https", "127.0.0.1", None),
+    ],
+)
+def test_proxies_of_the_environment_are_used_and_exceptions_kept(scheme, host, proxy):
+    hosts = ".example.org, 10.0.0.1, *.star.example"
+    environ = {"HTTPS_PROXY": "http://big:1", "https_proxy": "small:2", "NO_PROXY": hosts}
+    assert proxy_of(environ, scheme, host) == proxy
 
 
-@pytest.mark.parametrize("environ", [{}, {"NO_PROXY": "a"}, {"ALL_PROXY": "http://p:1", "NO_PROXY": "*"}])
+def test_one_proxy_may_be_for_both_schemes():
+    assert proxy_of({"ALL_PROXY": "http://p:1"}, "http", "a") == proxy_of({"all_proxy": "p:1"}, "https", "a")
+
+
+@pytest.mark.parametrize("environ", [{}, {"NO_PROXY": "a"}, {"ALL_PROXY": "http://p:1", "NO_PROXY": "b, *"}])
 def test_no_proxy_is_used_where_none_is_named_or_all_are_excepted(environ):
-    assert proxy_by_pattern(environ) == {}
+    assert proxy_of(environ, "https", "a") is None
 
 
 def test_a_proxy_of_an_unknown_kind_is_refused_without_its_password():
     with pytest.raises(
         ConfigError, match=r"the proxy host:1 for https addresses cannot be used: set HTTPS_PROXY"
     ) as error:
-        proxy_by_pattern({"HTTPS_PROXY": "socks5://user:secret@host:1"})
+        proxy_of({"HTTPS_PROXY": "socks5://user:secret@host:1"}, "https", "a")
     assert "secret" not in str(error.value)

@@ -9,15 +9,15 @@ import pytest
 from chordage.orchestrator.core.errors import Aborted, ModelFailed, RoomError
 from chordage.orchestrator.core.model import AssistantSays, Fault, StopReason, ToolAsk, ToolSays, Usage
 from chordage.orchestrator.gateways.models import ModelCatalog
-from chordage.orchestrator.gateways.models.attempt import AttemptFailed, Order
 from chordage.orchestrator.gateways.models.script_files import ScriptShelf, load
 from chordage.orchestrator.gateways.models.scripted import ScriptedModel
+from chordage.orchestrator.gateways.models.wire import AttemptContext, AttemptFailed
 from support.fake_providers import Calm, a_prompt, a_script, an_agent
 
 
 def play(tmp_path, script, *said, name="s.yaml", number=1, abort=None, on_delta=None, timeout=120.0, **prompt):
     model = ScriptedModel(load(a_script(tmp_path, script, name)), "scripted:s")
-    order = Order(abort=abort or Calm(), number=number, timeout=timeout, on_delta=on_delta)
+    order = AttemptContext(abort=abort or Calm(), number=number, timeout=timeout, on_delta=on_delta)
     return model.attempt(a_prompt(*said, **prompt), order)
 
 
@@ -47,7 +47,7 @@ def test_the_same_prompt_gets_the_same_reply_however_often_and_by_whomever_it_is
     model = ScriptedModel(load(a_script(tmp_path, TWO_STEPS)), "scripted:s")
     other = ScriptedModel(load(a_script(tmp_path, TWO_STEPS)), "scripted:s")
     prompt = a_prompt("Ann", answered("Adding.", ADD), ADDED)
-    replies = [one.attempt(prompt, Order(abort=Calm())) for one in (model, model, other)]
+    replies = [one.attempt(prompt, AttemptContext(abort=Calm())) for one in (model, model, other)]
     assert replies[0] == replies[1] == replies[2]
 
 

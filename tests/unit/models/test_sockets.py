@@ -10,10 +10,15 @@ import pytest
 
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Fault
-from chordage.orchestrator.gateways.models.calls import Calls
-from chordage.orchestrator.gateways.models.sockets import SlicedBackend, SlicedStream
+from chordage.orchestrator.gateways.abortable_sockets import Backend, CallLimits, Stream
 from support.fake_providers import Calm, a_prompt, an_agent, catalog_at, serving
 from support.raw_server import anonymous_tls, raw_server, read_request
+
+
+def backend():
+    made = Backend()
+    made.call = CallLimits(Calm(), timeout=30)
+    return made
 
 
 def failure(url, **settings):
@@ -97,13 +102,13 @@ def test_tls_that_cannot_even_begin_closes_the_socket():
     ours, theirs = socket.socketpair()
     context = ssl.create_default_context()
     with theirs, pytest.raises(httpcore.ConnectError):
-        SlicedStream(ours, Calls()).start_tls(context, server_hostname=None)
+        Stream(ours, backend()).start_tls(context, server_hostname=None)
     assert ours.fileno() == -1
 
 
 def test_httpcore_is_told_of_the_socket_what_it_asks():
     with raw_server(lambda connection, over: over.wait()) as server:
-        stream = SlicedBackend(Calls()).connect_tcp("127.0.0.1", server.port)
+        stream = backend().connect_tcp("127.0.0.1", server.port)
         asked = ("client_addr", "server_addr", "ssl_object", "is_readable", "nonsense")
         mine, theirs, tls, readable, nothing = (stream.get_extra_info(one) for one in asked)
         sock = stream.get_extra_info("socket")
@@ -115,7 +120,7 @@ def test_httpcore_is_told_of_the_socket_what_it_asks():
 
 def test_tls_is_told_too():
     with raw_server(lambda connection, over: over.wait(), tls=True) as server:
-        plain = SlicedBackend(Calls()).connect_tcp("127.0.0.1", server.port)
+        plain = backend().connect_tcp("127.0.0.1", server.port)
         wrapped = plain.start_tls(anonymous_tls(ssl.PROTOCOL_TLS_CLIENT), timeout=5)
         assert isinstance(wrapped.get_extra_info("ssl_object"), ssl.SSLSocket)
         wrapped.close()

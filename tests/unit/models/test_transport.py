@@ -16,8 +16,9 @@ import pytest
 
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.gateways.http_client import HttpClient
 from chordage.orchestrator.gateways.models import ModelCatalog
-from chordage.orchestrator.gateways.models.transport import Transport
+from chordage.orchestrator.gateways.proxies import proxy_of
 from support.fake_providers import WIRES, Calm, a_prompt, an_agent, catalog_at, providers_at, serving
 from support.raw_server import anonymous_tls, chunk, raw_server, read_request, stream_head
 
@@ -137,8 +138,8 @@ def test_nobody_listening_is_a_connection_fault_that_names_the_address():
 
 
 def test_tls_works():
-    transport = Transport(environ={}, tls=anonymous_tls(ssl.PROTOCOL_TLS_CLIENT))
-    with raw_server(hello_again_and_again, tls=True) as server, catalog_at(server.url, transport=transport) as catalog:
+    http = HttpClient(tls=anonymous_tls(ssl.PROTOCOL_TLS_CLIENT))
+    with raw_server(hello_again_and_again, tls=True) as server, catalog_at(server.url, http=http) as catalog:
         long = a_prompt("x" * 1_000_000)
         for _ in range(3):
             assert catalog.complete(an_agent("openai:m", stream=False), long, abort=Calm()).text == "hello"
@@ -186,8 +187,9 @@ def test_https_goes_through_the_proxy_of_the_environment():
 
     with raw_server(proxy) as server:
         environ = {"HTTPS_PROXY": server.url, "NO_PROXY": "example.org"}
-        transport = Transport(environ=environ, tls=anonymous_tls(ssl.PROTOCOL_TLS_CLIENT))
-        with catalog_at("https://models.example.com", transport=transport) as catalog:
+        tls = anonymous_tls(ssl.PROTOCOL_TLS_CLIENT)
+        http = HttpClient(proxy=lambda url: proxy_of(environ, url.scheme, url.host), tls=tls)
+        with catalog_at("https://models.example.com", http=http) as catalog:
             reply = catalog.complete(an_agent("openai:m", stream=False), a_prompt("hello"), abort=Calm())
     assert reply.text == "hello"
     assert asked == [b"CONNECT models.example.com:443 HTTP/1.1"]
