@@ -19,7 +19,8 @@ import pytest
 
 from chordage.config.settings import Settings, variable_of
 from chordage.tasks import names
-from chordage.workers.cli import main
+from chordage.tasks.request import TurnFields
+from chordage.workers.cli import COMMANDS, main
 from support.repository import ROOT
 
 CODE = ("orchestrator", "tasks", "workers", "config")
@@ -176,6 +177,18 @@ def fault_of(words):
 @every(PAGES)
 def test_commands_and_their_options_exist(page):
     assert [(words, fault) for words in commands(page) if (fault := fault_of(words))] == []
+
+
+def test_the_page_of_interfaces_is_complete():
+    page = ROOT / "docs" / "reference" / "interfaces.md"
+    _, tasks, fields, _, commands_table = page.read_text().split("\n## ")
+    first_cells = re.findall(r"^\| (`[^|]+) \|", fields, re.MULTILINE)
+    listed = {command for row in re.findall(r"^\| [\w ,]+ \| (.+) \|$", commands_table, re.MULTILINE)
+              for command in SPAN.findall(row)}  # fmt: skip
+
+    assert {name for cell in first_cells for name in SPAN.findall(cell)} == set(TurnFields.model_fields)
+    assert listed == set(COMMANDS)
+    assert set(re.findall(r"`([a-z]+\.[a-z]+)`", tasks)) - {"result.get"} <= CELERY_TASKS
 
 
 @every(PAGES)
