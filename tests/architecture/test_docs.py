@@ -21,7 +21,7 @@ from chordage.config.settings import Settings, variable_of
 from chordage.tasks import names
 from chordage.tasks.request import TurnFields
 from chordage.workers.cli import COMMANDS, main
-from support.repository import ROOT
+from support.repository import ROOT, project
 
 CODE = ("orchestrator", "tasks", "workers", "config")
 ALL = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -139,6 +139,20 @@ def test_names_of_code_resolve(page):
 
     assert {file for file in files if file.endswith(".py")} - written == set()
     assert {name for name in dotted - files - CELERY_TASKS - OF_A_ROOM if not resolves(name)} == set()
+
+
+@every(ABOUT_CODE)
+def test_layers_are_those_of_the_import_contracts(page):
+    contracts = [one for one in project()["tool"]["importlinter"]["contracts"] if one["type"] == "layers"]
+
+    assert [" > ".join(contract["layers"]) for contract in contracts] == blocks(page, "")[0].splitlines()
+
+
+def test_code_of_contributing_is_quoted_from_the_source():
+    source = [file.read_text() for known in modules().values() for file in known]
+
+    for block in blocks(ROOT / "CONTRIBUTING.md", "python"):
+        assert any(block in text for text in source), f"copy it anew from the source:\n{block}"
 
 
 def commands(page):
