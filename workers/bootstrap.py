@@ -32,8 +32,8 @@ from chordage.orchestrator.gateways.redis_bus import RedisBus
 from chordage.orchestrator.gateways.redis_events import RedisEvents
 from chordage.orchestrator.gateways.redis_locks import RedisLocks
 from chordage.orchestrator.gateways.redis_queues import RedisQueues
-from chordage.orchestrator.gateways.room import Room
-from chordage.orchestrator.gateways.room_copies import Copies
+from chordage.orchestrator.gateways.room.agents import Room
+from chordage.orchestrator.gateways.room.reading import Copies
 from chordage.orchestrator.gateways.steadiness import Steadiness
 from chordage.orchestrator.gateways.tools.addresses import Guard
 from chordage.orchestrator.gateways.work.room_work import RoomWork

@@ -16,7 +16,7 @@ from chordage.config.inert import inert
 from chordage.config.settings import Settings
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import Unavailable, UserError
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks.courier import Courier
 from chordage.workers import connections, team_app

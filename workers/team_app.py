@@ -19,7 +19,7 @@ from celery.app.utils import find_app
 
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import ConfigError
-from chordage.orchestrator.gateways import room_tools
+from chordage.orchestrator.gateways.room import imports
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ def make_current(settings: Settings) -> None:
     of its processes begin.
     """
     if settings.celery_app is not None:
-        room_tools.make_importable(settings.room_path)
+        imports.make_importable(settings.room_path)
     app = _of_nobody() if settings.celery_app is None else _loaded(settings.celery_app)
     app.set_default()
     app.set_current()

@@ -17,7 +17,7 @@ from chordage.orchestrator.core.approvals import DecisionRequest
 from chordage.orchestrator.core.deliveries import Hosts
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.message import TurnRequest
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.loops.server import SOURCE, SPACE, make_server
 from chordage.orchestrator.run.approvals import Decided
 from chordage.orchestrator.runtime import Runtime

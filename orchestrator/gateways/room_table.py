@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from chordage.orchestrator.gateways import room_lines
+from chordage.orchestrator.gateways.room.files import KeyPath, Source
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
@@ -42,7 +42,6 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
-MOST_PROBLEMS = 100  # of one file
 TEXT = Kind(words="a text that is not blank", fits=_is_text)
 TEXTS = Kind(words='a list of texts, like ["one", "two"]', fits=_are_texts)
 FLAG = Kind(words="true or false", fits=lambda value: isinstance(value, bool))
@@ -53,22 +52,6 @@ TABLE = Kind(words="a table", fits=lambda value: isinstance(value, dict))
 COUNT = Kind(words="a whole number, 0 or more", fits=lambda value: _is_whole(value) and value >= 0)
 SOME = Kind(words="a whole number, 1 or more", fits=lambda value: _is_whole(value) and value >= 1)
 SECONDS = Kind(words="a number of seconds, more than 0", fits=lambda value: _is_number(value) and value > 0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """A file of the room as it was read; `name` is what messages call it."""
-
-    name: str
-    text: str
-    problems: list[str] = field(default_factory=list)
-
-    def complain(self, path: room_lines.Path, why: str, *, line: int | None = None) -> None:
-        if len(self.problems) == MOST_PROBLEMS:
-            self.problems.append(f"{self.name}:1: there is more wrong than these {MOST_PROBLEMS}: mend them first")
-        if len(self.problems) > MOST_PROBLEMS:
-            return
-        self.problems.append(f"{self.name}:{line or room_lines.line_of(self.text, path)}: {'.'.join(path)}: {why}")
 
 
 def above_tables(key: str) -> str:
@@ -82,7 +65,7 @@ class Table:
         self,
         source: Source,
         values: dict[str, Any],
-        path: room_lines.Path = (),
+        path: KeyPath = (),
         *,
         of_file: Collection[str] = (),
     ) -> None:
@@ -122,8 +105,8 @@ class Table:
         values: dict[str, Any] = self.take(key, TABLE, {})
         return Table(self.source, values, (*self.path, key), of_file=self.of_file)
 
-    def complain(self, key: str, why: str, *, line: int | None = None) -> None:
-        self.source.complain((*self.path, key), why, line=line)
+    def complain(self, key: str, why: str) -> None:
+        self.source.complain((*self.path, key), why)
 
     def refuse_the_rest(self) -> None:
         """Whatever was not taken is a typo, or a setting of another version."""

@@ -7,7 +7,7 @@ import pytest
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.mcp import Servers
 from chordage.orchestrator.gateways.mcp.backoff import Rules
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.store.database import Store
 from support.fakes import FakeModels, asking, spoken
 from support.old_mcp_server import OldHttpServer

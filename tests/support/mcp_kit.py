@@ -14,7 +14,7 @@ import psutil
 from chordage.orchestrator.gateways.mcp import Health, Servers
 from chordage.orchestrator.gateways.mcp.backoff import Rules
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 from chordage.workers.fleet.ports import free_port
 from support import processes
 from support.waiting import until

@@ -12,7 +12,7 @@ from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import RoomError, UserError
 from chordage.orchestrator.gateways.mcp import McpServer, Probe
 from chordage.orchestrator.gateways.models import ModelCatalog
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.strategies.loading import names as strategies
 from chordage.workers.bootstrap import check_server_time, check_time, models_of
 from chordage.workers.checking import of_permissions

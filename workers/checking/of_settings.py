@@ -10,9 +10,8 @@ from chordage.config import settings as config
 from chordage.config.settings import FILE, Problem, Settings
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import UserError
-from chordage.orchestrator.gateways import room_lines
-from chordage.orchestrator.gateways.room_file import syntax_fault
-from chordage.orchestrator.gateways.room_table import Source
+from chordage.orchestrator.gateways.room import files
+from chordage.orchestrator.gateways.room.files import Source, syntax_fault
 from chordage.orchestrator.store.database import Store
 from chordage.workers.bootstrap import redis_from
 from chordage.workers.checking.looked import Looked, counted
@@ -59,7 +58,7 @@ def _placed(problem: Problem, text: str) -> str:
         return f"variable {variable}: {problem.told}"
     if not problem.key or not text:
         return problem.told
-    return f"{FILE}:{room_lines.line_of(text, problem.key)}: {problem.told}"
+    return f"{FILE}:{files.line_of(text, problem.key)}: {problem.told}"
 
 
 def _usual() -> Settings:

@@ -57,7 +57,7 @@ def _prepared(
     settings: Settings, text: str, options: dict[str, Any], streamed: Streamed
 ) -> tuple[Runtime, TurnRequest]:
     """Everything that can be wrong is found before a database is made or a turn is stored."""
-    from chordage.orchestrator.gateways.room import Room
+    from chordage.orchestrator.gateways.room.agents import Room
     from chordage.orchestrator.store import schema_version
     from chordage.workers import team_app
     from chordage.workers.bootstrap import models_of, runtime_from

@@ -12,7 +12,7 @@ from chordage.workers.cli.output import busy, json_option, print_json, print_tab
 
 if TYPE_CHECKING:
     from chordage.orchestrator.gateways.mcp import Probe
-    from chordage.orchestrator.gateways.room import Room
+    from chordage.orchestrator.gateways.room.agents import Room
 
     Probed = tuple[str, Probe]  # the agent, and what came of one of its servers
 

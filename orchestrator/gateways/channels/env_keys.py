@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chordage.orchestrator.gateways.room_lines import Path
-from chordage.orchestrator.gateways.room_table import Source
+from chordage.orchestrator.gateways.room.files import Source
 
 ENDING = "_env"
 _SECRET = re.compile(r"token|secret|password|passwd|api_?key|authorization", re.IGNORECASE)
@@ -22,7 +21,7 @@ class Environ:
     variables: Mapping[str, str]
     secrets: set[str] = field(default_factory=set)
 
-    def resolved(self, values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    def resolved(self, values: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in values.items():
             if key.endswith(ENDING) and key != ENDING:
@@ -33,7 +32,7 @@ class Environ:
                     self.secrets.add(value)
         return found
 
-    def _inner(self, value: Any, path: Path) -> Any:
+    def _inner(self, value: Any, path: tuple[str, ...]) -> Any:
         match value:
             case dict():
                 return self.resolved(value, path)
@@ -42,7 +41,7 @@ class Environ:
             case _:
                 return value
 
-    def _look_up(self, found: dict[str, Any], beside: Mapping[str, Any], path: Path, variable: Any) -> None:
+    def _look_up(self, found: dict[str, Any], beside: Mapping[str, Any], path: tuple[str, ...], variable: Any) -> None:
         key = path[-1].removesuffix(ENDING)
         if not isinstance(variable, str) or not variable.strip():
             self.source.complain(path, f"must be the name of an environment variable; got {variable!r}")

@@ -63,8 +63,8 @@ def _shipped(binding: Binding) -> Channel:
     table = binding.config_table()
     channel: Channel = import_module(f"{__package__}.{binding.plugin}").make(binding.name, table)
     table.refuse_the_rest()
-    if table.source.problems:
-        raise RoomError(masked("\n".join(table.source.problems), binding.secrets))
+    if table.source.faults:
+        raise RoomError(masked("\n".join(table.source.faults), binding.secrets))
     return channel
 
 

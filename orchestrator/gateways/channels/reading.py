@@ -11,9 +11,10 @@ from typing import Any
 
 from chordage.orchestrator.core import bounds, message
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways import room_lines, room_text
+from chordage.orchestrator.gateways import text_files
 from chordage.orchestrator.gateways.channels.env_keys import Environ
-from chordage.orchestrator.gateways.room_table import SECONDS, TABLE, TEXT, Source, Table
+from chordage.orchestrator.gateways.room.files import KeyPath, Source, dotted, line_of
+from chordage.orchestrator.gateways.room_table import SECONDS, TABLE, TEXT, Table
 
 FILE = "channels.toml"
 TABLES = "channels"
@@ -32,7 +33,7 @@ class Binding:
     config: Mapping[str, Any] = field(repr=False)
     secrets: frozenset[str] = field(repr=False)
     source: Source = field(repr=False)
-    path: room_lines.Path
+    path: KeyPath
 
     def config_table(self) -> Table:
         """For a plugin that reads its options key by key; problems are collected apart from those of others."""
@@ -40,7 +41,7 @@ class Binding:
 
     def place(self, *keys: str) -> str:
         path = (*self.path, *keys)
-        return f"{self.source.name}:{room_lines.line_of(self.source.text, path)}: {'.'.join(path)}"
+        return f"{self.source.name}:{line_of(self.source.text, path)}: {dotted(path)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,7 @@ def read(room: Path, environ: Mapping[str, str]) -> Reading:
     if not path.exists():
         return Reading()
     try:
-        source = Source(name=FILE, text=room_text.read(path))
+        source = Source(name=FILE, text=text_files.read(path))
         values = bounds.loads_toml(source.text)
     except (OSError, UnicodeDecodeError) as error:
         return Reading(faults=(RoomError(f"{FILE}:1: cannot be read: {error}; make it a UTF-8 text file"),))
@@ -76,10 +77,10 @@ def _read(source: Source, values: dict[str, Any], environ: Mapping[str, str]) ->
         binding = _binding(own, path, value, environ)
         if path[-1] in bindings or path[-1] in broken:
             own.complain(path, f"there are two bindings {path[-1]!r}; give one of them another name")
-        if not own.problems and binding is not None:
+        if not own.faults and binding is not None:
             bindings[binding.name] = binding
             continue
-        fault = RoomError("\n".join(own.problems))
+        fault = RoomError("\n".join(own.faults))
         if isinstance(value, dict) and path[-1] not in bindings:
             broken[path[-1]] = fault
             half |= {binding.name: binding} if binding is not None else {}
@@ -88,7 +89,7 @@ def _read(source: Source, values: dict[str, Any], environ: Mapping[str, str]) ->
     return Reading(bindings=bindings, broken=broken, half=half, faults=tuple(faults))
 
 
-def _tables(values: dict[str, Any]) -> Iterator[tuple[room_lines.Path, Any]]:
+def _tables(values: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """`[channels.<name>]`, and bare `[<name>]`."""
     for name, value in values.items():
         if name == TABLES and isinstance(value, dict):
@@ -97,7 +98,7 @@ def _tables(values: dict[str, Any]) -> Iterator[tuple[room_lines.Path, Any]]:
             yield (name,), value
 
 
-def _binding(source: Source, path: room_lines.Path, value: Any, environ: Mapping[str, str]) -> Binding | None:
+def _binding(source: Source, path: tuple[str, ...], value: Any, environ: Mapping[str, str]) -> Binding | None:
     if not isinstance(value, dict):
         source.complain(path, f"is no table; a binding is written as [channels.{path[-1]}] with `plugin = ...`")
         return None

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from chordage.orchestrator.core.channels import Terms
 from chordage.orchestrator.core.errors import NotFound, RoomError
-from chordage.orchestrator.gateways import room_tools
 from chordage.orchestrator.gateways.channels import loading, reading
 from chordage.orchestrator.gateways.channels.reading import Binding, Reading
 from chordage.orchestrator.gateways.ports import Channel
-from chordage.orchestrator.gateways.room_reading import known_agents, no_such_agent
+from chordage.orchestrator.gateways.room import imports
+from chordage.orchestrator.gateways.room.reading import known_agents, no_such_agent
 
 
 def faults(room: Path, environ: Mapping[str, str]) -> list[RoomError]:
@@ -38,7 +38,7 @@ class RoomChannels:
     def get(self, name: str) -> Channel:
         with self._lock:
             if name not in self._made:
-                room_tools.make_importable(self._room)
+                imports.make_importable(self._room)
                 self._made[name] = loading.channel_of(self._binding(name))
             return self._made[name]
 

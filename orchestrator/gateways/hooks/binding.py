@@ -13,8 +13,8 @@ from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.message import NAME_MAX, Sender
 from chordage.orchestrator.core.message import Origin as AnyOrigin
 from chordage.orchestrator.core.webhooks import Binding, Shape
-from chordage.orchestrator.gateways import room_tools
 from chordage.orchestrator.gateways.hooks import decoders, sealing
+from chordage.orchestrator.gateways.room import imports
 from chordage.orchestrator.gateways.room_table import SOME, TABLE, TEXT, TEXTS, Table
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # it becomes a file name, a channel, and part of a thread
@@ -64,7 +64,7 @@ def read_binding(table: Table, name: str, room: Path, environ: Mapping[str, str]
 def _plugin(table: Table, room: Path) -> str:
     name = table.take("plugin", TEXT, webhooks.WEBHOOK)
     if name != webhooks.WEBHOOK:
-        room_tools.make_importable(room)
+        imports.make_importable(room)
         try:
             decoders.find(name)
         except RoomError as error:

@@ -13,7 +13,7 @@ import structlog
 from chordage.orchestrator.core.webhooks import Binding
 from chordage.orchestrator.gateways.hooks import file
 from chordage.orchestrator.gateways.hooks.file import HooksFile
-from chordage.orchestrator.gateways.room_trace import trace_of
+from chordage.orchestrator.gateways.room.files import stamp_of
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ class HookBook:
         with self._lock:
             if not self.is_due:
                 return
-            if self.now.traces != {path: trace_of(path) for path in self.now.traces}:
+            if self.now.traces != {path: stamp_of(path) for path in self.now.traces}:
                 self.now = self._read()
             self._looked_at = time.monotonic()
 

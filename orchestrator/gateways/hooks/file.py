@@ -12,11 +12,11 @@ from typing import Any
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.webhooks import Binding
-from chordage.orchestrator.gateways import room_text
+from chordage.orchestrator.gateways import text_files
 from chordage.orchestrator.gateways.hooks.binding import read_binding
-from chordage.orchestrator.gateways.room_reading import known_agents, no_such_agent
-from chordage.orchestrator.gateways.room_table import TABLE, Source, Table
-from chordage.orchestrator.gateways.room_trace import Traces, trace_of
+from chordage.orchestrator.gateways.room.files import Source, Stamps, stamp_of
+from chordage.orchestrator.gateways.room.reading import known_agents, no_such_agent
+from chordage.orchestrator.gateways.room_table import TABLE, Table
 
 FILE = "hooks.toml"
 _SYNTAX_PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)")
@@ -37,7 +37,7 @@ class HooksFile:
     broken: tuple[Broken, ...] = ()
     fault: RoomError | None = None  # of the file itself
     unreadable: bool = False  # nobody knows which bindings there are
-    traces: Traces = field(default_factory=dict)
+    traces: Stamps = field(default_factory=dict)
 
     @property
     def faults(self) -> list[RoomError]:
@@ -46,11 +46,11 @@ class HooksFile:
 
 def read(room: Path, environ: Mapping[str, str]) -> HooksFile:
     path = room / FILE
-    traces: Traces = {path: trace_of(path)}  # before it is read: what changes meanwhile is then seen
+    traces: Stamps = {path: stamp_of(path)}  # before it is read: what changes meanwhile is then seen
     if traces[path] is None:
         return HooksFile(traces=traces)
     try:
-        text = room_text.read(path)
+        text = text_files.read(path)
         values = bounds.loads_toml(text)
     except (OSError, UnicodeDecodeError) as error:
         return _unreadable(f"{FILE}: cannot be read: {error}", traces)
@@ -59,7 +59,7 @@ def read(room: Path, environ: Mapping[str, str]) -> HooksFile:
     return _read_tables(text, values, room, environ, traces)
 
 
-def _unreadable(why: str, traces: Traces) -> HooksFile:
+def _unreadable(why: str, traces: Stamps) -> HooksFile:
     return HooksFile(fault=RoomError(why), unreadable=True, traces=traces)
 
 
@@ -70,7 +70,7 @@ def _syntax_fault(text: str, error: tomllib.TOMLDecodeError) -> str:
 
 
 def _read_tables(
-    text: str, values: dict[str, Any], room: Path, environ: Mapping[str, str], traces: Traces
+    text: str, values: dict[str, Any], room: Path, environ: Mapping[str, str], traces: Stamps
 ) -> HooksFile:
     whole = Table(Source(name=FILE, text=text), values)
     tables = whole.inner("hooks")
@@ -83,11 +83,11 @@ def _read_tables(
         binding = _binding(table, name, room, environ)
         if binding is not None and (other := bindings.get((binding.path, binding.method))):
             table.complain("path", f"{binding.method} {binding.path} is taken by [hooks.{other.name}]; change one")
-        if binding is None or table.source.problems:
+        if binding is None or table.source.faults:
             broken.append(_broken(name, tables.values[name], table.source))
         else:
             bindings[binding.path, binding.method] = binding
-    problems = whole.source.problems
+    problems = whole.source.faults
     return HooksFile(
         bindings=tuple(bindings.values()),
         broken=tuple(broken),
@@ -96,12 +96,12 @@ def _read_tables(
     )
 
 
-def _code_of(values: Any, room: Path) -> Traces:
+def _code_of(values: Any, room: Path) -> Stamps:
     """A decoder of the room that could not be imported is tried again when its file has changed."""
     plugin = values.get("plugin") if isinstance(values, dict) else None
     module, colon, _ = plugin.partition(":") if isinstance(plugin, str) else ("", "", "")
     path = room / f"{module.replace('.', '/')}.py"
-    return {path: trace_of(path)} if colon and "\0" not in module else {}
+    return {path: stamp_of(path)} if colon and "\0" not in module else {}
 
 
 def _binding(table: Table, name: str, room: Path, environ: Mapping[str, str]) -> Binding | None:
@@ -113,7 +113,7 @@ def _binding(table: Table, name: str, room: Path, environ: Mapping[str, str]) ->
 
 def _broken(name: str, values: Any, source: Source) -> Broken:
     path = values.get("path") if isinstance(values, dict) else None
-    fault = RoomError("\n".join(source.problems))
+    fault = RoomError("\n".join(source.faults))
     return Broken(name=name, path=path if isinstance(path, str) else None, fault=fault)
 
 
@@ -129,4 +129,4 @@ def _unknown_agents(room: Path, found: HooksFile) -> list[RoomError]:
     for binding in found.bindings:
         if (why := no_such_agent(binding.agent, known)) is not None:
             source.complain(("hooks", binding.name, "agent"), why)
-    return [RoomError(problem) for problem in source.problems]
+    return [RoomError(problem) for problem in source.faults]

@@ -6,6 +6,7 @@ import re
 from hashlib import sha256
 
 LONGEST = 64
+SERVER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _STRANGE = re.compile(r"[^A-Za-z0-9_-]")
 
 

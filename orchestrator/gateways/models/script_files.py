@@ -16,7 +16,7 @@ from chordage.orchestrator.core.errors import ChordageError, RoomError
 from chordage.orchestrator.core.model import AssistantSays, Prompt, UserSays
 from chordage.orchestrator.core.planning.prompts import plan_round
 from chordage.orchestrator.core.transcript import is_note
-from chordage.orchestrator.gateways import room_text
+from chordage.orchestrator.gateways import text_files
 from chordage.orchestrator.gateways.models import script_shape
 from chordage.orchestrator.gateways.models.script import Asked, Script, ScriptedReply
 from chordage.orchestrator.system import user_code
@@ -82,7 +82,7 @@ def load(path: Path) -> Chooser:
 
 def _yaml(path: Path) -> Chooser:
     try:
-        text = room_text.read(path)
+        text = text_files.read(path)
         bounds.check_yaml(text, yaml.SafeLoader)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.room_trace import Trace
+from chordage.orchestrator.gateways.room.files import Stamp
 from chordage.orchestrator.gateways.work.front_matter import fault
 
 FOLDERS = ("tasks", "chores")
@@ -23,7 +23,7 @@ _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    files: dict[str, Trace]  # by path in the room, in order
+    files: dict[str, Stamp]  # by path in the room, in order
     faults: dict[str, RoomError] = field(default_factory=dict)  # by path, of a file or a whole folder
 
 
@@ -84,7 +84,7 @@ def _look_at(entry: os.DirEntry[str] | Path, room: Path, found: Found) -> None:
         found.faults[path] = fault(path, 1, _why(error))
 
 
-def _checked(entry: os.DirEntry[str] | Path, room: Path) -> Trace:
+def _checked(entry: os.DirEntry[str] | Path, room: Path) -> Stamp:
     if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(room):  # resolve() fails on a circle
         raise Refused("is a link that leads out of the room, and is not followed: put the file itself here")
     status = entry.stat()

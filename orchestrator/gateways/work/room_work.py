@@ -10,8 +10,8 @@ from pathlib import Path
 
 from chordage.orchestrator.core.errors import LostRace, RoomError
 from chordage.orchestrator.core.standing_work import Item, Kind
-from chordage.orchestrator.gateways.room_reading import known_agents, no_such_agent
-from chordage.orchestrator.gateways.room_trace import Trace
+from chordage.orchestrator.gateways.room.files import Stamp
+from chordage.orchestrator.gateways.room.reading import known_agents, no_such_agent
 from chordage.orchestrator.gateways.work import changing, finding, mirror
 from chordage.orchestrator.gateways.work.documents import document_from
 from chordage.orchestrator.gateways.work.front_matter import fault, parts_of
@@ -36,7 +36,7 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _File:
-    trace: Trace | None
+    trace: Stamp | None
     item: Item | None = None
     fault: RoomError | None = None
 
@@ -100,7 +100,7 @@ class RoomWork:
             self.memory.mirrored = text
             mirror.write(self.room / "pulse.json", text)
 
-    def _file(self, path: str, trace: Trace, *, give_ids: bool) -> _File:
+    def _file(self, path: str, trace: Stamp, *, give_ids: bool) -> _File:
         known = self._files.get(path)
         if known is not None and known.trace == trace and (known.item or known.fault or not give_ids):
             return known

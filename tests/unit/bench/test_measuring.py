@@ -13,7 +13,7 @@ from chordage.benchmarks import measuring, workload
 from chordage.benchmarks.workload import SLOW, Shape
 from chordage.orchestrator.core.model import Prompt, UserSays
 from chordage.orchestrator.gateways.models.script_files import load
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 
 
 class Counter:

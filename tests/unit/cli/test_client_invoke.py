@@ -15,7 +15,7 @@ import pytest
 from chordage.config.settings import load
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.gateways.room import LOOK_AGAIN
+from chordage.orchestrator.gateways.room.agents import LOOK_AGAIN
 from chordage.orchestrator.store.database import Store
 from chordage.tasks.request import request_from
 from chordage.workers import local

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.strategies.loading import names as strategies
 from chordage.workers import checking, example_room
 from chordage.workers.cli import main

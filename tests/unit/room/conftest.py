@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 
 TOOLS = '''
 from chordage import tool

@@ -121,7 +121,7 @@ def test_plugins_may_stand_in_one_line(folder):
             "agent.toml:2: tool_mode: must be one of parallel, parallel_batch, sequential, or leave it out; got 'one'",
         ),
         ('mixed_round = "stop"', "agent.toml:2: mixed_round: must be one of continue, wait, or leave it out"),
-        ("on_unknown = true", "agent.toml:2: on_unknown: must be a text that is not blank, or leave it out; got True"),
+        ("on_unknown = true", "agent.toml:2: on_unknown: must be one of ask, fail, or leave it out; got True"),
         ('when_busy = "drop"', "agent.toml:2: when_busy: must be one of enqueue, reject, interrupt, rollback, steer"),
         ('while_waiting = "drop"', "agent.toml:2: while_waiting: must be one of supersede, hold, or leave it out"),
         ('tool_modes = "x"', "agent.toml:2: tool_modes: there is no such key; did you mean tool_mode?"),

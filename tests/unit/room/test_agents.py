@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from chordage import RoomError, UnknownAgent
-from chordage.orchestrator.gateways.room import Room
-from chordage.orchestrator.gateways.room_reading import RoomReading
+from chordage.orchestrator.gateways.room.agents import Room
+from chordage.orchestrator.gateways.room.reading import RoomReading
 from support.waiting import until
 
 

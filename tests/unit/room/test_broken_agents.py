@@ -6,7 +6,7 @@ import pytest
 
 from chordage import RoomError, UnknownAgent
 from chordage.orchestrator.core.errors import BrokenAgent
-from chordage.orchestrator.gateways.room_copies import Copies
+from chordage.orchestrator.gateways.room.reading import Copies
 from chordage.workers.bootstrap import check_agent, models_of
 
 HALF = 'model = "two"\nname = '

@@ -6,7 +6,7 @@ import pytest
 
 from chordage import RoomError, UnknownAgent
 from chordage.orchestrator.core.agent import AgentSpec, Limits
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 
 EVERYTHING = """
 name = "librarian"
@@ -198,7 +198,7 @@ def test_all_mistakes_of_a_file_are_told_at_once(folder):
 
 def test_a_file_that_is_not_text_is_a_fault(folder):
     (folder.path / "agent.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(RoomError, match="agent.toml: cannot be read: 'utf-8' codec"):
+    with pytest.raises(RoomError, match="agent.toml:1: cannot be read: 'utf-8' codec"):
         folder.open().get(None)
 
 

@@ -11,11 +11,10 @@ import pytest
 
 from chordage.orchestrator.core import phases
 from chordage.orchestrator.core.verdicts import ALLOWED
-from chordage.orchestrator.gateways import room_file
 from chordage.orchestrator.gateways.models import script_files
-from chordage.orchestrator.gateways.room_table import Table
-from chordage.orchestrator.plugins.permission import Permission
-from chordage.orchestrator.plugins.stops import Stops
+from chordage.orchestrator.gateways.room import agent_file
+from chordage.orchestrator.gateways.room.agent_table import AgentTable
+from chordage.orchestrator.gateways.room.tables import EditorSchema
 from chordage.tasks.request import decisions_from
 from support.repository import ROOT
 
@@ -29,7 +28,7 @@ def blocks(page, language):
 
 def read(folder, text):
     folder.write("agent.toml", text)
-    return room_file.read(folder.path / "agent.toml", folder.path, STRATEGIES)
+    return agent_file.read(folder.path / "agent.toml", folder.path, STRATEGIES)
 
 
 def complete(block):
@@ -72,26 +71,13 @@ def test_the_batch_of_the_docs_is_read():
     assert [one.action.value for one in decisions_from(json.loads(block))] == ["resume", "cancel"]
 
 
-def test_every_key_of_an_agents_file_has_its_line(folder, monkeypatch):
-    """Keys as the reader asks for them, with those of the tables that plugins read themselves."""
-    asked = set()
-    take = Table.take
-
-    def noting(self, key, *args, **options):
-        asked.add((*self.path, key))
-        return take(self, key, *args, **options)
-
-    monkeypatch.setattr(Table, "take", noting)
-    every_table = (
-        'model = "scripted:s.yaml"\n[agents.other]\n[models.NAME]\nbase_url = "http://a"\n'
-        '[mcp.NAME]\ncommand = "x"\n[output]\nschema = {}\n'
-    )
-    read(folder, every_table)
-    for plugin in (Permission, Stops):
-        asked |= {(plugin.id, name) for name in plugin.__init__.__kwdefaults__}
+def test_every_key_of_an_agents_file_has_its_line():
+    schema = AgentTable.model_json_schema(schema_generator=EditorSchema)
+    tables = [schema, *schema["$defs"].values(), *(schema["properties"][name] for name in ("permission", "stops"))]
+    keys = {key for table in tables for key in table.get("properties", {})}
     text = (DOCS / "reference/agent-file.md").read_text()
-    keys = {path[-1] for path in asked} - {"NAME", "other"}
 
+    assert {"model", "max_rounds", "token_env", "cost_budget", "on_expiry", "planner"} <= keys
     assert {key for key in keys if f"`{key}`" not in text and f"[{key}" not in text} == set()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.gateways.room_lines import line_of, line_of_item
+from chordage.orchestrator.gateways.room.files import line_of, line_of_item
 
 TEXT = '''# model = "in a comment"
 model = "m"  # limits = 1
@@ -52,7 +52,8 @@ name = "first"
         (("params", "temperature"), 19),
         (("params", "inline", "deep"), 20),
         (("models", "my local", "wire"), 23),
-        (("list", "name"), 26),
+        (("list", 0, "name"), 26),
+        (("list", "name"), 25),
         (("params", "missing"), 18),
         (("missing",), 1),
         (("strategy",), 1),

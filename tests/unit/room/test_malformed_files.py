@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways import room_text
+from chordage.orchestrator.gateways import text_files
 from chordage.orchestrator.gateways.work import documents
 from support.plain_room import forget_settings
 
@@ -87,7 +87,7 @@ def test_a_pipe_is_no_file_and_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
 
     with pytest.raises(OSError, match="it is no file"):
-        room_text.read(tmp_path / "pipe")
+        text_files.read(tmp_path / "pipe")
 
 
 def test_a_schedule_has_a_longest():

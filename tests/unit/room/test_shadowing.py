@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import sys
 from pathlib import Path
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.gateways.ports import CallOrder
 
 room = Room(Path(sys.argv[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 from chordage.workers.bootstrap import check_agent, models_of
 
 AGENT = 'name = "a"\nmodel = "scripted:s.yaml"\ntools = ["slow_tools_of_this_test"]\n'

@@ -9,7 +9,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import ConfigError, RoomError
 from chordage.orchestrator.gateways.mcp.checking import check
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 from chordage.workers.bootstrap import check_agent, models_of
 
 PATH = {"PATH": "/usr/bin:/bin"}
@@ -132,7 +132,7 @@ def test_a_call_that_may_take_longer_than_a_worker_lets_it_is_refused_at_the_sta
 def test_the_package_is_not_loaded_by_a_room_without_servers(tmp_path):
     (tmp_path / "agent.toml").write_text('model = "m"')
     script = (
-        "import sys; from pathlib import Path; from chordage.orchestrator.gateways.room import Room;"
+        "import sys; from pathlib import Path; from chordage.orchestrator.gateways.room.agents import Room;"
         "room = Room(Path(sys.argv[1])); room.check(); print({'mcp', 'httpx2'} & set(sys.modules))"
     )
 

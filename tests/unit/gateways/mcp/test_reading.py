@@ -8,7 +8,7 @@ from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.mcp import McpServer
 from chordage.orchestrator.gateways.mcp.address import Endpoint, Program
-from chordage.orchestrator.gateways.room import Room
+from chordage.orchestrator.gateways.room.agents import Room
 
 PROGRAM = """model = "m"
 

@@ -1,4 +1,4 @@
-"""The text of a file of the room, as long as it is a file and no longer than one is."""
+"""The text of a file that a user wrote, where it is a file and no longer than one may be."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from chordage.orchestrator.core import bounds
 
 
 def read(path: Path) -> str:
-    """Raises OSError and UnicodeDecodeError. A mark at the beginning is left out."""
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe that nobody writes to would be waited for
+    """Raises OSError and UnicodeDecodeError. A byte order mark is left out."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without it, opening a pipe waits for a writer
     with os.fdopen(number, "rb") as file:
         if not stat.S_ISREG(os.fstat(number).st_mode):
             raise OSError(errno.EINVAL, "it is no file: put a text file here", str(path))

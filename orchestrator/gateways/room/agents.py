@@ -1,9 +1,8 @@
-"""The room: a folder with agent.toml, agents/*.toml and the Python files with their tools.
+"""The agents of a room and their tools, kept up to date while its files change.
 
-Definitions are read again when a file changes. One broken file is a fault of its own and stops no other agent; its own
-agent is served with its last good version until it is repaired. The room's Python is imported, and its MCP servers are
-connected to, when an agent's tools are first asked for. A process that carries out turns sets `require`: there a
-version is good only if all that it names can be used.
+One broken file is a fault of its own and stops no other agent; its agent keeps its last good version until the file is
+mended. The room's Python is imported, and its MCP servers are connected to, when an agent's tools are first needed. A
+process that runs turns sets `require`: there a version is good only if all that it names can be used.
 """
 
 from __future__ import annotations
@@ -19,19 +18,18 @@ import structlog
 from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.errors import BrokenAgent, RoomError, UnknownAgent, UserError
-from chordage.orchestrator.gateways import room_lines, room_output, room_tools
 from chordage.orchestrator.gateways.mcp import McpServer, Servers
 from chordage.orchestrator.gateways.ports import OutputForm
-from chordage.orchestrator.gateways.room_copies import Copies
-from chordage.orchestrator.gateways.room_file import AgentFile, Providers
-from chordage.orchestrator.gateways.room_reading import RoomReading, read_room
+from chordage.orchestrator.gateways.room import imports
+from chordage.orchestrator.gateways.room.agent_file import AgentFile, Providers
+from chordage.orchestrator.gateways.room.reading import Copies, RoomReading, read_room
 from chordage.orchestrator.gateways.tools.around import NamedAround, nothing_around
 from chordage.orchestrator.gateways.tools.declare import Tool
 from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 
 log = structlog.get_logger()
 
-LOOK_AGAIN = 1.0  # seconds between two looks at the files
+LOOK_AGAIN = 1.0  # seconds after which changed files are noticed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +44,8 @@ class _Unusable:
 class Room:
     """Implements `ports.Agents`; `toolbox` implements `ports.Tools` for its agents. Safe to share between threads.
 
-    `environ` is what keys that end in `_env` are looked up in; `around_tools` names what is to be around each tool.
-    `copies`: of a process that lives long; it logs faults.
+    `environ`: the variables that keys ending in `_env` name. `around_tools`: the import path of what wraps each tool.
+    `copies`: for a process that runs for long; it also logs faults.
     """
 
     def __init__(
@@ -75,24 +73,24 @@ class Room:
         self._require: Callable[[AgentSpec], None] | None = None
         self._usable: dict[str, AgentFile] = {}  # by file: the last version of which all could be used
         self._unusable: dict[str, _Unusable] = {}  # by file
-        self._told: dict[str, str] = {}  # faults that have been logged, by file
-        room_tools.make_importable(self.path)
-        self._now = self._read(None)
-        self._looked_at = time.monotonic()
+        self._logged: dict[str, str] = {}  # faults, by file
+        imports.make_importable(self.path)
+        self._reading = self._read(None)
+        self._read_at = time.monotonic()
 
     def require(self, check: Callable[[AgentSpec], None]) -> None:
-        """From now on an agent is handed out only if `check` does not raise UserError for it. It is asked once for each
-        version, and again after a while if it has raised.
+        """From now on `get` returns only agents for which `check` raises no UserError. It is called once for each
+        version, and again after a while if it raised.
         """
         self._require = check
 
     def get(self, name: str | None) -> AgentSpec:
-        """Before it is refused the files are looked at once more: it may have been written or mended just now."""
-        asked = time.monotonic()
-        file = _named(name, self._present())
+        """Before it is refused the files are read once more: it may have been written or mended just now."""
+        now = time.monotonic()
+        file = self._current().named(name)
         if file is None or file.spec is None:
-            room = self._present(since=asked)
-            file = _named(name, room)
+            room = self._current(since=now)
+            file = room.named(name)
             if file is None:
                 raise self._unknown(name, room)
         spec = self._in_use(file).spec
@@ -108,81 +106,84 @@ class Room:
         usable = self._usable.get(name)
         if usable is not None and (usable.spec is spec or (usable.spec, usable.servers) == (spec, file.servers)):
             return usable
-        failed = self._unusable.get(name)
-        if failed is None or failed.file is not file or time.monotonic() - failed.tried_at >= self._look_again:
-            failed = self._tried(file, spec, require)
-        if failed is None:
+        failure = self._unusable.get(name)
+        if failure is None or failure.file is not file or time.monotonic() - failure.tried_at >= self._look_again:
+            failure = self._failure(file, spec, require)
+        if failure is None:
             return file
         if usable is None:
-            raise BrokenAgent(str(failed.error)) from failed.error
+            raise BrokenAgent(str(failure.error)) from failure.error
         return usable
 
-    def _tried(self, file: AgentFile, spec: AgentSpec, require: Callable[[AgentSpec], None]) -> _Unusable | None:
+    def _failure(self, file: AgentFile, spec: AgentSpec, require: Callable[[AgentSpec], None]) -> _Unusable | None:
+        """None where all that the version names can be used."""
         name = file.source.name
-        fault = _fault(require, spec)
         before = self._unusable.pop(name, None)
-        if fault is None:
+        try:
+            require(spec)
+        except UserError as error:
+            failure = self._unusable[name] = _Unusable(file=file, error=error, tried_at=time.monotonic())
+        else:
             self._usable[name] = file
             if before is not None:
                 log.warning("agent can be used again", agent=spec.name)
             return None
-        if before is None or str(before.error) != str(fault):
+        if before is None or str(before.error) != str(failure.error):
             meanwhile = _meanwhile(name in self._usable)
-            log.error("agent cannot be used", agent=spec.name, fault=str(fault), meanwhile=meanwhile)
-        unusable = self._unusable[name] = _Unusable(file=file, error=fault, tried_at=time.monotonic())
-        return unusable
+            log.error("agent cannot be used", agent=spec.name, fault=str(failure.error), meanwhile=meanwhile)
+        return failure
 
     def names(self) -> list[str]:
         """Of the agents that can be used; the default comes first."""
-        return [file.name for file in self._present().files if file.spec]
+        return [file.name for file in self._current().files if file.spec]
 
     @property
     def faults(self) -> list[RoomError]:
         """One for each file that is broken."""
-        return [file.fault for file in self._present().files if file.fault]
+        return [file.fault for file in self._current().files if file.fault]
 
     @property
     def drafts(self) -> list[AgentSpec]:
-        """Of files that are broken and could be read all the same: not to be used, but to find all that is wrong."""
-        return [file.draft for file in self._present().files if file.spec is None and file.draft]
+        """What could be read of broken files: not to be used, but to find further faults."""
+        return [file.draft for file in self._current().files if file.spec is None and file.draft]
 
     def providers(self) -> Providers:
         """What the [models.<name>] tables say, by name: `wire`, `base_url` and so on, as far as given."""
-        return {name: table for file in self._present().files for name, table in file.providers.items()}
+        return {name: table for file in self._current().files for name, table in file.providers.items()}
 
     def check(self) -> list[UserError]:
         """All faults, those of the tools' Python among them. Imports everything, and connects to nothing."""
-        found: list[UserError] = [*self.faults]
+        faults: list[UserError] = [*self.faults]
         for name in self.names():
             try:
                 agent = self.get(name)
-                found += self.faults_of_sub_agents(agent, {tool.name for tool in self.check_tools(agent)})
-                self.output_of(self.get(name))
+                faults += self.faults_of_sub_agents(agent, {tool.name for tool in self.check_tools(agent)})
+                self.output_of(agent)
             except UserError as error:
-                found.append(error)
-        return found
+                faults.append(error)
+        return faults
 
     def faults_of_sub_agents(self, agent: AgentSpec, tools: Collection[str]) -> list[RoomError]:
-        """Agents that are named and are not there, and tools of its own that nobody can call beside them."""
+        """Agents that it names and that do not exist, and its own tools whose names they hide."""
         known = self.names()
-        wrong = [
+        faults = [
             f"agent {agent.name}: agents: there is no agent {sub.agent!r}; there are: {', '.join(known)}"
             for sub in agent.agents if sub.agent not in known
         ]  # fmt: skip
-        wrong += [
+        faults += [
             f"agent {agent.name}: agents: its tool {name} would never be called; rename it with @tool(name=...)"
             for name in subagents.specs(agent) if name in tools
         ]  # fmt: skip
-        return [RoomError(why) for why in wrong]
+        return [RoomError(fault) for fault in faults]
 
     def check_around(self) -> None:
-        """Raises RoomError when what is to be around each tool cannot be had."""
+        """Raises RoomError when the wrapper of the tools cannot be imported."""
         if self._around is not None:
             self._around.check()
 
     def check_tools(self, agent: AgentSpec) -> list[ToolSpec]:
         """The tools in Python. Raises RoomError for what is wrong with them, and ConfigError for an MCP server that
-        cannot be used here; whether it answers is not tried.
+        cannot be used here, without connecting to it.
         """
         own = [tool.spec for tool in self._own(agent).values()]
         for server in self.servers_of(agent):
@@ -191,7 +192,7 @@ class Room:
         return own
 
     def servers_of(self, agent: AgentSpec) -> tuple[McpServer, ...]:
-        file = self._present().named(agent.name)
+        file = self._current().named(agent.name)
         if file is None:
             return ()
         if file.spec is None and file.fault is not None:
@@ -200,15 +201,15 @@ class Room:
         return usable.servers if usable is not None and usable.spec == agent else file.servers
 
     def output_of(self, agent: AgentSpec) -> OutputForm | None:
-        """What its final answer has to be; None where any text will do."""
+        """The form of its final answer; None where any text will do."""
         use = agent.output
         if use is None:
             return None
         form = self._forms.get(use.model)
         if form is None:
             try:
-                form = room_output.form_of(use, self.path)
-            except room_tools.NoTool as error:
+                form = imports.output_form(use, self.path)
+            except imports.NotImportable as error:
                 raise RoomError(f"{self.place_of(agent, 'output')}: {use.model!r}: {error}") from error
             if use.model:
                 self._forms[use.model] = form
@@ -223,97 +224,82 @@ class Room:
 
     def _own(self, agent: AgentSpec) -> Mapping[str, Tool]:
         if agent.tools not in self._tools:
-            self._tools[agent.tools] = self._found(agent)
+            tools: dict[str, Tool] = {}
+            paths: dict[str, str] = {}
+            for path in agent.tools:
+                for tool in self.tools_at(path, agent):
+                    name = tool.name
+                    if tools.setdefault(name, tool) is not tool:
+                        why = (
+                            f"is called {name} like {paths[name]!r}; give one of them another name with @tool(name=...)"
+                        )
+                        raise RoomError(f"{self.place_of(agent, 'tools', path)}: {path!r} {why}")
+                    paths.setdefault(name, path)
+            self._tools[agent.tools] = tools
         return self._tools[agent.tools]
-
-    def _found(self, agent: AgentSpec) -> dict[str, Tool]:
-        found: dict[str, tuple[str, Tool]] = {}
-        for path in agent.tools:
-            for tool in self.tools_at(path, agent):
-                if tool.name in found and found[tool.name][1] is not tool:
-                    other = found[tool.name]
-                    why = f"is called {tool.name} like {other[0]!r}; give one of them another name with @tool(name=...)"
-                    raise RoomError(f"{self.place_of(agent, 'tools', path)}: {path!r} {why}")
-                found[tool.name] = (path, tool)
-        return {name: tool for name, (_path, tool) in found.items()}
 
     def tools_at(self, path: str, agent: AgentSpec) -> list[Tool]:
         """Those of one item of its list. Raises RoomError."""
         try:
-            return room_tools.find(path, self.path)
-        except room_tools.NoTool as error:
+            return imports.find_tools(path, self.path)
+        except imports.NotImportable as error:
             raise RoomError(f"{self.place_of(agent, 'tools', path)}: {path!r}: {error}") from error
 
     def place_of(self, agent: AgentSpec, key: str, item: str = "") -> str:
-        """Where in the agent's file the key stands, or one item of its list."""
-        file = self._present().named(agent.name)
+        """Where in the agent's file the key is, or one item of its list."""
+        file = self._current().named(agent.name)
         if file is None:
             return f"agent {agent.name}: {key}"
-        text = file.source.text
-        line = room_lines.line_of_item(text, (key,), item) if item else room_lines.line_of(text, (key,))
+        line = file.source.line_of_item((key,), item) if item else file.source.line_of((key,))
         return f"{file.source.name}:{line}: {key}"
 
-    def _present(self, *, since: float | None = None) -> RoomReading:
+    def _current(self, *, since: float | None = None) -> RoomReading:
         """The definitions as the files have them, give or take a second. `since`: as they were at that moment or later;
-        those who wait for a look share the next.
+        threads that wait for a reading share the next.
         """
         with self._lock:
-            is_too_old = since is not None and self._looked_at <= since
-            if is_too_old or time.monotonic() - self._looked_at >= self._look_again:
-                self._looked_at = time.monotonic()
-                if self._now.is_outdated(self.path):
-                    self._now = self._read(self._now)
-                    in_use = [*self._now.files, *self._usable.values()]
+            is_too_old = since is not None and self._read_at <= since
+            if is_too_old or time.monotonic() - self._read_at >= self._look_again:
+                self._read_at = time.monotonic()
+                if self._reading.is_outdated(self.path):
+                    self._reading = self._read(self._reading)
+                    in_use = [*self._reading.files, *self._usable.values()]
                     self.servers.keep({server for file in in_use for server in file.servers})
-            return self._now
+            return self._reading
 
     def _read(self, before: RoomReading | None) -> RoomReading:
-        found = read_room(self.path, self._strategies)
-        read = found.with_last_good(before, self.path, self._strategies, self._copies)
+        fresh = read_room(self.path, self._strategies)
+        reading = fresh.with_last_good(before, self.path, self._strategies, self._copies)
         if self._copies is not None:
-            texts = {file.source.name: file.source.text for file in found.files if file.spec}
-            self._copies.keep(texts, {file.source.name for file in found.files})
-            self._tell(read)
-        return read
+            texts = {file.source.name: file.source.text for file in fresh.files if file.spec}
+            self._copies.keep(texts, {file.source.name for file in fresh.files})
+            self._log_faults(reading)
+        return reading
 
-    def _tell(self, read: RoomReading) -> None:
-        """Each fault once, and once that it is gone."""
-        faults = {file.source.name: str(file.fault) for file in read.files if file.fault}
-        for file in read.files:
-            if file.fault and self._told.get(file.source.name) != str(file.fault):
+    def _log_faults(self, reading: RoomReading) -> None:
+        """Each once, and once more when it is gone."""
+        faults = {file.source.name: str(file.fault) for file in reading.files if file.fault}
+        for file in reading.files:
+            if file.fault and self._logged.get(file.source.name) != str(file.fault):
                 meanwhile = _meanwhile(file.spec is not None)
                 log.error("agent file is broken", agent=file.name, fault=str(file.fault), meanwhile=meanwhile)
-        for name in self._told.keys() - faults:
+        for name in self._logged.keys() - faults:
             log.warning("agent file is no longer broken", file=name)
-        self._told = faults
+        self._logged = faults
 
     def _unknown(self, name: str | None, room: RoomReading) -> UserError:
         """While a file cannot be read at all, it may be the one that is meant."""
-        said = self._who_is_there(name, room)
-        unread = any(file.spec is None and file.draft is None for file in room.files)
-        return BrokenAgent(said) if unread else UnknownAgent(said)
-
-    def _who_is_there(self, name: str | None, room: RoomReading) -> str:
         known = ", ".join(file.name for file in room.files if file.spec) or "none"
         broken = "".join(f"\n{file.fault}" for file in room.files if file.fault)
-        if name is None and not room.files:
-            return f"{self.path}: there is no agent; write an agent.toml with at least `model = ...`"
-        if name is None:
-            return f"{self.path}: no agent is the default; name one of {known}, or write an agent.toml"
-        return f"{self.path}: there is no agent {name!r}; there are: {known}{broken}"
-
-
-def _fault(require: Callable[[AgentSpec], None], spec: AgentSpec) -> UserError | None:
-    try:
-        require(spec)
-    except UserError as error:
-        return error
-    return None
+        if name is not None:
+            why = f"there is no agent {name!r}; there are: {known}{broken}"
+        elif room.files:
+            why = f"no agent is the default; name one of {known}, or write an agent.toml"
+        else:
+            why = "there is no agent; write an agent.toml with at least `model = ...`"
+        unread = any(file.spec is None and file.draft is None for file in room.files)
+        return (BrokenAgent if unread else UnknownAgent)(f"{self.path}: {why}")
 
 
 def _meanwhile(serves: bool) -> str:
     return "its last good version serves" if serves else "work for it waits"
-
-
-def _named(name: str | None, room: RoomReading) -> AgentFile | None:
-    return room.default() if name is None else room.named(name)
