@@ -337,7 +337,7 @@ def normalise(raw: object) -> PlanDecision:
         return _decision(PlanEnd.UNREADABLE, [], notes)
     notes += _unknown_keys(plan, KEYS_OF_PLAN, None)
     commands = _commands(plan, notes)
-    return _decision(_end_of_value(plan, commands, notes), commands, notes)
+    return _decision(_end_of_plan(plan, commands, notes), commands, notes)
 
 
 def cut_short() -> PlanDecision:
@@ -364,7 +364,7 @@ def _plan_of(raw: object, notes: list[Note]) -> dict[str, Any] | None:
     return fit
 
 
-def _end_of_value(plan: dict[str, Any], commands: list[Command], notes: list[Note]) -> PlanEnd | None:
+def _end_of_plan(plan: dict[str, Any], commands: list[Command], notes: list[Note]) -> PlanEnd | None:
     action = _stated(plan.get("next_action"), notes)
     use_tool = plan.get("use_tool")
     if use_tool is not None and not isinstance(use_tool, bool):
