@@ -28,7 +28,7 @@ from chordage.workers.bootstrap import runtime_from
 from chordage.workers.fleet.environ import environment_of
 from chordage.workers.fleet.member import Role
 from chordage.workers.fleet.roles import CHORDAGE
-from chordage.workers.waiting import Bell, bell_for, wait_for_turn
+from chordage.workers.turn_waiter import TurnWaiter, wait_for_turn, waiter_for
 
 PATIENCE = 120.0
 QUESTION = "Look it up."
@@ -211,12 +211,12 @@ class Engine:
         return Courier(self._app)
 
     @cached_property
-    def _bell(self) -> Bell:
-        return bell_for(self.settings)
+    def _waiter(self) -> TurnWaiter:
+        return waiter_for(self.settings)
 
     def turn(self, thread: str, agent: str = workload.WORKER) -> None:
         turn_id = self.submit(thread, agent)
-        turn = wait_for_turn(self._bell, self.runtime, turn_id, PATIENCE)
+        turn = wait_for_turn(self._waiter, self.runtime, turn_id, PATIENCE)
         if turn.answer is None or turn.reason is not Reason.NATURAL_END:
             raise AssertionError(f"turn {turn_id}: {turn.fate}")
 
@@ -227,12 +227,12 @@ class Engine:
     def remember(self, thread: str, messages: int) -> None:
         """Histories are made of turns, two messages each."""
         turns = [self.submit(thread, workload.TALKER) for _ in range(messages // 2)]
-        wait_for_turn(self._bell, self.runtime, turns[-1], PATIENCE)
+        wait_for_turn(self._waiter, self.runtime, turns[-1], PATIENCE)
 
     def close(self) -> None:
         self.runtime.store.close()
         self._app.close()
-        self._bell.close()
+        self._waiter.close()
 
 
 class AllInOne(Engine):

@@ -11,7 +11,7 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.core.approvals import DecisionRequest
 from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.core.stepping import StepRequest
-from chordage.orchestrator.loops.together import Together
+from chordage.orchestrator.loops.hook import CommitBatcher
 from chordage.orchestrator.run.approvals import Decided
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages import Admitted, Result
@@ -31,8 +31,8 @@ def accept_together(rt: Runtime, courier: Courier) -> Callable[[TurnRequest], Ad
     def wake(results: Sequence[Result]) -> None:
         courier.send_in_one_trip([intent for one in results if isinstance(one, tuple) for intent in one[1]])
 
-    together = Together(partial(stages.admit_all, rt), wake)
-    return lambda request: together(request)[0]
+    batcher = CommitBatcher(partial(stages.admit_all, rt), wake)
+    return lambda request: batcher(request)[0]
 
 
 def step(rt: Runtime, courier: Courier, request: StepRequest) -> dict[str, Any]:

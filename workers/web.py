@@ -13,12 +13,12 @@ from chordage.config import log as logging_config
 from chordage.config.inert import inert
 from chordage.config.settings import Settings, SettingsFault
 from chordage.orchestrator import views
+from chordage.orchestrator.api.routes import SOURCE, SPACE, make_server
 from chordage.orchestrator.core.approvals import DecisionRequest
 from chordage.orchestrator.core.deliveries import Hosts
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.gateways.room.agents import Room
-from chordage.orchestrator.loops.server import SOURCE, SPACE, make_server
 from chordage.orchestrator.run.approvals import Decided
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages import Admitted
@@ -30,9 +30,9 @@ from chordage.workers import connections, team_app
 from chordage.workers.app import make_app as make_celery
 from chordage.workers.bootstrap import check_redis, check_services, runtime_from
 from chordage.workers.fleet.found import settings_for_cli
-from chordage.workers.hook_door import hooks_of
 from chordage.workers.listening import warning_of
-from chordage.workers.waiting import bell_for, wait_for_turn
+from chordage.workers.turn_waiter import wait_for_turn, waiter_for
+from chordage.workers.webhooks import receiver_of
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ def wired(settings: Settings) -> FastAPI:
     team_app.make_current(settings)
     rt = runtime_from(settings, serves=True)
     courier = Courier(make_celery(settings))
-    bell = bell_for(settings)
+    waiter = waiter_for(settings)
 
     def take(request: TurnRequest) -> Admitted:
         return accept(rt, courier, request)
@@ -64,7 +64,7 @@ def wired(settings: Settings) -> FastAPI:
         return views.turn(rt.store, turn_id, space=SPACE)
 
     def wait(turn_id: str, seconds: float, gave_up: Callable[[], bool]) -> TurnView:
-        return wait_for_turn(bell, rt, turn_id, seconds, gave_up)
+        return wait_for_turn(waiter, rt, turn_id, seconds, gave_up)
 
     def take_decisions(requests: Sequence[DecisionRequest]) -> list[Decided]:
         return decide(rt, courier, requests, source=SOURCE, space=SPACE)
@@ -74,7 +74,7 @@ def wired(settings: Settings) -> FastAPI:
 
     return make_server(
         faults=partial(_faults, rt),
-        hooks=hooks_of(settings, accept_together(rt, courier)) if "hook" in settings.loops else None,
+        webhooks=receiver_of(settings, accept_together(rt, courier)) if "hook" in settings.loops else None,
         accept=take,
         turn=turn,
         wait=wait,

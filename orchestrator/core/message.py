@@ -204,7 +204,9 @@ def _check_characters(field: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidMessage(f"{field} is no valid Unicode at character {error.start}", field=field) from error
+        raise InvalidMessage(
+            f"{field} holds half of a surrogate pair, which is no Unicode text, at character {error.start}", field=field
+        ) from error
 
 
 def _check_size(field: str, text: str, limit: int) -> None:

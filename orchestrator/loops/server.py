@@ -1,236 +1,237 @@
-"""The HTTP interface: a message comes in and is enqueued, a turn can be read and waited for. Nothing is executed here.
+"""The server loop: what keeps the HTTP server responsive, whatever connects to it.
 
-Handlers are plain functions that run in threads. Waiting for turns has a bounded share of those threads, so that
-however many wait, there is always one to let the next message in; and whoever has gone away waits no longer.
+Three things are bounded in time and in number: connections that ask for nothing, bodies on their way in, and callers
+that wait for a turn. A sender of a body is not known yet: it can announce one and send it slowly, or not at all. When
+there are too many bodies, or they hold too much memory, the oldest is cut off: a body that is sent in one go is
+complete long before that, and those that are kept open pay for the newcomer.
 """
 
 from __future__ import annotations
 
+import asyncio
+import resource
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from typing import ClassVar
 
+import anyio
 import anyio.to_thread
-from fastapi import FastAPI, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
+from starlette.requests import Request
+from starlette.types import Message, Receive
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from chordage.orchestrator.core import message
-from chordage.orchestrator.core.deliveries import Hosts
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.orchestrator.core.message import Bounds, Sender, TurnRequest
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.loops import problems
-from chordage.orchestrator.loops.bodies import BodyLimit, TurnFields
-from chordage.orchestrator.loops.coming import Bodies
-from chordage.orchestrator.loops.decisions import Decide, ReadInbox, add_decisions
-from chordage.orchestrator.loops.health import Check, Health
-from chordage.orchestrator.loops.hooks import HookDoor, Hooks
-from chordage.orchestrator.loops.pages import JsonRoute, PageGuard
-from chordage.orchestrator.loops.problems import documented
-from chordage.orchestrator.loops.results import ReadResult, add_results
 from chordage.orchestrator.views import TurnView
 
-SOURCE = "http"
-SPACE = message.CALLERS  # of everybody, until a credential says who it is
-THREADS = 128
+HEADER_SECONDS = 10.0  # for the headers of a request, from the end of the one before
+READ_SECONDS = 60.0  # for the client to read an answer that the system no longer buffers
+CONNECTIONS_MAX = 512  # that ask for nothing
+BACKLOG = 512  # connections accepted at a time
+OPEN_FILES = 8192
+
+BODY_SECONDS = 10.0  # for a whole body
+BODIES_MAX = 128
+BODY_BYTES_MAX = 64 * 1024 * 1024  # of all bodies together
+
 WAITERS = 96
-LONGEST_WAIT = 60.0
 
-ABOUT = """\
-Hand messages to the agents of a room and read what became of them. A message becomes a *turn* on a *thread*; it is
-stored before it is answered with 202, and is carried out by the workers.
-
-A call that needs a decision waits in the *inbox* until somebody decides. It holds nothing meanwhile, and may wait for
-months.
-
-**Sender.** Who sends a message comes from the credential of the caller and never from the body. No credentials are
-configured in this version, so the sender of every message that comes in here is `service`.
-
-**Threads.** Those of all callers lie in a space of their own, `api:`. Threads of channels, web hooks and the agent's
-own work, their turns and their questions are not there for a caller; the operator has them at the command line.
-
-**Pages.** A request has to name a host that is this server's (421), must not come from a page of another site (403),
-and a body has to say that it is JSON (415).
-
-**Errors** are problem documents (RFC 9457): `type` tells them apart, `field` names what is wrong in the request.
-"""
+Wait = Callable[[str, float, Callable[[], bool]], TurnView]  # turn, seconds, whether the caller has gone
 
 
-class Admission(Protocol):
-    """What is said of a message that was accepted."""
+class Connection(H11Protocol):
+    """uvicorn makes one for each connection. Its h11 parser bounds the size of headers; that of `httptools` does not.
 
-    @property
-    def turn_id(self) -> str: ...
-    @property
-    def thread_id(self) -> str: ...
-    @property
-    def duplicate(self) -> bool: ...
+    A client can connect and send no headers, or send them slowly, or keep sending a body that was refused, or not read
+    the answer. uvicorn would wait without end, and with all files open it could accept no connection.
+    """
 
+    _idle: ClassVar[dict[Connection, asyncio.TimerHandle]] = {}  # of this process, the longest idle first
+    _unread: asyncio.TimerHandle | None = None
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Receipt:
-    turn_id: str
-    thread_id: str
-    duplicate: bool  # the dedupe_key was known: this is the turn that was made then
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._watch()
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Healthy:
-    status: str
-    services: dict[str, str]
-    faults: list[str] = field(default_factory=list)  # agent files that are broken: their agents may have to wait
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(READ_SECONDS, self._cut_off)
 
-Accept = Callable[[TurnRequest], Admission]
-ReadTurn = Callable[[str], TurnView]
-GaveUp = Callable[[], bool]
-Wait = Callable[[str, float, GaveUp], TurnView]
-_DONE: dict[str, Any] = {"model": TurnView, "description": "It was waited for, and is done."}
-TurnId = Annotated[str, Path(max_length=200, pattern=r"^[0-9A-Za-z-]+$")]
-Seconds = Annotated[
-    float,
-    Query(
-        ge=0,
-        le=LONGEST_WAIT,
-        allow_inf_nan=False,
-        description="Wait this long for the turn to end. 200 with the turn if it does; otherwise, and while too many "
-        "others wait, 202.",
-    ),
-]
+    def resume_writing(self) -> None:
+        self._note_read()
+        super().resume_writing()
+        self._watch()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._note_read()
+        self._forget()
+        super().connection_lost(exc)
 
-def make_server(
-    *,
-    accept: Accept,
-    turn: ReadTurn,
-    wait: Wait,
-    inbox: ReadInbox,
-    decide: Decide,
-    result: ReadResult,
-    checks: Mapping[str, Check],
-    bounds: Bounds,
-    version: str,
-    hosts: Hosts,
-    waiters: int = WAITERS,
-    hooks: Hooks | None = None,
-    bodies: Bodies | None = None,
-    faults: Callable[[], list[str]] = list,
-) -> FastAPI:
-    health = Health(checks)
-    patience = Patience(wait, waiters)
-    bodies = bodies or Bodies()
+    def _watch(self) -> None:
+        is_busy = self.cycle is not None and not self.cycle.response_complete
+        if is_busy or self._unread is not None or self.transport.is_closing():
+            self._forget()
+        elif self not in self._idle:
+            self._idle[self] = self.loop.call_later(HEADER_SECONDS, self._cut_off)
+            if len(self._idle) > CONNECTIONS_MAX:
+                next(iter(self._idle))._cut_off()  # noqa: SLF001 - another of our own
 
-    @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-        yield
-        patience.end()
-        health.close()
-        if hooks is not None:
-            hooks.tally.close()
+    def _note_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
-    app = FastAPI(title="chordage", version=version, description=ABOUT, lifespan=lifespan, openapi_tags=[])
-    app.router.route_class = JsonRoute
-    app.add_middleware(BodyLimit, limit=largest_body(bounds), bodies=bodies)
-    if hooks is not None:
-        app.add_middleware(HookDoor, door=hooks, bodies=bodies)  # around the limit: each binding has its own
-    app.add_middleware(PageGuard, hosts=hosts)  # around all of it
-    problems.install(app)
-    _add_turns(app, accept, turn, patience)
-    add_decisions(app, inbox, decide)
-    add_results(app, result)
-    _add_health(app, health, faults)
-    return app
+    def _cut_off(self) -> None:
+        """Without waiting for the client to read what it was sent."""
+        self._forget()
+        self.transport.abort()
+
+    def _forget(self) -> None:
+        if (timer := self._idle.pop(self, None)) is not None:
+            timer.cancel()
 
 
-def largest_body(bounds: Bounds) -> int:
-    """Room for every message within the bounds, also where each character is written as an escape of six."""
-    return 6 * (bounds.text_bytes + 2 * bounds.meta_bytes) + 16 * 1024
+def allow_open_files() -> None:
+    """As many as connections, threads and the database may need: the usual limit of a shell or of systemd is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _add_turns(app: FastAPI, accept: Accept, turn: ReadTurn, patience: Patience) -> None:
-    @app.post(
-        "/turns",
-        status_code=202,
-        summary="Hand in a message",
-        response_description="Stored. `Location` is where its turn can be read.",
-        responses={200: _DONE, **documented(400, 403, 404, 408, 409, 413, 415, 421, 422, 429, 500, 503)},
-    )
-    async def submit(
-        request: Request, response: Response, fields: TurnFields, wait: Seconds = 0.0
-    ) -> Receipt | TurnView:
-        admitted = await anyio.to_thread.run_sync(accept, fields.request(Sender.SERVICE, SOURCE, SPACE))
-        response.headers["Location"] = f"{request.scope.get('root_path', '')}/turns/{admitted.turn_id}"
-        if wait > 0 and (done := await patience.until_done(request, admitted.turn_id, wait)) is not None:
-            response.status_code = 200
-            return done
-        return Receipt(turn_id=admitted.turn_id, thread_id=admitted.thread_id, duplicate=admitted.duplicate)
-
-    @app.get("/turns/{turn_id}", summary="Read a turn", responses=documented(403, 404, 421, 500, 503))
-    def read(turn_id: TurnId) -> TurnView:
-        return turn(turn_id)
+class BodyRefused(Exception):
+    """The body was not read to its end; the connection cannot be used again."""
 
 
-def _add_health(app: FastAPI, health: Health, room: Callable[[], list[str]]) -> None:
-    @app.get(
-        "/health",
-        summary="Whether the services behind answer",
-        responses=documented(403, 421, 503),
-        response_model=Healthy,
-    )
-    async def check_health() -> Any:
-        faults = await health.faults()
-        services = {name: fault or "ok" for name, fault in faults.items()}
-        if not any(faults.values()):
-            return Healthy(status="ok", services=services, faults=room())
-        told = "; ".join(f"{name} {fault}" for name, fault in faults.items() if fault)
-        return _sick(told, services)
+class BodyTooLarge(BodyRefused):
+    """By the length it announces, or by the bytes that came."""
 
 
-def _sick(told: str, services: dict[str, str]) -> JSONResponse:
-    headers = {"Retry-After": problems.TRY_AGAIN_AFTER}
-    return problems.answer(503, "unavailable", told, headers=headers, services=services)
+class BodyTooSlow(BodyRefused):
+    """Its time was over."""
 
 
-class Patience:
-    """Waits for turns, for a bounded number of callers at a time, and for each as long as it is there."""
+class BodyCrowdedOut(BodyRefused):
+    """It was the oldest of too many."""
 
-    def __init__(self, wait: Wait, waiters: int) -> None:
+
+class BodyBroken(BodyRefused):
+    """The connection ended before the body did."""
+
+
+@dataclass(slots=True, eq=False)
+class _Incoming:
+    time: anyio.CancelScope
+    body: bytearray = field(default_factory=bytearray)
+    gave_way: bool = False
+
+
+class RequestBodies:
+    """Of one event loop: not to be shared between threads."""
+
+    def __init__(
+        self, *, seconds: float = BODY_SECONDS, at_once: int = BODIES_MAX, bytes_at_once: int = BODY_BYTES_MAX
+    ) -> None:
+        self._seconds = seconds
+        self._at_once = at_once
+        self._bytes_at_once = bytes_at_once
+        self._bytes = 0
+        self._incoming: dict[_Incoming, None] = {}  # the oldest first
+
+    async def read(self, headers: Mapping[str, str], receive: Receive, limit: int) -> bytes:
+        """A Content-Length is trusted when it says too much, never when it says little. Raises BodyRefused."""
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced[:20]) > limit:
+            raise BodyTooLarge
+        incoming = _Incoming(time=anyio.CancelScope(deadline=anyio.current_time() + self._seconds))
+        self._incoming[incoming] = None
+        try:
+            with incoming.time:
+                self._make_room()
+                while not self._add(incoming, await receive(), limit):
+                    pass
+                return bytes(incoming.body)
+        finally:
+            self._remove(incoming)
+        raise BodyCrowdedOut if incoming.gave_way else BodyTooSlow
+
+    def _add(self, incoming: _Incoming, event: Message, limit: int) -> bool:
+        """Whether the body is complete. Only this function refers to a chunk: it is large, and must not stay in memory
+        while `read` waits for the next.
+        """
+        if event["type"] == "http.disconnect":
+            raise BodyBroken
+        chunk: bytes = event.get("body", b"")
+        if len(incoming.body) + len(chunk) > limit:
+            raise BodyTooLarge
+        if incoming in self._incoming:
+            incoming.body += chunk
+            self._bytes += len(chunk)
+            self._make_room()
+        return not event.get("more_body", False)
+
+    def _make_room(self) -> None:
+        while len(self._incoming) > self._at_once or self._bytes > self._bytes_at_once:
+            oldest = next(iter(self._incoming))
+            oldest.gave_way = True
+            self._remove(oldest)
+            oldest.time.cancel()
+
+    def _remove(self, incoming: _Incoming) -> None:
+        if incoming in self._incoming:
+            del self._incoming[incoming]
+            self._bytes -= len(incoming.body)
+
+
+class TurnWaits:
+    """Waits for turns, for a bounded number of callers at a time, and only while each caller is connected.
+
+    A wait takes one of the server's threads, so waits get a share of them: one is always left for the next message.
+    """
+
+    def __init__(self, wait: Wait, waiters: int = WAITERS) -> None:
         self._wait = wait
         self._free = threading.BoundedSemaphore(waiters)
-        self._ending = threading.Event()
+        self._stopping = threading.Event()
 
-    def end(self) -> None:
-        """The server stops: nobody waits any longer."""
-        self._ending.set()
+    def stop(self) -> None:
+        """The server stops: end every wait."""
+        self._stopping.set()
 
     async def until_done(self, request: Request, turn_id: str, seconds: float) -> TurnView | None:
-        """The turn, if it is done in time. The message is stored by now: whatever goes wrong here, it was accepted."""
+        """The turn, if it is done in time. Its message is stored by now: no failure here changes that."""
         if not self._free.acquire(blocking=False):
             return None
         gone = threading.Event()
         try:
-            async with anyio.create_task_group() as beside:
-                beside.start_soon(_watch, request, gone)
-                seen = await anyio.to_thread.run_sync(self._look, turn_id, seconds, gone)
-                beside.cancel_scope.cancel()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_watch_disconnect, request, gone)
+                turn = await anyio.to_thread.run_sync(self._done_turn, turn_id, seconds, gone)
+                tasks.cancel_scope.cancel()
         finally:
             gone.set()
             self._free.release()
-        return seen
+        return turn
 
-    def _look(self, turn_id: str, seconds: float, gone: threading.Event) -> TurnView | None:
+    def _done_turn(self, turn_id: str, seconds: float, gone: threading.Event) -> TurnView | None:
         try:
-            seen = self._wait(turn_id, seconds, lambda: gone.is_set() or self._ending.is_set())
+            turn = self._wait(turn_id, seconds, lambda: gone.is_set() or self._stopping.is_set())
         except Unavailable:
             return None
-        return seen if seen.status is TurnStatus.DONE else None
+        return turn if turn.status is TurnStatus.DONE else None
 
 
-async def _watch(request: Request, gone: threading.Event) -> None:
-    """Its body has been read: what comes next is the end of the connection."""
+async def _watch_disconnect(request: Request, gone: threading.Event) -> None:
+    """The body has been read: the next event is the end of the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     gone.set()

@@ -34,6 +34,7 @@ BREAKS = {
         "orchestrator-layers",
         {"orchestrator.store": "from chordage.orchestrator import gateways"},
     ),
+    "loop knows the API": ("orchestrator-layers", {"orchestrator.loops": "from chordage.orchestrator import api"}),
     "loop knows a stage": ("orchestrator-layers", {"orchestrator.loops": "from chordage.orchestrator import stages"}),
     "a transition knows a stage": (
         "orchestrator-layers",
@@ -62,9 +63,9 @@ BREAKS = {
     "engine knows celery": ("no-celery-in-the-engine", {"orchestrator.runtime": "from celery import Celery"}),
     "worker writes SQL": ("sql-has-one-address", {"workers": "import sqlalchemy.orm"}),
     "gateway serves HTTP": ("http-has-one-address", {"orchestrator.gateways": "import fastapi"}),
-    "loop reads the store": (
-        "loops-read-through-views",
-        {"orchestrator.loops": "from chordage.orchestrator.store import schema"},
+    "HTTP reads the store": (
+        "api-reads-through-views",
+        {"orchestrator.api": "from chordage.orchestrator.store import schema"},
     ),
     "facade shows the engine": (
         "facade-is-thin",

@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import select
 
 from chordage.orchestrator import stages, views
-from chordage.orchestrator.gateways.hooks import file
-from chordage.orchestrator.gateways.hooks.book import HookBook
-from chordage.orchestrator.loops import hooks as loop
+from chordage.orchestrator.api.webhooks import response_to
+from chordage.orchestrator.gateways.webhooks import file
+from chordage.orchestrator.gateways.webhooks.bindings import WebhookBindings
+from chordage.orchestrator.loops.hook import WebhookReceiver, receive
 from chordage.orchestrator.store import schema
 
 FILE = """
@@ -30,22 +31,24 @@ reply_target = {channel = "desk", address = "1"}
 
 
 class Nobody:
-    def note(self, name, outcome, last=None): ...
+    def count(self, name, outcome, last=None): ...
     def close(self): ...
 
 
 @pytest.fixture
 def deliver(world, tmp_path):
-    """Hand a delivery in at the door; its status."""
+    """Send a delivery; its status."""
     (tmp_path / "hooks.toml").write_text(FILE)
-    door = loop.Hooks(
-        book=HookBook(tmp_path, {}), accept=lambda request: stages.admit(world.runtime, request)[0], tally=Nobody()
+    receiver = WebhookReceiver(
+        bindings=WebhookBindings(tmp_path, {}),
+        accept=lambda request: stages.admit(world.runtime, request)[0],
+        stats=Nobody(),
     )
 
     def deliver(payload, delivery="1"):
         body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        came = loop.Arrived(headers={"x-delivery": delivery}, body=body)
-        return loop.take(door, door.book.find("/hooks/a", "PUT"), came).status_code
+        binding = receiver.bindings.find("/hooks/a", "PUT")
+        return response_to(receive(receiver, binding, {"x-delivery": delivery}, body)).status_code
 
     return deliver
 

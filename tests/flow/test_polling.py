@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from chordage.orchestrator import polling, stages
+from chordage.orchestrator import stages
 from chordage.orchestrator.core import channels as core
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
 from chordage.orchestrator.core.channels import WIDEST, Unreadable
 from chordage.orchestrator.core.errors import QueueFull, Unavailable
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.polling import Outcome, storing
+from chordage.orchestrator.loops import poll as loop
+from chordage.orchestrator.loops.poll import PollOutcome, PollResult
 from chordage.orchestrator.store import polls, runs
 from support.channels import ListChannel, bind, incoming, keys, look, standing
 from support.invariants import check_all
@@ -26,10 +27,10 @@ def numbered(count: int) -> ListChannel:
     return ListChannel(messages=[incoming(number) for number in range(1, count + 1)])
 
 
-def other_process(world: World) -> polling.Looked:
+def other_process(world: World) -> PollResult:
     """The same look by another process of the fleet."""
     rt = replace(world.runtime, worker="another")
-    return polling.look(rt, "list", world.pending.extend)
+    return loop.poll_once(rt, "list", world.pending.extend)
 
 
 def test_each_message_is_a_turn_of_the_channel_with_its_sender_and_where_to_reply(world: World) -> None:
@@ -43,7 +44,7 @@ def test_each_message_is_a_turn_of_the_channel_with_its_sender_and_where_to_repl
     assert turn["reply_target"] == {"channel": "list", "chat": 1}
     assert turn["meta"] == {"subject": "greetings"}
     assert standing(world)["cursor"] == "2"
-    assert (looked.outcome, looked.wait) == (Outcome.CAME, 0.0)
+    assert (looked.outcome, looked.wait) == (PollOutcome.CAME, 0.0)
 
 
 def test_the_next_look_begins_where_the_last_has_stored_and_waits_when_nothing_comes(world: World) -> None:
@@ -53,7 +54,7 @@ def test_the_next_look_begins_where_the_last_has_stored_and_waits_when_nothing_c
     again = look(world)
 
     assert channel.asked == [None, "3"]
-    assert (again.outcome, again.wait) == (Outcome.NOTHING, 7.0)
+    assert (again.outcome, again.wait) == (PollOutcome.NOTHING, 7.0)
 
 
 def test_messages_of_one_thread_run_in_the_order_in_which_they_came(world: World) -> None:
@@ -70,8 +71,8 @@ def test_messages_of_one_thread_run_in_the_order_in_which_they_came(world: World
 
 
 def test_what_is_handed_out_twice_and_in_any_order_is_one_turn(world: World, monkeypatch) -> None:
-    admit, admitted = storing.store_in, []
-    monkeypatch.setattr(storing, "store_in", lambda *given: (admitted.append(given), admit(*given))[1])
+    admit, admitted = loop.store_in, []
+    monkeypatch.setattr(loop, "store_in", lambda *given: (admitted.append(given), admit(*given))[1])
     channel = bind(world, numbered(20))
     channel.shuffle = lambda found: [*found[::-1], *found]
 
@@ -142,7 +143,7 @@ def test_a_nul_anywhere_in_a_message_holds_up_nobody(world: World, field: str) -
 
     looked = look(world)
 
-    assert looked.outcome is Outcome.CAME
+    assert looked.outcome is PollOutcome.CAME
     assert keys(world)[-1:] == ["2"]
     assert standing(world)["cursor"] == "3"
 
@@ -157,7 +158,7 @@ def test_a_cursor_that_cannot_be_stored_is_a_fault_of_its_channel(world: World, 
     world.clock.pass_by(60)
     look(world)
 
-    assert failed.outcome is Outcome.FAILED
+    assert failed.outcome is PollOutcome.FAILED
     assert "names a cursor that cannot be stored" in told
     assert (keys(world), standing(world)["cursor"]) == (["1"], "2")
 
@@ -215,7 +216,7 @@ def test_two_that_read_the_same_cursor_store_it_once(world: World) -> None:
     channel.before = overtake
     looked = look(world)
 
-    assert looked.outcome is Outcome.OVERTAKEN
+    assert looked.outcome is PollOutcome.OVERTAKEN
     assert keys(world) == ["1", "2", "3", "4", "5"]
     assert standing(world)["taken"] == 5
 
@@ -224,10 +225,10 @@ def test_one_process_looks_at_a_time_and_another_takes_over_when_it_is_gone(worl
     channel = bind(world, numbered(1))
     look(world)
 
-    assert other_process(world).outcome is Outcome.ELSEWHERE
+    assert other_process(world).outcome is PollOutcome.ELSEWHERE
     world.clock.pass_by(31)
-    assert other_process(world).outcome is Outcome.NOTHING
-    assert look(world).outcome is Outcome.ELSEWHERE
+    assert other_process(world).outcome is PollOutcome.NOTHING
+    assert look(world).outcome is PollOutcome.ELSEWHERE
     assert channel.asked == [None, "2"]
 
 
@@ -235,12 +236,12 @@ def test_a_lease_that_is_renewed_is_kept_and_one_let_go_is_free_at_once(world: W
     bind(world, numbered(1))
     look(world)
     world.clock.pass_by(25)
-    polling.renew(world.runtime, ["list"])
+    loop.renew_leases(world.runtime, ["list"])
     world.clock.pass_by(25)
 
-    assert other_process(world).outcome is Outcome.ELSEWHERE
-    polling.let_go(world.runtime, ["list"])
-    assert other_process(world).outcome is Outcome.NOTHING
+    assert other_process(world).outcome is PollOutcome.ELSEWHERE
+    loop.release_leases(world.runtime, ["list"])
+    assert other_process(world).outcome is PollOutcome.NOTHING
 
 
 def test_a_failing_channel_rests_longer_each_time_up_to_a_bound_and_recovers(world: World) -> None:
@@ -250,28 +251,28 @@ def test_a_failing_channel_rests_longer_each_time_up_to_a_bound_and_recovers(wor
     waits = []
     for _ in range(9):
         waits.append(look(world).wait)
-        assert look(world).outcome is Outcome.RESTING
+        assert look(world).outcome is PollOutcome.RESTING
         world.clock.pass_by(waits[-1] + 0.001)
 
     assert all(0.5 * 2**n <= wait <= 2**n for n, wait in enumerate(waits[:6]))
     assert max(waits) <= 60
     row = standing(world)
     assert (row["failures"], row["error"]) == (9, "no route")
-    assert look(world).outcome is Outcome.CAME
+    assert look(world).outcome is PollOutcome.CAME
     assert (standing(world)["failures"], standing(world)["error"], standing(world)["next_look"]) == (0, None, None)
 
 
 def test_an_agent_that_is_not_there_leaves_the_messages_with_the_channel(world: World) -> None:
     channel = bind(world, numbered(1), agent="nobody")
 
-    assert look(world).outcome is Outcome.FAILED
+    assert look(world).outcome is PollOutcome.FAILED
     assert channel.asked == []
     assert "nobody" in str(standing(world)["error"])
 
 
 def full_after(world: World, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     """A bounded queue with so much room left."""
-    admit = storing.store_in
+    admit = loop.store_in
 
     def bounded(tx, rt, agent, request, asked, now):
         stored = admit(tx, rt, agent, request, asked, now)
@@ -279,7 +280,7 @@ def full_after(world: World, monkeypatch: pytest.MonkeyPatch, room: int) -> None
             raise QueueFull("group chat takes no more", retry_after=9)
         return stored
 
-    monkeypatch.setattr(storing, "store_in", bounded)
+    monkeypatch.setattr(loop, "store_in", bounded)
 
 
 def test_the_cursor_does_not_move_past_a_message_for_which_there_is_no_room(world: World, monkeypatch) -> None:
@@ -288,7 +289,7 @@ def test_the_cursor_does_not_move_past_a_message_for_which_there_is_no_room(worl
         full_after(world, patch, 3)
         looked = look(world)
 
-    assert (looked.outcome, looked.wait) == (Outcome.FULL, 9)
+    assert (looked.outcome, looked.wait) == (PollOutcome.FULL, 9)
     assert keys(world) == ["1", "2", "3"]
     assert standing(world)["cursor"] == "4"
     assert "takes no more" in str(standing(world)["error"])
@@ -339,7 +340,7 @@ def test_death_at_any_commit_neither_loses_nor_doubles_a_message(
     world.pending.clear()
 
     world.forget_the_dead()
-    assert Outcome.NOTHING in [look(world).outcome for _ in range(6)]
+    assert PollOutcome.NOTHING in [look(world).outcome for _ in range(6)]
 
     assert keys(world) == [str(number) for number in range(1, MESSAGES + 1) if number != 5]
     assert [row["key"] for row in world.rows("refusals")] == ["5"]

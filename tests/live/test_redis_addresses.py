@@ -9,7 +9,7 @@ from celery import Celery
 
 from chordage.orchestrator.gateways.redis_events import done_channel
 from chordage.workers.bootstrap import redis_from
-from chordage.workers.waiting import bell_for
+from chordage.workers.turn_waiter import waiter_for
 from support import processes
 from support.invariants import check_all
 from support.redis_kinds import KINDS, with_sentinels
@@ -60,8 +60,8 @@ def test_a_fleet_answers_there(kind, folder, valkey_program, tmp_path, databases
 
 
 def _a_word_reaches_who_waits(rig: Rig, turn: str) -> None:
-    bell = bell_for(rig.settings)
-    with closing(bell), bell.listening(turn) as word, redis_from(rig.settings) as redis:
+    waiter = waiter_for(rig.settings)
+    with closing(waiter), waiter.subscribed(turn) as word, redis_from(rig.settings) as redis:
         redis.publish(done_channel(rig.settings.prefix, turn), "1")
         assert word.wait(5)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chordage.orchestrator import polling
 from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Terms, Unreadable
 from chordage.orchestrator.core.errors import NotFound, RoomError
 from chordage.orchestrator.core.message import Sender
+from chordage.orchestrator.loops.poll import PollResult, poll_once
 from support.world import World
 
 
@@ -80,9 +80,9 @@ def bind(world: World, channel: ListChannel, name: str = "list", *, agent: str |
     return channel
 
 
-def look(world: World, name: str = "list") -> polling.Looked:
+def look(world: World, name: str = "list") -> PollResult:
     world.revive()
-    return polling.look(world.runtime, name, world.pending.extend)
+    return poll_once(world.runtime, name, world.pending.extend)
 
 
 def standing(world: World, name: str = "list") -> dict[str, Any]:

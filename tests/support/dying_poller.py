@@ -18,7 +18,7 @@ from typing import Any
 from chordage.config import log
 from chordage.config.settings import load
 from chordage.orchestrator.store.database import Store
-from chordage.workers import poll_process
+from chordage.workers import poll
 
 ORDERS = "POLL_ORDERS"  # the variable that has them, with commas
 LIFE = 8.0  # seconds; one in which nothing is committed any more is killed all the same
@@ -29,7 +29,7 @@ def main() -> None:
     log.configure("INFO", "text")
     for order in filter(None, os.environ[ORDERS].split(",")):
         print(f"life that ends at {order}:", _lived(settings, order), flush=True)
-    poll_process.run(settings)
+    poll.run(settings)
 
 
 def _lived(settings: Any, order: str) -> str:
@@ -38,7 +38,7 @@ def _lived(settings: Any, order: str) -> str:
     if pid == 0:
         signal.setitimer(signal.ITIMER_REAL, LIFE)  # SIGALRM kills whoever does not handle it
         _watch(int(at), when)
-        poll_process.run(settings)
+        poll.run(settings)
     _, status = os.waitpid(pid, 0)
     return {signal.SIGKILL: "killed there", signal.SIGALRM: "killed late"}.get(os.WTERMSIG(status), "?")
 

@@ -12,12 +12,12 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from chordage.config.settings import Settings
+from chordage.orchestrator.api.routes import make_server
 from chordage.orchestrator.core.deliveries import Hosts
 from chordage.orchestrator.core.message import Bounds
-from chordage.orchestrator.loops.server import make_server
+from chordage.orchestrator.loops.server import Connection
 from chordage.orchestrator.runtime import Runtime
 from chordage.workers import local
-from chordage.workers.http_connections import Connection
 from support.waiting import until
 
 PROBLEM = "application/problem+json"

@@ -11,8 +11,8 @@ from support.waiting import until
 
 
 def loop(names, look, **more):
-    given = {"renew": lambda some: None, "let_go": lambda some: None, "beat": 0.01, **more}
-    return Poller(names, look=look, **given)
+    given = {"renew": lambda some: None, "release": lambda some: None, "beat": 0.01, **more}
+    return Poller(names, poll=look, **given)
 
 
 def test_one_that_raises_and_one_that_hangs_stop_no_other():
@@ -30,7 +30,7 @@ def test_one_that_raises_and_one_that_hangs_stop_no_other():
     poller = loop(["raises", "hangs", "works"], look)
     poller.start()
     until(lambda: looks.count("works") >= 5, "the one that works is looked at", pause=0.01)
-    poller.end(hang.set)
+    poller.stop(hang.set)
 
     assert looks.count("hangs") == 1
     assert looks.count("raises") == 1, "it rests"
@@ -38,11 +38,11 @@ def test_one_that_raises_and_one_that_hangs_stop_no_other():
 
 def test_it_ends_within_two_seconds_though_a_look_does_not():
     hang, given_back = threading.Event(), []
-    poller = loop(["hangs"], lambda name: float(hang.wait(30)), let_go=given_back.append)
+    poller = loop(["hangs"], lambda name: float(hang.wait(30)), release=given_back.append)
     poller.start()
 
     began = time.monotonic()
-    poller.end(lambda: None)
+    poller.stop(lambda: None)
 
     assert time.monotonic() - began < 2
     assert given_back == [["hangs"]]
@@ -60,14 +60,14 @@ def test_it_waits_as_long_as_it_is_told_and_the_end_wakes_it():
     poller.start()
     until(lambda: looks, "one look", pause=0.01)
     began = time.monotonic()
-    poller.end(lambda: None)
+    poller.stop(lambda: None)
 
     assert looks == ["one"]
     assert time.monotonic() - began < 1
 
 
 def test_leases_are_renewed_though_that_fails_now_and_then_and_not_for_a_look_that_hangs_for_good(monkeypatch):
-    monkeypatch.setattr("chordage.orchestrator.loops.poll.LONGEST_LOOK", 0.5)
+    monkeypatch.setattr("chordage.orchestrator.loops.poll.LONGEST_POLL", 0.5)
     renewed: list[list[str]] = []
     hang = threading.Event()
 
@@ -82,6 +82,6 @@ def test_leases_are_renewed_though_that_fails_now_and_then_and_not_for_a_look_th
     poller = loop(["hangs", "works"], look, renew=renew)
     poller.start()
     until(lambda: ["works"] in renewed, "the one that hangs is given up", pause=0.01)
-    poller.end(hang.set)
+    poller.stop(hang.set)
 
     assert renewed[1] == ["hangs", "works"]

@@ -6,8 +6,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from chordage.orchestrator.api import problems
 from chordage.orchestrator.core.errors import BrokenAgent, ConfigError, QueueFull
-from chordage.orchestrator.loops import problems
 
 
 @pytest.mark.parametrize("error", [BrokenAgent("agent.toml:3: tools: gone"), ConfigError("set SHOP_KEY")])

@@ -12,8 +12,8 @@ from chordage.workers.cli.output import json_option, print_json, print_table, sa
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
     from chordage.orchestrator.core.webhooks import Binding
-    from chordage.orchestrator.gateways.hooks.file import HooksFile
-    from chordage.orchestrator.gateways.hooks.tally import Counted
+    from chordage.orchestrator.gateways.webhooks.file import HooksFile
+    from chordage.orchestrator.gateways.webhooks.stats import DeliveryCounts
 
 COLUMNS = ("hook", "method", "path", "signature", "agent", "accepted", "refused", "last", "last turn")
 EMPTY = "no web hooks here; a [hooks.NAME] table in hooks.toml with `path` and `signature` makes one"
@@ -44,7 +44,7 @@ def send(name: str, text: str | None, thread: str | None, body: Any, as_json: bo
 
     Exit code 0 if it was taken, 1 if it was refused.
     """
-    from chordage.workers import hook_sending
+    from chordage.workers import webhooks
     from chordage.workers.cli.opened import settings_of_command
 
     if (text is None) == (body is None):
@@ -52,16 +52,16 @@ def send(name: str, text: str | None, thread: str | None, body: Any, as_json: bo
     if how["delivery"] and not (how["delivery"].isascii() and how["delivery"].isprintable()):
         raise click.UsageError("--id goes into a header: give visible ASCII characters")
     settings = settings_of_command()
-    binding = hook_sending.binding_of(settings, name)
-    content = body.read() if body is not None else hook_sending.body_of(binding, text or "", thread)
-    sent = hook_sending.send(settings, binding, content, delivery=how["delivery"], url=how["url"])
-    print_json(sent) if as_json else say(f"{sent.status} {sent.told}")
+    binding = webhooks.binding_of(settings, name)
+    content = body.read() if body is not None else webhooks.body_of(binding, text or "", thread)
+    sent = webhooks.send(settings, binding, content, delivery=how["delivery"], url=how["url"])
+    print_json(sent) if as_json else say(f"{sent.status} {sent.detail}")
     raise click.exceptions.Exit(0 if sent.status < 300 else 1)
 
 
 def _list(*, as_json: bool) -> int:
     from chordage.config import settings as config
-    from chordage.orchestrator.gateways.hooks import file
+    from chordage.orchestrator.gateways.webhooks import file
     from chordage.workers.cli.opened import settings_of_command
 
     settings = settings_of_command()
@@ -78,11 +78,11 @@ def _list(*, as_json: bool) -> int:
     return 1 if faults else 0
 
 
-def _counted(settings: Settings, found: HooksFile) -> dict[str, Counted]:
+def _counted(settings: Settings, found: HooksFile) -> dict[str, DeliveryCounts]:
     """Nothing of those of which nobody can say anything."""
     from redis.exceptions import RedisError
 
-    from chordage.workers.hook_door import counts_of
+    from chordage.workers.webhooks import counts_of
 
     if settings.redis is None:
         return {}
@@ -94,29 +94,25 @@ def _counted(settings: Settings, found: HooksFile) -> dict[str, Counted]:
         return {}
 
 
-def _rows(found: HooksFile, counted: dict[str, Counted]) -> list[tuple[object, ...]]:
+def _rows(found: HooksFile, counted: dict[str, DeliveryCounts]) -> list[tuple[object, ...]]:
     rows = [_row(one, counted.get(one.name)) for one in found.bindings]
     nothing = (None,) * (len(COLUMNS) - 4)
     return rows + [(one.name, None, one.path, "broken", *nothing) for one in found.broken]
 
 
-def _row(binding: Binding, counted: Counted | None) -> tuple[object, ...]:
-    from chordage.orchestrator.gateways.hooks.tally import shown
-
+def _row(binding: Binding, counted: DeliveryCounts | None) -> tuple[object, ...]:
     about = (binding.name, binding.method, binding.path, binding.seal.form, binding.agent)
     if counted is None:
         return (*about, None, None, None, None)
-    told = shown(counted)
+    told = counted.as_json()
     refused = " ".join(f"{reason}={count}" for reason, count in told["refused"].items())
     last = told["last"] or {}
     at = datetime.fromisoformat(last["at"]) if last else None
     return (*about, told["accepted"], refused or 0, at, last.get("turn"))
 
 
-def _plain(binding: Binding, counted: dict[str, Counted]) -> dict[str, Any]:
-    from chordage.orchestrator.gateways.hooks.tally import shown
-
-    counts = shown(counted[binding.name]) if binding.name in counted else None
+def _plain(binding: Binding, counted: dict[str, DeliveryCounts]) -> dict[str, Any]:
+    counts = counted[binding.name].as_json() if binding.name in counted else None
     return {
         "name": binding.name,
         "method": binding.method,

@@ -17,7 +17,7 @@ def poll() -> None:
     check_ready(settings)
 
     from chordage.config import log
-    from chordage.workers import poll_process
+    from chordage.workers.poll import run
 
     log.configure(settings.log_level, settings.log_format)
-    poll_process.run(settings)
+    run(settings)

@@ -114,9 +114,9 @@ def _is_on_its_way(turn: TurnView) -> bool:
 
 
 def _wait(settings: Settings, rt: Any, turn_id: str, timeout: float | None, *, as_json: bool) -> int:
-    from chordage.workers.waiting import bell_for, wait_for_answer
+    from chordage.workers.turn_waiter import wait_for_answer, waiter_for
 
-    wait = partial(wait_for_answer, bell_for(settings), rt, turn_id)
+    wait = partial(wait_for_answer, waiter_for(settings), rt, turn_id)
     until = None if timeout is None else time.monotonic() + timeout
     try:
         turn = None

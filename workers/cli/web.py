@@ -16,7 +16,7 @@ from chordage.workers.cli.output import say, tell_if_open
 def web(host: str | None, port: int | None, processes: int) -> None:
     """Start the HTTP server. It takes messages in and shows turns; workers carry them out."""
     from chordage.config.settings import variable_of
-    from chordage.workers import http_connections
+    from chordage.orchestrator.loops import server
     from chordage.workers.bootstrap import redis_from
     from chordage.workers.cli.opened import check_ready
     from chordage.workers.fleet import roles
@@ -34,7 +34,7 @@ def web(host: str | None, port: int | None, processes: int) -> None:
 
     import uvicorn
 
-    http_connections.allow_open_files()
+    server.allow_open_files()
     uvicorn.run(
         "chordage.workers.web:make_app",
         factory=True,
@@ -42,8 +42,8 @@ def web(host: str | None, port: int | None, processes: int) -> None:
         port=settings.port,
         workers=processes,
         log_config=None,
-        http=http_connections.Connection,
+        http=server.Connection,
         ws="none",
-        backlog=http_connections.BACKLOG,
+        backlog=server.BACKLOG,
         timeout_graceful_shutdown=2,
     )

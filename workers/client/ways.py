@@ -17,7 +17,7 @@ from chordage.tasks.intake import accept, step
 from chordage.tasks.request import request_from, verb_from
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import runtime_from
-from chordage.workers.waiting import bell_for
+from chordage.workers.turn_waiter import waiter_for
 
 SOURCE = "client"
 QUEUE = "chat"  # where any worker takes in what comes by name
@@ -51,7 +51,7 @@ class OwnStore:
     def __init__(self, settings: Settings, app: Celery | None = None) -> None:
         self._runtime = runtime_from(settings)
         self._courier = Courier(app or make_app(settings))
-        self._bell = bell_for(settings)
+        self._waiter = waiter_for(settings)
 
     def submit(self, fields: Mapping[str, Any]) -> str:
         return accept(self._runtime, self._courier, request_from(fields, source=SOURCE, space=None)).turn_id
@@ -63,11 +63,11 @@ class OwnStore:
         return views.as_json(views.stepped(self._runtime.store, turn))
 
     def watching(self, turn_id: str) -> AbstractContextManager[Word]:
-        return self._bell.listening(turn_id)
+        return self._waiter.subscribed(turn_id)
 
     def close(self) -> None:
         self._runtime.store.close()
-        self._bell.close()
+        self._waiter.close()
 
 
 class ByName:

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from chordage.orchestrator.core.errors import Conflict, QueueFull, RoomError, Unavailable, UnknownAgent
-from chordage.orchestrator.gateways.hooks.book import HookBook
-from chordage.orchestrator.loops import hooks as loop
+from chordage.orchestrator.gateways.webhooks.bindings import WebhookBindings
+from chordage.orchestrator.loops.hook import WebhookReceiver
 from chordage.workers import web
 from support import client_room, hooking
 from support.hooking import refused
@@ -39,7 +39,7 @@ class Noted:
     def __init__(self):
         self.outcomes = []
 
-    def note(self, name, outcome, last=None):
+    def count(self, name, outcome, last=None):
         self.outcomes.append((name, outcome.value))
 
     def close(self):
@@ -57,10 +57,10 @@ def post(tmp_path, monkeypatch, noted):
     room = client_room.write(tmp_path / "room")
     (room / "own_hooks_of_the_door.py").write_text(DECODER)
     hooking.write(room, hooking.FILE + MORE)
-    book = HookBook(room, hooking.ENV)
+    book = WebhookBindings(room, hooking.ENV)
 
     def post(path, body, headers, accept, root_path=""):
-        app = server_with(hooks=loop.Hooks(book=book, accept=accept, tally=noted))
+        app = server_with(webhooks=WebhookReceiver(bindings=book, accept=accept, stats=noted))
         with served(app, root_path=root_path) as client:
             return client.post(path, content=body, headers=headers)
 

@@ -11,9 +11,9 @@ import httpx
 import psutil
 import pytest
 
-from chordage.orchestrator.gateways.hooks.book import HookBook
-from chordage.orchestrator.loops import hooks as loop
-from chordage.orchestrator.loops.coming import Bodies
+from chordage.orchestrator.gateways.webhooks.bindings import WebhookBindings
+from chordage.orchestrator.loops.hook import WebhookReceiver
+from chordage.orchestrator.loops.server import RequestBodies
 from support import hooking, processes
 from support.waiting import until
 from support.web_server import served, server_with
@@ -103,7 +103,7 @@ def post(tmp_path, monkeypatch):
     hooking.write(room)
 
     class Noted(list):
-        def note(self, name, outcome, last=None):
+        def count(self, name, outcome, last=None):
             self.append((name, outcome.value))
 
         def close(self): ...
@@ -113,11 +113,11 @@ def post(tmp_path, monkeypatch):
     def accept(request):
         raise AssertionError(request)
 
-    door = loop.Hooks(book=HookBook(room, hooking.ENV), accept=accept, tally=noted)
+    door = WebhookReceiver(bindings=WebhookBindings(room, hooking.ENV), accept=accept, stats=noted)
 
     def post(way, *, bodies):
         with ExitStack() as stack:
-            url = stack.enter_context(served(server_with(hooks=door, bodies=bodies))).base_url
+            url = stack.enter_context(served(server_with(webhooks=door, bodies=bodies))).base_url
             one = stack.enter_context(socket.create_connection((url.host, url.port), timeout=20))
             one.sendall(f"{HEADS[way]}Host: localhost\r\nContent-Length: 500\r\n\r\nabc".encode())
             answer = b"".join(iter(lambda: one.recv(65536), b"")).decode()
@@ -128,7 +128,7 @@ def post(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("way", HEADS)
 def test_a_body_that_takes_too_long_is_408_and_its_connection_is_closed(post, way):
-    answer, noted = post(way, bodies=Bodies(seconds=0.2))
+    answer, noted = post(way, bodies=RequestBodies(seconds=0.2))
 
     assert answer.startswith("HTTP/1.1 408 ")
     assert "connection: close" in answer.lower()
@@ -137,7 +137,7 @@ def test_a_body_that_takes_too_long_is_408_and_its_connection_is_closed(post, wa
 
 @pytest.mark.parametrize("way", HEADS)
 def test_a_body_that_gave_way_is_503_and_may_come_again(post, way):
-    answer, noted = post(way, bodies=Bodies(bytes_at_once=1))
+    answer, noted = post(way, bodies=RequestBodies(bytes_at_once=1))
 
     assert answer.startswith("HTTP/1.1 503 ")
     assert "retry-after: 5" in answer.lower()

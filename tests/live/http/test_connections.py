@@ -12,8 +12,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.background import BackgroundTask
 
-from chordage.workers import http_connections
-from chordage.workers.http_connections import Connection, allow_open_files
+from chordage.orchestrator.loops import server as server_loop
+from chordage.orchestrator.loops.server import Connection, allow_open_files
 from support.waiting import until
 from support.web_server import served
 
@@ -55,7 +55,7 @@ def the_rest(connection):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr(http_connections, "SECONDS", 0.3)
+    monkeypatch.setattr(server_loop, "HEADER_SECONDS", 0.3)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -89,7 +89,7 @@ def test_a_request_that_is_being_answered_takes_the_time_it_takes():
 
 
 def test_an_answer_that_nobody_reads_is_given_up(monkeypatch):
-    monkeypatch.setattr(http_connections, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(server_loop, "READ_SECONDS", 0.3)
     app, sent = FastAPI(), threading.Event()
 
     @app.get("/")
@@ -119,7 +119,7 @@ def test_one_that_is_read_late_is_whole():
 
 
 def test_when_too_many_are_idle_the_first_pays_and_a_newcomer_is_served(monkeypatch):
-    monkeypatch.setattr(http_connections, "AT_ONCE", 5)
+    monkeypatch.setattr(server_loop, "CONNECTIONS_MAX", 5)
     with served(an_app()) as client, ExitStack() as open_ones:
         idle = []
         for _ in range(8):

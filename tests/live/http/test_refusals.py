@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from chordage.orchestrator import views
+from chordage.orchestrator.api.routes import largest_body
 from chordage.orchestrator.core.message import Bounds
-from chordage.orchestrator.loops.server import largest_body
 from chordage.workers import local
 from support.web_server import PROBLEM
 

@@ -87,7 +87,7 @@ def test_who_waits_for_a_turn_that_failed_gets_it_all_the_same(client, rt):
 def test_the_api_says_of_itself_where_the_sender_comes_from(client):
     schema = client.get("/openapi.json").json()
 
-    assert "the sender of every message that comes in here is `service`" in schema["info"]["description"]
+    assert "the sender of every message over HTTP is `service`" in schema["info"]["description"]
     assert "sender" not in schema["components"]["schemas"]["TurnFields"]["properties"]
     answers = schema["paths"]["/turns"]["post"]["responses"]
     assert set(answers) == {

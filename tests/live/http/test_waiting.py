@@ -12,9 +12,9 @@ from chordage.config.settings import Settings
 from chordage.orchestrator import stages
 from chordage.orchestrator.gateways.redis_events import done_channel
 from chordage.orchestrator.runtime import Runtime
-from chordage.workers import waiting
+from chordage.workers import turn_waiter
 from chordage.workers.bootstrap import redis_from, runtime_from
-from chordage.workers.waiting import Bell, bell_for, wait_for_turn
+from chordage.workers.turn_waiter import TurnWaiter, wait_for_turn, waiter_for
 from support.waiting import until
 from support.web_server import finish, with_redis
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.redis
 
 def test_word_that_a_turn_is_done_arrives_within_milliseconds(settings, rt):
     """From the publish to the return of the wait, measured ten times: far below the second of the backstop."""
-    redis, bell = redis_from(settings), bell_for(settings)
+    redis, waiter = redis_from(settings), waiter_for(settings)
     times = []
     for number in range(10):
         turn_id = _submitted(rt, f"hello {number}")
         with ThreadPoolExecutor() as threads:
-            waiter = threads.submit(_timed_wait, bell, rt, turn_id)
+            waiting = threads.submit(_timed_wait, waiter, rt, turn_id)
             channel = done_channel(settings.prefix, turn_id)
             until(lambda channel=channel: redis.pubsub_numsub(channel)[0][1], "it listens", pause=0.001)
             quiet = runtime_from(settings, with_redis=False)
@@ -36,9 +36,9 @@ def test_word_that_a_turn_is_done_arrives_within_milliseconds(settings, rt):
             quiet.store.close()
             published = time.perf_counter()
             redis.publish(channel, "1")
-            times.append(waiter.result() - published)
+            times.append(waiting.result() - published)
     redis.close()
-    bell.close()
+    waiter.close()
 
     assert median(times) < 0.1
 
@@ -49,24 +49,24 @@ def _submitted(rt: Runtime, text: str) -> str:
     return stages.admit(rt, request_from({"text": text}, source="test", space=None))[0].turn_id
 
 
-def _timed_wait(bell: Bell, rt: Runtime, turn_id: str) -> float:
-    turn = wait_for_turn(bell, rt, turn_id, 20)
+def _timed_wait(waiter: TurnWaiter, rt: Runtime, turn_id: str) -> float:
+    turn = wait_for_turn(waiter, rt, turn_id, 20)
     assert turn.answer
     return time.perf_counter()
 
 
 def test_a_wait_survives_the_loss_of_redis(settings, rt, start_valkey):
     server = start_valkey()
-    bell = bell_for(with_redis(settings, server.url))
+    waiter = waiter_for(with_redis(settings, server.url))
     turn_id = _submitted(rt, "hello")
     with ThreadPoolExecutor() as threads:
-        waiter = threads.submit(wait_for_turn, bell, rt, turn_id, 20)
+        waiting = threads.submit(wait_for_turn, waiter, rt, turn_id, 20)
         until(lambda: server_has_listeners(server, settings, turn_id), "it listens")
         server.kill()
         finish(rt, turn_id)
         began = time.monotonic()
-        turn = waiter.result()
-    bell.close()
+        turn = waiting.result()
+    waiter.close()
 
     assert turn.answer == "You said: hello"
     assert time.monotonic() - began < 3
@@ -82,37 +82,37 @@ def server_has_listeners(server: object, settings: Settings, turn_id: str) -> in
 @pytest.mark.parametrize("redis", ["none", "dead"])
 def test_without_redis_a_wait_asks_the_database(settings, rt, redis):
     dead = with_redis(settings, "redis://127.0.0.1:1/0")
-    client = Bell(None, prefix="") if redis == "none" else bell_for(dead)
+    client = TurnWaiter(None, prefix="") if redis == "none" else waiter_for(dead)
     turn_id = _submitted(rt, "hello")
     with ThreadPoolExecutor() as threads:
-        waiter = threads.submit(wait_for_turn, client, rt, turn_id, 20)
+        waiting = threads.submit(wait_for_turn, client, rt, turn_id, 20)
         finish(rt, turn_id)
 
-        assert waiter.result().answer == "You said: hello"
+        assert waiting.result().answer == "You said: hello"
 
 
 def test_a_wait_is_over_when_its_time_is_over(settings, rt):
     turn_id = _submitted(rt, "hello")
 
-    assert wait_for_turn(Bell(None, prefix=""), rt, turn_id, 0.05).status == "queued"
+    assert wait_for_turn(TurnWaiter(None, prefix=""), rt, turn_id, 0.05).status == "queued"
 
 
 def test_a_turn_that_is_done_is_not_waited_for(settings, rt):
     turn_id = _submitted(rt, "hello")
     finish(rt, turn_id)
-    bell = bell_for(settings)
+    waiter = waiter_for(settings)
 
-    assert wait_for_turn(bell, rt, turn_id, 0).answer == "You said: hello"
-    bell.close()
+    assert wait_for_turn(waiter, rt, turn_id, 0).answer == "You said: hello"
+    waiter.close()
 
 
 def test_who_waits_next_listens_on_the_connection_of_the_one_before(settings, rt):
-    bell, redis = bell_for(settings), redis_from(settings)
+    waiter, redis = waiter_for(settings), redis_from(settings)
     others = {one["id"] for one in redis.client_list()}
     heard = []
     for number in range(5):
         turn_id = _submitted(rt, f"hello {number}")
-        with bell.listening(turn_id) as word:
+        with waiter.subscribed(turn_id) as word:
             redis.publish(done_channel(settings.prefix, "of somebody else"), "1")
             redis.publish(done_channel(settings.prefix, turn_id), "1")
             began = time.monotonic()
@@ -120,7 +120,7 @@ def test_who_waits_next_listens_on_the_connection_of_the_one_before(settings, rt
             heard.append(time.monotonic() - began)
     listening = [one for one in redis.client_list() if one["sub"] != "0" and one["id"] not in others]
     redis.close()
-    bell.close()
+    waiter.close()
 
     assert [one["sub"] for one in listening] == ["1"], "one connection, and it has left the channels before"
     assert max(heard) < 4, "it was not the time that ended the wait"
@@ -128,26 +128,26 @@ def test_who_waits_next_listens_on_the_connection_of_the_one_before(settings, rt
 
 def test_a_connection_that_broke_while_nobody_waited_is_not_waited_on(settings, rt, start_valkey):
     server = start_valkey()
-    bell = bell_for(with_redis(settings, server.url))
-    with bell.listening("a turn"):
+    waiter = waiter_for(with_redis(settings, server.url))
+    with waiter.subscribed("a turn"):
         pass
     import redis
 
     with redis.Redis.from_url(server.url) as client:
         client.client_kill_filter(_type="pubsub")
-    with bell.listening("another") as word:
+    with waiter.subscribed("another") as word:
         assert word.can_come
-    bell.close()
+    waiter.close()
 
 
 def test_while_nobody_has_told_anything_a_look_is_a_cheap_one(rt, monkeypatch):
     turn_id, looked = _submitted(rt, "hello"), []
-    monkeypatch.setattr(waiting, "LOOK_ALONE", 0.01)
-    turn, is_done = waiting.views.turn, waiting.views.is_done
-    monkeypatch.setattr(waiting.views, "turn", lambda *given: looked.append("dear") or turn(*given))
-    monkeypatch.setattr(waiting.views, "is_done", lambda *given: looked.append("cheap") or is_done(*given))
+    monkeypatch.setattr(turn_waiter, "READ_EVERY_ALONE", 0.01)
+    turn, is_done = turn_waiter.views.turn, turn_waiter.views.is_done
+    monkeypatch.setattr(turn_waiter.views, "turn", lambda *given: looked.append("dear") or turn(*given))
+    monkeypatch.setattr(turn_waiter.views, "is_done", lambda *given: looked.append("cheap") or is_done(*given))
 
-    wait_for_turn(Bell(None, prefix=""), rt, turn_id, 0.2)
+    wait_for_turn(TurnWaiter(None, prefix=""), rt, turn_id, 0.2)
 
     assert looked[:3] == ["cheap"] * 3
     assert looked.count("dear") == 1

@@ -19,7 +19,7 @@ RULES = {
     "long thread id": (("x", "--thread", "t" * 201), "thread_id must have 1 to 200 characters, not 201"),
     "control character": (("x", "--thread", "a\nb"), "thread_id must be visible characters"),
     "blank thread id": (("x", "--thread", "  "), "thread_id must be visible characters"),
-    "half a surrogate": (("\udcff",), "text is no valid Unicode"),
+    "half a surrogate": (("\udcff",), "text holds half of a surrogate pair"),
     "meta is no JSON": (("x", "--meta", "{"), "--meta is not JSON"),
     "meta is no object": (("x", "--meta", "[1]"), "--meta must be a JSON object"),
     "meta holds NaN": (("x", "--meta", '{"a": NaN}'), "--meta is not JSON: NaN"),

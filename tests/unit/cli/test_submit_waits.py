@@ -33,9 +33,9 @@ def waited(monkeypatch, capsys):
 
     def wait(*turns, timeout=None):
         states = list(turns)
-        monkeypatch.setattr("chordage.workers.waiting.bell_for", lambda _settings: None)
+        monkeypatch.setattr("chordage.workers.turn_waiter.waiter_for", lambda _settings: None)
         monkeypatch.setattr(
-            "chordage.workers.waiting.wait_for_answer",
+            "chordage.workers.turn_waiter.wait_for_answer",
             lambda *_given: states.pop(0) if len(states) > 1 else states[0],
         )
         code = module._wait(None, None, "T", timeout, as_json=False)

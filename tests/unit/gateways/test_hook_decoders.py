@@ -10,7 +10,7 @@ import pytest
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.signatures import Form, Seal
 from chordage.orchestrator.core.webhooks import Binding, Said
-from chordage.orchestrator.gateways.hooks import decoders, file
+from chordage.orchestrator.gateways.webhooks import decoders, file
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from chordage.orchestrator.core import webhooks
-from chordage.orchestrator.gateways.hooks import file
+from chordage.orchestrator.gateways.webhooks import file
 from support.repository import ROOT
 
 ENV = {"GITHUB_HOOK_SECRET": "s", "BILLING_SECRET": "whsec_c2Vj", "BILLING_SECRET_OLD": "whsec_b2xk",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.orchestrator.gateways.hooks import file
-from chordage.orchestrator.gateways.hooks.book import Closed, HookBook, WrongMethod
+from chordage.orchestrator.gateways.webhooks import file
+from chordage.orchestrator.gateways.webhooks.bindings import Closed, WebhookBindings, WrongMethod
 
 ENV = {"S": "secret", "W": "whsec_c2VjcmV0", "SPACE": " secret\n", "EMPTY": ""}
 HEAD = '[hooks.a]\npath = "/hooks/a"\nsignature = "github"\nsecret_env = "S"\n'
@@ -91,12 +91,12 @@ def test_a_broken_binding_stops_no_other_and_answers_503_itself(folder):
         "hooks.toml", f'{HEAD}\n[hooks.b]\npath = "/hooks/b"\n\n[hooks]\nc = 1\n'.replace("[hooks]\nc = 1\n", "")
     )
 
-    book = HookBook(folder.path, ENV)
+    bindings = WebhookBindings(folder.path, ENV)
 
-    assert book.find("/hooks/a", "POST").name == "a"
-    assert book.find("/hooks/a", "GET") == WrongMethod(("POST",))
-    assert book.find("/hooks/b", "POST") == book.find("/hooks/b", "GET") == Closed()
-    assert book.find("/hooks/c", "POST") is None
+    assert bindings.find("/hooks/a", "POST").name == "a"
+    assert bindings.find("/hooks/a", "GET") == WrongMethod(("POST",))
+    assert bindings.find("/hooks/b", "POST") == bindings.find("/hooks/b", "GET") == Closed()
+    assert bindings.find("/hooks/c", "POST") is None
 
 
 def test_what_is_no_table_is_a_fault_of_its_own(folder):
@@ -125,37 +125,37 @@ def test_two_bindings_on_one_path_and_method_are_a_fault_of_the_second(folder):
 def test_a_file_that_cannot_be_read_closes_every_path(folder, content):
     (folder.path / "hooks.toml").write_bytes(content)
 
-    book = HookBook(folder.path, ENV)
+    bindings = WebhookBindings(folder.path, ENV)
 
-    assert book.find("/hooks/a", "POST") == Closed()
-    assert str(book.now.faults[0]).startswith("hooks.toml:")
+    assert bindings.find("/hooks/a", "POST") == Closed()
+    assert str(bindings.current.faults[0]).startswith("hooks.toml:")
 
 
 def test_the_file_is_read_again_when_it_has_changed(folder):
-    book = HookBook(folder.path, ENV, look_again=0)
-    assert book.find("/hooks/a", "POST") is None
+    bindings = WebhookBindings(folder.path, ENV, refresh_seconds=0)
+    assert bindings.find("/hooks/a", "POST") is None
 
     folder.write("hooks.toml", HEAD)
-    book.look()
-    assert book.find("/hooks/a", "POST").name == "a"
-    same = book.now
-    book.look()
-    assert book.now is same
+    bindings.refresh()
+    assert bindings.find("/hooks/a", "POST").name == "a"
+    same = bindings.current
+    bindings.refresh()
+    assert bindings.current is same
 
     (folder.path / "hooks.toml").unlink()
-    book.look()
-    assert book.find("/hooks/a", "POST") is None
+    bindings.refresh()
+    assert bindings.find("/hooks/a", "POST") is None
 
 
 def test_a_decoder_that_could_not_be_imported_is_tried_again_when_its_file_has_changed(folder):
     folder.write("hooks.toml", HEAD + 'plugin = "late_decoder:decode"')
-    book = HookBook(folder.path, ENV, look_again=0)
-    assert book.find("/hooks/a", "POST") == Closed()
+    bindings = WebhookBindings(folder.path, ENV, refresh_seconds=0)
+    assert bindings.find("/hooks/a", "POST") == Closed()
 
     folder.write("late_decoder.py", "def decode(delivery):\n    return None\n")
-    book.look()
+    bindings.refresh()
 
-    assert book.find("/hooks/a", "POST").plugin == "late_decoder:decode"
+    assert bindings.find("/hooks/a", "POST").plugin == "late_decoder:decode"
 
 
 def test_an_agent_that_is_not_there_is_found_by_the_check(folder):

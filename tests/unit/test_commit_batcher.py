@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from chordage.orchestrator.loops.together import Together
+from chordage.orchestrator.loops.hook import CommitBatcher
 from support.waiting import until
 
 
@@ -17,9 +17,9 @@ def nothing(results):
 
 def test_alone_one_is_served_at_once():
     asked = []
-    together = Together(lambda line: [asked.append(list(line)) or one * 2 for one in line], nothing)
+    batcher = CommitBatcher(lambda line: [asked.append(list(line)) or one * 2 for one in line], nothing)
 
-    assert [together(1), together(2)] == [2, 4]
+    assert [batcher(1), batcher(2)] == [2, 4]
     assert asked == [[1], [2]]
 
 
@@ -31,12 +31,12 @@ def test_who_comes_while_another_is_served_is_served_together_with_his_like():
         assert gate.wait(10)
         return [one * 2 for one in line]
 
-    together = Together(work, nothing, at_once=3)
+    batcher = CommitBatcher(work, nothing, batch_max=3)
     with ThreadPoolExecutor(5) as threads:
-        first = threads.submit(together, 0)
+        first = threads.submit(batcher, 0)
         until(lambda: lines == [[0]], "the first is being served")
-        others = [threads.submit(together, number) for number in range(1, 5)]
-        until(lambda: len(together._line) == 4, "the others stand in line")
+        others = [threads.submit(batcher, number) for number in range(1, 5)]
+        until(lambda: len(batcher._queue) == 4, "the others stand in line")
         gate.set()
         results = [one.result(10) for one in (first, *others)]
 
@@ -45,25 +45,27 @@ def test_who_comes_while_another_is_served_is_served_together_with_his_like():
 
 
 def test_an_exception_is_raised_for_whom_it_is():
-    together = Together(lambda line: [ValueError("three") if one == 3 else one for one in line], nothing)
+    batcher = CommitBatcher(lambda line: [ValueError("three") if one == 3 else one for one in line], nothing)
 
-    assert together(1) == 1
+    assert batcher(1) == 1
     with pytest.raises(ValueError, match="three"):
-        together(3)
+        batcher(3)
 
 
 def test_work_that_fails_leaves_nobody_waiting():
-    together = Together(lambda line: 1 / 0, nothing)
+    batcher = CommitBatcher(lambda line: 1 / 0, nothing)
 
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            together(1)
+            batcher(1)
 
 
 def test_afterwards_is_done_when_the_next_may_lead():
     seen = []
-    together = Together(lambda line: line, lambda results: seen.append((list(results), together._leading.locked())))
+    batcher = CommitBatcher(
+        lambda line: line, lambda results: seen.append((list(results), batcher._work_lock.locked()))
+    )
 
-    together(1)
+    batcher(1)
 
     assert seen == [([1], False)]

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem documents: what went wrong, in a form that programs can tell apart."""
+"""Errors as RFC 9457 problem documents, which programs can tell apart by their `type`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ log = structlog.get_logger()
 
 MEDIA_TYPE = "application/problem+json"
 TRY_AGAIN_AFTER = "5"  # seconds
+LATER = {"Retry-After": TRY_AGAIN_AFTER}
+CLOSE = {"Connection": "close"}  # the rest of the request is not read
+REFUSALS = (InvalidMessage, InvalidDecision, UnknownAgent, NotFound, Conflict, QueueFull)
+FAULTS = (Unavailable, RoomError, ConfigError, Exception)
 
 
 class Problem(BaseModel):
@@ -65,24 +69,16 @@ def answer(
 
 
 def install(app: FastAPI) -> None:
-    app.add_exception_handler(RequestValidationError, _not_valid)
-    app.add_exception_handler(HTTPException, _of_http)
-    app.add_exception_handler(Exception, _of_ours)
-    for kind in (
-        InvalidMessage,
-        InvalidDecision,
-        UnknownAgent,
-        NotFound,
-        Conflict,
-        QueueFull,
-        Unavailable,
-        RoomError,
-        ConfigError,
-    ):
-        app.add_exception_handler(kind, _of_ours)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(HTTPException, _http_error)
+    for refusal in REFUSALS:
+        app.add_exception_handler(refusal, lambda _request, error: refused(error))
+    for fault in FAULTS:
+        app.add_exception_handler(fault, _fault)
 
 
-def _of_ours(request: Request, error: Exception) -> JSONResponse:
+def refused(error: Exception) -> JSONResponse:
+    """The request cannot be carried out as it is; the detail says what to change."""
     match error:
         case InvalidMessage(too_large=True):
             return answer(413, "too_large", str(error), field=error.field)
@@ -95,34 +91,31 @@ def _of_ours(request: Request, error: Exception) -> JSONResponse:
         case Conflict():
             return answer(409, "conflict", str(error))
         case QueueFull():
-            after = {"Retry-After": str(math.ceil(error.retry_after))}
-            return answer(429, "queue_full", str(error), headers=after)
+            return answer(429, "queue_full", str(error), headers={"Retry-After": str(math.ceil(error.retry_after))})
+        case _:
+            raise error
+
+
+def _fault(request: Request, error: Exception) -> JSONResponse:
+    """The fault is on our side. A caller learns nothing of where our database is, or of a bug."""
+    match error:
         case Unavailable():
-            return _unavailable(error)
+            log.error("a service does not answer", error=str(error))
+            detail = (
+                "A service that is needed does not answer; /health says which. Try again: with a dedupe_key that is "
+                "safe."
+            )
+            return answer(503, "unavailable", detail, headers=LATER)
         case RoomError() | ConfigError():
-            return _broken(request, error)
+            log.error("a file of the room is broken", path=request.url.path, error=str(error))
+            detail = f"{error}\nTry again when it is repaired: with a dedupe_key that is safe."
+            return answer(503, "broken_room", detail, headers=LATER)
         case _:
             log.error("request failed", path=request.url.path, error=repr(error))
-            return answer(
-                500, "internal", "This is our fault, and the server's log says more. Nothing can be told here."
-            )
+            return answer(500, "internal", "The server failed; its log says why. The cause is not shown here.")
 
 
-def _unavailable(error: Unavailable) -> JSONResponse:
-    """Where our database is, and how it is called, is no business of the caller's."""
-    log.error("a service does not answer", error=str(error))
-    told = "A service that is needed does not answer; /health says which. Try again: with a dedupe_key that is safe."
-    return answer(503, "unavailable", told, headers={"Retry-After": TRY_AGAIN_AFTER})
-
-
-def _broken(request: Request, error: RoomError | ConfigError) -> JSONResponse:
-    """Somebody can repair it, so the same request may be sent again."""
-    log.error("something of the room is broken", path=request.url.path, error=str(error))
-    told = f"{error}\nTry again when it is repaired: with a dedupe_key that is safe."
-    return answer(503, "broken_room", told, headers={"Retry-After": TRY_AGAIN_AFTER})
-
-
-def _not_valid(_request: Request, error: Exception) -> JSONResponse:
+def _invalid_request(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where, *path = first["loc"]
@@ -131,17 +124,17 @@ def _not_valid(_request: Request, error: Exception) -> JSONResponse:
         case "path", _:
             return answer(404, "not_found", f"there is nothing called {first['input']!r:.80}")
         case "body", "json_invalid":
-            told = f"the body is not JSON: {first['ctx']['error']} at character {path[0]}"
-            return answer(400, "bad_request", told)
+            detail = f"the body is not JSON: {first['ctx']['error']} at character {path[0]}"
+            return answer(400, "bad_request", detail)
         case "body", "extra_forbidden" if field == "sender":
-            told = "sender: who sends is known from the credential of the caller; leave it out"
-            return answer(422, "invalid", told, field=field)
+            detail = "sender: who sends is known from the credential of the caller; leave it out"
+            return answer(422, "invalid", detail, field=field)
         case _:
             return answer(422, "invalid", f"{field or where}: {first['msg']}", field=field or str(where))
 
 
-def _of_http(_request: Request, error: Exception) -> JSONResponse:
-    """What the framework itself refuses: unknown paths, wrong methods, bodies it cannot read."""
+def _http_error(_request: Request, error: Exception) -> JSONResponse:
+    """Refusals of the framework: unknown paths, wrong methods, bodies it cannot read."""
     assert isinstance(error, HTTPException)
     kind = HTTPStatus(error.status_code).name.lower()
     return answer(error.status_code, kind, str(error.detail), headers=error.headers)

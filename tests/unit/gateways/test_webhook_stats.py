@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from chordage.orchestrator.core.webhooks import Outcome
-from chordage.orchestrator.gateways.hooks.tally import HookCounts, Tally
+from chordage.orchestrator.gateways.webhooks.stats import SharedCounts, WebhookStats
 from support.waiting import until
 
 pytestmark = pytest.mark.redis
@@ -18,7 +18,7 @@ NEVER = 3600.0
 @pytest.fixture
 def counts(redis_url):
     with redis.Redis.from_url(redis_url) as client:
-        yield HookCounts(client, prefix="test:")
+        yield SharedCounts(client, prefix="test:")
 
 
 def mirror(folder, name="a"):
@@ -26,11 +26,14 @@ def mirror(folder, name="a"):
 
 
 def test_counts_of_two_processes_add_up(counts, tmp_path):
-    one, other = Tally(counts, tmp_path / "hooks", every=NEVER), Tally(counts, tmp_path / "hooks", every=NEVER)
-    one.note("a", Outcome.ACCEPTED, {"turn": "1"})
-    one.note("a", Outcome.STALE)
-    other.note("a", Outcome.STALE)
-    other.note("b", Outcome.REPLAYED)
+    one, other = (
+        WebhookStats(counts, tmp_path / "hooks", every=NEVER),
+        WebhookStats(counts, tmp_path / "hooks", every=NEVER),
+    )
+    one.count("a", Outcome.ACCEPTED, {"turn": "1"})
+    one.count("a", Outcome.STALE)
+    other.count("a", Outcome.STALE)
+    other.count("b", Outcome.REPLAYED)
 
     one.close()
     other.close()
@@ -41,44 +44,44 @@ def test_counts_of_two_processes_add_up(counts, tmp_path):
 
 
 def test_what_is_noted_is_written_by_itself_and_not_by_the_request(counts, tmp_path):
-    tally = Tally(counts, tmp_path / "hooks", every=0.01)
+    stats = WebhookStats(counts, tmp_path / "hooks", every=0.01)
 
     for _ in range(100):
-        tally.note("a", Outcome.ACCEPTED)
+        stats.count("a", Outcome.ACCEPTED)
 
     until(lambda: (tmp_path / "hooks" / "a.json").exists() and mirror(tmp_path / "hooks")["accepted"] == 100, "all")
-    tally.close()
+    stats.close()
 
 
 def test_nothing_is_written_before_its_time(counts, tmp_path):
-    tally = Tally(counts, tmp_path / "hooks", every=NEVER)
-    tally.note("a", Outcome.ACCEPTED)
-    tally.note("a", Outcome.ACCEPTED)
+    stats = WebhookStats(counts, tmp_path / "hooks", every=NEVER)
+    stats.count("a", Outcome.ACCEPTED)
+    stats.count("a", Outcome.ACCEPTED)
 
     assert not (tmp_path / "hooks").exists()
-    tally.close()
+    stats.close()
     assert mirror(tmp_path / "hooks")["accepted"] == 2
 
 
 def test_while_redis_is_away_counts_are_kept(start_valkey, tmp_path):
     server = start_valkey()
     with redis.Redis.from_url(server.url, socket_timeout=1) as client:
-        tally = Tally(HookCounts(client, prefix="test:"), tmp_path / "hooks", every=NEVER)
-        tally.note("a", Outcome.ACCEPTED, {"turn": "1"})
+        stats = WebhookStats(SharedCounts(client, prefix="test:"), tmp_path / "hooks", every=NEVER)
+        stats.count("a", Outcome.ACCEPTED, {"turn": "1"})
         server.kill()
-        tally.close()
+        stats.close()
         server.start()
-        tally.note("a", Outcome.ACCEPTED)
-        tally.close()
+        stats.count("a", Outcome.ACCEPTED)
+        stats.close()
 
     assert mirror(tmp_path / "hooks") == {"accepted": 2, "refused": {}, "last": {"turn": "1"}}
 
 
 def test_a_mirror_that_cannot_be_written_costs_no_count(counts, tmp_path):
     (tmp_path / "hooks").write_text("a file in the way")
-    tally = Tally(counts, tmp_path / "hooks", every=NEVER)
-    tally.note("a", Outcome.ACCEPTED)
+    stats = WebhookStats(counts, tmp_path / "hooks", every=NEVER)
+    stats.count("a", Outcome.ACCEPTED)
 
-    tally.close()
+    stats.close()
 
     assert counts.of("a").outcomes == {"accepted": 1}

@@ -7,7 +7,7 @@ import asyncio
 import anyio
 import pytest
 
-from chordage.orchestrator.loops.coming import Bodies, Broken, Crowded, TooLarge, TooSlow
+from chordage.orchestrator.loops.server import BodyBroken, BodyCrowdedOut, BodyTooLarge, BodyTooSlow, RequestBodies
 
 ENOUGH = 1000
 
@@ -60,52 +60,52 @@ READ = {
     "whole": ([event(b"abc")], b"abc"),
     "in pieces": ([event(b"a", more=True), event(b"", more=True), event(b"bc")], b"abc"),
     "none": ([event()], b""),
-    "too much": ([event(b"x" * 600, more=True), event(b"x" * 401)], TooLarge),
+    "too much": ([event(b"x" * 600, more=True), event(b"x" * 401)], BodyTooLarge),
     "as much as may be": ([event(b"x" * 600, more=True), event(b"x" * 400)], b"x" * 1000),
-    "broken off": ([event(b"a", more=True), {"type": "http.disconnect"}], Broken),
+    "broken off": ([event(b"a", more=True), {"type": "http.disconnect"}], BodyBroken),
 }
 
 
 @pytest.mark.parametrize(("events", "outcome"), READ.values(), ids=READ)
 def test_a_body_is_read_as_far_as_it_may_go(events, outcome):
     async def test(tasks):
-        bodies = Bodies()
+        bodies = RequestBodies()
         for _ in range(3):
             read = Read(bodies, Sender(*events), tasks)
             await anyio.wait_all_tasks_blocked()
             assert read.outcome == outcome
-        assert (bodies._held, len(bodies._coming)) == (0, 0), "nothing of it is kept"
+        assert (bodies._bytes, len(bodies._incoming)) == (0, 0), "nothing of it is kept"
 
     run(test)
 
 
 def test_what_announces_too_much_is_not_read():
     async def test(tasks):
-        read = Read(Bodies(), Sender(), tasks, **{"content-length": "1001"})
+        read = Read(RequestBodies(), Sender(), tasks, **{"content-length": "1001"})
         await anyio.wait_all_tasks_blocked()
-        assert read.outcome is TooLarge
+        assert read.outcome is BodyTooLarge
 
     run(test)
 
 
 def test_the_time_is_that_of_the_whole_body_and_not_of_a_piece():
     async def test(tasks):
-        bodies, sender = Bodies(seconds=0.3), Sender()
+        bodies, sender = RequestBodies(seconds=0.3), Sender()
         read = Read(bodies, sender, tasks)
         began = anyio.current_time()
         while read.outcome is None:
             sender.send(event(b"x", more=True))
             await anyio.sleep(0.02)
-        assert read.outcome is TooSlow
+        assert read.outcome is BodyTooSlow
         assert anyio.current_time() - began < 5
-        assert bodies._held == 0
+        assert bodies._bytes == 0
 
     run(test)
 
 
 def test_when_too_many_come_the_one_that_came_first_gives_way():
     async def test(tasks):
-        bodies, slow = Bodies(at_once=3), [Sender(event(b"x", more=True)) for _ in range(3)]
+        bodies, slow = RequestBodies(at_once=3), [Sender(event(b"x", more=True)) for _ in range(3)]
         waiting = []
         for sender in slow:
             waiting.append(Read(bodies, sender, tasks))
@@ -114,7 +114,7 @@ def test_when_too_many_come_the_one_that_came_first_gives_way():
         await anyio.wait_all_tasks_blocked()
 
         assert [one.outcome for one in quick] == [b"abc"] * 2
-        assert waiting[0].outcome is Crowded
+        assert waiting[0].outcome is BodyCrowdedOut
         slow[2].send(event(b"y"))
         await anyio.wait_all_tasks_blocked()
         assert waiting[2].outcome == b"xy"
@@ -124,7 +124,7 @@ def test_when_too_many_come_the_one_that_came_first_gives_way():
 
 def test_when_they_hold_too_much_the_one_that_came_first_gives_way():
     async def test(tasks):
-        bodies = Bodies(bytes_at_once=1500)
+        bodies = RequestBodies(bytes_at_once=1500)
         first, second = (Sender(event(b"x" * 700, more=True)) for _ in range(2))
         reads = []
         for sender in (first, second):
@@ -134,17 +134,17 @@ def test_when_they_hold_too_much_the_one_that_came_first_gives_way():
         quick = Read(bodies, Sender(event(b"x" * 200)), tasks)
         await anyio.wait_all_tasks_blocked()
 
-        assert (reads[0].outcome, reads[1].outcome, quick.outcome) == (Crowded, None, b"x" * 200)
-        assert bodies._held == 700
+        assert (reads[0].outcome, reads[1].outcome, quick.outcome) == (BodyCrowdedOut, None, b"x" * 200)
+        assert bodies._bytes == 700
 
     run(test)
 
 
 def test_one_that_is_too_much_by_itself_gives_way_itself():
     async def test(tasks):
-        read = Read(Bodies(bytes_at_once=100), Sender(event(b"x" * 101, more=True)), tasks)
+        read = Read(RequestBodies(bytes_at_once=100), Sender(event(b"x" * 101, more=True)), tasks)
         while read.outcome is None:
             await anyio.lowlevel.checkpoint()
-        assert read.outcome is Crowded
+        assert read.outcome is BodyCrowdedOut
 
     run(test)

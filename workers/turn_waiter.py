@@ -1,8 +1,8 @@
-"""Waiting until a turn is done, at the price of one Redis subscription and hardly any SQL.
+"""Waiting until a turn is done, at the price of one Redis subscription and very few SQL statements.
 
-The race: a turn may end between the look at its row and the moment one listens. So one listens first, is told by Redis
-that one does, and only then looks. News is lossy, so the row is looked at every second all the same; without Redis a
-few times a second. It is the row alone that says that a turn is done.
+The race: a turn may end between the read of its row and the start of the subscription. So subscribe first, wait until
+Redis confirms it, and only then read the row. Notifications can be lost, so the row is read every second all the same,
+and a few times a second without Redis. Only the row says that a turn is done.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from chordage.workers.bootstrap import redis_from
 
 log = structlog.get_logger()
 
-LOOK = 1.0  # seconds between two looks at the row while Redis is listened to
-LOOK_ALONE = 0.25  # ... and while there is no Redis
-HEED = 0.2  # seconds within which a wait sees that nobody wants to know any more
-KEPT = 32  # subscriptions of which nobody needs any just now
+READ_EVERY = 1.0  # seconds between two reads of the row, with a subscription
+READ_EVERY_ALONE = 0.25  # ... and without Redis
+GIVE_UP_CHECK = 0.2  # seconds within which a wait notices that its caller has gone
+KEPT_SUBSCRIPTIONS = 32
 
 
-def bell_for(settings: Settings) -> Bell:
-    """Its client gives up at once: whoever waits has the rows to ask."""
+def waiter_for(settings: Settings) -> TurnWaiter:
+    """Its client does not retry: the row can be read instead."""
     if settings.redis is None:
-        return Bell(None, prefix=settings.prefix)
+        return TurnWaiter(None, prefix=settings.prefix)
     once = Retry(NoBackoff(), 0)
     quick = redis_from(settings, socket_timeout=1, socket_connect_timeout=1, health_check_interval=0, retry=once)
-    return Bell(quick, prefix=settings.prefix)
+    return TurnWaiter(quick, prefix=settings.prefix)
 
 
 def _never() -> bool:
@@ -49,51 +49,51 @@ def _never() -> bool:
 
 
 def wait_for_turn(
-    bell: Bell, rt: Runtime, turn_id: str, timeout: float | None, gave_up: Callable[[], bool] = _never
+    waiter: TurnWaiter, rt: Runtime, turn_id: str, timeout: float | None, gave_up: Callable[[], bool] = _never
 ) -> TurnView:
-    """The turn as it is when it is done, when the time is over, or when whoever waits has given up. `timeout` None:
-    wait for ever.
+    """The turn as it is when it is done, when the time is over, or when the caller has given up. `timeout` None: no
+    limit.
     """
     until = None if timeout is None else time.monotonic() + timeout
-    with bell.listening(turn_id) as word:
-        is_told = False
+    with waiter.subscribed(turn_id) as notification:
+        notified = False
         while True:
-            left = LOOK if until is None else until - time.monotonic()
+            left = READ_EVERY if until is None else until - time.monotonic()
             is_over = left <= 0 or gave_up()
-            if is_told or is_over or views.is_done(rt.store, turn_id):
+            if notified or is_over or views.is_done(rt.store, turn_id):
                 turn = views.turn(rt.store, turn_id)
                 if turn.status is TurnStatus.DONE or is_over:
                     return turn
-            is_told = _hear(word, min(LOOK, left), gave_up)
+            notified = _wait(notification, min(READ_EVERY, left), gave_up)
 
 
-def _hear(word: Word, seconds: float, gave_up: Callable[[], bool]) -> bool:
-    """Whether word came, within so many seconds."""
+def _wait(notification: Notification, seconds: float, gave_up: Callable[[], bool]) -> bool:
+    """Whether the notification came within so many seconds."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0 and not gave_up():
-        if word.wait(min(HEED, left)):
+        if notification.wait(min(GIVE_UP_CHECK, left)):
             return True
-        if not word.can_come:
+        if not notification.can_come:
             break
     return False
 
 
-def wait_for_answer(bell: Bell, rt: Runtime, turn_id: str, timeout: float | None) -> TurnView:
-    """The same; a turn that was taken into a run is answered by that run, so its end is waited for too."""
+def wait_for_answer(waiter: TurnWaiter, rt: Runtime, turn_id: str, timeout: float | None) -> TurnView:
+    """As wait_for_turn; a turn that was steered into a run is answered by that run, so its end is waited for too."""
     until = None if timeout is None else time.monotonic() + timeout
-    turn = wait_for_turn(bell, rt, turn_id, timeout)
+    turn = wait_for_turn(waiter, rt, turn_id, timeout)
     if turn.disposition is not Disposition.STEERED or turn.run_id is None:
         return turn
     left = None if until is None else max(0.0, until - time.monotonic())
-    wait_for_turn(bell, rt, views.run(rt.store, turn.run_id).turn_id, left)
+    wait_for_turn(waiter, rt, views.run(rt.store, turn.run_id).turn_id, left)
     return views.turn(rt.store, turn_id)
 
 
-class Bell:
-    """Rings when a turn is done, as long as there is a Redis. Safe to share between threads.
+class TurnWaiter:
+    """Subscribes to the ends of turns, as long as there is a Redis. Safe to share between threads.
 
-    A subscription is a connection of its own, dear to make, so it is kept for whoever waits next. What it still hears
-    of the turn before is one look too many.
+    A subscription is a connection of its own and expensive to make, so it is kept for the next wait. A late message of
+    the turn before costs one read of the row.
     """
 
     def __init__(self, redis: Redis | None, *, prefix: str) -> None:
@@ -102,14 +102,14 @@ class Bell:
         self._idle: queue.SimpleQueue[PubSub] = queue.SimpleQueue()
 
     @contextmanager
-    def listening(self, turn_id: str) -> Iterator[Word]:
+    def subscribed(self, turn_id: str) -> Iterator[Notification]:
         subscription = self._subscription(done_channel(self._prefix, turn_id))
-        word = Word(subscription)
+        notification = Notification(subscription)
         try:
-            yield word
+            yield notification
         finally:
             if subscription is not None:
-                keeps = word.can_come and self._idle.qsize() < KEPT
+                keeps = notification.can_come and self._idle.qsize() < KEPT_SUBSCRIPTIONS
                 self._idle.put(subscription) if keeps else _close(subscription)
 
     def close(self) -> None:
@@ -119,21 +119,21 @@ class Bell:
             self._redis.close()
 
     def _subscription(self, channel: str) -> PubSub | None:
-        """One that Redis has confirmed: from here on no word is missed while Redis is up."""
+        """One that Redis has confirmed: from here on no notification is missed while Redis is up."""
         if self._redis is None:
             return None
         try:
             kept = self._idle.get_nowait()
         except queue.Empty:
             kept = None
-        if kept is not None and _listens_to(kept, channel):
+        if kept is not None and _subscribe(kept, channel):
             return kept
         fresh: PubSub = self._redis.pubsub()  # type: ignore[no-untyped-call]  # redis-py left it without annotations
-        return fresh if _listens_to(fresh, channel) else None
+        return fresh if _subscribe(fresh, channel) else None
 
 
-class Word:
-    """The word that a turn is done, from Redis as long as there is one."""
+class Notification:
+    """The message that a turn is done, from Redis as long as there is one."""
 
     def __init__(self, subscription: PubSub | None) -> None:
         self._subscription = subscription
@@ -143,31 +143,31 @@ class Word:
         return self._subscription is not None
 
     def wait(self, seconds: float) -> bool:
-        """Until word comes, or the time is over; sooner where nobody can bring word. Whether it came."""
+        """Whether it came in time. Returns sooner when it can no longer come."""
         if self._subscription is None:
-            time.sleep(min(seconds, LOOK_ALONE))
+            time.sleep(min(seconds, READ_EVERY_ALONE))
             return False
         try:
             return self._subscription.get_message(timeout=seconds) is not None
         except (RedisError, OSError) as error:
-            log.info("redis does not answer; the database is asked instead", error=str(error))
+            log.info("redis does not answer; reading the database instead", error=str(error))
             self._subscription = None
             return False
 
 
-def _listens_to(subscription: PubSub, channel: str) -> bool:
-    """It hears of this channel from here on, and of none besides. One that cannot is closed."""
-    until = time.monotonic() + LOOK
+def _subscribe(subscription: PubSub, channel: str) -> bool:
+    """To this channel and to no other. A subscription that fails is closed."""
+    until = time.monotonic() + READ_EVERY
     try:
         if subscription.subscribed:
             subscription.unsubscribe()  # type: ignore[no-untyped-call]  # as above
         subscription.subscribe(channel)
         while (left := until - time.monotonic()) > 0:
-            heard = subscription.get_message(timeout=left)
-            if heard and heard["type"] == "subscribe" and heard["channel"] == channel.encode():
+            message = subscription.get_message(timeout=left)
+            if message and message["type"] == "subscribe" and message["channel"] == channel.encode():
                 return True
     except (RedisError, OSError) as error:
-        log.info("redis does not answer; the database is asked instead", error=str(error))
+        log.info("redis does not answer; reading the database instead", error=str(error))
     _close(subscription)
     return False
 
@@ -176,4 +176,4 @@ def _close(subscription: PubSub) -> None:
     try:
         subscription.close()
     except (RedisError, OSError) as error:
-        log.debug("subscription was not closed in good order", error=str(error))
+        log.debug("subscription not closed cleanly", error=str(error))

@@ -1,7 +1,7 @@
-"""Whether what the server needs answers, told within bounded time.
+"""The health of the services behind the server, within bounded time.
 
-A check may hang as long as the service it asks. So each has a thread of its own, is never asked twice at once, and who
-asks for the health waits for no thread of the server's: they may all be waiting for the very service that hangs.
+A check can hang as long as the service it asks. So each check has a thread of its own and runs once at a time, and a
+request for the health uses no thread of the server: all of those may be waiting for the service that hangs.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Health:
         self._checks = checks
         self._patience = patience
         self._threads = ThreadPoolExecutor(max_workers=len(checks), thread_name_prefix="health")
-        self._asked: dict[str, Future[str | None]] = {}
+        self._running: dict[str, Future[str | None]] = {}
 
     async def faults(self) -> dict[str, str | None]:
-        """For each service what is wrong with it; None where nothing is."""
-        asked = {name: asyncio.wrap_future(self._ask(name)) for name in self._checks}
-        await asyncio.wait(asked.values(), timeout=self._patience)
+        """What is wrong with each service; None for one that is well."""
+        checks = {name: asyncio.wrap_future(self._run(name)) for name in self._checks}
+        await asyncio.wait(checks.values(), timeout=self._patience)
         late = f"{SILENT} within {self._patience:g} s"
-        return {name: future.result() if future.done() else late for name, future in asked.items()}
+        return {name: check.result() if check.done() else late for name, check in checks.items()}
 
-    def _ask(self, name: str) -> Future[str | None]:
-        asked = self._asked.get(name)
-        if asked is None or asked.done():
-            asked = self._asked[name] = self._threads.submit(_fault, name, self._checks[name])
-        return asked
+    def _run(self, name: str) -> Future[str | None]:
+        check = self._running.get(name)
+        if check is None or check.done():
+            check = self._running[name] = self._threads.submit(_fault, name, self._checks[name])
+        return check
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -13,10 +13,10 @@ from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.webhooks import Binding
 from chordage.orchestrator.gateways import text_files
-from chordage.orchestrator.gateways.hooks.binding import read_binding
 from chordage.orchestrator.gateways.room.files import Source, Stamps, stamp_of
 from chordage.orchestrator.gateways.room.reading import known_agents, no_such_agent
 from chordage.orchestrator.gateways.room_table import TABLE, Table
+from chordage.orchestrator.gateways.webhooks.binding import read_binding
 
 FILE = "hooks.toml"
 _SYNTAX_PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)")

@@ -13,9 +13,9 @@ from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.message import NAME_MAX, Sender
 from chordage.orchestrator.core.message import Origin as AnyOrigin
 from chordage.orchestrator.core.webhooks import Binding, Shape
-from chordage.orchestrator.gateways.hooks import decoders, sealing
 from chordage.orchestrator.gateways.room import imports
 from chordage.orchestrator.gateways.room_table import SOME, TABLE, TEXT, TEXTS, Table
+from chordage.orchestrator.gateways.webhooks import decoders, sealing
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # it becomes a file name, a channel, and part of a thread
 _METHOD = re.compile(r"[A-Z]{1,20}")

@@ -1,0 +1,118 @@
+"""The HTTP endpoint of web hooks, in front of the API: all paths below /hooks/.
+
+An unknown sender gets the same answer whatever was wrong; a sender whose signature is right learns what to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio.to_thread
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from chordage.orchestrator.api import problems
+from chordage.orchestrator.api.guards import headers_of
+from chordage.orchestrator.core import webhooks
+from chordage.orchestrator.core.webhooks import Binding, Outcome
+from chordage.orchestrator.gateways.webhooks.bindings import Closed, WrongMethod
+from chordage.orchestrator.loops import hook
+from chordage.orchestrator.loops.hook import DeliveryResult, WebhookReceiver
+from chordage.orchestrator.loops.server import (
+    BodyBroken,
+    BodyCrowdedOut,
+    BodyRefused,
+    BodyTooLarge,
+    BodyTooSlow,
+    RequestBodies,
+)
+
+_REFUSED_BODIES: Mapping[type[BodyRefused], Outcome] = {
+    BodyTooLarge: Outcome.TOO_LARGE,
+    BodyTooSlow: Outcome.TOO_SLOW,
+    BodyCrowdedOut: Outcome.CROWDED,
+    BodyBroken: Outcome.BROKEN,
+}
+_LATER = "it cannot be taken now; send it again later"
+_REFUSALS: Mapping[Outcome, tuple[int, str, str, Mapping[str, str]]] = {
+    Outcome.UNSIGNED: (401, "unauthorized", "a signature is needed", {"WWW-Authenticate": "Signature"}),
+    Outcome.WRONG: (403, "forbidden", "the signature is not right", {}),
+    Outcome.STALE: (403, "forbidden", "the signature is not right", {}),
+    Outcome.TOO_LARGE: (413, "too_large", "the body is too large", problems.CLOSE),
+    Outcome.TOO_SLOW: (408, "request_timeout", "the body did not come in time", problems.CLOSE),
+    Outcome.CROWDED: (503, "unavailable", _LATER, problems.LATER | problems.CLOSE),
+    Outcome.BROKEN: (422, "invalid", "the body is not whole", {}),  # the connection is closed: not sent
+    Outcome.UNAVAILABLE: (503, "unavailable", _LATER, problems.LATER),
+    Outcome.FAILED: (503, "unavailable", _LATER, problems.LATER),
+}  # fmt: skip
+
+
+class WebhookEndpoint:
+    def __init__(self, app: ASGIApp, receiver: WebhookReceiver, bodies: RequestBodies) -> None:
+        self._app = app
+        self._receiver = receiver
+        self._bodies = bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = _path_of(scope)
+        if scope["type"] != "http" or not path.startswith(webhooks.PREFIX):
+            await self._app(scope, receive, send)
+            return
+        response = await self._answer(path, scope, receive)
+        await response(scope, receive, send)
+
+    async def _answer(self, path: str, scope: Scope, receive: Receive) -> Response:
+        bindings = self._receiver.bindings
+        if bindings.is_due:
+            await anyio.to_thread.run_sync(bindings.refresh, limiter=self._receiver.threads)
+        match bindings.find(path, scope["method"]):
+            case None:  # the same words as the API has for a path that it does not know
+                return problems.answer(404, "not_found", "Not Found")
+            case Closed():
+                return _refusal(Outcome.UNAVAILABLE)
+            case WrongMethod(allowed):
+                allow = {"Allow": ", ".join(sorted(allowed))}
+                return problems.answer(405, "method_not_allowed", "Method Not Allowed", headers=allow)
+            case Binding() as binding:
+                return await self._deliver(binding, scope, receive)
+
+    async def _deliver(self, binding: Binding, scope: Scope, receive: Receive) -> Response:
+        headers = headers_of(scope)
+        try:
+            body = await self._bodies.read(headers, receive, binding.max_bytes)
+        except BodyRefused as error:
+            outcome = _REFUSED_BODIES[type(error)]
+            self._receiver.stats.count(binding.name, outcome)
+            return _refusal(outcome)
+        receiver = self._receiver
+        result = await anyio.to_thread.run_sync(
+            hook.receive, receiver, binding, headers, body, limiter=receiver.threads
+        )
+        return response_to(result)
+
+
+def response_to(result: DeliveryResult) -> Response:
+    match result:
+        case DeliveryResult(outcome=Outcome.IGNORED):
+            return Response(status_code=204)
+        case DeliveryResult(outcome=Outcome.ACCEPTED, admitted=admitted) if admitted is not None:
+            # No Location: a caller of the API cannot read turns of web hooks.
+            return JSONResponse({"turn_id": admitted.turn_id, "thread_id": admitted.thread_id}, status_code=202)
+        case DeliveryResult(outcome=Outcome.REPLAYED, admitted=admitted) if admitted is not None:
+            detail = f"this delivery was taken before: it is turn {admitted.turn_id}"
+            return problems.answer(409, "replayed", detail, turn_id=admitted.turn_id)
+        case DeliveryResult(error=error) if error is not None:
+            return problems.refused(error)
+        case _:
+            return _refusal(result.outcome)
+
+
+def _refusal(outcome: Outcome) -> Response:
+    status, kind, detail, headers = _REFUSALS[outcome]
+    return problems.answer(status, kind, detail, headers=headers)
+
+
+def _path_of(scope: Scope) -> str:
+    """Without the prefix that a proxy has put before it."""
+    path: str = scope.get("path", "")
+    return path.removeprefix(scope.get("root_path", ""))
