@@ -20,8 +20,8 @@ from chordage.orchestrator.core.errors import ConfigError, ModelFailed, OutOfTim
 from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Usage
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.gateways.models.providers import BUILTIN, SCRIPTED, ProviderConfig
-from chordage.orchestrator.gateways.models.script_files import ScriptShelf
-from chordage.orchestrator.gateways.models.scripted import ScriptedModel
+from chordage.orchestrator.gateways.models.script import ScriptedModel
+from chordage.orchestrator.gateways.models.script_files import ScriptFolder
 from chordage.orchestrator.gateways.models.wire import AttemptContext, AttemptFailed, Model
 from chordage.orchestrator.gateways.ports import Abort
 from chordage.orchestrator.gateways.proxies import proxy_of
@@ -51,7 +51,7 @@ class ModelCatalog:
     ) -> None:
         self._of_room = providers or {}
         self._environ = environ
-        self._scripts = ScriptShelf(scripts)
+        self._scripts = ScriptFolder(scripts)
         self._http = http
         self._opening = threading.Lock()
         self._jitter = jitter

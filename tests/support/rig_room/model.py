@@ -8,16 +8,16 @@ from pathlib import Path
 
 from chordage.orchestrator.core.model import UserSays
 from chordage.orchestrator.core.transcript import ACTION_RESULTS
-from chordage.orchestrator.gateways.models.script_files import place
+from chordage.orchestrator.gateways.models.script import PromptPosition
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 PIECE = 10  # characters of a planner's stream at a time
 
 
 def reply(prompt, attempt):
-    user, _, index = place(prompt)
-    said = json.loads(user)
-    return plan_round(said) if "info" in said else speak(prompt, said, index)
+    position = PromptPosition.of(prompt)
+    said = json.loads(position.user)
+    return plan_round(said) if "info" in said else speak(prompt, said, position.index)
 
 
 def speak(prompt, plan, index):

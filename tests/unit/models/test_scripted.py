@@ -9,8 +9,8 @@ import pytest
 from chordage.orchestrator.core.errors import Aborted, ModelFailed, RoomError
 from chordage.orchestrator.core.model import AssistantSays, Fault, StopReason, ToolAsk, ToolSays, Usage
 from chordage.orchestrator.gateways.models import ModelCatalog
-from chordage.orchestrator.gateways.models.script_files import ScriptShelf, load
-from chordage.orchestrator.gateways.models.scripted import ScriptedModel
+from chordage.orchestrator.gateways.models.script import ScriptedModel
+from chordage.orchestrator.gateways.models.script_files import ScriptFolder, load
 from chordage.orchestrator.gateways.models.wire import AttemptContext, AttemptFailed
 from support.fake_providers import Calm, a_prompt, a_script, an_agent
 
@@ -197,13 +197,16 @@ def test_a_broken_python_script_is_reported_with_its_file(tmp_path, script, word
         ("replies: []", r"s\.yaml:1: a script is a list of replies"),
         ("replies: [a]\nloop: true", r"s\.yaml:2: 'loop' is unknown: choose from replies, repeat, default"),
         ("- a\n- txt: b", r"s\.yaml:2: 'txt' is unknown in a reply"),
-        ("- a\n- b\n- {fail: nonsense}", r"s\.yaml:3: fault 'nonsense' is unknown: choose from rate_limit"),
-        ("- {fail: {times: 2}}", r"s\.yaml:1: fail needs a fault"),
-        ("- {fail: {fault: server, how: loudly}}", r"how 'loudly' is unknown: choose from status"),
-        ("- {stop: soon}", r"stop 'soon' is unknown"),
-        ("- {text: 5}", r"text has the wrong type, int"),
-        ("- {latency: -1}", r"latency must be at least 0"),
-        ("- {chunk: 0}", r"chunk must be at least 1"),
+        (
+            "- a\n- b\n- {fail: nonsense}",
+            r"s\.yaml:3: fail\.fault must be 'rate_limit', .*, not 'nonsense'",
+        ),
+        ("- {fail: {times: 2}}", r"s\.yaml:1: fail\.fault must be 'rate_limit'"),
+        ("- {fail: {fault: server, how: loudly}}", r"fail\.how must be 'status', .* or 'hang', not 'loudly'"),
+        ("- {stop: soon}", r"stop must be 'end', .*, not 'soon'"),
+        ("- {text: 5}", r"text must be a valid string, not 5"),
+        ("- {latency: -1}", r"latency must be greater than or equal to 0, not -1"),
+        ("- {chunk: 0}", r"chunk must be greater than or equal to 1, not 0"),
         ("- {when: {regex: '('}}", r"regex '\(' is broken"),
         ("- {tool_calls: [{arguments: {}}]}", r"a tool call needs a name"),
         ("- {tool_calls: [{name: t, arguments: [1]}]}", r"arguments must be a mapping"),
@@ -228,7 +231,7 @@ def test_a_file_that_is_not_text_is_reported(tmp_path):
 
 
 def test_a_changed_script_is_read_again(tmp_path):
-    shelf = ScriptShelf(tmp_path)
+    shelf = ScriptFolder(tmp_path)
     a_script(tmp_path, "[old]", "s.yaml")
     assert shelf.script("s.yaml")(a_prompt("hi"), 1).text == "old"
     a_script(tmp_path, "[newer]", "s.yaml")

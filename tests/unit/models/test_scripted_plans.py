@@ -40,6 +40,6 @@ def test_a_call_that_is_asked_for_again_is_told_from_the_first_by_its_round(tmp_
     assert said(tmp_path, script, a_prompt(UserSays(text="hi"), *again)) == "again"
 
 
-def test_a_wrong_word_for_plan_is_told(tmp_path):
-    with pytest.raises(RoomError, match="plan must be true or false"):
+def test_a_wrong_value_of_plan_is_reported(tmp_path):
+    with pytest.raises(RoomError, match=r"when\.plan must be a valid boolean, not .maybe"):
         load(a_script(tmp_path, "- {when: {plan: maybe}, text: x}\n"))
