@@ -24,7 +24,7 @@ from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secrets_of
 from chordage.orchestrator.gateways.ids import Ids
-from chordage.orchestrator.gateways.mcp import McpServer
+from chordage.orchestrator.gateways.mcp.servers import McpServer
 from chordage.orchestrator.gateways.models import ModelCatalog, TableProviders
 from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks, NoQueues
 from chordage.orchestrator.gateways.ports import Events, Locks, Queues
@@ -35,7 +35,7 @@ from chordage.orchestrator.gateways.redis_queues import RedisQueues
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.gateways.room.reading import Copies
 from chordage.orchestrator.gateways.steadiness import Steadiness
-from chordage.orchestrator.gateways.tools.addresses import Guard
+from chordage.orchestrator.gateways.tools.safe_http import AddressGuard
 from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.loading import Crews
 from chordage.orchestrator.runtime import Runtime
@@ -166,7 +166,7 @@ def replies_from(settings: Settings) -> ReplyBounds:
 def web_hooks_from(settings: Settings) -> Webhook:
     given = settings.webhook_secret
     secrets = secrets_of(given.get_secret_value() if given else "", "CHORDAGE_WEBHOOK_SECRET")
-    return Webhook(secrets=secrets, guard=Guard(settings.webhook_allow), timeout=settings.delivery_timeout)
+    return Webhook(secrets=secrets, guard=AddressGuard(settings.webhook_allow), timeout=settings.delivery_timeout)
 
 
 def check_services(settings: Settings, *, with_redis: bool = True) -> None:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.approvals import OnExpiry, ResumeMode
 from chordage.orchestrator.core.errors import (
     ChordageError,
     ConfigError,
@@ -18,7 +19,8 @@ from chordage.orchestrator.core.errors import (
     UserError,
     WrongSchema,
 )
-from chordage.orchestrator.gateways.tools import Context, OnExpiry, ResumeMode, Suspend, tool
+from chordage.orchestrator.gateways.tools.context import Context, Suspend
+from chordage.orchestrator.gateways.tools.declare import tool
 
 if TYPE_CHECKING:
     from chordage.workers.client import client

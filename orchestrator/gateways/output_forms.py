@@ -1,7 +1,7 @@
 """What an agent's final answer has to be: a JSON Schema, or a pydantic model of the room's own code.
 
-Values are judged as JSON. `problems` names the place of each; whatever else the room's code raises is left to the
-caller, who also sets the time it may take.
+Values are checked as JSON. `problems` names the place of each problem. Whatever else the room's code raises is left to
+the caller, who also limits the time it may take.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from chordage.orchestrator.core.output import COMPLAINTS, place
-from chordage.orchestrator.gateways.schemas import BadPattern, check_schema, validator
+from chordage.orchestrator.gateways.schemas import BadSchema, check_schema, validator
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -25,7 +25,7 @@ class SchemaForm:
         self.name = "the output schema"
 
     def problems(self, value: Any) -> list[str]:
-        from jsonschema.exceptions import best_match  # heavy: only who demands output pays for it
+        from jsonschema.exceptions import best_match  # heavy: only its users pay for it
 
         errors = islice(validator(self.schema).iter_errors(value), COMPLAINTS + 1)
         worst = [best_match([error]) for error in errors]  # of several alternatives, the one that was nearly met
@@ -33,7 +33,7 @@ class SchemaForm:
 
 
 class ModelForm:
-    """Raises whatever pydantic does when the model cannot be described."""
+    """Raises what pydantic raises when the model cannot be described."""
 
     def __init__(self, model: type[BaseModel]) -> None:
         from chordage.orchestrator.gateways.tools.arguments import TerseSchema  # pydantic is heavy
@@ -50,27 +50,23 @@ class ModelForm:
             self._model.model_validate_json(json.dumps(value))
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=False, include_input=False)
-            return [_told(detail, value) for detail in details]
+            return [_problem(detail, value) for detail in details]
         return []
 
 
 def fault_of(schema: dict[str, Any]) -> str | None:
-    """Why nothing can be judged by this schema; None when it can. Nothing is fetched: references stay inside."""
-    from jsonschema.exceptions import SchemaError
-
+    """Why no value can be checked against this schema; None when it can be used. References must stay inside it."""
     try:
         check_schema(schema, validator(schema))
-    except SchemaError as error:
-        return f"{place(list(error.absolute_path))}: {error.message}"
-    except BadPattern as error:
-        return str(error)
+    except BadSchema as error:
+        return str(error) if error.path is None else f"{place(error.path)}: {error}"
     dangling = _dangling(schema)
     remedy = "it must point into the schema itself, as #/$defs/name does"
     return None if dangling is None else f"the reference {dangling!r} leads nowhere; {remedy}"
 
 
 def _dangling(schema: dict[str, Any]) -> str | None:
-    """A reference that would otherwise fail in the middle of a turn, when it is first followed."""
+    """The first reference that leads nowhere: it would fail in the middle of a turn, when it is first followed."""
     from referencing import Registry
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
@@ -93,14 +89,14 @@ def _references(schema: Any) -> list[str]:
     return [schema[key] for key in ("$ref", "$dynamicRef") if key in schema] if isinstance(schema, dict) else []
 
 
-def _told(detail: ErrorDetails, value: Any) -> str:
+def _problem(detail: ErrorDetails, value: Any) -> str:
     missing = detail["type"] == "missing"
     return f"{place(_in_the_value(detail['loc'], value, missing=missing))}: {detail['msg']}"
 
 
 def _in_the_value(loc: Sequence[str | int], value: Any, *, missing: bool) -> list[str | int]:
-    """Between the keys pydantic names the alternative of a union it tried; that is no place in the JSON."""
-    found: list[str | int] = []
+    """The path without the alternatives of unions that pydantic names between the keys."""
+    path: list[str | int] = []
     for number, part in enumerate(loc, 1):
         if isinstance(value, dict) and part in value:
             value = value[str(part)]
@@ -108,5 +104,5 @@ def _in_the_value(loc: Sequence[str | int], value: Any, *, missing: bool) -> lis
             value = value[part]
         elif not (missing and number == len(loc)):
             continue
-        found.append(part)
-    return found
+        path.append(part)
+    return path

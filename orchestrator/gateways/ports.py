@@ -68,7 +68,7 @@ class ResultPart:
     total: int
 
 
-class Results(Protocol):
+class StoredResults(Protocol):
     """The results of the earlier calls of a thread. Raises UserError with what to do."""
 
     def part(self, call_id: str, offset: int, length: int) -> ResultPart: ...
@@ -87,7 +87,7 @@ class CallOrder:
     attempt: int = 1
     decision: Any = None  # what was answered, when the call asked for it
     task: TaskDesk | None = None  # of a turn that works on a task of the room
-    results: Results | None = None  # of earlier calls of its thread
+    results: StoredResults | None = None  # of earlier calls of its thread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +97,6 @@ class ToolOutcome:
     content: str
     code: str | None = None
     full: str | None = None  # the whole result, where `content` is only a preview
-    tries: int = 1
     question: Question | None = None  # the call waits for a decision
 
     @property

@@ -18,7 +18,7 @@ from chordage.orchestrator.core.reasons import Ending
 from chordage.orchestrator.core.records import Answer, NewCall
 from chordage.orchestrator.core.stepping import RequestTerms
 from chordage.orchestrator.gateways.ports import OutputForm
-from chordage.orchestrator.gateways.tools import results
+from chordage.orchestrator.gateways.tools import outcomes
 from chordage.orchestrator.run.plugins import PluginSession
 from chordage.orchestrator.runtime import Runtime
 
@@ -60,7 +60,7 @@ class ReplyOutcome:
 def specs(rt: Runtime, agent: AgentSpec, known: Iterable[Answer] = ()) -> dict[str, ToolSpec]:
     """`known`: the answers that the model is shown. Where one is only the beginning of a result, it may read on."""
     own = {**rt.tools.specs(agent), **subagents.specs(agent)}
-    if not any(results.is_preview(answer.content) for answer in known):
+    if not any(outcomes.is_preview(answer.content) for answer in known):
         return own
     reader = rt.tools.reader()
     return own if reader.name in own else {**own, reader.name: reader}  # last: what comes before stays in caches

@@ -19,7 +19,8 @@ from chordage.orchestrator.core.plugin_state import Merge, SetState
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.transcript import AWAITING
 from chordage.orchestrator.core.verdicts import Terminate
-from chordage.orchestrator.gateways.tools import ToolBox, declared_on
+from chordage.orchestrator.gateways.tools.declare import declared_on
+from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 from support.fakes import asking, rounds_of, spoken
 from support.hooks import after_tool, gate, heard, install
 from support.invariants import check_all

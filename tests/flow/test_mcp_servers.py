@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.mcp import Servers
-from chordage.orchestrator.gateways.mcp.backoff import Rules
+from chordage.orchestrator.gateways.mcp.link import LinkRules
+from chordage.orchestrator.gateways.mcp.tools import Servers
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.store.database import Store
 from support.fakes import FakeModels, asking, spoken
@@ -25,7 +25,7 @@ def server():
 def world(database_url, tmp_path, server):
     (tmp_path / "agent.toml").write_text(f'model = "m"\nname = "agent"\n[mcp.shop]\nurl = "{server.url}"\n')
     room = Room(tmp_path, environ={})
-    room.servers = Servers(tmp_path, environ={}, rules=Rules(patience=0.0, longest=0.01))
+    room.servers = Servers(tmp_path, environ={}, rules=LinkRules(patience=0.0, longest=0.01))
     made = World(Store(database_url), agents=room, tools=room.toolbox, models=FakeModels())
     yield made
     made.close()
@@ -53,7 +53,7 @@ def test_a_required_server_that_stays_away_ends_the_run_and_is_named(world, serv
 
     run = world.row("runs")
     assert (run["code"], world.row("turns", id=turn)["disposition"]) == ("agent", "failed")
-    assert "agent.toml:3: mcp.shop: the server has not told its tools" in run["detail"]
+    assert "agent.toml:3: mcp.shop: the server did not list its tools" in run["detail"]
     assert "HTTP 503 Service Unavailable" in run["detail"]
 
 

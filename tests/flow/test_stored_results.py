@@ -8,7 +8,7 @@ from chordage import tool
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.gateways.tools.declare import declared_on
-from chordage.orchestrator.gateways.tools.results import READER
+from chordage.orchestrator.gateways.tools.outcomes import READER
 from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 from support.fakes import asking, spoken
 from support.invariants import check_all

@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
-from chordage.orchestrator.gateways.mcp import Health, Servers
-from chordage.orchestrator.gateways.mcp.backoff import Rules
+from chordage.orchestrator.gateways.mcp.link import LinkRules, ServerHealth
+from chordage.orchestrator.gateways.mcp.tools import Servers
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.workers.fleet.ports import free_port
@@ -77,7 +77,7 @@ class Kit:
 
     def rules(self, **given: float) -> None:
         """`rules(patience=0)`: before anything is asked."""
-        self.room.servers = Servers(self.folder, environ=os.environ, rules=Rules(**given))
+        self.room.servers = Servers(self.folder, environ=os.environ, rules=LinkRules(**given))
 
     def specs(self) -> dict[str, Any]:
         return self.room.toolbox.specs(self.room.get(None))
@@ -89,7 +89,7 @@ class Kit:
         )  # fmt: skip
         return self.room.toolbox.run(self.room.get(agent), order, abort=abort or Calm(), on_progress=self.notes.append)
 
-    def health(self) -> Health:
+    def health(self) -> ServerHealth:
         (server,) = self.room.servers_of(self.room.get(None))
         return self.room.servers.health(server)
 

@@ -10,7 +10,8 @@ from typing import Any
 from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import RoomError, UserError
-from chordage.orchestrator.gateways.mcp import McpServer, Probe
+from chordage.orchestrator.gateways.mcp.servers import McpServer
+from chordage.orchestrator.gateways.mcp.tools import Probe
 from chordage.orchestrator.gateways.models import ModelCatalog
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.strategies.loading import names as strategies

@@ -11,7 +11,7 @@ import click
 from chordage.workers.cli.output import busy, json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.gateways.mcp import Probe
+    from chordage.orchestrator.gateways.mcp.tools import Probe
     from chordage.orchestrator.gateways.room.agents import Room
 
     Probed = tuple[str, Probe]  # the agent, and what came of one of its servers

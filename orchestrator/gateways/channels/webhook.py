@@ -26,13 +26,19 @@ from chordage.orchestrator.core.deliveries import receiver_of_url, secret_for, s
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
 from chordage.orchestrator.core.retry import retry_after
 from chordage.orchestrator.gateways.room_table import HEADERS, TEXT, Table
-from chordage.orchestrator.gateways.tools.addresses import Guard, NotPublic, Refused
-from chordage.orchestrator.gateways.tools.checked_connections import Patience
-from chordage.orchestrator.gateways.tools.web import checked_url, closing, connection_to, target_of
+from chordage.orchestrator.gateways.tools.safe_http import (
+    AddressGuard,
+    AddressRefused,
+    Deadline,
+    NotPublic,
+    checked_url,
+    connection_to,
+    target_of,
+)
 
 GONE = 410
 SECRET_PREFIX = "whsec_"  # noqa: S105 - what the specification puts in front of a secret
-ANYWHERE = Guard(allow=("0.0.0.0/0", "::/0"))
+ANYWHERE = AddressGuard(allow=("0.0.0.0/0", "::/0"))
 _READ = 500  # bytes of an answer, for the words of an error
 
 
@@ -63,7 +69,7 @@ class Webhook:
     url: str | None = None
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    guard: Guard = field(default_factory=Guard)
+    guard: AddressGuard = field(default_factory=AddressGuard)
     timeout: float = 10.0
 
     def poll(self, cursor: str | None) -> Polled:
@@ -78,7 +84,7 @@ class Webhook:
             status, answer, wait = self._post(url, reply.key, body)
         except NotPublic as error:
             raise Undeliverable(f"{name}: {error}; CHORDAGE_WEBHOOK_ALLOW may allow its network") from error
-        except Refused as error:
+        except AddressRefused as error:
             raise Undeliverable(f"{name}: {error}") from error
         except (OSError, http.client.HTTPException) as error:
             raise TryLater(f"{name} does not answer: {error or type(error).__name__}") from error
@@ -92,9 +98,8 @@ class Webhook:
 
     def _post(self, url: str, key: str, body: bytes) -> tuple[int, str, float | None]:
         parts = checked_url(url)
-        patience = Patience(deadline=time.monotonic() + self.timeout, stall=self.timeout)
-        connection = connection_to(parts, self.guard, patience)
-        with closing(connection, patience):
+        deadline = Deadline(at=time.monotonic() + self.timeout, stall=self.timeout)
+        with connection_to(parts, self.guard, deadline) as connection:
             connection.request("POST", target_of(parts), body=body, headers=self._headers(url, key, body))
             response = connection.getresponse()
             said = response.read(_READ).decode("utf-8", "replace").replace("\x00", "")

@@ -1,20 +1,64 @@
-"""From what a server lists to what an agent's model is offered: chosen, named, and with an effect."""
+"""From the tools that a server lists to those that an agent's model is offered: chosen, named, and with an effect.
+
+The schemas of tools and of their results come from outside. References to other documents are not followed, and each
+check takes a bounded number of steps, or one argument could hold up the worker (gateways/schemas.py). What cannot be
+checked for either reason is left to the server, which checks for itself.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from hashlib import sha256
+from itertools import islice
 from typing import Any
+
+import structlog
 
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.mcp import naming
-from chordage.orchestrator.gateways.mcp.listing import Listed
-from chordage.orchestrator.gateways.mcp.server import McpServer
-from chordage.orchestrator.gateways.schemas import BadPattern, check_schema, is_checked, patterns_in, validator
+from chordage.orchestrator.gateways import schemas
+from chordage.orchestrator.gateways.mcp.servers import McpServer, prefix
+from chordage.orchestrator.gateways.schemas import BadSchema, TooCostly
+from chordage.orchestrator.gateways.tools.arguments import COMPLAINTS, Arguments, InvalidArguments
+
+log = structlog.get_logger()
+
+LONGEST_NAME = 64  # that every provider takes
+MOST_COUNTED = 1000  # complaints about arguments
+COMPLAINT_LENGTH = 300
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedTool:
+    """One tool as the server describes it."""
+
+    name: str
+    description: str = ""
+    schema: dict[str, Any]
+    output: dict[str, Any] | None = None  # the schema of its structured results
+    read_only: bool | None = None
+    idempotent: bool | None = None
+
+    @property
+    def annotated_effect(self) -> Effect:
+        """The server's own claim, unverified."""
+        if self.read_only:
+            return Effect.PURE
+        return Effect.IDEMPOTENT if self.idempotent else Effect.UNSAFE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ToolList:
+    """All tools of a server at one moment; `at` by the monotonic clock."""
+
+    tools: tuple[ListedTool, ...]
+    at: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,92 +73,151 @@ class Offer:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offers:
     by_name: dict[str, Offer] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()  # what somebody should know, and what stops nothing
+    remarks: tuple[str, ...] = ()  # for a person to know; they stop nothing
 
 
-def offers_of(server: McpServer, listed: Sequence[Listed]) -> Offers:
-    """Raises RoomError for a tool that is asked for and not there, and where two tools would have one name."""
-    names = [tool.name for tool in listed]
-    _check_asked_for(server, names)
-    chosen = [tool for tool in listed if server.wants(tool.name)]
+def offered_name(server: str, tool: str) -> str:
+    """The server's name, an underscore, and the tool's, in letters that every provider takes.
+
+    A name that is too long is cut, and ends in a digest of the whole, so that names of the same beginning differ.
+    """
+    whole = prefix(server) + tool
+    plain = _FORBIDDEN.sub("_", whole)
+    if len(plain) <= LONGEST_NAME:
+        return plain
+    digest = sha256(whole.encode()).hexdigest()[:8]
+    return f"{plain[: LONGEST_NAME - 9]}_{digest}"
+
+
+def offers_of(server: McpServer, tools: Sequence[ListedTool]) -> Offers:
+    """Raises RoomError for a tool that the agent asks for and the server lacks, and where two would have one name."""
+    names = [tool.name for tool in tools]
+    for pattern in server.only or ():
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise RoomError(f"{server.place}.tools: the server has no tool {pattern!r}; {_hint(pattern, names)}")
+    chosen = [tool for tool in tools if server.wants(tool.name)]
     unusable = {tool.name: why for tool in chosen if (why := _why_unusable(tool.schema))}
     by_name: dict[str, Offer] = {}
     for tool in chosen:
         if tool.name not in unusable:
             offer = _offer(server, tool)
-            _check_clash(server, offer, by_name.setdefault(offer.name, offer))
+            other = by_name.setdefault(offer.name, offer)
+            if other is not offer:
+                raise RoomError(
+                    f"{server.place}: tools {other.tool!r} and {offer.tool!r} would both be called {offer.name}; "
+                    f'leave one of them out with except = ["{offer.tool}"]'
+                )
     left_out = [f"tool {name!r} is left out: {why}" for name, why in unusable.items()]
-    unchecked = [remark for offer in by_name.values() for remark in _unchecked(offer)]
-    return Offers(by_name=by_name, remarks=(*left_out, *unchecked, *_said_in_vain(server, names)))
+    unchecked = [remark for offer in by_name.values() for remark in _unchecked_patterns(offer)]
+    return Offers(by_name=by_name, remarks=(*left_out, *unchecked, *_unmatched(server, names)))
 
 
-def _unchecked(offer: Offer) -> Iterator[str]:
-    passed_over = [
-        pattern for pattern in dict.fromkeys(found for _, found in patterns_in(offer.schema)) if not is_checked(pattern)
-    ]
-    if passed_over:
-        more = f" and {len(passed_over) - 1} more" if len(passed_over) > 1 else ""
-        yield (
-            f"tool {offer.tool!r}: the pattern {passed_over[0]!r:.100}{more} is not checked here, only by the server: "
-            "it has lookarounds, back references or long repetitions, which could hold up a worker"
-        )
-
-
-def effect_of(server: McpServer, tool: Listed) -> Effect:
-    """What agent.toml says of the tool; else what it says of all; else the server's word."""
-    said = dict(server.effects).get(tool.name)
-    return said or server.effect or tool.hinted
-
-
-def _offer(server: McpServer, tool: Listed) -> Offer:
-    schema = {**tool.schema, "type": "object", "properties": tool.schema.get("properties") or {}}
-    name = naming.offered(server.name, tool.name)
-    return Offer(name=name, tool=tool.name, description=tool.description, schema=schema, effect=effect_of(server, tool))
+def _offer(server: McpServer, tool: ListedTool) -> Offer:
+    """Its effect: what agent.toml says of the tool, else of all tools, else the server's annotations."""
+    return Offer(
+        name=offered_name(server.name, tool.name),
+        tool=tool.name,
+        description=tool.description,
+        schema={**tool.schema, "type": "object", "properties": tool.schema.get("properties") or {}},
+        effect=dict(server.effects).get(tool.name) or server.effect or tool.annotated_effect,
+    )
 
 
 def _why_unusable(schema: dict[str, Any]) -> str | None:
     """One schema that a provider refuses would cost every call of the model, with all other tools."""
-    from jsonschema.exceptions import SchemaError
-
     if (why := bounds.fault_of_value(schema, most_bytes=bounds.SCHEMA_BYTES)) is not None:
         return f"its schema {why}"
     if schema.get("type", "object") != "object":
         return f"its arguments are no object but {schema['type']!r}"
     try:
-        check_schema(schema, validator(schema, foreign=True))
-    except SchemaError as error:
-        return f"its schema is none: {error.message}"
-    except BadPattern as error:
+        schemas.check_schema(schema, schemas.validator(schema, foreign=True))
+    except BadSchema as error:
         return f"its schema is none: {error}"
     return None
 
 
-def _check_asked_for(server: McpServer, names: list[str]) -> None:
-    for asked in server.only or ():
-        if not any(fnmatchcase(name, asked) for name in names):
-            raise RoomError(f"{server.place}.tools: the server has no tool {asked!r}; {_meant(asked, names)}")
-
-
-def _check_clash(server: McpServer, offer: Offer, other: Offer) -> None:
-    if other is not offer:
-        raise RoomError(
-            f"{server.place}: tools {other.tool!r} and {offer.tool!r} would both be called {offer.name}; "
-            f'leave one of them out with except = ["{offer.tool}"]'
+def _unchecked_patterns(offer: Offer) -> Iterator[str]:
+    patterns = dict.fromkeys(pattern for _, pattern in schemas.patterns_in(offer.schema))
+    unchecked = [pattern for pattern in patterns if not schemas.is_checked(pattern)]
+    if unchecked:
+        more = f" and {len(unchecked) - 1} more" if len(unchecked) > 1 else ""
+        yield (
+            f"tool {offer.tool!r}: the pattern {unchecked[0]!r:.100}{more} is not checked here, only by the server: "
+            "it has lookarounds, back references or long repetitions, which could hold up a worker"
         )
 
 
-def _said_in_vain(server: McpServer, names: list[str]) -> Iterator[str]:
-    """Not an error: a server may drop a tool that nobody here wants. But a typo in `except` lets a tool through."""
+def _unmatched(server: McpServer, names: list[str]) -> Iterator[str]:
+    """Not an error: a server may drop a tool that no agent wants. But a typo in `except` lets a tool through."""
     for pattern in server.without:
         if not any(fnmatchcase(name, pattern) for name in names):
-            yield f"except names {pattern!r}, and the server has no such tool; {_meant(pattern, names)}"
+            yield f"except names {pattern!r}, and the server has no such tool; {_hint(pattern, names)}"
     for name, _effect in server.effects:
         if name not in names:
-            yield f"effects names {name!r}, and the server has no such tool; {_meant(name, names)}"
+            yield f"effects names {name!r}, and the server has no such tool; {_hint(name, names)}"
 
 
-def _meant(wrong: str, names: list[str]) -> str:
+def _hint(wrong: str, names: list[str]) -> str:
     close = get_close_matches(wrong, names, n=1)
     if close:
         return f"did you mean {close[0]}?"
     return f"it has: {', '.join(sorted(names))}" if names else "it has none"
+
+
+class SchemaArguments(Arguments):
+    """Arguments checked against the schema of a server's tool, and passed on unchanged.
+
+    `schema` None: the server's list is not known yet, and the server will find what is wrong.
+    """
+
+    def __init__(self, schema: dict[str, Any] | None, tool: str = "") -> None:
+        self._tool = tool
+        self.schema = schema or {"type": "object", "properties": {}}
+        self._is_known = schema is not None
+
+    def fit(self, given: dict[str, Any]) -> dict[str, Any]:
+        if self._is_known and (complaints := self._complaints_about(given)):
+            raise InvalidArguments("\n".join(complaints))
+        return {"arguments": given}
+
+    def _complaints_about(self, given: dict[str, Any]) -> list[str]:
+        from referencing.exceptions import Unresolvable
+
+        try:
+            errors = schemas.validator(self.schema, foreign=True).iter_errors(given)
+            complaints = [_complaint(error) for error in islice(errors, MOST_COUNTED)]
+        except Unresolvable:
+            return []
+        except (TooCostly, RecursionError):
+            log.warning("arguments are not checked: it would take too long; the server does it", tool=self._tool)
+            return []
+        more = [f"- and {len(complaints) - COMPLAINTS} more"] if len(complaints) > COMPLAINTS else []
+        return complaints[:COMPLAINTS] + more
+
+
+def _complaint(error: Any) -> str:
+    where = ".".join(str(part) for part in error.absolute_path)
+    text = error.message if len(error.message) <= COMPLAINT_LENGTH else f"{error.message[:COMPLAINT_LENGTH]}..."
+    return f"- {where}: {text}" if where else f"- {text}"
+
+
+def fault_of_result(content: Any, schema: dict[str, Any], tool: str) -> str | None:
+    """Why structured content does not fit the schema its server declares; None also where that cannot be checked."""
+    from jsonschema.exceptions import best_match
+    from referencing.exceptions import Unresolvable
+
+    if bounds.fault_of_value(schema, most_bytes=bounds.SCHEMA_BYTES) is not None:
+        log.warning("structured content is not checked: its schema is too large", tool=tool)
+        return None
+    checks = schemas.validator(schema, foreign=True)
+    try:
+        schemas.check_schema(schema, checks)
+        worst = best_match(checks.iter_errors(content))
+    except BadSchema as error:
+        return f"its schema is none: {error}"
+    except Unresolvable as error:
+        return f"its schema has a reference that leads nowhere: {error.ref}"
+    except (TooCostly, RecursionError):
+        log.warning("structured content is not checked: it would take too long", tool=tool)
+        return None
+    return None if worst is None else str(worst)

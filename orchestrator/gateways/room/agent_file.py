@@ -23,9 +23,7 @@ from chordage.orchestrator.core.limits import with_stops
 from chordage.orchestrator.core.subagents import tool_of
 from chordage.orchestrator.core.text import loads_json
 from chordage.orchestrator.gateways import output_forms, text_files
-from chordage.orchestrator.gateways.mcp import naming
-from chordage.orchestrator.gateways.mcp.address import Address, Endpoint, Pairs, Program
-from chordage.orchestrator.gateways.mcp.server import McpServer
+from chordage.orchestrator.gateways.mcp.servers import NAME, Address, Endpoint, McpServer, Pairs, Program, prefix
 from chordage.orchestrator.gateways.room.agent_table import AgentTable, McpTable, OutputTable
 from chordage.orchestrator.gateways.room.files import KeyPath, Source, Stamps, load_toml, stamp_of
 from chordage.orchestrator.gateways.room.imports import file_of, make_importable
@@ -254,7 +252,7 @@ class _Reader:
         tables = self._table.mcp
         for name, table in tables.items():
             place = ("mcp", name)
-            if not naming.SERVER.fullmatch(name):
+            if not NAME.fullmatch(name):
                 self._source.complain(place, "the name of a server is 1 to 32 letters, digits, _ or -; rename it")
             address = self._address(table, place)
             for tool in sorted(set(table.tools or ()) & set(table.except_ or ())):
@@ -273,7 +271,7 @@ class _Reader:
                     effects=tuple(table.effects.items()),
                 )
         for one, other in permutations(tables, 2):
-            if other.startswith(naming.prefix(one)):
+            if other.startswith(prefix(one)):
                 why = f"a tool of it could not be told from one of mcp.{one}; rename one of the two"
                 self._source.complain(("mcp", other), why)
 

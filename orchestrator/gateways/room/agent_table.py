@@ -34,8 +34,7 @@ from chordage.orchestrator.core.agent import (
     WhenBusy,
     WhileWaiting,
 )
-from chordage.orchestrator.gateways.mcp.address import Program
-from chordage.orchestrator.gateways.mcp.server import McpServer
+from chordage.orchestrator.gateways.mcp.servers import McpServer, Program
 from chordage.orchestrator.gateways.room.tables import (
     PLAIN,
     TABLE,

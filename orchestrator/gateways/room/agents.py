@@ -18,12 +18,13 @@ import structlog
 from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.errors import BrokenAgent, RoomError, UnknownAgent, UserError
-from chordage.orchestrator.gateways.mcp import McpServer, Servers
+from chordage.orchestrator.gateways.mcp.servers import McpServer
+from chordage.orchestrator.gateways.mcp.tools import Servers
 from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.gateways.room import imports
 from chordage.orchestrator.gateways.room.agent_file import AgentFile, Providers
 from chordage.orchestrator.gateways.room.reading import Copies, RoomReading, read_room
-from chordage.orchestrator.gateways.tools.around import NamedAround, nothing_around
+from chordage.orchestrator.gateways.tools.attempt import NamedAround, nothing_around
 from chordage.orchestrator.gateways.tools.declare import Tool
 from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 
@@ -220,7 +221,7 @@ class Room:
         self.servers.close()
 
     def tools_of(self, agent: AgentSpec) -> Mapping[str, Tool]:
-        return self.servers.offered(self._own(agent), self.servers_of(agent))
+        return self.servers.with_own(self._own(agent), self.servers_of(agent))
 
     def _own(self, agent: AgentSpec) -> Mapping[str, Tool]:
         if agent.tools not in self._tools:

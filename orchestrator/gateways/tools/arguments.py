@@ -1,4 +1,4 @@
-"""A tool's arguments as a JSON Schema for the model, and what a model sent checked against it.
+"""A tool's arguments as a JSON Schema for the model, and the arguments that a model sent, checked against it.
 
 The fields of the pydantic model are numbered and carry the parameters' names as aliases: any name a Python function may
 have (`schema`, `_hidden`, `model_dump`) is then a fine parameter.
@@ -17,12 +17,12 @@ from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.tools.signature import MISSING, Parameter
 from chordage.orchestrator.system import user_code
 
-COMPLAINTS = 20  # a model that sends a list of a thousand wrong items needs to read twenty of them
-GOT_LIMIT = 80
+COMPLAINTS = 20  # of a list of a thousand wrong items the model reads about twenty
+SHOWN_LENGTH = 80
 
 
-class Unfit(Exception):
-    """The arguments do not fit; the text lists why, one line each."""
+class InvalidArguments(Exception):
+    """The text lists what is wrong, one line each."""
 
 
 class TerseSchema(GenerateJsonSchema):
@@ -43,19 +43,21 @@ class Arguments:
         except NameError:
             raise
         except user_code.failures() as error:
-            raise RoomError(f"{place}: {_culprit(parameters)} cannot be described in JSON Schema: {error}") from error
+            raise RoomError(
+                f"{place}: {_undescribable(parameters)} cannot be described in JSON Schema: {error}"
+            ) from error
         _check_aliases(self._model, place)
 
     def fit(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as the function wants them. Raises Unfit."""
+        """The arguments as the function wants them. Raises InvalidArguments."""
         try:
             # As JSON, not as Python: what a model sends is JSON, and a strict date is then a string and not a date.
             sent = json.dumps(given)
             filled = user_code.call(lambda: self._model.model_validate_json(sent))
         except ValidationError as error:
-            raise Unfit(self._complaints(error)) from error
+            raise InvalidArguments(self._complaints(error)) from error
         except Exception as error:  # a user's validator may raise anything
-            raise Unfit(f"- they cannot be checked: {type(error).__name__}: {error}") from error
+            raise InvalidArguments(f"- they cannot be checked: {type(error).__name__}: {error}") from error
         return {name: getattr(filled, field) for field, name in self._names.items()}
 
     def _complaints(self, error: ValidationError) -> str:
@@ -92,8 +94,8 @@ def _model(names: dict[str, str], parameters: tuple[Parameter, ...]) -> type[Bas
 def _aliased(parameter: Parameter) -> Any:
     """With the parameter's name as alias, before anything the user says in an Annotated: an alias of theirs wins."""
     whole = parameter.annotation
-    base, *said = get_args(whole) if get_origin(whole) is Annotated else (whole,)
-    return Annotated[(base, Field(alias=parameter.name), *said)]
+    base, *annotations = get_args(whole) if get_origin(whole) is Annotated else (whole,)
+    return Annotated[(base, Field(alias=parameter.name), *annotations)]
 
 
 def _schema(model: type[BaseModel], described: dict[str, str]) -> dict[str, Any]:
@@ -109,11 +111,11 @@ def _schema(model: type[BaseModel], described: dict[str, str]) -> dict[str, Any]
     return schema
 
 
-def _culprit(parameters: tuple[Parameter, ...]) -> str:
-    return ", ".join(f"parameter {p.name}" for p in parameters if not _is_fine_alone(p)) or "the parameters together"
+def _undescribable(parameters: tuple[Parameter, ...]) -> str:
+    return ", ".join(f"parameter {p.name}" for p in parameters if not _is_describable(p)) or "the parameters together"
 
 
-def _is_fine_alone(parameter: Parameter) -> bool:
+def _is_describable(parameter: Parameter) -> bool:
     try:
         _schema(_model({"arg_0": parameter.name}, (parameter,)), {})
     except Exception:
@@ -128,4 +130,4 @@ def _check_aliases(model: type[BaseModel], place: str) -> None:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= GOT_LIMIT else f"{text[:GOT_LIMIT]}..."
+    return text if len(text) <= SHOWN_LENGTH else f"{text[:SHOWN_LENGTH]}..."

@@ -1,124 +1,134 @@
-"""One run of a tool's function: in the side thread, for so long and no longer, given up when the call is cancelled."""
+"""One attempt to run a tool's function: in a thread beside the worker's, for a limited time, until it is cancelled.
+
+A tool runs apart from the thread that waits for it, so that the wait can end at the timeout or when the call is
+cancelled: in a prefork child as well as in a threads pool, without signals. The side thread is kept for the next call
+(starting one costs more than all else the executor does) and is abandoned when its tool does not return. Python cannot
+end a thread: such a tool runs until it ends, or until Celery's hard time limit ends the prefork child.
+
+A team may wrap each attempt in a context manager of its own (setting `around_tools`): it is entered in the side thread
+and left after the attempt, with the exception if there is one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import inspect
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.ports import Abort
-from chordage.orchestrator.gateways.tools.around import Around, nothing_around
 from chordage.orchestrator.gateways.tools.context import Context
-from chordage.orchestrator.gateways.tools.failures import TimedOut
-from chordage.orchestrator.gateways.tools.side_thread import SideThreads
+from chordage.orchestrator.gateways.tools.outcomes import ToolTimeout
 from chordage.orchestrator.system import user_code
 
-SLICE = 0.5  # seconds: how late a cancellation may be noticed
-UNWIND = 1.0  # seconds a cancelled coroutine has for its `finally` before nobody waits for it any more
+CHECK_EVERY = 0.5  # seconds: how late a cancellation may be noticed
+CLEAN_UP_SECONDS = 1.0  # that a cancelled coroutine has for its `finally` before it is abandoned
+
+Around = Callable[[Context], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """How an attempt ended: with a text (None: a reconcile hook knows of nothing), or with what was raised."""
+class AttemptEnd:
+    """How an attempt ended: with a text (None: a reconcile hook knows of no result), or with an error."""
 
     text: str | None = None
     error: BaseException | None = None
 
 
-Letters = SimpleQueue[str | Ended]  # progress notes, and last how it ended
+Reports = SimpleQueue[str | AttemptEnd]  # progress notes, and last the end
 
 
 class Attempt:
-    """The function with its arguments. `letters` is where its context drops the progress notes."""
+    """The function with its arguments. `reports` is where its context puts the progress notes."""
 
     def __init__(
         self,
         call: Callable[[], Any],
         context: Context,
-        letters: Letters,
+        reports: Reports,
         write: Callable[[Any], str | None],
         *,
-        around: Around = nothing_around,
+        around: Around,
     ) -> None:
         self._call = call
         self._write = write
         self._context = context
-        self._letters = letters
+        self._reports = reports
         self._around = around
         self._cancel: Callable[[], object] | None = None  # set while a coroutine runs
 
-    def run(self, sides: SideThreads, *, timeout: float, abort: Abort, on_progress: Callable[[str], None]) -> Ended:
+    def run(
+        self, sides: SideThreads, *, timeout: float, abort: Abort, on_progress: Callable[[str], None]
+    ) -> AttemptEnd:
         """Raises only what comes from outside the tool: Aborted, HandedOver, a time limit of Celery's."""
         abort.check()
         side = sides.take()
-        side.give(partial(copy_context().run, self._work))
+        side.submit(partial(copy_context().run, self._work))
         try:
-            ended = self._attend(time.monotonic() + timeout, abort, on_progress)
+            end = self._wait(time.monotonic() + timeout, abort, on_progress)
         except BaseException:
             self._give_up()
             side.dismiss()
             raise
-        if ended:
+        if end:
             sides.give_back(side)
-            return ended
+            return end
         self._give_up()
         side.dismiss()
-        return Ended(error=TimedOut())
+        return AttemptEnd(error=ToolTimeout())
 
-    def _attend(self, deadline: float, abort: Abort, on_progress: Callable[[str], None]) -> Ended | None:
-        """Wait, and pass progress on from here: the engine's connections belong to this thread."""
+    def _wait(self, deadline: float, abort: Abort, on_progress: Callable[[str], None]) -> AttemptEnd | None:
+        """Progress is passed on from this thread: the engine's connections belong to it."""
         while (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(Empty):
-                note, ended = self._read(min(left, SLICE))
+                note, end = self._newest(min(left, CHECK_EVERY))
                 if note:
                     on_progress(note)
-                if ended:
-                    return ended
+                if end:
+                    return end
             abort.check()
         return None
 
-    def _read(self, wait: float) -> tuple[str, Ended | None]:
-        """The newest note, or the end, or both. A tool that reports in a tight loop must not hold us up."""
-        note, letter = "", self._letters.get(timeout=wait)
-        while isinstance(letter, str):
-            note = letter
+    def _newest(self, wait: float) -> tuple[str, AttemptEnd | None]:
+        """The newest note, or the end, or both. A tool that reports in a tight loop must not delay its end."""
+        note, report = "", self._reports.get(timeout=wait)
+        while isinstance(report, str):
+            note = report
             try:
-                letter = self._letters.get_nowait()
+                report = self._reports.get_nowait()
             except Empty:
                 return note, None
-        return note, letter
+        return note, report
 
     def _give_up(self) -> None:
-        """Tell the tool. A function has to look at `ctx.cancelled`; a coroutine is cancelled and may clean up."""
+        """A function has to look at `ctx.cancelled`; a coroutine is cancelled and may clean up."""
         self._context.cancel()
         if self._cancel is not None:
             with contextlib.suppress(RuntimeError):  # its loop is closed: it has just ended by itself
                 self._cancel()
-            self._unwind(time.monotonic() + UNWIND)
-
-    def _unwind(self, deadline: float) -> None:
-        with contextlib.suppress(Empty):
-            while not isinstance(self._letters.get(timeout=max(0.0, deadline - time.monotonic())), Ended):
-                pass  # a note that was written before it was told
+            deadline = time.monotonic() + CLEAN_UP_SECONDS
+            with contextlib.suppress(Empty):
+                while not isinstance(self._reports.get(timeout=max(0.0, deadline - time.monotonic())), AttemptEnd):
+                    pass  # a note that was written before the cancellation
 
     def _work(self) -> None:
-        """What runs in the side thread. The text is made here too: a result may be slow to write down."""
+        """Runs in the side thread. The text is made here too: a result may be slow to write down."""
         try:
             with user_code.fresh_django_connections(), self._around(self._context):
-                text = self._write(self._settled(self._call()))
-            self._letters.put(Ended(text=text))
-        except BaseException as error:  # also SystemExit: a signal is heard in the main thread, so it is the tool's
-            self._letters.put(Ended(error=error))
-
-    def _settled(self, result: Any) -> Any:
-        return asyncio.run(self._awaited(result)) if inspect.isawaitable(result) else result
+                result = self._call()
+                text = self._write(asyncio.run(self._awaited(result)) if inspect.isawaitable(result) else result)
+            self._reports.put(AttemptEnd(text=text))
+        except BaseException as error:  # also SystemExit: signals reach the main thread only, so it is the tool's
+            self._reports.put(AttemptEnd(error=error))
 
     async def _awaited(self, result: Any) -> Any:
         task = asyncio.current_task()
@@ -127,3 +137,84 @@ class Attempt:
         if self._context.cancelled:  # given up before there was anything to cancel
             task.cancel()
         return await result
+
+
+class SideThread:
+    """Ends when it is dismissed, or with the last reference to this object."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="chordage-tool", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()  # False in a child process that was forked off
+
+    def submit(self, job: Callable[[], object]) -> None:
+        self._jobs.put(job)
+
+    def dismiss(self) -> None:
+        self._jobs.put(None)
+
+    def __del__(self) -> None:
+        self.dismiss()
+
+
+class SideThreads(threading.local):
+    """For each thread the idle side thread it may use next."""
+
+    idle: SideThread | None = None
+
+    def take(self) -> SideThread:
+        side, self.idle = self.idle, None
+        return side if side is not None and side.alive else SideThread()
+
+    def give_back(self, side: SideThread) -> None:
+        self.idle = side
+
+
+def _serve(jobs: SimpleQueue[Callable[[], object] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # or the last call's arguments and result would stay alive until the next call
+
+
+def nothing_around(_context: Context) -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+class NamedAround:
+    """The team's function `module:function`, imported when it is first needed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @cached_property
+    def _function(self) -> Callable[[Context], Any]:
+        try:
+            return user_code.load_function(self._name, what="around_tools")
+        except user_code.NotLoaded as error:
+            raise RoomError(f"setting around_tools ({self._name}): {error}") from error
+
+    def check(self) -> None:
+        """Raises RoomError where it cannot be imported."""
+        _ = self._function
+
+    @contextmanager
+    def __call__(self, context: Context) -> Iterator[None]:
+        manager = self._function(context)
+        if not isinstance(manager, AbstractContextManager):
+            raise TypeError(
+                f"around_tools ({self._name}) must return a context manager, not {type(manager).__name__}: "
+                "put @contextlib.contextmanager above a function that yields"
+            )
+        raised: BaseException | None = None
+        with manager:
+            try:
+                yield
+            except BaseException as error:
+                raised = error
+                raise
+        if raised is not None:
+            raise raised  # a tool's exception may be a question or an order to stop: a wrapper must not swallow it

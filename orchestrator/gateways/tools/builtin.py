@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field
 
 from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.errors import NotFound
+from chordage.orchestrator.gateways.ports import TaskDesk, TaskText
 from chordage.orchestrator.gateways.tools import arithmetic
 from chordage.orchestrator.gateways.tools.context import Context
 from chordage.orchestrator.gateways.tools.declare import tool
-from chordage.orchestrator.gateways.tools.stored_results import read_result
-from chordage.orchestrator.gateways.tools.task_tools import task_comment, task_read, task_write
+from chordage.orchestrator.gateways.tools.outcomes import READER
 from chordage.orchestrator.gateways.tools.web import WebGetter, WebPage
 
-__all__ = [
-    "calculate",
-    "clock_now",
-    "http_get",
-    "read_result",
-    "sleep",
-    "task_comment",
-    "task_read",
-    "task_write",
-    "word_count",
-]
-
 LONGEST_SLEEP = 3_600.0
+LONGEST_PART = 20_000  # characters of a stored result
 
 
 @tool(effect=Effect.PURE, timeout=10)
@@ -89,7 +80,85 @@ def http_get(url: str, ctx: Context) -> WebPage:
 
     Args:
         url: starts with http:// or https://
-        ctx: tells when nobody waits any more
+        ctx: of the call
 
     """
-    return WebGetter().get(url, gone=lambda: ctx.cancelled)
+    return WebGetter().get(url, cancelled=lambda: ctx.cancelled)
+
+
+@tool(name=READER, effect=Effect.PURE, timeout=30, result_limit=LONGEST_PART + 500)
+def read_result(call: str, ctx: Context, offset: int = 0, length: int = LONGEST_PART) -> str:
+    """Read a part of the result of an earlier tool call in this conversation, of which you were shown the beginning.
+
+    Args:
+        call: the id in the note below that beginning, with or without `call:`
+        ctx: of this call
+        offset: the first character to read; the first of the result is 0
+        length: how many characters to read, at most 20000
+
+    """
+    if offset < 0 or not 1 <= length <= LONGEST_PART:
+        raise ValueError(f"offset must be 0 or more, and length 1 to {LONGEST_PART}; got {offset} and {length}")
+    if ctx.results is None:
+        raise NotFound("there are no stored results here: this works only in a call that a run has made")
+    part = ctx.results.part(call.removeprefix("call:"), offset, length)
+    end = offset + len(part.text)
+    more = f"; read on from offset {end}" if end < part.total else "; this is the end"
+    return f"[Characters {offset} to {end} of {part.total}{more}]\n{part.text}"
+
+
+@tool(effect=Effect.PURE, timeout=30)
+def task_read(ctx: Context) -> dict[str, str]:
+    """Read the file of the task you are working on: its present text, status and version.
+
+    Args:
+        ctx: of the call
+
+    """
+    return _fields(_task_of(ctx).read())
+
+
+@tool(effect=Effect.IDEMPOTENT, timeout=30)
+def task_write(
+    ctx: Context,
+    body: str | None = None,
+    status: Literal["todo", "doing", "done", "cancelled"] | None = None,
+    version: str | None = None,
+) -> dict[str, str]:
+    """Change the file of the task you are working on: its text, its status, or both. What is left out stays.
+
+    Args:
+        ctx: of the call
+        body: the whole new text, without the front matter
+        status: done ends the task; a later change by a person opens it again
+        version: from task_read; needed for a body when another person or program has changed the file meanwhile
+
+    """
+    if body is None and status is None:
+        raise ValueError("give a body, a status, or both")
+    return _fields(_task_of(ctx).write(body=body, status=status, version=version))
+
+
+@tool(effect=Effect.IDEMPOTENT, timeout=30)
+def task_comment(text: str, ctx: Context) -> dict[str, str]:
+    """Add a line to the end of the task you are working on, such as how far it is.
+
+    Args:
+        text: the comment
+        ctx: of the call
+
+    """
+    if not text.strip():
+        raise ValueError("the comment is blank; write a text")
+    mark = hashlib.sha256(ctx.idempotency_key.encode()).hexdigest()[:8]
+    return _fields(_task_of(ctx).comment(text, mark))
+
+
+def _task_of(ctx: Context) -> TaskDesk:
+    if ctx.task is None:
+        raise NotFound("this turn belongs to no task: only a turn on a thread `task:<id>` of this room has a file")
+    return ctx.task
+
+
+def _fields(task: TaskText) -> dict[str, str]:
+    return {"id": task.id, "path": task.path, "status": task.status, "text": task.text, "version": task.version}

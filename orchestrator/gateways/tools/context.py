@@ -1,34 +1,73 @@
-"""What a tool may know of the call it carries out, and how it talks back while it does.
+"""What a tool may know of the call it runs for, how it reports progress, and how it asks for a decision.
 
-A parameter annotated `Context` is filled in by the executor and is not shown to the model. Users make one of their own
-to call their function in a test.
+A parameter annotated `Context` is filled in by the executor and is not shown to the model. In a test, users make a
+Context of their own to call their function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from chordage.orchestrator.core.approvals import OnExpiry, ResumeMode
-from chordage.orchestrator.gateways.tools.suspend import Suspend
+from chordage.orchestrator.core.approvals import OnExpiry, Question, ResumeMode, Why
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.gateways.ports import Results, TaskDesk  # `import chordage` must stay quick
+    from chordage.orchestrator.gateways.ports import StoredResults, TaskDesk  # `import chordage` must stay quick
 
-TEXT_LIMIT = 500  # characters of one progress note: it is shown in a line
+NOTE_LENGTH = 500  # characters of one progress note: it is shown in a line
+
+E = TypeVar("E", bound=StrEnum)
 
 
-def _into_the_void(note: str) -> None:
-    """Nobody watches a context that a test made."""
+class Suspend(Exception):
+    """Raised by a tool to wait for a decision before it continues."""
+
+    def __init__(
+        self,
+        prompt: str,
+        *,
+        schema: dict[str, Any] | None = None,
+        resume_mode: ResumeMode | str = ResumeMode.PASS_TO_TOOL,
+        expires_in: float | timedelta | None = None,
+        on_expiry: OnExpiry | str = OnExpiry.DENY,
+        default: Any = None,
+    ) -> None:
+        super().__init__(prompt)
+        if not prompt.strip():
+            raise ValueError("suspend: the prompt is blank; say what has to be decided")
+        seconds = expires_in.total_seconds() if isinstance(expires_in, timedelta) else expires_in
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"suspend: expires_in must be more than 0 seconds, or left out; got {expires_in!r}")
+        self.question = Question(
+            why=Why.TOOL,
+            prompt=prompt,
+            schema=schema,
+            resume_mode=_member(ResumeMode, resume_mode, "resume_mode"),
+            expires_in=seconds,
+            on_expiry=_member(OnExpiry, on_expiry, "on_expiry"),
+            default=default,
+        )
+
+
+def _member(kind: type[E], given: str, name: str) -> E:
+    try:
+        return kind(given)
+    except ValueError:
+        raise ValueError(f"suspend: {name} must be one of {', '.join(kind)}; got {given!r}") from None
+
+
+def _discard(note: str) -> None:
+    """The progress of a context that a test made."""
 
 
 class Context:
-    """The call in hand. `idempotency_key` stays the same however often the call is tried."""
+    """The call that the tool runs for. `idempotency_key` stays the same however often the call is tried."""
 
     __slots__ = (
         "_cancelled",
-        "_say",
+        "_report",
         "attempt",
         "call_id",
         "decision",
@@ -49,35 +88,36 @@ class Context:
         attempt: int = 1,
         decision: Any = None,
         task: TaskDesk | None = None,
-        results: Results | None = None,
-        on_progress: Callable[[str], None] = _into_the_void,
+        results: StoredResults | None = None,
+        on_progress: Callable[[str], None] = _discard,
     ) -> None:
         self.run_id = run_id
         self.thread_id = thread_id
         self.call_id = call_id
         self.idempotency_key = idempotency_key
-        self.attempt = attempt  # 1 for the first, one more for every further try
-        self.decision = decision  # what was answered, when the call asked for it and runs again
+        self.attempt = attempt  # 1 for the first, one more for every further attempt
+        self.decision = decision  # the answer, where the call asked for a decision and runs again
         self.task = task  # the file of the task that the turn belongs to
         self.results = results  # of earlier calls of the thread, to be read in parts
-        self._say = on_progress
+        self._report = on_progress
         self._cancelled = False
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the result any more: the call was cancelled, or its time is over. Look often."""
+        """Whether the result is not wanted any more: the call was cancelled, or its time is over. Look often."""
         return self._cancelled
 
     def cancel(self) -> None:
         self._cancelled = True
 
     def progress(self, done: float | str, text: str = "") -> None:
-        """Tell watchers how far it is: `progress(0.4)`, `progress("page 3")` or `progress(0.4, "page 3")`.
+        """Report progress to watchers: `progress(0.4)`, `progress("page 3")` or `progress(0.4, "page 3")`.
 
-        Notes are for eyes only and may be dropped: when several come at once, the newest is shown.
+        Notes may be dropped: when several come at once, the newest is shown.
         """
         if not self._cancelled:
-            self._say(_note(done, text))
+            share = done if isinstance(done, str) else f"{min(1.0, max(0.0, done)):.0%}"
+            self._report(f"{share} {text}".strip()[:NOTE_LENGTH])
 
     def suspend(
         self,
@@ -98,10 +138,3 @@ class Context:
             on_expiry=on_expiry,
             default=default,
         )
-
-
-def _note(done: float | str, text: str) -> str:
-    if isinstance(done, str):
-        return f"{done} {text}".strip()[:TEXT_LIMIT]
-    share = min(1.0, max(0.0, done))
-    return f"{share:.0%} {text}".strip()[:TEXT_LIMIT]

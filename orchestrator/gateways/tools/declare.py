@@ -1,101 +1,32 @@
-"""`@tool`: a plain function, sync or async, becomes something an agent may call.
+"""`@tool`: makes a plain function, sync or async, something an agent may call.
 
-The function stays what it was; the declaration hangs on it as an attribute. Its schema is made at once, so that a
-mistake shows when the module is imported. Only where an annotation names a class that is defined further down must the
-schema wait for the first use.
+The function stays what it was; the declaration is an attribute of it. Its schema is made at once, so that a mistake
+shows when the module is imported. Only where an annotation names a class that is defined further down does the schema
+wait for the first use.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import math
+import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from chordage.orchestrator.core.agent import Effect, ToolSpec
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.tools import docstring, signature
-from chordage.orchestrator.gateways.tools.options import Options, checked
+from chordage.orchestrator.gateways.tools.signature import Signature, described, signature_of
 
 if TYPE_CHECKING:
     from chordage.orchestrator.gateways.tools.arguments import Arguments
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__chordage_tool__"
-
-
-class Tool:
-    """A function as an agent knows it."""
-
-    def __init__(self, function: Callable[..., Any], options: Options, around: Mapping[str, Any]) -> None:
-        self.function = function
-        self.options = options
-        self._around = around
-
-    @property
-    def name(self) -> str:
-        return self.options.name
-
-    @property
-    def place(self) -> str:
-        return place_of(self.function)
-
-    @cached_property
-    def wants(self) -> signature.Signature:
-        try:
-            return signature.read(self.function, self._around, self.place)
-        except (SyntaxError, TypeError) as error:
-            raise RoomError(f"{self.place}: an annotation is not a type: {error}") from error
-
-    @cached_property
-    def arguments(self) -> Arguments:
-        from chordage.orchestrator.gateways.tools.arguments import (
-            Arguments,  # pydantic is heavy: `import chordage` alone must not pay for it
-        )
-
-        described = docstring.read(self.function.__doc__).parameters
-        return Arguments(self.wants.parameters, described, self.place)
-
-    @cached_property
-    def hook_wants(self) -> signature.Signature | None:
-        """What the reconcile hook wants to be given."""
-        if self.options.reconcile is None:
-            return None
-        asked = signature.read(self.options.reconcile, self._around, f"{self.place}: reconcile")
-        known = {p.name for p in self.wants.parameters}
-        if strange := [p.name for p in asked.parameters if p.name not in known]:
-            raise RoomError(
-                f"{self.place}: reconcile asks for {', '.join(strange)}, which the tool does not have; "
-                "it may take the tool's parameters and a Context"
-            )
-        return asked
-
-    @cached_property
-    def spec(self) -> ToolSpec:
-        """Raises RoomError where an annotation still names nothing that exists at run time."""
-        try:
-            schema = self.arguments.schema
-        except NameError as error:
-            raise RoomError(
-                f"{self.place}: an annotation cannot be read: {error}; "
-                "import the name for real, not under TYPE_CHECKING, or define it"
-            ) from error
-        return ToolSpec(
-            name=self.name,
-            description=docstring.read(self.function.__doc__).description,
-            schema=schema,
-            effect=self.options.effect,
-            timeout=self.options.timeout,
-            retries=self.options.retries,
-            result_limit=self.options.result_limit,
-        )
-
-    def complain_early(self) -> None:
-        """Make the schema now. Names that do not exist yet are forgiven: the module is still being imported."""
-        with contextlib.suppress(NameError):
-            _ = self.arguments, self.hook_wants
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # that every provider takes
 
 
 @overload
@@ -131,11 +62,11 @@ def tool(
     takes the arguments it names and the context, and returns the call's result, or None if the call is known not to
     have happened.
     """
-    around = sys._getframe(1).f_locals  # noqa: SLF001 - annotations of a nested function may name what stands around it
+    scope = sys._getframe(1).f_locals  # noqa: SLF001 - annotations of a nested function may name what is defined there
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
         place = _checked_place(function)
-        options = checked(
+        options = _checked_options(
             place,
             name=function.__name__ if name is None else name,
             effect=effect,
@@ -146,8 +77,9 @@ def tool(
             reconcile=reconcile,
         )
         nested = "<locals>" in function.__qualname__
-        declared = Tool(function, options, dict(around) if nested else {})
-        declared.complain_early()
+        declared = Tool(function, options, dict(scope) if nested else {})
+        with contextlib.suppress(NameError):  # a name that is defined further down in the module
+            _ = declared.arguments, declared.hook_wants
         setattr(function, _MARK, declared)
         return function
 
@@ -156,16 +88,98 @@ def tool(
 
 def declared_on(thing: Any) -> Tool | None:
     """The tool that this object is, if it is one."""
-    found = getattr(thing, _MARK, None)
-    return found if isinstance(found, Tool) and found.function is thing else None
+    declared = getattr(thing, _MARK, None)
+    return declared if isinstance(declared, Tool) and declared.function is thing else None
 
 
 def is_wrapped(thing: Any) -> bool:
-    """Whether another decorator stands above @tool: it copied the mark, but would not be called."""
+    """Whether another decorator is above @tool: it copied the attribute, but would not be called."""
     return isinstance(getattr(thing, _MARK, None), Tool) and declared_on(thing) is None
 
 
-def place_of(function: Callable[..., Any]) -> str:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The arguments of `@tool(...)`, checked."""
+
+    name: str
+    effect: Effect
+    timeout: float
+    retries: int
+    retry_on: tuple[type[Exception], ...]
+    result_limit: int
+    reconcile: Callable[..., Any] | None
+
+    def spec(self, description: str, schema: dict[str, Any]) -> ToolSpec:
+        return ToolSpec(
+            name=self.name,
+            description=description,
+            schema=schema,
+            effect=self.effect,
+            timeout=self.timeout,
+            retries=self.retries,
+            result_limit=self.result_limit,
+        )
+
+
+class Tool:
+    """A function as an agent calls it. `scope`: names that its annotations may use besides the module's."""
+
+    def __init__(self, function: Callable[..., Any], options: Options, scope: Mapping[str, Any]) -> None:
+        self.function = function
+        self.options = options
+        self._scope = scope
+
+    @property
+    def name(self) -> str:
+        return self.options.name
+
+    @property
+    def place(self) -> str:
+        return _place_of(self.function)
+
+    @cached_property
+    def wants(self) -> Signature:
+        try:
+            return signature_of(self.function, self._scope, self.place)
+        except (SyntaxError, TypeError) as error:
+            raise RoomError(f"{self.place}: an annotation is not a type: {error}") from error
+
+    @cached_property
+    def arguments(self) -> Arguments:
+        from chordage.orchestrator.gateways.tools.arguments import (
+            Arguments,  # pydantic is heavy: `import chordage` alone must not pay for it
+        )
+
+        return Arguments(self.wants.parameters, described(self.function.__doc__)[1], self.place)
+
+    @cached_property
+    def hook_wants(self) -> Signature | None:
+        """The parameters of the reconcile hook."""
+        if self.options.reconcile is None:
+            return None
+        signature = signature_of(self.options.reconcile, self._scope, f"{self.place}: reconcile")
+        known = {parameter.name for parameter in self.wants.parameters}
+        if strange := [parameter.name for parameter in signature.parameters if parameter.name not in known]:
+            raise RoomError(
+                f"{self.place}: reconcile asks for {', '.join(strange)}, which the tool does not have; "
+                "it may take the tool's parameters and a Context"
+            )
+        return signature
+
+    @cached_property
+    def spec(self) -> ToolSpec:
+        """Raises RoomError where an annotation names nothing that exists at run time."""
+        try:
+            schema = self.arguments.schema
+        except NameError as error:
+            raise RoomError(
+                f"{self.place}: an annotation cannot be read: {error}; "
+                "import the name for real, not under TYPE_CHECKING, or define it"
+            ) from error
+        return self.options.spec(described(self.function.__doc__)[0], schema)
+
+
+def _place_of(function: Callable[..., Any]) -> str:
     inner: Any = inspect.unwrap(function)
     return f"tool {function.__name__} ({inner.__code__.co_filename}:{inner.__code__.co_firstlineno})"
 
@@ -173,10 +187,63 @@ def place_of(function: Callable[..., Any]) -> str:
 def _checked_place(function: Any) -> str:
     if not inspect.isfunction(function):
         raise RoomError(
-            f"@tool stands on {function!r}, which is not a plain function; "
+            f"@tool decorates {function!r}, which is not a plain function; "
             "write `@tool` directly above `def` or `async def`"
         )
-    place = place_of(function)
+    place = _place_of(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise RoomError(f"{place}: a tool returns its result and cannot yield; return a list, or use ctx.progress")
     return place
+
+
+def _checked_options(
+    place: str,
+    *,
+    name: str,
+    effect: str,
+    timeout: float,
+    retries: int,
+    retry_on: Any,
+    result_limit: int,
+    reconcile: Callable[..., Any] | None,
+) -> Options:
+    """Raises RoomError with the place of the function and what to write instead."""
+
+    def wrong(option: str, wanted: str, got: Any) -> RoomError:
+        return RoomError(f"{place}: {option} must be {wanted}; got {got!r}")
+
+    if effect not in list(Effect):
+        raise wrong("effect", f"one of {', '.join(Effect)}", effect)
+    if effect == Effect.RECONCILABLE and not callable(reconcile):
+        raise RoomError(
+            f"{place}: effect reconcilable needs reconcile=<function>, "
+            "which says what became of a call whose worker died"
+        )
+    if effect != Effect.RECONCILABLE and reconcile is not None:
+        raise RoomError(f"{place}: reconcile is asked only for effect='reconcilable'; got effect='{effect}'")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise wrong("name", "1 to 64 letters, digits, _ or -", name)
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout < math.inf:
+        raise wrong("timeout", "a number of seconds, more than 0", timeout)
+    if not _is_whole(retries) or retries < 0:
+        raise wrong("retries", "a whole number, 0 or more", retries)
+    if not _is_whole(result_limit) or result_limit < 1:
+        raise wrong("result_limit", "a whole number of characters, 1 or more", result_limit)
+    kinds = retry_on if isinstance(retry_on, tuple) else (Exception if retry_on is None else retry_on,)
+    if not kinds or not all(inspect.isclass(kind) and issubclass(kind, Exception) for kind in kinds):
+        raise wrong("retry_on", "an exception class, or a tuple of them", retry_on)
+    if retry_on is not None and not retries:
+        raise RoomError(f"{place}: retry_on does nothing without retries; add retries=2, or leave retry_on out")
+    return Options(
+        name=name,
+        effect=Effect(effect),
+        timeout=float(timeout),
+        retries=retries,
+        retry_on=kinds,
+        result_limit=result_limit,
+        reconcile=reconcile,
+    )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

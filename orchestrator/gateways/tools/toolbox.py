@@ -1,28 +1,46 @@
-"""The tools of an agent as the engine uses them: what there is, whether arguments fit, and what a call led to."""
+"""The tools of an agent as the engine uses them: which there are, whether arguments fit, and what a call led to."""
 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
-from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.core.errors import Aborted, HandedOver, RoomError
+from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.gateways.ports import Abort, CallOrder, ToolOutcome
-from chordage.orchestrator.gateways.tools import failures, results
-from chordage.orchestrator.gateways.tools.around import Around, nothing_around
+from chordage.orchestrator.gateways.tools import outcomes
+from chordage.orchestrator.gateways.tools.attempt import (
+    Around,
+    Attempt,
+    AttemptEnd,
+    Reports,
+    SideThreads,
+    nothing_around,
+)
+from chordage.orchestrator.gateways.tools.context import Context, Suspend
 from chordage.orchestrator.gateways.tools.declare import Tool, declared_on
-from chordage.orchestrator.gateways.tools.executor import Executor
+
+PAUSE = Backoff(first=0.5, longest=30.0, jitter=0.5)
 
 _log = logging.getLogger(__name__)
 
+Fitted = tuple[Tool, dict[str, Any]]  # with the arguments as its function takes them
+
 
 class ToolBox:
-    """Implements `ports.Tools`. `tools_of` gives an agent's tools by name; it raises RoomError when one is broken."""
+    """Implements `ports.Tools`. One serves all threads of a process.
+
+    `tools_of` gives an agent's tools by name; it raises RoomError when one is broken.
+    """
 
     def __init__(self, tools_of: Callable[[AgentSpec], Mapping[str, Tool]], *, around: Around = nothing_around) -> None:
         self._tools_of = tools_of
-        self._executor = Executor(around)
+        self._around = around
+        self._sides = SideThreads()
 
     def specs(self, agent: AgentSpec) -> dict[str, ToolSpec]:
         return {name: tool.spec for name, tool in self._tools_of(agent).items()}
@@ -33,69 +51,152 @@ class ToolBox:
 
     def invalid(self, agent: AgentSpec, tool: str, arguments: dict[str, Any]) -> str | None:
         """Raises RoomError when the agent's tools cannot be loaded."""
-        found = self._fitted(agent, tool, arguments)
-        return found.content if isinstance(found, ToolOutcome) else None
+        fitted = self._fitted(agent, tool, arguments)
+        return fitted.content if isinstance(fitted, ToolOutcome) else None
 
     def run(
         self, agent: AgentSpec, order: CallOrder, *, abort: Abort, on_progress: Callable[[str], None]
     ) -> ToolOutcome:
-        found = self._fitted_here(agent, order)
-        if isinstance(found, ToolOutcome):
-            return found
-        tool, arguments = found
-        return self._executor.carry_out(tool, order, arguments, abort=abort, on_progress=on_progress)
+        """With the attempts that the tool's declaration allows."""
+        fitted = self._fitted_on_this_worker(agent, order)
+        if isinstance(fitted, ToolOutcome):
+            return fitted
+        tool, arguments = fitted
+        attempt = 1
+        while True:
+            end = self._attempt(tool, order, arguments, attempt, abort=abort, on_progress=on_progress)
+            if attempt > tool.options.retries or not _may_pass(tool, end.error):
+                return _outcome(tool, order, end)
+            _log.info("tool %s raised %r, attempt %d follows", tool.name, end.error, attempt + 1)
+            abort.wait(PAUSE.delay(attempt, random.random()))
+            attempt += 1
 
     def reconcile(self, agent: AgentSpec, order: CallOrder) -> ToolOutcome | None:
         """None: it did not happen. Code `outcome_unknown`: the hook cannot tell, treat the call as an unsafe one."""
-        found = self._fitted_here(agent, order)
-        if isinstance(found, ToolOutcome):
-            return _unknown(order, found.content)
-        tool, arguments = found
-        if tool.options.reconcile is None:
-            return _unknown(order, f"{tool.place} has no reconcile hook any more")
-        ended = self._executor.ask_hook(tool, order, arguments)
-        if ended.error is not None:
-            trouble = failures.outcome(tool.name, ended.error, timeout=tool.options.timeout, tries=1)
-            _log.warning("%s: the reconcile hook cannot tell: %s", tool.place, trouble.content, exc_info=ended.error)
-            return _unknown(order, f"its reconcile hook failed: {trouble.content}")
-        if ended.text is None:
-            return None
-        return results.outcome(ended.text, limit=tool.options.result_limit, call_id=order.call_id, tries=1)
+        fitted = self._fitted_on_this_worker(agent, order)
+        if isinstance(fitted, ToolOutcome):
+            return _outcome_unknown(order, fitted.content)
+        tool, arguments = fitted
+        hook, wants = tool.options.reconcile, tool.hook_wants
+        if hook is None or wants is None:
+            return _outcome_unknown(order, f"{tool.place} has no reconcile hook any more")
+        context, reports = _context(order, 1)
+        values = {parameter.name: arguments[parameter.name] for parameter in wants.parameters}
+        call = partial(hook, **values, **dict.fromkeys(wants.context, context))
+        end = Attempt(call, context, reports, _text_or_none, around=self._around).run(
+            self._sides, timeout=tool.options.timeout, abort=_NeverAborted(), on_progress=_discard
+        )
+        if end.error is not None:
+            failure = outcomes.failure(tool.name, end.error, timeout=tool.options.timeout)
+            _log.warning("%s: the reconcile hook cannot tell: %s", tool.place, failure.content, exc_info=end.error)
+            return _outcome_unknown(order, f"its reconcile hook failed: {failure.content}")
+        return None if end.text is None else _outcome(tool, order, end)
 
-    def _fitted_here(self, agent: AgentSpec, order: CallOrder) -> tuple[Tool, dict[str, Any]] | ToolOutcome:
-        """A worker with other files than the one that planned the call says so; it does not end the run."""
+    def _fitted_on_this_worker(self, agent: AgentSpec, order: CallOrder) -> Fitted | ToolOutcome:
+        """A worker with other files than the one that planned the call reports it as an outcome; the run goes on."""
         try:
             return self._fitted(agent, order.tool, order.arguments)
         except RoomError as error:
             _log.exception("tool %s cannot be loaded, call %s", order.tool, order.call_id)
-            said = f"ToolError: {order.tool} cannot be loaded on this worker: {error}"
-            return ToolOutcome(content=said, code="unknown_tool")
+            return outcomes.failed("unknown_tool", f"{order.tool} cannot be loaded on this worker: {error}")
 
-    def _fitted(self, agent: AgentSpec, name: str, given: dict[str, Any]) -> tuple[Tool, dict[str, Any]] | ToolOutcome:
-        from chordage.orchestrator.gateways.tools.arguments import (
-            Unfit,  # pydantic is heavy: `import chordage` alone must not pay for it
-        )
+    def _fitted(self, agent: AgentSpec, name: str, arguments: dict[str, Any]) -> Fitted | ToolOutcome:
+        from chordage.orchestrator.gateways.tools.arguments import InvalidArguments  # pydantic is heavy
 
         tools = self._tools_of(agent)
-        if name == results.READER and name not in tools:  # it is offered wherever it is needed
+        if name == outcomes.READER and name not in tools:  # it is offered wherever it is needed
             tools = {**tools, name: _reader()}
         tool = tools.get(name)
         if tool is None:
-            return ToolOutcome(content=failures.unknown(name, list(tools)), code="unknown_tool")
+            return ToolOutcome(content=outcomes.unknown_tool(name, list(tools)), code="unknown_tool")
         try:
-            return tool, tool.arguments.fit(given)
-        except Unfit as unfit:
-            return ToolOutcome(content=failures.unfit(name, str(unfit)), code="invalid_arguments")
+            return tool, tool.arguments.fit(arguments)
+        except InvalidArguments as error:
+            content = f"{name} was not run, because its arguments do not fit:\n{error}"
+            return ToolOutcome(content=content, code="invalid_arguments")
+
+    def _attempt(
+        self,
+        tool: Tool,
+        order: CallOrder,
+        arguments: dict[str, Any],
+        attempt: int,
+        *,
+        abort: Abort,
+        on_progress: Callable[[str], None],
+    ) -> AttemptEnd:
+        context, reports = _context(order, attempt)
+        call = partial(tool.function, **arguments, **dict.fromkeys(tool.wants.context, context))
+        return Attempt(call, context, reports, outcomes.as_text, around=self._around).run(
+            self._sides, timeout=tool.options.timeout, abort=abort, on_progress=partial(_pass_on, on_progress)
+        )
+
+
+class _NeverAborted:
+    """A reconcile hook runs when the call has no caller any more."""
+
+    def check(self) -> None: ...
+    def wait(self, seconds: float) -> None: ...
+
+
+def _context(order: CallOrder, attempt: int) -> tuple[Context, Reports]:
+    reports = Reports()
+    context = Context(
+        run_id=order.run_id,
+        thread_id=order.thread_id,
+        call_id=order.call_id,
+        idempotency_key=order.idempotency_key,
+        attempt=order.attempt + attempt - 1,
+        decision=order.decision,
+        task=order.task,
+        results=order.results,
+        on_progress=reports.put,
+    )
+    return context, reports
+
+
+def _may_pass(tool: Tool, error: BaseException | None) -> bool:
+    """Whether another attempt may help. Not after a timeout: the function may still be running."""
+    final = outcomes.ToolTimeout | outcomes.NotJson | Suspend
+    return isinstance(error, tool.options.retry_on) and not isinstance(error, final)
+
+
+def _outcome(tool: Tool, order: CallOrder, end: AttemptEnd) -> ToolOutcome:
+    if end.error is None:
+        return outcomes.success(end.text or "", limit=tool.options.result_limit, call_id=order.call_id)
+    if isinstance(end.error, Suspend):
+        return ToolOutcome(content=end.error.question.prompt, question=end.error.question)
+    failure = outcomes.failure(tool.name, end.error, timeout=tool.options.timeout)
+    trace = None if isinstance(end.error, outcomes.ToolError) else end.error  # its text is complete
+    _log.warning("%s, call %s: %s", tool.place, order.call_id, failure.code, exc_info=trace)
+    return failure
+
+
+def _outcome_unknown(order: CallOrder, why: str) -> ToolOutcome:
+    return outcomes.failed("outcome_unknown", f"it is not known what became of this call of {order.tool}: {why}")
 
 
 def _reader() -> Tool:
-    from chordage.orchestrator.gateways.tools import stored_results  # its schema is pydantic's
+    from chordage.orchestrator.gateways.tools import builtin  # its schemas are pydantic's
 
-    found = declared_on(stored_results.read_result)
-    assert found is not None
-    return found
+    reader = declared_on(builtin.read_result)
+    assert reader is not None
+    return reader
 
 
-def _unknown(order: CallOrder, why: str) -> ToolOutcome:
-    said = f"ToolError: it is not known what became of this call of {order.tool}: {why}"
-    return ToolOutcome(content=said, code="outcome_unknown")
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else outcomes.as_text(value)
+
+
+def _discard(note: str) -> None:
+    """A hook has no watchers."""
+
+
+def _pass_on(on_progress: Callable[[str], None], note: str) -> None:
+    """A call must not fail because a progress note could not be sent."""
+    try:
+        on_progress(note)
+    except (Aborted, HandedOver):
+        raise
+    except Exception:
+        _log.warning("a progress note was lost", exc_info=True)

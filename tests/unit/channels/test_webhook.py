@@ -14,11 +14,11 @@ from chordage.orchestrator.core.deliveries import receiver_of_url, secret_for
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secret_of
-from chordage.orchestrator.gateways.tools.addresses import Guard
+from chordage.orchestrator.gateways.tools.safe_http import AddressGuard
 from support.bus import WebReceiver
 
 REPLY = Outgoing(key="turn-1", thread_id="t", turn_id="turn-1", text="ok", body={"reason": "natural_end", "text": "ok"})
-HERE = Guard(("127.0.0.0/8",))
+HERE = AddressGuard(("127.0.0.0/8",))
 
 
 @pytest.fixture

@@ -80,13 +80,15 @@ def test_a_required_server_that_cannot_be_reached_is_a_fault_when_it_is_asked(ro
 
 @pytest.mark.mcp
 def test_a_rule_for_a_tool_that_no_server_offers_is_found_when_they_are_asked(room, monkeypatch):
-    from chordage.orchestrator.gateways.mcp import Health, Probe, Servers, State
+    from chordage.orchestrator.gateways.mcp.link import ServerHealth, ServerState
     from chordage.orchestrator.gateways.mcp.offers import Offer
+    from chordage.orchestrator.gateways.mcp.tools import Probe, Servers
 
     def offers_one(_self, servers):
         offer = Offer(name="github_list", tool="list", description="", schema={}, effect="pure")
         return [
-            Probe(server=one, health=Health(state=State.CONNECTED), seconds=0.1, offers=(offer,)) for one in servers
+            Probe(server=one, health=ServerHealth(state=ServerState.CONNECTED), seconds=0.1, offers=(offer,))
+            for one in servers
         ]
 
     monkeypatch.setattr(Servers, "probe", offers_one)

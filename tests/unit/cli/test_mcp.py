@@ -51,7 +51,7 @@ def test_one_that_fails_is_told_and_the_others_are_listed(chordage, give):
     assert done.exit_code == 1
     assert [line.split("\t")[2] for line in done.stdout.splitlines()] == ["connected", "failed"]
     assert done.stderr.startswith(
-        "chordage: agents/bob.toml:6: mcp.away: the server has not told its tools: ConnectError"
+        "chordage: agents/bob.toml:6: mcp.away: the server did not list its tools: ConnectError"
     )
     assert "secret" not in done.stdout + done.stderr
 
@@ -102,5 +102,5 @@ def test_invoke_finds_a_server_that_is_away_before_it_stores_anything(chordage, 
     done = chordage("invoke", "hi", "--agent", "bob")
 
     assert done.exit_code == 1
-    assert "chordage: agents/bob.toml:3: mcp.away: the server has not told its tools" in done.stderr
+    assert "chordage: agents/bob.toml:3: mcp.away: the server did not list its tools" in done.stderr
     assert not (room / "execution.db").exists()

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordage.orchestrator.core.errors import InvalidDecision
-from chordage.orchestrator.gateways import linear_patterns, output_forms
-from chordage.orchestrator.gateways.mcp import structured
-from chordage.orchestrator.gateways.mcp.schema_arguments import SchemaArguments
-from chordage.orchestrator.gateways.schemas import TooCostly, complaint_about, is_checked, validator
-from chordage.orchestrator.gateways.tools.arguments import Unfit
+from chordage.orchestrator.gateways import output_forms
+from chordage.orchestrator.gateways.mcp.offers import SchemaArguments, fault_of_result
+from chordage.orchestrator.gateways.schemas import TooCostly, complaint_about, copies_in, is_checked, validator
+from chordage.orchestrator.gateways.tools.arguments import InvalidArguments
 
 ENDLESS = "^(a+)+$"
 SOON = 5.0  # seconds; each of these takes longer than anybody waits without its bound
@@ -66,9 +65,9 @@ def test_no_schema_holds_up_a_worker(name):
 
     try:
         SchemaArguments(schema).fit(value)
-    except Unfit as refused:
+    except InvalidArguments as refused:
         assert len(str(refused)) < 20_000  # noqa: PT017 - either will do
-    structured.fault_of(value, schema, "tool")
+    fault_of_result(value, schema, "tool")
 
     assert time.monotonic() - began < SOON
 
@@ -104,7 +103,7 @@ def test_what_is_over_the_steps_is_known_as_such():
     ],
 )  # fmt: skip
 def test_copies_of_characters_are_counted(pattern, copies):
-    assert linear_patterns.copies_in(pattern) == copies
+    assert copies_in(pattern) == copies
 
 
 words = st.text(alphabet="ab1", max_size=4)
@@ -161,11 +160,11 @@ def test_a_question_with_an_endless_pattern_is_answered_at_once():
 def test_structured_content_is_checked_within_the_bounds():
     schema = an_object(x={"pattern": "^a+$"}, n={"type": "integer"})
 
-    assert structured.fault_of({"x": "aaa", "n": 1}, schema, "tool") is None
-    assert "does not match '^a+$'" in structured.fault_of({"x": "b", "n": 1}, schema, "tool")
-    assert "its schema is none" in structured.fault_of({}, {"type": "thing"}, "tool")
-    assert "leads nowhere" in structured.fault_of({}, {"$ref": "#/$defs/gone"}, "tool")
-    assert structured.fault_of({"x": 1}, {"enum": ["x" * 300_000]}, "tool") is None, "the schema is too large"
+    assert fault_of_result({"x": "aaa", "n": 1}, schema, "tool") is None
+    assert "does not match '^a+$'" in fault_of_result({"x": "b", "n": 1}, schema, "tool")
+    assert "its schema is none" in fault_of_result({}, {"type": "thing"}, "tool")
+    assert "leads nowhere" in fault_of_result({}, {"$ref": "#/$defs/gone"}, "tool")
+    assert fault_of_result({"x": 1}, {"enum": ["x" * 300_000]}, "tool") is None, "the schema is too large"
 
 
 def test_a_pattern_of_ones_own_that_is_none_is_told_when_the_file_is_read():

@@ -9,7 +9,8 @@ import pytest
 
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
-from chordage.orchestrator.gateways.tools import ToolBox, declared_on
+from chordage.orchestrator.gateways.tools.declare import declared_on
+from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 
 AGENT = AgentSpec(name="tester", model="none")
 

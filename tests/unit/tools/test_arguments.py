@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from chordage import tool
-from chordage.orchestrator.gateways.tools.arguments import Arguments, Unfit
+from chordage.orchestrator.gateways.tools.arguments import Arguments, InvalidArguments
 from chordage.orchestrator.gateways.tools.signature import MISSING, Parameter
 
 
@@ -154,7 +154,7 @@ def arguments_for(signature):
 def fits(arguments, values):
     try:
         arguments.fit(values)
-    except Unfit:
+    except InvalidArguments:
         return False
     return True
 

@@ -14,8 +14,9 @@ from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.channels.guarding import Guarded
-from chordage.orchestrator.gateways.tools import ToolBox, declared_on
-from chordage.orchestrator.gateways.tools.around import NamedAround
+from chordage.orchestrator.gateways.tools.attempt import NamedAround
+from chordage.orchestrator.gateways.tools.declare import declared_on
+from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 from chordage.orchestrator.system import user_code
 
 AGENT = AgentSpec(name="tester", model="none")

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from chordage import Context
-from chordage.orchestrator.gateways.tools import builtin, declared_on
+from chordage.orchestrator.gateways.tools import builtin
+from chordage.orchestrator.gateways.tools.declare import declared_on
 
 
 @pytest.mark.parametrize(

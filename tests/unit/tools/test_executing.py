@@ -14,8 +14,7 @@ import pytest
 from chordage import Context, Suspend, tool
 from chordage.orchestrator.core.approvals import ResumeMode
 from chordage.orchestrator.core.errors import Aborted, HandedOver
-from chordage.orchestrator.gateways.tools.attempt import Attempt, Letters
-from chordage.orchestrator.gateways.tools.side_thread import SideThreads
+from chordage.orchestrator.gateways.tools.attempt import Attempt, Reports, SideThreads, nothing_around
 
 REQUEST = ContextVar("REQUEST", default="none")
 
@@ -110,7 +109,7 @@ def test_a_tool_that_would_end_the_process_has_failed(bench, leaving):
     for function in (leave, leave_async):
         outcome = bench.call(function)
         assert outcome.code == "raised"
-        assert f"{function.__name__} ended itself with {leaving.__name__}(2)" in outcome.content
+        assert f"{function.__name__} tried to end its process with {leaving.__name__}(2)" in outcome.content
 
 
 def test_arguments_that_argparse_does_not_know_are_an_error_of_the_tool(bench):
@@ -144,7 +143,7 @@ def test_a_tool_that_suspends_itself_asks_and_is_not_tried_again(bench):
     first, second = bench.call(ask), bench.call(ask_async)
 
     assert (first.question.prompt, first.question.expires_in) == ("May I?", 60)
-    assert (second.question.resume_mode, second.tries) == (ResumeMode.USE_AS_RESULT, 1)
+    assert (second.question.resume_mode, bench.calm.waited) == (ResumeMode.USE_AS_RESULT, [])
 
 
 def test_a_declared_exception_is_tried_again_with_growing_pauses(bench):
@@ -158,7 +157,7 @@ def test_a_declared_exception_is_tried_again_with_growing_pauses(bench):
         return "at last"
 
     outcome = bench.call(flaky)
-    assert (outcome.content, outcome.tries) == ("at last", 4)
+    assert outcome.content == "at last"
     assert attempts == [1, 2, 3, 4]
     for pause, most in zip(bench.calm.waited, [0.5, 1.0, 2.0], strict=True):
         assert most / 2 <= pause <= most
@@ -169,7 +168,7 @@ def test_other_exceptions_are_not_tried_again(bench):
     def broken() -> str:
         raise ValueError("no")
 
-    assert bench.call(broken).tries == 1
+    assert bench.call(broken).code == "raised"
     assert bench.calm.waited == []
 
 
@@ -179,7 +178,8 @@ def test_the_tries_end_and_the_last_error_is_told(bench):
         raise ValueError("no")
 
     outcome = bench.call(broken)
-    assert (outcome.code, outcome.content, outcome.tries) == ("raised", "ToolError: ValueError: no", 3)
+    assert (outcome.code, outcome.content) == ("raised", "ToolError: ValueError: no")
+    assert len(bench.calm.waited) == 2
 
 
 def test_cancelling_ends_the_pause_between_two_tries(bench):
@@ -214,7 +214,7 @@ def test_a_function_over_its_time_is_left_and_told(bench):
         told.set()
 
     outcome = bench.call(endless)
-    assert (outcome.code, outcome.tries) == ("timeout", 1)
+    assert outcome.code == "timeout"
     assert "endless did not finish within 0.1 s" in outcome.content
     assert told.wait(5)
     assert bench.call(quick, word="next").content == "next"
@@ -225,7 +225,8 @@ def test_a_timeout_is_never_tried_again(bench):
     async def endless() -> None:
         await asyncio.sleep(60)
 
-    assert bench.call(endless).tries == 1
+    assert bench.call(endless).code == "timeout"
+    assert bench.calm.waited == []
 
 
 def test_the_tools_own_timeout_error_is_an_exception_like_any_other(bench):
@@ -234,7 +235,7 @@ def test_the_tools_own_timeout_error_is_an_exception_like_any_other(bench):
         raise TimeoutError("the shop is closed")
 
     outcome = bench.call(impatient)
-    assert (outcome.code, outcome.tries) == ("raised", 2)
+    assert (outcome.code, len(bench.calm.waited)) == ("raised", 1)
 
 
 def test_a_coroutine_over_its_time_is_cancelled_and_cleans_up(bench):
@@ -252,7 +253,7 @@ def test_a_coroutine_over_its_time_is_cancelled_and_cleans_up(bench):
 
 
 def test_a_coroutine_that_blocks_or_refuses_to_end_is_left(bench, monkeypatch):
-    monkeypatch.setattr("chordage.orchestrator.gateways.tools.attempt.UNWIND", 0.1)
+    monkeypatch.setattr("chordage.orchestrator.gateways.tools.attempt.CLEAN_UP_SECONDS", 0.1)
     release = threading.Event()
 
     @tool(timeout=0.1)
@@ -293,10 +294,10 @@ def test_cancelling_cancels_a_coroutine_that_is_running(bench):
 
 
 def test_a_note_in_between_does_not_shorten_the_time_to_clean_up(bench):
-    cleaned, letters = threading.Event(), Letters()
+    cleaned, reports = threading.Event(), Reports()
 
     async def endless():
-        letters.put("begun")
+        reports.put("begun")
         try:
             await asyncio.sleep(60)
         finally:
@@ -304,19 +305,19 @@ def test_a_note_in_between_does_not_shorten_the_time_to_clean_up(bench):
 
     class Interrupting(AbortOn):
         def check(self):
-            letters.put("a note nobody has read yet") if self.left == 1 else None
+            reports.put("a note nobody has read yet") if self.left == 1 else None
             super().check()
 
-    attempt = Attempt(endless, Context(), letters, str)
+    attempt = Attempt(endless, Context(), reports, str, around=nothing_around)
     with pytest.raises(Aborted):
         attempt.run(SideThreads(), timeout=9, abort=Interrupting(check=2), on_progress=print)
     assert cleaned.is_set()
 
 
 def test_a_coroutine_given_up_before_it_began_ends_at_once(bench):
-    context, letters = Context(), Letters()
+    context, reports = Context(), Reports()
     context.cancel()
-    attempt = Attempt(lambda: asyncio.sleep(60), context, letters, str)
+    attempt = Attempt(lambda: asyncio.sleep(60), context, reports, str, around=nothing_around)
     ended = attempt.run(SideThreads(), timeout=5, abort=bench.calm, on_progress=print)
     assert isinstance(ended.error, asyncio.CancelledError)
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from chordage.orchestrator.gateways.tools.addresses import Guard, Refused
-from chordage.orchestrator.gateways.tools.web import WebGetter, checked_url
+from chordage.orchestrator.gateways.tools.safe_http import AddressGuard, AddressRefused, checked_url
+from chordage.orchestrator.gateways.tools.web import WebGetter
 
 HERE = ("127.0.0.0/8",)
 
@@ -61,7 +61,7 @@ def redirect(to):
 
 
 def getter(**options):
-    return WebGetter(guard=Guard(allow=HERE), **options)
+    return WebGetter(guard=AddressGuard(allow=HERE), **options)
 
 
 def test_a_page_is_fetched_with_status_type_and_text():
@@ -95,7 +95,10 @@ def test_a_page_that_breaks_off_says_so():
 
 
 def test_what_is_not_text_is_refused():
-    with server(a=page(b"\x89PNG", "image/png")) as base, pytest.raises(Refused, match="is image/png, and only text"):
+    with (
+        server(a=page(b"\x89PNG", "image/png")) as base,
+        pytest.raises(AddressRefused, match="is image/png, and only text"),
+    ):
         getter().get(f"{base}/a")
 
 
@@ -106,13 +109,13 @@ def test_redirects_are_followed_to_the_end():
 
 
 def test_redirects_in_a_circle_end():
-    with server(a=redirect("/a")) as base, pytest.raises(Refused, match="more than 5 redirects"):
+    with server(a=redirect("/a")) as base, pytest.raises(AddressRefused, match="more than 5 redirects"):
         getter().get(f"{base}/a")
 
 
 @pytest.mark.parametrize("trap", ["http://169.254.169.254/secrets", "http://[::1]/", "file:///etc/passwd"])
 def test_a_redirect_to_where_one_may_not_go_is_refused(trap):
-    with server(a=redirect(trap)) as base, pytest.raises(Refused):
+    with server(a=redirect(trap)) as base, pytest.raises(AddressRefused):
         getter().get(f"{base}/a")
 
 
@@ -126,16 +129,16 @@ def test_the_connection_goes_to_the_address_that_was_checked():
 
     with server(a=host) as base:
         port = base.rpartition(":")[2]
-        guard = Guard(allow=HERE, resolve=lambda name, port: answers.pop(0))
+        guard = AddressGuard(allow=HERE, resolve=lambda name, port: answers.pop(0))
         assert WebGetter(guard=guard).get(f"http://rebinding.test:{port}/a").text == "ok"
-        with pytest.raises(Refused, match=r"rebinding.test is at 10.0.0.1, which is not a public address"):
+        with pytest.raises(AddressRefused, match=r"rebinding.test is at 10.0.0.1, which is not a public address"):
             WebGetter(guard=guard).get(f"http://rebinding.test:{port}/a")
     assert asked == [f"rebinding.test:{port}"]
 
 
 def test_one_bad_address_among_good_ones_is_enough_to_refuse():
-    guard = Guard(resolve=lambda name, port: ["93.184.216.34", "192.168.0.1"])
-    with pytest.raises(Refused, match=r"192\.168\.0\.1"):
+    guard = AddressGuard(resolve=lambda name, port: ["93.184.216.34", "192.168.0.1"])
+    with pytest.raises(AddressRefused, match=r"192\.168\.0\.1"):
         guard.address_of("mixed.test", 80)
 
 
@@ -163,19 +166,19 @@ def test_one_bad_address_among_good_ones_is_enough_to_refuse():
     ],
 )
 def test_addresses_that_are_not_public_are_refused(address):
-    with pytest.raises(Refused, match="is not a public address"):
-        Guard(resolve=lambda name, port: [address]).address_of("trap.test", 80)
+    with pytest.raises(AddressRefused, match="is not a public address"):
+        AddressGuard(resolve=lambda name, port: [address]).address_of("trap.test", 80)
 
 
 @pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "::ffff:93.184.216.34"])
 def test_public_addresses_are_fine(address):
-    assert Guard(resolve=lambda name, port: [address]).address_of("good.test", 80)
+    assert AddressGuard(resolve=lambda name, port: [address]).address_of("good.test", 80)
 
 
 def test_a_private_network_can_be_allowed_by_name():
-    guard = Guard(allow=["10.1.0.0/16"], resolve=lambda name, port: [name])
+    guard = AddressGuard(allow=["10.1.0.0/16"], resolve=lambda name, port: [name])
     assert guard.address_of("10.1.2.3", 80) == "10.1.2.3"
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         guard.address_of("10.2.0.1", 80)
 
 
@@ -191,7 +194,7 @@ def test_a_private_network_can_be_allowed_by_name():
     ],
 )
 def test_what_is_no_web_address_is_refused(url, why):
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(AddressRefused, match=why):
         checked_url(url)
 
 
@@ -200,13 +203,13 @@ def test_a_name_nobody_knows_is_refused(monkeypatch):
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(Refused, match=r"gone.test cannot be found: .*not known"):
-        Guard().address_of("gone.test", 80)
+    with pytest.raises(AddressRefused, match=r"gone.test cannot be found: .*not known"):
+        AddressGuard().address_of("gone.test", 80)
 
 
 def test_a_name_without_address_is_refused():
-    with pytest.raises(Refused, match="has no address"):
-        Guard(resolve=lambda name, port: []).address_of("empty.test", 80)
+    with pytest.raises(AddressRefused, match="has no address"):
+        AddressGuard(resolve=lambda name, port: []).address_of("empty.test", 80)
 
 
 def test_a_server_that_dribbles_is_cut_off():
@@ -227,9 +230,9 @@ def test_a_server_that_dribbles_is_cut_off():
     assert time.monotonic() - began < 3
 
 
-def test_a_page_nobody_waits_for_is_dropped():
+def test_a_page_is_dropped_when_its_call_is_cancelled():
     with server(a=page(b"x" * 100_000)) as base, pytest.raises(TimeoutError):
-        getter().get(f"{base}/a", gone=lambda: True)
+        getter().get(f"{base}/a", cancelled=lambda: True)
 
 
 def test_something_that_is_not_http_is_a_connection_error():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chordage import Context, RoomError, tool
-from chordage.orchestrator.gateways.tools import ToolBox
+from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 
 BOUGHT = {"key-1": {"order": 17}}
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, field_serializer
 
 from chordage import tool
-from chordage.orchestrator.gateways.tools import results
+from chordage.orchestrator.gateways.tools import outcomes
 
 
 class Price(BaseModel):
@@ -51,13 +51,13 @@ class Old(str, Enum):  # noqa: UP042 - people have these
     ],
 )
 def test_strings_stay_and_everything_else_becomes_json(value, text):
-    assert results.as_text(value) == text
+    assert outcomes.as_text(value) == text
 
 
 def test_what_no_database_takes_is_replaced():
-    assert results.as_text("a\0b") == "a\ufffdb"
-    assert results.as_text("ü\0\ud800") == "ü\ufffd?"
-    results.as_text(["\0"]).encode()
+    assert outcomes.as_text("a\0b") == "a\ufffdb"
+    assert outcomes.as_text("ü\0\ud800") == "ü\ufffd?"
+    outcomes.as_text(["\0"]).encode()
 
 
 def loop():

@@ -1,4 +1,4 @@
-"""The JSON Schema that a signature becomes, and where its descriptions come from."""
+"""The JSON Schema that a declare becomes, and where its descriptions come from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from chordage import RoomError, tool
-from chordage.orchestrator.gateways.tools import docstring
+from chordage.orchestrator.gateways.tools import signature
 
 
 class Colour(Enum):
@@ -232,7 +232,7 @@ def test_a_docstring_of_any_style_reaches_the_model_whole(bench, style):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_parameters_and_exceptions_leave_the_description(style):
-    described = docstring.read(STYLES[style]).description
+    described = signature.described(STYLES[style])[0]
 
     assert "Latin" not in described
     assert "archive is closed" not in described
@@ -242,15 +242,15 @@ def test_parameters_and_exceptions_leave_the_description(style):
     "odd", [": :raises`:raises:raises:raises---xExample: ::", ": :returns \n    \nParameters\n-----\n:"]
 )
 def test_a_docstring_that_cannot_be_parsed_is_the_description(odd):
-    assert docstring.read(odd).description == odd.strip()
+    assert signature.described(odd)[0] == odd.strip()
 
 
 def test_a_function_without_docstring_has_no_description():
-    assert docstring.read(None) == docstring.Described()
+    assert signature.described(None) == ("", {})
     assert (
-        docstring.read("""
+        signature.described("""
         Args:
             query: text
-        """).description
+        """)[0]
         == ""
     )

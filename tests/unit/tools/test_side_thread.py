@@ -13,7 +13,8 @@ FORKED = """
 import os, sys
 from chordage import tool
 from chordage.orchestrator.gateways.ports import CallOrder
-from chordage.orchestrator.gateways.tools import ToolBox, declared_on
+from chordage.orchestrator.gateways.tools.declare import declared_on
+from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 
 @tool
 def who() -> int:

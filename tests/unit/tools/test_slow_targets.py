@@ -14,10 +14,10 @@ from chordage.orchestrator.core.errors import TryLater, Unavailable
 from chordage.orchestrator.gateways.channels.web import Web
 from chordage.orchestrator.gateways.channels.webhook import Webhook
 from chordage.orchestrator.gateways.name_lookup import Names
-from chordage.orchestrator.gateways.tools.addresses import Guard
+from chordage.orchestrator.gateways.tools.safe_http import AddressGuard
 from chordage.orchestrator.gateways.tools.web import WebGetter
 
-HERE = Guard(("127.0.0.0/8",))
+HERE = AddressGuard(("127.0.0.0/8",))
 REPLY = Outgoing(key="turn-1", thread_id="t", turn_id="turn-1", text="ok", body={"reason": "natural_end", "text": "ok"})
 LIMIT = 0.4
 FIRST = {

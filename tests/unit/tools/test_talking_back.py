@@ -51,7 +51,7 @@ def test_suspend_carries_everything_the_engine_needs():
             on_expiry="default",
             default=False,
         )
-    request = asked.value
+    request = asked.value.question
     assert (request.prompt, request.schema, request.default) == ("May I?", {"type": "boolean"}, False)
     assert (request.resume_mode, request.on_expiry) == (ResumeMode.USE_AS_RESULT, OnExpiry.DEFAULT)
     assert request.expires_in == 120.0

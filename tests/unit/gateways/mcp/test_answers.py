@@ -12,7 +12,7 @@ from mcp.types import (
     TextResourceContents,
 )
 
-from chordage.orchestrator.gateways.mcp.answers import text_of, value_of
+from chordage.orchestrator.gateways.mcp.session import text_of, value_of
 
 
 def text(words):

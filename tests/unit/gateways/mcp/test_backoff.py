@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chordage.orchestrator.gateways.mcp.backoff import Reconnect, Rules
+from chordage.orchestrator.gateways.mcp.link import LinkRules, Reconnect
 
 
 class Clock:
@@ -14,7 +14,7 @@ class Clock:
 
 def waits(*lives):
     """After each failure of a connection that lived so long."""
-    backoff, found = Reconnect(Rules(), Clock()), []
+    backoff, found = Reconnect(LinkRules(), Clock()), []
     for lived in lives:
         backoff.failed(lived)
         found.append(backoff.wait)
@@ -40,7 +40,7 @@ def test_a_connection_that_held_makes_up_for_failures_before_it():
 
 def test_the_wait_passes():
     clock = Clock()
-    backoff = Reconnect(Rules(), clock)
+    backoff = Reconnect(LinkRules(), clock)
     backoff.failed()
     backoff.failed()
     clock.now += 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from chordage.orchestrator.core.agent import Effect
-from chordage.orchestrator.gateways.mcp import State
+from chordage.orchestrator.gateways.mcp.link import ServerState
 
 
 def test_tools_are_offered_under_the_name_of_the_server(kit):
@@ -76,7 +76,7 @@ def test_one_connection_serves_all_calls(kit):
     assert kit.call("kit_pid").content == kit.call("kit_pid").content
 
     health = kit.health()
-    assert health.state is State.CONNECTED
+    assert health.state is ServerState.CONNECTED
     assert (health.connections, health.version, health.error) == (1, "kit 7", None)
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from chordage.orchestrator.core.errors import ConfigError, RoomError
-from chordage.orchestrator.gateways.mcp.checking import check
+from chordage.orchestrator.gateways.mcp.servers import check
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.workers.bootstrap import check_agent, models_of
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from chordage.orchestrator.core.errors import Aborted, RoomError
-from chordage.orchestrator.gateways.mcp import State
-from chordage.orchestrator.gateways.mcp.failing import ServerUnreachable
+from chordage.orchestrator.gateways.mcp.errors import ServerUnreachable
+from chordage.orchestrator.gateways.mcp.link import ServerState
 from support.mcp_kit import TRANSPORTS, is_alive
 from support.waiting import until
 
@@ -35,10 +35,10 @@ def test_a_server_that_dies_in_a_call_gives_a_tool_error_and_the_next_call_works
     assert outcome.code == "mcp_connection_lost"
     assert "the connection to MCP server 'kit' was lost while kit_linger_long was running" in outcome.content
     assert outcome.content.endswith("whether it took effect: it may have. Find out before you call it again.")
-    assert kit.health().state is State.LOST
+    assert kit.health().state is ServerState.LOST
     kit.start()
     assert kit.call("kit_pid").content == str(kit.pids[1])
-    assert (kit.health().state, kit.health().connections) == (State.CONNECTED, 2)
+    assert (kit.health().state, kit.health().connections) == (ServerState.CONNECTED, 2)
 
 
 def test_what_a_server_says_when_it_dies_is_told_and_what_may_be_called_again(make_kit):
@@ -59,7 +59,7 @@ def test_a_server_that_died_while_nobody_called_is_not_noticed_by_the_next_call(
     kit.start()
     kit.call("kit_pid")
     kit.kill()
-    until(lambda: kit.health().state is not State.CONNECTED, "the end of the connection is seen", pause=0.02)
+    until(lambda: kit.health().state is not ServerState.CONNECTED, "the end of the connection is seen", pause=0.02)
     kit.start()
 
     assert kit.call("kit_add", a=1, b=1).content == "2"
@@ -136,10 +136,10 @@ def test_a_required_server_that_cannot_be_listed_is_named_with_what_it_said(make
         kit.specs()
 
     said = str(refusal.value)
-    assert said.startswith("agent.toml:3: mcp.kit: the server has not told its tools: ")
+    assert said.startswith("agent.toml:3: mcp.kit: the server did not list its tools: ")
     assert "it said last: I am broken" in said
-    assert "with `required = false` the agent does without" in said
-    assert kit.health().state is State.UNREACHABLE
+    assert "with `required = false` the agent works without it" in said
+    assert kit.health().state is ServerState.UNREACHABLE
 
 
 def test_an_address_where_nobody_listens_is_told(make_kit):
@@ -178,7 +178,7 @@ def test_a_server_that_does_not_answer_in_time_is_given_up(make_kit):
         'model = "m"\n[mcp.kit]\ncommand = "sleep"\nargs = ["60"]\nconnect_timeout = 0.2\n'
     )
 
-    with pytest.raises(ServerUnreachable, match=r"has not told its tools: it did not answer within 0.2 s"):
+    with pytest.raises(ServerUnreachable, match=r"did not list its tools: it did not answer within 0.2 s"):
         kit.specs()
 
 

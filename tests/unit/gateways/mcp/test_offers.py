@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.mcp import McpServer, naming
-from chordage.orchestrator.gateways.mcp.address import Program
-from chordage.orchestrator.gateways.mcp.listing import Listed
-from chordage.orchestrator.gateways.mcp.offers import offers_of
-from chordage.orchestrator.gateways.mcp.schema_arguments import SchemaArguments
-from chordage.orchestrator.gateways.tools.arguments import Unfit
+from chordage.orchestrator.gateways.mcp.offers import ListedTool, SchemaArguments, offered_name, offers_of
+from chordage.orchestrator.gateways.mcp.servers import McpServer, Program
+from chordage.orchestrator.gateways.tools.arguments import InvalidArguments
 
 OBJECT = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
@@ -25,7 +22,7 @@ def server(**said):
 
 
 def listed(*names, schema=OBJECT, **hints):
-    return [Listed(name=name, schema=schema, **hints) for name in names]
+    return [ListedTool(name=name, schema=schema, **hints) for name in names]
 
 
 def names(*tools, **said):
@@ -41,12 +38,12 @@ def test_everything_is_offered_unless_something_else_is_said():
 
 @given(st.text(min_size=1, max_size=200))
 def test_every_name_is_one_that_providers_take(tool):
-    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", naming.offered("kit", tool))
-    assert naming.offered("kit", tool).startswith("kit_")
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", offered_name("kit", tool))
+    assert offered_name("kit", tool).startswith("kit_")
 
 
 def test_long_names_that_begin_alike_stay_two():
-    one, other = naming.offered("kit", "a" * 80 + "1"), naming.offered("kit", "a" * 80 + "2")
+    one, other = offered_name("kit", "a" * 80 + "1"), offered_name("kit", "a" * 80 + "2")
 
     assert one != other
     assert len(one) == len(other) == 64
@@ -123,7 +120,7 @@ def test_arguments_that_fit_are_handed_on_as_they_came():
 def test_what_does_not_fit_is_listed_line_by_line():
     schema = {"type": "object", "properties": {"at": {"type": "object", "properties": OBJECT["properties"]}}}
 
-    with pytest.raises(Unfit) as refusal:
+    with pytest.raises(InvalidArguments) as refusal:
         SchemaArguments({**schema, "required": ["b"]}).fit({"at": {"n": "x"}})
 
     assert sorted(str(refusal.value).splitlines()) == [
@@ -135,7 +132,7 @@ def test_what_does_not_fit_is_listed_line_by_line():
 def test_of_very_many_complaints_some_are_told():
     schema = {"type": "object", "properties": {"all": {"type": "array", "items": {"type": "string"}}}}
 
-    with pytest.raises(Unfit) as refusal:
+    with pytest.raises(InvalidArguments) as refusal:
         SchemaArguments(schema).fit({"all": list(range(50)), "x": "y" * 9000})
 
     lines = str(refusal.value).splitlines()
@@ -152,7 +149,7 @@ def test_a_reference_to_elsewhere_is_not_followed():
 def test_a_pattern_that_is_left_to_the_server_is_remarked_and_the_tool_stays():
     schema = {"type": "object", "properties": {"n": {"pattern": "(?=a)b"}, "m": {"pattern": "^a$"}}}
 
-    found = offers_of(server(), [Listed(name="look", schema=schema)])
+    found = offers_of(server(), [ListedTool(name="look", schema=schema)])
 
     assert len(found.by_name) == 1
     assert [remark for remark in found.remarks if "'(?=a)b' is not checked here, only by the server" in remark]
@@ -166,7 +163,7 @@ def test_a_schema_over_the_bounds_leaves_its_tool_out(schema, why):
     for _ in range(150 if "not" in schema else 0):
         schema = {"not": schema}
 
-    found = offers_of(server(), [Listed(name="look", schema={"type": "object", "properties": {"n": schema}})])
+    found = offers_of(server(), [ListedTool(name="look", schema={"type": "object", "properties": {"n": schema}})])
 
     assert found.by_name == {}
     assert any(why in remark for remark in found.remarks)
@@ -176,7 +173,7 @@ def test_a_schema_over_the_bounds_leaves_its_tool_out(schema, why):
 def test_a_pattern_that_no_engine_reads_leaves_its_tool_out(pattern):
     schema = {"type": "object", "properties": {"n": {"pattern": pattern}}}
 
-    found = offers_of(server(), [Listed(name="look", schema=schema)])
+    found = offers_of(server(), [ListedTool(name="look", schema=schema)])
 
     assert found.by_name == {}
     assert any("is no regular expression" in remark for remark in found.remarks)
@@ -185,8 +182,8 @@ def test_a_pattern_that_no_engine_reads_leaves_its_tool_out(pattern):
 def test_a_pattern_that_only_the_linear_engine_reads_is_checked():
     schema = {"type": "object", "properties": {"n": {"pattern": r"^\p{L}+$"}}}
 
-    found = offers_of(server(), [Listed(name="look", schema=schema)])
+    found = offers_of(server(), [ListedTool(name="look", schema=schema)])
 
     assert (len(found.by_name), found.remarks) == (1, ())
-    with pytest.raises(Unfit):
+    with pytest.raises(InvalidArguments):
         SchemaArguments(schema).fit({"n": "1"})

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from chordage.orchestrator.core.errors import Aborted
-from chordage.orchestrator.gateways.mcp.failing import ServerUnreachable
+from chordage.orchestrator.gateways.mcp.errors import ServerUnreachable
 from support.mcp_kit import Kit
 from support.old_mcp_server import OldHttpServer
 from support.waiting import until

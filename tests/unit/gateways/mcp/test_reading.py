@@ -6,8 +6,7 @@ import pytest
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.mcp import McpServer
-from chordage.orchestrator.gateways.mcp.address import Endpoint, Program
+from chordage.orchestrator.gateways.mcp.servers import Endpoint, McpServer, Program
 from chordage.orchestrator.gateways.room.agents import Room
 
 PROGRAM = """model = "m"
