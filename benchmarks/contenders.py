@@ -14,7 +14,7 @@ from celery import Celery
 
 from chordage.benchmarks import chord_by_hand, chord_with_rows, workload
 from chordage.benchmarks.workload import REMARK, Shape
-from chordage.config.settings import Settings, load
+from chordage.config.settings import Settings, as_environment, load
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.reasons import Reason
@@ -25,7 +25,6 @@ from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import runtime_from
-from chordage.workers.fleet.environ import environment_of
 from chordage.workers.fleet.member import Role
 from chordage.workers.fleet.roles import CHORDAGE
 from chordage.workers.turn_waiter import TurnWaiter, wait_for_turn, waiter_for
@@ -196,7 +195,7 @@ class Engine:
         return Role(name=full, arguments=(*CHORDAGE, "worker", "--name", full, *options), says_ready=True)
 
     def environment(self) -> dict[str, str]:
-        return environment_of(self.settings.model_copy(update={"pool_size": 8}))
+        return as_environment(self.settings.model_copy(update={"pool_size": 8}))
 
     @cached_property
     def runtime(self) -> Runtime:

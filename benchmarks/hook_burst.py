@@ -24,7 +24,7 @@ from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.signatures import Form, Seal
 from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
-from chordage.workers.fleet.ports import free_port
+from chordage.workers.fleet.member import free_port
 
 SECRET = "a secret of the benchmark"
 SEAL = Seal(form=Form.GITHUB, secrets=(SECRET.encode(),), id_header=signatures.GITHUB_ID)

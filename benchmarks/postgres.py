@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
-from chordage.workers.fleet.ports import free_port
+from chordage.workers.fleet.member import free_port
 
 DEBIAN = Path("/usr/lib/postgresql")
 PATIENCE = 30.0

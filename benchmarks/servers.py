@@ -16,9 +16,9 @@ from chordage.benchmarks.contenders import Contender
 from chordage.benchmarks.postgres import PostgresServer
 from chordage.config import settings as config
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.workers.fleet import fleet_lock
-from chordage.workers.fleet.keeper import Keeper
+from chordage.workers.fleet import state_lock
 from chordage.workers.fleet.member import Member
+from chordage.workers.fleet.reaper import Reaper
 from chordage.workers.fleet.valkey import ValkeyServer
 
 EMBEDDED = "postgres"
@@ -45,7 +45,7 @@ class Servers:
     folder: Path
     redis_url: str
     database_url: str
-    keeper: Keeper
+    keeper: Reaper
     pids: tuple[int, ...]
 
     @property
@@ -61,7 +61,7 @@ def running_servers(*, database: str | None, redis_url: str | None) -> Iterator[
         folder = Path(tempfile.mkdtemp(prefix="chordage-bench-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o711)
-        keeper = Keeper(stack.enter_context(fleet_lock.take(folder)))
+        keeper = Reaper(stack.enter_context(state_lock.lock_fleet(folder)))
         stack.callback(keeper.close)
         pids: list[int] = []
         if redis_url is None:
@@ -119,15 +119,15 @@ def _wait(worker: Member) -> None:
     until = time.monotonic() + READY_WITHIN
     while not worker.ready:
         if not worker.running or time.monotonic() > until:
-            raise Unavailable(f"worker {worker.name} of the benchmark did not start:\n{worker.last_words()}")
+            raise Unavailable(f"worker {worker.name} of the benchmark did not start:\n{worker.log_tail()}")
         time.sleep(0.05)
 
 
 def _end(workers: Sequence[Member], servers: Servers) -> None:
     for worker in workers:
-        worker.tell(signal.SIGTERM)
+        worker.send_signal(signal.SIGTERM)
     until = time.monotonic() + GRACE
     for worker in workers:
         worker.wait(until)
-        worker.sweep_up()
+        worker.kill_group()
         servers.keeper.release(worker.pid)

@@ -365,6 +365,24 @@ def _words(error: ErrorDetails) -> str:
     return error["msg"].removeprefix("Value error, ") if error["type"] == "value_error" else error["msg"].lower()
 
 
+def as_environment(settings: Settings) -> dict[str, str]:
+    """The environment variables from which another process loads these settings unchanged."""
+    values = {name: getattr(settings, name) for name in Settings.model_fields}
+    return {f"CHORDAGE_{name.upper()}": _as_text(value) for name, value in values.items() if value is not None}
+
+
+def _as_text(value: Any) -> str:
+    match value:
+        case SecretStr():
+            return value.get_secret_value()
+        case tuple():
+            return ",".join(value)
+        case BaseModel():
+            return value.model_dump_json()
+        case _:
+            return str(value)
+
+
 def environment() -> Mapping[str, str]:
     """What keys named `_env` are looked up in."""
     return os.environ

@@ -16,7 +16,7 @@ from chordage.tasks import tools, turns
 from chordage.tasks.base import StageTask
 from chordage.workers import hooks, results, transport
 from chordage.workers.bootstrap import redis_from, runtime_from
-from chordage.workers.fleet.found import settings_for_cli
+from chordage.workers.fleet.fleet_file import settings_for_cli
 from chordage.workers.one_per_process import OnePerProcess
 from chordage.workers.worker_options import worker_options
 

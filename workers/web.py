@@ -29,7 +29,7 @@ from chordage.tasks.intake import accept, accept_together, decide
 from chordage.workers import connections, team_app
 from chordage.workers.app import make_app as make_celery
 from chordage.workers.bootstrap import check_redis, check_services, runtime_from
-from chordage.workers.fleet.found import settings_for_cli
+from chordage.workers.fleet.fleet_file import settings_for_cli
 from chordage.workers.listening import warning_of
 from chordage.workers.turn_waiter import wait_for_turn, waiter_for
 from chordage.workers.webhooks import receiver_of

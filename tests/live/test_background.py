@@ -11,7 +11,7 @@ import pytest
 
 from chordage.orchestrator import views
 from chordage.orchestrator.store.database import Store
-from chordage.workers.fleet.ports import free_port
+from chordage.workers.fleet.member import free_port
 from support import gate, processes
 from support.fleet_folder import CHORDAGE, agent_run, alive_in, call, status
 from support.plain_room import forget_settings
@@ -102,13 +102,13 @@ def test_69_stop_kills_what_has_not_ended_within_the_grace(room):
     assert agent_run(room)["status"] == "stopped"
 
 
-def test_what_a_fleet_left_behind_with_its_keeper_is_told_and_stopped(room):
+def test_what_a_fleet_left_behind_with_its_reaper_is_told_and_stopped(room):
     assert call(room, "start", "--loop", "pulse", "--no-workers").code == 0
     summary = agent_run(room)
-    keeper = next(one for one in alive_in(room) if "keeping.py" in " ".join(one.cmdline()))
+    reaper = next(one for one in alive_in(room) if "reaper_program.py" in " ".join(one.cmdline()))
     fleet = psutil.Process(summary["pid"])
-    fleet.suspend()  # or it would start another keeper
-    keeper.kill()
+    fleet.suspend()  # or it would start another reaper
+    reaper.kill()
     fleet.kill()
     until(lambda: not fleet.is_running() or fleet.status() == psutil.STATUS_ZOMBIE, "the fleet is gone")
 

@@ -17,8 +17,8 @@ import pytest
 from chordage.orchestrator import views
 from chordage.orchestrator.store.database import Store
 from chordage.workers import demo
-from chordage.workers.fleet import found
-from chordage.workers.fleet.ports import free_port
+from chordage.workers.fleet import fleet_file
+from chordage.workers.fleet.member import free_port
 from support import gate, processes
 from support.plain_room import forget_settings
 from support.waiting import until
@@ -65,7 +65,7 @@ def start_dev(room):
 
 
 def alive_in(folder):
-    """Processes that were started in this folder: all of a fleet's are, its broker and its keeper too."""
+    """Processes that were started in this folder: all of a fleet's are, its broker and its reaper too."""
     return [process for process in psutil.process_iter() if _is_in(process, folder)]
 
 
@@ -116,7 +116,7 @@ def test_ctrl_c_ends_everything_in_order_within_ten_seconds(room, start_dev):
 
     assert code == 0
     assert alive_in(room) == []
-    assert found.running_in(room / ".chordage") is None
+    assert fleet_file.running_in(room / ".chordage") is None
     for member in ("turns", "tools-1", "tools-2"):
         told = entries(room, member)
         assert told[-1]["event"] == "worker is leaving"
@@ -151,7 +151,7 @@ def test_fleet_that_is_killed_after_its_broker_was_replaced_leaves_nothing_behin
     assert processes.stop(again, signal.SIGINT) == 0
 
 
-def test_fleet_ends_a_broker_that_a_killed_fleet_and_its_killed_keeper_left_behind(room, start_dev):
+def test_fleet_ends_a_broker_that_a_killed_fleet_and_its_killed_reaper_left_behind(room, start_dev):
     dev, _url = start_dev()
     broker = broker_of(room)
     while killed := [process for process in alive_in(room) if process != broker]:
@@ -172,9 +172,9 @@ def broker_of(room):
     return next((one for one in alive_in(room) if one.name().startswith(("valkey", "redis"))), None)
 
 
-def keeper_of(room):
+def reaper_of(room):
     told = {one: one.as_dict(["cmdline"], ad_value=())["cmdline"] for one in alive_in(room)}
-    return next((one for one, words in told.items() if "keeping.py" in " ".join(words or ())), None)
+    return next((one for one, words in told.items() if "reaper_program.py" in " ".join(words or ())), None)
 
 
 def member_in(room, name):
@@ -228,7 +228,7 @@ def test_what_was_open_to_others_is_closed_at_start_and_it_is_said(room, start_d
 def test_password_of_the_broker_is_where_its_owner_alone_can_read_it(room, start_dev):
     dev, url = start_dev()
     assert httpx.post(f"{url}/turns?wait=30", json={"text": "Hello"}, timeout=40).json()["disposition"] == "answered"
-    password = urlsplit(found.running_in(room / ".chordage").redis_url).password
+    password = urlsplit(fleet_file.running_in(room / ".chordage").redis_url).password
     assert len(password) >= 40
 
     told = subprocess.run([*CHORDAGE, "status"], cwd=room, capture_output=True, text=True, check=True).stdout
@@ -243,11 +243,11 @@ def test_password_of_the_broker_is_where_its_owner_alone_can_read_it(room, start
     assert holders == {"auth.conf", "fleet.json"}
 
 
-def test_keeper_that_is_killed_is_replaced_and_does_its_work(room, start_dev):
+def test_reaper_that_is_killed_is_replaced_and_does_its_work(room, start_dev):
     dev, _url = start_dev()
-    keeper = keeper_of(room)
-    keeper.kill()
-    until(lambda: keeper_of(room) not in {None, keeper}, "a new keeper")
+    reaper = reaper_of(room)
+    reaper.kill()
+    until(lambda: reaper_of(room) not in {None, reaper}, "a new reaper")
 
     dev.kill()
     dev.wait()
@@ -290,7 +290,7 @@ def test_turn_goes_on_after_everything_was_killed_in_the_middle_of_it(room, star
 
 def _answer(room, turn_id):
     """From the database: a turn of the operator's is none that a caller over HTTP may read."""
-    store = Store(found.running_in(room / ".chordage").database_url)
+    store = Store(fleet_file.running_in(room / ".chordage").database_url)
     try:
         return views.turn(store, turn_id).answer
     finally:
@@ -299,7 +299,7 @@ def _answer(room, turn_id):
 
 def test_message_of_a_plain_celery_app_becomes_a_turn_without_naming_a_queue(room, start_dev):
     dev, _url = start_dev()
-    fleet = found.running_in(room / ".chordage")
+    fleet = fleet_file.running_in(room / ".chordage")
     script = (
         "import sys; from celery import Celery; app = Celery('visitor', broker=sys.argv[1], backend=sys.argv[1]);"
         "prefix = {'global_keyprefix': 'chordage:celery:'};"

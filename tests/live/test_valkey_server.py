@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
-from chordage.workers.fleet.ports import free_port
+from chordage.workers.fleet.member import free_port
 from chordage.workers.fleet.valkey import ValkeyServer
 
 pytestmark = pytest.mark.redis

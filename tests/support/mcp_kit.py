@@ -15,7 +15,7 @@ from chordage.orchestrator.gateways.mcp.link import LinkRules, ServerHealth
 from chordage.orchestrator.gateways.mcp.tools import Servers
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
 from chordage.orchestrator.gateways.room.agents import Room
-from chordage.workers.fleet.ports import free_port
+from chordage.workers.fleet.member import free_port
 from support import processes
 from support.waiting import until
 

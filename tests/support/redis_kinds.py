@@ -15,7 +15,7 @@ from pathlib import Path
 from redis import Redis
 
 from chordage.config.redis_url import parse
-from chordage.workers.fleet.ports import free_port
+from chordage.workers.fleet.member import free_port
 from chordage.workers.redis_clients import client_of
 from support import processes, skips
 from support.waiting import until

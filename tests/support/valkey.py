@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from chordage.orchestrator.core.errors import ConfigError
-from chordage.workers.fleet.valkey import ValkeyServer
-from chordage.workers.fleet.valkey_program import find_program
+from chordage.orchestrator.core.errors import ConfigError, Unavailable
+from chordage.workers.fleet.valkey import ValkeyServer, find_program
 from support import processes, skips
 
 DATABASES = 16
@@ -35,6 +37,22 @@ class WatchedValkey(ValkeyServer):
     def kill(self) -> None:
         super().kill()
         self._release()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The server exists and answers no client: what a network partition looks like to its clients."""
+        if self._process is None or not self.running:
+            raise Unavailable(f"the Valkey server of {self.state_dir} is not running: call start() first")
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def pause(self, seconds: float) -> None:
+        """Freeze it for a while; returns when it runs again."""
+        with self.frozen():
+            time.sleep(seconds)
 
     def _release(self) -> None:
         if watched := getattr(self, "_watched", None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chordage.workers.fleet.found import settings_for_cli
+from chordage.workers.fleet.fleet_file import settings_for_cli
 
 
 @click.command()

@@ -14,8 +14,7 @@ from chordage.workers.cli.output import console, json_option, print_json
 if TYPE_CHECKING:
     from chordage.workers.demo.played import Part, Played
     from chordage.workers.demo.show import Quiet
-    from chordage.workers.fleet.ending import Ending
-    from chordage.workers.fleet.fleet import Fleet
+    from chordage.workers.fleet.fleet import Fleet, StopSignals
 
 
 @click.command()
@@ -42,17 +41,17 @@ def demo(as_json: bool) -> None:
 def _perform(folder: Path, show: Quiet) -> Played:
     from chordage.workers.demo import QUESTION
     from chordage.workers.demo.play import play, submit
-    from chordage.workers.fleet.ending import Ending
+    from chordage.workers.fleet.fleet import StopSignals
 
-    with Ending() as ending:
-        fleet = _fleet(folder, ending)
+    with StopSignals() as signals:
+        fleet = _fleet(folder, signals)
         try:
             _start(fleet, show)
             show.said("you", QUESTION)
-            played = play(fleet, submit(fleet.settings, QUESTION), show.tell, ending.check)
+            played = play(fleet, submit(fleet.settings, QUESTION), show.tell, signals.check)
             show.summary(played)
         finally:
-            with show.busy("ending the workers, the broker last …"):
+            with show.busy("signals the workers, the broker last …"):
                 fleet.stop_or_kill()
         return played
 
@@ -65,7 +64,7 @@ def _start(fleet: Fleet, show: Quiet) -> None:
     show.started(fleet, time.monotonic() - began)
 
 
-def _fleet(folder: Path, ending: Ending) -> Fleet:
+def _fleet(folder: Path, signals: StopSignals) -> Fleet:
     """In a folder of its own, whatever the settings of this folder are."""
     from chordage.config.settings import load
     from chordage.workers import demo as room
@@ -74,7 +73,7 @@ def _fleet(folder: Path, ending: Ending) -> Fleet:
 
     room.copy_to(folder)
     settings = load(room=folder, state=folder / ".chordage", database_url=f"sqlite:///{folder / 'execution.db'}")
-    return Fleet(settings, roles.workers(), check=ending.check, own_redis=True)
+    return Fleet(settings, roles.workers(), check=signals.check, own_redis=True)
 
 
 def _as_json(played: Played, seconds: float) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def dev(host: str | None, port: int | None, with_demo: bool, tools: int) -> None
     this fleet by themselves.
     """
     from chordage.workers.cli import foreground
-    from chordage.workers.fleet import loops
+    from chordage.workers.fleet import roles
 
     room = None
     if with_demo:
@@ -28,6 +28,6 @@ def dev(host: str | None, port: int | None, with_demo: bool, tools: int) -> None
         room = load().state_path / "demo"
         demo.copy_to(room)
     settings = foreground.settings_of(host=host, port=port, asked=(), room=room)
-    members = loops.members(settings, tools=tools, with_workers=True)
+    members = roles.of_fleet(settings, tools=tools, with_workers=True)
     foreground.check(settings, members)
     foreground.hold(settings, members, command="dev")

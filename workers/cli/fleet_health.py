@@ -16,9 +16,8 @@ from chordage.orchestrator.store.capacity import Capacity, capacity
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views.groups import GroupView
 from chordage.workers import connections
-from chordage.workers.fleet import agent_run, fleet_lock
-from chordage.workers.fleet.agent_run import MemberLine, Standing, Summary
-from chordage.workers.fleet.mirror import HEARTBEAT
+from chordage.workers.fleet import agent_run, state_lock
+from chordage.workers.fleet.agent_run import HEARTBEAT, FleetSummary, MemberState, MemberStatus
 
 SILENT_AFTER = 6 * HEARTBEAT
 PATIENCE = 3.0
@@ -29,12 +28,12 @@ class Health:
     pid: int | None  # of the fleet; None: none runs
     is_ready: bool  # it has said that it is up
     is_cleaned_up: bool  # it was killed, and its keeper ends what is left
-    summary: Summary | None
+    summary: FleetSummary | None
     faults: dict[str, str | None]  # by what was asked; None where it is well
     room: list[str]  # what is broken of the room, and waits until it is repaired
     groups: list[GroupView]
     capacity: Capacity | None  # of PostgreSQL
-    left_behind: tuple[MemberLine, ...]  # processes of a fleet that is gone
+    left_behind: tuple[MemberStatus, ...]  # processes of a fleet that is gone
 
     @property
     def is_well(self) -> bool:
@@ -44,7 +43,7 @@ class Health:
 def look(settings: Settings) -> Health:
     """`settings` are those of the fleet, where one runs."""
     room = settings.room_path
-    pid = fleet_lock.holder(settings.state_path)
+    pid = state_lock.fleet_pid(settings.state_path)
     summary = agent_run.of_fleet(room, settings.state_path)
     is_ready = pid is not None and summary is not None and summary.pid == pid
     faults: dict[str, str | None] = {}
@@ -57,7 +56,7 @@ def look(settings: Settings) -> Health:
     return Health(
         pid=pid,
         is_ready=is_ready,
-        is_cleaned_up=pid is None and fleet_lock.is_held(settings.state_path),
+        is_cleaned_up=pid is None and state_lock.fleet_is_held(settings.state_path),
         summary=summary,
         faults=faults,
         room=_of_room(settings),
@@ -115,12 +114,12 @@ def _check_redis(settings: Settings) -> None:
     check_redis(settings)
 
 
-def _of_processes(summary: Summary) -> dict[str, str | None]:
+def _of_processes(summary: FleetSummary) -> dict[str, str | None]:
     silent = (datetime.now(UTC) - (summary.heartbeat_at or datetime.now(UTC))).total_seconds()
     faults = {"fleet": f"has not written agent.run for {silent:.0f} s" if silent > SILENT_AFTER else None}
     for member in summary.members:
-        if member.state is not Standing.RUNNING or not member.lives:
-            faults[member.name] = "it starts" if member.state is Standing.STARTING else "it is down"
+        if member.state is not MemberState.RUNNING or not member.lives:
+            faults[member.name] = "it starts" if member.state is MemberState.STARTING else "it is down"
     if summary.endpoint is not None:
         faults["http"] = _fault_of_http(summary.endpoint)
     return faults

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chordage.orchestrator.core.errors import ConfigError
-from chordage.workers.fleet.found import settings_for_cli
+from chordage.workers.fleet.fleet_file import settings_for_cli
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,13 +17,12 @@ from chordage.config.settings import Loop, Settings, load
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.system import private_files
 from chordage.workers.cli.output import busy, say, tell_if_open
-from chordage.workers.fleet import agent_run, fleet_lock, found, loops
-from chordage.workers.fleet.mirror import without_password
-from chordage.workers.fleet.ports import free_port
+from chordage.workers.fleet import agent_run, fleet_file, roles, state_lock
+from chordage.workers.fleet.agent_run import without_password
+from chordage.workers.fleet.member import free_port
 
 if TYPE_CHECKING:
-    from chordage.workers.fleet.ending import Ending
-    from chordage.workers.fleet.fleet import Fleet
+    from chordage.workers.fleet.fleet import Fleet, StopSignals
     from chordage.workers.fleet.member import Role
 
 
@@ -33,7 +32,7 @@ def settings_of(*, host: str | None, port: int | None, asked: Sequence[Loop], ro
     given = {"host": host, "port": before.port or free_port(), "room": room}  # port 0: any that is free
     if room is not None:
         given["state"] = load().state_path
-    return load(**given, loops=loops.chosen(before, asked))
+    return load(**given, loops=roles.choose_loops(before, asked))
 
 
 def check(settings: Settings, members: Sequence[Role]) -> None:
@@ -47,8 +46,8 @@ def check(settings: Settings, members: Sequence[Role]) -> None:
 
 
 def check_alone(settings: Settings) -> None:
-    agent_run.repaired(settings.room_path)
-    if (pid := fleet_lock.holder(settings.state_path)) is not None:
+    agent_run.corrected(settings.room_path)
+    if (pid := state_lock.fleet_pid(settings.state_path)) is not None:
         raise Unavailable(
             f"a fleet runs on {settings.state_path} already, process {pid}: use that one, or stop it: `chordage stop`"
         )
@@ -90,20 +89,19 @@ def _check_port(settings: Settings) -> None:
 
 def hold(settings: Settings, members: Sequence[Role], *, command: str, ready_file: Path | None = None) -> None:
     """Start it, and return when somebody has asked it to end and it has."""
-    from chordage.workers.fleet.ending import Ending
-    from chordage.workers.fleet.fleet import Fleet
+    from chordage.workers.fleet.fleet import Fleet, StopSignals
 
-    with Ending() as ending:
-        fleet = Fleet(settings, members, say=_say, check=ending.check)
+    with StopSignals() as signals:
+        fleet = Fleet(settings, members, say=_say, check=signals.check)
         try:
-            _hold(fleet, ending, ready_file)
+            _hold(fleet, signals, ready_file)
         except KeyboardInterrupt:
-            say(f"chordage: {_interrupted(fleet, killed=ending.insisted)}", err=True)
-            raise click.exceptions.Exit(ending.code) from None
+            say(f"chordage: {_interrupted(fleet, killed=signals.forced)}", err=True)
+            raise click.exceptions.Exit(signals.code) from None
     say(f"ended; queued and running turns go on with the next `chordage {command}`", dim=True)
 
 
-def _hold(fleet: Fleet, ending: Ending, ready_file: Path | None) -> None:
+def _hold(fleet: Fleet, signals: StopSignals, ready_file: Path | None) -> None:
     began = time.monotonic()
     try:
         with busy("starting …"):
@@ -111,9 +109,9 @@ def _hold(fleet: Fleet, ending: Ending, ready_file: Path | None) -> None:
         _greet(fleet, time.monotonic() - began)
         if ready_file is not None:
             private_files.write(ready_file, f"{os.getpid()}\n")
-        ending.wait()
+        signals.wait()
     finally:
-        with busy("ending: the HTTP server, the workers, the broker last …  (Ctrl-C again kills them)"):
+        with busy("signals: the HTTP server, the workers, the broker last …  (Ctrl-C again kills them)"):
             fleet.stop_or_kill()
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
@@ -159,7 +157,7 @@ def _greet(fleet: Fleet, seconds: float) -> None:
 def _address(url: str, fleet: Fleet) -> str:
     """Whole for the person in front of the terminal. What goes into a log has no password, and says where it lies."""
     shown = without_password(url)
-    return url if shown == url or sys.stdout.isatty() else f"<redis_url of {fleet.state / found.FILE}>"
+    return url if shown == url or sys.stdout.isatty() else f"<redis_url of {fleet.state / fleet_file.FILE}>"
 
 
 def _ways(url: str | None, redis: str, prefix: str) -> tuple[str, ...]:

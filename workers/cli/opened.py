@@ -17,7 +17,7 @@ SQLITE = "sqlite:///"
 
 def settings_of_command() -> Settings:
     """Standard output is for the answer alone: what the engine logs goes to standard error, and only if it matters."""
-    from chordage.workers.fleet.found import settings_for_cli
+    from chordage.workers.fleet.fleet_file import settings_for_cli
 
     settings = settings_for_cli()
     log.configure("WARNING" if settings.log_level == "INFO" else settings.log_level, settings.log_format)

@@ -10,7 +10,7 @@ def poll() -> None:
     """Fetch messages from the channels of channels.toml, until Ctrl-C or SIGTERM. Workers carry the turns out."""
     from chordage.workers.bootstrap import redis_from
     from chordage.workers.cli.opened import check_ready
-    from chordage.workers.fleet.found import settings_for_cli
+    from chordage.workers.fleet.fleet_file import settings_for_cli
 
     settings = settings_for_cli()
     redis_from(settings).close()  # says where Redis is to be set

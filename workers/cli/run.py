@@ -55,9 +55,9 @@ def run(
     Brings a Redis of its own where none is set. `chordage start` does the same in the background.
     """  # noqa: D301 - click's mark for lines that stay as they are
     from chordage.workers.cli import foreground
-    from chordage.workers.fleet import loops as fleet_loops
+    from chordage.workers.fleet import roles
 
     settings = foreground.settings_of(host=host, port=port, asked=loops)
-    members = fleet_loops.members(settings, tools=tools, with_workers=not no_workers)
+    members = roles.of_fleet(settings, tools=tools, with_workers=not no_workers)
     foreground.check(settings, members)
     foreground.hold(settings, members, command="run", ready_file=ready_file)

@@ -49,11 +49,10 @@ def start(*, loops: tuple[str, ...], tools: int, no_workers: bool, host: str | N
 
 def _tell_interrupted(state: Path) -> None:
     """Somebody who was in a hurry twice did not wait for its end."""
-    from chordage.workers.fleet import fleet_lock
+    from chordage.workers.fleet import state_lock
 
-    left = (
-        "it ends by itself; `chordage stop` waits for that" if fleet_lock.is_held(state) else "nothing is left running"
-    )
+    ends = state_lock.fleet_is_held(state)
+    left = "it ends by itself; `chordage stop` waits for that" if ends else "nothing is left running"
     say(f"chordage: interrupted; the fleet that was starting is told to stop, and {left}", err=True)
 
 

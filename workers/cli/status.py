@@ -13,7 +13,7 @@ from chordage.workers.cli.output import ago, json_option, print_json, print_tabl
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
     from chordage.workers.cli.fleet_health import Health
-    from chordage.workers.fleet.agent_run import MemberLine, Summary
+    from chordage.workers.fleet.agent_run import FleetSummary, MemberStatus
 
 RUNS, UNWELL, STOPPED = 0, 1, 3
 EPILOG = """\
@@ -68,7 +68,7 @@ def _as_json(settings: Settings, found: Health) -> dict[str, Any]:
     }
 
 
-def _member(one: MemberLine) -> dict[str, Any]:
+def _member(one: MemberStatus) -> dict[str, Any]:
     restarted = {"restarts": one.restarts, "restarted_at": one.restarted_at}
     return {"name": one.name, "pid": one.pid, "state": one.state, **restarted}
 
@@ -127,7 +127,7 @@ def _head(settings: Settings, found: Health) -> Iterator[str]:
         yield f"  restarted {told}: what died of its processes, logs say why"
 
 
-def _restarted(one: Summary | MemberLine) -> str | None:
+def _restarted(one: FleetSummary | MemberStatus) -> str | None:
     """Of a process, or of all of them together."""
     if one.restarted_at is None:
         return None
@@ -157,12 +157,12 @@ def _print_faults(found: Health) -> None:
 
 
 def _database(settings: Settings) -> str:
-    from chordage.workers.fleet.mirror import without_password
+    from chordage.workers.fleet.agent_run import without_password
 
     return without_password(settings.database)
 
 
 def _redis(settings: Settings) -> str | None:
-    from chordage.workers.fleet.mirror import without_password
+    from chordage.workers.fleet.agent_run import without_password
 
     return None if settings.redis is None else without_password(settings.redis)

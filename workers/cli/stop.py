@@ -23,10 +23,10 @@ def stop(grace: float) -> None:
     grace is killed. Queued and running turns go on with the next start.
     """
     from chordage.config.settings import load
-    from chordage.workers.fleet import background, found
+    from chordage.workers.fleet import background, fleet_file
 
     settings = load()
-    fleet = found.running_in(settings.state_path)
+    fleet = fleet_file.running_in(settings.state_path)
     room = settings.room_path if fleet is None else Path(fleet.room)
     began = time.monotonic()
     with busy("stopping …"):

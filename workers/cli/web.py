@@ -20,8 +20,8 @@ def web(host: str | None, port: int | None, processes: int) -> None:
     from chordage.workers.bootstrap import redis_from
     from chordage.workers.cli.opened import check_ready
     from chordage.workers.fleet import roles
-    from chordage.workers.fleet.found import settings_for_cli
-    from chordage.workers.fleet.ports import free_port
+    from chordage.workers.fleet.fleet_file import settings_for_cli
+    from chordage.workers.fleet.member import free_port
 
     settings = settings_for_cli(host=host, port=port)
     os.environ[variable_of(("host",))] = settings.host  # for the processes of uvicorn, which make the app themselves

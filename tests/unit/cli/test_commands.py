@@ -58,7 +58,7 @@ def test_bug_of_ours_keeps_its_traceback(monkeypatch):
     def broken(**_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("chordage.workers.fleet.found.load", broken)
+    monkeypatch.setattr("chordage.workers.fleet.fleet_file.load", broken)
 
     result = CliRunner().invoke(main, ["turns"])
 
@@ -69,7 +69,7 @@ def test_ctrl_c_is_told_in_a_word_and_with_the_exit_code_of_a_shell(monkeypatch)
     def interrupted(**_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("chordage.workers.fleet.found.load", interrupted)
+    monkeypatch.setattr("chordage.workers.fleet.fleet_file.load", interrupted)
 
     result = CliRunner().invoke(main, ["turns"])
 

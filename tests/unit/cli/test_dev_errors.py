@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from chordage.workers.cli import foreground, main
-from chordage.workers.fleet import background, fleet_lock, found
-from chordage.workers.fleet.found import Found
+from chordage.workers.fleet import background, fleet_file, state_lock
+from chordage.workers.fleet.fleet_file import FleetAddresses
 from support.plain_room import forget_settings, write_room
 
 FLEET = SimpleNamespace(pid=7, log="fleet.log")
@@ -62,9 +62,9 @@ def test_taken_port_is_told_with_the_option(run, tmp_path):
 
 def test_second_fleet_in_a_folder_is_told_the_process_of_the_first(run, tmp_path):
     write_room(tmp_path)
-    with fleet_lock.take(tmp_path / ".chordage"):
-        here = Found(pid=os.getpid(), room=str(tmp_path), redis_url="redis://x", database_url="sqlite://")
-        found.leave(tmp_path / ".chordage", here)
+    with state_lock.lock_fleet(tmp_path / ".chordage"):
+        here = FleetAddresses(pid=os.getpid(), room=str(tmp_path), redis_url="redis://x", database_url="sqlite://")
+        fleet_file.write(tmp_path / ".chordage", here)
         result = run("dev")
 
     assert result.exit_code == 1

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chordage.workers.fleet import agent_run, background, fleet_lock
-from chordage.workers.fleet.agent_run import MemberLine, Standing, Status, Summary
+from chordage.workers.fleet import agent_run, background, state_lock
+from chordage.workers.fleet.agent_run import FleetStatus, FleetSummary, MemberState, MemberStatus
 
 
 def test_nothing_that_runs_is_told_with_exit_code_three_and_leaves_nothing_behind(chordage, room):
@@ -46,7 +46,7 @@ def test_what_queues_is_told_also_while_nothing_runs(chordage):
 
 
 def test_fleet_that_has_not_said_that_it_is_up_is_told_as_starting(chordage, room):
-    with fleet_lock.take(room / ".chordage"):
+    with state_lock.lock_fleet(room / ".chordage"):
         done = chordage("status")
 
     assert f"chordage starts, process {os.getpid()}" in done.output
@@ -57,14 +57,14 @@ def test_fleet_that_has_not_said_that_it_is_up_is_told_as_starting(chordage, roo
 def test_processes_that_had_to_be_started_again_are_told_with_how_often_and_when(chordage, room, times, told):
     now = datetime.now(UTC)
     then = now - timedelta(minutes=5)
-    member = MemberLine(name="web", pid=1, state=Standing.RUNNING, restarts=times, restarted_at=then)
-    summary = Summary(
-        version="1", pid=os.getpid(), status=Status.RUNNING, loops=(), endpoint=None, room=str(room),
+    member = MemberStatus(name="web", pid=1, state=MemberState.RUNNING, restarts=times, restarted_at=then)
+    summary = FleetSummary(
+        version="1", pid=os.getpid(), status=FleetStatus.RUNNING, loops=(), endpoint=None, room=str(room),
         state=str(room / ".chordage"), database="", started_at=now, heartbeat_at=now, members=(member,),
     )  # fmt: skip
     agent_run.write(room, summary)
 
-    with fleet_lock.take(room / ".chordage"):
+    with state_lock.lock_fleet(room / ".chordage"):
         lines = chordage("status").output
         programs = json.loads(chordage("status", "--json").stdout)
 
@@ -76,22 +76,22 @@ def test_processes_that_had_to_be_started_again_are_told_with_how_often_and_when
 
 def test_a_fleet_whose_room_has_no_agent_run_is_told_all_the_same(chordage, room):
     now, state = datetime.now(UTC), room / ".chordage"
-    summary = Summary(
-        version="1", pid=os.getpid(), status=Status.RUNNING, loops=("pulse",), endpoint=None, room=str(room),
+    summary = FleetSummary(
+        version="1", pid=os.getpid(), status=FleetStatus.RUNNING, loops=("pulse",), endpoint=None, room=str(room),
         state=str(state), database="", started_at=now, heartbeat_at=now, members=(),
     )  # fmt: skip
-    with fleet_lock.take(state):
+    with state_lock.lock_fleet(state):
         agent_run.write(state, summary)
         assert f"chordage 1 runs, process {os.getpid()}" in chordage("status").output
 
 
 def test_the_address_of_redis_is_told_without_its_password(chordage, room):
     now, state = datetime.now(UTC), room / ".chordage"
-    summary = Summary(
-        version="1", pid=os.getpid(), status=Status.RUNNING, loops=(), endpoint=None, room=str(room), state=str(state),
-        database="", started_at=now, heartbeat_at=now, members=(),
+    summary = FleetSummary(
+        version="1", pid=os.getpid(), status=FleetStatus.RUNNING, loops=(), endpoint=None,
+        room=str(room), state=str(state), database="", started_at=now, heartbeat_at=now, members=(),
     )  # fmt: skip
-    with fleet_lock.take(state):
+    with state_lock.lock_fleet(state):
         agent_run.write(room, summary)
         lines = chordage("status", redis_url="redis://:secret@127.0.0.1:1/0").output
         told = json.loads(chordage("status", "--json", redis_url="redis://:secret@127.0.0.1:1/0").stdout)
@@ -126,7 +126,7 @@ def test_stop_without_a_fleet_is_an_error_with_what_to_do(chordage):
 def test_start_that_is_interrupted_says_what_is_left(chordage, room, monkeypatch, in_a_hurry, told):
     def interrupted(state, *_):
         if in_a_hurry:
-            held.append(fleet_lock.take(state))
+            held.append(state_lock.lock_fleet(state))
         raise KeyboardInterrupt
 
     held = []
@@ -140,7 +140,7 @@ def test_start_that_is_interrupted_says_what_is_left(chordage, room, monkeypatch
 
 
 def test_second_start_is_refused_with_the_process_of_the_first(chordage, room):
-    with fleet_lock.take(room / ".chordage"):
+    with state_lock.lock_fleet(room / ".chordage"):
         done = chordage("start")
 
     assert done.exit_code == 1

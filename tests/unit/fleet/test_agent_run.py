@@ -12,10 +12,16 @@ from datetime import UTC, datetime
 import pytest
 
 from chordage.config.settings import load
-from chordage.workers.fleet import agent_run, births, fleet_lock
-from chordage.workers.fleet.agent_run import MemberLine, Standing, Status, Summary
+from chordage.workers.fleet import agent_run, process_identity, state_lock
+from chordage.workers.fleet.agent_run import (
+    AgentRunWriter,
+    FleetStatus,
+    FleetSummary,
+    MemberState,
+    MemberStatus,
+    without_password,
+)
 from chordage.workers.fleet.member import Member, Role
-from chordage.workers.fleet.mirror import Mirror, without_password
 from support.plain_room import forget_settings
 
 GONE = 999_999_999  # no process has this number
@@ -25,10 +31,10 @@ GONE = 999_999_999  # no process has this number
 def summary(monkeypatch, tmp_path):
     forget_settings(monkeypatch)
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    return Summary(
-        version="1", pid=os.getpid(), status=Status.RUNNING, loops=("server", "pulse"), endpoint="http://127.0.0.1:1",
+    return FleetSummary(
+        version="1", pid=os.getpid(), status=FleetStatus.RUNNING, loops=("server", "pulse"), endpoint="http://127.0.0.1:1",
         room=str(tmp_path), state=str(tmp_path / ".chordage"), database="sqlite:///x", started_at=now, heartbeat_at=now,
-        members=(MemberLine(name="web", pid=GONE, state=Standing.RUNNING, restarts=2, restarted_at=now),),
+        members=(MemberStatus(name="web", pid=GONE, state=MemberState.RUNNING, restarts=2, restarted_at=now),),
     )  # fmt: skip
 
 
@@ -49,22 +55,22 @@ def test_damaged_summary_counts_as_none(tmp_path, text):
     (tmp_path / "agent.run").write_text(text)
 
     assert agent_run.read(tmp_path) is None
-    assert agent_run.repaired(tmp_path) is None
+    assert agent_run.corrected(tmp_path) is None
 
 
 def test_summary_of_a_fleet_that_runs_stays_as_it_is(tmp_path, summary):
-    with fleet_lock.take(tmp_path / ".chordage"):
+    with state_lock.lock_fleet(tmp_path / ".chordage"):
         agent_run.write(tmp_path, summary)
 
-        assert agent_run.repaired(tmp_path) == summary
+        assert agent_run.corrected(tmp_path) == summary
 
 
 def test_summary_of_a_fleet_that_was_killed_is_put_right_for_everybody(tmp_path, summary):
     agent_run.write(tmp_path, replace(summary, pid=GONE))
 
-    told = agent_run.repaired(tmp_path)
+    told = agent_run.corrected(tmp_path)
 
-    assert (told.status, told.pid, told.loops, told.endpoint, told.members) == (Status.STOPPED, None, (), None, ())
+    assert (told.status, told.pid, told.loops, told.endpoint, told.members) == (FleetStatus.STOPPED, None, (), None, ())
     assert told.heartbeat_at == summary.heartbeat_at
     assert agent_run.read(tmp_path) == told
 
@@ -72,74 +78,75 @@ def test_summary_of_a_fleet_that_was_killed_is_put_right_for_everybody(tmp_path,
 def test_number_that_another_process_has_by_now_is_not_taken_for_the_fleet(tmp_path, summary):
     agent_run.write(tmp_path, summary)  # of this very process, which holds no lock
 
-    assert agent_run.repaired(tmp_path).status is Status.STOPPED
+    assert agent_run.corrected(tmp_path).status is FleetStatus.STOPPED
 
 
 def test_lock_whose_holder_began_at_another_time_is_held_by_what_is_left_of_it(tmp_path):
-    with fleet_lock.take(tmp_path) as held:
-        assert fleet_lock.holder(tmp_path) == os.getpid()
+    with state_lock.lock_fleet(tmp_path) as held:
+        assert state_lock.fleet_pid(tmp_path) == os.getpid()
         held.truncate(0)
         held.write(f"{os.getpid()} 1\n")
         held.flush()
 
-        assert fleet_lock.is_held(tmp_path)
-        assert fleet_lock.holder(tmp_path) is None
+        assert state_lock.fleet_is_held(tmp_path)
+        assert state_lock.fleet_pid(tmp_path) is None
 
 
 def test_members_that_live_are_kept_so_that_somebody_can_end_them(tmp_path, summary):
-    here = MemberLine(name="turns", pid=os.getpid(), state=Standing.RUNNING, born=births.birth_of(os.getpid()))
+    born = process_identity.start_time(os.getpid())
+    here = MemberStatus(name="turns", pid=os.getpid(), state=MemberState.RUNNING, born=born)
     later = replace(here, name="tools-1", born="1")
     agent_run.write(tmp_path, replace(summary, pid=GONE, members=(*summary.members, here, later)))
 
-    assert agent_run.repaired(tmp_path).members == (here,)
+    assert agent_run.corrected(tmp_path).members == (here,)
 
 
 @pytest.mark.parametrize("born", [None, ""])
 def test_member_whose_birth_nobody_knows_is_never_taken_for_a_process_that_lives(born):
-    assert not MemberLine(name="web", pid=os.getpid(), state=Standing.RUNNING, born=born).lives
+    assert not MemberStatus(name="web", pid=os.getpid(), state=MemberState.RUNNING, born=born).lives
 
 
 def test_room_that_cannot_be_written_to_is_told_once_and_stops_nobody(tmp_path, monkeypatch, summary):
     monkeypatch.chdir(tmp_path)
     said = []
     settings = load(room=tmp_path / "gone", database_url="postgresql://me:secret@db/x")
-    mirror = Mirror(settings, [], None, say=said.append)
+    writer = AgentRunWriter(settings, [], None, say=said.append)
 
-    mirror.begin()
-    mirror.look()
-    mirror.end()
+    writer.begin()
+    writer.update()
+    writer.end()
 
     assert said == [f"{tmp_path / 'gone' / 'agent.run'} cannot be written: No such file or directory"]
 
 
 def test_mirror_writes_at_the_start_on_a_change_and_at_the_end(tmp_path, monkeypatch, summary):
     monkeypatch.chdir(tmp_path)
-    mirror = Mirror(load(database_url="postgresql://me:secret@db/x"), [], None, say=pytest.fail)
-    mirror.begin()
+    writer = AgentRunWriter(load(database_url="postgresql://me:secret@db/x"), [], None, say=pytest.fail)
+    writer.begin()
     first = (tmp_path / "agent.run").stat().st_mtime_ns
-    mirror.look()
+    writer.update()
 
     assert (tmp_path / "agent.run").stat().st_mtime_ns == first, "nothing is new"
     assert agent_run.read(tmp_path).database == "postgresql://me:***@db/x"
     assert agent_run.read(tmp_path).pid == os.getpid()
-    mirror.end()
-    assert agent_run.read(tmp_path).status is Status.STOPPED
+    writer.end()
+    assert agent_run.read(tmp_path).status is FleetStatus.STOPPED
 
 
 def test_processes_that_were_started_again_are_counted_with_the_moment_of_the_last(tmp_path, monkeypatch, summary):
     monkeypatch.chdir(tmp_path)
     member = Member(Role(name="web", arguments=(sys.executable, "-c", "")), tmp_path, {})
     member.start()
-    mirror = Mirror(load(), [member], None, say=pytest.fail)
-    mirror.begin()
+    writer = AgentRunWriter(load(), [member], None, say=pytest.fail)
+    writer.begin()
     assert (agent_run.read(tmp_path).restarts, agent_run.read(tmp_path).restarted_at) == (0, None)
 
     for _ in range(2):
-        member.sweep_up()
+        member.kill_group()
         member.start()
-        mirror.look()
+        writer.update()
     told = agent_run.read(tmp_path)
-    member.sweep_up()
+    member.kill_group()
 
     assert told.members[0].restarts == told.restarts == 2
     assert told.started_at < told.members[0].restarted_at == told.restarted_at
@@ -156,21 +163,21 @@ def test_summary_of_a_version_that_did_not_count_is_read_all_the_same(tmp_path, 
 
 def test_process_is_told_from_one_that_has_its_number_later(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    born = births.birth_of(process.pid)
+    born = process_identity.start_time(process.pid)
 
-    assert births.lives(process.pid, born)
-    assert not births.lives(process.pid, f"{born}0")
+    assert process_identity.is_alive(process.pid, born)
+    assert not process_identity.is_alive(process.pid, f"{born}0")
     process.communicate(b"\n")
-    assert births.birth_of(process.pid) is None
-    assert births.birth_of(GONE) is None
+    assert process_identity.start_time(process.pid) is None
+    assert process_identity.start_time(GONE) is None
 
 
 def test_birth_is_asked_of_ps_where_there_is_no_proc(tmp_path):
-    first = births.birth_of(os.getpid(), proc=tmp_path)
+    first = process_identity.start_time(os.getpid(), proc=tmp_path)
 
     assert first
-    assert births.birth_of(os.getpid(), proc=tmp_path) == first
-    assert births.birth_of(GONE, proc=tmp_path) is None
+    assert process_identity.start_time(os.getpid(), proc=tmp_path) == first
+    assert process_identity.start_time(GONE, proc=tmp_path) is None
 
 
 @pytest.mark.parametrize(

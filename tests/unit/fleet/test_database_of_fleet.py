@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.config.settings import load
-from chordage.workers.fleet.environ import environment_of
+from chordage.config.settings import as_environment, load
 from chordage.workers.fleet.fleet import Fleet
 from support.plain_room import forget_settings
 
@@ -21,7 +20,7 @@ def test_a_member_reads_from_its_environment_what_the_fleet_was_given(tmp_path, 
     fleet = Fleet(load(**given), [])
 
     complete = fleet._complete("redis://127.0.0.1:1/0")
-    for name, value in environment_of(complete).items():
+    for name, value in as_environment(complete).items():
         monkeypatch.setenv(name, value)
 
     assert load().database == complete.database == fleet.settings.database

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from chordage.config.settings import Budgets, Settings
-from chordage.workers.fleet.environ import environment_of
+from chordage.config.settings import Budgets, Settings, as_environment
 from support.plain_room import forget_settings
 
 
@@ -21,7 +20,7 @@ def test_settings_made_of_their_environment_are_the_same(monkeypatch, tmp_path):
         port=9000,
     )
 
-    for name, value in environment_of(settings).items():
+    for name, value in as_environment(settings).items():
         monkeypatch.setenv(name, value)
 
     assert Settings() == settings

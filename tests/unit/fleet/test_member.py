@@ -13,8 +13,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.workers.fleet import member as members
-from chordage.workers.fleet.member import Member, Role
-from chordage.workers.fleet.readiness import wait_until_ready
+from chordage.workers.fleet.member import Member, Role, wait_until_ready
 from support.waiting import until
 
 
@@ -30,7 +29,7 @@ def start(tmp_path):
 
     yield start
     for one in started:
-        one.sweep_up()
+        one.kill_group()
 
 
 def test_member_is_ready_when_its_file_holds_its_own_pid(start):
@@ -56,18 +55,18 @@ def test_member_gets_its_environment_and_its_output_goes_to_its_log(start):
     member = start("import os; print(os.environ['GREETING'])")
     member.wait(time.monotonic() + 10)
 
-    assert member.last_words() == "hello"
+    assert member.log_tail() == "hello"
     assert member.code == 0
 
 
-def test_large_log_is_put_aside_at_the_next_start(start, monkeypatch):
-    monkeypatch.setattr(members, "LARGE", 3)
+def test_large_log_is_renamed_at_the_next_start(start, monkeypatch):
+    monkeypatch.setattr(members, "LARGE_LOG", 3)
     member = start("print('first')")
     member.wait(time.monotonic() + 10)
     member.start()
     member.wait(time.monotonic() + 10)
 
-    assert member.last_words() == "first"
+    assert member.log_tail() == "first"
     assert member.log.with_suffix(".log.1").read_text() == "first\n"
 
 
@@ -75,14 +74,14 @@ def test_sweeping_up_takes_the_children_that_a_dead_leader_left(start):
     child = "import subprocess, sys; p = subprocess.Popen(['/bin/sleep', '60']); print(p.pid, flush=True)"
     member = start(child)
     member.wait(time.monotonic() + 10)
-    orphan = psutil.Process(int(member.last_words()))
+    orphan = psutil.Process(int(member.log_tail()))
 
-    member.sweep_up()
+    member.kill_group()
 
     until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, "the orphan is gone")
 
 
-def test_member_that_ends_before_it_is_ready_has_its_last_words_shown(start):
+def test_member_that_ends_before_it_is_ready_has_the_end_of_its_log_shown(start):
     member = start("print('no luck'); raise SystemExit(3)", says_ready=True)
 
     with pytest.raises(Unavailable, match=r"it ended with code 3; the end of .*it\.log:\n  no luck"):
@@ -111,7 +110,7 @@ def test_waiting_ends_when_the_one_who_waits_is_told_to_go(start):
 def test_signal_reaches_the_leader(start):
     member = start("import time; time.sleep(60)")
 
-    member.tell(signal.SIGTERM)
+    member.send_signal(signal.SIGTERM)
 
     assert member.wait(time.monotonic() + 10)
     assert member.code == -signal.SIGTERM

@@ -8,7 +8,7 @@ import pytest
 
 from chordage.workers import deafness
 from chordage.workers.fleet import supervision
-from chordage.workers.fleet.supervision import RESTART, how_it_ended
+from chordage.workers.fleet.supervision import RESTART, describe_end
 
 
 def test_pauses_grow_with_every_death_up_to_a_limit():
@@ -18,15 +18,15 @@ def test_pauses_grow_with_every_death_up_to_a_limit():
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (70, "had gone deaf and ended itself"),
+        (70, "received no messages, or had lost a slot, and ended itself"),
         (-signal.SIGKILL, "was killed by SIGKILL"),
         (1, "ended with code 1"),
         (0, "ended with code 0"),
     ],
 )
-def test_end_of_a_member_is_told_in_words(code, words):
-    assert how_it_ended(code) == words
+def test_end_of_a_member_is_described_in_words(code, words):
+    assert describe_end(code) == words
 
 
-def test_deaf_worker_is_known_by_the_code_it_ends_with():
-    assert supervision.DEAF == deafness.EXIT_CODE
+def test_stalled_worker_is_recognised_by_the_code_it_ends_with():
+    assert supervision.STALLED == deafness.EXIT_CODE

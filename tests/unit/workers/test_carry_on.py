@@ -19,7 +19,7 @@ def test_what_is_due_beside_a_run_that_fails_is_sent(monkeypatch):
         raise Unavailable("away")
 
     monkeypatch.setattr(stages, "advance", fails)
-    rt, sent = SimpleNamespace(held=SimpleNamespace(stopping=False)), []
+    rt, sent = SimpleNamespace(in_flight=SimpleNamespace(stopping=False)), []
     advance = Advance(run_id="r", group=Group.CHAT, of=Subject("t", "ada"))
 
     with pytest.raises(Unavailable):

@@ -18,7 +18,7 @@ from chordage.orchestrator.store import database
 from chordage.orchestrator.store.capacity import Capacity, capacity
 from chordage.orchestrator.store.database import Store
 from chordage.workers import connections, worker_plan
-from chordage.workers.fleet import loops, roles
+from chordage.workers.fleet import roles
 from chordage.workers.worker_plan import Role, plan_of
 from support.repository import ROOT
 
@@ -61,7 +61,7 @@ def test_the_table_of_the_docs_says_what_the_code_does():
 
 def test_a_fleet_takes_what_its_processes_take():
     settings = load(reserve=2, loops=("server", "poll", "pulse"))
-    members = {role.name: role.connections(settings) for role in loops.members(settings, tools=1, with_workers=True)}
+    members = {role.name: role.connections(settings) for role in roles.of_fleet(settings, tools=1, with_workers=True)}
 
     assert members == {
         "turns": connections.of_threads(settings),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
-from chordage.config.settings import SettingsFault, load
+from chordage.config.settings import SettingsFault, as_environment, load
 from chordage.orchestrator.core.errors import ConfigError
-from chordage.workers.fleet import environ, loops
+from chordage.workers.fleet import roles
 from support.plain_room import forget_settings
 
 
@@ -20,17 +18,8 @@ def room(monkeypatch, tmp_path):
 
 
 def names(*on, with_workers=True, tools=1):
-    members = loops.members(load(loops=on or None), tools=tools, with_workers=with_workers)
+    members = roles.of_fleet(load(loops=on or None), tools=tools, with_workers=with_workers)
     return [role.name for role in members]
-
-
-def without_poll(monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(loops, "find_spec", lambda name: None if name.endswith(".poll") else find(name))
-
-
-def with_poll(monkeypatch):
-    monkeypatch.setattr(loops, "find_spec", lambda name: object())
 
 
 def test_server_and_hook_are_one_process_and_workers_bring_a_beat_along(room):
@@ -41,7 +30,7 @@ def test_server_and_hook_are_one_process_and_workers_bring_a_beat_along(room):
 
 
 def test_members_are_told_which_loops_are_on(room):
-    told = environ.environment_of(load(loops=("server", "pulse")))
+    told = as_environment(load(loops=("server", "pulse")))
 
     assert told["CHORDAGE_LOOPS"] == "server,pulse"
 
@@ -50,7 +39,7 @@ def test_loops_of_the_environment_are_read_back(room, monkeypatch):
     monkeypatch.setenv("CHORDAGE_LOOPS", "hook, pulse")
 
     assert load().loops == ("hook", "pulse")
-    assert loops.chosen(load(), ()) == ("hook", "pulse")
+    assert roles.choose_loops(load(), ()) == ("hook", "pulse")
 
 
 def test_loop_that_does_not_exist_is_refused_with_those_that_do(room, monkeypatch):
@@ -60,21 +49,10 @@ def test_loop_that_does_not_exist_is_refused_with_those_that_do(room, monkeypatc
         load()
 
 
-def test_loops_without_anything_to_do_are_left_out_unless_they_are_asked_for(room, monkeypatch):
-    with_poll(monkeypatch)
-
-    assert loops.chosen(load(), ()) == ("server", "hook", "pulse")
+def test_loops_without_anything_to_do_are_left_out_unless_they_are_requested(room):
+    assert roles.choose_loops(load(), ()) == ("server", "hook", "pulse")
     with pytest.raises(ConfigError, match=r"loop 'poll' to do: there is no .*channels\.toml; write one"):
-        loops.chosen(load(), ("poll",))
+        roles.choose_loops(load(), ("poll",))
     (room / "channels.toml").touch()
-    assert loops.chosen(load(), ("poll",)) == ("poll",)
-    assert loops.chosen(load(), ()) == ("server", "poll", "hook", "pulse")
-
-
-def test_loop_this_version_has_no_command_for_is_told(room, monkeypatch):
-    without_poll(monkeypatch)
-    (room / "channels.toml").touch()
-
-    assert "poll" not in loops.chosen(load(), ())
-    with pytest.raises(ConfigError, match="this version has no `chordage poll`"):
-        loops.chosen(load(), ("poll",))
+    assert roles.choose_loops(load(), ("poll",)) == ("poll",)
+    assert roles.choose_loops(load(), ()) == ("server", "poll", "hook", "pulse")

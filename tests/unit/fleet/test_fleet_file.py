@@ -9,8 +9,8 @@ import stat
 import pytest
 
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
-from chordage.workers.fleet import fleet_lock, found
-from chordage.workers.fleet.found import Found, settings_for_cli
+from chordage.workers.fleet import fleet_file, state_lock
+from chordage.workers.fleet.fleet_file import FleetAddresses, settings_for_cli
 from support.plain_room import forget_settings
 
 
@@ -24,15 +24,15 @@ def state(monkeypatch, tmp_path):
 @pytest.fixture
 def fleet(state, tmp_path):
     """A fleet runs in this folder, as far as one can see."""
-    with fleet_lock.take(state):
-        here = Found(
+    with state_lock.lock_fleet(state):
+        here = FleetAddresses(
             pid=os.getpid(),
             room=str(tmp_path / "room"),
             redis_url="redis://127.0.0.1:7000/0",
             database_url="sqlite:////x.db",
             http_port=9000,
         )
-        found.leave(state, here)
+        fleet_file.write(state, here)
         yield here
 
 
@@ -66,25 +66,27 @@ def test_what_a_command_is_given_wins_over_all(fleet):
 
 
 def test_fleet_that_has_ended_is_not_found(state, tmp_path):
-    with fleet_lock.take(state):
-        found.leave(state, Found(pid=1, room=str(tmp_path), redis_url="redis://x", database_url="sqlite://"))
+    with state_lock.lock_fleet(state):
+        fleet_file.write(
+            state, FleetAddresses(pid=1, room=str(tmp_path), redis_url="redis://x", database_url="sqlite://")
+        )
 
-    assert found.running_in(state) is None
+    assert fleet_file.running_in(state) is None
     assert settings_for_cli().redis is None
 
 
 def test_folder_in_which_none_ever_ran_has_none(state):
-    assert found.running_in(state) is None
+    assert fleet_file.running_in(state) is None
     assert not state.exists(), "looking leaves nothing behind"
 
 
 def test_whereabouts_are_for_their_owner_only(fleet, state):
-    assert stat.S_IMODE((state / found.FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((state / fleet_file.FILE).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"pid": 1})])
 def test_damaged_file_is_told_with_what_to_do(fleet, state, text):
-    (state / found.FILE).write_text(text)
+    (state / fleet_file.FILE).write_text(text)
 
     with pytest.raises(ConfigError, match=r"fleet\.json cannot be read.*delete it"):
         settings_for_cli()
@@ -92,15 +94,15 @@ def test_damaged_file_is_told_with_what_to_do(fleet, state, text):
 
 def test_second_fleet_is_refused_with_the_pid_of_the_first(fleet, state):
     with pytest.raises(Unavailable, match=f"is in use by fleet, process {os.getpid()}"):
-        fleet_lock.take(state)
+        state_lock.lock_fleet(state)
 
 
-def test_fleet_that_was_killed_is_waited_for_until_its_keeper_has_cleaned_up(state):
-    with fleet_lock.take(state) as held:
+def test_fleet_that_was_killed_is_waited_for_until_its_reaper_has_cleaned_up(state):
+    with state_lock.lock_fleet(state) as held:
         held.truncate(0)
-        held.write("999999999\n")  # no such process: the fleet is dead, and its keeper holds the lock
+        held.write("999999999\n")  # no such process: the fleet is dead, and its reaper holds the lock
         held.flush()
         with pytest.raises(Unavailable, match="process 999999999"):
-            fleet_lock.take(state, patience=0.2)
+            state_lock.lock_fleet(state, patience=0.2)
 
-    fleet_lock.take(state, patience=0.2).close()
+    state_lock.lock_fleet(state, patience=0.2).close()

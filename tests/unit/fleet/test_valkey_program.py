@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator.core.errors import ConfigError
-from chordage.workers.fleet import valkey_program
+from chordage.workers.fleet import valkey
 
 
 def put_program(folder, name, says):
@@ -17,15 +17,15 @@ def put_program(folder, name, says):
 
 
 def test_bundled_program_comes_before_path():
-    bundled = valkey_program.bundled()
+    bundled = valkey.bundled()
 
     assert bundled is not None
-    assert valkey_program.find_program() == bundled
-    assert valkey_program.version_of(bundled) >= valkey_program.OLDEST
+    assert valkey.find_program() == bundled
+    assert valkey.version_of(bundled) >= valkey.OLDEST
 
 
 def test_nothing_is_bundled_when_the_wheel_is_not_installed():
-    assert valkey_program.bundled("no-such-distribution") is None
+    assert valkey.bundled("no-such-distribution") is None
 
 
 @pytest.mark.parametrize(
@@ -38,22 +38,22 @@ def test_nothing_is_bundled_when_the_wheel_is_not_installed():
 def test_new_enough_program_on_path_is_taken(tmp_path, name, says, version):
     program = put_program(tmp_path, name, says)
 
-    assert valkey_program.on_path(str(tmp_path)) == program
-    assert valkey_program.version_of(program) == version
+    assert valkey.on_path(str(tmp_path)) == program
+    assert valkey.version_of(program) == version
 
 
 def test_old_program_is_passed_over_for_a_newer_one(tmp_path):
     put_program(tmp_path / "a", "valkey-server", "Valkey server v=6.9")
     newer = put_program(tmp_path / "b", "redis-server", "Redis server v=7.2.0")
 
-    assert valkey_program.on_path(f"{tmp_path / 'a'}:{tmp_path / 'b'}") == newer
+    assert valkey.on_path(f"{tmp_path / 'a'}:{tmp_path / 'b'}") == newer
 
 
 def test_program_that_is_too_old_is_named_with_what_to_do(tmp_path):
     program = put_program(tmp_path, "redis-server", "Redis server v=6.2.14 sha=0")
 
     with pytest.raises(ConfigError) as refused:
-        valkey_program.on_path(str(tmp_path))
+        valkey.on_path(str(tmp_path))
 
     assert str(refused.value) == (
         f"Valkey or Redis 7.0 or newer is needed, found only {program} (6.2.14): "
@@ -65,12 +65,12 @@ def test_program_without_a_readable_version_is_not_trusted(tmp_path):
     put_program(tmp_path, "redis-server", "hello")
 
     with pytest.raises(ConfigError, match="version unknown"):
-        valkey_program.on_path(str(tmp_path))
+        valkey.on_path(str(tmp_path))
 
 
 def test_missing_program_is_told_in_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"no Valkey or Redis.*pip install 'chordage\[embedded\]'"):
-        valkey_program.on_path(str(tmp_path))
+        valkey.on_path(str(tmp_path))
 
 
 def test_program_that_cannot_be_run_has_no_version(tmp_path):
@@ -78,4 +78,4 @@ def test_program_that_cannot_be_run_has_no_version(tmp_path):
     broken.write_bytes(b"\x00")
     broken.chmod(0o755)
 
-    assert valkey_program.version_of(broken) == ()
+    assert valkey.version_of(broken) == ()
