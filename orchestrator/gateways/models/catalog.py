@@ -1,8 +1,8 @@
 """All models by name, and the call that survives their faults: retries, then fallbacks, each attempt on record.
 
-While streaming, `on_delta` gets the text of every attempt as it comes. Where an attempt broke off in the middle of a
-text, `on_reset` is called before the next one begins. Whatever `on_delta` raises ends the
-call at once and leaves `complete` as it is.
+While streaming, `on_delta` gets the text of every attempt as it comes. When an attempt broke off in the middle of a
+text, `on_reset` is called before the next one begins. What `on_delta` raises ends the call at once and leaves
+`complete` as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ LONGEST_RETRY_AFTER = 60.0  # where a provider wants more, it is called again so
 
 
 class ModelCatalog:
-    """Models are named `provider:model`; `scripted:path` is a script, seen from the folder `scripts`.
+    """Models are named `provider:model`; `scripted:path` is a script, its path relative to the folder `scripts`.
 
     `providers` are those of the room, looked up when a model is needed: a file may be repaired meanwhile.
     """
@@ -49,7 +49,7 @@ class ModelCatalog:
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._of_room = providers or {}
+        self._providers = providers or {}
         self._environ = environ
         self._scripts = ScriptFolder(scripts)
         self._http = http
@@ -58,7 +58,7 @@ class ModelCatalog:
         self._clock = clock
 
     def check(self, agent: AgentSpec) -> None:
-        """Whether every model of the agent could be called. Raises ConfigError or RoomError; calls nobody."""
+        """Whether every model of the agent could be called. Raises ConfigError or RoomError; sends no request."""
         inner = [name for name in (agent.compaction.model, agent.plan.model) if name]
         for name in dict.fromkeys((agent.model, *agent.fallbacks, *inner, *agent.named_models)):
             self._model(name, agent)
@@ -73,45 +73,59 @@ class ModelCatalog:
         on_reset: Callable[[], None] | None = None,
     ) -> Reply:
         attempts: list[Attempt] = []
-        shown = _Shown(on_delta, on_reset)
+        has_text = False
+
+        def pass_on(text: str) -> None:
+            nonlocal has_text
+            has_text = True
+            assert on_delta is not None
+            on_delta(text)
+
+        first = AttemptContext(
+            abort=abort,
+            timeout=agent.model_timeout,
+            stream=agent.stream,
+            on_delta=pass_on if on_delta else None,
+        )
         for name in (agent.model, *agent.fallbacks):
-            for order in _orders(agent, abort, shown.add if on_delta else None):
-                shown.begin_again()
-                reply, again = self._attempt(name, agent, prompt, order, attempts)
+            for number in range(1, agent.model_retries + 2):
+                if has_text and on_reset is not None:
+                    on_reset()
+                has_text = False
+                reply, delay = self._attempt(name, agent, prompt, replace(first, number=number), attempts)
                 if reply is not None:
                     return replace(reply, attempts=tuple(attempts))
-                if again is None or order.number > agent.model_retries:
+                if delay is None or number > agent.model_retries:
                     break
-                abort.wait(again)
-        raise _given_up(agent, tuple(attempts))
+                abort.wait(delay)
+        raise _no_answer(agent, tuple(attempts))
 
     def close(self) -> None:
         if self._http is not None:
             self._http.close()
 
     def _attempt(
-        self, name: str, agent: AgentSpec, prompt: Prompt, order: AttemptContext, attempts: list[Attempt]
+        self, name: str, agent: AgentSpec, prompt: Prompt, context: AttemptContext, attempts: list[Attempt]
     ) -> tuple[Reply | None, float | None]:
-        """The reply, or how long to wait before this model is asked again: None when that is of no use."""
-        order.abort.check()
+        """The reply, or how long to wait before this model is called again: None when that is of no use."""
+        context.abort.check()
         started = self._clock()
 
         def record(fault: Fault | None, detail: str = "", usage: Usage | None = None) -> None:
             seconds = self._clock() - started
-            spent = usage or Usage()
-            attempts.append(Attempt(model=name, seconds=seconds, fault=fault, detail=detail, usage=spent))
+            attempts.append(Attempt(model=name, seconds=seconds, fault=fault, detail=detail, usage=usage or Usage()))
 
         try:
-            reply = self._model(name, agent).attempt(prompt, order)
+            reply = self._model(name, agent).attempt(prompt, context)
         except OutOfTime as error:
             record(Fault.TIMEOUT, "broken off: the time limit of the turn was reached")
             error.attempts = tuple(attempts)
             raise
         except AttemptFailed as failure:
             record(failure.fault, failure.detail)
-            return None, self._delay(order.number, failure.retry_after) if failure.fault.retryable else None
+            return None, self._delay(context.number, failure.retry_after) if failure.fault.retryable else None
         except (ConfigError, RoomError) as error:
-            # Was there at start-up or `check` would have said so; somebody changed it under a running worker.
+            # `check` found nothing wrong at start-up, so it was changed under a running worker.
             record(Fault.AUTH if isinstance(error, ConfigError) else Fault.REJECTED, str(error))
             return None, None
         record(None, usage=reply.usage)
@@ -129,17 +143,17 @@ class ModelCatalog:
             )
         if provider == SCRIPTED:
             return ScriptedModel(self._scripts.script(model, as_code=name in agent.named_models), name)
-        found = self._of_room.get(provider) or BUILTIN.get(provider)
-        if found is None:
-            known = dict.fromkeys([*BUILTIN, *self._of_room, SCRIPTED])
+        config = self._providers.get(provider) or BUILTIN.get(provider)
+        if config is None:
+            known = dict.fromkeys([*BUILTIN, *self._providers, SCRIPTED])
             raise ConfigError(
                 f"agent {agent.name!r}: model {name!r}: there is no provider {provider!r}; choose from"
                 f" {', '.join(known)}, or add [models.{provider}] to the room's agent.toml"
             )
-        return self._remote(found, model)
+        return self._remote(config, model)
 
     def _remote(self, provider: ProviderConfig, model: str) -> Model:
-        """Its library is imported by whoever needs it: a worker of tools, or of scripts, never does."""
+        """Imports httpx here: a worker that runs only tools or scripts does without."""
         from chordage.orchestrator.gateways.http_client import HttpClient
         from chordage.orchestrator.gateways.models.remote import RemoteModel
 
@@ -149,32 +163,7 @@ class ModelCatalog:
         return RemoteModel(provider, model, http=self._http, environ=self._environ)
 
 
-class _Shown:
-    """What a watcher was shown of an attempt is void when the next one begins."""
-
-    def __init__(self, on_delta: Callable[[str], None] | None, on_reset: Callable[[], None] | None) -> None:
-        self._on_delta = on_delta
-        self._on_reset = on_reset
-        self._has_text = False
-
-    def add(self, text: str) -> None:
-        assert self._on_delta is not None
-        self._has_text = True
-        self._on_delta(text)
-
-    def begin_again(self) -> None:
-        if self._has_text and self._on_reset is not None:
-            self._on_reset()
-        self._has_text = False
-
-
-def _orders(agent: AgentSpec, abort: Abort, on_delta: Callable[[str], None] | None) -> Iterator[AttemptContext]:
-    """An order for every attempt one model gets."""
-    first = AttemptContext(abort=abort, timeout=agent.model_timeout, stream=agent.stream, on_delta=on_delta)
-    return (replace(first, number=number) for number in range(1, agent.model_retries + 2))
-
-
-def _given_up(agent: AgentSpec, attempts: tuple[Attempt, ...]) -> ModelFailed:
+def _no_answer(agent: AgentSpec, attempts: tuple[Attempt, ...]) -> ModelFailed:
     last = {attempt.model: attempt for attempt in attempts}
     causes = "; ".join(f"{model}: {attempt.fault} ({attempt.detail})" for model, attempt in last.items())
     tries = f"{len(attempts)} attempt{'s' if len(attempts) != 1 else ''}"

@@ -1,9 +1,9 @@
-"""Who serves models, and how each is reached: the two we know, and what the room adds in its [models.<name>] tables."""
+"""Providers of models and how to reach them: two are built in, the room adds more in its [models.<name>] tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ FROM_ENVIRONMENT = "_env"  # at the end of a header's name: its value is the nam
 class ProviderConfig:
     """`api_key_env` names the variable, never the key; None for a server that wants none.
 
-    `silence` is how long a stream may say nothing before it counts as stalled. `max_tokens_key` is what the provider
-    calls the parameter max_tokens. `json_schema`: it takes an output schema as response_format, also beside tools.
+    `silence` is how long a stream may pause before it counts as stalled. `max_tokens_key` is what the provider calls
+    the parameter max_tokens. `json_schema`: it takes an output schema as response_format, also beside tools.
     """
 
     name: str
@@ -75,58 +75,31 @@ BUILTIN: Mapping[str, ProviderConfig] = {
     ),
 }
 
-_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "wire": str,
-    "base_url": str,
-    "api_key_env": str,
-    "headers": dict,
-    "silence": (int, float),
-    "max_tokens_key": str,
-    "json_schema": bool,
-}
-
 
 class TableProviders(Mapping[str, ProviderConfig]):
-    """The providers that `tables` describe at this moment, each by the [models.<name>] table of a file."""
+    """The providers of the [models.<name>] tables as they are now; the room has checked the type of every value.
 
-    def __init__(self, tables: Callable[[], Mapping[str, Any]], path: Path) -> None:
+    A table with the name of a builtin provider changes that one in part.
+    """
+
+    def __init__(self, tables: Callable[[], Mapping[str, Mapping[str, Any]]], path: Path) -> None:
         self._tables = tables
         self._path = path
 
     def __getitem__(self, name: str) -> ProviderConfig:
-        return provider_from_table(name, self._tables()[name], f"{self._path}: [models.{name}]")
+        """Raises RoomError."""
+        table, where = self._tables()[name], f"{self._path}: [models.{name}]"
+        if name == SCRIPTED or ":" in name:
+            raise RoomError(f"{where}: the name is taken or holds a colon: choose another")
+        config = replace(BUILTIN.get(name) or ProviderConfig(name=name, wire="openai", base_url=""), **table)
+        if not config.base_url:
+            raise RoomError(f"{where}: base_url must be an address that starts with http:// or https://")
+        if config.wire not in WIRES:
+            raise RoomError(f"{where}: wire {config.wire!r} is unknown: choose one of {', '.join(WIRES)}")
+        return config
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables())
 
     def __len__(self) -> int:
         return len(self._tables())
-
-
-def provider_from_table(name: str, table: Any, where: str) -> ProviderConfig:
-    """One that is named as a builtin provider changes that in part. Raises RoomError."""
-    if name == SCRIPTED or ":" in name:
-        raise RoomError(f"{where}: the name is taken or holds a colon: choose another")
-    if not isinstance(table, dict):
-        raise RoomError(f"{where}: must be a table with wire, base_url and api_key_env")
-    _check(table, where)
-    start = BUILTIN.get(name) or ProviderConfig(name=name, wire="openai", base_url="")
-    config = replace(start, **table)
-    if not config.base_url.startswith(("http://", "https://")):
-        raise RoomError(f"{where}: base_url must be an address that starts with http:// or https://")
-    if config.wire not in WIRES:
-        raise RoomError(f"{where}: wire {config.wire!r} is unknown: choose one of {', '.join(WIRES)}")
-    return config
-
-
-def _check(table: dict[str, Any], where: str) -> None:
-    known = [one.name for one in fields(ProviderConfig) if one.name != "name"]
-    for key, value in table.items():
-        if key not in known:
-            raise RoomError(f"{where}: {key!r} is unknown: choose from {', '.join(known)}")
-        if not isinstance(value, _TYPES[key]) or (isinstance(value, bool) and _TYPES[key] is not bool):
-            raise RoomError(f"{where}: {key} has the wrong type, {type(value).__name__}")
-    if any(not isinstance(value, str) for value in table.get("headers", {}).values()):
-        raise RoomError(f"{where}: every one of headers must be a text")
-    if table.get("silence", 1) <= 0:
-        raise RoomError(f"{where}: silence must be more than 0 seconds")

@@ -1,4 +1,4 @@
-"""What a provider's error means. Status first, then the words, for some providers say everything with 400 or 429."""
+"""What a provider's error means: by its status, then by its text: some providers answer everything with 400."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _STATUS_OF_TYPE = {
 
 
 def refused(status: int, headers: Mapping[str, str], body: str) -> AttemptFailed:
-    """The failure that a response other than 200 stands for."""
+    """The failure behind a response other than 200."""
     message = _message(body) or headers.get("location", "") or "no text"
     return AttemptFailed(
         _fault(status, body.lower()), f"{status}: {message}", retry_after=retry_after(headers, datetime.now(UTC))
@@ -50,15 +50,15 @@ def refused(status: int, headers: Mapping[str, str], body: str) -> AttemptFailed
 
 
 def error_event(error: object) -> AttemptFailed:
-    """The failure that an error object stands for which came with 200, alone or in the middle of a stream."""
-    words = json.dumps(error).lower()
-    return AttemptFailed(_fault(_status_in(error), words), f"error in the answer: {_message(words) or words}")
+    """The failure behind an error object that came with 200, alone or in the middle of a stream."""
+    text = json.dumps(error).lower()
+    return AttemptFailed(_fault(_status_in(error), text), f"error in the answer: {_message(text) or text}")
 
 
-def _fault(status: int, words: str) -> Fault:
-    if status == 402 or (400 <= status < 500 and any(sign in words for sign in _QUOTA)):
+def _fault(status: int, text: str) -> Fault:
+    if status == 402 or (400 <= status < 500 and any(sign in text for sign in _QUOTA)):
         return Fault.QUOTA
-    if status == 413 or (status in {400, 422} and any(sign in words for sign in _CONTEXT)):
+    if status == 413 or (status in {400, 422} and any(sign in text for sign in _CONTEXT)):
         return Fault.CONTEXT
     match status:
         case 429:
@@ -76,23 +76,23 @@ def _fault(status: int, words: str) -> Fault:
 def _status_in(error: object) -> int:
     if not isinstance(error, dict):
         return 500
-    for said in (error.get("code"), error.get("type")):
-        if isinstance(said, int) and 400 <= said < 600:
-            return said
-        if isinstance(said, str) and said in _STATUS_OF_TYPE:
-            return _STATUS_OF_TYPE[said]
+    for kind in (error.get("code"), error.get("type")):
+        if isinstance(kind, int) and 400 <= kind < 600:
+            return kind
+        if isinstance(kind, str) and kind in _STATUS_OF_TYPE:
+            return _STATUS_OF_TYPE[kind]
     return 500
 
 
 def _message(body: str) -> str:
     """The sentence in an error body, whatever the provider wraps around it."""
     try:
-        found: Any = bounds.loads_json(body)
+        value: Any = bounds.loads_json(body)
     except ValueError:
         return body
-    if isinstance(found, list) and found:
-        found = found[0]
+    if isinstance(value, list) and value:
+        value = value[0]
     for key in ("error", "message"):
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-    return found if isinstance(found, str) else json.dumps(found)
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+    return value if isinstance(value, str) else json.dumps(value)

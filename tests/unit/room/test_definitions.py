@@ -88,6 +88,29 @@ def test_a_provider_may_say_more_or_less(folder):
     assert folder.open().providers() == {"openai": said}
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('base_url = "ftp://x"', "base_url: must start with http"),
+        ("base_url = 7", "base_url: must start with http"),
+        ('key = "sk"', "key: there is no such key; "),
+        ("silence = true", "silence: must be a number of seconds, more than 0"),
+        ("silence = 0", "silence: must be a number of seconds, more than 0"),
+        ("headers = { a = 1 }", "headers: must be a table of texts"),
+    ],
+)
+def test_a_wrong_value_of_a_provider_is_refused_with_its_line(folder, line, words):
+    folder.agent(f'model = "m"\n[models.acme]\n{line}\n')
+    with pytest.raises(RoomError, match=rf"agent\.toml:3: .*{words}"):
+        folder.open().get(None)
+
+
+def test_a_provider_must_be_a_table(folder):
+    folder.agent('model = "m"\nmodels.acme = "http://x"\n')
+    with pytest.raises(RoomError, match=r"agent\.toml:2: .*must be a table"):
+        folder.open().get(None)
+
+
 def test_instructions_may_stand_in_a_file(folder):
     folder.write("prompts/brief.md", "Be brief.\n")
     folder.agent('model = "m"\ninstructions_file = "prompts/brief.md"')
