@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Draws docs/reference/lifecycle.md from the tables the code goes by: `.venv/bin/python docs/draw_lifecycle.py`.
+"""Draw docs/reference/lifecycle.md from the tables of the code: `.venv/bin/python docs/draw_lifecycle.py`.
 
-What stands between `<!-- drawn: name -->` and `<!-- end -->` is replaced, the rest of the page stays as it is. A test
-compares the page with the tables.
+The text between `<!-- drawn: name -->` and `<!-- end -->` is replaced, the rest of the page is kept. A test compares
+the page with the tables.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ def reasons() -> str:
 
 
 def dispositions() -> str:
-    """What each comes with: the end of the turn's run, or no run of its own, because it never started."""
+    """Whether a disposition ends a run, or belongs to a turn that never had one."""
     of_run = {*DISPOSITION_OF.values(), disposition_of(superseded_by("a message"))}
-    rows = [(one.value, _comes_with(one in of_run, one in WITHOUT_A_RUN)) for one in Disposition]
+    rows = [
+        (disposition.value, _comes_with(disposition in of_run, disposition in WITHOUT_A_RUN))
+        for disposition in Disposition
+    ]
     return _table(("Disposition", "Comes with"), rows)
 
 
@@ -74,7 +77,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
 
 
 def redrawn(page: str) -> str:
-    """The page with every part as the tables have it now."""
+    """Return the page with every part as the tables have it now."""
     return _PART.sub(lambda part: f"{part[1]}{PARTS[part['name']]()}\n{part[3]}", page)
 
 

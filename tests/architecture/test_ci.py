@@ -1,4 +1,4 @@
-"""What CI runs is what README.md tells a newcomer to run, word for word."""
+"""CI runs the command of README.md, word for word."""
 
 from __future__ import annotations
 

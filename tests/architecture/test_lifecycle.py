@@ -1,4 +1,4 @@
-"""docs/reference/lifecycle.md shows the tables that the code goes by."""
+"""docs/reference/lifecycle.md shows the tables of the code."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def test_the_page_is_drawn_from_the_tables():
     assert page == DRAWING["redrawn"](page), REDRAW
 
 
-def test_every_part_stands_on_the_page_once():
+def test_every_part_is_on_the_page_once():
     assert sorted(re.findall(r"<!-- drawn: (\w+) -->", PAGE.read_text())) == sorted(DRAWING["PARTS"])
 
 
 @pytest.mark.parametrize("name", ["turn", "run", "call"])
-def test_a_change_of_the_page_would_be_seen(name):
+def test_a_changed_page_is_noticed(name):
     arrow = next(line for line in DRAWING["PARTS"][name]().splitlines() if "-->" in line)
     page = PAGE.read_text().replace(f"{arrow}\n", "", 1)
 
