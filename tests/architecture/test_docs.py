@@ -205,6 +205,15 @@ def test_the_page_of_interfaces_is_complete():
     assert set(re.findall(r"`([a-z]+\.[a-z]+)`", tasks)) - {"result.get"} <= CELERY_TASKS
 
 
+def test_log_lines_exist():
+    page = (ROOT / "docs" / "how-to" / "operations.md").read_text()
+    rows = re.findall(r"^\| log (.+?) \|", page, re.MULTILINE)
+    source = "\n".join(file.read_text() for known in modules().values() for file in known)
+
+    assert len(rows) > 5
+    assert [line for row in rows for line in SPAN.findall(row) if line not in source] == []
+
+
 @every(PAGES)
 def test_settings_exist(page):
     known = {variable_of((name,)) for name in Settings.model_fields} | OWN_SETTINGS
