@@ -17,7 +17,7 @@ from chordage.orchestrator.core.plugin_state import SetState
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.transcript import AWAITING, DECIDED
 from chordage.orchestrator.store import journal
-from chordage.workers.cli.showing_steps import run_lines
+from chordage.workers.cli.show import run_lines
 from support.explaining import explained
 from support.fakes import spoken
 from support.hooks import heard, install

@@ -10,7 +10,7 @@ from chordage.orchestrator import views
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.core.verdicts import AddContextMessage
-from chordage.workers.cli.showing import lines_of
+from chordage.workers.cli.show import lines_of
 from support.fakes import rounds_of
 from support.family import Lines, ask, by_agent, settle_in
 from support.hooks import heard, install

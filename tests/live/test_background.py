@@ -116,7 +116,7 @@ def test_what_a_fleet_left_behind_with_its_reaper_is_told_and_stopped(room):
     stopped = call(room, "stop")
 
     assert told.code == 3
-    assert "was left behind by a fleet that is gone; `chordage stop` ends it" in told.err
+    assert "was left behind by an earlier fleet; `chordage stop` ends it" in told.err
     assert {line.split()[1] for line in stopped.out.splitlines()} == {"valkey,", "beat,"}
     assert alive_in(room) == []
 

@@ -148,7 +148,7 @@ def test_who_stops_waiting_leaves_the_turn_alone(start, settings, rt):
     out, err = process.communicate(timeout=30)
 
     assert (process.returncode, out) == (130, "")
-    assert f"turn {turn.turn_id} goes on; `chordage show {turn.turn_id}`" in err
+    assert f"turn {turn.turn_id} continues; `chordage show {turn.turn_id}`" in err
     assert views.turn(rt.store, turn.turn_id).status is TurnStatus.QUEUED
 
 

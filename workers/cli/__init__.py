@@ -7,52 +7,49 @@ from typing import Any
 
 import click
 
-# In the order people meet them. The summary stands here so that listing the commands imports none of them.
-COMMANDS: dict[str, str] = {
-    "demo": "See a turn run over several worker processes. Needs no API key, no service, no folder.",
-    "init": "Put an example room into this folder, to start from.",
-    "check": "Name everything that is wrong with this room and its settings.",
-    "dev": "Start everything on this machine: Redis, workers, beat and the HTTP server.",
-    "run": "Run runtime loops and their workers, until Ctrl-C.",
-    "start": "Start the same in the background.",
-    "stop": "Stop what runs on this folder.",
-    "status": "Say what runs on this folder, and how it is.",
-    "invoke": "Carry one turn out and print the answer. Needs no running fleet.",
-    "submit": "Hand a message to the fleet; it becomes a turn.",
-    "turns": "List turns.",
-    "threads": "List threads.",
-    "groups": "Show budgets, and what runs and waits within them; set a budget.",
-    "pulse": "List tasks, chores and the will, and what is wrong with them; or run one now.",
-    "show": "Show a turn, a run or a thread.",
-    "trace": "Show the path of one message, from its arrival to its end.",
-    "inbox": "List the calls that wait for a decision.",
-    "approve": "Let calls that wait go on.",
-    "deny": "Turn calls that wait down.",
-    "decide": "Store a list of decisions, all of them or none.",
-    "cancel": "Cancel a turn.",
-    "deliveries": "List the replies that leave, and send dead letters again.",
-    "bus": "Show how far the streams in Redis are, or build them anew.",
-    "compact": "Have the older part of a thread summed up.",
-    "worker": "Start one worker.",
-    "web": "Start the HTTP server.",
-    "poll": "Fetch messages from the channels of channels.toml.",
-    "channels": "List channels, how far each was read, and what was refused.",
-    "beat": "Start the clock that sends periodic work.",
-    "flower": "Start Flower, a web page that watches the workers.",
-    "hooks": "List the web hooks of the room; `hooks send` tries one.",
-    "mcp": "Connect to the room's MCP servers, and list their tools.",
-    "migrate": "Bring the database to the schema of this version.",
-    "bench": "Measure what the engine costs.",
-    "simulate": "See how a fleet would fare that nobody has yet.",
-}
-INTERRUPTED = 130  # what a shell says of somebody who was ended by Ctrl-C
-ELSEWHERE = {  # with all that they measure
-    "simulate": "chordage.workers.simulate.command",
+# By name, in the order of `chordage --help`: the module of the command, and its summary. The summary is here so that
+# listing the commands imports none of them.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("demo", "See a turn run over several worker processes. Needs no API key, no service, no folder."),
+    "init": ("init", "Write an example room into this folder, to start from."),
+    "check": ("check", "List everything that is wrong with this room and its settings."),
+    "dev": ("fleet", "Start everything on this machine: Redis, workers, beat and the HTTP server."),
+    "run": ("fleet", "Run runtime loops and their workers, until Ctrl-C."),
+    "start": ("fleet", "Start the same in the background."),
+    "stop": ("fleet", "Stop the fleet of this folder."),
+    "status": ("status", "Show what runs on this folder, and whether it is well."),
+    "invoke": ("invoke", "Run one turn here and print the answer. Needs no running fleet."),
+    "submit": ("submit", "Send a message to the fleet; it becomes a turn."),
+    "turns": ("turns", "List turns."),
+    "threads": ("turns", "List threads."),
+    "groups": ("groups", "Show budgets, and what runs and waits within them; set a budget."),
+    "pulse": ("pulse", "List tasks, chores and the will, and what is wrong with them; or run one now."),
+    "show": ("show", "Show a turn, a run or a thread."),
+    "trace": ("trace", "Show the path of one message, from its arrival to its end."),
+    "inbox": ("approvals", "List the calls that wait for a decision."),
+    "approve": ("approvals", "Approve waiting calls."),
+    "deny": ("approvals", "Deny waiting calls."),
+    "decide": ("approvals", "Store a list of decisions, all of them or none."),
+    "cancel": ("turns", "Cancel a turn."),
+    "deliveries": ("deliveries", "List outgoing replies, and send dead letters again."),
+    "bus": ("bus", "Show how far behind the streams in Redis are, or rebuild them."),
+    "compact": ("turns", "Have the older part of a thread summarised."),
+    "worker": ("processes", "Start one worker."),
+    "web": ("processes", "Start the HTTP server."),
+    "poll": ("processes", "Fetch messages from the channels of channels.toml."),
+    "channels": ("channels", "List channels, how far each was read, and what was refused."),
+    "beat": ("processes", "Start the scheduler of periodic work."),
+    "flower": ("processes", "Start Flower, a web page that monitors the workers."),
+    "hooks": ("webhooks", "List the web hooks of the room; `hooks send` tries one."),
+    "mcp": ("mcp", "Connect to the room's MCP servers, and list their tools."),
+    "migrate": ("migrate", "Bring the database to the schema of this version."),
+    "bench": ("bench", "Measure what the engine costs."),
+    "simulate": ("chordage.workers.simulate.command", "Predict how a fleet would cope with a given load."),
 }
 
 
 class Commands(click.Group):
-    """Subcommand X is the object `X` in the module of that name in this package."""
+    """Command X is the object `X` of its module."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -60,8 +57,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(ELSEWHERE.get(cmd_name, f"{__name__}.{cmd_name}"))
-        command = getattr(module, cmd_name)
+        module, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module if "." in module else f"{__name__}.{module}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -75,21 +72,20 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            from chordage.workers.cli.output import say
+            from chordage.workers.cli.output import INTERRUPTED, say
 
             say("chordage: interrupted", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as error:
-            from chordage.workers.cli import failing
-            from chordage.workers.cli.output import show_faults_inert
+            from chordage.workers.cli.output import report_error, show_faults_inert
 
-            failing.tell(error)
+            report_error(error)
             show_faults_inert()
             raise
 

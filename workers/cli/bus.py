@@ -1,4 +1,4 @@
-"""`chordage bus`: how far the streams in Redis are, and building them anew."""
+"""`chordage bus`: how far behind the streams in Redis are, and rebuilding them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chordage.workers.cli.context import command_settings, open_runtime, open_store
 from chordage.workers.cli.output import ago, json_option, print_json, say, span
 
 if TYPE_CHECKING:
@@ -15,75 +16,63 @@ if TYPE_CHECKING:
     from chordage.orchestrator.runtime import Runtime
     from chordage.orchestrator.views.deliveries import BusView
 
-PATIENCE = 30.0  # seconds for whoever writes at this moment
-DOUBT = 5.0  # seconds behind that are worth a word
+PATIENCE = 30.0  # seconds for a worker that writes the streams to finish
+DOUBT = 5.0  # seconds behind that are worth a remark
 
 
 @click.group()
 def bus() -> None:
-    """The streams of facts in Redis: how far they are, and building them anew."""
+    """The streams of facts in Redis: how far behind they are, and rebuilding them."""
 
 
 @bus.command()
 @json_option
 def status(as_json: bool) -> None:
-    """Show how far the bus is behind the truth, and why. Exit code 1: it stands still."""
+    """Show how far the bus is behind the database, and why. Exit code 1: it does not advance."""
     from chordage.orchestrator import views
-    from chordage.workers.cli.opened import opened, settings_of_command
 
     now = datetime.now(UTC)
-    with opened(settings_of_command()) as store:
-        found = views.bus(store, now)
-    if as_json:
-        print_json(found)
-    else:
-        say("\n".join(_lines(found)))
-    if found.error:
+    with open_store(command_settings()) as store:
+        view = views.bus(store, now)
+    print_json(view) if as_json else say("\n".join(_lines(view)))
+    if view.error:
         raise SystemExit(1)
 
 
-def _lines(found: BusView) -> list[str]:
-    behind = f"{found.rows_behind} rows and {span(found.seconds_behind)} behind" if found.rows_behind else "up to date"
-    lines = [f"bus         {behind}, at row {found.position} of {found.top}"]
-    if found.moved_at:
-        lines.append(f"moved       {ago(found.moved_at)}" + (f", by {found.worker}" if found.worker else ""))
-    lines.append(f"built       {found.generation} times" if found.generation != 1 else "built       once")
-    if found.error:
-        when = ago(found.error_at) if found.error_at else "at some time"
-        lines.append(f"error       {found.error} ({when}; {found.failures} times in a row)")
-    elif found.seconds_behind > DOUBT:
+def _lines(view: BusView) -> list[str]:
+    behind = f"{view.rows_behind} rows and {span(view.seconds_behind)} behind" if view.rows_behind else "up to date"
+    lines = [f"bus         {behind}, at row {view.position} of {view.top}"]
+    if view.moved_at:
+        lines.append(f"moved       {ago(view.moved_at)}" + (f", by {view.worker}" if view.worker else ""))
+    lines.append(f"built       {view.generation} times" if view.generation != 1 else "built       once")
+    if view.error:
+        when = ago(view.error_at) if view.error_at else "at some time"
+        lines.append(f"error       {view.error} ({when}; {view.failures} times in a row)")
+    elif view.seconds_behind > DOUBT:
         lines.append("error       none: is a worker running?")
-    dead = f", {found.dead_letters} dead letters (`chordage deliveries --dead`)" if found.dead_letters else ""
-    lines.append(f"deliveries  {found.deliveries_pending} pending{dead}")
+    dead = f", {view.dead_letters} dead letters (`chordage deliveries --dead`)" if view.dead_letters else ""
+    lines.append(f"deliveries  {view.deliveries_pending} pending{dead}")
     return lines
 
 
 @bus.command()
 @json_option
 def rebuild(as_json: bool) -> None:
-    """Throw the streams away and write them anew, from the database alone. Ids stay what they were."""
-    from chordage.workers.bootstrap import runtime_from
-    from chordage.workers.cli.opened import check_database, settings_of_command
+    """Delete the streams and write them anew from the database. The ids of entries stay the same."""
+    from chordage.orchestrator import views
 
-    settings = settings_of_command()
-    rt = runtime_from(settings, with_redis=True)
-    try:
-        check_database(settings, rt.store)
+    with open_runtime(command_settings(), with_redis=True) as rt:
         mark = _begin(rt)
         _fill(rt)
-        from chordage.orchestrator import views
-
-        found = views.bus(rt.store, rt.now())
-    finally:
-        rt.store.close()
+        view = views.bus(rt.store, rt.now())
     if as_json:
-        print_json({"generation": mark.generation, "from": mark.position, "to": found.position})
+        print_json({"generation": mark.generation, "from": mark.position, "to": view.position})
     else:
-        say(f"the bus is built anew: rows {mark.position + 1} to {found.position}")
+        say(f"the bus is rebuilt: rows {mark.position + 1} to {view.position}")
 
 
 def _begin(rt: Runtime) -> Mark:
-    """Whoever writes it at this moment is through in a moment."""
+    """Wait for a worker that writes the streams now."""
     from chordage.orchestrator import stages
     from chordage.orchestrator.core.errors import Conflict
 
@@ -98,14 +87,13 @@ def _begin(rt: Runtime) -> Mark:
 
 
 def _fill(rt: Runtime) -> None:
-    """Here, or by the workers that run: until nothing is left."""
+    """Until nothing is left: from here, or by workers that run."""
     from chordage.orchestrator import stages, views
     from chordage.orchestrator.core.errors import Unavailable
 
-    while (now := views.bus(rt.store, rt.now())).rows_behind:
-        if now.error:
-            raise Unavailable(now.error)
-        before = now.position
+    while (before := views.bus(rt.store, rt.now())).rows_behind:
+        if before.error:
+            raise Unavailable(before.error)
         stages.project(rt)
-        if views.bus(rt.store, rt.now()).position == before:
+        if views.bus(rt.store, rt.now()).position == before.position:
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""`chordage channels`: how each binding of channels.toml stands."""
+"""`chordage channels`: the state of each channel of channels.toml."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chordage.workers.cli.context import command_settings, open_store
 from chordage.workers.cli.output import json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
     from chordage.orchestrator.views.channels import ChannelView
 
 EMPTY = "no channels; write [channels.NAME] with `plugin = ...` into channels.toml"
-SHORT = 40  # characters of a refused message
+EXCERPT = 40  # characters of a refused message
 
 
 @click.command()
@@ -22,23 +23,22 @@ SHORT = 40  # characters of a refused message
 def channels(name: str | None, limit: int, as_json: bool) -> None:
     """List channels: how far each was read, what is wrong with it, and which messages were refused.
 
-    With a NAME, that one with its refused messages. Exit codes: 0; 1 where channels.toml is broken, as of `hooks`.
+    With a NAME, this channel with its refused messages. Exit codes: 0; 1 if channels.toml is broken.
     """
     from datetime import UTC, datetime
 
     from chordage.orchestrator import views
     from chordage.orchestrator.core.errors import NotFound
     from chordage.workers.bootstrap import channels_from, room_from
-    from chordage.workers.cli.opened import opened, settings_of_command
 
-    settings = settings_of_command()
+    settings = command_settings()
     bound = channels_from(settings)
-    with opened(settings) as store:
-        found = views.channels(store, bound, room_from(settings), datetime.now(UTC), refusals=limit)
-    if name is not None and name not in {line.name for line in found}:
-        raise NotFound(f"there is no channel {name!r}; there are: {', '.join(line.name for line in found) or 'none'}")
+    with open_store(settings) as store:
+        lines = views.channels(store, bound, room_from(settings), datetime.now(UTC), refusals=limit)
+    if name is not None and name not in {line.name for line in lines}:
+        raise NotFound(f"there is no channel {name!r}; there are: {', '.join(line.name for line in lines) or 'none'}")
     faults = [str(fault) for fault in bound.faults()]
-    shown = [line for line in found if name in {None, line.name}]
+    shown = [line for line in lines if name in {None, line.name}]
     if as_json:
         print_json({"channels": shown, "faults": faults})
     else:
@@ -47,7 +47,7 @@ def channels(name: str | None, limit: int, as_json: bool) -> None:
 
 
 def _print(shown: list[ChannelView], faults: list[str], *, with_refusals: bool) -> None:
-    """What is wrong stands below in whole lines: a table would cut it off."""
+    """Errors follow the table in whole lines: the table would cut them."""
     columns = ("channel", "plugin", "state", "looked", "turns", "again", "refused", "passed over", "next look")
     rows = [
         (line.name, line.plugin, line.state, line.looked_at, line.taken, line.doubled, line.refused,
@@ -57,7 +57,7 @@ def _print(shown: list[ChannelView], faults: list[str], *, with_refusals: bool) 
     print_table(columns, rows, empty=EMPTY)
     if with_refusals and any(line.refusals for line in shown):
         say("")
-        refused = [(each.key, each.at, each.why, each.excerpt[:SHORT]) for line in shown for each in line.refusals]
+        refused = [(each.key, each.at, each.why, each.excerpt[:EXCERPT]) for line in shown for each in line.refusals]
         print_table(("key", "refused", "why", "excerpt"), refused)
     for line in shown:
         if line.error is not None:

@@ -51,7 +51,7 @@ def _perform(folder: Path, show: Quiet) -> Played:
             played = play(fleet, submit(fleet.settings, QUESTION), show.tell, signals.check)
             show.summary(played)
         finally:
-            with show.busy("signals the workers, the broker last …"):
+            with show.busy("ending the workers, the broker last …"):
                 fleet.stop_or_kill()
         return played
 

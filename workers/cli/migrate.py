@@ -1,22 +1,22 @@
-"""`chordage migrate`: the database gets the schema of this version."""
+"""`chordage migrate`: bring the database to the schema of this version."""
 
 from __future__ import annotations
 
 import click
 
+from chordage.workers.cli.context import check_database, command_settings
 from chordage.workers.cli.output import json_option, print_json, say
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Change nothing; exit code 1 if there is something to do.")
+@click.option("--check", is_flag=True, help="Change nothing; exit code 1 if the schema is not that of this version.")
 @json_option
 def migrate(check: bool, as_json: bool) -> None:
-    """Bring the database to the schema of this version. Safe to run at any time, and by several at once."""
+    """Bring the database to the schema of this version. Safe at any time, and in several processes at once."""
     from chordage.orchestrator.store import schema_version
     from chordage.orchestrator.store.database import Store
-    from chordage.workers.cli.opened import check_database, settings_of_command
 
-    settings = settings_of_command()
+    settings = command_settings()
     store = Store(settings.database, pool_size=1)
     try:
         if check:

@@ -1,6 +1,6 @@
-"""How commands talk: tables and words for people, JSON for programs, progress on standard error.
+"""What commands print: lines and tables for people, JSON for programs, progress and errors on standard error.
 
-Every command prints through this module, and nothing else may: much of what is shown was written by strangers
+Every command prints through this module, and no other code may print: much of what is shown comes from outside
 (messages, replies, names, errors), and here it is made inert before it reaches a terminal.
 """
 
@@ -22,41 +22,45 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chordage.config.inert import inert, inert_json, inert_line
+from chordage.config.settings import SettingsFault
+from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NARROWEST = 60  # columns; on a narrower terminal lines are as long as on this one
-HANGING = 2  # blanks before what follows in a line that is too long, behind its own indent
+NARROWEST = 60  # columns; a narrower terminal breaks the lines by itself
+HANGING = 2  # the indent of the continuation of a long line, beyond its own
+MAX_VALUE = 200  # characters of a value in one line
 PROSE = {"text", "prompt", "arguments", "answer", "excerpt", "description", "error", "why", "where"}  # may be cut
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes; 2 is click's for wrong options, 130 a shell's for Ctrl-C
 _WORDS = re.compile(r"`[^`\n]*`\S*|\S+")  # a command in backticks is one word
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
-    """Words on standard output, or on standard error. There they are wrapped, if a person reads them."""
+    """A text on standard output or standard error. For a person, standard error is wrapped."""
     lines = inert(text)
     if err and sys.stderr.isatty() and nl:
-        lines = "\n".join(line for one in lines.split("\n") for line in wrapped(one))
+        lines = "\n".join(part for line in lines.split("\n") for part in wrapped(line))
     click.echo(click.style(lines, **style) if style else lines, err=err, nl=nl)
 
 
 def say_lines(lines: Iterable[str], *, mark: Mapping[int, str] | None = None) -> None:
-    """Lines for people: on a terminal none is wider than it; elsewhere each stays one line, for grep. `mark`: the
-    colour of how a line begins, by its number.
+    """Lines for people, wrapped on a terminal; elsewhere each stays one line, for grep. `mark`: the colour of the first
+    word of a line, by its number.
     """
     for number, line in enumerate(lines):
-        told = inert_line(line)
-        for place, part in enumerate(wrapped(told) if sys.stdout.isatty() else [told]):
+        text = inert_line(line)
+        for place, part in enumerate(wrapped(text) if sys.stdout.isatty() else [text]):
             head, gap, rest = part.partition("  ")
             colour = (mark or {}).get(number) if place == 0 else None
             click.echo(click.style(head, fg=colour) + gap + rest if colour else part)
 
 
 def wrapped(line: str, *, hang: int | None = None, width: int | None = None) -> list[str]:
-    """The line in lines of the terminal's width. A command, an id, anything without a blank is never broken: it may be
-    longer than the line. `hang`: the indent of those that follow.
+    """The line in parts of the terminal's width. A word or a command in backticks is never broken, so that it can be
+    copied. `hang`: the indent of the second part and those after it.
     """
     width = max(NARROWEST, width or shutil.get_terminal_size().columns)
     body = line.lstrip(" ")
@@ -64,20 +68,31 @@ def wrapped(line: str, *, hang: int | None = None, width: int | None = None) -> 
         return [line]
     indent = len(line) - len(body)
     blanks = " " * (indent + HANGING if hang is None else hang)
-    done, last, end = [], line[:indent], indent
-    for found in _WORDS.finditer(line, indent):
-        word = line[end : found.end()]  # with the blanks before it
+    parts, last, end = [], line[:indent], indent
+    for match in _WORDS.finditer(line, indent):
+        word = line[end : match.end()]  # with the blanks before it
         if last.strip() and len(last) + len(word) > width:
-            done.append(last)
-            last = blanks + found[0]
+            parts.append(last)
+            last = blanks + match[0]
         else:
             last += word
-        end = found.end()
-    return [*done, last]
+        end = match.end()
+    return [*parts, last]
+
+
+def exit_code(error: Exception) -> int:
+    return BAD_INPUT if isinstance(error, InvalidMessage | InvalidDecision | SettingsFault) else FAILED
+
+
+def report_error(error: Exception) -> None:
+    """End the command with one line, if the error is one that a user can act on. A bug keeps its traceback."""
+    if isinstance(error, UserError | SettingsFault):
+        say(f"chordage: {error}", err=True)
+        raise click.exceptions.Exit(exit_code(error)) from error
 
 
 def show_faults_inert() -> None:
-    """The traceback of a bug may quote what strangers wrote."""
+    """The traceback of a bug may quote text from outside."""
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         say("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"), err=True)
@@ -86,12 +101,12 @@ def show_faults_inert() -> None:
 
 
 def json_option(command: F) -> F:
-    """Adds `--json`, which the command gets as `as_json`."""
+    """Add `--json`; the command gets it as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text for people.")(command)
 
 
-def tell_if_open(host: str) -> None:
-    """Loudly, where the HTTP server is to be reached from other machines."""
+def warn_if_open(host: str) -> None:
+    """A warning in red if other machines can reach the HTTP server."""
     from chordage.workers.listening import warning_of
 
     if (warning := warning_of(host)) is not None:
@@ -104,7 +119,7 @@ def print_json(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What JSON has for a value of ours."""
+    """The JSON form of a value that json does not know."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     match value:
@@ -121,12 +136,12 @@ def plain(value: Any) -> Any:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """For what is drawn. Rich is imported when something is shown: it takes longer than most commands."""
+    """For tables and progress. Rich is imported only when it is needed: that takes longer than most commands."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
     class Inert(Console):
-        """Only what rich itself makes of styles and positions reaches the terminal as more than words."""
+        """Text may not control the terminal; only the styles and positions of rich may."""
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for text, style, control in super().render(renderable, options):
@@ -136,7 +151,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str = "none") -> None:
-    """For people, columns as wide as they need to be. For cut and awk, tab-separated lines without a heading."""
+    """A table for people; for cut and awk, tab-separated lines without a heading."""
     if not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(_cell(value) for value in row))
@@ -150,15 +165,15 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, emp
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.text import Text
 
-    from chordage.workers.cli import decks
+    from chordage.workers.cli import wrapped_table
 
     out = console()
     table = [tuple(columns), *(tuple(_cell(value) for value in row) for row in rows)]
-    if decks.fits(table, out.width):
+    if wrapped_table.fits(table, out.width):
         _print_wide(out, table)
         return
     prose = {place for place, name in enumerate(columns) if name in PROSE}
-    for number, lines in enumerate(decks.rows_of(table, out.width, prose)):
+    for number, lines in enumerate(wrapped_table.rows_of(table, out.width, prose)):
         for line in lines:
             out.print(Text(line, style="" if number else "bold"), no_wrap=True, overflow="ignore", crop=False)
 
@@ -184,7 +199,7 @@ def _cell(value: object) -> str:
 
 
 def ago(moment: datetime, now: datetime | None = None) -> str:
-    """How long ago, in words short enough for a table."""
+    """How long ago, or in how long."""
     passed = ((now or datetime.now(UTC)) - moment).total_seconds()
     return "now" if abs(passed) < 1 else f"{span(passed)} ago" if passed > 0 else f"in {span(-passed)}"
 
@@ -196,9 +211,37 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
+def took(seconds: float) -> str:
+    """A span that may be shorter than a second."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else span(seconds)
+
+
+def clock(at: datetime) -> str:
+    return f"{at.astimezone():%H:%M:%S}"
+
+
+def moment(at: datetime) -> str:
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S} ({ago(at)})"
+
+
+def short(value: object) -> str:
+    """A value in one line, cut if it is long."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_VALUE else f"{line[:MAX_VALUE]}… ({len(line)} characters)"
+
+
+def indented(text: str, indent: str = "  ") -> Iterator[str]:
+    return (f"{indent}{line}".rstrip() for line in text.splitlines())
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+
+
 @contextmanager
 def busy(text: str) -> Iterator[None]:
-    """A spinner while something takes its time; silent where nobody watches."""
+    """A spinner on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""`chordage pulse`: tasks, chores and the will, as the pulse knows them."""
+"""`chordage pulse`: tasks, chores and the will; and running one of them now."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chordage.workers.cli.output import json_option, print_json, print_table, say
+from chordage.workers.cli.context import command_settings, open_runtime, open_store, send
+from chordage.workers.cli.output import ago, json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from chordage.config.settings import Settings
     from chordage.orchestrator.gateways.work.room_work import Look
     from chordage.orchestrator.views.pulse import StandingItem, StandingWork
 
@@ -28,45 +28,41 @@ EMPTY = "no tasks, no chores, no will; docs/how-to/tasks-and-chores.md says how 
 def pulse(ctx: click.Context, *, as_json: bool) -> None:
     """List tasks, chores and the will: what is next, how the last turn ended, and which files are broken.
 
-    Exit codes: 0; 1 where a file is broken.
+    Exit codes: 0; 1 if a file is broken.
     """
     if ctx.invoked_subcommand is not None:
         return
-    from chordage.workers.cli.opened import opened, settings_of_command
-
-    settings = settings_of_command()
-    with opened(settings) as store:
+    settings = command_settings()
+    with open_store(settings) as store:
         from chordage.orchestrator.gateways.work import room_work
         from chordage.orchestrator.gateways.work.room_work import RoomWork
         from chordage.orchestrator.views import standing_work
 
         look = RoomWork(settings.room_path).look()
         faults = [str(error) for error in room_work.faults(settings.room_path)]
-        found = standing_work(store, look, faults, _nameless(settings.room_path, look))
-    print_json(found) if as_json else _print(found)
-    if found.faults:
+        work = standing_work(store, look, faults, _nameless(settings.room_path, look))
+    print_json(work) if as_json else _print(work)
+    if work.faults:
         raise click.exceptions.Exit(1)
 
 
 def _nameless(room: Path, look: Look) -> list[str]:
-    """Files of tasks that are neither known by an id nor broken."""
+    """Task files that have no id yet and are not broken."""
     from chordage.orchestrator.gateways.work import finding
 
     known = {item.path for item in look.items.values()} | set(look.faults)
     return [path for path in finding.find(room).files if path not in known]
 
 
-def _print(found: StandingWork) -> None:
-    of_one = _in_short if sys.stdout.isatty() else _row
-    print_table(COLUMNS, [of_one(item) for item in found.items], empty=EMPTY)
-    for fault in found.faults:
+def _print(work: StandingWork) -> None:
+    row_of = _short_row if sys.stdout.isatty() else _row
+    print_table(COLUMNS, [row_of(item) for item in work.items], empty=EMPTY)
+    for fault in work.faults:
         say(f"chordage: {fault}", err=True)
 
 
-def _in_short(item: StandingItem) -> tuple[object, ...]:
-    """For people, as wide as a terminal."""
-    from chordage.workers.cli.output import ago
-
+def _short_row(item: StandingItem) -> tuple[object, ...]:
+    """For people: it fits a terminal."""
     if item.name is None:
         return (f"- {item.path}", item.state, SOON, None, None)
     last = f"{item.disposition} {ago(item.ended_at)}" if item.ended_at else item.disposition
@@ -77,7 +73,7 @@ def _in_short(item: StandingItem) -> tuple[object, ...]:
 
 
 def _row(item: StandingItem) -> tuple[object, ...]:
-    """For programs: everything there is, in one line."""
+    """For programs: all columns, in one line."""
     next_due = SOON if item.name is None else item.next_due
     return (
         item.name, item.state, next_due, "under way" if item.under_way else item.disposition, item.schedule,
@@ -89,36 +85,20 @@ def _row(item: StandingItem) -> tuple[object, ...]:
 @click.argument("key")
 @json_option
 def run(key: str, *, as_json: bool) -> None:
-    """Give one of them a turn now. KEY is what `chordage pulse` lists, such as task:abcd2345, chore:water or will, or
-    the path of its file. A schedule does not notice.
+    """Run one of them now. KEY is what `chordage pulse` lists, such as task:abcd2345, chore:water or will, or the path
+    of its file. Its schedule does not change.
     """
     from chordage.orchestrator import stages
-    from chordage.workers.bootstrap import runtime_from
-    from chordage.workers.cli.opened import check_ready, settings_of_command
 
-    settings = settings_of_command()
-    check_ready(settings)
-    rt = runtime_from(settings, with_redis=settings.redis is not None)
-    try:
+    settings = command_settings()
+    with open_runtime(settings) as rt:
         admitted, intents = stages.run_now(rt, key)
-    finally:
-        rt.store.close()
     if as_json:
         print_json(admitted)
     else:
         say(admitted.turn_id)
-        _say_what_follows(settings, admitted.turn_id)
-    if settings.redis is not None:
-        from chordage.tasks.courier import Courier
-        from chordage.workers.app import make_app
-
-        Courier(make_app(settings)).send(intents)
-
-
-def _say_what_follows(settings: Settings, turn_id: str) -> None:
-    if settings.redis is None:
-        told = "no fleet is running here: `chordage dev` starts one, and it takes this turn up"
-    else:
-        told = f"`chordage show {turn_id}` tells how it goes"
-    if sys.stderr.isatty() or settings.redis is None:
-        say(f"chordage: {told}", err=True)
+        if settings.redis is None:
+            say("chordage: no fleet is running here: `chordage dev` starts one, and it runs this turn", err=True)
+        elif sys.stderr.isatty():
+            say(f"chordage: `chordage show {admitted.turn_id}` shows how it goes", err=True)
+    send(settings, intents)

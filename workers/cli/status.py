@@ -1,21 +1,26 @@
-"""`chordage status`: what runs on this folder."""
+"""`chordage status`: what runs on this folder, and whether what it needs answers. It changes nothing but agent.run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordage.workers.cli.output import ago, json_option, print_json, print_table, say, span
+from chordage.orchestrator.core.errors import UserError
+from chordage.workers.cli.context import command_settings, has_no_database, open_store
+from chordage.workers.cli.output import ago, counted, json_option, print_json, print_table, say, span
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
-    from chordage.workers.cli.fleet_health import Health
+    from chordage.orchestrator.store.capacity import Capacity
+    from chordage.orchestrator.views.groups import GroupView
     from chordage.workers.fleet.agent_run import FleetSummary, MemberStatus
 
 RUNS, UNWELL, STOPPED = 0, 1, 3
+HTTP_TIMEOUT = 3.0
 EPILOG = """\
 Exit codes: 0 it runs and all is well; 1 it runs, and something is not well; 3 nothing runs here.
 """
@@ -24,29 +29,131 @@ Exit codes: 0 it runs and all is well; 1 it runs, and something is not well; 3 n
 @click.command(epilog=EPILOG)
 @json_option
 def status(as_json: bool) -> None:
-    """Say whether a fleet runs on this folder, of which processes, what queues, and whether all it needs answers.
+    """Show whether a fleet runs on this folder, with which processes, what queues, and whether all it needs answers.
 
-    A summary that was left by a fleet that was killed (agent.run in the room) is put right.
+    If a fleet was killed, its summary (agent.run in the room) is corrected.
     """
-    from chordage.workers.cli import fleet_health
-    from chordage.workers.cli.opened import settings_of_command
-
-    settings = settings_of_command()
-    found = fleet_health.look(settings)
-    if as_json:
-        print_json(_as_json(settings, found))
-    else:
-        _print(settings, found)
-    raise click.exceptions.Exit(STOPPED if found.pid is None else RUNS if found.is_well else UNWELL)
+    settings = command_settings()
+    health = _read_health(settings)
+    print_json(_as_json(settings, health)) if as_json else _print(settings, health)
+    raise click.exceptions.Exit(STOPPED if health.pid is None else RUNS if health.is_well else UNWELL)
 
 
-def _as_json(settings: Settings, found: Health) -> dict[str, Any]:
-    summary = found.summary
-    runs = summary is not None and found.is_ready
+# What is read
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetHealth:
+    pid: int | None  # of the fleet; None: none runs
+    is_ready: bool  # it has reported that it is up
+    is_cleaned_up: bool  # it was killed, and its reaper ends the rest
+    summary: FleetSummary | None
+    faults: dict[str, str | None]  # by what was checked; None: it is well
+    room: list[str]  # what is broken in the room, and waits until it is repaired
+    groups: list[GroupView]
+    capacity: Capacity | None  # of PostgreSQL
+    left_behind: tuple[MemberStatus, ...]  # processes of an earlier fleet
+
+    @property
+    def is_well(self) -> bool:
+        return self.is_ready and not any(self.faults.values()) and not self.room and not self.left_behind
+
+
+def _read_health(settings: Settings) -> FleetHealth:
+    from chordage.workers import checking
+    from chordage.workers.bootstrap import check_redis
+    from chordage.workers.fleet import agent_run, state_lock
+
+    pid = state_lock.fleet_pid(settings.state_path)
+    summary = agent_run.of_fleet(settings.room_path, settings.state_path)
+    is_ready = pid is not None and summary is not None and summary.pid == pid
+    groups, capacity, faults = _read_database(settings)
+    if pid is not None:
+        faults["redis"] = _fault(lambda: check_redis(settings))
+    if is_ready and summary is not None:
+        faults |= _process_faults(summary)
+    try:
+        room = checking.faults_of_room(settings)  # imports the room's Python, as a worker does
+    except UserError as error:
+        room = [str(error).splitlines()[0]]
+    return FleetHealth(
+        pid=pid,
+        is_ready=is_ready,
+        is_cleaned_up=pid is None and state_lock.fleet_is_held(settings.state_path),
+        summary=summary,
+        faults=faults,
+        room=room,
+        groups=groups,
+        capacity=capacity,
+        left_behind=summary.members if summary is not None and summary.pid is None else (),
+    )
+
+
+def _read_database(settings: Settings) -> tuple[list[GroupView], Capacity | None, dict[str, str | None]]:
+    """Before the first start there is no database, and that is no fault."""
+    from chordage.orchestrator import views
+    from chordage.orchestrator.store.capacity import capacity
+    from chordage.workers import connections
+    from chordage.workers.bootstrap import budgets_from, queue_bounds_from
+
+    groups: list[GroupView] = []
+    limit: Capacity | None = None
+    if has_no_database(settings):
+        return groups, limit, {}
+    try:
+        with open_store(settings) as store:
+            budgets, bounds = budgets_from(settings), queue_bounds_from(settings)
+            groups = views.groups(store, now=datetime.now(UTC), budgets=budgets, bounds=bounds)
+            limit = capacity(store)
+    except UserError as error:
+        return groups, limit, {"database": str(error)}
+    faults: dict[str, str | None] = {"database": None}
+    if limit is not None:
+        faults["connections"] = connections.fault(limit)
+    return groups, limit, faults
+
+
+def _process_faults(summary: FleetSummary) -> dict[str, str | None]:
+    from chordage.workers.fleet.agent_run import HEARTBEAT, MemberState
+
+    silent = (datetime.now(UTC) - (summary.heartbeat_at or datetime.now(UTC))).total_seconds()
+    faults = {"fleet": f"has not written agent.run for {silent:.0f} s" if silent > 6 * HEARTBEAT else None}
+    for member in summary.members:
+        if member.state is not MemberState.RUNNING or not member.lives:
+            faults[member.name] = "it starts" if member.state is MemberState.STARTING else "it is down"
+    if summary.endpoint is not None:
+        faults["http"] = _http_fault(summary.endpoint)
+    return faults
+
+
+def _http_fault(endpoint: str) -> str | None:
+    import httpx
+
+    try:
+        answer = httpx.get(f"{endpoint}/health", timeout=HTTP_TIMEOUT, trust_env=False)
+    except httpx.HTTPError as error:
+        return f"{endpoint} does not answer ({type(error).__name__})"
+    return None if answer.is_success else f"{endpoint}/health says {answer.status_code}: {answer.text.strip()[:200]}"
+
+
+def _fault(check: Callable[[], None]) -> str | None:
+    try:
+        check()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+# What is printed
+
+
+def _as_json(settings: Settings, health: FleetHealth) -> dict[str, Any]:
+    summary = health.summary
+    runs = summary is not None and health.is_ready
     return {
-        "status": _word(found),
-        "running": found.pid is not None,
-        "pid": found.pid,
+        "status": "stopped" if health.pid is None else "running" if health.is_ready else "starting",
+        "running": health.pid is not None,
+        "pid": health.pid,
         "version": summary.version if summary else None,
         "loops": summary.loops if summary else [],
         "endpoint": summary.endpoint if summary else None,
@@ -56,104 +163,99 @@ def _as_json(settings: Settings, found: Health) -> dict[str, Any]:
         "redis": _redis(settings),
         "started_at": summary.started_at if summary else None,
         "heartbeat_at": summary.heartbeat_at if summary else None,
-        "uptime": round(_uptime(found), 1) if runs else None,
+        "uptime": round(_uptime(health), 1) if runs else None,
         "restarts": summary.restarts if summary else 0,
         "restarted_at": summary.restarted_at if summary else None,
-        "members": [_member(one) for one in summary.members] if summary else [],
-        "left_behind": [{"name": one.name, "pid": one.pid} for one in found.left_behind],
-        "groups": found.groups,
-        "connections": {"taken": found.capacity.taken, "at_most": found.capacity.at_most} if found.capacity else None,
-        "health": found.faults,
-        "faults": found.room,
+        "members": [_member(member) for member in summary.members] if summary else [],
+        "left_behind": [{"name": member.name, "pid": member.pid} for member in health.left_behind],
+        "groups": health.groups,
+        "connections": {"taken": health.capacity.taken, "at_most": health.capacity.at_most}
+        if health.capacity
+        else None,
+        "health": health.faults,
+        "faults": health.room,
     }
 
 
-def _member(one: MemberStatus) -> dict[str, Any]:
-    restarted = {"restarts": one.restarts, "restarted_at": one.restarted_at}
-    return {"name": one.name, "pid": one.pid, "state": one.state, **restarted}
+def _member(member: MemberStatus) -> dict[str, Any]:
+    restarted = {"restarts": member.restarts, "restarted_at": member.restarted_at}
+    return {"name": member.name, "pid": member.pid, "state": member.state, **restarted}
 
 
-def _word(found: Health) -> str:
-    if found.pid is None:
-        return "stopped"
-    return "running" if found.is_ready else "starting"
+def _uptime(health: FleetHealth) -> float:
+    assert health.summary is not None
+    assert health.summary.started_at is not None
+    return (datetime.now(UTC) - health.summary.started_at).total_seconds()
 
 
-def _uptime(found: Health) -> float:
-    assert found.summary is not None
-    assert found.summary.started_at is not None
-    return (datetime.now(UTC) - found.summary.started_at).total_seconds()
-
-
-def _print(settings: Settings, found: Health) -> None:
-    for line in _head(settings, found):
+def _print(settings: Settings, health: FleetHealth) -> None:
+    for line in _head(settings, health):
         say(line)
-    if found.is_ready and found.summary is not None:
+    if health.is_ready and health.summary is not None:
         say()
-        rows = [(one.name, one.pid, one.state, _restarted(one)) for one in found.summary.members]
-        print_table(("process", "pid", "state", "restarted"), rows)
-    if found.is_ready or any(one.running or one.queued for one in found.groups):
+        members = [(member.name, member.pid, member.state, _restarted(member)) for member in health.summary.members]
+        print_table(("process", "pid", "state", "restarted"), members)
+    if health.is_ready or any(group.running or group.queued for group in health.groups):
         say()
-        print_table(("group", "running", "queued", "oldest due"), list(_rows(found)))
-    _print_faults(found)
+        groups = [
+            (view.group, f"{view.running}/{view.budget}", f"{view.queued}{'+' * view.queued_or_more}", view.waits_since)
+            for view in health.groups
+        ]
+        print_table(("group", "running", "queued", "oldest due"), groups)
+    _print_faults(health)
 
 
-def _head(settings: Settings, found: Health) -> Iterator[str]:
-    summary = found.summary
-    if found.pid is None:
+def _head(settings: Settings, health: FleetHealth) -> Iterator[str]:
+    summary = health.summary
+    if health.pid is None:
         yield f"nothing runs on {settings.state_path}; `chordage start` starts a fleet"
         if summary is not None and summary.heartbeat_at is not None:
             yield f"  last sign of life {ago(summary.heartbeat_at)}"
-        if found.is_cleaned_up:
-            yield "  it was killed; its keeper ends what is left of it"
+        if health.is_cleaned_up:
+            yield "  it was killed; its reaper ends the rest"
         if settings.redis_url is not None:
             yield "  workers that a supervisor started are not looked for here: `celery -A chordage status` lists them"
         return
-    if not found.is_ready or summary is None:
-        yield f"chordage starts, process {found.pid}"
+    if not health.is_ready or summary is None:
+        yield f"chordage starts, process {health.pid}"
         return
-    yield f"chordage {summary.version} runs, process {found.pid}, for {span(_uptime(found))}"
-    named = (
+    yield f"chordage {summary.version} runs, process {health.pid}, for {span(_uptime(health))}"
+    limit = health.capacity
+    for name, value in (
         ("HTTP", summary.endpoint),
         ("loops", ", ".join(summary.loops)),
         ("room", summary.room),
         ("database", summary.database),
         ("Redis", _redis(settings)),
-        ("", found.capacity and f"{found.capacity.taken} of {found.capacity.at_most} connections are taken"),
+        ("", limit and f"{limit.taken} of {limit.at_most} connections are taken"),
         ("logs", settings.state_path / "logs"),
-    )
-    yield from (f"  {name:<10}{value}" for name, value in named if value)
-    if (told := _restarted(summary)) is not None:
-        yield f"  restarted {told}: what died of its processes, logs say why"
+    ):
+        if value:
+            yield f"  {name:<10}{value}"
+    if (restarted := _restarted(summary)) is not None:
+        yield f"  restarted {restarted}: a process had died; the logs say why"
 
 
-def _restarted(one: FleetSummary | MemberStatus) -> str | None:
-    """Of a process, or of all of them together."""
-    if one.restarted_at is None:
+def _restarted(process: FleetSummary | MemberStatus) -> str | None:
+    """Of one process, or of all together."""
+    if process.restarted_at is None:
         return None
-    return f"{'once' if one.restarts == 1 else f'{one.restarts} times, last'} {ago(one.restarted_at)}"
+    return f"{'once' if process.restarts == 1 else f'{process.restarts} times, last'} {ago(process.restarted_at)}"
 
 
-def _rows(found: Health) -> Iterator[tuple[object, ...]]:
-    for one in found.groups:
-        queued = f"{one.queued}+" if one.queued_or_more else one.queued
-        yield one.group, f"{one.running}/{one.budget}", queued, one.waits_since
-
-
-def _print_faults(found: Health) -> None:
-    faults = {name: told for name, told in found.faults.items() if told}
-    for name, told in faults.items():
-        say(f"chordage: {name}: {told}", err=True)
-    for told in found.room:
-        say(f"chordage: {told}", err=True)
-    if found.room:
-        number = f"{len(found.room)} fault{'s' if len(found.room) != 1 else ''}"
-        say(f"chordage: the room has {number}; what is broken waits until it is repaired", err=True)
-    for member in found.left_behind if not found.is_cleaned_up else ():
-        told = f"{member.name}, process {member.pid}, was left behind by a fleet that is gone; `chordage stop` ends it"
-        say(f"chordage: {told}", err=True)
-    if found.pid is not None and found.is_well:
-        say(f"\nall is well: {', '.join((*found.faults, 'room'))}")
+def _print_faults(health: FleetHealth) -> None:
+    faults = [f"{name}: {fault}" for name, fault in health.faults.items() if fault] + health.room
+    if health.room:
+        faults.append(f"the room has {counted(len(health.room), 'fault')}; what is broken waits until it is repaired")
+    if not health.is_cleaned_up:
+        faults += (
+            f"{member.name}, process {member.pid}, was left behind by an earlier fleet; `chordage stop` ends it"
+            for member in health.left_behind
+        )
+    for fault in faults:
+        say(f"chordage: {fault}", err=True)
+    if health.pid is not None and health.is_well:
+        say(f"\nall is well: {', '.join((*health.faults, 'room'))}")
 
 
 def _database(settings: Settings) -> str:

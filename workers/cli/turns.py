@@ -1,15 +1,16 @@
-"""`chordage turns`: the newest turns."""
+"""`chordage turns`, `threads`, `cancel` and `compact`: turns and threads in lists, and what can be done to one."""
 
 from __future__ import annotations
 
 import click
 
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.workers.cli.output import json_option, print_json, print_table
+from chordage.workers.cli.context import command_settings, open_runtime, open_store, send
+from chordage.workers.cli.output import json_option, print_json, print_table, say, took
 
 
 @click.command()
-@click.option("--status", type=click.Choice([str(one) for one in TurnStatus]), help="Only these.")
+@click.option("--status", type=click.Choice([str(status) for status in TurnStatus]), help="Only these.")
 @click.option("--thread", "thread_id", metavar="ID", help="Only of this thread.")
 @click.option("--agent", help="Only of this agent.")
 @click.option("--before", metavar="TURN", help="Only what came before this turn: the next page.")
@@ -18,12 +19,11 @@ from chordage.workers.cli.output import json_option, print_json, print_table
 def turns(
     *, status: str | None, thread_id: str | None, agent: str | None, before: str | None, limit: int, as_json: bool
 ) -> None:
-    """List turns, newest first. Of the ids in options the first letters are enough."""
+    """List turns, newest first. In options, the first letters of an id are enough."""
     from chordage.orchestrator import views
-    from chordage.workers.cli.opened import opened, settings_of_command
 
-    with opened(settings_of_command()) as store:
-        found = views.turns(
+    with open_store(command_settings()) as store:
+        lines = views.turns(
             store,
             limit=limit,
             status=TurnStatus(status) if status else None,
@@ -32,29 +32,79 @@ def turns(
             before=before and views.full_id(store, views.IdKind.TURN, before),
         )
     if as_json:
-        print_json(found)
+        print_json(lines)
         return
-    rows = [
-        (
-            line.turn_id,
-            line.disposition or line.status,
-            line.path or line.agent,
-            line.queued_at,
-            _took(line),
-            line.thread_id,
-            line.text,
-        )
-        for line in found
-    ]
+    rows = []
+    for turn in lines:
+        seconds = (turn.done_at - turn.started_at).total_seconds() if turn.started_at and turn.done_at else None
+        rows.append((
+            turn.turn_id, turn.disposition or turn.status, turn.path or turn.agent, turn.queued_at,
+            None if seconds is None else took(seconds), turn.thread_id, turn.text,
+        ))  # fmt: skip
     columns = ("turn", "status", "agent", "came", "took", "thread", "text")
     print_table(columns, rows, empty="no turns; `chordage submit TEXT` makes one")
 
 
-def _took(line: object) -> str | None:
-    from chordage.orchestrator.views.turns import TurnLine
-    from chordage.workers.cli.showing_calls import span
+@click.command()
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@json_option
+def threads(limit: int, as_json: bool) -> None:
+    """List threads, those with the newest turn first."""
+    from chordage.orchestrator import views
 
-    assert isinstance(line, TurnLine)
-    if line.started_at is None or line.done_at is None:
-        return None
-    return span((line.done_at - line.started_at).total_seconds())
+    with open_store(command_settings()) as store:
+        lines = views.threads(store, limit=limit)
+    if as_json:
+        print_json(lines)
+        return
+    rows = [
+        (line.thread_id, line.agent, line.turns, line.queued, line.open_run_status, line.open_run, line.last_activity)
+        for line in lines
+    ]
+    columns = ("thread", "agent", "turns", "queued", "state", "run", "active")
+    print_table(columns, rows, empty="no threads; `chordage submit TEXT` makes one")
+
+
+@click.command()
+@click.argument("turn_id", metavar="TURN")
+@click.option("--reason", help="Stored and shown with the run.")
+@json_option
+def cancel(turn_id: str, reason: str | None, as_json: bool) -> None:
+    """Cancel a turn. A queued turn never starts; the run of an active one ends, and its calls are aborted.
+
+    The first letters of its id are enough if no other turn begins so.
+
+    Exit code 1 if the turn was done already.
+    """
+    from chordage.orchestrator import stages, views
+
+    settings = command_settings()
+    with open_runtime(settings) as rt:
+        turn_id = views.full_id(rt.store, views.IdKind.TURN, turn_id)
+        ended, intents = stages.cancel_turn(rt, turn_id, reason)
+        send(settings, intents)
+    if as_json:
+        print_json({"turn_id": turn_id, "cancelled": ended})
+    elif ended:
+        say(f"turn {turn_id} is cancelled")
+    else:
+        say(f"chordage: turn {turn_id} is done already; `chordage show {turn_id}` shows how it ended", err=True)
+    raise click.exceptions.Exit(0 if ended else 1)
+
+
+@click.command()
+@click.argument("thread_id", metavar="THREAD")
+@json_option
+def compact(thread_id: str, as_json: bool) -> None:
+    """Have the older part of a thread summarised before its next model call: that of its open run, or of its next turn.
+
+    Everything that was said stays stored, and `chordage show` shows all of it; models read the summary instead.
+    """
+    from chordage.orchestrator import stages
+
+    with open_runtime(command_settings(), with_redis=False) as rt:
+        stages.ask_to_compact(rt, thread_id)
+    if as_json:
+        print_json({"thread_id": thread_id, "asked": True})
+    else:
+        say(f"thread {thread_id} will be summarised before its next model call")

@@ -32,7 +32,7 @@ def source_of(name: str) -> Path:
     return _ELSEWHERE.get(name, FILES / name)
 
 
-def taken_in(folder: Path) -> list[str]:
+def existing_in(folder: Path) -> list[str]:
     """What would be written over."""
     return [name for name in ROOM if name != IGNORE and (folder / name).exists()]
 

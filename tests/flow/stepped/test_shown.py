@@ -7,8 +7,7 @@ import json
 from chordage.orchestrator import views
 from chordage.orchestrator.core.stepping import Control
 from chordage.workers.cli.output import plain
-from chordage.workers.cli.showing_driven import driven_lines
-from chordage.workers.cli.showing_steps import run_lines
+from chordage.workers.cli.show import run_lines, stepped_lines
 from support.driving import USER, Consumer, asks, consume, text
 
 
@@ -16,7 +15,7 @@ def lines(it: Consumer) -> list[str]:
     """Without the moments."""
     shown = it.look()
     found = list(run_lines(views.run(it.world.store, shown.run_id))) if shown.run_id else []
-    return [*found, *driven_lines(views.driven(it.world.store, it.turn))]
+    return [*found, *stepped_lines(views.driven(it.world.store, it.turn))]
 
 
 def has(it: Consumer, *parts: str) -> None:
@@ -36,7 +35,7 @@ def test_what_was_pushed_and_steered_stands_in_the_timeline(world):
     has(
         it,
         "pushed  by its consumer, 2 messages",
-        "     the reply that was held: R",
+        "     the held reply: R",
         "     user: U",
         "by its consumer, ",
     )
@@ -49,7 +48,7 @@ def test_a_history_given_anew_and_a_reply_that_was_dropped_are_told_as_such(worl
     it.do("params", params={}, messages=[USER])
     it.do("run")
 
-    has(it, "1 message, in place of all that was said before", ", not appended", "     dropped words")
+    has(it, "1 message, in place of the whole history", ", not appended", "     dropped words")
 
 
 def test_what_is_pending_is_shown_with_params_and_what_was_said_of_calls(world):

@@ -139,7 +139,7 @@ def test_bus_is_built_anew_from_the_database_alone(chordage, rt, reply, redis_ur
     told = json.loads(chordage("bus", "rebuild", "--json", redis_url=redis_url).stdout)
 
     assert first.exit_code == 0
-    assert first.stdout == f"the bus is built anew: rows {told['from'] + 1} to {told['to']}\n"
+    assert first.stdout == f"the bus is rebuilt: rows {told['from'] + 1} to {told['to']}\n"
     assert told["generation"] >= 2
     status = chordage("bus", "status", redis_url=redis_url).stdout
     assert f"up to date, at row {told['to']} of {told['to']}" in status

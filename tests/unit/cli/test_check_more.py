@@ -107,7 +107,7 @@ def test_a_rule_for_a_tool_that_no_server_offers_is_found_when_they_are_asked(ro
 )
 def test_a_variable_that_is_no_setting_is_told_by_check_and_where_a_fleet_starts(room, monkeypatch, name, told):
     monkeypatch.setenv(name, "1")
-    monkeypatch.setattr("chordage.workers.cli.foreground.hold", lambda *_given, **_named: None)
+    monkeypatch.setattr("chordage.workers.cli.fleet.hold", lambda *_given, **_named: None)
     expected = f"variable {name}: there is no such setting; {told}"
     assert f"settings: {expected}" in check().stdout
     assert expected in " ".join(CliRunner().invoke(main, ["run", "--no-workers", "--port", "0"]).output.split())

@@ -104,7 +104,7 @@ def test_the_inbox_can_be_narrowed_and_paged(chordage, rt):
 
 def test_an_inbox_with_nothing_in_it_says_so(chordage, rt, room):
     assert (chordage("inbox").stdout, questions(chordage)) == ("", [])
-    assert on_a_terminal(room, "inbox") == ["nothing waits for a decision"]
+    assert on_a_terminal(room, "inbox") == ["no call waits for a decision"]
 
 
 def test_a_page_after_what_never_was_is_refused(chordage, rt):
@@ -122,7 +122,7 @@ def test_an_approved_call_goes_on_here_when_there_is_no_fleet(chordage, rt):
 
     assert done.exit_code == 0
     assert [line.split(",")[0] for line in done.stdout.splitlines()] == [f"approved: suspension {one}" for one in ids]
-    assert "the run goes on in this process" in done.stderr
+    assert "the run resumes in this process" in done.stderr
     assert answer_of(rt, turn) == "It came to this: sent to bob\nsent to eve"
     assert questions(chordage) == []
 
@@ -165,7 +165,7 @@ def test_the_same_answer_again_changes_nothing_and_another_one_is_refused(chorda
     again = chordage(command, first["id"], "--key", "k")
     other = chordage(command, first["id"], "--key", "k", "--reason", "another")
 
-    assert (again.exit_code, "before, in the same words" in again.stdout) == (0, True)
+    assert (again.exit_code, "before, with the same answer" in again.stdout) == (0, True)
     assert (other.exit_code, "with the same key 'k' and other content" in other.stderr) == (1, True)
 
 
@@ -199,7 +199,7 @@ def test_a_batch_is_taken_whole(chordage, rt, room):
     again = chordage("decide", stdin=json.dumps(batch))
 
     assert [one["suspension_id"] for one in stored] == [first, second]
-    assert again.stdout.splitlines()[1].startswith(f"denied before, in the same words: suspension {second}")
+    assert again.stdout.splitlines()[1].startswith(f"denied before, with the same answer: suspension {second}")
     assert answer_of(rt, turn).startswith("It came to this: sent to bob\nThis call was denied")
 
 
@@ -221,7 +221,7 @@ def test_a_batch_may_use_the_words_of_the_commands(chordage, rt, room):
 
 @pytest.mark.parametrize("command", ["approve", "deny", "decide"])
 def test_help_says_where_the_run_goes_on_without_a_fleet(chordage, command):
-    assert "the run goes on in this process" in " ".join(chordage(command, "--help").stdout.split())
+    assert "the run resumes in this process" in " ".join(chordage(command, "--help").stdout.split())
 
 
 def test_of_a_batch_nothing_is_stored_when_one_of_it_is_wrong(chordage, rt):
@@ -241,7 +241,7 @@ BATCHES = {
     "deep": (b"[" * 100_000, "give the decisions as JSON: "),
     "no list": (b"{}", "give a list of decisions, such as "),
     "nothing": (b"[]", "there is no decision: give at least one"),
-    "no UTF-8": (b"[\xff", "give the decisions in UTF-8: what stands at byte 1"),
+    "no UTF-8": (b"[\xff", "give the decisions in UTF-8: byte 1 is not"),
     "no object": (b"[1]", "0: Input should be a valid dictionary"),
     "no action": (b'[{"target": "x"}]', "0.action: Field required"),
     "unknown action": (b'[{"target": "x", "action": "go"}]', "0.action: Input should be 'resume' or 'cancel'"),
@@ -317,7 +317,7 @@ def test_ctrl_c_leaves_the_decision_stored(chordage, rt, room):
     out, err = process.communicate(timeout=20)
 
     assert (process.returncode, out[:8]) == (130, b"approved")
-    assert b"`chordage dev` goes on with the run; what you decided is stored" in err
+    assert b"the decision is stored; `chordage dev` resumes the run" in err
     assert questions(chordage) == []
 
 
@@ -332,5 +332,5 @@ def test_invoke_says_that_its_turn_waits_and_for_what(rt, capsys):
 
     other, waits = capsys.readouterr().err.splitlines()
     run_id = views.turn(rt.store, turn_id).run_id
-    assert f"is carried out by another process (run {run_id})" in other
+    assert f"runs in another process (run {run_id})" in other
     assert f"waits for a decision: `chordage inbox --run {run_id}` shows which" in waits

@@ -57,7 +57,7 @@ def test_a_broken_rule_is_told_before_any_service_is_asked(chordage, room, argum
         (("x", "--origin", "letter"), "'letter' is not one of 'invoke', 'chat', 'task', 'chore', 'will'"),
         (("x", "--group", "vip"), "'vip' is not one of"),
         (("x", "--when-busy", "drop"), "'drop' is not one of 'enqueue', 'reject', 'interrupt', 'rollback', 'steer'"),
-        (("x", "--timeout", "3"), "--timeout says how long to --wait"),
+        (("x", "--timeout", "3"), "--timeout limits the time of --wait"),
         (("x", "--sender", "owner"), "No such option"),
         ((), "Missing argument 'TEXT'"),
     ],

@@ -172,7 +172,7 @@ def test_a_turn_that_is_done_cannot_be_cancelled(chordage, rt):
     done = chordage("cancel", turn_id)
 
     assert (done.exit_code, done.stdout) == (1, "")
-    assert f"turn {turn_id} is done already; `chordage show {turn_id}` tells how it ended" in done.stderr
+    assert f"turn {turn_id} is done already; `chordage show {turn_id}` shows how it ended" in done.stderr
 
 
 def test_migrate_makes_the_database_and_says_so(chordage):

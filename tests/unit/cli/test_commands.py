@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from chordage.orchestrator.core.errors import InvalidMessage, Unavailable
-from chordage.workers.cli import COMMANDS, failing, main
+from chordage.workers.cli import COMMANDS, main, output
 
 
 def test_help_lists_every_command_and_imports_none_of_them():
@@ -50,8 +50,8 @@ def test_version_is_printed():
 
 
 def test_exit_code_tells_bad_input_from_what_is_broken():
-    assert failing.exit_code(InvalidMessage("text is blank", field="text")) == 2
-    assert failing.exit_code(Unavailable("Redis does not answer")) == 1
+    assert output.exit_code(InvalidMessage("text is blank", field="text")) == 2
+    assert output.exit_code(Unavailable("Redis does not answer")) == 1
 
 
 def test_bug_of_ours_keeps_its_traceback(monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import re
 import shlex
-from importlib.util import find_spec
 
 import pytest
 import yaml
@@ -44,14 +43,10 @@ def systemd():
 
 
 COMMANDS = [
-    command
-    for command in [
-        *procfile().values(),
-        *(service["command"] for service in ours().values()),
-        *(shlex.split(program["command"]) for program in supervisor().values()),
-        *systemd().values(),
-    ]
-    if command[1] != "poll" or find_spec("chordage.workers.cli.poll")
+    *procfile().values(),
+    *(service["command"] for service in ours().values()),
+    *(shlex.split(program["command"]) for program in supervisor().values()),
+    *systemd().values(),
 ]
 
 

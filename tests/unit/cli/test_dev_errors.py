@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from chordage.workers.cli import foreground, main
+from chordage.workers.cli import fleet, main
 from chordage.workers.fleet import background, fleet_file, state_lock
 from chordage.workers.fleet.fleet_file import FleetAddresses
 from support.plain_room import forget_settings, write_room
@@ -37,7 +37,7 @@ def test_broken_agent_is_told_before_anything_starts_and_stops_nothing_else(run,
     (tmp_path / "hooks.toml").write_text("[hooks.one]\n")
     started = []
     monkeypatch.setenv("CHORDAGE_PORT", "0")  # any that is free
-    monkeypatch.setattr(foreground, "hold", lambda *_given, **_named: started.append("held"))
+    monkeypatch.setattr(fleet, "hold", lambda *_given, **_named: started.append("held"))
     monkeypatch.setattr(background, "start", lambda *_given: started.append("began") or FLEET)
 
     result = run(command)
@@ -45,7 +45,7 @@ def test_broken_agent_is_told_before_anything_starts_and_stops_nothing_else(run,
     assert (result.exit_code, len(started)) == (0, 1)
     assert "agent.toml:1: model: " in result.output
     assert "hooks.toml:1: " in result.output
-    assert "an agent that is broken waits until it is repaired" in result.output
+    assert "a broken agent waits until it is repaired" in result.output
 
 
 def test_taken_port_is_told_with_the_option(run, tmp_path):
@@ -85,5 +85,5 @@ def test_init_overwrites_nothing(run, tmp_path):
     result = run("init")
 
     assert result.exit_code == 1
-    assert "script.yaml is there already; nothing was touched" in result.stderr
+    assert "script.yaml is there already; nothing was changed" in result.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["script.yaml"]

@@ -10,7 +10,7 @@ from flower.command import options
 
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers.cli import main
-from chordage.workers.cli.flower import refuse_the_unguarded, serve
+from chordage.workers.cli.processes import refuse_open_flower, serve_flower
 from support.plain_room import forget_settings
 
 
@@ -32,29 +32,29 @@ CLOSED = ["127.0.0.1", "127.0.0.9", "::1", "localhost"]
 @pytest.mark.parametrize("address", OPEN)
 def test_an_address_that_others_reach_is_refused_without_a_password(address) -> None:
     with pytest.raises(ConfigError, match=r"Flower would be open to everyone.*give --basic-auth=name:password"):
-        refuse_the_unguarded(address, ())
+        refuse_open_flower(address, ())
 
 
 @pytest.mark.parametrize("address", CLOSED)
 def test_on_this_machine_alone_it_is_not(address) -> None:
-    refuse_the_unguarded(address, ())
+    refuse_open_flower(address, ())
 
 
 @pytest.mark.parametrize(
     "given", [("--basic-auth=a:b",), ("--basic_auth=a:b",), ("--auth=.*@example.com",), ("--unix-socket=/tmp/f",)]
 )
 def test_with_a_guard_it_is_not(given) -> None:
-    refuse_the_unguarded("0.0.0.0", given)
+    refuse_open_flower("0.0.0.0", given)
 
 
 def test_the_guard_may_be_a_variable_or_a_file(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("FLOWER_BASIC_AUTH", "a:b")
-    refuse_the_unguarded("0.0.0.0", ())
+    refuse_open_flower("0.0.0.0", ())
 
     monkeypatch.delenv("FLOWER_BASIC_AUTH")
     options._options["basic-auth"]._value = []
     (tmp_path / "flowerconfig.py").write_text("basic_auth = ['a:b']\n")
-    refuse_the_unguarded("0.0.0.0", ())
+    refuse_open_flower("0.0.0.0", ())
 
 
 def test_the_command_says_it_in_one_line_and_starts_nothing(monkeypatch) -> None:
@@ -79,11 +79,11 @@ def test_a_port_in_use_is_told_with_what_to_do() -> None:
     app = FaultyApp(OSError(EADDRINUSE, "Address already in use"))
 
     with pytest.raises(ConfigError, match=r"127\.0\.0\.1:5555 is in use: choose another port with --port"):
-        serve(app, (), "127.0.0.1:5555")
+        serve_flower(app, (), "127.0.0.1:5555")
 
 
 def test_another_fault_of_the_address_is_told_as_it_is() -> None:
     app = FaultyApp(OSError(EADDRNOTAVAIL, "Cannot assign requested address"))
 
     with pytest.raises(OSError, match="Cannot assign"):
-        serve(app, (), "192.0.2.1:5555")
+        serve_flower(app, (), "192.0.2.1:5555")

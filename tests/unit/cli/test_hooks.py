@@ -59,7 +59,7 @@ def test_without_redis_it_says_where_the_counts_are(chordage, hooks):
     done = chordage("hooks", redis_url="redis://127.0.0.1:9/0")
 
     assert (done.exit_code, done.stdout.count("\n")) == (0, 5)
-    assert "Redis has the counts, and does not answer" in done.stderr
+    assert "the counts are in Redis, which does not answer" in done.stderr
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_what_should_have_come_by_now_is_due_and_not_so_long_ago(room):
     )  # fmt: skip
     later = moment + timedelta(minutes=5)
 
-    assert [pulse._in_short(replace(item, next_due=due))[2] for due in (moment, later, None)] == ["due", later, None]
+    assert [pulse._short_row(replace(item, next_due=due))[2] for due in (moment, later, None)] == ["due", later, None]
 
 
 def test_pulse_run_stores_a_turn_and_says_that_nobody_takes_it_up(room):

@@ -68,7 +68,7 @@ def test_processes_that_had_to_be_started_again_are_told_with_how_often_and_when
         lines = chordage("status").output
         programs = json.loads(chordage("status", "--json").stdout)
 
-    assert f"  {told}: what died of its processes" in lines
+    assert f"  {told}: a process had died; the logs say why" in lines
     assert f"web\t1\trunning\t{told.removeprefix('restarted ')}" in lines
     assert (programs["restarts"], programs["members"][0]["restarts"]) == (times, times)
     assert programs["restarted_at"] == then.isoformat()
@@ -121,7 +121,7 @@ def test_stop_without_a_fleet_is_an_error_with_what_to_do(chordage):
 
 @pytest.mark.parametrize(
     ("in_a_hurry", "told"),
-    [(False, "nothing is left running"), (True, "it ends by itself; `chordage stop` waits for that")],
+    [(False, "has ended; nothing is left running"), (True, "is still ending; `chordage stop` waits for that")],
 )
 def test_start_that_is_interrupted_says_what_is_left(chordage, room, monkeypatch, in_a_hurry, told):
     def interrupted(state, *_):
@@ -136,7 +136,7 @@ def test_start_that_is_interrupted_says_what_is_left(chordage, room, monkeypatch
         lock.close()
 
     assert done.exit_code == 130
-    assert done.stderr == f"chordage: interrupted; the fleet that was starting is told to stop, and {told}\n"
+    assert done.stderr == f"chordage: interrupted; the fleet that was starting {told}\n"
 
 
 def test_second_start_is_refused_with_the_process_of_the_first(chordage, room):
@@ -186,4 +186,4 @@ def test_message_that_is_not_there_is_told_with_what_may_have_become_of_it(chord
 
     assert done.exit_code == 1
     assert "no message with the dedupe key 'nowhere' of agent 'ada'" in done.stderr
-    assert "the error that its sender got is its account" in done.stderr
+    assert "its sender got the reason as an error" in done.stderr

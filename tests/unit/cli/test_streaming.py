@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from chordage.workers.cli.streaming import Streamed
+from chordage.workers.cli.invoke import StreamedAnswer
 
 
 def test_progress_of_tools_at_work_side_by_side_is_told_with_their_names(capsys):
-    streamed = Streamed(shown=True)
+    streamed = StreamedAnswer(shown=True)
     for call, tool in (("c1", "weather"), ("c2", "trains")):
         streamed.emit("r", "tool.started", call=call, tool=tool)
     streamed.emit("r", "tool.progress", call="c1", text="20%")
@@ -16,7 +16,7 @@ def test_progress_of_tools_at_work_side_by_side_is_told_with_their_names(capsys)
 
 
 def test_a_reply_that_is_begun_again_is_told_and_shown_once_as_the_last(capsys):
-    streamed = Streamed(shown=True)
+    streamed = StreamedAnswer(shown=True)
     streamed.emit("r", "model.reset", step=1)
     for text in ("one ", "tw"):
         streamed.emit("r", "model.delta", step=1, text=text)
@@ -25,5 +25,5 @@ def test_a_reply_that_is_begun_again_is_told_and_shown_once_as_the_last(capsys):
     streamed.emit("r", "model.replied", step=1, text="one two", calls=0)
 
     shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("one tw\none two\n", "· the reply broke off and is begun again\n")
+    assert (shown.out, shown.err) == ("one tw\none two\n", "· the reply broke off and starts again\n")
     assert streamed.end() == "one two"

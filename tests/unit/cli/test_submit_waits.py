@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.strategies import loading
-from chordage.workers.cli import main, message
+from chordage.workers.cli import main, submit
 from chordage.workers.simulate.command import progress
 
 
@@ -27,10 +27,6 @@ ACTIVE, DONE = TurnStatus.ACTIVE, TurnStatus.DONE
 
 @pytest.fixture
 def waited(monkeypatch, capsys):
-    import importlib
-
-    module = importlib.import_module("chordage.workers.cli.submit")
-
     def wait(*turns, timeout=None):
         states = list(turns)
         monkeypatch.setattr("chordage.workers.turn_waiter.waiter_for", lambda _settings: None)
@@ -38,7 +34,7 @@ def waited(monkeypatch, capsys):
             "chordage.workers.turn_waiter.wait_for_answer",
             lambda *_given: states.pop(0) if len(states) > 1 else states[0],
         )
-        code = module._wait(None, None, "T", timeout, as_json=False)
+        code = submit._wait(None, None, "T", timeout, as_json=False)
         return code, capsys.readouterr()
 
     return wait
@@ -47,9 +43,9 @@ def waited(monkeypatch, capsys):
 def test_it_says_once_what_to_do_and_goes_on_waiting(waited):
     suspended = turn(ACTIVE, Reason.SUSPENDED)
     code, said = waited(turn(ACTIVE), suspended, suspended, turn(ACTIVE), turn(DONE))
-    assert (code, said.out) == (message.ANSWERED, "ok\n")
-    assert said.err.startswith("chordage: turn T waits for a decision: `chordage inbox --run R` lists what about")
-    assert said.err.endswith("`chordage approve ID` or `chordage deny ID` answers it\n")
+    assert (code, said.out) == (submit.ANSWERED, "ok\n")
+    assert said.err.startswith("chordage: turn T waits for a decision: `chordage inbox --run R` shows which, and")
+    assert said.err.endswith("`chordage approve ID` or `chordage deny ID` decides\n")
     assert said.err.count("\n") == 1
 
 
@@ -61,7 +57,7 @@ def test_it_says_so_again_where_a_second_question_comes(waited):
 
 def test_the_time_is_up_all_the_same(waited):
     code, said = waited(turn(ACTIVE, Reason.SUSPENDED), timeout=0.01)
-    assert code == message.TIMED_OUT
+    assert code == submit.TIMED_OUT
     assert "waits for a decision" in said.err
     assert "is not done after 0.01 s" in said.err
 

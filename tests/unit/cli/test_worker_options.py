@@ -119,9 +119,9 @@ def test_room_without_an_agent_is_told_what_it_needs(run):
 def test_broken_agent_is_told_with_file_and_line_and_stops_no_worker(run, tmp_path, monkeypatch):
     (tmp_path / "agent.toml").write_text('model = "scripted:s.yaml"\ntoools = []\n')
     monkeypatch.setenv("CHORDAGE_REDIS_URL", "redis://127.0.0.1:1/0")
-    monkeypatch.setattr("chordage.workers.cli.opened.check_ready", lambda _settings: None)
+    monkeypatch.setattr("chordage.workers.cli.context.check_ready", lambda _settings: None)
     begun = []
-    monkeypatch.setattr("chordage.workers.cli.worker.run", lambda *_given: begun.append("worker"))
+    monkeypatch.setattr("chordage.workers.cli.processes.run_worker", lambda *_given: begun.append("worker"))
 
     result = run("worker")
 

@@ -1,4 +1,4 @@
-"""`chordage hooks`: the web hooks of the room, what came of their deliveries, and a delivery to try one with."""
+"""`chordage hooks`: the web hooks of the room with their counts, and a delivery to try one with."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chordage.workers.cli.context import command_settings
 from chordage.workers.cli.output import json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ EMPTY = "no web hooks here; a [hooks.NAME] table in hooks.toml with `path` and `
 @json_option
 @click.pass_context
 def hooks(ctx: click.Context, as_json: bool) -> None:
-    """List the web hooks of the room, and what came of their deliveries.
+    """List the web hooks of the room, with their accepted and refused deliveries.
 
-    hooks.toml is read here, with the environment of this shell. Exit code 1 if something in it is broken.
+    hooks.toml is read by this command, with the environment of this shell. Exit code 1 if something in it is broken.
     """
     if ctx.invoked_subcommand is None:
         raise click.exceptions.Exit(_list(as_json=as_json))
@@ -33,8 +34,8 @@ def hooks(ctx: click.Context, as_json: bool) -> None:
 
 @hooks.command()
 @click.argument("name")
-@click.option("--text", help="What it says: put where the hook looks for it.")
-@click.option("--thread", help="The thread, where the hook reads one from the payload.")
+@click.option("--text", help="The text, put into the field where the hook reads it.")
+@click.option("--thread", help="The thread, if the hook reads one from the payload.")
 @click.option("--body", type=click.File("rb"), help="The whole body from a file (or - for standard input) instead.")
 @click.option("--id", "delivery", metavar="ID", help="The id of the delivery.  [default: a new one]")
 @click.option("--url", help="The server.  [default: the one of this folder]")
@@ -42,16 +43,15 @@ def hooks(ctx: click.Context, as_json: bool) -> None:
 def send(name: str, text: str | None, thread: str | None, body: Any, as_json: bool, **how: str | None) -> None:
     """Sign a delivery as the sender of hook NAME would, and post it to the server.
 
-    Exit code 0 if it was taken, 1 if it was refused.
+    Exit code 0 if it was accepted, 1 if it was refused.
     """
     from chordage.workers import webhooks
-    from chordage.workers.cli.opened import settings_of_command
 
     if (text is None) == (body is None):
         raise click.UsageError("give --text or --body, one of the two")
     if how["delivery"] and not (how["delivery"].isascii() and how["delivery"].isprintable()):
         raise click.UsageError("--id goes into a header: give visible ASCII characters")
-    settings = settings_of_command()
+    settings = command_settings()
     binding = webhooks.binding_of(settings, name)
     content = body.read() if body is not None else webhooks.body_of(binding, text or "", thread)
     sent = webhooks.send(settings, binding, content, delivery=how["delivery"], url=how["url"])
@@ -62,24 +62,26 @@ def send(name: str, text: str | None, thread: str | None, body: Any, as_json: bo
 def _list(*, as_json: bool) -> int:
     from chordage.config import settings as config
     from chordage.orchestrator.gateways.webhooks import file
-    from chordage.workers.cli.opened import settings_of_command
 
-    settings = settings_of_command()
+    settings = command_settings()
     environ = config.environment()
-    found = file.read(settings.room_path, environ)
+    room = file.read(settings.room_path, environ)
     faults = [str(fault) for fault in file.faults(settings.room_path, environ)]
-    counted = _counted(settings, found)
+    stats = _stats(settings, room)
     if as_json:
-        print_json({"hooks": [_plain(one, counted) for one in found.bindings], "faults": faults})
+        print_json({"hooks": [_plain(binding, stats.get(binding.name)) for binding in room.bindings], "faults": faults})
     else:
-        print_table(COLUMNS, _rows(found, counted), empty=EMPTY)
+        rows = [_row(binding, stats.get(binding.name)) for binding in room.bindings]
+        nothing = (None,) * (len(COLUMNS) - 4)
+        rows += [(hook.name, None, hook.path, "broken", *nothing) for hook in room.broken]
+        print_table(COLUMNS, rows, empty=EMPTY)
     for fault in faults:
         say(f"chordage: {fault}", err=True)
     return 1 if faults else 0
 
 
-def _counted(settings: Settings, found: HooksFile) -> dict[str, DeliveryCounts]:
-    """Nothing of those of which nobody can say anything."""
+def _stats(settings: Settings, room: HooksFile) -> dict[str, DeliveryCounts]:
+    """By name. Redis has the counts; without it there are none."""
     from redis.exceptions import RedisError
 
     from chordage.workers.webhooks import counts_of
@@ -88,31 +90,24 @@ def _counted(settings: Settings, found: HooksFile) -> dict[str, DeliveryCounts]:
         return {}
     counts = counts_of(settings)
     try:
-        return {one.name: counts.of(one.name) for one in found.bindings}
+        return {binding.name: counts.of(binding.name) for binding in room.bindings}
     except RedisError as error:
-        say(f"chordage: Redis has the counts, and does not answer ({error})", err=True)
+        say(f"chordage: the counts are in Redis, which does not answer ({error})", err=True)
         return {}
-
-
-def _rows(found: HooksFile, counted: dict[str, DeliveryCounts]) -> list[tuple[object, ...]]:
-    rows = [_row(one, counted.get(one.name)) for one in found.bindings]
-    nothing = (None,) * (len(COLUMNS) - 4)
-    return rows + [(one.name, None, one.path, "broken", *nothing) for one in found.broken]
 
 
 def _row(binding: Binding, counted: DeliveryCounts | None) -> tuple[object, ...]:
     about = (binding.name, binding.method, binding.path, binding.seal.form, binding.agent)
     if counted is None:
         return (*about, None, None, None, None)
-    told = counted.as_json()
-    refused = " ".join(f"{reason}={count}" for reason, count in told["refused"].items())
-    last = told["last"] or {}
+    counts = counted.as_json()
+    refused = " ".join(f"{reason}={count}" for reason, count in counts["refused"].items())
+    last = counts["last"] or {}
     at = datetime.fromisoformat(last["at"]) if last else None
-    return (*about, told["accepted"], refused or 0, at, last.get("turn"))
+    return (*about, counts["accepted"], refused or 0, at, last.get("turn"))
 
 
-def _plain(binding: Binding, counted: dict[str, DeliveryCounts]) -> dict[str, Any]:
-    counts = counted[binding.name].as_json() if binding.name in counted else None
+def _plain(binding: Binding, counted: DeliveryCounts | None) -> dict[str, Any]:
     return {
         "name": binding.name,
         "method": binding.method,
@@ -121,5 +116,5 @@ def _plain(binding: Binding, counted: dict[str, DeliveryCounts]) -> dict[str, An
         "agent": binding.agent,
         "origin": binding.origin,
         "sender": binding.sender,
-        "counts": counts,
+        "counts": None if counted is None else counted.as_json(),
     }

@@ -1,0 +1,226 @@
+"""`chordage worker`, `web`, `poll`, `beat` and `flower`: one process of a fleet each, for a supervisor to run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from errno import EADDRINUSE
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from chordage.orchestrator.core.errors import ConfigError
+from chordage.workers.cli.context import check_ready_with_redis
+from chordage.workers.cli.output import say, warn_if_open
+from chordage.workers.fleet.fleet_file import settings_for_cli
+from chordage.workers.worker_plan import PROCESSES, THREADS_OF_ALL, THREADS_OF_TURNS, Plan, Pool, Role, plan_of
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from chordage.config.settings import Settings
+
+FLOWER_COLUMNS = "name,args,kwargs,state,received,runtime,worker"  # Flower's default hides thread, agent and tool
+LOOPBACK = frozenset({"localhost", "ip6-localhost"})
+
+
+@click.command()
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in Role]),
+    default=Role.ALL.value,
+    show_default=True,
+    help="turns: decides and calls models, in threads. tools: runs tools, in processes. all: both, for small machines.",
+)
+@click.option(
+    "--queues", metavar="NAMES", help="Only these queues, first served first: chat,task or chore.tools,will.tools."
+)
+@click.option(
+    "--groups",
+    metavar="NAMES",
+    help="Only these groups: chat,task. Add system for work that belongs to none; some worker must serve it.",
+)
+@click.option(
+    "--reserved",
+    is_flag=True,
+    help="Only for chat, with as many slots as the setting `reserve`; with 0 it does nothing until it is stopped.",
+)
+@click.option(
+    "--pool",
+    type=click.Choice([pool.value for pool in Pool]),
+    help="threads, or prefork for processes.  [default: by role]",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    help=f"Tasks at once.  [default: {THREADS_OF_TURNS} threads, {THREADS_OF_ALL} for all; {PROCESSES} processes]",
+)
+@click.option("--name", help="Name among the workers of this machine.  [default: the role, with a number of its own]")
+@click.option("--events", is_flag=True, help="Report every task, for Flower.")
+@click.option("--ready-file", type=click.Path(path_type=Path), help="Written when the worker is ready, for probes.")
+def worker(
+    *,
+    role: str,
+    queues: str | None,
+    groups: str | None,
+    reserved: bool,
+    pool: str | None,
+    concurrency: int | None,
+    name: str | None,
+    events: bool,
+    ready_file: Path | None,
+) -> None:
+    """Start one worker. It ends on SIGTERM or Ctrl-C, and hands its unfinished work over."""
+    from chordage.workers import reserved as reserved_worker
+
+    settings = settings_for_cli()
+    plan = plan_of(
+        Role(role), settings, queues=queues, groups=groups, reserved=reserved, pool=pool, concurrency=concurrency,
+        name=name, events=events,
+    )  # fmt: skip
+    if reserved and not settings.reserve:
+        reserved_worker.idle(ready_file, lambda text: say(f"chordage: {text}", err=True))
+        return
+    _report_room(settings)
+    check_ready_with_redis(settings)
+    run_worker(settings, plan, ready_file)
+
+
+def _report_room(settings: Settings) -> None:
+    """A broken agent stops no worker: only its own work waits."""
+    from chordage.workers import checking
+
+    for fault in checking.faults_of_room(settings):
+        say(f"chordage: {fault}", err=True)
+
+
+def run_worker(settings: Settings, plan: Plan, ready_file: Path | None = None) -> NoReturn:
+    os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # read by billiard when it is imported; see workers/fleet_worker.py
+    from chordage.workers.app import make_app
+
+    make_app(settings).Worker(plan=plan, ready_file=ready_file, loglevel=settings.log_level.upper(), quiet=True).start()
+    raise AssertionError("a worker ends its process")
+
+
+@click.command()
+@click.option("--host", help="Where to listen.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="On which port; 0 for any.  [default: 8630]")
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True)
+def web(host: str | None, port: int | None, processes: int) -> None:
+    """Start the HTTP server. It accepts messages and shows turns; workers run the turns."""
+    from chordage.config.settings import variable_of
+    from chordage.orchestrator.loops import server
+    from chordage.workers.fleet import roles
+    from chordage.workers.fleet.member import free_port
+
+    settings = settings_for_cli(host=host, port=port)
+    os.environ[variable_of(("host",))] = settings.host  # for the processes of uvicorn, each of which makes the app
+    warn_if_open(settings.host)
+    check_ready_with_redis(settings)
+    if settings.port == 0:
+        settings = settings_for_cli(host=host, port=free_port(settings.host))
+        say(f"chordage: HTTP on {roles.web(settings.host, settings.port).url}", err=True)
+
+    import uvicorn
+
+    server.allow_open_files()
+    uvicorn.run(
+        "chordage.workers.web:make_app",
+        factory=True,
+        host=settings.host,
+        port=settings.port,
+        workers=processes,
+        log_config=None,
+        http=server.Connection,
+        ws="none",
+        backlog=server.BACKLOG,
+        timeout_graceful_shutdown=2,
+    )
+
+
+@click.command()
+def poll() -> None:
+    """Fetch messages from the channels of channels.toml, until Ctrl-C or SIGTERM. Workers run the turns.
+
+    Several may run at once: each channel is polled by one of them.
+    """
+    settings = settings_for_cli()
+    check_ready_with_redis(settings)
+
+    from chordage.config import log
+    from chordage.workers.poll import run
+
+    log.configure(settings.log_level, settings.log_format)
+    run(settings)
+
+
+@click.command()
+def beat() -> None:
+    """Start the scheduler of periodic work. Without it, workers sweep by themselves. Several may run at once."""
+    settings = settings_for_cli()
+
+    from chordage.workers.app import make_app
+
+    check_ready_with_redis(settings)
+    make_app(settings).Beat(loglevel=settings.log_level, quiet=True).run()
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.option("--port", type=click.IntRange(1, 65535), default=5555, show_default=True)
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 for everywhere.")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def flower(port: int, address: str, options: tuple[str, ...]) -> None:
+    """Start Flower, a web page that monitors the workers. It asks them for events by itself.
+
+    OPTIONS are Flower's own, such as --basic-auth=name:password or --url-prefix=flower.
+    """
+    settings = settings_for_cli()
+
+    from chordage.workers.app import make_app
+    from chordage.workers.bootstrap import check_redis
+
+    refuse_open_flower(address, options)
+    check_redis(settings)
+    given = (
+        f"--port={port}",
+        f"--address={address}",
+        f"--tasks-columns={FLOWER_COLUMNS}",
+        *options,
+    )  # the last one counts
+    serve_flower(make_app(settings, own_transport=False), given, f"{address}:{port}")
+
+
+def refuse_open_flower(address: str, given: tuple[str, ...]) -> None:
+    """Flower shows threads and ids, and can stop workers, without asking who is there. Its own reading of its options
+    decides: they may also be variables FLOWER_…, or in flowerconfig.py.
+    """
+    from flower.command import apply_env_options, apply_options, options
+
+    apply_env_options()
+    apply_options("flower", [f"--address={address}", *given])
+    if options.unix_socket or options.basic_auth or options.auth or _is_loopback(options.address):
+        return
+    raise ConfigError(
+        f"Flower would be open to everyone who reaches {options.address or 'this machine'}, and can stop workers: give "
+        "--basic-auth=name:password (or FLOWER_BASIC_AUTH, or --auth with a provider), or leave --address out"
+    )
+
+
+def _is_loopback(address: str) -> bool:
+    if address in LOOPBACK:
+        return True
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:  # a name, or nothing, which listens everywhere
+        return False
+
+
+def serve_flower(app: Celery, given: Sequence[str], place: str) -> None:
+    try:
+        app.start(["flower", *given])
+    except OSError as error:
+        if error.errno != EADDRINUSE:
+            raise
+        raise ConfigError(f"{place} is in use: choose another port with --port") from error
