@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from chordage.orchestrator.core.reasons import DISPOSITION_OF, WITHOUT_A_RUN, Reason, disposition_of, superseded_by
 from chordage.orchestrator.core.status import CALL, RUN, TURN, CallStatus, Disposition, RunStatus, Table, TurnStatus
-from chordage.orchestrator.strategies.react import ENDINGS
+from chordage.orchestrator.strategies.shipped import ENDINGS
 
 PAGE = Path(__file__).parent / "reference" / "lifecycle.md"
 S = TypeVar("S", bound=StrEnum)

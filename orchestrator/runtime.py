@@ -32,10 +32,10 @@ from chordage.orchestrator.gateways.ports import (
 )
 from chordage.orchestrator.gateways.steadiness import Steadiness
 from chordage.orchestrator.gateways.work.room_work import RoomWork
-from chordage.orchestrator.plugins.crew import Crew
+from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.store.database import Store
 
-NOBODY = Crew()
+NO_PLUGINS = PluginSet()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,7 @@ class Runtime:
     in_flight: InFlight = field(default_factory=InFlight)
     heart: Store | None = None  # for the heartbeat alone, so that it waits for no connection; None: `store`
     steadiness: Steadiness | None = None  # None: leases of others are judged at any time
-    crews: Callable[[AgentSpec], Crew] = lambda _agent: NOBODY  # the plugins of an agent
+    plugin_sets: Callable[[AgentSpec], PluginSet] = lambda _agent: NO_PLUGINS  # the plugins of an agent
     work: RoomWork | None = None  # tasks, chores and the will
     outputs: Callable[[AgentSpec], OutputForm | None] = lambda _agent: None  # what its final answer has to be
     channels: Channels = field(default_factory=NoChannels)

@@ -37,7 +37,7 @@ from chordage.orchestrator.gateways.room.reading import Copies
 from chordage.orchestrator.gateways.steadiness import Steadiness
 from chordage.orchestrator.gateways.tools.safe_http import AddressGuard
 from chordage.orchestrator.gateways.work.room_work import RoomWork
-from chordage.orchestrator.plugins.loading import Crews
+from chordage.orchestrator.plugins.loading import PluginSets
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
@@ -73,7 +73,7 @@ def runtime_from(
         worker=worker_name(os.getpid()),
         heart=Store(settings.database, pool_size=1, hold=settings.beat / 2) if carries_out else None,
         steadiness=Steadiness(gap=settings.lease / 3, enough=settings.beat) if carries_out else None,
-        crews=Crews(),
+        plugin_sets=PluginSets(),
         work=RoomWork(room.path),
         outputs=room.output_of,
         budgets=budgets_from(settings),

@@ -275,7 +275,7 @@ def _digest(text: str) -> str:
 #
 # Where two of the same weight cannot both hold, the choice hangs on the plugins alone: of gate verdicts and endings the
 # one of the plugin whose id comes first in the alphabet; of overrides and amended results the one of the plugin that is
-# last in the declared order (`before`, `after`, then the order in the agent's file). `order` is that: `Crew.ids`.
+# last in the declared order (`before`, `after`, then the order in the agent's file). `order` is that: `PluginSet.ids`.
 
 V = TypeVar("V", bound=Verdict)
 

@@ -1,7 +1,7 @@
 """What a plugin is: a class with eight hooks that do nothing until one is overridden.
 
-One object serves all runs of its agent, in several threads and on several machines: it keeps nothing in itself. What it
-has to remember it notes with `SetState` and reads from the context.
+One object serves all runs of its agent, in several threads and on several machines, so it keeps no state of its own.
+What it has to remember it writes with `SetState` and reads from the context.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PluginFailed(ChordageError):
 
 
 class OptionRefused(ValueError):
-    """Raised by a plugin's constructor: the file's line of that option is named to whoever wrote it."""
+    """Raised by a plugin's constructor: the message will name the line of that option in the agent's file."""
 
     def __init__(self, option: str, why: str) -> None:
         super().__init__(f"{option}: {why}")
@@ -38,7 +38,7 @@ class Plugin:
     """Hooks return verdicts, or None for no opinion. They are plain functions, and quick: each has a time limit."""
 
     id: str = ""  # unique among the plugins of an agent
-    before: tuple[str, ...] = ()  # ids of plugins that come later, if they are there
+    before: tuple[str, ...] = ()  # ids of plugins that come later, if the agent has them
     after: tuple[str, ...] = ()
 
     def run_start(self, context: phases.RunStart, /) -> Verdicts:
@@ -57,7 +57,7 @@ class Plugin:
         """Also when the model failed."""
 
     def before_tool_execute(self, context: phases.BeforeToolExecute, /) -> Verdicts:
-        """The gate: block, suspend, answer or amend a call. Asked again when a suspended call goes on."""
+        """Block, suspend, answer or amend a call. Called again when a suspended call resumes."""
 
     def after_tool_execute(self, context: phases.AfterToolExecute, /) -> Verdicts:
         """Also for calls that never ran."""

@@ -8,14 +8,14 @@ import threading
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, cast
 
 from chordage.orchestrator.core.agent import AgentSpec, PluginUse
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.text import canonical
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
-from chordage.orchestrator.plugins.crew import HOOK_SECONDS, Crew
 from chordage.orchestrator.plugins.permission import Permission
+from chordage.orchestrator.plugins.plugin_set import HOOK_SECONDS, PluginSet
 from chordage.orchestrator.plugins.stops import Stops
 from chordage.orchestrator.plugins.tracing import Tracing
 from chordage.orchestrator.system import user_code
@@ -27,37 +27,37 @@ _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 class PluginRefused(RoomError):
-    """A plugin cannot be made as it is asked for. `option`: the one that is at fault, if it is one."""
+    """A plugin cannot be made as the agent's file asks for it. `option`: the one at fault, where it is an option."""
 
     def __init__(self, message: str, *, option: str | None = None) -> None:
         super().__init__(message)
         self.option = option
 
 
-NOBODY = Crew()
+NO_PLUGINS = PluginSet()
 
 
-def crew_of(uses: Sequence[PluginUse], *, hook_seconds: float = HOOK_SECONDS) -> Crew:
+def plugin_set_of(uses: Sequence[PluginUse], *, hook_seconds: float = HOOK_SECONDS) -> PluginSet:
     """RoomError says which plugin of the agent is wrong, and what to do."""
-    plugins = [_told_apart(number, use) for number, use in enumerate(uses, 1)]
-    return Crew(plugins, hook_seconds=hook_seconds)
+    plugins = [_numbered_plugin(number, use) for number, use in enumerate(uses, 1)]
+    return PluginSet(plugins, hook_seconds=hook_seconds)
 
 
-class Crews:
-    """The crew of each agent, made once for each definition of its plugins."""
+class PluginSets:
+    """The plugins of each agent, made once for each definition of them."""
 
     def __init__(self) -> None:
-        self._made: dict[str, Crew] = {}
+        self._made: dict[str, PluginSet] = {}
         self._making = threading.Lock()
 
-    def __call__(self, agent: AgentSpec) -> Crew:
+    def __call__(self, agent: AgentSpec) -> PluginSet:
         if not agent.plugins:
-            return NOBODY
+            return NO_PLUGINS
         key = canonical([[use.use, use.options] for use in agent.plugins])
         if key not in self._made:
-            with self._making:  # a plugin may keep something: of one agent there is one in a process
+            with self._making:  # a plugin may hold a resource: each agent has one in a process
                 if key not in self._made:
-                    self._made[key] = crew_of(agent.plugins)
+                    self._made[key] = plugin_set_of(agent.plugins)
         return self._made[key]
 
 
@@ -76,7 +76,7 @@ def plugin_of(use: PluginUse) -> Plugin:
         raise PluginRefused(f"{kind.__qualname__}(...) raised {type(error).__name__}: {error}") from error
 
 
-def _told_apart(number: int, use: PluginUse) -> Plugin:
+def _numbered_plugin(number: int, use: PluginUse) -> Plugin:
     try:
         return plugin_of(use)
     except PluginRefused as error:
@@ -107,35 +107,34 @@ def _from_path(path: str) -> Any:
 
 
 def _classes_in(module: Any) -> str:
-    found = sorted(name for name, value in vars(module).items() if _is_plugin_class(value))
-    return f"there are: {', '.join(found)}" if found else "there is no plugin class in it"
+    classes = sorted(name for name, value in vars(module).items() if _is_plugin_class(value))
+    return f"there are: {', '.join(classes)}" if classes else "there is no plugin class in it"
 
 
 def _is_plugin_class(value: Any) -> bool:
     return inspect.isclass(value) and issubclass(value, Plugin) and value is not Plugin
 
 
-def _checked(found: Any, name: str) -> type[Plugin]:
-    if not _is_plugin_class(found):
+def _checked(kind: Any, name: str) -> type[Plugin]:
+    if not _is_plugin_class(kind):
         raise PluginRefused(f"{name} is no plugin class; derive it from {Plugin.__module__}.{Plugin.__name__}")
-    kind: type[Plugin] = found
-    return kind
+    return cast("type[Plugin]", kind)
 
 
 def _check_options(kind: type[Plugin], options: dict[str, Any]) -> None:
     parameters = inspect.signature(kind).parameters.values()
-    options_there = {p.name for p in parameters if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}}
+    names = {p.name for p in parameters if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for option in options:
-            if option not in options_there:
-                raise PluginRefused(_no_such_option(option, options_there), option=option)
+            if option not in names:
+                raise PluginRefused(_no_such_option(option, names), option=option)
     for p in parameters:
-        if p.default is p.empty and p.name in options_there and p.name not in options:
+        if p.default is p.empty and p.name in names and p.name not in options:
             raise PluginRefused(f"the option {p.name!r} is missing")
 
 
-def _no_such_option(option: str, user_code: set[str]) -> str:
-    close = get_close_matches(option, user_code, n=1)
+def _no_such_option(option: str, known: set[str]) -> str:
+    close = get_close_matches(option, known, n=1)
     if close:
         return f"there is no such option; did you mean {close[0]}?"
-    return f"there is no such option; there are: {', '.join(sorted(user_code)) or 'none'}"
+    return f"there is no such option; there are: {', '.join(sorted(known)) or 'none'}"

@@ -1,6 +1,7 @@
-"""Functions that plan instead of a model, by name: an entry point's, or an import path.
+"""Functions that plan instead of a model, by name: an entry point, or an import path.
 
-One is handed what a model planner would read, as a dict, and returns a plan in any shape the normaliser knows.
+Such a function is given what a model planner would read, as a dict, and returns a plan in any shape the normaliser
+knows.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from chordage.orchestrator.system.user_code import JobRaised, TookTooLong, withi
 
 ENTRY_POINTS = "chordage.planners"
 SECONDS = 60.0  # it may well ask a service
-FAULT = "planner"  # what a stepped run that it failed is told, in place of a fault of the model
+FAULT = "planner"  # reported to a stepped run in place of a fault of the model
 
 Planner = Callable[[dict[str, Any], Callable[[], None]], Any]
 
 
 class PlannerFailed(ChordageError):
-    """The function raised, or did not come back."""
+    """The function raised, or did not return."""
 
 
 @cache
 def planner_of(name: str) -> Planner:
-    found: Callable[[dict[str, Any]], Any] = user_code.load_function(name, ENTRY_POINTS, what="planner")
+    function: Callable[[dict[str, Any]], Any] = user_code.load_function(name, ENTRY_POINTS, what="planner")
 
     def ask(given: dict[str, Any], check: Callable[[], None]) -> Any:
         try:
-            return within(SECONDS, lambda: found(given), f"planner {name}", check)
+            return within(SECONDS, lambda: function(given), f"planner {name}", check)
         except JobRaised as error:
             raise PlannerFailed(f"planner {name!r} raised {type(error.error).__name__}: {error.error}") from error.error
         except TookTooLong as error:

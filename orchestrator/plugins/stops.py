@@ -1,23 +1,25 @@
-"""When a run has to stop although the model would go on. Each condition is off unless its option is given.
+"""When a run has to stop although the model would continue. Each condition is off unless its option is given.
 
-They are looked at after each reply, in the order below, and the first that holds ends the run: the tools that the reply
-asks for run first, and the model is not asked again. A reply that failed ends the run without us.
+Conditions are checked after each reply, in the order below, and the first that holds ends the run: the tools that the
+reply asks for run first, and the model is not called again. A reply that failed ends the run without this plugin.
+
+Zero is refused in every option: it might be meant as "none" or as "never", and the two are opposites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, cast
 
-from chordage.orchestrator.core.model import Reply, StopReason, Usage
+from chordage.orchestrator.core.model import AssistantSays, Reply, Said, StopReason, ToolAsk, ToolSays
 from chordage.orchestrator.core.phases import AfterInference
 from chordage.orchestrator.core.reasons import stopped
+from chordage.orchestrator.core.transcript import AWAITING, NOT_STARTED
 from chordage.orchestrator.core.verdicts import Terminate, Verdict
-from chordage.orchestrator.plugins import options
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
-from chordage.orchestrator.plugins.rounds_of_run import rounds_of, same_asks
-
-Condition = Callable[[AfterInference, Reply], str | None]  # the detail, when it holds
 
 
 class Stops(Plugin):
@@ -47,49 +49,39 @@ class Stops(Plugin):
         content_match: str | Sequence[str] | None = None,
         loop_detection: int | None = None,
     ) -> None:
-        options.amount("timeout", timeout)
-        options.count("max_tool_calls", max_tool_calls)
-        prices = options.prices("price_per_million", price_per_million)
+        _amount("timeout", timeout)
+        _count("max_tool_calls", max_tool_calls)
+        prices = _prices("price_per_million", price_per_million)
         if cost_budget is not None and not prices:
             raise OptionRefused("cost_budget", "needs price_per_million = { input = ..., output = ... }")
-        self._conditions = tuple(
-            _conditions(
-                max_rounds=options.count("max_rounds", max_rounds),
-                token_budget=options.count("token_budget", token_budget),
-                cost_budget=_cost(options.amount("cost_budget", cost_budget), prices),
-                consecutive_errors=options.count("consecutive_errors", consecutive_errors),
-                stop_on_tool=options.texts("stop_on_tool", stop_on_tool),
-                content_match=options.texts("content_match", content_match),
-                loop_detection=options.count("loop_detection", loop_detection, least=2),
-            )
-        )
+        settings = {
+            "max_rounds": _count("max_rounds", max_rounds),
+            "token_budget": _count("token_budget", token_budget),
+            "cost_budget": None if _amount("cost_budget", cost_budget) is None else (cost_budget, prices),
+            "consecutive_errors": _count("consecutive_errors", consecutive_errors),
+            "stop_on_tool": _texts("stop_on_tool", stop_on_tool),
+            "content_match": _texts("content_match", content_match),
+            "loop_detection": _count("loop_detection", loop_detection, least=2),
+        }
+        self._settings = {code: setting for code, setting in settings.items() if setting}
 
     def after_inference(self, context: AfterInference, /) -> Iterable[Verdict]:
         if context.reply is None:
             return ()
-        for code, condition in self._conditions:
-            detail = condition(context, context.reply)
+        for code, setting in self._settings.items():
+            detail = _CONDITIONS[code](context, context.reply, setting)
             if detail is not None:
                 return (Terminate(stopped(code, detail)),)
         return ()
 
 
-def _conditions(**given: Any) -> Iterator[tuple[str, Condition]]:
-    """Those that are on, with their codes."""
-    for code, value in given.items():
-        if value:
-            yield code, _bound(_HOLDS[code], value)
-
-
-def _bound(holds: Callable[[AfterInference, Reply, Any], str | None], value: Any) -> Condition:
-    return lambda context, reply: holds(context, reply, value)
+# conditions: each returns the detail of the stop where it holds
 
 
 def _max_rounds(context: AfterInference, reply: Reply, limit: int) -> str | None:
     """A reply that opens no round ends the run by itself."""
-    if _goes_on(reply) and context.rounds + 1 >= limit:
-        return f"the limit of {limit} rounds was reached"
-    return None
+    opens_round = bool(reply.asks) or reply.stop is StopReason.PAUSE_TURN
+    return f"the limit of {limit} rounds was reached" if opens_round and context.rounds + 1 >= limit else None
 
 
 def _token_budget(context: AfterInference, _reply: Reply, limit: int) -> str | None:
@@ -98,37 +90,41 @@ def _token_budget(context: AfterInference, _reply: Reply, limit: int) -> str | N
 
 
 def _cost_budget(context: AfterInference, _reply: Reply, budget: tuple[float, dict[str, float]]) -> str | None:
-    limit, prices = budget
-    spent = _spent(context.usage, prices)
+    """Tokens that are read from a cache or written to it are a part of the input tokens."""
+    (limit, prices), usage = budget, context.usage
+    fresh = usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens
+    cached = usage.cached_tokens * prices.get("cached", prices["input"])
+    written = usage.cache_write_tokens * prices.get("cache_write", prices["input"])
+    spent = (fresh * prices["input"] + cached + written + usage.output_tokens * prices["output"]) / 1_000_000
     return f"{spent:.6g} was spent; the budget is {limit:g}" if spent >= limit else None
 
 
 def _consecutive_errors(context: AfterInference, reply: Reply, limit: int) -> str | None:
-    last = rounds_of(context.said_in_run)[-limit:]
-    if reply.asks and len(last) == limit and all(one.failed for one in last):
+    last = _rounds(context.said_in_run)[-limit:]
+    if reply.asks and len(last) == limit and all(_has_failed(answers) for _asks, answers in last):
         return f"every tool failed in {limit} rounds one after the other"
     return None
 
 
 def _stop_on_tool(_context: AfterInference, reply: Reply, tools: Sequence[str]) -> str | None:
-    asked = next((ask.name for ask in reply.asks if ask.name in tools), None)
-    return None if asked is None else f"the tool {asked} was asked for"
+    name = next((ask.name for ask in reply.asks if ask.name in tools), None)
+    return None if name is None else f"the tool {name} was asked for"
 
 
 def _content_match(_context: AfterInference, reply: Reply, patterns: Sequence[str]) -> str | None:
-    found = next((pattern for pattern in patterns if pattern in reply.text), None)
-    return None if found is None else f"the reply contains {found!r}"
+    match = next((pattern for pattern in patterns if pattern in reply.text), None)
+    return None if match is None else f"the reply contains {match!r}"
 
 
 def _loop_detection(context: AfterInference, reply: Reply, window: int) -> str | None:
-    asked = [same_asks(one.asks) for one in rounds_of(context.said_in_run)][-(window - 1) :]
-    if reply.asks and len(asked) == window - 1 and set(asked) == {same_asks(reply.asks)}:
+    before = [_asks_key(asks) for asks, _answers in _rounds(context.said_in_run)][-(window - 1) :]
+    if reply.asks and len(before) == window - 1 and set(before) == {_asks_key(reply.asks)}:
         names = ", ".join(sorted({ask.name for ask in reply.asks}))
         return f"{names}: asked for the same in {window} rounds one after the other"
     return None
 
 
-_HOLDS: Mapping[str, Callable[[AfterInference, Reply, Any], str | None]] = {
+_CONDITIONS: Mapping[str, Callable[[AfterInference, Reply, Any], str | None]] = {
     "max_rounds": _max_rounds,
     "token_budget": _token_budget,
     "cost_budget": _cost_budget,
@@ -138,18 +134,77 @@ _HOLDS: Mapping[str, Callable[[AfterInference, Reply, Any], str | None]] = {
     "loop_detection": _loop_detection,
 }
 
-
-def _goes_on(reply: Reply) -> bool:
-    return bool(reply.asks) or reply.stop is StopReason.PAUSE_TURN
+Round = tuple[Sequence[ToolAsk], list[ToolSays]]
 
 
-def _cost(limit: float | None, prices: dict[str, float]) -> tuple[float, dict[str, float]] | None:
-    return None if limit is None else (limit, prices)
+def _rounds(said: Sequence[Said]) -> list[Round]:
+    """Each message of the model with what its tools answered; without asks it was text alone."""
+    rounds: list[Round] = []
+    for place, message in enumerate(said):
+        if isinstance(message, AssistantSays):
+            answers = takewhile(lambda later: isinstance(later, ToolSays), said[place + 1 :])
+            rounds.append((message.asks, cast("list[ToolSays]", list(answers))))
+    return rounds
 
 
-def _spent(usage: Usage, prices: dict[str, float]) -> float:
-    """What is read from a cache and what is written to it is a part of what went in."""
-    fresh = usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens
-    cached = usage.cached_tokens * prices.get("cached", prices["input"])
-    written = usage.cache_write_tokens * prices.get("cache_write", prices["input"])
-    return (fresh * prices["input"] + cached + written + usage.output_tokens * prices["output"]) / 1_000_000
+def _has_failed(answers: Sequence[ToolSays]) -> bool:
+    """Whether all tools have. A call that waits for a decision, or is behind one that does, has not failed."""
+    return bool(answers) and all(
+        answer.is_error and answer.content not in {AWAITING, NOT_STARTED} for answer in answers
+    )
+
+
+def _asks_key(asks: Sequence[ToolAsk]) -> str:
+    """Equal for rounds that ask the same tools for the same, in any order. Raw text counts where it is no JSON."""
+    return json.dumps(
+        sorted(
+            json.dumps([ask.name, ask.arguments, ask.raw if ask.arguments is None else ""], sort_keys=True)
+            for ask in asks
+        )
+    )
+
+
+# options
+
+
+def _amount(option: str, given: Any) -> float | None:
+    """A number of more than 0, or None."""
+    if given is None or (_is_number(given) and given > 0):
+        number: float | None = given
+        return number
+    raise OptionRefused(option, f"must be a number of more than 0; for no limit leave it out; got {given!r}")
+
+
+def _count(option: str, given: Any, *, least: int = 1) -> int | None:
+    if given is None or (_is_number(given) and isinstance(given, int) and given >= least):
+        number: int | None = given
+        return number
+    raise OptionRefused(option, f"must be a whole number, {least} or more; for no limit leave it out; got {given!r}")
+
+
+def _texts(option: str, given: Any) -> tuple[str, ...]:
+    """One or several; none for None."""
+    many = [given] if isinstance(given, str) else given
+    if many is None:
+        return ()
+    if isinstance(many, Sequence) and many and all(isinstance(text, str) and text.strip() for text in many):
+        return tuple(many)
+    raise OptionRefused(option, f"must be a text or a list of texts, none of them blank; got {given!r}")
+
+
+def _prices(option: str, given: Any) -> dict[str, float]:
+    """What a million tokens cost, by kind."""
+    known = ("input", "output", "cached", "cache_write")
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or not {"input", "output"} <= given.keys() <= set(known):
+        why = f"must be a table with input and output, and cached and cache_write if you like; got {given!r}"
+        raise OptionRefused(option, why)
+    for kind, price in given.items():
+        if not _is_number(price) or price < 0:
+            raise OptionRefused(option, f"{kind} must be a price, 0 or more; got {price!r}")
+    return {kind: float(price) for kind, price in given.items()}
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)

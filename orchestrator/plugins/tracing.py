@@ -1,7 +1,7 @@
 """One log line per phase, and a span for every model call, tool call and run where OpenTelemetry is installed.
 
-A span is made when its work is over, from the seconds that were measured: the two ends of a tool call are seen on
-different machines.
+A span is made when its work is over, from the seconds that were measured: a tool call may begin on one machine and end
+on another.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import fairness, groups, outbox, replays, runs, steering, stepped, threads, turns
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.turns import QueuedWork
-from chordage.orchestrator.strategies import STRATEGIES
 from chordage.orchestrator.strategies.loading import names
+from chordage.orchestrator.strategies.shipped import STRATEGIES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

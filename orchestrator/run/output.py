@@ -20,7 +20,7 @@ from chordage.orchestrator.core.text import clean_json
 from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import journal
-from chordage.orchestrator.strategies.react import ENDINGS
+from chordage.orchestrator.strategies.shipped import ENDINGS
 from chordage.orchestrator.system.user_code import JobRaised, TookTooLong, within
 
 CHECK_SECONDS = 5.0

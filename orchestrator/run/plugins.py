@@ -21,7 +21,7 @@ from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.plugin_state import Noter, Refused, SetState, combined
 from chordage.orchestrator.core.reasons import Ending
 from chordage.orchestrator.core.records import Run
-from chordage.orchestrator.plugins.crew import Crew
+from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import plugin_state, runs
 from chordage.orchestrator.store.database import Tx
@@ -35,7 +35,7 @@ class PluginSession:
     """One piece of work on a run, and the plugins that are heard in it. Collects what they note."""
 
     rt: Runtime
-    crew: Crew
+    plugins: PluginSet
     run: Run
     agent: AgentSpec
     step: int
@@ -67,8 +67,8 @@ class PluginSession:
 
     def hear(self, hook: Hook, context: Any) -> list[Any]:
         """Their verdicts; what they note is seen by whoever is asked next."""
-        given = self.crew.ask(hook, context)
-        new = verdicts.updates(given, self.crew.ids)
+        given = self.plugins.ask(hook, context)
+        new = verdicts.updates(given, self.plugins.ids)
         self.notes += new
         for one in new:
             values = self.state()[one.scope]
@@ -82,22 +82,22 @@ class PluginSession:
 
 
 def session(rt: Runtime, run: Run, agent: AgentSpec, step: int, **known: Any) -> PluginSession:
-    return PluginSession(rt=rt, crew=rt.crews(agent), run=run, agent=agent, step=step, **known)
+    return PluginSession(rt=rt, plugins=rt.plugin_sets(agent), run=run, agent=agent, step=step, **known)
 
 
 def start(at: PluginSession, *, is_first: bool) -> None:
     """RunStart, before the model is asked for the first time."""
-    if is_first and at.crew.listens(Hook.RUN_START):
+    if is_first and at.plugins.listens(Hook.RUN_START):
         at.hear(Hook.RUN_START, phases.RunStart(**at.moment()))
 
 
 def before_inference(at: PluginSession, tools: Sequence[str]) -> verdicts.Inference:
-    if at.crew.listens(Hook.STEP_START):
+    if at.plugins.listens(Hook.STEP_START):
         at.hear(Hook.STEP_START, phases.StepStart(**at.moment()))
-    if not at.crew.listens(Hook.BEFORE_INFERENCE):
+    if not at.plugins.listens(Hook.BEFORE_INFERENCE):
         return verdicts.Inference()
     shown = phases.BeforeInference(**at.moment(), model=at.agent.model, tools=tuple(tools), params=at.agent.params)
-    return verdicts.inference(at.hear(Hook.BEFORE_INFERENCE, shown), at.crew.ids)
+    return verdicts.inference(at.hear(Hook.BEFORE_INFERENCE, shown), at.plugins.ids)
 
 
 def texts_due(at: PluginSession, found: verdicts.Inference) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def after_inference(
     at: PluginSession, *, reply: Reply | None = None, error: ModelFailed | None = None
 ) -> Ending | None:
     """AfterInference and StepEnd; also when the model failed."""
-    if not (at.crew.listens(Hook.AFTER_INFERENCE) or at.crew.listens(Hook.STEP_END)):
+    if not (at.plugins.listens(Hook.AFTER_INFERENCE) or at.plugins.listens(Hook.STEP_END)):
         return None
     failed = None if error is None else _shown_error(error)
     shown = {**at.moment(reply), "reply": reply, "error": failed}
@@ -141,7 +141,7 @@ def shown_call(
 
 def gate(at: PluginSession, call: phases.ShownCall) -> verdicts.Gate:
     """BeforeToolExecute. Amended arguments are looked at once more: a rule must not be slipped past by amending."""
-    if not at.crew.listens(Hook.BEFORE_TOOL_EXECUTE):
+    if not at.plugins.listens(Hook.BEFORE_TOOL_EXECUTE):
         return verdicts.Gate()
     found = verdicts.gate(at.hear(Hook.BEFORE_TOOL_EXECUTE, phases.BeforeToolExecute(**at.moment(), call=call)))
     if not found.amended:
@@ -156,11 +156,11 @@ def gate(at: PluginSession, call: phases.ShownCall) -> verdicts.Gate:
 
 def after_tool(at: PluginSession, call: phases.ShownCall, content: str, code: str | None, seconds: float | None) -> str:
     """AfterToolExecute: the content as the plugins leave it, with what they add behind it."""
-    if not at.crew.listens(Hook.AFTER_TOOL_EXECUTE):
+    if not at.plugins.listens(Hook.AFTER_TOOL_EXECUTE):
         return content
     outcome = phases.ShownOutcome(content=content, code=code, seconds=seconds)
     shown = phases.AfterToolExecute(**at.moment(), call=call, outcome=outcome)
-    found = verdicts.aftermath(at.hear(Hook.AFTER_TOOL_EXECUTE, shown), at.crew.ids)
+    found = verdicts.aftermath(at.hear(Hook.AFTER_TOOL_EXECUTE, shown), at.plugins.ids)
     return "\n\n".join([content if found.content is None else found.content, *found.messages])
 
 
@@ -168,7 +168,7 @@ def run_end(rt: Runtime, run: Run) -> None:
     """RunEnd, after the end is on record: nothing that goes wrong here changes it."""
     try:
         at = session(rt, run, rt.agents.get(run.agent), run.step)
-        if at.crew.listens(Hook.RUN_END):
+        if at.plugins.listens(Hook.RUN_END):
             _hear_the_end(rt, at)
     except Exception:
         log.exception("plugins did not hear of the end", run=run.id)

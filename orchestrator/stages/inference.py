@@ -14,7 +14,6 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator import strategies
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, OutOfTime, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
@@ -50,6 +49,7 @@ from chordage.orchestrator.run.model_request import ModelRequest
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, journal, runs
 from chordage.orchestrator.store.runs import RunClaim
+from chordage.orchestrator.strategies import shipped
 
 log = structlog.get_logger()
 
@@ -158,7 +158,7 @@ def _claim_if_in_doubt(rt: Runtime, run: Run) -> str | None:
 def _prepare(rt: Runtime, at: RunClaim) -> Work | Summing:
     run = at.run
     agent = rt.agents.get(run.agent)
-    plans = strategies.plans(run.strategy)
+    plans = shipped.plans(run.strategy)
     with rt.store.read() as tx:
         past = journal.history(tx, run.thread_id, plans_of=run.id if plans else None)
     entries, known = past.entries, past.calls
@@ -172,7 +172,7 @@ def _prepare(rt: Runtime, at: RunClaim) -> Work | Summing:
     specs = {} if move == Infer(offer_tools=False) else model_request.specs(rt, agent, known)
     specs = specs if terms is None else {name: spec for name, spec in specs.items() if terms.offers(name)}
     heard = plugins.session(rt, run, agent, at.step, said=said)
-    if heard.crew.plugins:
+    if heard.plugins.plugins:
         heard.said_before = _said_before(run, entries, known)
     plugins.start(heard, is_first=_is_first(run, at.step, entries, terms))
     if not isinstance(move, Plan) or agent.plan.history:

@@ -176,10 +176,13 @@ def _hearing(rt: Runtime, work: CallWork) -> PluginSession | None:
     """None where no plugin listens to tools: the usual case costs nothing."""
     try:
         agent = rt.agents.get(work.agent_name)
-        crew = rt.crews(agent)
+        plugin_set = rt.plugin_sets(agent)
     except UserError:  # said when the tool is to run
         return None
-    if not (crew.listens(Hook.AFTER_TOOL_EXECUTE) or (crew.listens(Hook.BEFORE_TOOL_EXECUTE) and work.is_resumed)):
+    if not (
+        plugin_set.listens(Hook.AFTER_TOOL_EXECUTE)
+        or (plugin_set.listens(Hook.BEFORE_TOOL_EXECUTE) and work.is_resumed)
+    ):
         return None
     with rt.store.read() as tx:
         run = runs.load(tx, work.call.run_id)

@@ -20,7 +20,7 @@ from chordage.orchestrator.core.verdicts import (
     SupplyResult,
 )
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
-from chordage.orchestrator.plugins.crew import Crew
+from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.plugins.stops import Stops
 from support.fakes import asking, rounds_of, spoken
 from support.hooks import gate, heard
@@ -88,7 +88,7 @@ def test_plugins_are_asked_as_they_declare_and_else_as_they_are_listed(world):  
 @pytest.mark.parametrize(("names", "why"), [("ab", "circle"), ("aa", "2 times")])
 def test_a_circle_of_plugins_and_one_id_twice_are_refused(names, why):  # 62
     with pytest.raises(RoomError, match=why):
-        Crew([heard(Hook.RUN_START, GATE, name, before=tuple(set("ab") - {name})) for name in names])
+        PluginSet([heard(Hook.RUN_START, GATE, name, before=tuple(set("ab") - {name})) for name in names])
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)

@@ -16,7 +16,7 @@ from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from chordage.orchestrator.gateways.steadiness import Steadiness
 from chordage.orchestrator.plugins.base import Plugin
-from chordage.orchestrator.plugins.crew import Crew
+from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.store import calls, schema
 from chordage.orchestrator.store.database import Store
 from support.fakes import rounds_of, spoken
@@ -298,9 +298,9 @@ def leases(world, chosen):
         return {row.id: row.lease_until for row in tx.execute(select(chosen.c.id, chosen.c.lease_until))}
 
 
-def crew(world, *plugins):
-    made = Crew(plugins)
-    object.__setattr__(world.runtime, "crews", lambda agent: made)
+def install(world, *plugins):
+    made = PluginSet(plugins)
+    object.__setattr__(world.runtime, "plugin_sets", lambda agent: made)
 
 
 def listening():
@@ -373,7 +373,7 @@ def test_an_unsafe_call_that_was_claimed_and_did_not_begin_is_no_question(world:
     """The database goes away between the claim of the call and the tool."""
     world.models.script = rounds_of(1, tool="unsafe")
     if lost == "look":
-        crew(world, listening())
+        install(world, listening())
     answer_lost(world, "single" if lost == "claim" else "read")
     turn = world.submit()
     while world.pending:

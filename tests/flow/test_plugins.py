@@ -29,17 +29,17 @@ from chordage.orchestrator.core.verdicts import (
     Terminate,
 )
 from chordage.orchestrator.plugins.base import Plugin
-from chordage.orchestrator.plugins.crew import Crew
 from chordage.orchestrator.plugins.permission import Permission
+from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.plugins.stops import Stops
 from support.fakes import rounds_of
 from support.invariants import check_all
 from support.world import Died
 
 
-def crew(world, *plugins, **more):
-    made = Crew(plugins, **more)
-    object.__setattr__(world.runtime, "crews", lambda agent: made)
+def install(world, *plugins, **more):
+    made = PluginSet(plugins, **more)
+    object.__setattr__(world.runtime, "plugin_sets", lambda agent: made)
 
 
 def saying(hook: Hook, *verdicts, name="tested", when=lambda context: True):
@@ -73,7 +73,7 @@ def test_every_phase_is_heard_in_its_order(world):
         return lambda self, context: heard.append(hook.value)
 
     plugin = type("Ear", (Plugin,), {"id": "ear", **{hook.value: listener(hook) for hook in Hook}})
-    crew(world, plugin())
+    install(world, plugin())
     play(world, rounds_of(1))
 
     step = ["step_start", "before_inference", "after_inference", "step_end"]
@@ -81,7 +81,7 @@ def test_every_phase_is_heard_in_its_order(world):
 
 
 def test_a_blocked_call_is_an_error_for_the_model_and_the_run_goes_on(world):
-    crew(world, saying(Hook.BEFORE_TOOL_EXECUTE, Block("not on Sundays"), when=lambda c: c.call.arguments["n"] == 0))
+    install(world, saying(Hook.BEFORE_TOOL_EXECUTE, Block("not on Sundays"), when=lambda c: c.call.arguments["n"] == 0))
     assert play(world)["disposition"] == "answered"
 
     assert told(world.models.prompts[-1]) == ["not on Sundays", "pure1"]
@@ -90,7 +90,7 @@ def test_a_blocked_call_is_an_error_for_the_model_and_the_run_goes_on(world):
 
 
 def test_a_supplied_result_spares_the_tool(world):
-    crew(world, saying(Hook.BEFORE_TOOL_EXECUTE, SupplyResult("from the cache")))
+    install(world, saying(Hook.BEFORE_TOOL_EXECUTE, SupplyResult("from the cache")))
     play(world)
 
     assert told(world.models.prompts[-1]) == ["from the cache", "from the cache"]
@@ -98,13 +98,13 @@ def test_a_supplied_result_spares_the_tool(world):
 
 
 def test_amended_arguments_are_what_the_tool_runs_with(world):
-    crew(world, saying(Hook.BEFORE_TOOL_EXECUTE, AmendArguments({"n": 9})))
+    install(world, saying(Hook.BEFORE_TOOL_EXECUTE, AmendArguments({"n": 9})))
     play(world)
     assert told(world.models.prompts[-1]) == ["pure9", "pure9"]
 
 
 def test_bad_arguments_beat_approval(world):
-    crew(
+    install(
         world,
         saying(Hook.BEFORE_TOOL_EXECUTE, SuspendCall(prompt="?")),
         saying(Hook.BEFORE_TOOL_EXECUTE, AmendArguments({"n": "x"}), name="b"),
@@ -115,7 +115,7 @@ def test_bad_arguments_beat_approval(world):
 
 
 def test_a_gate_may_ask_a_person_and_the_call_has_not_run_before(world):
-    crew(
+    install(
         world,
         saying(
             Hook.BEFORE_TOOL_EXECUTE,
@@ -135,7 +135,7 @@ def test_a_gate_may_ask_a_person_and_the_call_has_not_run_before(world):
 
 def test_in_sequence_nothing_behind_a_gated_call_starts(world):
     world.agents.agents["ada"] = replace(world.agents.agents["ada"], tool_mode=ToolMode.SEQUENTIAL)
-    crew(
+    install(
         world,
         saying(
             Hook.BEFORE_TOOL_EXECUTE,
@@ -153,9 +153,9 @@ def test_in_sequence_nothing_behind_a_gated_call_starts(world):
 
 def test_what_became_forbidden_meanwhile_stays_forbidden_though_approved(world):
     rules = {"ask": ["pure"]}
-    crew(world, Permission(**rules))
+    install(world, Permission(**rules))
     play(world, rounds_of(1))
-    crew(world, Permission(deny=["pure"]))
+    install(world, Permission(deny=["pure"]))
     answer(world)
 
     assert [call["code"] for call in world.rows("calls")] == ["blocked"]
@@ -164,7 +164,7 @@ def test_what_became_forbidden_meanwhile_stays_forbidden_though_approved(world):
 
 
 def test_an_answer_to_another_question_lets_no_call_run(world):
-    crew(world, Permission(ask=["pure"]))
+    install(world, Permission(ask=["pure"]))
     play(world, rounds_of(1))
 
     with pytest.raises(InvalidDecision, match="amount"):
@@ -173,7 +173,7 @@ def test_an_answer_to_another_question_lets_no_call_run(world):
 
 
 def test_a_remembered_approval_is_not_asked_for_again_on_this_thread(world):
-    crew(world, Permission(ask=["pure"]))
+    install(world, Permission(ask=["pure"]))
     play(world, rounds_of(1))
     answer(world, {"remember": True})
     assert world.row("turns")["disposition"] == "answered"
@@ -185,7 +185,7 @@ def test_a_remembered_approval_is_not_asked_for_again_on_this_thread(world):
 
 
 def test_tools_that_are_kept_from_the_model_are_refused_all_the_same(world):
-    crew(world, saying(Hook.BEFORE_INFERENCE, Exclude(["pure"])))
+    install(world, saying(Hook.BEFORE_INFERENCE, Exclude(["pure"])))
     play(world)
 
     assert "pure" not in {offer.name for offer in world.models.prompts[0].offers}
@@ -195,7 +195,7 @@ def test_tools_that_are_kept_from_the_model_are_refused_all_the_same(world):
 def test_context_messages_and_overrides_reach_the_model(world):
     seen = []
     world.models.before_reply = seen.append
-    crew(
+    install(
         world,
         saying(
             Hook.BEFORE_INFERENCE,
@@ -211,14 +211,14 @@ def test_context_messages_and_overrides_reach_the_model(world):
 
 
 def test_a_plugin_may_end_the_run_before_the_model_is_asked(world):
-    crew(world, saying(Hook.BEFORE_INFERENCE, Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED, detail="enough"))))
+    install(world, saying(Hook.BEFORE_INFERENCE, Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED, detail="enough"))))
     assert play(world)["disposition"] == "answered"
     assert (world.models.prompts, world.row("runs")["reason"]) == ([], "behavior_requested")
     check_all(world.store)
 
 
 def test_a_stop_after_inference_lets_the_round_finish_first(world):
-    crew(world, saying(Hook.AFTER_INFERENCE, Terminate(stopped("mine", "that was it"))))
+    install(world, saying(Hook.AFTER_INFERENCE, Terminate(stopped("mine", "that was it"))))
     play(world)
 
     run = world.row("runs")
@@ -229,7 +229,7 @@ def test_a_stop_after_inference_lets_the_round_finish_first(world):
 
 
 def test_any_other_end_after_inference_comes_before_the_tools(world):
-    crew(world, saying(Hook.AFTER_INFERENCE, Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED))))
+    install(world, saying(Hook.AFTER_INFERENCE, Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED))))
     play(world)
     assert [call["code"] for call in world.rows("calls")] == ["not_run", "not_run"]
     assert world.tools.ran.total() == 0
@@ -237,7 +237,7 @@ def test_any_other_end_after_inference_comes_before_the_tools(world):
 
 
 def test_a_stop_while_something_waits_applies_after_it(world):
-    crew(
+    install(
         world,
         saying(Hook.AFTER_INFERENCE, Terminate(stopped("mine"))),
         saying(
@@ -260,7 +260,7 @@ def test_a_stop_while_something_waits_applies_after_it(world):
 
 
 def test_counters_go_on_after_a_suspension(world):
-    crew(
+    install(
         world,
         Stops(max_rounds=2),
         saying(
@@ -279,7 +279,7 @@ def test_counters_go_on_after_a_suspension(world):
 
 
 def test_results_are_amended_and_added_to(world):
-    crew(world, saying(Hook.AFTER_TOOL_EXECUTE, AmendResult("***"), AddMessage("Mind the gap.")))
+    install(world, saying(Hook.AFTER_TOOL_EXECUTE, AmendResult("***"), AddMessage("Mind the gap.")))
     play(world, rounds_of(1))
     assert told(world.models.prompts[-1]) == ["***\n\nMind the gap."]
 
@@ -292,7 +292,7 @@ def test_a_plugin_that_raises_ends_the_run_with_an_error_that_names_it(world, ho
     def explode(self, context):
         raise ZeroDivisionError
 
-    crew(world, type("Broken", (Plugin,), {"id": "broken", hook.value: explode})())
+    install(world, type("Broken", (Plugin,), {"id": "broken", hook.value: explode})())
     assert play(world, rounds_of(1))["disposition"] == "failed"
 
     run = world.row("runs")
@@ -305,7 +305,7 @@ def test_a_plugin_that_hangs_ends_the_run_as_well(world):
     from threading import Event
 
     never = Event()
-    crew(
+    install(
         world,
         type("Slow", (Plugin,), {"id": "slow", "before_inference": lambda self, context: never.wait(20)})(),
         hook_seconds=0.1,
@@ -319,7 +319,7 @@ def test_what_goes_wrong_at_the_end_of_a_run_changes_nothing(world):
     def explode(self, context):
         raise ZeroDivisionError
 
-    crew(world, type("Broken", (Plugin,), {"id": "broken", "run_end": explode})())
+    install(world, type("Broken", (Plugin,), {"id": "broken", "run_end": explode})())
     assert play(world)["disposition"] == "answered"
 
 
@@ -330,7 +330,7 @@ def test_state_is_kept_for_the_thread_the_run_and_the_call(world):
         seen.append((context.noted(Scope.THREAD, "n", 0), context.noted(Scope.RUN, "n", 0)))
         return [SetState(scope=scope, key="n", value=1, merge=Merge.ADD) for scope in (Scope.THREAD, Scope.RUN)]
 
-    crew(world, type("Counts", (Plugin,), {"id": "counts", "before_inference": count})())
+    install(world, type("Counts", (Plugin,), {"id": "counts", "before_inference": count})())
     play(world, rounds_of(1))
     world.submit("again")
     world.run_dry()
@@ -346,7 +346,7 @@ def test_sums_of_parallel_calls_add_up_and_an_exclusive_conflict_costs_only_the_
             *([mine] if context.call.arguments["n"] else []),
         ]
 
-    crew(world, type("Notes", (Plugin,), {"id": "notes", "after_tool_execute": note})())
+    install(world, type("Notes", (Plugin,), {"id": "notes", "after_tool_execute": note})())
     assert play(world, rounds_of(3))["disposition"] == "answered"
 
     assert [call["code"] for call in world.rows("calls")] == [None, None, "state_conflict"]
@@ -356,9 +356,9 @@ def test_sums_of_parallel_calls_add_up_and_an_exclusive_conflict_costs_only_the_
 
 def test_what_was_noted_is_kept_though_there_is_no_reply(world):
     noted = SetState(scope=Scope.THREAD, key="n", value=1, merge=Merge.ADD)
-    crew(world, saying(Hook.BEFORE_INFERENCE, noted, Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED))))
+    install(world, saying(Hook.BEFORE_INFERENCE, noted, Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED))))
     play(world)
-    crew(world, saying(Hook.AFTER_INFERENCE, noted))
+    install(world, saying(Hook.AFTER_INFERENCE, noted))
 
     def down(prompt):
         raise ModelFailed("down", fault=Fault.SERVER, attempts=())
@@ -381,7 +381,7 @@ def test_after_a_call_its_plugins_see_the_arguments_it_was_amended_to(world):
         def after_tool_execute(self, context, /):
             seen.append(context.call.arguments)
 
-    crew(world, Sees())
+    install(world, Sees())
     play(world, rounds_of(1))
     assert seen == [{"n": 9}]
 
@@ -390,7 +390,9 @@ def test_after_a_call_its_plugins_see_the_arguments_it_was_amended_to(world):
 def test_a_call_asks_again_and_what_its_plugins_noted_is_on_record_from_the_same_moment(world, death):
     noted = SetState(scope=Scope.RUN, key="n", value=1)
     again = SuspendCall(prompt="Sure?")
-    crew(world, Permission(ask=["pure"]), saying(Hook.BEFORE_TOOL_EXECUTE, noted, again, when=lambda c: c.call.resumed))
+    install(
+        world, Permission(ask=["pure"]), saying(Hook.BEFORE_TOOL_EXECUTE, noted, again, when=lambda c: c.call.resumed)
+    )
     play(world, rounds_of(1))
     world.die_at = world.commits + death
     with suppress(Died):
@@ -407,7 +409,7 @@ def test_what_a_gate_noted_and_what_was_noted_after_another_call_of_the_round_co
 
     at_the_gate = saying(Hook.BEFORE_TOOL_EXECUTE, noted(0), name="a", when=lambda c: c.call.arguments["n"] == 0)
     after = saying(Hook.AFTER_TOOL_EXECUTE, noted(1), name="b", when=lambda c: c.call.arguments["n"] == 1)
-    crew(world, at_the_gate, after)
+    install(world, at_the_gate, after)
     play(world)
 
     assert [call["code"] for call in world.rows("calls")] == [None, "state_conflict"]
@@ -416,7 +418,7 @@ def test_what_a_gate_noted_and_what_was_noted_after_another_call_of_the_round_co
 
 def test_of_two_notes_under_one_key_the_later_stands(world):
     noted = [SetState(scope=Scope.RUN, key="k", value=value) for value in ("before the reply", "at the gate")]
-    crew(
+    install(
         world,
         saying(Hook.BEFORE_INFERENCE, noted[0], name="a", when=lambda c: c.rounds == 0),
         saying(Hook.BEFORE_TOOL_EXECUTE, noted[1], name="b"),
@@ -428,7 +430,7 @@ def test_of_two_notes_under_one_key_the_later_stands(world):
 
 @pytest.mark.parametrize("value", ["a\x00b", "half \ud800", ["\x00"], {"k": "\x00"}, ("\x00",)])
 def test_what_no_database_keeps_of_a_note_is_replaced(world, value):
-    crew(world, saying(Hook.BEFORE_INFERENCE, SetState(scope=Scope.RUN, key="k", value=value)))
+    install(world, saying(Hook.BEFORE_INFERENCE, SetState(scope=Scope.RUN, key="k", value=value)))
     turn = play(world, rounds_of(1))
 
     assert turn["disposition"] == "answered"

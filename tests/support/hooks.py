@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.plugins.base import Plugin
-from chordage.orchestrator.plugins.crew import Crew
+from chordage.orchestrator.plugins.plugin_set import PluginSet
 from support.world import World
 
 
@@ -28,5 +28,5 @@ def after_tool(answer) -> Plugin:
 
 def install(world: World, *plugins: Plugin) -> None:
     """From now on these are the plugins of every agent."""
-    crew = Crew(plugins)
-    object.__setattr__(world.runtime, "crews", lambda agent: crew)
+    plugins = PluginSet(plugins)
+    object.__setattr__(world.runtime, "plugin_sets", lambda agent: plugins)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec
-from chordage.orchestrator.plugins.rules import Rule, parsed
+from chordage.orchestrator.plugins.permission import PermissionRule, parsed_rule
 
 LISTS = ("allow", "ask", "deny")
 Schemas = Mapping[str, Mapping[str, Any]]  # of the arguments of each tool, by its name
@@ -19,7 +19,7 @@ def faults(agent: AgentSpec, tools: Schemas, unlisted: Collection[str]) -> Itera
     for options in (use.options for use in agent.plugins if use.use == "permission"):
         for name in LISTS:
             for text in _texts(options.get(name)):
-                if (why := _wrong(parsed(text), tools, unlisted)) is not None:
+                if (why := _wrong(parsed_rule(text), tools, unlisted)) is not None:
                     yield text, f"permission.{name}: rule {text!r}: {why}"
 
 
@@ -27,7 +27,7 @@ def _texts(given: object) -> Sequence[str]:
     return given if isinstance(given, list | tuple) else ()
 
 
-def _wrong(rule: Rule, tools: Schemas, unlisted: Collection[str]) -> str | None:
+def _wrong(rule: PermissionRule, tools: Schemas, unlisted: Collection[str]) -> str | None:
     meant = [name for name in tools if rule.names(name)]
     if not meant:
         is_pattern = any(sign in rule.tool for sign in "*?[")

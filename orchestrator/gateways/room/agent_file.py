@@ -30,8 +30,8 @@ from chordage.orchestrator.gateways.room.imports import file_of, make_importable
 from chordage.orchestrator.gateways.room.tables import above_tables, keys_of, read_table
 from chordage.orchestrator.plugins import loading
 from chordage.orchestrator.plugins.base import Plugin
-from chordage.orchestrator.plugins.ordering import ordered
 from chordage.orchestrator.plugins.planners import planner_of
+from chordage.orchestrator.plugins.plugin_set import ordered
 from chordage.orchestrator.system import user_code
 
 Providers = dict[str, dict[str, Any]]

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chordage.orchestrator import strategies
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
 from chordage.orchestrator.core.approvals import Question, Why, denial
 from chordage.orchestrator.core.intents import Advance, CallTools, Intent
@@ -25,6 +24,7 @@ from chordage.orchestrator.store import calls, journal, runs
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.runs import RunClaim
 from chordage.orchestrator.store.stepped import SteppedRows
+from chordage.orchestrator.strategies import shipped
 
 CLIENT_SUPPLIED = "client_supplied"
 HELD_BACK = Question(why=Why.GATE, prompt="The consumer of this run holds the call back: may it be carried out?")
@@ -40,7 +40,7 @@ class Known:
 
 def known(rt: Runtime, run: Run) -> Known:
     with rt.store.read() as tx:
-        past = journal.history(tx, run.thread_id, plans_of=run.id if strategies.plans(run.strategy) else None)
+        past = journal.history(tx, run.thread_id, plans_of=run.id if shipped.plans(run.strategy) else None)
         own = calls.of_run(tx, run.id)
     others = [one for one in past.calls if one.run_id != run.id]
     return Known(entries=past.entries, answers=[*others, *map(_answer, own)])

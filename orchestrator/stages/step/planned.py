@@ -30,7 +30,7 @@ from chordage.orchestrator.stages.step import opening, settle
 from chordage.orchestrator.stages.step.opening import At
 from chordage.orchestrator.stages.step.settle import Plan
 from chordage.orchestrator.store.stepped import SteppedRows
-from chordage.orchestrator.strategies import STRATEGIES, plans
+from chordage.orchestrator.strategies.shipped import STRATEGIES, plans
 
 NOT_OF_A_PLAN = frozenset({Verb.MESSAGES, Verb.TOOL_RESPONSE, Verb.RETRY})
 CONSUMER = "consumer"  # in place of a model, where no planner was asked

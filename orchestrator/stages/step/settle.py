@@ -33,7 +33,7 @@ from chordage.orchestrator.stages.step.opening import At, Known, Opening
 from chordage.orchestrator.store import approvals, calls, journal, runs
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.stepped import SteppedRows
-from chordage.orchestrator.strategies import plans
+from chordage.orchestrator.strategies.shipped import plans
 
 
 def results_unseen(seen: SteppedRows, held: Held, rule: Settled, answers: Sequence[Answer]) -> list[str]:

@@ -19,7 +19,7 @@ from support.invariants import check_all
 from support.questions import approve, asks_once
 
 
-def crew(world, hook: Hook, answer) -> None:
+def install(world, hook: Hook, answer) -> None:
     hooks.install(world, hooks.heard(hook, answer))
 
 
@@ -109,7 +109,7 @@ def test_a_message_that_steers_is_taken_in_when_the_run_goes_on(world):
 
 
 def test_the_gate_is_heard_when_calls_are_opened_and_what_it_blocks_is_a_result(world):
-    crew(world, Hook.BEFORE_TOOL_EXECUTE, lambda _context: [Block(reason="not on a Sunday")])
+    install(world, Hook.BEFORE_TOOL_EXECUTE, lambda _context: [Block(reason="not on a Sunday")])
     it = consume(world, asks("a"), text("done"))
     it.next()
     (result,) = it.do("tool_response").tool_response
@@ -124,7 +124,7 @@ def test_a_broken_gate_ends_the_run_and_the_reply_is_kept(world):
     def broken(_context):
         raise RuntimeError("out of order")
 
-    crew(world, Hook.BEFORE_TOOL_EXECUTE, broken)
+    install(world, Hook.BEFORE_TOOL_EXECUTE, broken)
     it = consume(world, asks("a"), text("done"))
     it.next()
     it.next()
@@ -135,7 +135,7 @@ def test_a_broken_gate_ends_the_run_and_the_reply_is_kept(world):
 
 
 def test_a_plugin_that_stops_the_run_lets_its_consumer_look_and_its_tools_finish(world):
-    crew(world, Hook.AFTER_INFERENCE, lambda _context: [Terminate(ending=stopped("budget"))])
+    install(world, Hook.AFTER_INFERENCE, lambda _context: [Terminate(ending=stopped("budget"))])
     it = consume(world, asks("a"), text("done"))
     it.next()
     assert it.look().standing is Standing.HELD
@@ -147,7 +147,7 @@ def test_a_plugin_that_stops_the_run_lets_its_consumer_look_and_its_tools_finish
 
 def test_run_start_is_heard_once_also_behind_words_before_the_first_request(world):
     heard = []
-    crew(world, Hook.RUN_START, lambda context: heard.append(in_short(context.said)) or [])
+    install(world, Hook.RUN_START, lambda context: heard.append(in_short(context.said)) or [])
     it = consume(world, asks("a"), text("done"))
     it.push(USER)
     it.do("run")

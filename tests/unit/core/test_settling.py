@@ -12,7 +12,7 @@ from chordage.orchestrator.core.moves import View
 from chordage.orchestrator.core.reasons import NATURAL_END, Ending, Reason, stopped
 from chordage.orchestrator.core.settling import Fate, Held, Route, Settled, settled
 from chordage.orchestrator.core.stepping import CapPolicy
-from chordage.orchestrator.strategies import STRATEGIES
+from chordage.orchestrator.strategies.shipped import STRATEGIES
 from support.builders import a_reply, an_ask
 
 TOOLS = a_reply(StopReason.TOOL_USE, an_ask("a"), an_ask("b"), text="let me see")

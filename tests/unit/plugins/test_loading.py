@@ -1,4 +1,4 @@
-"""From the names in an agent's file to a crew, with everything that can be wrong on the way."""
+"""From the names in an agent's file to its plugin set, with everything that can be wrong on the way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chordage.orchestrator.core.agent import PluginUse
 from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.plugins import loading
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
-from chordage.orchestrator.plugins.loading import crew_of
+from chordage.orchestrator.plugins.loading import plugin_set_of
 
 
 class Mine(Plugin):
@@ -60,7 +60,7 @@ def use(name, **options):
 
 def fault(*uses):
     with pytest.raises(RoomError) as refusal:
-        crew_of(uses)
+        plugin_set_of(uses)
     return str(refusal.value)
 
 
@@ -69,33 +69,37 @@ def offer(monkeypatch, name, value):
     monkeypatch.setattr(loading, "entry_points", lambda *, group: [point] if group == "chordage.plugins" else [])
 
 
-def test_no_plugins_are_an_idle_crew():
-    assert not any(crew_of([]).listens(hook) for hook in Hook)
+def test_no_plugins_are_an_empty_set():
+    assert not any(plugin_set_of([]).listens(hook) for hook in Hook)
 
 
 def test_shipped_plugins_are_known_by_name():
-    crew = crew_of([use("tracing", spans=False), use("stops", max_rounds=3), use("permission", default="allow")])
+    plugins = plugin_set_of(
+        [use("tracing", spans=False), use("stops", max_rounds=3), use("permission", default="allow")]
+    )
 
-    assert crew.ids == ("tracing", "stops", "permission")
+    assert plugins.ids == ("tracing", "stops", "permission")
 
 
 def test_a_plugin_of_ones_own_is_an_import_path():
-    crew = crew_of([use(f"{NAME}:Mine", level=2), use("stops"), use(f"{NAME}:Bare"), use(f"{NAME}:Anything", a=1)])
+    plugins = plugin_set_of(
+        [use(f"{NAME}:Mine", level=2), use("stops"), use(f"{NAME}:Bare"), use(f"{NAME}:Anything", a=1)]
+    )
 
-    assert crew.ids == ("stops", "mine", "bare", "anything")
-    assert (crew.plugins[1].seen, crew.plugins[3].options) == ((2, "red"), {"a": 1})
+    assert plugins.ids == ("stops", "mine", "bare", "anything")
+    assert (plugins.plugins[1].seen, plugins.plugins[3].options) == ((2, "red"), {"a": 1})
 
 
 def test_an_entry_point_is_known_by_its_name(monkeypatch):
     offer(monkeypatch, "fancy", f"{NAME}:Bare")
 
-    assert crew_of([use("fancy")]).ids == ("bare",)
+    assert plugin_set_of([use("fancy")]).ids == ("bare",)
 
 
 def test_nobody_takes_the_name_of_a_shipped_plugin(monkeypatch):
     offer(monkeypatch, "stops", f"{NAME}:Bare")
 
-    assert crew_of([use("stops")]).ids == ("stops",)
+    assert plugin_set_of([use("stops")]).ids == ("stops",)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chordage import RoomError
 from chordage.orchestrator.plugins.base import Plugin
-from chordage.orchestrator.plugins.ordering import ordered
+from chordage.orchestrator.plugins.plugin_set import ordered
 
 
 def plugin(name, *, before=(), after=()):

@@ -6,23 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.plugins.rules import Rule, parsed
+from chordage.orchestrator.plugins.permission import PermissionRule, parsed_rule
 
 
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("search", Rule("search")),
-        ("  fs_*  ", Rule("fs_*")),
-        ("shell(cmd=git *)", Rule("shell", (("cmd", "git *"),))),
-        ("copy(source=/tmp/*, target=/srv/*)", Rule("copy", (("source", "/tmp/*"), ("target", "/srv/*")))),
-        ('shell(cmd="a, (b)")', Rule("shell", (("cmd", "a, (b)"),))),
-        (r'shell(cmd="say \"hi\" \\ there")', Rule("shell", (("cmd", r'say "hi" \ there'),))),
-        ('shell(cmd="")', Rule("shell", (("cmd", ""),))),
+        ("search", PermissionRule("search")),
+        ("  fs_*  ", PermissionRule("fs_*")),
+        ("shell(cmd=git *)", PermissionRule("shell", (("cmd", "git *"),))),
+        ("copy(source=/tmp/*, target=/srv/*)", PermissionRule("copy", (("source", "/tmp/*"), ("target", "/srv/*")))),
+        ('shell(cmd="a, (b)")', PermissionRule("shell", (("cmd", "a, (b)"),))),
+        (r'shell(cmd="say \"hi\" \\ there")', PermissionRule("shell", (("cmd", r'say "hi" \ there'),))),
+        ('shell(cmd="")', PermissionRule("shell", (("cmd", ""),))),
     ],
 )
 def test_a_rule_is_read(text, rule):
-    assert parsed(text) == rule
+    assert parsed_rule(text) == rule
 
 
 @pytest.mark.parametrize(
@@ -31,14 +31,14 @@ def test_a_rule_is_read(text, rule):
 )  # fmt: skip
 def test_what_is_no_rule_is_refused_with_the_form_of_one(text):
     with pytest.raises(ValueError, match=r"is no rule; write `tool` or `tool\(argument=glob, ...\)`"):
-        parsed(text)
+        parsed_rule(text)
 
 
 @given(st.lists(st.tuples(st.from_regex(r"[a-z_]\w{0,5}", fullmatch=True), st.text())))
 def test_a_rule_that_is_written_down_is_read_as_the_same_rule(conditions):
-    rule = Rule("tool", tuple(conditions))
+    rule = PermissionRule("tool", tuple(conditions))
 
-    assert parsed(str(rule)) == rule
+    assert parsed_rule(str(rule)) == rule
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_a_rule_that_is_written_down_is_read_as_the_same_rule(conditions):
     ],
 )
 def test_a_rule_speaks_of_the_calls_that_fit_all_of_it(rule, arguments, fits):
-    assert parsed(rule).fits("shell", arguments) == fits
+    assert parsed_rule(rule).fits("shell", arguments) == fits
 
 
 def test_a_rule_can_be_narrowed_to_one_tool():
-    narrowed = parsed("fs_*(path=/tmp/*)").for_tool("fs_[x]")
+    narrowed = parsed_rule("fs_*(path=/tmp/*)").for_tool("fs_[x]")
 
     assert str(narrowed) == 'fs_[[]x](path="/tmp/*")'
     assert narrowed.fits("fs_[x]", {"path": "/tmp/a"})

@@ -12,7 +12,7 @@ from chordage.orchestrator.core.model import Attempt, Fault, Reply, StopReason, 
 from chordage.orchestrator.core.phases import Hook, ModelError, Resumed, ShownOutcome
 from chordage.orchestrator.core.reasons import stopped
 from chordage.orchestrator.plugins.base import OptionRefused
-from chordage.orchestrator.plugins.crew import Crew
+from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.plugins.tracing import Tracing
 
 ATTEMPTS = (Attempt(model="m", seconds=1.5, fault=Fault.SERVER), Attempt(model="m", seconds=0.5))
@@ -23,7 +23,7 @@ REPLY = Reply(text="", asks=(), stop=StopReason.END, model="m", attempts=ATTEMPT
 def line(moment):
     def ask(hook, **given):
         with structlog.testing.capture_logs() as lines:
-            assert Crew([Tracing(spans=False)]).ask(hook, moment(hook, step=3, **given)) == []
+            assert PluginSet([Tracing(spans=False)]).ask(hook, moment(hook, step=3, **given)) == []
         (found,) = lines
         return found
 
@@ -106,10 +106,10 @@ def tracer(monkeypatch):
 
 
 def test_models_tools_and_runs_are_spans_as_long_as_their_work(tracer, moment):
-    crew = Crew([Tracing()])
-    crew.ask(Hook.AFTER_INFERENCE, moment(Hook.AFTER_INFERENCE, reply=REPLY))
-    crew.ask(Hook.AFTER_TOOL_EXECUTE, moment(Hook.AFTER_TOOL_EXECUTE))
-    crew.ask(Hook.RUN_END, moment(Hook.RUN_END, elapsed=9.0))
+    plugins = PluginSet([Tracing()])
+    plugins.ask(Hook.AFTER_INFERENCE, moment(Hook.AFTER_INFERENCE, reply=REPLY))
+    plugins.ask(Hook.AFTER_TOOL_EXECUTE, moment(Hook.AFTER_TOOL_EXECUTE))
+    plugins.ask(Hook.RUN_END, moment(Hook.RUN_END, elapsed=9.0))
 
     assert [(span.name, span.seconds) for span in tracer.spans] == [
         ("chat m", 2.0),
@@ -124,7 +124,7 @@ def test_models_tools_and_runs_are_spans_as_long_as_their_work(tracer, moment):
 
 def test_a_failed_model_call_is_a_span_with_its_error(tracer, moment):
     error = ModelError(fault=Fault.AUTH, message="no", attempts=ATTEMPTS)
-    Crew([Tracing()]).ask(Hook.AFTER_INFERENCE, moment(Hook.AFTER_INFERENCE, reply=None, error=error))
+    PluginSet([Tracing()]).ask(Hook.AFTER_INFERENCE, moment(Hook.AFTER_INFERENCE, reply=None, error=error))
 
     (span,) = tracer.spans
     assert (span.name, span.attributes["error.type"]) == ("chat", "auth")
@@ -132,7 +132,7 @@ def test_a_failed_model_call_is_a_span_with_its_error(tracer, moment):
 
 def test_a_call_that_never_ran_is_no_span(tracer, moment):
     blocked = ShownOutcome(content="no", code="blocked")
-    Crew([Tracing()]).ask(Hook.AFTER_TOOL_EXECUTE, moment(Hook.AFTER_TOOL_EXECUTE, outcome=blocked))
+    PluginSet([Tracing()]).ask(Hook.AFTER_TOOL_EXECUTE, moment(Hook.AFTER_TOOL_EXECUTE, outcome=blocked))
 
     assert tracer.spans == []
 
@@ -147,7 +147,7 @@ def without_opentelemetry(monkeypatch):
 
 def test_without_opentelemetry_there_are_lines_alone(without_opentelemetry, moment):
     with structlog.testing.capture_logs() as lines:
-        Crew([Tracing()]).ask(Hook.RUN_END, moment(Hook.RUN_END))
+        PluginSet([Tracing()]).ask(Hook.RUN_END, moment(Hook.RUN_END))
 
     assert len(lines) == 1
 

@@ -14,7 +14,7 @@ from chordage.orchestrator.core.agent import (
     WhenBusy,
     WhileWaiting,
 )
-from chordage.orchestrator.plugins.loading import crew_of
+from chordage.orchestrator.plugins.loading import plugin_set_of
 
 EVERYTHING = """
 model = "m"
@@ -82,7 +82,7 @@ def test_every_key_reaches_the_definition(folder, plugins_file):
             PluginUse(use="my_plugins:Greeter", options={"greeting": "hello"}),
         ),
     )
-    assert crew_of(spec.plugins).ids == ("permission", "stops", "tracing", "greeter")
+    assert plugin_set_of(spec.plugins).ids == ("permission", "stops", "tracing", "greeter")
 
 
 def test_an_empty_table_is_a_plugin_without_options(folder):

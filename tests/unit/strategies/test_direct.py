@@ -7,7 +7,7 @@ import pytest
 from chordage.orchestrator.core.model import StopReason
 from chordage.orchestrator.core.moves import Finish, Infer, View
 from chordage.orchestrator.core.reasons import NATURAL_END
-from chordage.orchestrator.strategies.direct import direct
+from chordage.orchestrator.strategies.shipped import direct
 from support.builders import a_reply, an_ask
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from chordage.orchestrator.core.model import StopReason
 from chordage.orchestrator.core.moves import Finish, Infer, RunTools, View
 from chordage.orchestrator.core.reasons import NATURAL_END, Reason
-from chordage.orchestrator.strategies import STRATEGIES
-from chordage.orchestrator.strategies.react import react
+from chordage.orchestrator.strategies.shipped import STRATEGIES, react
 from support.builders import a_reply, an_ask
 
 

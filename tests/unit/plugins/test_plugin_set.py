@@ -12,7 +12,7 @@ from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.plugin_state import SetState
 from chordage.orchestrator.core.verdicts import AmendResult, Block
 from chordage.orchestrator.plugins.base import Plugin, PluginFailed
-from chordage.orchestrator.plugins.crew import Crew
+from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.system import user_code
 
 GATE = Hook.BEFORE_TOOL_EXECUTE
@@ -26,7 +26,7 @@ def plugin(answer, *, name="mine", hook=GATE):
 
 def failure(answer, moment, *, hook=GATE, seconds=5.0):
     with pytest.raises(PluginFailed) as caught:
-        Crew([plugin(answer, hook=hook)], hook_seconds=seconds).ask(hook, moment(hook))
+        PluginSet([plugin(answer, hook=hook)], hook_seconds=seconds).ask(hook, moment(hook))
     assert (caught.value.plugin, caught.value.hook) == ("mine", hook)
     return str(caught.value)
 
@@ -35,7 +35,7 @@ def test_each_plugin_is_asked_in_order_and_named_with_its_verdicts(moment):
     first = plugin(lambda _: [Block("1"), Block("2")], name="first")
     second = plugin(lambda context: iter([Block(context.call.tool)]), name="second")
 
-    assert Crew([first, second]).ask(GATE, moment(GATE)) == [
+    assert PluginSet([first, second]).ask(GATE, moment(GATE)) == [
         ("first", Block("1")),
         ("first", Block("2")),
         ("second", Block("search")),
@@ -44,29 +44,29 @@ def test_each_plugin_is_asked_in_order_and_named_with_its_verdicts(moment):
 
 @pytest.mark.parametrize("nothing", [None, (), []])
 def test_no_opinion_is_an_opinion(nothing, moment):
-    assert Crew([plugin(lambda _: nothing)]).ask(GATE, moment(GATE)) == []
+    assert PluginSet([plugin(lambda _: nothing)]).ask(GATE, moment(GATE)) == []
 
 
 @pytest.mark.parametrize("hook", Hook)
 def test_each_hook_is_heard_in_its_phase_alone(hook, moment):
-    crew = Crew([plugin(lambda _: [SetState(scope=Scope.RUN, key="k", value=1)], hook=hook)])
+    plugins = PluginSet([plugin(lambda _: [SetState(scope=Scope.RUN, key="k", value=1)], hook=hook)])
 
-    assert [one for one in Hook if crew.listens(one)] == [hook]
-    assert [one for one in Hook if crew.ask(one, moment(one))] == [hook]
+    assert [one for one in Hook if plugins.listens(one)] == [hook]
+    assert [one for one in Hook if plugins.ask(one, moment(one))] == [hook]
 
 
 def test_who_overrides_nothing_starts_no_thread(moment, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", lambda *_: pytest.fail("a thread was started"))
     idle = type("Idle", (Plugin,), {"id": "idle"})()
 
-    assert all(Crew(crew).ask(hook, moment(hook)) == [] for hook in Hook for crew in ([], [idle]))
+    assert all(PluginSet(plugins).ask(hook, moment(hook)) == [] for hook in Hook for plugins in ([], [idle]))
 
 
 def test_a_hook_inherited_from_a_base_of_ones_own_is_heard(moment):
     base = type(plugin(lambda _: [Block("no")]))
     heir = type("Heir", (base,), {"id": "heir"})()
 
-    assert Crew([heir]).ask(GATE, moment(GATE)) == [("heir", Block("no"))]
+    assert PluginSet([heir]).ask(GATE, moment(GATE)) == [("heir", Block("no"))]
 
 
 def test_a_plugin_that_raises_is_told_with_its_error(moment):
@@ -112,7 +112,7 @@ async def answers_late(_context):
         (lambda _: "no", "returned a list with 'n' in it, which is no verdict"),
         (lambda _: [Block("no"), None], "returned a list with None in it, which is no verdict"),
         (lambda _: [Block], "which is no verdict"),
-        (answers_late, "is async, and nobody awaits it; write a plain function"),
+        (answers_late, "is async, and hooks are not awaited; write a plain function"),
         (lambda _: [Block(" ")], "raised ValueError: a block needs a reason"),
         (lambda _: [AmendResult("x")], "plugin 'mine' gave AmendResult in before_tool_execute, where it means nothing"),
     ],
@@ -126,7 +126,7 @@ def test_at_the_end_of_a_run_failures_are_logged_and_the_others_are_heard(moment
         raise ValueError("oh")
 
     note = SetState(scope=Scope.THREAD, key="k", value=1)
-    crew = Crew(
+    plugins = PluginSet(
         [
             plugin(broken, name="a", hook=Hook.RUN_END),
             plugin(lambda _: [Block("no")], name="b", hook=Hook.RUN_END),
@@ -134,7 +134,7 @@ def test_at_the_end_of_a_run_failures_are_logged_and_the_others_are_heard(moment
         ]
     )
     with structlog.testing.capture_logs() as lines:
-        given = crew.ask(Hook.RUN_END, moment(Hook.RUN_END))
+        given = plugins.ask(Hook.RUN_END, moment(Hook.RUN_END))
 
     assert given == [("c", note)]
     assert [(line["plugin"], line["run"]) for line in lines] == [("a", "r"), ("b", "r")]
@@ -144,7 +144,7 @@ def test_at_the_end_of_a_run_failures_are_logged_and_the_others_are_heard(moment
 def test_a_hook_sees_the_context_variables_of_its_caller(moment):
     token = CALLER.set("somebody")
     try:
-        given = Crew([plugin(lambda _: [Block(CALLER.get())])]).ask(GATE, moment(GATE))
+        given = PluginSet([plugin(lambda _: [Block(CALLER.get())])]).ask(GATE, moment(GATE))
     finally:
         CALLER.reset(token)
 
@@ -157,11 +157,11 @@ def test_what_is_raised_into_the_one_who_waits_is_not_the_plugins_failure(moment
 
     monkeypatch.setattr(user_code, "within", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        Crew([plugin(lambda _: None)]).ask(GATE, moment(GATE))
+        PluginSet([plugin(lambda _: None)]).ask(GATE, moment(GATE))
 
 
-def test_a_crew_knows_the_order_of_its_plugins():
+def test_a_set_knows_the_order_of_its_plugins():
     late = type("Late", (Plugin,), {"id": "late", "after": ("early",)})()
     early = type("Early", (Plugin,), {"id": "early"})()
 
-    assert Crew([late, early]).ids == ("early", "late")
+    assert PluginSet([late, early]).ids == ("early", "late")
