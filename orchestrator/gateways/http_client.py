@@ -62,7 +62,7 @@ class HttpClient:
     """
 
     def __init__(
-        self, *, proxy: Callable[[httpx.URL], str | None] = lambda _url: None, tls: ssl.SSLContext | None = None
+        self, *, proxy: Callable[[str], str | None] = lambda _url: None, tls: ssl.SSLContext | None = None
     ) -> None:
         self._proxy = proxy
         self._tls = tls
@@ -107,7 +107,7 @@ class HttpClient:
             return self._idle[origin].pop()
         except IndexError:
             self._tls = self._tls or httpx.create_ssl_context()
-            return _Connection(self._tls, self._proxy(url))
+            return _Connection(self._tls, self._proxy(str(url)))
 
     def _give_back(self, origin: _Origin, connection: _Connection) -> None:
         if not connection.is_open:

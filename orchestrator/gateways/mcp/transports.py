@@ -78,8 +78,7 @@ class HttpTransport:
     def __init__(self, endpoint: Endpoint, environ: Environ) -> None:
         self._url = endpoint.target(environ)
         self._headers = {"User-Agent": "chordage", **endpoint.sent_headers(environ)}
-        url = httpx2.URL(self._url)
-        self._proxy = proxy_of(environ, url.scheme, url.host)
+        self._proxy = proxy_of(environ, self._url)
         self._status = ""
 
     @asynccontextmanager

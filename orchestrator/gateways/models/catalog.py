@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -159,7 +160,7 @@ class ModelCatalog:
 
         with self._opening:
             if self._http is None:
-                self._http = HttpClient(proxy=lambda url: proxy_of(self._environ, url.scheme, url.host))
+                self._http = HttpClient(proxy=partial(proxy_of, self._environ))
         return RemoteModel(provider, model, http=self._http, environ=self._environ)
 
 

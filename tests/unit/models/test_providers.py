@@ -77,39 +77,42 @@ def test_a_provider_made_in_code_with_a_wire_nobody_speaks_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("scheme", "host", "proxy"),
+    ("url", "proxy"),
     [
-        ("https", "api.openai.com", "http://small:2"),
-        ("http", "api.openai.com", None),
-        ("https", "example.org", None),
-        ("https", "a.Example.org", None),
-        ("https", "notexample.org", "http://small:2"),
-        ("https", "star.example", None),
-        ("https", "10.0.0.1", None),
-        ("https", "10.0.0.12", "http://small:2"),
-        ("https", "::1", None),
-        ("https", "localhost", None),
-        ("https", "127.0.0.1", None),
+        ("https://api.openai.com/v1", "http://small:2"),
+        ("http://api.openai.com/v1", None),
+        ("https://example.org", None),
+        ("https://a.Example.org", None),
+        ("https://notexample.org", "http://small:2"),
+        ("https://star.example", None),
+        ("https://port.example:8443", None),
+        ("https://port.example", "http://small:2"),
+        ("https://10.0.0.1", None),
+        ("https://10.0.0.12", "http://small:2"),
+        ("https://[fd00::1]:8443", None),
+        ("https://[::1]", None),
+        ("https://localhost", None),
+        ("https://127.0.0.1:1", None),
     ],
 )
-def test_proxies_of_the_environment_are_used_and_exceptions_kept(scheme, host, proxy):
-    hosts = ".example.org, 10.0.0.1, *.star.example"
+def test_proxies_of_the_environment_are_used_and_exceptions_kept(url, proxy):
+    hosts = ".example.org, 10.0.0.1, *.star.example, port.example:8443, fd00::1"
     environ = {"HTTPS_PROXY": "http://big:1", "https_proxy": "small:2", "NO_PROXY": hosts}
-    assert proxy_of(environ, scheme, host) == proxy
+    assert proxy_of(environ, url) == proxy
 
 
 def test_one_proxy_may_be_for_both_schemes():
-    assert proxy_of({"ALL_PROXY": "http://p:1"}, "http", "a") == proxy_of({"all_proxy": "p:1"}, "https", "a")
+    assert proxy_of({"ALL_PROXY": "http://p:1"}, "http://a") == proxy_of({"all_proxy": "p:1"}, "https://a")
 
 
 @pytest.mark.parametrize("environ", [{}, {"NO_PROXY": "a"}, {"ALL_PROXY": "http://p:1", "NO_PROXY": "b, *"}])
 def test_no_proxy_is_used_where_none_is_named_or_all_are_excepted(environ):
-    assert proxy_of(environ, "https", "a") is None
+    assert proxy_of(environ, "https://a") is None
 
 
 def test_a_proxy_of_an_unknown_kind_is_refused_without_its_password():
     with pytest.raises(
         ConfigError, match=r"the proxy host:1 for https addresses cannot be used: set HTTPS_PROXY"
     ) as error:
-        proxy_of({"HTTPS_PROXY": "socks5://user:secret@host:1"}, "https", "a")
+        proxy_of({"HTTPS_PROXY": "socks5://user:secret@host:1"}, "https://a")
     assert "secret" not in str(error.value)

@@ -11,11 +11,13 @@ import time
 import tracemalloc
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Fault
+from chordage.orchestrator.gateways import http_client
 from chordage.orchestrator.gateways.http_client import HttpClient
 from chordage.orchestrator.gateways.models import ModelCatalog
 from chordage.orchestrator.gateways.proxies import proxy_of
@@ -126,6 +128,28 @@ def test_a_stream_that_falls_silent_ends_long_before_the_deadline():
     assert time.monotonic() - started < 1.5
 
 
+def test_a_connection_that_was_idle_for_long_is_closed_when_another_becomes_idle(monkeypatch):
+    both, ended = threading.Barrier(2), threading.Semaphore(0)
+
+    def two_at_once(connection, over):
+        read_request(connection)
+        both.wait(5)
+        connection.sendall(whole_answer("hello"))
+        if connection.recv(1):
+            connection.sendall(whole_answer("hello"))
+            over.wait()
+        ended.release()
+
+    agent = an_agent("openai:m", stream=False)
+    with raw_server(two_at_once) as server, catalog_at(server.url) as catalog, ThreadPoolExecutor(2) as pool:
+        first = [pool.submit(catalog.complete, agent, a_prompt("hello"), abort=Calm()) for _ in range(2)]
+        assert [reply.result().text for reply in first] == ["hello", "hello"]
+        monkeypatch.setattr(http_client, "IDLE_SECONDS", 0.0)
+        assert catalog.complete(agent, a_prompt("hello"), abort=Calm()).text == "hello"
+        assert ended.acquire(timeout=5)
+        assert server.connections == 2
+
+
 def test_nobody_listening_is_a_connection_fault_that_names_the_address():
     with raw_server(hello_again_and_again) as server:
         url = server.url
@@ -188,7 +212,7 @@ def test_https_goes_through_the_proxy_of_the_environment():
     with raw_server(proxy) as server:
         environ = {"HTTPS_PROXY": server.url, "NO_PROXY": "example.org"}
         tls = anonymous_tls(ssl.PROTOCOL_TLS_CLIENT)
-        http = HttpClient(proxy=lambda url: proxy_of(environ, url.scheme, url.host), tls=tls)
+        http = HttpClient(proxy=partial(proxy_of, environ), tls=tls)
         with catalog_at("https://models.example.com", http=http) as catalog:
             reply = catalog.complete(an_agent("openai:m", stream=False), a_prompt("hello"), abort=Calm())
     assert reply.text == "hello"
