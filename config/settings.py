@@ -100,6 +100,7 @@ class Settings(BaseSettings):
     celery_app: str | None = None  # the team's own Celery app, current wherever the room's code runs
     around_tools: str | None = None  # a function of the room that returns a context manager, for each tool call
     pool_size: int = Field(default=5, ge=1)  # connections of a process to PostgreSQL, at most
+    pipeline: Literal["on", "off"] = "on"  # off: for a pooler in transaction mode before PostgreSQL
     budgets: Budgets = Budgets()
     reserve: int = Field(default=0, ge=0)  # slots for turns, and as many for tools, that serve nobody but chat
     bounds: QueueBounds = QueueBounds()
@@ -249,10 +250,11 @@ class Settings(BaseSettings):
     @property
     def database(self) -> str:
         if self.database_url is not None:
-            given = self.database_url.get_secret_value()
-            if self.database_schema is None:
-                return given
-            return f"{given}{'&' if '?' in given else '?'}options=-csearch_path%3D{self.database_schema}"
+            url = self.database_url.get_secret_value()
+            added = [] if self.database_schema is None else [f"options=-csearch_path%3D{self.database_schema}"]
+            if self.pipeline == "off" and url.startswith("postgres"):
+                added.append("chordage_pipeline=off")
+            return f"{url}{'&' if '?' in url else '?'}{'&'.join(added)}" if added else url
         return f"sqlite:///{self.room_path / 'execution.db'}"
 
     @property

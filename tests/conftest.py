@@ -17,6 +17,10 @@ sys.path.append(str(HERE))
 pytest_plugins = ("support.skips", "support.network", "support.postgres", "support.valkey", "support.databases")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--both-ways", action="store_true", help="run all of tests/flow without the pipeline too")
+
+
 def pytest_configure() -> None:
     """Whoever starts the tests in the background ignores Ctrl-C, and so would every process that they start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)

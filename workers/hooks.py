@@ -56,7 +56,7 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         wanted = connections.of_threads(settings)
         if instance.pool_cls.__module__ == PREFORK:
             wanted = connections.of_processes(instance.concurrency)
-            runtime().store.take_at_most(connections.OF_A_PARENT)
+            runtime().store.limit_connections(connections.OF_A_PARENT)
         try:
             connections.check(settings, wanted, "this worker")
         except UserError as error:
@@ -66,7 +66,7 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
     def in_a_child(**_: Any) -> None:
         team_app.make_current(settings)
         team_app.let_tools_wait()
-        runtime().store.take_at_most(connections.OF_A_CHILD)
+        runtime().store.limit_connections(connections.OF_A_CHILD)
         beats.start_in_a_child()
 
     @signals.worker_ready.connect(weak=False)

@@ -16,11 +16,10 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import CALL, OPEN_CALL, CallStatus, sources
-from chordage.orchestrator.store import statements
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import CALLS_IN_FLIGHT, STILL_IN_FLIGHT, has, still
 from chordage.orchestrator.store.schema import calls, runs
-from chordage.orchestrator.store.statements import PreparedStatement, readable_rows
+from chordage.orchestrator.store.statements import BulkInsert, PreparedStatement, readable_rows
 
 COLUMNS = [column for column in calls.c if column.name != "full_result"]
 _BY_ID = PreparedStatement(
@@ -134,14 +133,14 @@ def with_full_results(tx: Tx, run_id: str) -> list[str]:
 _OF_NEW_CALL = (
     "id", "place", "ask_id", "generation", "tool", "arguments", "effect", "status", "code", "content", "suspension_id",
 )  # fmt: skip
-_INSERT = statements.BulkInsert(
+_INSERT = BulkInsert(
     calls, (*_OF_NEW_CALL, "run_id", "thread_id", "step", "lease_until", "resends", "expiries", "ended_at")
 )
 
 
 def open_round(tx: Tx, run: Run, step: int, asked: Sequence[NewCall], *, now: datetime, lease_until: datetime) -> None:
     """The calls of one assistant message, in its order."""
-    statements.insert_rows(tx, _INSERT, [_new_row(run, step, call, now, lease_until) for call in asked])
+    _INSERT.send(tx, [_new_row(run, step, call, now, lease_until) for call in asked])
 
 
 def _new_row(run: Run, step: int, call: NewCall, now: datetime, lease_until: datetime | None) -> dict[str, Any]:

@@ -1,15 +1,13 @@
-"""Engines for SQLite and PostgreSQL, set up so that both keep what they say they keep.
+"""The database: engines for SQLite and PostgreSQL, and transactions, the only way to use them.
+
+A `Store` is cheap to make and connects only when it is used. It makes new engines after a fork, because processes must
+not share a connection.
 
 SQLite: a transaction that reads and then writes fails under load unless it takes the write lock at once, so writing
 transactions begin IMMEDIATE. Every commit is synced: durability is the product.
 
-Every wait is bounded, and all bounds lie below the lease of a claim (30 s by default): a person gets an answer, and a
-transaction that stands still lets go of its rows before others take its work over.
-
-Transactions: the only way into the database.
-
-A `Store` is cheap to make and opens nothing until it is used; it makes a new engine after a fork, because a connection
-must never be shared between processes.
+Every wait is bounded, and all bounds are below the lease of a claim (30 s by default). So a person gets an answer, and
+a transaction that makes no progress releases its rows before another worker takes its work over.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import contextlib
 import itertools
 import os
 import re
+import shlex
 import sqlite3
 import threading
 import time
@@ -40,28 +39,28 @@ from chordage.orchestrator.system import private_files
 
 log = structlog.get_logger()
 
-PATIENCE = 10  # seconds, for a lock that another transaction holds, and for a connection that another thread has
+PATIENCE = 10  # seconds to wait for a lock of another transaction, or for a connection another thread has
 BUSY_MS = PATIENCE * 1000
 DAY_MS = 24 * 3600 * 1000
-SCHEMA = "chordage"  # of PostgreSQL, where the URL names none
+SCHEMA = "chordage"  # of PostgreSQL, unless the URL names another
 # A host that vanishes sends no reset: without these a statement waits a quarter of an hour for its answer.
 KEEPALIVES = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000,
 }  # fmt: skip
-SINCE_17 = 170_000  # a server of PostgreSQL can end a transaction that takes too long
-# Every statement is written as a way along indexes. While a table is small PostgreSQL would rather read all of it, and
-# it keeps the plan of a prepared statement when the table has grown: ADR 34.
+# Every statement is written to use indexes. While a table is small PostgreSQL prefers to read all of it, and it keeps
+# that plan of a prepared statement when the table has grown: ADR 34.
 INDEX_PLANS = dict.fromkeys(
     ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "enable_material"), "off"
 )
-# The connection that was used last is used next: its server process has all at hand, and no more of them are kept busy
+# Use the connection that was used last: its server process has everything cached, and no more connections are kept busy
 # than there is work for.
 LAST_FIRST = {"pool_use_lifo": True}
-# What has no index costs more than anything then, and before version 18 PostgreSQL would compile it first.
+# With those settings the estimated cost of a scan is huge, and before version 18 PostgreSQL would compile it first.
 NO_JIT = {"jit": "off"}
-# The driver would prepare what it sends often, and forget on the server all that was ever prepared, with each rollback.
+# psycopg would prepare what it sends often, and deallocate all prepared statements with each rollback.
 UNPREPARED = {"prepare_threshold": None}
-AT_SESSION_START = {"search_path": SCHEMA, **INDEX_PLANS, **NO_JIT}
+SESSION_SETTINGS = {"search_path": SCHEMA, **INDEX_PLANS, **NO_JIT}
+SWITCH = "chordage_pipeline"  # in the query of a URL: on, or off for a pooler in transaction mode
 CONNECT_ARGS: Mapping[str, Any] = {**UNPREPARED, "connect_timeout": 5, **KEEPALIVES}
 DRIVERS = {
     "sqlite": "sqlite", "sqlite+pysqlite": "sqlite",
@@ -71,14 +70,14 @@ DRIVERS = {
 
 class EnginePair(NamedTuple):
     whole: Engine  # transactions of several statements
-    plain: Engine  # single statements, each its own transaction, without a BEGIN and a COMMIT around it
+    plain: Engine  # single statements, each a transaction of its own
 
 
 def make_engines(url: str, *, pool_size: int, hold: float) -> EnginePair:
-    """`hold`: seconds for which a transaction may hold what it has locked, of PostgreSQL.
+    """`hold`: seconds for which a transaction of PostgreSQL may hold its locks.
 
-    On PostgreSQL both take their connections from one pool. On SQLite each has its own, so that whoever waits for
-    the write lock keeps nobody from reading.
+    On PostgreSQL both take their connections from one pool. On SQLite each has its own, so that threads that wait for
+    the write lock do not keep others from reading.
     """
     parsed = _parse(url)
     if parsed.get_backend_name() == "sqlite":
@@ -91,8 +90,10 @@ def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
-        told = f"database URL {_without_password(url)!r} cannot be read"
-        raise ConfigError(f"{told}: give CHORDAGE_DATABASE_URL as sqlite:///PATH or postgresql://…") from error
+        raise ConfigError(
+            f"database URL {_without_password(url)!r} cannot be read: give CHORDAGE_DATABASE_URL as sqlite:///PATH or "
+            "postgresql://…"
+        ) from error
     driver = DRIVERS.get(parsed.drivername)
     if driver is None:
         raise ConfigError(
@@ -117,16 +118,16 @@ def _sqlite(url: URL, pool_size: int, *, plain: bool) -> Engine:
 
 
 def _make_private(_dialect: Any, _record: Any, arguments: list[Any], _options: Any) -> None:
-    """SQLite would let everybody read a file that it makes. What it makes beside the file gets the mode of the file.
+    """Create the file with a private mode: SQLite would let all users read it. Files beside it get its mode.
 
-    A file that is there is never opened here: closing it again would take away the locks that SQLite has on it for
-    other connections of this process.
+    An existing file is never opened here: closing it would release the locks that SQLite holds on it for other
+    connections of this process.
     """
     name = arguments[0] if arguments else ""
     if name in {"", ":memory:"} or str(name).startswith("file:"):
         return
     path = Path(name)
-    with contextlib.suppress(OSError):  # it is there; or SQLite says better than this why it cannot be made
+    with contextlib.suppress(OSError):  # it exists; or SQLite gives a better reason why it cannot be created
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, private_files.FILE))
 
 
@@ -140,17 +141,17 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _tighten(connection: sqlite3.Connection) -> None:
-    """Close a database of ours to others, now that it is known to be one."""
+    """Take the other users' access to the file, now that it is known to be our database."""
     for _number, _name, file in connection.execute("PRAGMA database_list").fetchall():
         path = Path(file)
         with contextlib.suppress(OSError):
             beside = [path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm")] if file else []
-            for one in private_files.tighten(beside):
-                log.warning("others could read a file of the database: they no longer can", file=str(one))
+            for tightened in private_files.tighten(beside):
+                log.warning("others could read a file of the database: they no longer can", file=str(tightened))
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """A new file changes over once, and whoever else does so at this moment is refused without a wait."""
+    """A new file changes its mode once. A second process that tries at the same moment is refused at once, so retry."""
     until = time.monotonic() + PATIENCE / 2
     while True:
         try:
@@ -164,7 +165,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def _begin_sqlite(tx: Connection) -> None:
-    """Straight to the driver, so that counting statements counts ours."""
+    """Sent by the driver itself, so that counted statements are only ours."""
     begin = "BEGIN IMMEDIATE"
     assert tx.connection.dbapi_connection is not None
     try:
@@ -174,18 +175,18 @@ def _begin_sqlite(tx: Connection) -> None:
 
 
 def limits(hold: float) -> dict[str, str]:
-    """Of each statement, and of a transaction that does nothing."""
+    """Limits of each statement, and of a transaction that is idle."""
     lock = min(PATIENCE, hold * 2 / 3)
-    seconds = {"lock_timeout": lock, "statement_timeout": hold, "idle_in_transaction_session_timeout": hold}
-    return {name: f"{round(1000 * one)}ms" for name, one in seconds.items()}
+    limits = {"lock_timeout": lock, "statement_timeout": hold, "idle_in_transaction_session_timeout": hold}
+    return {name: f"{round(1000 * seconds)}ms" for name, seconds in limits.items()}
 
 
 @contextmanager
 def without_limits(tx: Connection) -> Iterator[None]:
-    """A transaction that may take as long as it takes, and wait for a lock as long."""
+    """A transaction that may take any time, and wait any time for a lock."""
     raw: Any = tx.connection.dbapi_connection
     if tx.dialect.name == "postgresql":
-        names = [*limits(0), *(["transaction_timeout"] if raw.info.server_version >= SINCE_17 else [])]
+        names = [*limits(0), *(["transaction_timeout"] if raw.info.server_version >= pipeline.SINCE_17 else [])]
         with tx.begin():
             for name in names:
                 tx.execute(text(f"SET LOCAL {name} = 0"))
@@ -200,53 +201,82 @@ def without_limits(tx: Connection) -> Iterator[None]:
 
 
 def _postgres(url: URL, pool_size: int, hold: float) -> Engine:
-    """What the URL says goes before what we say."""
-    named = url.query.get("options", ())
-    options = [f"-c {name}={value}" for name, value in {**AT_SESSION_START, **limits(hold)}.items()]
-    options += [named] if isinstance(named, str) else named
-    ours = {name: value for name, value in CONNECT_ARGS.items() if name not in url.query}
+    """What the URL says takes precedence over our settings."""
+    given = url.query.get("options", ())
+    options = given if isinstance(given, str) else " ".join(given)
+    settings = {**SESSION_SETTINGS, **limits(hold)}
+    has_pipeline = _has_pipeline(url)
+    ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    start_up = {"options": f"{ours} {options}"} if has_pipeline else {}
+    connect_args = {name: value for name, value in CONNECT_ARGS.items() if name not in url.query}
     try:
         engine = create_engine(
-            url,
+            url.difference_update_query((SWITCH, "options")),
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=PATIENCE,
-            pool_reset_on_return=None,  # store/pipeline.py sees to it
+            pool_reset_on_return=None,  # store/pipeline.py rolls back
             **LAST_FIRST,
-            connect_args={**ours, "autocommit": True, "options": " ".join(options)},
+            connect_args={**connect_args, "autocommit": True, **start_up},
         )
     except ModuleNotFoundError as error:
         raise ConfigError(
             "PostgreSQL needs its driver: install chordage with its extra, as in `pip install 'chordage[postgres]'` "
             "(in a clone '.[postgres]'), or use an sqlite:/// URL"
         ) from error
-    pipeline.install(engine)
-    event.listen(engine, "connect", partial(_limit_transactions, hold))
+    if has_pipeline:
+        pipeline.install(engine)
+        event.listen(engine, "connect", partial(_limit_transactions, hold))
+    else:
+        pipeline.install_plain(
+            engine, {**settings, **_settings_in(options)}, {"transaction_timeout": f"{round(1000 * hold)}ms"}
+        )
     return engine
 
 
+def _has_pipeline(url: URL) -> bool:
+    value = url.query.get(SWITCH, "on")
+    if value not in {"on", "off"}:
+        raise ConfigError(f"{SWITCH}={value!r} in the database URL is neither on nor off")
+    return value == "on"
+
+
+def _settings_in(options: str) -> dict[str, str]:
+    """The settings in start-up options such as `-c name=value -cname=value --name=value`, as libpq takes them."""
+    words = iter(shlex.split(options))
+    settings: dict[str, str] = {}
+    for word in words:
+        pair = next(words, "") if word == "-c" else word.removeprefix("-c").removeprefix("--")
+        name, equals, value = pair.partition("=")
+        if not equals or not word.startswith("-"):
+            raise ConfigError(f"options={options!r} in the database URL cannot be read: write them as -c NAME=VALUE")
+        settings[name.replace("-", "_")] = value
+    return settings
+
+
 def _limit_transactions(hold: float, driver: Any, _record: Any) -> None:
-    """A process that stands still in the middle of a trip, or whose host vanishes, must not hold its locks for ever. A
-    server that has not been asked to answer yet counts it neither as idle nor as a statement: those limits do not hold.
-    An older server would refuse a session that names this limit at its start.
+    """A process that stops in the middle of a round trip, or whose host vanishes, must not hold its locks for ever. A
+    server that waits for the rest of a pipeline is neither idle nor carrying out a statement, so the other limits do
+    not end it. An older server would refuse a session that names this limit in its start-up options.
     """
-    if driver.info.server_version >= SINCE_17:
+    if driver.info.server_version >= pipeline.SINCE_17:
         driver.execute(f"SET transaction_timeout = {round(1000 * hold)}")
 
 
 # Read-only (a standby), shutting down, crashed, starting up.
 NOT_SERVING = {"25006", "57P01", "57P02", "57P03"}
-# A deadlock, what cannot be put in an order. A lock that did not become free in time (55P03) is none: whoever tried
-# again at once would only wait as long once more.
+# A deadlock, or transactions that cannot be serialised. A lock that was not released in time (55P03) is no conflict: a
+# second attempt would only wait as long again.
 IN_CONFLICT = {"40P01", "40001"}
 BUSY = {"55P03"}
 FORBIDDEN = {"42501"}
-# A table or a column that is not there.
-UNKNOWN_TO_THE_DATABASE = {"42P01", "42703"}
-UNKNOWN_TO_SQLITE = re.compile("no such (table|column):|has no column named")
+# A missing table or column.
+MISSING_TABLE = {"42P01", "42703"}
+MISSING_TABLE_SQLITE = re.compile("no such (table|column):|has no column named")
+OPTIONS_REFUSED = "unsupported startup parameter"  # by a pooler
 NO_CONNECTION_LEFT = re.compile("too many clients|connection slots|too many connections")
-INSIST_SECONDS = 600.0  # seconds for which what was found out is kept while the database is away
-HOLD = 15.0  # seconds: half of a lease, so that nobody's claim runs out while another transaction holds its row
+INSIST_SECONDS = 600.0  # seconds for which a result is kept while the database is away
+HOLD = 15.0  # seconds: half of a lease, so that no claim runs out while another transaction holds its row
 
 Tx = Connection
 T = TypeVar("T")
@@ -254,7 +284,7 @@ T = TypeVar("T")
 
 class Store:
     def __init__(self, url: str, *, pool_size: int = 5, hold: float = HOLD) -> None:
-        """`hold`: seconds after which PostgreSQL ends a transaction of ours."""
+        """`hold`: seconds after which PostgreSQL ends one of our transactions."""
         self.url = url
         self._pool_size = pool_size
         self._hold = hold
@@ -263,8 +293,8 @@ class Store:
         self._plain: Engine | None = None
         self._making = threading.Lock()
 
-    def take_at_most(self, connections: int) -> None:
-        """At once, of PostgreSQL, in a process that needs few. To be called before the first is taken."""
+    def limit_connections(self, connections: int) -> None:
+        """A lower limit, for a process that needs few connections. Call it before the first is taken."""
         self._pool_size = min(self._pool_size, connections)
 
     @property
@@ -299,38 +329,38 @@ class Store:
 
     @contextmanager
     def one_trip(self) -> Iterator[Tx]:
-        """A transaction of statements that are all posted: they go with the commit, when the block ends. Nobody sees
-        what they find before it is over, so each sees to it that it does nothing where one before it has found nothing.
+        """A transaction whose statements are all posted: they are sent with the commit, when the block ends. No result
+        can be read before, so each statement must do nothing if an earlier one has found nothing.
 
-        So what they lock is held for no trip of theirs, nor until this process comes to its next line behind each:
-        among a hundred threads that is many times as long. SQLite, where nothing travels, does as in `write`.
+        Their locks are held for no round trip, and not until this thread has the processor again: among a hundred
+        threads that is many times as long. Without a pipeline, as on SQLite, this is `write`.
         """
         with self.write() as tx:
             yield tx
 
     @contextmanager
     def unlimited(self) -> Iterator[Tx]:
-        """As `write`, for a migration: it may take its time, and waits for another that takes its time."""
+        """As `write`, for a migration: without limits on its time, or on the wait for another migration."""
         with self._named(), self.engine.connect() as tx, without_limits(tx):
             yield tx
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
-        """Statements that only read; each sees what is committed when it runs."""
+        """Statements that are each a transaction of their own; each sees what is committed when it runs."""
         with self._named(), self.plain.connect() as tx:
             yield tx
 
     def ping(self) -> None:
-        """Whether one could write now: on SQLite somebody who holds the file keeps nobody from reading."""
+        """Raises Unavailable if nothing can be written now: on SQLite a locked file can still be read."""
         with self.write() as tx:
             tx.exec_driver_sql("SELECT 1")
 
-    # One guarded UPDATE needs no BEGIN and no COMMIT of its own: two round trips less.
+    # One guarded UPDATE needs no BEGIN and COMMIT: two round trips less.
     single = read
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """A database that does not answer is one kind of error, whatever the driver calls it; a conflict is another."""
+        """Errors of the driver as ours: a database that does not answer, a conflict, a wrong schema."""
         try:
             yield
         except PoolTimeout as error:
@@ -340,10 +370,10 @@ class Store:
         except DBAPIError as error:
             if error.connection_invalidated or _sqlstate(error) in NOT_SERVING:
                 self._forget_connections()
-            told = _classify(self.engine, error)
-            if told is None:
+            ours = _classify(self.engine, error)
+            if ours is None:
                 raise
-            raise told from error
+            raise ours from error
 
     def _forget_connections(self) -> None:
         """The server restarted or failed over: the other connections are dead too, or lead to a standby."""
@@ -351,10 +381,10 @@ class Store:
             engine.dispose()
 
     def insist(self, work: Callable[[Tx], T], *, patience: float = INSIST_SECONDS) -> T:
-        """Commit what must not be thrown away because the database is away: the outcome of a call already made. Its
-        lease is granted anew when the database is back.
+        """Retry while the database is away: for a result that must not be lost, such as the outcome of a call that was
+        made. Its lease is granted anew when the database is back.
 
-        `work` may run again after a commit whose answer got lost; its guards make the second run find nothing to do.
+        `work` may run again after a commit whose answer was lost; its guards make the second run change nothing.
         """
         return self._insist(self.write, work, patience)
 
@@ -387,52 +417,57 @@ class Store:
 
 
 def _classify(engine: Engine, error: DBAPIError) -> Unavailable | None:
-    """What the error is in our own tree; None: a mistake of ours, or a constraint that somebody has run into."""
-    where, said, state = engine.url.render_as_string(hide_password=True), _message(error), _sqlstate(error)
+    """The error in our own tree. None: a mistake of ours, or a violated constraint."""
+    where, message, state = engine.url.render_as_string(hide_password=True), _message(error), _sqlstate(error)
     if state in IN_CONFLICT:
         return Crossed(
-            f"the transaction was in conflict with another ({said}); nothing was stored, and it is safe to repeat"
+            f"the transaction was in conflict with another ({message}); nothing was stored, and it is safe to repeat"
         )
-    if state in UNKNOWN_TO_THE_DATABASE or (state is None and UNKNOWN_TO_SQLITE.search(said)):
+    if state in MISSING_TABLE or (state is None and MISSING_TABLE_SQLITE.search(message)):
         return WrongSchema(
-            f"the database at {where} does not have the tables of this version of chordage ({said}): "
+            f"the database at {where} does not have the tables of this version of chordage ({message}): "
             "run `chordage migrate`, which says what to do"
         )
     if state in FORBIDDEN:
-        return Unavailable(f"the database at {where} refuses this to its account: {said}")
+        return Unavailable(f"the database at {where} refuses this to its account: {message}")
     if state in BUSY or _sqlite_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return Unavailable(f"the database at {where} is locked by another transaction ({said})")
-    if NO_CONNECTION_LEFT.search(said):
+        return Unavailable(f"the database at {where} is locked by another transaction ({message})")
+    if OPTIONS_REFUSED in message:
         return Unavailable(
-            f"the database at {where} takes no further connection ({said}): raise its max_connections, or lower "
+            f"the pooler at {where} refuses start-up options ({message}): let it pass them on, or set "
+            "CHORDAGE_PIPELINE=off (docs/how-to/operations.md, PostgreSQL)"
+        )
+    if NO_CONNECTION_LEFT.search(message):
+        return Unavailable(
+            f"the database at {where} takes no further connection ({message}): raise its max_connections, or lower "
             "CHORDAGE_POOL_SIZE or the number of workers (docs/how-to/operations.md, Connections)"
         )
     if _sqlite_code(error) in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
         return Unavailable(
-            f"the database at {where} cannot be used: {said}. The file and its folder must be there and writable; or "
-            "give another place in CHORDAGE_DATABASE_URL"
+            f"the database at {where} cannot be used: {message}. The file and its folder must be there and writable; "
+            "or give another place in CHORDAGE_DATABASE_URL"
         )
     if _sqlite_code(error) is not None:
-        return Unavailable(f"the database at {where} cannot be used: {said}")
+        return Unavailable(f"the database at {where} cannot be used: {message}")
     if error.connection_invalidated or state in NOT_SERVING or isinstance(error, OperationalError):
-        return Unavailable(f"the database at {where} does not answer: {said}")
+        return Unavailable(f"the database at {where} does not answer: {message}")
     return None
 
 
 def _sqlstate(error: DBAPIError) -> str | None:
-    """PostgreSQL's."""
+    """Of PostgreSQL."""
     state: str | None = getattr(error.orig, "sqlstate", None)
     return state
 
 
 def _sqlite_code(error: DBAPIError) -> int | None:
-    """SQLite's, where the file is the reason: locked, read-only, full, no database at all."""
+    """Of SQLite, if the file is the cause: locked, read-only, full, or no database."""
     if not isinstance(error, OperationalError) and type(error) is not DatabaseError:
         return None
     code: int | None = getattr(error.orig, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF  # without what is particular about it
+    return None if code is None else code & 0xFF  # the primary code, without its extension
 
 
 def _message(error: DBAPIError) -> str:
-    said = str(error.orig).strip().splitlines()
-    return said[0] if said else type(error.orig).__name__
+    lines = str(error.orig).strip().splitlines()
+    return lines[0] if lines else type(error.orig).__name__

@@ -11,11 +11,10 @@ from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select
 
 from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
 from chordage.orchestrator.core.status import CallStatus
-from chordage.orchestrator.store import statements
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import has
 from chordage.orchestrator.store.schema import calls, journal, threads
-from chordage.orchestrator.store.statements import PreparedStatement, readable_rows
+from chordage.orchestrator.store.statements import BulkInsert, PreparedStatement, readable_rows
 
 # A journal row to be written.
 Row = dict[str, Any]
@@ -85,19 +84,19 @@ def entry(thread_id: str, run_id: str, step: int, kind: Checkpoint, body: dict[s
     return {"thread_id": thread_id, "run_id": run_id, "step": step, "kind": kind.value, "body": body, "at": at}
 
 
-_INSERT = statements.BulkInsert(journal, ("thread_id", "run_id", "step", "kind", "body", "at"))
+_INSERT = BulkInsert(journal, ("thread_id", "run_id", "step", "kind", "body", "at"))
 
 
 def append(tx: Tx, rows: Sequence[Row]) -> None:
-    statements.insert_rows(tx, _INSERT, rows)
+    _INSERT.send(tx, rows)
 
 
-_INSERT_SUMMARY = statements.BulkInsert(journal, ("thread_id", "run_id", "step", "kind", "body", "at", "upto"))
+_INSERT_SUMMARY = BulkInsert(journal, ("thread_id", "run_id", "step", "kind", "body", "at", "upto"))
 
 
 def append_summary(tx: Tx, row: Row) -> None:
     """From here on, a thread's history is read from behind what it stands for."""
-    statements.insert_rows(tx, _INSERT_SUMMARY, [{**row, "upto": row["body"]["upto"]}])
+    _INSERT_SUMMARY.send(tx, [{**row, "upto": row["body"]["upto"]}])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,45 +1,50 @@
-"""Errors of a driver that was spoken to directly, as the library would have raised them.
+"""How statements reach PostgreSQL: as many in one round trip as can go together, or one by one.
 
-Statements of the hot path on their way to PostgreSQL, as many in one trip as can go together.
+With the pipeline (CHORDAGE_PIPELINE=on, the default) prepared statements go to libpq in pipeline mode, through
+`psycopg.pq`, which psycopg documents for such uses. The driver's cursor costs more than most of these statements do,
+and it waits for an answer to each of them, to BEGIN and to COMMIT. A statement whose result is not needed at once is
+posted: it goes with the next one whose result is, or with the commit. The driver sees the same connection in the same
+transaction, so all other statements go through its cursors as usual.
 
-The driver's cursor costs more than most of these statements do, and it waits for an answer to each of them, to BEGIN
-and to COMMIT. Here they go to libpq, which the driver lays open for such uses, as prepared statements in a pipeline.
-What nobody waits for is posted: it goes with the next that somebody does wait for, or with the commit. The driver sees
-the same connection in the same transaction, so whatever is not hot goes through its cursors as ever.
+Without it (CHORDAGE_PIPELINE=off) the same statements go through plain cursors, and nothing outlives a transaction:
+there are no prepared statements and no start-up options, every setting is local to its transaction, and a single
+statement is a transaction of its own. So a pooler may give each transaction another session (PgBouncer in transaction
+mode). The price is a round trip for every statement, and two more for each single one.
 """
 
 from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import PoolResetState
 
-
-def library_error(tx: Connection, sql: str, error: Any) -> BaseException:
-    """A connection that broke is thrown away."""
-    dialect = tx.dialect
-    lost = dialect.is_disconnect(error, tx.connection, None)
-    if lost:
-        tx.invalidate(error)
-    wrapped: BaseException = DBAPIError.instance(
-        sql, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect
-    )
-    return wrapped
-
-
 if TYPE_CHECKING:
     from psycopg import Connection as Driver
     from psycopg.pq.abc import PGresult
 
 
-# The result of a prepared statement has other types since a migration; somebody has thrown prepared statements away. A
-# new connection knows nothing of either.
+# The result of a prepared statement has other types since a migration, or the statement was deallocated. A new
+# connection is free of both.
 STALE_PLAN = {"0A000", "26000"}
+PLAIN = "chordage_plain"  # the option of an engine whose statements are each a transaction of their own
+SINCE_17 = 170_000  # a server of PostgreSQL can end a transaction that takes too long
+
+
+def library_error(tx: Connection, sql: str, error: Any) -> BaseException:
+    """An error of the driver as SQLAlchemy would have raised it. A broken connection is thrown away."""
+    dialect = tx.dialect
+    is_lost = dialect.is_disconnect(error, tx.connection, None)
+    if is_lost:
+        tx.invalidate(error)
+    wrapped: BaseException = DBAPIError.instance(
+        sql, None, error, dialect.loaded_dbapi.Error, connection_invalidated=is_lost, dialect=dialect
+    )
+    return wrapped
 
 
 class NamedStatement(Protocol):
@@ -47,78 +52,56 @@ class NamedStatement(Protocol):
     def sql(self) -> str: ...
     @property
     def name(self) -> bytes:
-        """Of no other statement of this process."""
+        """Unique in this process."""
         ...
 
 
 class PendingResult:
-    """To one statement: it comes when the statement has gone."""
+    """The result of one statement, once it was sent."""
 
     result: PGresult | None = None
 
 
 class Pipeline:
-    """To one connection."""
+    """The statements that go to one connection."""
 
     def __init__(self, driver: Driver[Any]) -> None:
         from psycopg import pq
         from psycopg.adapt import PyFormat, Transformer
 
-        self._driver = driver
         self._libpq = driver.pgconn
         self._idle = pq.TransactionStatus.IDLE
         self._failed = {pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED}
-        self._over = pq.ExecStatus.PIPELINE_SYNC
+        self._synced = pq.ExecStatus.PIPELINE_SYNC
         self._text = PyFormat.TEXT
         self._writer, self._reader = Transformer(driver), Transformer(driver)
         self._prepared: set[bytes] = set()
         self._posted: list[tuple[PendingResult, NamedStatement, Sequence[Any]]] = []
         self._reading = threading.Lock()
-        self._is_new = True
-        # Whether what is posted goes with a commit. The driver begins nothing by itself: BEGIN goes from here.
+        # Whether posted statements go with a commit. The driver begins no transaction: BEGIN is sent from here.
         self.in_transaction = False
-
-    def check(self) -> None:
-        """Raises DisconnectionError where the server has ended the session while nobody used it. A server that restarts
-        closes its sockets, and says nothing else to a session that is idle, so a look at the socket tells without a
-        round trip. A host that vanished without a word is not noticed here.
-        """
-        if self._is_new:
-            self._is_new = False
-            return
-        if self._driver.closed or self._is_readable():
-            raise DisconnectionError("the server has ended this session")
-
-    def _is_readable(self) -> bool:
-        poll = select.poll()
-        poll.register(self._libpq.socket, select.POLLIN)
-        return bool(poll.poll(0))
-
-    @property
-    def is_idle(self) -> bool:
-        return bool(self._libpq.transaction_status == self._idle)
 
     @property
     def _must_begin(self) -> bool:
-        return self.in_transaction and self.is_idle
+        return self.in_transaction and bool(self._libpq.transaction_status == self._idle)
 
     def post(self, statement: NamedStatement, values: Sequence[Any]) -> PendingResult:
-        answer = PendingResult()
-        self._posted.append((answer, statement, self._writer.dump_sequence(values, [self._text] * len(values))))
-        return answer
+        pending = PendingResult()
+        self._posted.append((pending, statement, self._writer.dump_sequence(values, [self._text] * len(values))))
+        return pending
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self._posted.clear()
         self.in_transaction = False
 
-    def land(self, *, commit: bool) -> None:
-        """All that was posted goes, and its answers come. Raises what the first of them that failed says."""
+    def flush(self, *, commit: bool) -> None:
+        """Send what was posted and receive the results. Raises the error of the first statement that failed."""
         if not self._posted and (commit or not self._must_begin):
             return
         try:
-            failed = self._fly(commit=commit)
+            failed = self._send_and_receive(commit=commit)
         except BaseException:
-            self._libpq.finish()  # nobody knows what it has still to say
+            self._libpq.finish()  # answers that were not received would be taken for those of later statements
             raise
         finally:
             self._posted.clear()
@@ -130,51 +113,51 @@ class Pipeline:
                 self._libpq.finish()
             raise error
 
-    def _fly(self, *, commit: bool) -> PGresult | None:
+    def _send_and_receive(self, *, commit: bool) -> PGresult | None:
         self._libpq.enter_pipeline_mode()
         sent = self._send(commit=commit)
-        results, is_lost = self._hear()
+        results, is_lost = self._receive()
         if is_lost:
             self._libpq.finish()
         else:
             self._libpq.exit_pipeline_mode()
         failed = None
-        for what, result in zip(sent, results, strict=False):
+        for purpose, result in zip(sent, results, strict=False):
             if result.status not in self._failed:
-                if isinstance(what, PendingResult):
-                    what.result = result
+                if isinstance(purpose, PendingResult):
+                    purpose.result = result
                 continue
             failed = failed or result
-            if isinstance(what, bytes):
-                self._prepared.discard(what)
+            if isinstance(purpose, bytes):
+                self._prepared.discard(purpose)
         return failed
 
     def _send(self, *, commit: bool) -> list[PendingResult | bytes | None]:
-        """What each statement was for: an answer, to be known by a name, or neither."""
+        """What each message is for: a result, a name to prepare, or BEGIN and COMMIT."""
         sent: list[PendingResult | bytes | None] = []
         if self._must_begin:
             self._libpq.send_query_params(b"BEGIN", None)
             sent.append(None)
-        for answer, statement, texts in self._posted:
+        for pending, statement, texts in self._posted:
             if statement.name not in self._prepared:
                 self._libpq.send_prepare(statement.name, statement.sql.encode())
                 self._prepared.add(statement.name)
                 sent.append(statement.name)
             self._libpq.send_query_prepared(statement.name, texts)
-            sent.append(answer)
+            sent.append(pending)
         if commit:
             self._libpq.send_query_params(b"COMMIT", None)
             sent.append(None)
         self._libpq.pipeline_sync()
         return sent
 
-    def _hear(self) -> tuple[list[PGresult], bool]:
-        """What each said, and whether the connection was lost behind one that says why."""
+    def _receive(self) -> tuple[list[PGresult], bool]:
+        """All results, and whether the connection was lost after one that says why."""
         from psycopg import OperationalError
 
         results: list[PGresult] = []
         try:
-            self._flush()
+            self._write_out()
             while True:
                 while self._libpq.is_busy():
                     self._wait(select.POLLIN)
@@ -182,7 +165,7 @@ class Pipeline:
                 result = self._libpq.get_result()
                 if result is None:
                     continue
-                if result.status == self._over:
+                if result.status == self._synced:
                     return results, False
                 results.append(result)
         except OperationalError:
@@ -190,8 +173,8 @@ class Pipeline:
                 return results, True
             raise
 
-    def _flush(self) -> None:
-        """A server that cannot say anything does not listen either, so it is heard meanwhile."""
+    def _write_out(self) -> None:
+        """Read meanwhile: a server that cannot send its results stops reading too."""
         while self._libpq.flush():
             self._wait(select.POLLIN | select.POLLOUT)
             self._libpq.consume_input()
@@ -202,79 +185,163 @@ class Pipeline:
         poll.poll()
 
     def read(self, result: PGresult) -> list[tuple[Any, ...]]:
-        """Also when the connection is somebody else's already."""
+        """The rows of a result. Another thread may have the connection by now."""
         with self._reading:
             self._reader.set_pgresult(result)
             return self._reader.load_rows(0, result.ntuples, tuple)
 
 
-PLAIN = "chordage_plain"  # the option of an engine whose statements are each a transaction of their own
-
-
 def install(engine: Engine) -> None:
-    """To every connection of the engine. What was posted goes before anything else does, and before the commit."""
+    """Give each connection of the engine a pipeline. Posted statements go before any other, and before the commit."""
 
     def connected(driver: Any, record: Any) -> None:
         record.info[Pipeline] = Pipeline(driver)
 
+    _watch_sessions(engine)
     event.listen(engine, "connect", connected)
-    event.listen(engine, "checkout", lambda _driver, record, _proxy: record.info[Pipeline].check())
     event.listen(engine, "begin", _on_begin)
     event.listen(engine, "before_cursor_execute", lambda tx, *_: flush(tx))
     event.listen(engine, "commit", _on_commit)
     event.listen(engine, "rollback", _on_rollback)
-    event.listen(engine, "reset", _on_reset)
     event.listen(engine, "checkin", _on_checkin)
 
 
 def _on_begin(tx: Connection) -> None:
-    """With the first statement that goes."""
-    pipeline_of(tx).in_transaction = not tx.get_execution_options().get(PLAIN, False)
+    """BEGIN goes with the first statement."""
+    if (pipeline := pipeline_of(tx)) is not None:
+        pipeline.in_transaction = not _is_plain(tx)
 
 
 def _on_commit(tx: Connection) -> None:
     flush(tx, commit=True)
-    pipeline_of(tx).in_transaction = False
+    if (pipeline := pipeline_of(tx)) is not None:
+        pipeline.in_transaction = False
 
 
 def _on_rollback(tx: Connection) -> None:
-    if not tx.invalidated:
-        pipeline_of(tx).forget()
-
-
-def _on_reset(driver: Any, record: Any, state: PoolResetState) -> None:
-    """What somebody left open who neither committed nor rolled back."""
-    if not state.transaction_was_reset and Pipeline in record.info and not record.info[Pipeline].is_idle:
-        driver.rollback()
+    if not tx.invalidated and (pipeline := pipeline_of(tx)) is not None:
+        pipeline.clear()
 
 
 def _on_checkin(_driver: Any, record: Any) -> None:
-    """A commit that was refused before it began is not rolled back."""
+    """A commit that was refused before it was sent is not rolled back."""
     if Pipeline in record.info:
-        record.info[Pipeline].forget()
+        record.info[Pipeline].clear()
 
 
-def pipeline_of(tx: Connection) -> Pipeline:
-    wire: Pipeline = tx.connection.info[Pipeline]
-    return wire
+def pipeline_of(tx: Connection) -> Pipeline | None:
+    """None: its statements go one by one."""
+    return tx.connection.info.get(Pipeline)
 
 
-def post(tx: Connection, statement: NamedStatement, values: Sequence[Any]) -> PendingResult:
-    wire = pipeline_of(tx)
+def post(tx: Connection, pipeline: Pipeline, statement: NamedStatement, values: Sequence[Any]) -> PendingResult:
     try:
-        answer = wire.post(statement, values)
+        pending = pipeline.post(statement, values)
     except tx.dialect.loaded_dbapi.Error as error:
         raise library_error(tx, statement.sql, error) from error
-    if not wire.in_transaction:
+    if not pipeline.in_transaction:
         flush(tx)
-    return answer
+    return pending
 
 
 def flush(tx: Connection, *, commit: bool = False) -> None:
+    pipeline = pipeline_of(tx)
+    if pipeline is None:
+        return
     try:
-        pipeline_of(tx).land(commit=commit)
+        pipeline.flush(commit=commit)
     except tx.dialect.loaded_dbapi.Error as error:
-        raise library_error(tx, "statements that went together", error) from error
+        raise library_error(tx, "statements of one round trip", error) from error
     except BaseException as error:
         tx.invalidate(error)
         raise
+
+
+_BEGIN = "chordage_begin"  # of a connection without a pipeline: the statements that begin a transaction
+
+
+def install_plain(engine: Engine, settings: Mapping[str, str], settings_since_17: Mapping[str, str]) -> None:
+    """Leave no state in the session: each transaction makes these settings, in one round trip with its BEGIN."""
+
+    def connected(driver: Any, record: Any) -> None:
+        local = {**settings, **(settings_since_17 if driver.info.server_version >= SINCE_17 else {})}
+        calls = ", ".join(f"set_config({_literal(name)}, {_literal(value)}, true)" for name, value in local.items())
+        record.info[_BEGIN] = f"BEGIN; SELECT {calls}"
+
+    _watch_sessions(engine)
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "begin", lambda tx: None if _is_plain(tx) else _begin(tx))
+    event.listen(engine, "before_cursor_execute", lambda tx, *_: begin_single(tx))
+    event.listen(engine, "after_cursor_execute", lambda tx, *_: commit_single(tx))
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def begin_single(tx: Connection) -> None:
+    """Before a statement that is a transaction of its own, on a connection without a pipeline."""
+    if _BEGIN in tx.connection.info and _is_plain(tx):
+        if not _is_idle(driver := _driver_of(tx)):
+            driver.rollback()  # the statement before it failed
+        _begin(tx)
+
+
+def commit_single(tx: Connection) -> None:
+    if _BEGIN in tx.connection.info and _is_plain(tx):
+        try:
+            _driver_of(tx).commit()
+        except tx.dialect.loaded_dbapi.Error as error:
+            raise library_error(tx, "COMMIT", error) from error
+
+
+def _begin(tx: Connection) -> None:
+    begin = tx.connection.info[_BEGIN]
+    try:
+        _driver_of(tx).execute(begin)
+    except tx.dialect.loaded_dbapi.Error as error:
+        raise library_error(tx, begin, error) from error
+
+
+def _is_plain(tx: Connection) -> bool:
+    return bool(tx.get_execution_options().get(PLAIN, False))
+
+
+def _driver_of(tx: Connection) -> Any:
+    return tx.connection.dbapi_connection
+
+
+def _is_idle(driver: Any) -> bool:
+    return bool(driver.pgconn.transaction_status == 0)  # psycopg.pq.TransactionStatus.IDLE
+
+
+_USED = "chordage_used"  # of a connection: it was given out before
+
+
+def _watch_sessions(engine: Engine) -> None:
+    event.listen(engine, "checkout", _check_session)
+    event.listen(engine, "reset", _roll_back)
+
+
+def _check_session(driver: Any, record: Any, _proxy: Any) -> None:
+    """Raises DisconnectionError when the server has ended the session while it was not in use. A server that restarts
+    closes its sockets, and sends nothing else to an idle session, so a look at the socket tells without a round trip.
+    A host that vanished without a word is not noticed here.
+    """
+    if _USED not in record.info:
+        record.info[_USED] = True
+        return
+    if driver.closed or _is_readable(driver.pgconn.socket):
+        raise DisconnectionError("the server has ended this session")
+
+
+def _is_readable(socket: int) -> bool:
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _roll_back(driver: Any, _record: Any, state: PoolResetState) -> None:
+    """A transaction that was left open, neither committed nor rolled back."""
+    if not state.transaction_was_reset and not _is_idle(driver):
+        driver.rollback()

@@ -1,15 +1,12 @@
-"""The schema is brought up to date by one command, forward only; and every process asks for its version before it
-works.
+"""The version of the schema in the database: `chordage migrate` brings it up to date, and every process checks it.
 
-Chordage may live in the database of an application. On PostgreSQL its tables stand in a schema of their own, and its
-version in a table that the application's Alembic does not know. Nothing that is there already is ever changed by the
-first migration: tables that are not ours, or those of an earlier pre-release, are told of and left alone.
+Migrations only go forward. Chordage may share the database of an application: on PostgreSQL its tables are in a schema
+of their own, and its version is in a table that the application's Alembic does not know. The first migration changes
+nothing that exists: it refuses tables that are not ours, and those of an earlier pre-release.
 
-A checksum of the schema as the code has it: `migrate` notes it in the database, and whoever starts compares it.
-
-The number of the version does not tell all while versions are still edited in place. What is summed up is what the
-schema says (columns, constraints, indexes, triggers), not the SQL that makes it: releases of SQLAlchemy may write that
-differently.
+Until the first release the schema changes without a new version, so `migrate` also stores a checksum of the schema as
+the code declares it (columns, constraints, indexes, triggers), and every start compares it. It does not cover the SQL
+text, which releases of SQLAlchemy may write differently.
 """
 
 from __future__ import annotations
@@ -41,20 +38,20 @@ from chordage.orchestrator.core.errors import ConfigError, WrongSchema
 from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.store.schema import metadata, trigger_statements
 
-ADVISORY_LOCK = 0x63686F7264  # any number that nobody else uses
+ADVISORY_LOCK = 0x63686F7264  # any number that no other program uses
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
 VERSION_TABLE = "chordage_version"
-# Alembic makes its own of one column, where it finds none.
+# Alembic would create it with one column.
 versions = Table(
     VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True), Column("checksum", String(64))
 )
-# What stood side by side when the version was still kept in Alembic's own table.
+# The tables of a pre-release, which kept its version in Alembic's own table.
 PRE_RELEASE_TABLES = {"alembic_version", "turns", "journal", "suspensions", "plugin_state"}
 ALTERNATIVES = "an empty database in CHORDAGE_DATABASE_URL, or on PostgreSQL another schema in CHORDAGE_DATABASE_SCHEMA"
 
 
 class StoredVersion(NamedTuple):
-    """What the database says of itself."""
+    """The version that the database was migrated to."""
 
     version: str
     checksum: str | None
@@ -65,35 +62,34 @@ def newest() -> str:
 
 
 def _known() -> set[str]:
-    """The number of each version stands in the name of its file. Alembic would load them all to tell, in every process
-    that starts.
-    """
-    return {found[1] for file in VERSIONS.iterdir() if (found := re.match(r"v(\d+)_.*\.py$", file.name))}
+    """Read from the file names: Alembic would import every version, in every process that starts."""
+    names = (re.match(r"v(\d+)_.*\.py$", file.name) for file in VERSIONS.iterdir())
+    return {name[1] for name in names if name}
 
 
 def current(store: Store) -> str | None:
     with store.read() as tx:
-        standing = _stored_version(tx)
-        return standing.version if standing else None
+        stored = _stored_version(tx)
+        return stored.version if stored else None
 
 
 def upgrade(store: Store) -> tuple[str | None, str]:
-    """From which version to which. Several may call at once: they go one by one, and the later find nothing to do."""
+    """The version before and after. Several processes may call it at once: all but the first find nothing to do."""
     with store.unlimited() as tx:
         if tx.dialect.name == "postgresql":
             tx.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
-            tx.execute(text("SET LOCAL lock_timeout = '10s'"))  # who waits for a table keeps everybody behind from it
+            tx.execute(text("SET LOCAL lock_timeout = '10s'"))  # a wait for a table blocks all that come later
             _make_schema(tx)
-        standing = _stored_version(tx)
-        if standing is None:
+        stored = _stored_version(tx)
+        if stored is None:
             _refuse_what_is_there(tx)
             versions.create(tx, checkfirst=False)
-        elif standing.version not in _known() or standing.version == newest():
-            _check(tx, standing)
-            return standing.version, standing.version
+        elif stored.version not in _known() or stored.version == newest():
+            _check(tx, stored)
+            return stored.version, stored.version
         _run_alembic(tx)
         tx.execute(update(versions).values(checksum=checksum(tx.dialect.name)))
-    return standing.version if standing else None, newest()
+    return stored.version if stored else None, newest()
 
 
 def _run_alembic(tx: Tx) -> None:
@@ -108,35 +104,35 @@ def _run_alembic(tx: Tx) -> None:
 
 
 def check(store: Store) -> None:
-    """Raises WrongSchema when this code cannot work with the database as it is."""
+    """Raises WrongSchema if this code cannot work with the database."""
     with store.read() as tx:
-        standing = _stored_version(tx)
-        if standing is None:
+        stored = _stored_version(tx)
+        if stored is None:
             _refuse_what_is_there(tx)
             raise WrongSchema("the database is empty: run `chordage migrate`")
-        _check(tx, standing)
+        _check(tx, stored)
 
 
-def _check(tx: Tx, standing: StoredVersion) -> None:
-    found, wanted = standing.version, newest()
-    if found == wanted and standing.checksum == checksum(tx.dialect.name):
+def _check(tx: Tx, stored: StoredVersion) -> None:
+    version, wanted = stored.version, newest()
+    if version == wanted and stored.checksum == checksum(tx.dialect.name):
         return
-    if found == wanted:
+    if version == wanted:
         raise WrongSchema(
-            f"the database was made by an earlier pre-release of chordage: it is at schema {found}, and its tables are "
-            f"not those of this version. Nothing was changed; give {ALTERNATIVES}, or use the chordage that made it"
+            f"the database was made by an earlier pre-release of chordage: it is at schema {version}, and its tables "
+            f"are not those of this version. Nothing was changed; give {ALTERNATIVES}, or use the chordage that made it"
         )
-    if found in _known():
-        raise WrongSchema(f"the database is at schema {found}, this code needs {wanted}: run `chordage migrate`")
-    if found.isdigit() and int(found) == int(wanted) + 1:
+    if version in _known():
+        raise WrongSchema(f"the database is at schema {version}, this code needs {wanted}: run `chordage migrate`")
+    if version.isdigit() and int(version) == int(wanted) + 1:
         return  # the next release has migrated already; this one works on it until it is replaced
     raise WrongSchema(
-        f"the database is at schema {found}, which this code (at {wanted}) does not know: update chordage"
+        f"the database is at schema {version}, which this code (at {wanted}) does not know: update chordage"
     )
 
 
 def _stored_version(tx: Tx) -> StoredVersion | None:
-    """None: we were never here."""
+    """None: the database was never migrated."""
     if VERSION_TABLE not in _tables(tx, _schema(tx)):
         return None
     row = tx.execute(select(versions)).first()
@@ -145,9 +141,9 @@ def _stored_version(tx: Tx) -> StoredVersion | None:
 
 def _refuse_what_is_there(tx: Tx) -> None:
     schema = _schema(tx)
-    for one in dict.fromkeys((schema, "public")):
-        if _tables(tx, one) >= PRE_RELEASE_TABLES:
-            where = f" (schema {one})" if one else ""
+    for name in dict.fromkeys((schema, "public")):
+        if _tables(tx, name) >= PRE_RELEASE_TABLES:
+            where = f" (schema {name})" if name else ""
             raise WrongSchema(
                 f"the database was made by an earlier pre-release of chordage{where}, whose tables this version cannot "
                 f"use. Nothing was changed; give {ALTERNATIVES}, or drop those tables"
@@ -162,24 +158,22 @@ def _refuse_what_is_there(tx: Tx) -> None:
 
 def _tables(tx: Tx, schema: str) -> set[str]:
     if tx.dialect.name == "postgresql":
-        found = tx.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = :schema"), {"schema": schema})
+        names = text("SELECT tablename FROM pg_tables WHERE schemaname = :schema")
     else:
-        found = tx.execute(
-            text("SELECT name FROM sqlite_master WHERE type = 'table' AND :schema = ''"), {"schema": schema}
-        )
-    return set(found.scalars())
+        names = text("SELECT name FROM sqlite_master WHERE type = 'table' AND :schema = ''")
+    return set(tx.execute(names, {"schema": schema}).scalars())
 
 
 def _schema(tx: Tx) -> str:
-    """In which our tables stand: the first of the search path. Empty on SQLite."""
+    """The schema of our tables: the first in the search path. Empty on SQLite."""
     if tx.dialect.name != "postgresql":
         return ""
     path = "SELECT (parse_ident(split_part(current_setting('search_path'), ',', 1)))[1]"
     name: str = tx.execute(text(path)).scalar_one()
     if name == "$user":
         raise ConfigError(
-            "PostgreSQL does not know in which schema our tables stand: what connects us to it drops the start-up "
-            "option search_path. Let the pooler pass options on (docs/how-to/operations.md, PostgreSQL)"
+            "PostgreSQL does not know the schema of our tables: a pooler drops the start-up option search_path. Let it "
+            "pass options on, or set CHORDAGE_PIPELINE=off (docs/how-to/operations.md, PostgreSQL)"
         )
     return name
 
@@ -191,7 +185,7 @@ def _make_schema(tx: Tx) -> None:
     user, database = tx.execute(text("SELECT current_user, current_database()")).one()
     if not tx.execute(text("SELECT has_database_privilege(current_database(), 'CREATE')")).scalar():
         raise ConfigError(
-            f"account {user} may not make the schema {name} in database {database}: have its owner say "
+            f"account {user} may not create the schema {name} in database {database}: have its owner run "
             f"`CREATE SCHEMA {name} AUTHORIZATION {user}`, then run `chordage migrate` again"
         )
     quoted = tx.dialect.identifier_preparer.quote(name)
@@ -203,7 +197,7 @@ DIALECTS: dict[str, Dialect] = {"postgresql": postgresql.dialect(), "sqlite": sq
 
 @cache
 def checksum(dialect: str) -> str:
-    """Of the schema on the database of this kind."""
+    """Of the schema on a database of this kind."""
     return checksum_of(metadata, trigger_statements(dialect), DIALECTS[dialect])
 
 

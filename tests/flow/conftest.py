@@ -1,4 +1,8 @@
-"""Worlds: the engine with a schedule of its own, on both databases."""
+"""Worlds: the engine with a schedule of its own, on both databases.
+
+The modules of BOTH_WAYS run on PostgreSQL without the pipeline too: at least one for each stage, and those that are
+about races, crashes and locks. `pytest tests/flow --both-ways` does so for all of them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,29 @@ import pytest
 import structlog
 
 from chordage.orchestrator.store.database import Store
+from support.databases import BACKENDS, BACKENDS_BOTH_WAYS
 from support.world import World
+
+BOTH_WAYS = frozenset({
+    "test_turn", "test_crash", "test_start_answer_lost", "test_fairness", "test_suspension", "test_suspension_races",
+    "test_crossed_decisions", "test_steering", "test_double_texting_races", "test_coalescing_races", "test_leases",
+    "test_children", "test_bus", "test_delivery", "test_polling", "test_pulse", "test_places_handed_on",
+    "test_one_connection", "test_locked_database", "test_verbs",
+})  # fmt: skip
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    has_own = any(mark.args[0] == "backend" for mark in metafunc.definition.iter_markers("parametrize"))
+    if "backend" in metafunc.fixturenames and not has_own:
+        module = metafunc.module.__name__.rpartition(".")[2]
+        both_ways = module in BOTH_WAYS or metafunc.config.getoption("--both-ways")
+        metafunc.parametrize("backend", BACKENDS_BOTH_WAYS if both_ways else BACKENDS, indirect=True)
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 @pytest.fixture(autouse=True)

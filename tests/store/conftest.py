@@ -1,4 +1,4 @@
-"""A store on a fresh database, once per backend."""
+"""A store on a fresh database, once per backend; on PostgreSQL with the pipeline and without it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from chordage.orchestrator.store.database import Store
+from support.databases import BACKENDS_BOTH_WAYS
+
+
+@pytest.fixture(params=BACKENDS_BOTH_WAYS)
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def test_an_account_that_may_not_make_a_schema_is_told_what_its_owner_is_to_say(
 
 @pytest.mark.postgres
 def test_a_pooler_that_drops_the_search_path_is_found_out_before_anything_is_made(application, monkeypatch):
-    monkeypatch.delitem(database.AT_SESSION_START, "search_path")
+    monkeypatch.delitem(database.SESSION_SETTINGS, "search_path")
     store = Store(application.url)
 
     for work in (schema_version.upgrade, schema_version.check):

@@ -101,7 +101,7 @@ def test_who_stands_still_in_the_middle_of_a_trip_does_not_hold_its_locks_for_ev
         if tx.execute(text("SHOW server_version_num")).scalar() < "170000":
             pytest.skip("platform: PostgreSQL has no transaction_timeout before 17")
     brief = Store(store.url, hold=0.3)
-    monkeypatch.setattr(Pipeline, "_flush", stand_still)
+    monkeypatch.setattr(Pipeline, "_write_out", stand_still)
     lock = PreparedStatement(select_from(schema.groups.c.name).where(schema.groups.c.name == "chat").with_for_update())
     more_than_goes_at_once = PreparedStatement(select_from(func.length(bindparam("words", type_=Text))))
 

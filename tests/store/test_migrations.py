@@ -279,7 +279,7 @@ def test_a_migration_may_take_longer_than_any_other_transaction_and_the_next_wai
 
 
 def test_checksum_is_the_same_in_every_process_and_covers_every_table(backend):
-    dialect = "postgresql" if backend == "postgres" else backend
+    dialect = "sqlite" if backend == "sqlite" else "postgresql"
     command = f"from chordage.orchestrator.store.schema_version import checksum; print(checksum({dialect!r}))"
     alone = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     for module in pkgutil.iter_modules(store_package.__path__):  # any of them could declare a table of its own

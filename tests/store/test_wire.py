@@ -350,8 +350,8 @@ def wire_of_pooled(store):
 def test_whoever_asks_for_an_answer_that_can_never_come_is_told_so(store):
     with store.write() as tx:
         sent = ADD.send(tx, {"name": "chat", "budget": 3})
-        pipeline_of(tx).forget()
-        with pytest.raises(AssertionError, match="given up before it was sent: INSERT INTO groups"):
+        pipeline_of(tx).clear()
+        with pytest.raises(AssertionError, match="rolled back before this was sent: INSERT INTO groups"):
             sent.changed()
 
     with pytest.raises(ZeroDivisionError), store.write() as tx:

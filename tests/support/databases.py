@@ -16,10 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from chordage.orchestrator.store.database import SWITCH
 from support import emptying
 from support.postgres import Postgres
 
 BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
+CURSORS = "cursors"  # PostgreSQL with CHORDAGE_PIPELINE=off
+BACKENDS_BOTH_WAYS = (*BACKENDS, pytest.param(CURSORS, marks=pytest.mark.postgres))
 
 
 class Databases:
@@ -128,10 +131,18 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def database_url(backend: str, migrated_database_url: Callable[[str], str]) -> str:
     """A fresh database at the newest schema, once per backend."""
-    return migrated_database_url(backend)
+    return _switched(backend, migrated_database_url(_server_of(backend)))
 
 
 @pytest.fixture
 def empty_database_url(backend: str, databases: Databases, make_database_url: Callable[..., str]) -> str:
     """A fresh database without tables, once per backend."""
-    return make_database_url(databases.empty, backend)
+    return _switched(backend, make_database_url(databases.empty, _server_of(backend)))
+
+
+def _server_of(backend: str) -> str:
+    return "postgres" if backend == CURSORS else backend
+
+
+def _switched(backend: str, url: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{SWITCH}=off" if backend == CURSORS else url

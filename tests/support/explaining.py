@@ -13,7 +13,7 @@ def explained(tx: Tx, hot: PreparedStatement, binds: Mapping[str, Any], how: str
     """What `how` says of it: "EXPLAIN", say."""
     compiled, driver = hot.compiled(tx.dialect), tx.connection.dbapi_connection
     assert driver is not None
-    if compiled.order is None:
+    if tx.dialect.name == "sqlite":
         cursor = driver.cursor()
         cursor.execute(f"{how} {compiled.sql}", compiled.values(binds))
     else:

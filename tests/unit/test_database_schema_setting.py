@@ -16,6 +16,16 @@ def test_it_is_part_of_the_address_of_the_database_that_every_process_is_given()
     assert load(database_url=URL).database == URL
 
 
+def test_pipeline_is_switched_off_in_the_address_of_postgresql_only():
+    assert load(database_url=URL, pipeline="off").database == f"{URL}?chordage_pipeline=off"
+    both = load(database_url=URL, database_schema="agents", pipeline="off").database
+    assert both == f"{URL}?options=-csearch_path%3Dagents&chordage_pipeline=off"
+    assert load(database_url=URL, pipeline="on").database == URL
+    assert load(database_url="sqlite:///x.db", pipeline="off").database == "sqlite:///x.db"
+    with pytest.raises(SettingsFault, match="CHORDAGE_PIPELINE"):
+        load(database_url=URL, pipeline="perhaps")
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -78,7 +78,7 @@ def test_a_fleet_takes_what_its_processes_take():
 @pytest.mark.postgres
 def test_threads_never_take_more_than_they_may_and_all_are_served(migrated_database_url):
     store = Store(migrated_database_url("postgres"), pool_size=5)
-    store.take_at_most(3)
+    store.limit_connections(3)
     both_kinds = threading.Barrier(24)
 
     def work(number):
