@@ -30,8 +30,8 @@ from chordage.orchestrator.gateways.ports import (
     Queues,
     Tools,
 )
+from chordage.orchestrator.gateways.schedules.room_work import RoomWork
 from chordage.orchestrator.gateways.steadiness import Steadiness
-from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.store.database import Store
 

@@ -17,6 +17,7 @@ from chordage.orchestrator.core.errors import RoomError, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.core.retry import Backoff
+from chordage.orchestrator.loops.pulse import tick
 from chordage.tasks import names
 from chordage.tasks.base import StageTask
 from chordage.tasks.request import check_named, decisions_from, request_from, verb_from
@@ -137,7 +138,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
 
     @app.task(name=names.PULSE, base=base, bind=True, shared=False, send_events=False)
     def pulse(self: StageTask) -> None:
-        self.courier.send(stages.tick(self.runtime))
+        self.courier.send(tick(self.runtime))
 
     @app.task(name=names.PROJECT, base=base, bind=True, shared=False, send_events=False)
     def project(self: StageTask) -> None:

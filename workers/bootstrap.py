@@ -34,9 +34,9 @@ from chordage.orchestrator.gateways.redis_locks import RedisLocks
 from chordage.orchestrator.gateways.redis_queues import RedisQueues
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.gateways.room.reading import Copies
+from chordage.orchestrator.gateways.schedules.room_work import RoomWork
 from chordage.orchestrator.gateways.steadiness import Steadiness
 from chordage.orchestrator.gateways.tools.safe_http import AddressGuard
-from chordage.orchestrator.gateways.work.room_work import RoomWork
 from chordage.orchestrator.plugins.loading import PluginSets
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import schema_version

@@ -52,7 +52,7 @@ class TaskText:
     version: str
 
 
-class TaskDesk(Protocol):
+class TaskFile(Protocol):
     """The file of the task that a turn works on. Raises UserError with what to do."""
 
     def read(self) -> TaskText: ...
@@ -86,7 +86,7 @@ class CallOrder:
     idempotency_key: str
     attempt: int = 1
     decision: Any = None  # what was answered, when the call asked for it
-    task: TaskDesk | None = None  # of a turn that works on a task of the room
+    task: TaskFile | None = None  # of a turn that works on a task of the room
     results: StoredResults | None = None  # of earlier calls of its thread
 
 

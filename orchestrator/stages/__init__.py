@@ -14,7 +14,6 @@ from chordage.orchestrator.stages.compact import ask_to_compact  # isort: skip
 from chordage.orchestrator.stages.step import step, step_on  # isort: skip
 from chordage.orchestrator.stages.heartbeat import beat  # isort: skip
 from chordage.orchestrator.stages.rescue import rescue  # isort: skip
-from chordage.orchestrator.stages.pulse import run_now, tick  # isort: skip
 from chordage.orchestrator.stages.project import project, rebuild_bus  # isort: skip
 from chordage.orchestrator.stages.deliver import deliver, retry_dead  # isort: skip
 
@@ -39,8 +38,6 @@ __all__ = [
     "retry_dead",
     "run_batch",
     "run_call",
-    "run_now",
     "step",
     "step_on",
-    "tick",
 ]

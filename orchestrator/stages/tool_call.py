@@ -10,7 +10,6 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator import task_desk
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.approvals import (
     DecisionRequest,
@@ -41,7 +40,7 @@ from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.gateways.ports import CallOrder, ResultPart, ToolOutcome
 from chordage.orchestrator.plugins.base import PluginFailed
-from chordage.orchestrator.run import endings, limits, plugins, waiting
+from chordage.orchestrator.run import endings, limits, plugins, task_file, waiting
 from chordage.orchestrator.run.approvals import Decided, take_decisions, tell
 from chordage.orchestrator.run.limits import Deadline
 from chordage.orchestrator.run.plugins import PluginSession
@@ -401,7 +400,7 @@ def _order(rt: Runtime, work: CallWork) -> CallOrder:
     return CallOrder(
         call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, tool=call.tool, arguments=call.arguments,
         idempotency_key=call.idempotency_key, attempt=1 + call.resends, decision=work.decision,
-        task=task_desk.of_thread(rt, call.thread_id), results=StoredResults(rt=rt, thread_id=call.thread_id),
+        task=task_file.of_thread(rt, call.thread_id), results=StoredResults(rt=rt, thread_id=call.thread_id),
     )  # fmt: skip
 
 

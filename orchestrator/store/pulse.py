@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, delete, literal_column, or_, select, tuple_, update
 
-from chordage.orchestrator.core.standing_work import Kind, Row, State
+from chordage.orchestrator.core.pulse import PulseRow, PulseState, WorkKind
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import pulse, turns
 from chordage.orchestrator.store.statements import insert_or
@@ -23,17 +23,17 @@ _DUE = (
 _GONE = pulse.c.state == literal_column("'gone'")
 
 
-def load_every(tx: Tx) -> list[Row]:
+def load_every(tx: Tx) -> list[PulseRow]:
     return [_from_row(row) for row in tx.execute(select(pulse)).mappings()]
 
 
-def load(tx: Tx, kind: Kind, key: str) -> Row | None:
+def load(tx: Tx, kind: WorkKind, key: str) -> PulseRow | None:
     row = tx.execute(select(pulse).where(_at(kind, key))).mappings().first()
     return _from_row(row) if row else None
 
 
-def load_all(tx: Tx, names: Sequence[tuple[Kind, str]]) -> list[Row]:
-    found: list[Row] = []
+def load_all(tx: Tx, names: Sequence[tuple[WorkKind, str]]) -> list[PulseRow]:
+    found: list[PulseRow] = []
     for start in range(0, len(names), AT_ONCE):
         among = tuple_(pulse.c.kind, pulse.c.key).in_(
             [(kind.value, key) for kind, key in names[start : start + AT_ONCE]]
@@ -42,12 +42,12 @@ def load_all(tx: Tx, names: Sequence[tuple[Kind, str]]) -> list[Row]:
     return found
 
 
-def due(tx: Tx, now: datetime, limit: int) -> list[Row]:
+def due(tx: Tx, now: datetime, limit: int) -> list[PulseRow]:
     found = select(pulse).where(*_DUE, pulse.c.next_due <= now).order_by(pulse.c.next_due).limit(limit)
     return [_from_row(row) for row in tx.execute(found).mappings()]
 
 
-def ended(tx: Tx, limit: int) -> list[tuple[Row, Row]]:
+def ended(tx: Tx, limit: int) -> list[tuple[PulseRow, PulseRow]]:
     """Rows whose turn has ended, or is not known any more; as they are, and with that end in them."""
     how = [turns.c[name].label(f"turn_{name}") for name in ("disposition", "started_at", "done_at", "run_id")]
     found = (
@@ -59,14 +59,14 @@ def ended(tx: Tx, limit: int) -> list[tuple[Row, Row]]:
     return [(_from_row(row), _with_end(row)) for row in tx.execute(found).mappings()]
 
 
-def _with_end(row: Mapping[Any, Any]) -> Row:
+def _with_end(row: Mapping[Any, Any]) -> PulseRow:
     return replace(
         _from_row(row), open=False, disposition=row["turn_disposition"], started_at=row["turn_started_at"],
         ended_at=row["turn_done_at"], run_id=row["turn_run_id"],
     )  # fmt: skip
 
 
-def put(tx: Tx, row: Row, *, seen: Row | None) -> bool:
+def put(tx: Tx, row: PulseRow, *, seen: PulseRow | None) -> bool:
     """Whether the row is now as given: it was as seen, or, where nothing was seen, not there. Locks it."""
     values = {**_to_row(row), "rev": row.rev + 1}
     if seen is None:
@@ -77,7 +77,7 @@ def put(tx: Tx, row: Row, *, seen: Row | None) -> bool:
     )
 
 
-def note_turn(tx: Tx, row: Row, turn_id: str) -> None:
+def note_turn(tx: Tx, row: PulseRow, turn_id: str) -> None:
     """In the transaction that has just put the row."""
     tx.execute(update(pulse).where(_at(row.kind, row.key)).values(turn_id=turn_id, open=1))
 
@@ -85,7 +85,7 @@ def note_turn(tx: Tx, row: Row, turn_id: str) -> None:
 def note_own(tx: Tx, key: str, before: str, after: str) -> bool:
     """A tool on the task's thread is about to make `after` of `before`. Not where somebody else has made `before`."""
     known = or_(pulse.c.seen == before, pulse.c.own == before)
-    moved = update(pulse).where(_at(Kind.TASK, key), known)
+    moved = update(pulse).where(_at(WorkKind.TASK, key), known)
     return bool(tx.execute(moved.values(seen=before, own=after, rev=pulse.c.rev + 1)).rowcount)
 
 
@@ -94,17 +94,17 @@ def forget_gone(tx: Tx, before: datetime) -> int:
     return int(tx.execute(gone).rowcount)
 
 
-def _at(kind: Kind, key: str) -> ColumnElement[bool]:
+def _at(kind: WorkKind, key: str) -> ColumnElement[bool]:
     return (pulse.c.kind == kind.value) & (pulse.c.key == key)
 
 
-def _from_row(row: Mapping[Any, Any]) -> Row:
-    values = {name.name: row[name.name] for name in fields(Row)}
-    kinds = {"kind": Kind(values["kind"]), "state": State(values["state"])}
-    return Row(**{**values, **kinds, "paused": bool(values["paused"]), "open": bool(values["open"])})
+def _from_row(row: Mapping[Any, Any]) -> PulseRow:
+    values = {name.name: row[name.name] for name in fields(PulseRow)}
+    kinds = {"kind": WorkKind(values["kind"]), "state": PulseState(values["state"])}
+    return PulseRow(**{**values, **kinds, "paused": bool(values["paused"]), "open": bool(values["open"])})
 
 
-def _to_row(row: Row) -> dict[str, Any]:
-    values = {name.name: getattr(row, name.name) for name in fields(Row)}
+def _to_row(row: PulseRow) -> dict[str, Any]:
+    values = {name.name: getattr(row, name.name) for name in fields(PulseRow)}
     kinds = {"kind": row.kind.value, "state": row.state.value}
     return {**values, **kinds, "paused": int(row.paused), "open": int(row.open)}

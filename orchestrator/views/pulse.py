@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from chordage.orchestrator.core.standing_work import Item, Kind, Row, State, named
-from chordage.orchestrator.gateways.work.room_work import Look
+from chordage.orchestrator.core.pulse import PulseRow, PulseState, WorkItem, WorkKind, named
+from chordage.orchestrator.gateways.schedules.room_work import WorkSnapshot
 from chordage.orchestrator.store import pulse
 from chordage.orchestrator.store.database import Store
 
@@ -18,7 +18,7 @@ PAUSED = "paused"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StandingItem:
     name: str | None  # as `chordage pulse run` takes it; None: a task that gets its id at the next tick
-    kind: Kind
+    kind: WorkKind
     path: str
     title: str | None  # None: its file cannot be read
     state: str  # new, live, paused, done or gone
@@ -40,18 +40,22 @@ class StandingWork:
     faults: list[str]
 
 
-def standing_work(store: Store, look: Look, faults: Sequence[str], nameless: Sequence[str] = ()) -> StandingWork:
+def standing_work(
+    store: Store, snapshot: WorkSnapshot, faults: Sequence[str], nameless: Sequence[str] = ()
+) -> StandingWork:
     """`nameless`: the paths of tasks that have no id yet, so that no row and no item names them."""
     with store.read() as tx:
         rows = {(row.kind, row.key): row for row in pulse.load_every(tx)}
         rows |= {(row.kind, row.key): row for _open, row in pulse.ended(tx, len(rows) + 1)}
-    names = sorted({*look.items, *rows}, key=lambda name: (list(Kind).index(name[0]), name[1]))
-    items = [_item(kind, named(kind, key), look.items.get((kind, key)), rows.get((kind, key))) for kind, key in names]
-    items += [replace(_item(Kind.TASK, None, None, None), path=path) for path in nameless]
+    names = sorted({*snapshot.items, *rows}, key=lambda name: (list(WorkKind).index(name[0]), name[1]))
+    items = [
+        _item(kind, named(kind, key), snapshot.items.get((kind, key)), rows.get((kind, key))) for kind, key in names
+    ]
+    items += [replace(_item(WorkKind.TASK, None, None, None), path=path) for path in nameless]
     return StandingWork(items=items, faults=list(faults))
 
 
-def _item(kind: Kind, name: str | None, item: Item | None, row: Row | None) -> StandingItem:
+def _item(kind: WorkKind, name: str | None, item: WorkItem | None, row: PulseRow | None) -> StandingItem:
     return StandingItem(
         name=name,
         kind=kind,
@@ -59,7 +63,7 @@ def _item(kind: Kind, name: str | None, item: Item | None, row: Row | None) -> S
         title=item.title if item else None,
         state=_state(item, row),
         schedule=(item.schedule_words or None) if item else row.schedule if row else None,
-        next_due=row.next_due if row and row.state is State.LIVE and not row.paused else None,
+        next_due=row.next_due if row and row.state is PulseState.LIVE and not row.paused else None,
         last_slot=row.last_slot if row else None,
         turns=row.count if row else 0,
         turn_id=row.turn_id if row else None,
@@ -71,7 +75,7 @@ def _item(kind: Kind, name: str | None, item: Item | None, row: Row | None) -> S
     )
 
 
-def _state(item: Item | None, row: Row | None) -> str:
+def _state(item: WorkItem | None, row: PulseRow | None) -> str:
     if row is None:
         return PAUSED if item and item.paused else NEW
-    return PAUSED if row.paused and row.state is State.LIVE else row.state.value
+    return PAUSED if row.paused and row.state is PulseState.LIVE else row.state.value

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from chordage.orchestrator import stages, task_desk
 from chordage.orchestrator.core.errors import NotFound
-from chordage.orchestrator.core.standing_work import Kind
+from chordage.orchestrator.core.pulse import WorkKind
+from chordage.orchestrator.loops import pulse
+from chordage.orchestrator.run import task_file
 from support.fakes import spoken
 from support.standing import Standing, aged
 
@@ -75,7 +76,7 @@ def test_27_the_turn_of_a_task_can_read_write_and_comment_its_file(standing):
     standing.file("tasks/fence.md", TASK)
     standing.tick()
     (turn,) = standing.turns()
-    desk = task_desk.of_thread(standing.runtime, turn["thread_id"])
+    desk = task_file.of_thread(standing.runtime, turn["thread_id"])
 
     assert turn["meta"] == {"path": "tasks/fence.md"}
     assert desk.read().text == "Paint the fence."
@@ -90,7 +91,7 @@ def test_31_ids_that_lead_elsewhere_are_refused(standing, key):
     assert standing.tick() == []
     assert standing.faults()[0].startswith("tasks/fence.md:2: id: ")
     with pytest.raises(NotFound):
-        stages.run_now(standing.runtime, key)
+        pulse.run_now(standing.runtime, key)
 
 
 def test_32_one_unreadable_document_is_reported_and_the_others_are_scheduled(standing):
@@ -108,7 +109,7 @@ def test_34_writing_a_task_keeps_its_id(standing):
     standing.tick()
     key = standing.world.row("pulse")["key"]
 
-    assert task_desk.of_thread(standing.runtime, f"task:{key}").write(body="Red.", status=None, version=None).id == key
+    assert task_file.of_thread(standing.runtime, f"task:{key}").write(body="Red.", status=None, version=None).id == key
     assert file.read_text() == f"---\nid: {key}\n---\nRed.\n"
 
 
@@ -132,7 +133,7 @@ def test_37_a_minutely_chore_late_by_three_minutes_and_a_half_runs_for_minute_th
 
     assert standing.tick_and_finish(209) == ["chore:look:2026-01-01T00:03:00+00:00"]
     standing.tick()
-    assert standing.row(Kind.CHORE, "look")["next_due"] == datetime(2026, 1, 1, 0, 4, tzinfo=UTC)
+    assert standing.row(WorkKind.CHORE, "look")["next_due"] == datetime(2026, 1, 1, 0, 4, tzinfo=UTC)
 
 
 def test_39_a_finite_schedule_that_is_exhausted_is_done(standing):
@@ -141,22 +142,22 @@ def test_39_a_finite_schedule_that_is_exhausted_is_done(standing):
     slots = [slot for _ in range(6) for slot in standing.tick_and_finish(60)]
 
     assert len(slots) == 2
-    assert standing.row(Kind.CHORE, "look")["state"] == "done"
+    assert standing.row(WorkKind.CHORE, "look")["state"] == "done"
 
 
 def test_41_a_body_edit_keeps_the_cursor_and_a_schedule_edit_resets_it(standing):
     standing.file("chores/look.md", "---\nevery: 1h\n---\nlook\n")
     standing.tick_and_finish()
     standing.tick(600)
-    due = standing.row(Kind.CHORE, "look")["next_due"]
+    due = standing.row(WorkKind.CHORE, "look")["next_due"]
     standing.file("chores/look.md", "---\nevery: 1h\n---\nlook well\n")
     assert standing.tick(600) == []
-    assert standing.row(Kind.CHORE, "look")["next_due"] == due
+    assert standing.row(WorkKind.CHORE, "look")["next_due"] == due
 
     standing.file("chores/look.md", "---\nevery: 2h\n---\nlook well\n")
     assert len(standing.tick_and_finish()) == 1
 
-    row = standing.row(Kind.CHORE, "look")
+    row = standing.row(WorkKind.CHORE, "look")
     assert (row["next_due"] - row["anchor"]).total_seconds() == 7200
 
 
@@ -184,7 +185,7 @@ def test_46_a_row_whose_file_is_removed_while_its_turn_runs_is_kept_until_that_e
     standing.tick()
     file.unlink()
     standing.tick(86_400 * 30)
-    assert standing.row(Kind.TASK, "abcd2345")["state"] == "gone"
+    assert standing.row(WorkKind.TASK, "abcd2345")["state"] == "gone"
 
     standing.world.run_dry()
     standing.tick(86_400 * 30)

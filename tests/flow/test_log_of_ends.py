@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.model import Reply, StopReason, Usage
+from chordage.orchestrator.loops import pulse
 from support.busy_thread import a_round_then_all_it_heard, in_the_first_call, steer
 from support.fakes import rounds_of, spoken
 from support.world import World
@@ -104,7 +105,7 @@ def test_a_steered_message_is_told_with_the_run_that_took_it_in(world: World, li
 def test_no_sweep_pulse_or_projection_says_anything(world: World, told) -> None:
     for _ in range(3):
         world.sweep(seconds=5)
-        stages.tick(world.runtime)
+        pulse.tick(world.runtime)
         stages.project(world.runtime)
 
     assert told == []

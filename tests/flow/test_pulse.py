@@ -11,7 +11,7 @@ import pytest
 from structlog import BoundLogger, wrap_logger
 from structlog.testing import LogCapture
 
-from chordage.orchestrator import pulsing, stages, task_desk
+from chordage.orchestrator import stages
 from chordage.orchestrator.core.arrivals import Overflow, QueueBound
 from chordage.orchestrator.core.errors import (
     Conflict,
@@ -24,8 +24,9 @@ from chordage.orchestrator.core.errors import (
 )
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Fault
-from chordage.orchestrator.core.standing_work import Kind
-from chordage.orchestrator.stages import pulse
+from chordage.orchestrator.core.pulse import WorkKind
+from chordage.orchestrator.loops import pulse
+from chordage.orchestrator.run import task_file
 from support.fakes import spoken
 from support.standing import Standing, aged
 from support.world import Died
@@ -49,7 +50,7 @@ def under_way(standing):
 
 
 def desk(standing):
-    return task_desk.of_thread(standing.runtime, "task:abcd2345")
+    return task_file.of_thread(standing.runtime, "task:abcd2345")
 
 
 # edits
@@ -84,7 +85,7 @@ def test_own_edits_lead_to_no_turn(under_way):
     under_way.world.run_dry()
 
     assert under_way.tick(1) == under_way.tick(60) == []
-    assert under_way.row(Kind.TASK, "abcd2345")["state"] == "done"
+    assert under_way.row(WorkKind.TASK, "abcd2345")["state"] == "done"
 
 
 def test_persons_edit_between_own_edits_is_not_swallowed(under_way):
@@ -103,15 +104,15 @@ def test_persons_edit_between_own_edits_is_not_swallowed(under_way):
 def test_two_own_edits_between_a_look_and_its_row_lead_to_no_turn(under_way):
     """A look that is older than its row must not take what it saw for a person's edit."""
     work = under_way.runtime.work
-    stale = work.look().items[Kind.TASK, "abcd2345"]
+    stale = work.read().items[WorkKind.TASK, "abcd2345"]
     under_way.world.run_dry()
     under_way.tick()
     for mark in ("m1", "m2"):
         desk(under_way).comment("noted", mark)
     with under_way.world.store.read() as tx:
-        row = pulsing.pulse.load(tx, Kind.TASK, "abcd2345")
+        row = pulse.pulse.load(tx, WorkKind.TASK, "abcd2345")
 
-    seen = pulsing.see_to(under_way.runtime, work, stale, row)
+    seen = pulse.move_on(under_way.runtime, work, stale, row)
 
     assert seen.intents == []
     assert len(under_way.turns()) == 1
@@ -123,13 +124,13 @@ def test_own_edit_behind_the_look_at_the_row_moves_it(under_way, monkeypatch):
     under_way.tick()
     under_way.file("tasks/fence.md", TASK.replace("fence", "gate"))
     with under_way.world.store.read() as tx:
-        row = pulsing.pulse.load(tx, Kind.TASK, "abcd2345")
-    item = work.look().items[Kind.TASK, "abcd2345"]
+        row = pulse.pulse.load(tx, WorkKind.TASK, "abcd2345")
+    item = work.read().items[WorkKind.TASK, "abcd2345"]
     under_way.file("tasks/fence.md", TASK)
     desk(under_way).comment("noted", "m1")
     monkeypatch.setattr(type(work), "again", lambda _work, _item: item)  # it had been read just before
 
-    assert pulsing.see_to(under_way.runtime, work, item, row).intents == []
+    assert pulse.move_on(under_way.runtime, work, item, row).intents == []
 
 
 def test_task_that_failed_is_not_repeated_until_it_is_edited(standing):
@@ -141,7 +142,7 @@ def test_task_that_failed_is_not_repeated_until_it_is_edited(standing):
     standing.world.models.script = fails
     standing.tick_and_finish()
     assert standing.tick(60) == []
-    assert standing.row(Kind.TASK, "abcd2345")["disposition"] == "failed"
+    assert standing.row(WorkKind.TASK, "abcd2345")["disposition"] == "failed"
 
     standing.file("tasks/fence.md", TASK.replace("fence", "gate"))
     assert len(standing.tick(1)) == 1
@@ -178,7 +179,7 @@ def test_chore_late_by_three_hours_catches_up_once_and_is_on_schedule_again(stan
     standing.tick(1)
 
     assert len(standing.tick_and_finish(3 * 3600 + 100)) == 1
-    row = standing.row(Kind.CHORE, "look")
+    row = standing.row(WorkKind.CHORE, "look")
     assert (row["next_due"] - row["anchor"]) % timedelta(minutes=15) == timedelta(0)
     assert standing.tick(1) == []
     assert len(standing.tick(900)) == 1
@@ -225,11 +226,11 @@ def test_folder_that_was_away_for_a_while_repeats_nothing(standing, tmp_path):
     standing.tick_and_finish()
     (tmp_path / "tasks").rename(tmp_path / "away")
     standing.tick(60)
-    assert standing.row(Kind.TASK, "abcd2345")["state"] == "gone"
+    assert standing.row(WorkKind.TASK, "abcd2345")["state"] == "gone"
     (tmp_path / "away").rename(tmp_path / "tasks")
 
     assert standing.tick(60) == standing.tick(60) == []
-    assert standing.row(Kind.TASK, "abcd2345")["state"] == "live"
+    assert standing.row(WorkKind.TASK, "abcd2345")["state"] == "live"
 
 
 def test_task_that_is_there_anew_after_its_row_was_forgotten_runs_again(standing):
@@ -248,10 +249,10 @@ def test_slot_that_had_its_turn_before_the_row_was_forgotten_has_no_other(standi
     standing.file("chores/look.md", "---\ncron: 0 0 1 1 *\n---\nlook\n")
     assert len(standing.tick_and_finish()) == 1
     with standing.world.store.write() as tx:
-        tx.execute(pulsing.pulse.pulse.delete())
+        tx.execute(pulse.pulse.pulse.delete())
 
     assert [*standing.tick(by=standing.also()), *standing.tick(by=standing.also())] == []
-    assert standing.row(Kind.CHORE, "look")["turn_id"] == standing.turns()[0]["id"]
+    assert standing.row(WorkKind.CHORE, "look")["turn_id"] == standing.turns()[0]["id"]
 
 
 def test_file_that_breaks_keeps_its_row_and_has_no_turn_until_it_is_mended(standing):
@@ -259,7 +260,7 @@ def test_file_that_breaks_keeps_its_row_and_has_no_turn_until_it_is_mended(stand
     standing.tick_and_finish()
     standing.file("chores/look.md", "---\nevery: never\n---\nlook\n")
     assert standing.tick(7200) == []
-    assert standing.row(Kind.CHORE, "look")["state"] == "live"
+    assert standing.row(WorkKind.CHORE, "look")["state"] == "live"
     standing.file("chores/look.md", HOURLY)
 
     assert len(standing.tick(60)) == 1
@@ -278,14 +279,14 @@ def test_later_of_two_files_with_one_id_is_the_fault(standing):
 def test_full_group_defers_and_the_next_tick_tries_again(standing, monkeypatch):
     standing.file("will.md", "be nice")
     standing.file("tasks/fence.md", TASK)
-    store_in = pulsing.store_in
+    store_in = pulse.store_in
 
     def full(tx, rt, agent, request, asked, now):
         if request.message.origin == "will":
             raise QueueFull("group will takes no more")
         return store_in(tx, rt, agent, request, asked, now)
 
-    monkeypatch.setattr(pulsing, "store_in", full)
+    monkeypatch.setattr(pulse, "store_in", full)
     assert [slot.partition(":")[0] for slot in standing.tick()] == ["task"]
     assert standing.world.rows("pulse", kind="will") == []
     monkeypatch.undo()
@@ -338,7 +339,7 @@ def test_what_needs_no_turn_moves_on_though_the_queue_of_its_kind_is_full(standi
 
     standing.tick()
 
-    assert standing.row(Kind.CHORE, "b")["paused"]
+    assert standing.row(WorkKind.CHORE, "b")["paused"]
     assert standing.world.rows("pulse", key="a") == []
 
 
@@ -418,9 +419,9 @@ def test_any_number_of_beats_make_one_turn_of_a_slot(standing):
 def test_beats_that_have_seen_the_same_row_make_one_turn(standing):
     standing.file("chores/look.md", HOURLY)
     others = [standing.also(), standing.also()]
-    items = [rt.work.look().items[Kind.CHORE, "look"] for rt in others]
+    items = [rt.work.read().items[WorkKind.CHORE, "look"] for rt in others]
 
-    seen = [pulsing.see_to(rt, rt.work, item, None) for rt, item in zip(others, items, strict=True)]
+    seen = [pulse.move_on(rt, rt.work, item, None) for rt, item in zip(others, items, strict=True)]
 
     assert [one.moved for one in seen] == [True, False]
     assert len(standing.turns()) == 1
@@ -438,7 +439,7 @@ def test_room_without_work_costs_no_statement(standing):
     standing.tick()
     before = standing.world.statements
 
-    stages.tick(standing.runtime)
+    pulse.tick(standing.runtime)
 
     assert standing.world.statements == before
 
@@ -450,7 +451,7 @@ def test_tick_with_nothing_due_costs_three_statements_however_much_there_is(stan
     standing.tick(1)
     before = standing.world.statements
 
-    stages.tick(standing.runtime)
+    pulse.tick(standing.runtime)
 
     assert standing.world.statements - before <= 3
 
@@ -462,24 +463,24 @@ def test_turn_by_hand_leaves_the_schedule_alone(standing):
     standing.file("chores/look.md", HOURLY)
     standing.tick_and_finish()
     standing.tick(1)
-    due = standing.row(Kind.CHORE, "look")["next_due"]
+    due = standing.row(WorkKind.CHORE, "look")["next_due"]
 
-    admitted, intents = stages.run_now(standing.runtime, "look")
+    admitted, intents = pulse.run_now(standing.runtime, "look")
     standing.world.pending += intents
     standing.world.run_dry()
 
     assert standing.world.row("turns", id=admitted.turn_id)["disposition"] == "answered"
     assert standing.tick(60) == []
-    assert standing.row(Kind.CHORE, "look")["next_due"] == due
+    assert standing.row(WorkKind.CHORE, "look")["next_due"] == due
 
 
 def test_by_hand_is_refused_while_its_turn_runs_and_for_what_is_closed(under_way):
     with pytest.raises(Conflict, match="wait for its end"):
-        stages.run_now(under_way.runtime, "task:abcd2345")
+        pulse.run_now(under_way.runtime, "task:abcd2345")
     under_way.file("tasks/gate.md", "---\nid: gate\nstatus: done\n---\n")
 
     with pytest.raises(Conflict, match="set its status to todo"):
-        stages.run_now(under_way.runtime, "gate")
+        pulse.run_now(under_way.runtime, "gate")
 
 
 def test_by_hand_says_what_there_is_when_a_name_is_wrong_or_means_two(under_way):
@@ -487,11 +488,11 @@ def test_by_hand_says_what_there_is_when_a_name_is_wrong_or_means_two(under_way)
     under_way.file("chores/broken.md", "---\nevery: never\n---\n")
 
     with pytest.raises(NotFound, match="chore:abcd2345"):
-        stages.run_now(under_way.runtime, "nothing")
+        pulse.run_now(under_way.runtime, "nothing")
     with pytest.raises(NotFound, match="say which"):
-        stages.run_now(under_way.runtime, "abcd2345")
+        pulse.run_now(under_way.runtime, "abcd2345")
     with pytest.raises(RoomError, match="chores/broken.md:2"):
-        stages.run_now(under_way.runtime, "chores/broken.md")
+        pulse.run_now(under_way.runtime, "chores/broken.md")
 
 
 # the desk
@@ -514,7 +515,7 @@ def test_write_that_died_before_the_file_changed_is_made_again(under_way, monkey
     def dies(*_):
         raise Died
 
-    monkeypatch.setattr(task_desk.changing, "replace", dies)
+    monkeypatch.setattr(task_file.files, "replace", dies)
     with pytest.raises(Died):
         desk(under_way).write(body="red", status=None, version=None)
     monkeypatch.undo()
@@ -542,13 +543,13 @@ def test_status_that_nobody_knows_and_a_task_that_is_gone_are_refused(under_way)
 
 def test_editor_that_saves_all_the_time_wins(under_way, monkeypatch):
     number = count()
-    replace = task_desk.changing.replace
+    replace = task_file.files.replace
 
     def saved_meanwhile(file, before, after):
         under_way.file("tasks/fence.md", TASK.replace("fence", f"fence {next(number)}"))
         replace(file, before, after)
 
-    monkeypatch.setattr(task_desk.changing, "replace", saved_meanwhile)
+    monkeypatch.setattr(task_file.files, "replace", saved_meanwhile)
 
     with pytest.raises(Conflict, match="again and again"):
         desk(under_way).comment("half", "m1")
@@ -556,4 +557,4 @@ def test_editor_that_saves_all_the_time_wins(under_way, monkeypatch):
 
 
 def test_threads_of_no_task_have_no_desk(standing):
-    assert task_desk.of_thread(standing.runtime, "chore:look") is None
+    assert task_file.of_thread(standing.runtime, "chore:look") is None

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chordage.orchestrator import stages
-from chordage.orchestrator.core.standing_work import Kind
-from chordage.orchestrator.gateways.work.room_work import RoomWork
+from chordage.orchestrator.core.pulse import WorkKind
+from chordage.orchestrator.gateways.schedules.room_work import RoomWork
+from chordage.orchestrator.loops import pulse
 from support.world import World
 
 
@@ -42,7 +42,7 @@ class Standing:
         self.world.revive()
         self.world.clock.pass_by(seconds)
         before = {row["id"] for row in self.world.rows("turns")}
-        self.world.pending += stages.tick(by or self.runtime)
+        self.world.pending += pulse.tick(by or self.runtime)
         new = [row for row in self.world.rows("turns") if row["id"] not in before]
         return [row["dedupe_key"] for row in new]
 
@@ -51,14 +51,14 @@ class Standing:
         self.world.run_dry()
         return slots
 
-    def row(self, kind: Kind | str, key: str) -> dict[str, Any]:
+    def row(self, kind: WorkKind | str, key: str) -> dict[str, Any]:
         return self.world.row("pulse", kind=str(kind), key=key)
 
     def turns(self, **where: object) -> list[dict[str, Any]]:
         return self.world.rows("turns", source="pulse", **where)
 
     def faults(self) -> list[str]:
-        return sorted(self.runtime.work.memory.told.values())
+        return sorted(self.runtime.work.memory.logged.values())
 
 
 def aged(file: Path, seconds: float = 60.0) -> None:

@@ -11,8 +11,8 @@ from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import ConfigError, RoomError, UserError
 from chordage.orchestrator.gateways.channels import room_channels
 from chordage.orchestrator.gateways.room.reading import agent_files
+from chordage.orchestrator.gateways.schedules import room_work
 from chordage.orchestrator.gateways.webhooks import file as hooks
-from chordage.orchestrator.gateways.work import room_work
 from chordage.workers import team_app
 from chordage.workers.bootstrap import room_from
 from chordage.workers.checking import of_agents, of_settings

@@ -13,7 +13,7 @@ from chordage.workers.cli.context import command_settings, open_runtime, open_st
 from chordage.workers.cli.output import ago, json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.gateways.work.room_work import Look
+    from chordage.orchestrator.gateways.schedules.room_work import WorkSnapshot
     from chordage.orchestrator.views.pulse import StandingItem, StandingWork
 
 COLUMNS = ("item", "state", "next", "last", "turn")
@@ -34,24 +34,24 @@ def pulse(ctx: click.Context, *, as_json: bool) -> None:
         return
     settings = command_settings()
     with open_store(settings) as store:
-        from chordage.orchestrator.gateways.work import room_work
-        from chordage.orchestrator.gateways.work.room_work import RoomWork
+        from chordage.orchestrator.gateways.schedules import room_work
+        from chordage.orchestrator.gateways.schedules.room_work import RoomWork
         from chordage.orchestrator.views import standing_work
 
-        look = RoomWork(settings.room_path).look()
+        snapshot = RoomWork(settings.room_path).read()
         faults = [str(error) for error in room_work.faults(settings.room_path)]
-        work = standing_work(store, look, faults, _nameless(settings.room_path, look))
+        work = standing_work(store, snapshot, faults, _nameless(settings.room_path, snapshot))
     print_json(work) if as_json else _print(work)
     if work.faults:
         raise click.exceptions.Exit(1)
 
 
-def _nameless(room: Path, look: Look) -> list[str]:
+def _nameless(room: Path, snapshot: WorkSnapshot) -> list[str]:
     """Task files that have no id yet and are not broken."""
-    from chordage.orchestrator.gateways.work import finding
+    from chordage.orchestrator.gateways.schedules import files
 
-    known = {item.path for item in look.items.values()} | set(look.faults)
-    return [path for path in finding.find(room).files if path not in known]
+    known = {item.path for item in snapshot.items.values()} | set(snapshot.faults)
+    return [path for path in files.find(room).stamps if path not in known]
 
 
 def _print(work: StandingWork) -> None:
@@ -88,11 +88,11 @@ def run(key: str, *, as_json: bool) -> None:
     """Run one of them now. KEY is what `chordage pulse` lists, such as task:abcd2345, chore:water or will, or the path
     of its file. Its schedule does not change.
     """
-    from chordage.orchestrator import stages
+    from chordage.orchestrator.loops.pulse import run_now
 
     settings = command_settings()
     with open_runtime(settings) as rt:
-        admitted, intents = stages.run_now(rt, key)
+        admitted, intents = run_now(rt, key)
     if as_json:
         print_json(admitted)
     else:

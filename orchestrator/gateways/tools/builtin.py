@@ -12,7 +12,7 @@ from pydantic import Field
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import NotFound
-from chordage.orchestrator.gateways.ports import TaskDesk, TaskText
+from chordage.orchestrator.gateways.ports import TaskFile, TaskText
 from chordage.orchestrator.gateways.tools import arithmetic
 from chordage.orchestrator.gateways.tools.context import Context
 from chordage.orchestrator.gateways.tools.declare import tool
@@ -154,7 +154,7 @@ def task_comment(text: str, ctx: Context) -> dict[str, str]:
     return _fields(_task_of(ctx).comment(text, mark))
 
 
-def _task_of(ctx: Context) -> TaskDesk:
+def _task_of(ctx: Context) -> TaskFile:
     if ctx.task is None:
         raise NotFound("this turn belongs to no task: only a turn on a thread `task:<id>` of this room has a file")
     return ctx.task

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from chordage.orchestrator.core.approvals import OnExpiry, Question, ResumeMode, Why
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.gateways.ports import StoredResults, TaskDesk  # `import chordage` must stay quick
+    from chordage.orchestrator.gateways.ports import StoredResults, TaskFile  # `import chordage` must stay quick
 
 NOTE_LENGTH = 500  # characters of one progress note: it is shown in a line
 
@@ -87,7 +87,7 @@ class Context:
         idempotency_key: str = "key",
         attempt: int = 1,
         decision: Any = None,
-        task: TaskDesk | None = None,
+        task: TaskFile | None = None,
         results: StoredResults | None = None,
         on_progress: Callable[[str], None] = _discard,
     ) -> None:

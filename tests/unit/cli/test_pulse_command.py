@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import CliRunner
 
-from chordage.orchestrator.core.standing_work import Kind
+from chordage.orchestrator.core.pulse import WorkKind
 from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views.pulse import StandingItem
@@ -65,8 +65,9 @@ def test_work_for_an_agent_that_is_not_there_is_a_fault_with_its_line(room):
 def test_what_should_have_come_by_now_is_due_and_not_so_long_ago(room):
     moment = datetime.now(UTC)
     item = StandingItem(
-        name="chore:look", kind=Kind.CHORE, path="chores/look.md", title="Look", state="live", schedule="every 300 s",
-        next_due=moment, last_slot=None, turns=0, turn_id=None, under_way=False, started_at=None, ended_at=None,
+        name="chore:look", kind=WorkKind.CHORE, path="chores/look.md", title="Look", state="live",
+        schedule="every 300 s", next_due=moment, last_slot=None, turns=0, turn_id=None, under_way=False,
+        started_at=None, ended_at=None,
         disposition=None, run_id=None,
     )  # fmt: skip
     later = moment + timedelta(minutes=5)

@@ -10,7 +10,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways import text_files
-from chordage.orchestrator.gateways.work import documents
+from chordage.orchestrator.gateways.schedules import documents
 from support.plain_room import forget_settings
 
 CHORDAGE = (sys.executable, "-P", "-m", "chordage.workers.cli")
@@ -92,7 +92,7 @@ def test_a_pipe_is_no_file_and_is_not_waited_for(tmp_path):
 
 def test_a_schedule_has_a_longest():
     with pytest.raises(RoomError, match="chores/a.md:2: rrule: it has 1[0-9]{3} characters, the limit is 1000"):
-        documents.document_from("chores/a.md", "---\nrrule: FREQ=DAILY;BYHOUR=" + "1," * 600 + "1\n---\n")
+        documents.read_item("chores/a.md", b"---\nrrule: FREQ=DAILY;BYHOUR=" + b"1," * 600 + b"1\n---\n")
 
 
 def test_a_file_with_very_many_faults_is_read_soon_and_some_are_told(tmp_path, monkeypatch):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator.core.errors import LostRace, RoomError
-from chordage.orchestrator.core.standing_work import Kind
-from chordage.orchestrator.gateways.work import changing
-from chordage.orchestrator.gateways.work.documents import Status, document_from
-from chordage.orchestrator.gateways.work.task_file import read_file
+from chordage.orchestrator.core.pulse import WorkKind
+from chordage.orchestrator.gateways.schedules import files, front_matter
+from chordage.orchestrator.gateways.schedules.documents import read_item, read_task
 
 
 def item(path, text):
-    return document_from(path, text).item
+    return read_item(path, text.encode())
 
 
 def task(matter="", body="Paint.\n"):
@@ -31,7 +30,7 @@ def test_id_is_read_as_it_is_written_also_where_yaml_sees_a_number():
 
 def test_chore_is_named_by_its_path_with_all_its_dots():
     assert item("chores/home/v1.2.md", "x").key == "home/v1.2"
-    assert item("will.md", "x").kind is Kind.WILL
+    assert item("will.md", "x").kind is WorkKind.WILL
 
 
 def test_chore_without_a_schedule_comes_every_hour():
@@ -83,7 +82,7 @@ def test_windows_line_ends_and_byte_order_marks_are_read():
 ])  # fmt: skip
 def test_fault_names_file_line_and_what_to_do(path, text, place, says):
     with pytest.raises(RoomError) as fault:
-        document_from(path, text)
+        read_item(path, text.encode())
 
     assert str(fault.value).startswith(f"{path}:{place}: ")
     assert says in str(fault.value)
@@ -94,7 +93,7 @@ def test_fault_names_file_line_and_what_to_do(path, text, place, says):
     "\ufeffPaint", "\ufeff---\nstatus: todo\n---\n", "---\n---\nPaint\n",
 ])  # fmt: skip
 def test_id_is_put_in_and_every_other_byte_stays(text):
-    found = changing.with_id(text, "tasks/a.md", "abcd2345")
+    found = front_matter.with_key(text, "tasks/a.md", "id", "abcd2345")
     line = "id: abcd2345\r\n" if "\r\n" in text else "id: abcd2345\n"
 
     assert item("tasks/a.md", found).key == "abcd2345"
@@ -103,11 +102,11 @@ def test_id_is_put_in_and_every_other_byte_stays(text):
 
 
 def test_id_is_the_same_for_all_who_look_and_another_for_each_file():
-    ids = {changing.id_for(path, b"x", at) for path in ("tasks/a.md", "tasks/b.md") for at in (1, 2)}
+    ids = {files.new_id(path, b"x", at) for path in ("tasks/a.md", "tasks/b.md") for at in (1, 2)}
 
     assert len(ids) == 4
     assert all(len(one) == 8 and one.islower() | one.isdecimal() for one in ids)
-    assert changing.id_for("tasks/a.md", b"x", 1) in ids
+    assert files.new_id("tasks/a.md", b"x", 1) in ids
 
 
 @pytest.mark.parametrize(("before", "after"), [
@@ -117,14 +116,15 @@ def test_id_is_the_same_for_all_who_look_and_another_for_each_file():
     ("---\r\nid: x\r\nstatus: todo\r\n---\r\n", "---\r\nid: x\r\nstatus: done\r\n---\r\n"),
 ])  # fmt: skip
 def test_status_is_changed_where_it_stands(before, after):
-    assert changing.with_status(before, "tasks/a.md", Status.DONE) == after
+    assert front_matter.with_key(before, "tasks/a.md", "status", "done") == after
 
 
 def test_body_is_changed_and_the_front_matter_stays():
     assert (
-        changing.with_body("---\r\nid: x\r\n---\r\nold", "a", "new\nlines") == "---\r\nid: x\r\n---\r\nnew\r\nlines\r\n"
+        front_matter.with_body("---\r\nid: x\r\n---\r\nold", "a", "new\nlines")
+        == "---\r\nid: x\r\n---\r\nnew\r\nlines\r\n"
     )
-    assert changing.with_comment("---\nid: x\n---\n", "a", "> hm") == "---\nid: x\n---\n> hm\n"
+    assert front_matter.with_comment("---\nid: x\n---\n", "a", "> hm") == "---\nid: x\n---\n> hm\n"
 
 
 def test_file_that_was_saved_meanwhile_is_not_overwritten(tmp_path):
@@ -132,7 +132,7 @@ def test_file_that_was_saved_meanwhile_is_not_overwritten(tmp_path):
     file.write_text("theirs")
 
     with pytest.raises(LostRace):
-        changing.replace(file, b"old", b"ours")
+        files.replace(file, b"old", b"ours")
     assert [place.name for place in tmp_path.iterdir()] == ["a.md"]
     assert file.read_text() == "theirs"
 
@@ -141,7 +141,7 @@ def test_replacing_keeps_the_mode_of_the_file(tmp_path):
     file = tmp_path / "a.md"
     file.write_text("old")
     file.chmod(0o640)
-    changing.replace(file, b"old", b"new")
+    files.replace(file, b"old", b"new")
 
     assert (file.read_text(), file.stat().st_mode & 0o777) == ("new", 0o640)
 
@@ -151,4 +151,4 @@ def test_replacing_keeps_the_mode_of_the_file(tmp_path):
 )
 def test_file_that_is_no_task_any_more_says_so(raw, says):
     with pytest.raises(RoomError, match=says):
-        read_file("tasks/a.md", raw)
+        read_task("tasks/a.md", raw)

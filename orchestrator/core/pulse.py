@@ -14,13 +14,13 @@ from itertools import takewhile
 from typing import Protocol
 
 
-class Kind(StrEnum):
+class WorkKind(StrEnum):
     TASK = "task"
     CHORE = "chore"
     WILL = "will"
 
 
-class State(StrEnum):
+class PulseState(StrEnum):
     LIVE = "live"
     DONE = "done"  # a task that is done or cancelled; a schedule that has come to its end
     GONE = "gone"  # its file is not there
@@ -33,10 +33,10 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
+class WorkItem:
     """A file of the room, read."""
 
-    kind: Kind
+    kind: WorkKind
     key: str
     path: str  # in the room
     title: str
@@ -54,14 +54,14 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class PulseRow:
     """What is known of it."""
 
-    kind: Kind
+    kind: WorkKind
     key: str
     path: str
     rev: int = 0  # counts the writes: who has seen an older one writes nothing
-    state: State = State.LIVE
+    state: PulseState = PulseState.LIVE
     paused: bool = False
     seen: str | None = None
     own: str | None = None
@@ -83,39 +83,39 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class PulseStep:
     """How the row is from now on. `dedupe_key`: with a turn, of which there is one under that key."""
 
-    row: Row
+    row: PulseRow
     dedupe_key: str | None = None
     waits: bool = False  # there will be a turn when the one under way has ended
 
 
-def named(kind: Kind, key: str) -> str:
-    return kind.value if kind is Kind.WILL else f"{kind.value}:{key}"
+def named(kind: WorkKind, key: str) -> str:
+    return kind.value if kind is WorkKind.WILL else f"{kind.value}:{key}"
 
 
-def next_step(item: Item, known: Row | None, now: datetime) -> Step:
-    fresh = Row(kind=item.kind, key=item.key, path=item.path)
+def next_step(item: WorkItem, known: PulseRow | None, now: datetime) -> PulseStep:
+    fresh = PulseRow(kind=item.kind, key=item.key, path=item.path)
     row = replace(known or fresh, path=item.path, gone_at=None)
-    return _of_task(item, row) if item.kind is Kind.TASK else _of_schedule(item, row, now)
+    return _of_task(item, row) if item.kind is WorkKind.TASK else _of_schedule(item, row, now)
 
 
-def _of_task(item: Item, row: Row) -> Step:
+def _of_task(item: WorkItem, row: PulseRow) -> PulseStep:
     if item.hash == row.own:
         row = replace(row, seen=row.own, own=None)
-    row = replace(row, paused=item.paused, state=State.DONE if item.closed else State.LIVE)
+    row = replace(row, paused=item.paused, state=PulseState.DONE if item.closed else PulseState.LIVE)
     if item.closed:  # also the text that closes it is remembered: whoever opens it again changes it
-        return Step(row=row if row.covers(item.hash) else replace(row, seen=item.hash, own=None))
+        return PulseStep(row=row if row.covers(item.hash) else replace(row, seen=item.hash, own=None))
     if item.paused or row.covers(item.hash):
-        return Step(row=row)
+        return PulseStep(row=row)
     if row.open:
-        return Step(row=row, waits=True)
+        return PulseStep(row=row, waits=True)
     row = _with_turn(row, item)
-    return Step(row=row, dedupe_key=f"{item.name}:{item.hash[:16]}:{row.count}")
+    return PulseStep(row=row, dedupe_key=f"{item.name}:{item.hash[:16]}:{row.count}")
 
 
-def _of_schedule(item: Item, row: Row, now: datetime) -> Step:
+def _of_schedule(item: WorkItem, row: PulseRow, now: datetime) -> PulseStep:
     assert item.schedule is not None
     was_paused = row.paused
     row = replace(row, paused=item.paused)
@@ -124,28 +124,28 @@ def _of_schedule(item: Item, row: Row, now: datetime) -> Step:
     elif was_paused and not item.paused and row.next_due is not None and row.next_due <= now:
         assert row.anchor is not None
         row = replace(row, next_due=_not_before(item.schedule, row.anchor, now))  # what was missed meanwhile, was to be
-    row = replace(row, state=State.DONE if row.next_due is None else State.LIVE)
+    row = replace(row, state=PulseState.DONE if row.next_due is None else PulseState.LIVE)
     if row.next_due is None or item.paused or row.open or row.next_due > now:
-        return Step(row=row)
+        return PulseStep(row=row)
     return _fire(item, row, row.next_due, now)
 
 
-def _fire(item: Item, row: Row, due: datetime, now: datetime) -> Step:
+def _fire(item: WorkItem, row: PulseRow, due: datetime, now: datetime) -> PulseStep:
     """All that were missed are one turn, for the last of them; the next time is where it always was."""
     assert item.schedule is not None
     assert row.anchor is not None
     slot = last_until(item.schedule, row.anchor, due, now)
     following = next(item.schedule.after(row.anchor, slot), None)
-    state = State.DONE if following is None else State.LIVE
+    state = PulseState.DONE if following is None else PulseState.LIVE
     row = replace(_with_turn(row, item), last_slot=slot, next_due=following, state=state)
-    return Step(row=row, dedupe_key=f"{item.name}:{slot.isoformat()}")
+    return PulseStep(row=row, dedupe_key=f"{item.name}:{slot.isoformat()}")
 
 
-def _with_turn(row: Row, item: Item) -> Row:
+def _with_turn(row: PulseRow, item: WorkItem) -> PulseRow:
     return replace(row, seen=item.hash, own=None, count=row.count + 1, open=True)
 
 
-def by_hand(item: Item, known: Row | None, now: datetime) -> Row:
+def by_hand(item: WorkItem, known: PulseRow | None, now: datetime) -> PulseRow:
     """As it is after somebody has asked for a turn now. A schedule does not notice."""
     return _with_turn(next_step(replace(item, paused=True), known, now).row, item)
 

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from chordage.orchestrator.core.standing_work import Kind
-from chordage.orchestrator.gateways.work import finding, room_work
-from chordage.orchestrator.gateways.work.room_work import RoomWork, faults
+from chordage.orchestrator.core.pulse import WorkKind
+from chordage.orchestrator.gateways.schedules import files, room_work
+from chordage.orchestrator.gateways.schedules.room_work import RoomWork, faults
 from support.standing import aged
 
 
@@ -24,7 +24,11 @@ def test_files_are_found_at_any_depth_and_hidden_ones_are_not(room):
     for path in ("chores/home/a.md", "chores/b.md", "chores/.c.md", "chores/d.txt", "will.md"):
         (room / path).write_text("x")
 
-    assert set(RoomWork(room).look().items) == {(Kind.CHORE, "home/a"), (Kind.CHORE, "b"), (Kind.WILL, "will")}
+    assert set(RoomWork(room).read().items) == {
+        (WorkKind.CHORE, "home/a"),
+        (WorkKind.CHORE, "b"),
+        (WorkKind.WILL, "will"),
+    }
 
 
 def test_links_out_of_the_room_are_not_followed(room):
@@ -36,7 +40,7 @@ def test_links_out_of_the_room_are_not_followed(room):
     (room / "chores/more").symlink_to(room.parent / "more")
     (room / "will.md").symlink_to(room.parent / "secret.md")
 
-    look = RoomWork(room).look()
+    look = RoomWork(room).read()
 
     assert {key for _kind, key in look.items} == {"in", "within"}
     assert [str(error).split(": is a")[0] for error in faults(room)] == [
@@ -50,7 +54,7 @@ def test_links_that_lead_in_a_circle_are_a_fault_of_their_own(room):
     (room / "chores/folder").symlink_to(room / "chores/folder")
     (room / "chores/in.md").write_text("x")
 
-    look = RoomWork(room).look()
+    look = RoomWork(room).read()
 
     assert {key for _kind, key in look.items} == {"in"}
     assert [str(error).split(": ")[0] for error in faults(room)] == [
@@ -61,7 +65,7 @@ def test_links_that_lead_in_a_circle_are_a_fault_of_their_own(room):
 def test_what_is_no_file_or_too_large_is_refused(room):
     os.mkfifo(room / "chores/pipe.md")
     (room / "chores/folder.md").mkdir()
-    (room / "chores/large.md").write_bytes(b"x" * (finding.LARGEST + 1))
+    (room / "chores/large.md").write_bytes(b"x" * (files.LARGEST + 1))
 
     assert [str(error).split(": ")[0] for error in faults(room)] == [
         "chores/folder.md:1", "chores/large.md:1", "chores/pipe.md:1",
@@ -69,7 +73,7 @@ def test_what_is_no_file_or_too_large_is_refused(room):
 
 
 def test_folders_that_never_end_are_refused(room):
-    deep = room / "chores" / "/".join("d" * (finding.DEEPEST + 2))
+    deep = room / "chores" / "/".join("d" * (files.DEEPEST + 2))
     deep.mkdir(parents=True)
     (deep / "a.md").write_text("x")
 
@@ -82,7 +86,7 @@ def test_a_name_with_characters_that_nobody_sees_is_a_fault_of_one_line(room, na
     place.parent.mkdir(exist_ok=True)
     place.write_text("every: 1h")
 
-    assert RoomWork(room).look().items == {}
+    assert RoomWork(room).read().items == {}
     (told,) = map(str, faults(room))
     assert told.isprintable()
     assert "rename it" in told
@@ -100,8 +104,8 @@ def test_folder_that_cannot_be_read_hides_nothing_for_good(room, monkeypatch):
     def refuse(_folder):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(finding.os, "scandir", refuse)
-    look = RoomWork(room).look()
+    monkeypatch.setattr(files.os, "scandir", refuse)
+    look = RoomWork(room).read()
 
     assert sorted(look.faults) == ["chores", "tasks"]
     assert look.may_be_there("chores/home/a.md")
@@ -111,21 +115,21 @@ def test_folder_that_cannot_be_read_hides_nothing_for_good(room, monkeypatch):
 def test_file_that_did_not_change_is_not_read_again(room, monkeypatch):
     aged(_written(room / "chores/a.md", "x"))
     work = RoomWork(room)
-    first = work.look()
+    first = work.read()
     monkeypatch.setattr(room_work, "_read", lambda *_, **__: pytest.fail("it was read"))
 
-    assert work.look() is first
+    assert work.read() is first
 
 
 def test_file_that_was_saved_just_now_is_read_again_for_it_may_change_without_a_trace(room):
     file = _written(room / "chores/a.md", "x")
     work = RoomWork(room)
-    work.look()
+    work.read()
     before = file.stat()
     file.write_text("y")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    assert work.look().items[Kind.CHORE, "a"].text.endswith("y")
+    assert work.read().items[WorkKind.CHORE, "a"].text.endswith("y")
 
 
 def test_id_is_written_once_and_looking_alone_writes_none(room):
@@ -133,9 +137,9 @@ def test_id_is_written_once_and_looking_alone_writes_none(room):
     assert faults(room) == []
     assert file.read_text() == "Paint.\n"
     one, other = RoomWork(room), RoomWork(room)
-    one.look()
+    one.read()
 
-    keys = {key for work in (one, other, one) for _kind, key in work.look(give_ids=True).items}
+    keys = {key for work in (one, other, one) for _kind, key in work.read(give_ids=True).items}
 
     assert len(keys) == 1
     assert file.read_text() == f"---\nid: {keys.pop()}\n---\nPaint.\n"
@@ -147,25 +151,25 @@ def test_task_that_cannot_be_given_an_id_is_a_fault(room, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(room_work.changing, "replace", full)
+    monkeypatch.setattr(room_work.files, "replace", full)
 
-    assert "id: abcd2345" in str(RoomWork(room).look(give_ids=True).faults["tasks/a.md"])
+    assert "id: abcd2345" in str(RoomWork(room).read(give_ids=True).faults["tasks/a.md"])
 
 
 def test_task_that_is_saved_while_it_is_given_an_id_is_left_to_the_next_look(room, monkeypatch):
     file = _written(room / "tasks/a.md", "Paint.\n")
     work = RoomWork(room)
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(room_work.changing, "id_for", lambda *_: file.write_text("Paint it.\n") and "abcd2345")
-        assert work.look(give_ids=True).items == {}
+        meanwhile.setattr(room_work.files, "new_id", lambda *_: file.write_text("Paint it.\n") and "abcd2345")
+        assert work.read(give_ids=True).items == {}
 
-    assert [item.text for item in work.look(give_ids=True).items.values()] == ["Paint it."]
+    assert [item.text for item in work.read(give_ids=True).items.values()] == ["Paint it."]
 
 
 def test_mirror_that_cannot_be_written_stops_nothing(room):
     (room / "pulse.json").mkdir()
 
-    RoomWork(room).mirror(room_work.Memory())
+    RoomWork(room).mirror(room_work.PulseMemory())
 
     assert list((room / "pulse.json").iterdir()) == []
 
@@ -173,7 +177,7 @@ def test_mirror_that_cannot_be_written_stops_nothing(room):
 def test_what_became_something_else_is_not_read_as_what_it_was(room):
     file = _written(room / "tasks/a.md", "---\nid: one\n---\n")
     work = RoomWork(room)
-    (item,) = work.look().items.values()
+    (item,) = work.read().items.values()
     assert work.again(item) is item
     file.write_text("---\nid: two\n---\n")
 

@@ -9,11 +9,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from chordage.orchestrator.core.standing_work import last_until
-from chordage.orchestrator.gateways.work.cron import cron_from
-from chordage.orchestrator.gateways.work.interval import every_from
-from chordage.orchestrator.gateways.work.rrule import recurrence_from
-from chordage.orchestrator.gateways.work.zones import zone_from
+from chordage.orchestrator.core.pulse import last_until
+from chordage.orchestrator.gateways.schedules.times import cron_from, every_from, rule_from, zone_from
 
 BERLIN, NEW_YORK, UTC_ZONE = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York"), ZoneInfo("UTC")
 FORWARD = {BERLIN: datetime(2026, 3, 28, 12, tzinfo=UTC), NEW_YORK: datetime(2026, 3, 7, 17, tzinfo=UTC)}
@@ -21,11 +18,11 @@ BACK = {BERLIN: datetime(2026, 10, 24, 12, tzinfo=UTC), NEW_YORK: datetime(2026,
 both_zones = pytest.mark.parametrize("zone", [BERLIN, NEW_YORK], ids=str)
 both_kinds = pytest.mark.parametrize("daily", [
     lambda zone: cron_from("30 2 * * *", zone),
-    lambda zone: recurrence_from("FREQ=DAILY;BYHOUR=2;BYMINUTE=30;BYSECOND=0", zone),
+    lambda zone: rule_from("FREQ=DAILY;BYHOUR=2;BYMINUTE=30;BYSECOND=0", zone),
 ], ids=["cron", "rrule"])  # fmt: skip
 both_hourly = pytest.mark.parametrize("hourly", [
     lambda zone: cron_from("0 * * * *", zone),
-    lambda zone: recurrence_from("FREQ=HOURLY;BYMINUTE=0;BYSECOND=0", zone),
+    lambda zone: rule_from("FREQ=HOURLY", zone),
 ], ids=["cron", "rrule"])  # fmt: skip
 
 
@@ -64,7 +61,7 @@ def test_time_that_a_day_has_twice_comes_once_and_is_the_first(daily, zone):
 @both_zones
 def test_rule_asked_in_the_second_of_two_equal_hours_does_not_come_again(zone, hour):
     midnight = BACK[zone].astimezone(zone).replace(hour=23)
-    schedule = recurrence_from(f"FREQ=DAILY;BYHOUR={hour};BYMINUTE=30;BYSECOND=0", zone)
+    schedule = rule_from(f"FREQ=DAILY;BYHOUR={hour};BYMINUTE=30;BYSECOND=0", zone)
     first, second = coming(schedule, midnight, 2)
 
     for minutes in range(0, 120, 15):
@@ -82,7 +79,7 @@ def test_each_hour_comes_each_hour_whatever_the_clock_does(hourly, zone, change)
 
 @both_zones
 def test_minutes_go_through_the_hour_that_comes_twice_in_order(zone):
-    found = coming(recurrence_from("FREQ=MINUTELY;INTERVAL=20;BYSECOND=0", zone), BACK[zone], 100)
+    found = coming(rule_from("FREQ=MINUTELY;INTERVAL=20", zone), BACK[zone], 100)
 
     assert {later - earlier for earlier, later in zip(found, found[1:], strict=False)} == {timedelta(minutes=20)}
 
@@ -124,7 +121,7 @@ def test_what_is_no_cron_expression_is_refused_with_advice(given):
 ])  # fmt: skip
 def test_what_is_no_recurrence_rule_is_refused(given):
     with pytest.raises(ValueError, match=r"\w"):
-        recurrence_from(given, UTC_ZONE)
+        rule_from(given, UTC_ZONE)
 
 
 def test_zone_nobody_knows_is_refused():
@@ -134,25 +131,25 @@ def test_zone_nobody_knows_is_refused():
 
 def test_count_ends_a_rule():
     anchor = at("2026-01-01T00:00:00")
-    rule = recurrence_from("FREQ=MINUTELY;COUNT=3", UTC_ZONE)
+    rule = rule_from("FREQ=MINUTELY;COUNT=3", UTC_ZONE)
 
     assert coming(rule, anchor - timedelta(seconds=1), 9, anchor) == [anchor + timedelta(minutes=n) for n in range(3)]
 
 
 def test_until_in_utc_is_read_on_the_clock_of_the_zone():
-    rule = recurrence_from("DTSTART:20260101T090000\nRRULE:FREQ=DAILY;UNTIL=20260103T080000Z", BERLIN)
+    rule = rule_from("DTSTART:20260101T090000\nRRULE:FREQ=DAILY;UNTIL=20260103T080000Z", BERLIN)
 
     assert [time.day for time in coming(rule, at("2025-12-31T00:00:00"), 9)] == [1, 2, 3]
 
 
 def test_start_in_another_zone_is_read_there():
-    rule = recurrence_from("DTSTART;TZID=America/New_York:20260101T090000 RRULE:FREQ=DAILY", BERLIN)
+    rule = rule_from("DTSTART;TZID=America/New_York:20260101T090000 RRULE:FREQ=DAILY", BERLIN)
 
     assert coming(rule, at("2026-01-01T00:00:00"), 1) == [at("2026-01-01T14:00:00")]
 
 
 def test_every_other_week_keeps_its_rhythm_years_later():
-    rule = recurrence_from("DTSTART:20200106T090000 RRULE:FREQ=WEEKLY;INTERVAL=2;BYDAY=MO", UTC_ZONE)
+    rule = rule_from("DTSTART:20200106T090000 RRULE:FREQ=WEEKLY;INTERVAL=2;BYDAY=MO", UTC_ZONE)
 
     (found,) = coming(rule, at("2026-01-01T00:00:00"), 1)
 
@@ -161,7 +158,7 @@ def test_every_other_week_keeps_its_rhythm_years_later():
 
 
 def test_minute_rule_that_is_years_old_is_found_at_once():
-    rule = recurrence_from("DTSTART:20000101T000000 RRULE:FREQ=SECONDLY;INTERVAL=7", UTC_ZONE)
+    rule = rule_from("DTSTART:20000101T000000 RRULE:FREQ=SECONDLY;INTERVAL=7", UTC_ZONE)
     began = time.perf_counter()
 
     assert coming(rule, at("2026-01-01T00:00:00"), 1)

@@ -1,8 +1,9 @@
-"""What an agent does to the file of its own task is on record before the file changes.
+"""The file of a task, as the tools of its turn read and change it.
 
-The record names the text that is about to stand there, so that the pulse knows it when it finds it. Dying between the
-two leaves the file as it was, which the record still knows; the call runs again. It is made only for a text that was
-known itself: where a person has changed the file, the change is not the agent's own, and leads to a turn.
+A change is on record before the file changes: the record names the text that is about to be in the file, so that the
+pulse does not take it for a person's change. A process that dies between the two leaves the file as it was, which the
+record still knows, and the call runs again. The record is made only for a text that was known itself: where a person
+has changed the file, the change is not the agent's own, and leads to a turn.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace, NotFound, RoomError
-from chordage.orchestrator.core.standing_work import Kind
+from chordage.orchestrator.core.pulse import WorkKind
 from chordage.orchestrator.gateways.ports import TaskText
-from chordage.orchestrator.gateways.work import changing
-from chordage.orchestrator.gateways.work.documents import Status
-from chordage.orchestrator.gateways.work.room_work import RoomWork
-from chordage.orchestrator.gateways.work.task_file import TaskFile, read_file
+from chordage.orchestrator.gateways.schedules import files, front_matter
+from chordage.orchestrator.gateways.schedules.documents import Status, TaskDocument, read_task
+from chordage.orchestrator.gateways.schedules.room_work import RoomWork
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import pulse
 
@@ -24,16 +24,16 @@ TRIES = 5  # against an editor that saves at the same moment
 _THREAD = "task:"
 
 
-def of_thread(rt: Runtime, thread_id: str) -> Desk | None:
+def of_thread(rt: Runtime, thread_id: str) -> StoredTaskFile | None:
     """None: a turn on this thread belongs to no task."""
     if rt.work is None or not thread_id.startswith(_THREAD):
         return None
-    return Desk(rt=rt, work=rt.work, key=thread_id.removeprefix(_THREAD))
+    return StoredTaskFile(rt=rt, work=rt.work, key=thread_id.removeprefix(_THREAD))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Desk:
-    """Implements `ports.TaskDesk`."""
+class StoredTaskFile:
+    """Implements `ports.TaskFile`."""
 
     rt: Runtime
     work: RoomWork
@@ -46,64 +46,66 @@ class Desk:
         if status is not None and status not in list(Status):
             raise InvalidMessage(f"status must be one of {', '.join(Status)}, not {status!r}", field="status")
 
-        def change(file: TaskFile) -> str:
+        def change(file: TaskDocument) -> str:
             text = file.text
             if body is not None:
                 self._check_known(file, version)
-                text = changing.with_body(text, file.path, body)
-            return text if status is None else changing.with_status(text, file.path, Status(status))
+                text = front_matter.with_body(text, file.path, body)
+            return text if status is None else front_matter.with_key(text, file.path, "status", status)
 
         return self._change(change)
 
     def comment(self, text: str, mark: str) -> TaskText:
         """`mark`: of this call; a comment that is there already is not made twice."""
-        told = f"> {' '.join(text.split())} <!-- {mark} -->"
+        line = f"> {' '.join(text.split())} <!-- {mark} -->"
 
-        def change(file: TaskFile) -> str:
-            return file.text if f"<!-- {mark} -->" in file.text else changing.with_comment(file.text, file.path, told)
+        def change(file: TaskDocument) -> str:
+            return (
+                file.text if f"<!-- {mark} -->" in file.text else front_matter.with_comment(file.text, file.path, line)
+            )
 
         return self._change(change)
 
-    def _check_known(self, file: TaskFile, version: str | None) -> None:
-        """A body takes the place of the whole text: not of one that the agent has never seen."""
+    def _check_known(self, file: TaskDocument, version: str | None) -> None:
+        """A body replaces the whole text, but none that the agent has never seen."""
         if version is not None:
             known = version == file.version
         else:
             with self.rt.store.read() as tx:
-                row = pulse.load(tx, Kind.TASK, self.key)
+                row = pulse.load(tx, WorkKind.TASK, self.key)
             known = row is not None and row.covers(file.item.hash)
         if not known:
             raise Conflict(
-                "somebody else has changed the task's file since; nothing was written. Read it with task_read, and "
-                "write again with the version it tells"
+                "the task's file has changed since; nothing was written. Read it with task_read, and write again with "
+                "the version that it returns"
             )
 
-    def _change(self, change: Callable[[TaskFile], str]) -> TaskText:
+    def _change(self, change: Callable[[TaskDocument], str]) -> TaskText:
         place = self.work.room / self._file().path
         for _ in range(TRIES):
-            with changing.holding(place):
+            with files.locked(place):
                 file = self._file()
                 after = change(file)
                 if after == file.text:
                     return _shown(file)
-                new = read_file(file.path, after.encode())
+                new = read_task(file.path, after.encode())
                 with self.rt.store.write() as tx:
                     pulse.note_own(tx, self.key, file.item.hash, new.item.hash)
                 try:
-                    changing.replace(self.work.room / file.path, file.raw, new.raw)
+                    files.replace(self.work.room / file.path, file.raw, new.raw)
                 except LostRace:
                     continue
                 except OSError as error:
                     raise RoomError(f"{file.path}:1: cannot be written ({error.strerror}): put it right") from error
                 return _shown(new)
-        raise Conflict(f"{place.name} is changed again and again by somebody else; nothing was written. Try later")
+        raise Conflict(f"{place.name} is changed again and again; nothing was written. Try later")
 
-    def _file(self) -> TaskFile:
+    def _file(self) -> TaskDocument:
         item = self.work.find_task(self.key)
         if item is None:
             raise NotFound(f"there is no file with id {self.key} under tasks/ any more, or it cannot be read")
-        return read_file(item.path, (self.work.room / item.path).read_bytes())
+        return read_task(item.path, (self.work.room / item.path).read_bytes())
 
 
-def _shown(file: TaskFile) -> TaskText:
+def _shown(file: TaskDocument) -> TaskText:
     return TaskText(id=file.item.key, path=file.path, status=file.status, text=file.item.text, version=file.version)
