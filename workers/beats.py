@@ -25,7 +25,7 @@ from chordage.config.settings import Settings
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import ChordageError
 from chordage.orchestrator.gateways.in_flight import InFlightWork
-from chordage.orchestrator.gateways.shared_hands import PLACES, OfChildren, OfThisChild, SharedHands
+from chordage.orchestrator.gateways.pool_memory import SLOTS, PoolChild, PoolMemory, PoolParent
 from chordage.orchestrator.runtime import Runtime
 from chordage.workers.bootstrap import worker_name
 from chordage.workers.slots import processes
@@ -53,28 +53,28 @@ class Beats:
     def __init__(self, settings: Settings, runtime: Callable[[], Runtime]) -> None:
         self._every = settings.beat
         self._runtime = runtime
-        self._shared: SharedHands | None = None
+        self._shared: PoolMemory | None = None
         self._aside = Aside()  # while Redis is paused each word to it takes seconds, and the beat must not wait
         self._pid = 0
 
     def share(self) -> None:
         """Before a pool of processes is made."""
-        self._shared = SharedHands()
+        self._shared = PoolMemory()
 
     def start(self, pool: Any) -> None:
         """In the process of the worker itself. `pool`: of Celery."""
         if processes(pool) is None or self._shared is None:
             self._start(self._beat_alone)
             return
-        children = OfChildren(self._shared)
+        children = PoolParent(self._shared)
         self._start(lambda: self._beat_for_all(children, {process.pid for process in processes(pool) or ()}))
 
     def start_in_a_child(self) -> None:
-        place = getattr(current_process(), "index", PLACES)
-        if self._shared is None or place >= PLACES:
+        place = getattr(current_process(), "index", SLOTS)
+        if self._shared is None or place >= SLOTS:
             self._start(lambda: self._beat_as_a_child(None))
             return
-        child = OfThisChild(self._shared, place, os.getpid())
+        child = PoolChild(self._shared, place, os.getpid())
         self._runtime().in_flight.watched_by(child.changed)
         self._start(lambda: self._beat_as_a_child(child))
 
@@ -100,22 +100,22 @@ class Beats:
     def _beat_alone(self) -> None:
         stages.beat(self._runtime(), first=self._first, every=self._every, aside=self._aside)
 
-    def _beat_for_all(self, children: OfChildren, alive: Collection[int]) -> None:
-        theirs = children.hands(alive, worker_name)
+    def _beat_for_all(self, children: PoolParent, alive: Collection[int]) -> None:
+        theirs = children.works(alive, worker_name)
         given_away = stages.beat(
             self._runtime(), first=self._first, every=self._every, of_children=theirs, aside=self._aside
         )
-        children.note_beats()
+        children.write_beats()
         for hand in given_away:
             if hand.token and (pid := children.holder(hand)) in alive:
                 _end(hand, pid)
 
-    def _beat_as_a_child(self, child: OfThisChild | None) -> None:
+    def _beat_as_a_child(self, child: PoolChild | None) -> None:
         """The connections of a child are free enough: it does one thing at a time."""
         rt = self._runtime()
         first, every = self._first, self._every
         if child is not None:
-            child.note_beats_of_the_parent(rt.in_flight.all())
+            child.read_beats(rt.in_flight.all())
             first, every = LATE * self._every, LATE * self._every
         for hand in stages.beat(rt, first=first, every=every, through=rt.store, aside=self._aside):
             if hand.token:

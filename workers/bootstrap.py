@@ -30,8 +30,7 @@ from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks, NoQueues
 from chordage.orchestrator.gateways.ports import Events, Locks, Queues
 from chordage.orchestrator.gateways.redis_bus import RedisBus
 from chordage.orchestrator.gateways.redis_events import RedisEvents
-from chordage.orchestrator.gateways.redis_locks import RedisLocks
-from chordage.orchestrator.gateways.redis_queues import RedisQueues
+from chordage.orchestrator.gateways.redis_locks import RedisLocks, RedisQueues
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.gateways.room.reading import Copies
 from chordage.orchestrator.gateways.schedules.room_work import RoomWork

@@ -1,4 +1,4 @@
-"""Ids: UUIDv7, so that rows made one after the other lie side by side in every index."""
+"""Ids: UUIDv7, so that rows made one after the other are neighbours in every index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Ids:
         self._lock = threading.Lock()
 
     def __call__(self) -> str:
-        # 48 bits of milliseconds, then 12 bits of the millisecond's fraction where random bits would stand.
+        # 48 bits of milliseconds, then 12 bits of the millisecond's fraction in place of random bits.
         nanoseconds = time.time_ns()
         tick = (nanoseconds // 1_000_000 << 12) | (nanoseconds % 1_000_000 << 12) // 1_000_000
         with self._lock:

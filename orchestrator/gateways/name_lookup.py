@@ -1,8 +1,8 @@
-"""Looking up names without waiting longer than one may.
+"""Host names looked up within a time limit.
 
-The system's lookup cannot be interrupted. So each runs in a thread of its own, and whoever asks waits as long as it
-likes. The number of threads is bounded for the process: a name that does not answer keeps one thread, whoever asks for
-it and however often, until the system gives up. Where all threads are kept, a further name is refused at once.
+The system's lookup cannot be interrupted. So each runs in a thread of its own, and the caller waits as long as it
+allows. The number of threads is bounded for the process: a name that does not answer keeps one thread, for all callers
+that ask for it, until the system gives up. Where all threads are taken, a further name is refused at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Names:
     def ask(self, host: str, port: int) -> Future[list[AddressInfo]]:
         """Raises OSError where too many lookups are under way."""
         answer: Future[list[AddressInfo]] = Future()
-        if _is_address(host):  # nobody has to be asked
+        if _is_address(host):  # there is nothing to look up
             _answer(answer, (host, port))
             return answer
         if self._pid != os.getpid():  # a fork has none of its parent's threads

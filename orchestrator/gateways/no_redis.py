@@ -1,4 +1,4 @@
-"""The ports that Redis serves, for a process that runs without it: SQL decides everything, and nobody watches."""
+"""The ports that Redis serves, for a process without Redis: SQL decides everything, and there are no watchers."""
 
 from __future__ import annotations
 

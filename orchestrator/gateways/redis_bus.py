@@ -1,8 +1,8 @@
-"""The bus in Redis: streams of facts, and a mark that says whose they are and how far.
+"""The bus in Redis: streams of facts, and a cursor that says which bus they belong to and how far they go.
 
-Entries and mark are written by one script, so they are never apart: what is at or before the mark's position is passed
-over, and where the mark is not what the writer believes, nothing is written. A Redis that was emptied has no mark; one
-that came back with an older state has one with an older position. Both are seen before anything is left out.
+Entries and cursor are written by one script, so they never differ: entries at or before the cursor's position are
+skipped, and where the cursor is not the one the writer expects, nothing is written. A Redis that was emptied has no
+cursor; one that came back with an older state has one with an older position. Both show before an entry is left out.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from redis.exceptions import RedisError
 from chordage.orchestrator.core.bus import BusEntry, BusRules, Mark
 from chordage.orchestrator.core.errors import Unavailable
 
-# KEYS: the mark, the fleet's stream, those of runs. ARGV: bus, generation, from, to, entries kept of the fleet's stream
-# and of each other, seconds; then all entries as one JSON text, each as position, number of its key, id, values: as
-# arguments they would be some hundred a turn, each encoded by itself.
+# KEYS: the cursor, the fleet's stream, those of runs. ARGV: bus, generation, from, to, entries kept of the fleet's
+# stream and of each other, seconds; then all entries as one JSON text, each as position, number of its key, id, values:
+# as arguments they would be some hundred a turn, each encoded by itself.
 PUBLISH = """
 local mark = redis.call('HMGET', KEYS[1], 'bus', 'generation', 'position')
 if mark[1] ~= ARGV[1] or mark[2] ~= ARGV[2] or tonumber(mark[3]) < tonumber(ARGV[3]) then return mark end
@@ -49,13 +49,13 @@ class RedisBus:
         self._script = client.register_script(PUBLISH)
 
     def mark(self) -> Mark | None:
-        with _named():
-            found: Any = self._redis.hmget(self._mark, "bus", "generation", "position")
-        return _read(found)
+        with _as_unavailable():
+            values: Any = self._redis.hmget(self._mark, "bus", "generation", "position")
+        return _read(values)
 
     def begin(self, mark: Mark) -> None:
-        """The old mark goes first and the new one comes last: whoever still writes meanwhile is refused."""
-        with _named():
+        """The old cursor goes first and the new one comes last: a process that still writes meanwhile is refused."""
+        with _as_unavailable():
             self._redis.delete(self._mark)
             for names in _in_hundreds(self._redis.scan_iter(match=f"{_escaped(self._runs)}*", count=1000)):
                 self._redis.unlink(*names)
@@ -68,15 +68,15 @@ class RedisBus:
         keys = [self._mark, self._fleet, *(self._runs + run for run in runs)]
         number: dict[str | None, int] = {None: 2, **{run: place for place, run in enumerate(runs, 3)}}
         rules = self._rules
-        told: list[str | int] = [
+        args: list[str | int] = [
             mark.bus, mark.generation, mark.position, to, rules.keep, rules.keep_of_run, rules.keep_seconds,
             json.dumps(
                 [(entry.position, number[entry.run], entry.id, _flat(entry)) for entry in entries], ensure_ascii=False
             ),
         ]  # fmt: skip
-        with _named():
-            found: Any = self._script(keys=keys, args=told)
-        return _read(found)
+        with _as_unavailable():
+            values: Any = self._script(keys=keys, args=args)
+        return _read(values)
 
 
 def fleet_stream(prefix: str) -> str:
@@ -91,8 +91,8 @@ def _flat(entry: BusEntry) -> list[str]:
     return list(chain.from_iterable(entry.fields.items()))
 
 
-def _read(found: list[Any]) -> Mark | None:
-    bus, generation, position = (value.decode() if isinstance(value, bytes) else value for value in found)
+def _read(values: list[Any]) -> Mark | None:
+    bus, generation, position = (value.decode() if isinstance(value, bytes) else value for value in values)
     if bus is None or generation is None or position is None:
         return None
     return Mark(bus=bus, generation=int(generation), position=int(position))
@@ -114,7 +114,7 @@ def _in_hundreds(names: Iterator[Any]) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def _as_unavailable() -> Iterator[None]:
     try:
         yield
     except RedisError as error:

@@ -1,8 +1,7 @@
-"""Live news in Redis: a stream per run, one for the fleet, and a word to whoever waits for a turn.
+"""Live events in Redis: a stream for each run, one for the fleet, and a message to those who wait for a turn.
 
-News is lossy by design. It is handed to a thread that sends whatever has come in since it last sent, in one round
-trip: a stage never waits for Redis, and under load the news of many runs share the trip. The journal has all that is
-true.
+Events may be lost by design; the journal has the truth. A thread sends all that have come in since it last sent, in one
+round trip: a stage never waits for Redis, and under load the events of many runs share the trip.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ log = structlog.get_logger()
 KEEP = 1_000  # entries of a stream
 KEEP_SECONDS = 3_600
 GATHER = 0.025  # seconds
-WAITING = 20_000  # news not yet sent; beyond that the newest is dropped
+MOST_WAITING = 20_000  # events not yet sent; beyond that the newest is dropped
 AT_ONCE = 500
 FOR_ALL = frozenset({"run.started", "run.finished"})
 
 # KEYS: the fleet's stream, those of runs. ARGV: entries as one JSON text, each the number of its key and its values;
 # entries kept of the fleet's stream and of each other, seconds; then the channels of turns that are done.
-# One that cannot be written keeps none of the others back.
+# One that cannot be written does not stop the others.
 SEND = """
 local failed
 for _, entry in ipairs(cjson.decode(ARGV[1])) do
@@ -43,7 +42,7 @@ for turn = 5, #ARGV do redis.call('PUBLISH', ARGV[turn], '1') end
 return failed
 """
 
-News = tuple[str, str, dict[str, Any]]
+LiveEvent = tuple[str, str, dict[str, Any]]  # run, kind, data
 
 
 class RedisEvents:
@@ -57,9 +56,9 @@ class RedisEvents:
         self._begin()
 
     def _begin(self) -> None:
-        """A fork has its own: what a parent has not sent is the parent's to send, and its locks are in any state."""
-        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self._some = threading.Event()
+        """A fork starts anew: the parent sends its own events, and its locks may be in any state."""
+        self._waiting: queue.SimpleQueue[LiveEvent] = queue.SimpleQueue()
+        self._arrived = threading.Event()
         self._urgent = threading.Event()
         self._sending = threading.Lock()
 
@@ -69,29 +68,29 @@ class RedisEvents:
     def turn_done(self, turn_id: str) -> None:
         self._put(("", "turn.done", {"turn": turn_id}))
 
-    def _put(self, news: News) -> None:
+    def _put(self, event: LiveEvent) -> None:
         if self._sender is None or self._pid != os.getpid():
             with self._starting:
                 if self._sender is None or self._pid != os.getpid():
                     self._start()
-        if self._news.qsize() < WAITING:
-            self._news.put(news)
-            if not self._some.is_set():
-                self._some.set()
-            if news[1] == "turn.done":
+        if self._waiting.qsize() < MOST_WAITING:
+            self._waiting.put(event)
+            if not self._arrived.is_set():
+                self._arrived.set()
+            if event[1] == "turn.done":
                 self._urgent.set()
         else:
-            log.warning("live news dropped", kind=news[1])
+            log.warning("live event dropped", kind=event[1])
 
     def flush(self) -> None:
-        """Send what is still waiting: a short command ends before its thread has come to it."""
+        """Send what is still waiting: a short command may end before its thread sends."""
         while self._pid == os.getpid():
             try:
                 self._send_some()
             except RedisError as error:
-                log.debug("live news not sent", error=str(error))
+                log.debug("live events not sent", error=str(error))
                 return
-            if self._news.empty():
+            if self._waiting.empty():
                 return
 
     def _start(self) -> None:
@@ -107,31 +106,31 @@ class RedisEvents:
             self._wait()
             try:
                 self._send_some()
-            except Exception as error:  # a client that is closed meanwhile fails in ways of its own; this thread stays
-                log.warning("live news not sent", error=repr(error))
+            except Exception as error:  # a closed client fails in ways of its own; this thread stays
+                log.warning("live events not sent", error=repr(error))
                 time.sleep(0.5)
 
     def _wait(self) -> None:
-        """For everything that comes within a moment, or for what somebody waits for. This thread sleeps meanwhile: were
-        it woken by each, it would take turns with those who make the news.
+        """Gather for a moment, unless a client waits for an event. This thread sleeps meanwhile: woken by each event,
+        it would take turns with the threads that emit them.
         """
-        if self._news.empty():
-            self._some.clear()
-            if self._news.empty():  # else it came in between
-                self._some.wait()
+        if self._waiting.empty():
+            self._arrived.clear()
+            if self._waiting.empty():  # else one arrived in between
+                self._arrived.wait()
         self._urgent.wait(GATHER)
         self._urgent.clear()
 
     def _send_some(self) -> None:
-        """Nothing is taken before it is sent at once: a process may end while this thread waits."""
+        """Events stay in the queue until they are sent: the process may end while this thread waits."""
         with self._sending:
-            batch: list[News] = []
-            while len(batch) < AT_ONCE and not self._news.empty():
-                batch.append(self._news.get())
+            batch: list[LiveEvent] = []
+            while len(batch) < AT_ONCE and not self._waiting.empty():
+                batch.append(self._waiting.get())
             if batch:
                 self._send(batch)
 
-    def _send(self, batch: list[News]) -> None:
+    def _send(self, batch: list[LiveEvent]) -> None:
         runs = list(dict.fromkeys(run_id for run_id, _, _ in batch if run_id))
         number = {run_id: place for place, run_id in enumerate(runs, 2)}
         entries, done = [], []

@@ -1,15 +1,15 @@
 """Whether this process may judge the leases of others: only after it has been able to renew its own for a while.
 
-A lease that nobody has renewed says that its holder is dead, or that it could not renew: the database was away, or the
-whole machine stood still. Who could not renew either must not judge. So the heartbeat of a process notes each time the
-database has answered it. A gap between two answers, on any of its clocks, begins the count anew, and as long as the
-count is shorter than a beat nobody is judged: in that time all who live renew what they hold.
+A lease that was not renewed means that its holder is dead, or that it could not renew: the database was away, or the
+whole machine was paused. A process that could not renew either must not judge. So the heartbeat notes each answer of
+the database. A gap between two answers, on any clock, starts the count anew, and as long as the count is shorter than a
+beat no lease is judged: in that time all living processes renew theirs.
 
-Three clocks, because each misses something: the one that stops with the machine sees a process that was stopped and a
-database that was away, the one that goes on sees a machine that slept, and the wall clock, with which leases are
-compared, sees that it was put forward.
+Three clocks, because each misses something: the one that stops with the machine shows a process that was stopped and a
+database that was away, the one that runs on shows a machine that slept, and the wall clock, with which leases are
+compared, shows that it was put forward.
 
-It does not help a machine that stood still while others went on: for them its leases ran out.
+This does not help a machine that was paused while others ran on: for them its leases have run out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Steadiness:
         return last is None or self._clocks[0]() - last[0] >= self._gap / 4
 
     def holds(self) -> bool:
-        """To be asked behind the look at the clock that leases are compared with: a process may stop in between."""
+        """To be called after reading the clock that leases are compared with: a process may be stopped in between."""
         now = self._now()
         with self._lock:
             if self._last is None or self._since is None or not self._is_near(self._last, now):

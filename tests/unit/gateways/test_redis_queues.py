@@ -9,7 +9,7 @@ from redis import Redis
 from chordage.config.queues import celery_settings
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.groups import ALL_QUEUES
-from chordage.orchestrator.gateways.redis_queues import RedisQueues
+from chordage.orchestrator.gateways.redis_locks import RedisQueues
 
 pytestmark = pytest.mark.redis
 
