@@ -1,17 +1,21 @@
 """From intent to Celery message: the only place that knows both.
 
-A message carries ids and is a wake-up. It may be lost, doubled or late; sending fails softly, because truth knows
-what is due and rescue sends it again.
+A message carries ids and is a wake-up. It may be lost, doubled or late, and a failure to send is only logged: the
+database knows what is due, and rescue sends it again.
+
+A round of tool calls is a Celery chord. Its headers are sent as messages, not through the canvas, and
+`workers/results.py` counts their returns: Celery would store their results, which costs as much as the tools' rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import assert_never
+from typing import Any, assert_never
 
 import structlog
 from celery import Celery
+from celery.utils import uuid
 from kombu import Producer
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
@@ -31,11 +35,15 @@ from chordage.orchestrator.core.intents import (
     StepOn,
 )
 from chordage.orchestrator.core.records import Subject
-from chordage.tasks import names, rounds, shown
+from chordage.tasks import names
 
 log = structlog.get_logger()
 
 SEND_ERRORS = (RedisError, KombuError, OSError)
+ROUND_SIZE = "chord_size"  # in the body of a chord of ours: how many headers it has
+# No result is wanted. The queue is declared by the process that reads from it: on Redis that costs nothing, while
+# Celery would declare it for every message.
+WAKE_UP: Mapping[str, Any] = {"ignore_result": True, "add_to_parent": False, "declare": ()}
 
 
 class Courier:
@@ -83,7 +91,7 @@ class Courier:
             case Deliver():
                 self._wake(names.DELIVER, DELIVERY_QUEUE, {})
             case CallTools():
-                self._fan_out(intent)
+                self._send_round(intent)
             case _:
                 assert_never(intent)
 
@@ -96,21 +104,56 @@ class Courier:
         *,
         tools: Collection[str] = (),
     ) -> None:
-        view = shown.headers(kwargs, of=of, tools=tools)
-        self._app.send_task(name, kwargs=kwargs, queue=queue, producer=self._producer, **rounds.AS_A_WAKE_UP, **view)
+        shown = monitor_headers(kwargs, of=of, tools=tools)
+        self._app.send_task(name, kwargs=kwargs, queue=queue, producer=self._producer, **WAKE_UP, **shown)
 
-    def _fan_out(self, intent: CallTools) -> None:
-        """One chord a round, its headers published by one producer in one round trip."""
-        with self._app.producer_or_acquire(self._producer) as producer, _batch(producer):
-            rounds.send(self._app, producer, intent, limit=self._limit)
-
-    @property
-    def _limit(self) -> int:
-        limit = self._app.tasks[names.CALL_TOOLS].time_limit
+    def _send_round(self, intent: CallTools) -> None:
+        """One chord, its headers published by one producer in one round trip."""
+        limit = self._app.tasks[names.CALL_TOOLS].time_limit  # of one call
         assert limit is not None
-        return limit
+        body, group_id = round_body(intent), uuid()
+        with self._app.producer_or_acquire(self._producer) as producer, _batch(producer):
+            for place, batch in enumerate(intent.batches):
+                kwargs = {"run": intent.run_id, "calls": list(batch)}
+                tools = [intent.tools[call] for call in batch if call in intent.tools]
+                options: dict[str, Any] = {"group_id": group_id, "group_index": place, "chord": body}
+                if len(batch) > 1:  # one after the other
+                    options["time_limit"] = limit * len(batch)
+                self._app.send_task(
+                    names.CALL_TOOLS, kwargs=kwargs, queue=intent.group.tools_queue, producer=producer, **WAKE_UP,
+                    **monitor_headers(kwargs, of=intent.of, tools=tools), **options,
+                )  # fmt: skip
 
 
 def _batch(producer: Producer) -> AbstractContextManager[object]:
     """Publish in one trip. Kombu before 5.7 cannot: there each message is published at once."""
     return producer.batch() if hasattr(producer, "batch") else nullcontext()
+
+
+def round_body(intent: CallTools) -> dict[str, Any]:
+    """A signature as it is in a message. Its task id is made now, so a body that is sent twice has the same."""
+    kwargs = {"run": intent.run_id, "step": intent.step}
+    options = {"queue": intent.group.queue, "task_id": uuid(), **monitor_headers(kwargs, of=intent.of)}
+    return {
+        "task": names.COMMIT_ROUND, "args": [], "kwargs": kwargs, "options": options, "subtask_type": None,
+        "immutable": True, ROUND_SIZE: len(intent.batches),
+    }  # fmt: skip
+
+
+def send_round_body(app: Celery, body: Mapping[str, Any]) -> None:
+    app.send_task(body["task"], kwargs=body["kwargs"], **WAKE_UP, **body["options"])
+
+
+def monitor_headers(
+    kwargs: Mapping[str, object], *, of: Subject | None = None, tools: Collection[str] = ()
+) -> dict[str, Any]:
+    """What a monitor such as Flower shows of a message: the thread, the agent, the tools and the ids; never a text.
+
+    Nothing is decided by it. It is the text of a dict: Flower can then search `kwargs:thread=api:customer-4`. Celery
+    would walk and quote every argument of every message for it.
+    """
+    about = {"thread": of.thread_id, "agent": of.agent} if of else {}
+    tool_names = ", ".join(dict.fromkeys(tools))
+    tool = {"tool": tool_names} if tool_names else {}
+    # A list of tasks shortens long kwargs, so the tools are also in the column of arguments, of which ours have none.
+    return {"argsrepr": tool_names, "kwargsrepr": repr({**about, **tool, **kwargs})}

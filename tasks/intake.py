@@ -1,4 +1,7 @@
-"""The way in for whoever is not a Celery task: what comes is stored, then the fleet is woken."""
+"""How programs that are no Celery tasks hand work in: it is stored, then the wake-ups are sent.
+
+Each function raises when the request is refused; then nothing is stored. Rescue sends a wake-up again that gets lost.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +22,23 @@ from chordage.tasks.courier import Courier
 
 
 def accept(rt: Runtime, courier: Courier, request: TurnRequest) -> Admitted:
-    """Raises when the message is refused; then nothing is stored. A wake-up that gets lost is sent again by rescue."""
     admitted, intents = stages.admit(rt, request)
     courier.send(intents)
     return admitted
 
 
 def accept_together(rt: Runtime, courier: Courier) -> Callable[[TurnRequest], Admitted]:
-    """As `accept`, and those who come at the same moment share a commit."""
+    """As `accept`; messages that arrive at the same moment share a commit."""
 
-    def wake(results: Sequence[Result]) -> None:
-        courier.send_in_one_trip([intent for one in results if isinstance(one, tuple) for intent in one[1]])
+    def send(results: Sequence[Result]) -> None:
+        courier.send_in_one_trip([intent for result in results if isinstance(result, tuple) for intent in result[1]])
 
-    batcher = CommitBatcher(partial(stages.admit_all, rt), wake)
+    batcher = CommitBatcher(partial(stages.admit_all, rt), send)
     return lambda request: batcher(request)[0]
 
 
 def step(rt: Runtime, courier: Courier, request: StepRequest) -> dict[str, Any]:
-    """Raises when the verb is refused; then nothing is done. How the turn stands behind it."""
+    """The state of the turn afterwards."""
     stepping, intents = stages.step(rt, request)
     courier.send(intents)
     return asdict(stepping)
@@ -45,7 +47,7 @@ def step(rt: Runtime, courier: Courier, request: StepRequest) -> dict[str, Any]:
 def decide(
     rt: Runtime, courier: Courier, requests: Sequence[DecisionRequest], *, source: str, space: str | None
 ) -> list[Decided]:
-    """Raises when one of them is refused; then none is stored."""
+    """All of them or none."""
     decided, intents = stages.decide(rt, requests, source=source, space=space)
     courier.send(intents)
     return decided

@@ -12,8 +12,8 @@ from chordage.config.queues import celery_settings
 from chordage.config.settings import Settings, SettingsFault
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.groups import ALL_QUEUES
-from chordage.tasks import tools, turns
-from chordage.tasks.base import StageTask
+from chordage.tasks import tasks
+from chordage.tasks.tasks import StageTask
 from chordage.workers import hooks, results, transport
 from chordage.workers.bootstrap import redis_from, runtime_from
 from chordage.workers.fleet.fleet_file import settings_for_cli
@@ -51,8 +51,7 @@ def make_app(settings: Settings, *, own_transport: bool = True) -> Celery:
         abstract = True
 
     Stage.build_runtime = build_runtime
-    turns.register(app, Stage)
-    tools.register(app, Stage, time_limit=settings.tool_time_limit)
+    tasks.register(app, Stage, tool_time_limit=settings.tool_time_limit)
     hooks.connect(app, settings, build_runtime)
     app.user_options["worker"].update(worker_options())
     return app

@@ -37,6 +37,7 @@ from chordage.orchestrator.core.intents import (
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.views import TurnView
+from chordage.tasks.follow import follow
 
 log = structlog.get_logger()
 
@@ -75,27 +76,22 @@ def _below(rt: Runtime, turn: TurnView) -> list[Intent]:
 
 
 def carry_out(rt: Runtime, intents: Iterable[Intent]) -> None:
-    """Until nothing of it is left to do."""
+    """Until nothing is left to do. What a worker would send as a message is done here."""
     due = deque(intents)
     while due:
-        due.extend(_follow(rt, due.popleft()))
+        sent: list[Intent] = []
+        follow(rt, [due.popleft()], sent.extend)
+        for intent in sent:
+            due.extend(_instead_of_message(rt, intent))
 
 
-def _follow(rt: Runtime, intent: Intent) -> list[Intent]:
+def _instead_of_message(rt: Runtime, intent: Intent) -> list[Intent]:
     match intent:
-        case Advance(run_id=run_id):
-            return stages.advance(rt, run_id)
-        case CallModel(run_id=run_id, step=step, seen=seen):
-            return stages.call_model(rt, run_id, step, seen)
         case CallTools():
             return _round(rt, intent)
         case CallTool(call_ids=call_ids):
-            follow = stages.run_batch(rt, call_ids, in_doubt=True)
-            return [*follow, *stages.after_lone_call(rt, call_ids[-1])]
-        case CommitRound(run_id=run_id, step=step):
-            return stages.commit_round(rt, run_id, step)
-        case StepOn(run_id=run_id):
-            return stages.step_on(rt, run_id)
+            late = stages.run_batch(rt, call_ids, in_doubt=True)
+            return [*late, *stages.after_lone_call(rt, call_ids[-1])]
         case CancelTurn(turn_id=turn_id, reason=reason):
             return stages.cancel_turn(rt, turn_id, reason)[1]
         case Dispatch(group=group, hint=hint) if hint is not None and hint.thread_id.startswith(kinship.THREAD):
@@ -103,9 +99,11 @@ def _follow(rt: Runtime, intent: Intent) -> list[Intent]:
         case Dispatch():
             return []  # the end of our turn lets another begin: that one is not ours
         case Project() | Deliver():
-            return []  # what leaves is the fleet's to send
-        case other:
-            assert_never(other)
+            return []  # a fleet does that
+        case Advance() | CallModel() | CommitRound() | StepOn():
+            return [intent]  # it gave way, and there is no other run here
+        case _:
+            assert_never(intent)
 
 
 def _round(rt: Runtime, fan_out: CallTools) -> list[Intent]:

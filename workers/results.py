@@ -21,8 +21,7 @@ from celery.backends.redis import RedisBackend, SentinelBackend
 from redis.commands.core import Script
 
 from chordage.config.redis_url import Kind, RedisAddress
-from chordage.tasks import rounds
-from chordage.tasks.courier import SEND_ERRORS
+from chordage.tasks.courier import ROUND_SIZE, SEND_ERRORS, send_round_body
 
 log = structlog.get_logger()
 
@@ -44,12 +43,12 @@ class JoiningBackend(RedisBackend):
     def on_chord_part_return(self, request: Any, state: Any, result: Any, propagate: Any = None, **kwargs: Any) -> None:
         """A header has ended, well or not."""
         body = request.chord
-        if rounds.SIZE not in body:
+        if ROUND_SIZE not in body:
             super().on_chord_part_return(request, state, result, propagate=propagate, **kwargs)
             return
         try:
-            if self._have_all_returned(request, body[rounds.SIZE]):
-                rounds.send_body(self.app, body)
+            if self._have_all_returned(request, body[ROUND_SIZE]):
+                send_round_body(self.app, body)
         except SEND_ERRORS as error:
             log.warning("chord not joined; rescue will see to its round", chord=request.group, error=str(error))
 

@@ -19,7 +19,7 @@ import pytest
 
 from chordage.config.settings import Settings, variable_of
 from chordage.tasks import names
-from chordage.tasks.request import TurnFields
+from chordage.tasks.schema import TurnMessage
 from chordage.workers.cli import COMMANDS, main
 from support.repository import ROOT, project
 
@@ -200,7 +200,7 @@ def test_the_page_of_interfaces_is_complete():
     listed = {command for row in re.findall(r"^\| [\w ,]+ \| (.+) \|$", commands_table, re.MULTILINE)
               for command in SPAN.findall(row)}  # fmt: skip
 
-    assert {name for cell in first_cells for name in SPAN.findall(cell)} == set(TurnFields.model_fields)
+    assert {name for cell in first_cells for name in SPAN.findall(cell)} == set(TurnMessage.model_fields)
     assert listed == set(COMMANDS)
     assert set(re.findall(r"`([a-z]+\.[a-z]+)`", tasks)) - {"result.get"} <= CELERY_TASKS
 

@@ -19,8 +19,8 @@ from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequ
 from chordage.orchestrator.stages import admission
 from chordage.orchestrator.store import database, schema
 from chordage.orchestrator.store.database import Store
-from chordage.tasks import names, turns
-from chordage.tasks.base import StageTask
+from chordage.tasks import names, tasks
+from chordage.tasks.tasks import StageTask
 from support.fakes import rounds_of
 from support.invariants import check_all
 from support.world import Header, World
@@ -80,14 +80,14 @@ def test_a_message_that_meets_a_locked_database_is_refused_after_one_wait(world:
 
 
 def test_a_message_by_name_that_meets_a_locked_database_stays_in_its_queue(world: World, monkeypatch) -> None:
-    monkeypatch.setattr(turns, "PAUSE", 0)
+    monkeypatch.setattr(tasks, "PAUSE", 0)
 
     class Stage(StageTask):
         abstract = True
         build_runtime = staticmethod(lambda: world.runtime)
 
     app = Celery("test", set_as_current=False)
-    turns.register(app, Stage)
+    tasks.register(app, Stage, tool_time_limit=60)
 
     with locked(world), pytest.raises(Reject) as told:
         app.tasks[names.SUBMIT].run(text="hello", dedupe_key="k")

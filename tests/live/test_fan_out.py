@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from chordage.config.settings import load
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallTools
-from chordage.tasks import names, rounds
-from chordage.tasks.courier import Courier
+from chordage.tasks import names
+from chordage.tasks.courier import Courier, round_body
 from chordage.workers import results
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import redis_from
@@ -75,7 +75,7 @@ def test_calls_that_come_one_after_the_other_have_the_time_limit_of_all_of_them(
     assert sorted(sent) == [limit, 3 * limit]
 
 
-BODY = rounds.body_of(a_round(1))
+BODY = round_body(a_round(1))
 
 
 def header(place: int, body=BODY) -> Context:

@@ -8,7 +8,7 @@ from pathlib import Path
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.views import TurnView
-from chordage.tasks.request import request_from
+from chordage.tasks.schema import request_from
 from chordage.workers import local
 
 MODULES = itertools.count()  # Python keeps a module of a name: two rooms of one process must not share one

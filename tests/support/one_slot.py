@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from chordage.orchestrator.core.groups import ALL_QUEUES, SYSTEM_QUEUE
 from chordage.orchestrator.core.intents import CallModel, CallTool, CallTools, CancelTurn, Intent
-from chordage.tasks.base import carry_on
+from chordage.tasks.follow import follow
 from support.world import Header, World, as_sent
 
 
@@ -31,7 +31,7 @@ class OneSlot:
             if isinstance(message, Header | CallTool):
                 self.send(following)
             else:
-                carry_on(self.world.runtime, following, self.send, asked=isinstance(message, CallModel))
+                follow(self.world.runtime, following, self.send, asked=isinstance(message, CallModel))
 
     def _next(self) -> Intent | Header | None:
         """What came in meanwhile is in its queue; the first of the first queue that has any."""

@@ -31,7 +31,7 @@ from chordage.orchestrator.gateways.models import scripted_server
 from chordage.orchestrator.store import schema
 from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept
-from chordage.tasks.request import request_from
+from chordage.tasks.schema import request_from
 from chordage.workers.bootstrap import redis_from, runtime_from
 from support.rig_worker import Worker
 from support.valkey import WatchedValkey

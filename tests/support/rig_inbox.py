@@ -7,7 +7,7 @@ from typing import Any
 from chordage.orchestrator import stages
 from chordage.orchestrator.run.approvals import Decided
 from chordage.tasks.courier import Courier
-from chordage.tasks.request import decisions_from
+from chordage.tasks.schema import decisions_from
 from support.rig import Rig
 
 

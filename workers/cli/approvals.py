@@ -214,7 +214,7 @@ def _parse(text: str, what: str, field: str) -> Any:
 def _decide(fields_of: Callable[[Runtime], list[dict[str, Any]]], *, as_json: bool) -> None:
     """Store the decisions, print them, and resume what waited for them: by the fleet, or here without one."""
     from chordage.orchestrator import stages
-    from chordage.tasks.request import decisions_from
+    from chordage.tasks.schema import decisions_from
     from chordage.workers.cli.submit import SOURCE
 
     settings = command_settings()

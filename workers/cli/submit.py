@@ -151,7 +151,7 @@ def _is_open(turn: TurnView) -> bool:
 
 def request_of(settings: Settings, text: str, options: Mapping[str, Any]) -> TurnRequest:
     """Mistakes in a message are reported before a service is asked or a database is created."""
-    from chordage.tasks.request import request_from
+    from chordage.tasks.schema import request_from
 
     fields = {name: value for name, value in options.items() if value is not None}
     fields |= {"text": _text_from(text), "meta": _meta_from(options["meta"])}

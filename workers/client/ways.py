@@ -14,7 +14,7 @@ from chordage.orchestrator import views
 from chordage.tasks import names
 from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept, step
-from chordage.tasks.request import request_from, verb_from
+from chordage.tasks.schema import request_from, verb_from
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import runtime_from
 from chordage.workers.turn_waiter import waiter_for

@@ -17,7 +17,7 @@ from chordage.orchestrator.core.errors import ModelFailed, StepRefused
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.stepping import Standing
 from chordage.orchestrator.plugins.planners import PlannerFailed
-from chordage.tasks.request import request_from, verb_from
+from chordage.tasks.schema import request_from, verb_from
 from chordage.workers.client import Client, Runner
 from support.driving import asks, in_short, in_turn, text
 from support.invariants import check_all

@@ -44,7 +44,7 @@ def test_word_that_a_turn_is_done_arrives_within_milliseconds(settings, rt):
 
 
 def _submitted(rt: Runtime, text: str) -> str:
-    from chordage.tasks.request import request_from
+    from chordage.tasks.schema import request_from
 
     return stages.admit(rt, request_from({"text": text}, source="test", space=None))[0].turn_id
 

@@ -11,7 +11,7 @@ from sqlalchemy import insert, update
 from chordage.config.settings import load
 from chordage.orchestrator import stages
 from chordage.orchestrator.store import schema, schema_version
-from chordage.tasks.request import request_from
+from chordage.tasks.schema import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
 

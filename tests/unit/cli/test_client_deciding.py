@@ -13,7 +13,7 @@ from chordage.config.settings import load
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.approvals import UNKNOWN_SCHEMA
 from chordage.orchestrator.store import schema_version
-from chordage.tasks.request import request_from
+from chordage.tasks.schema import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
 from chordage.workers.cli.invoke import _Patience

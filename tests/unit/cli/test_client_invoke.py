@@ -17,7 +17,7 @@ from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.gateways.room.agents import LOOK_AGAIN
 from chordage.orchestrator.store.database import Store
-from chordage.tasks.request import request_from
+from chordage.tasks.schema import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
 from support import processes

@@ -9,7 +9,7 @@ import pytest
 from chordage.config.settings import load
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.store import schema_version
-from chordage.tasks.request import request_from
+from chordage.tasks.schema import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
 

@@ -13,7 +13,7 @@ from chordage.config.settings import load
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.channels import source_of
 from chordage.orchestrator.store import polls, schema, schema_version
-from chordage.tasks.request import request_from
+from chordage.tasks.schema import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
 from support import asking_room

@@ -16,7 +16,7 @@ from chordage.orchestrator.gateways.room import agent_file
 from chordage.orchestrator.gateways.room.agent_table import AgentTable
 from chordage.orchestrator.gateways.room.tables import EditorSchema
 from chordage.orchestrator.gateways.webhooks import file
-from chordage.tasks.request import decisions_from
+from chordage.tasks.schema import decisions_from
 from support.repository import ROOT
 
 STRATEGIES = ("react", "direct", "plan_execute")

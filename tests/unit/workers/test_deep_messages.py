@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage
-from chordage.tasks.request import decisions_from, request_from, verb_from
+from chordage.tasks.schema import decisions_from, request_from, verb_from
 
 
 def nested(depth):

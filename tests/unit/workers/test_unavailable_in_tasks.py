@@ -9,7 +9,7 @@ from celery import Celery
 from structlog.testing import capture_logs
 
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.tasks.base import StageTask
+from chordage.tasks.tasks import StageTask
 
 
 @pytest.mark.parametrize(("error", "is_expected"), [(Unavailable("the database is locked"), True), (OSError(), False)])

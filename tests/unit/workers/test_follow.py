@@ -11,7 +11,7 @@ from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, Dispatch
 from chordage.orchestrator.core.records import Subject
-from chordage.tasks.base import carry_on
+from chordage.tasks.follow import follow
 
 
 def test_what_is_due_beside_a_run_that_fails_is_sent(monkeypatch):
@@ -23,6 +23,6 @@ def test_what_is_due_beside_a_run_that_fails_is_sent(monkeypatch):
     advance = Advance(run_id="r", group=Group.CHAT, of=Subject("t", "ada"))
 
     with pytest.raises(Unavailable):
-        carry_on(rt, [advance, Dispatch(group=Group.CHAT)], sent.extend)
+        follow(rt, [advance, Dispatch(group=Group.CHAT)], sent.extend)
 
     assert sent == [Dispatch(group=Group.CHAT)]

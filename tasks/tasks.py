@@ -1,43 +1,75 @@
-"""Celery tasks of turns, runs and rounds: one line each."""
+"""The Celery tasks, one line each."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 import structlog
-from celery import Celery
+from celery import Celery, Task
 from celery.exceptions import Reject
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core import message
-from chordage.orchestrator.core.errors import RoomError, Unavailable, UserError
+from chordage.orchestrator.core.errors import BrokenAgent, RoomError, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Hint
+from chordage.orchestrator.core.intents import Hint, Intent
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.loops.pulse import tick
+from chordage.orchestrator.runtime import Runtime
 from chordage.tasks import names
-from chordage.tasks.base import StageTask
-from chordage.tasks.request import check_named, decisions_from, request_from, verb_from
-from chordage.tasks.shown import INTAKE
+from chordage.tasks.courier import Courier
+from chordage.tasks.follow import follow
+from chordage.tasks.schema import check_named, decisions_from, request_from, verb_from
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
 
 SOURCE = "celery"
-SPACE = message.CALLERS  # of whoever may write to the broker: no credential says who that is
+SPACE = message.CALLERS  # everyone who may write to the broker: no credential tells callers apart
+REDACTED = "chordage.tasks.redacted_request:RedactedRequest"
 PAUSE = 1.0  # seconds between two tries to store a message while the database is away
 BROKEN_AGENT = Backoff(first=1.0, longest=15.0)  # ... while its agent is broken
 
 
-def _stored(task: StageTask, store: Callable[[], T]) -> T:
-    """Nobody else has this message: it stays in the queue until it can be stored.
+class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic for the type checker only
+    """A Celery task with a runtime and a courier."""
 
-    While the database is away nothing can be stored, and the message goes back at once. One for a broken agent comes
-    again later, so that it keeps no other from being stored.
+    abstract = True
+    max_retries = None  # a message that is retried after a pause is retried until it can be stored
+    throws = (BrokenAgent, Unavailable)  # logged in one line; the work waits, and rescue sends it again
+    build_runtime: Callable[[], Runtime]
+
+    @property
+    def runtime(self) -> Runtime:
+        return type(self).build_runtime()
+
+    @property
+    def courier(self) -> Courier:
+        return Courier(self.app)
+
+    def follow(self, intents: Iterable[Intent], *, asked: bool = False) -> None:
+        follow(self.runtime, intents, self.courier.send, asked=asked)
+
+    def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: dict[str, Any], einfo: Any) -> None:  # noqa: ARG002 - Celery's signature
+        """A broken agent is logged by the stage that meets it."""
+        if isinstance(exc, Unavailable):
+            log.warning("a service does not answer; the work is sent again", error=str(exc))
+
+    def before_start(self, task_id: str, args: Any, kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - Celery's signature
+        ids = {name: value for name, value in kwargs.items() if name in {"run", "step", "turn", "group"}}
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(task=self.name, **ids)
+
+
+def _stored(task: StageTask, store: Callable[[], T]) -> T:
+    """The message exists nowhere else, so it stays in the queue until it can be stored.
+
+    While the database is away nothing can be stored, and the message is requeued at once. A message for a broken agent
+    is retried later, so that it holds up no other.
     """
     try:
         return store()
@@ -50,7 +82,7 @@ def _stored(task: StageTask, store: Callable[[], T]) -> T:
 
 
 def _again(task: StageTask, error: RoomError) -> Exception:
-    """The same message once more, after a pause."""
+    """Retry the message after a pause."""
     pause = BROKEN_AGENT.delay(task.request.retries + 1)
     try:
         return task.retry(exc=error, countdown=pause, throw=False)
@@ -58,15 +90,15 @@ def _again(task: StageTask, error: RoomError) -> Exception:
         return Reject(str(refused), requeue=True)
 
 
-def register(app: Celery, base: type[StageTask]) -> None:
-    # `throws`: that a request is refused is an answer, and no fault of ours to be logged as one.
+def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> None:
+    # `throws`: a refusal is an answer, not a failure to log.
     throws = (*base.throws, UserError)
-    of_others: dict[str, Any] = {"base": base, "bind": True, "shared": False, "Request": INTAKE, "throws": throws}
+    of_others: dict[str, Any] = {"base": base, "bind": True, "shared": False, "Request": REDACTED, "throws": throws}
 
     @app.task(name=names.SUBMIT, **of_others, ignore_result=False)
-    def submit(self: StageTask, /, *nameless: Any, **fields: Any) -> str:
+    def submit(self: StageTask, /, *positional: Any, **fields: Any) -> str:
         """Enqueue a turn. The result is its id; a redelivered message finds the turn that is there."""
-        check_named(names.SUBMIT, nameless, 'kwargs={"text": "..."}')
+        check_named(names.SUBMIT, positional, 'kwargs={"text": "..."}')
         if fields.get("dedupe_key") is None:
             fields["dedupe_key"] = self.request.id
         request = request_from(fields, source=SOURCE, space=SPACE)
@@ -82,12 +114,12 @@ def register(app: Celery, base: type[StageTask]) -> None:
         requests = decisions_from(decisions)
         decided, intents = _stored(self, lambda: stages.decide(self.runtime, requests, source=SOURCE, space=SPACE))
         self.courier.send(intents)
-        return [one.decision_id for one in decided]
+        return [decision.decision_id for decision in decided]
 
     @app.task(name=names.STEP, **of_others, ignore_result=False)
-    def step(self: StageTask, /, *nameless: Any, **fields: Any) -> dict[str, Any]:
-        """Do something with a stepped turn. The result is how it stands; a redelivered message finds what was done."""
-        check_named(names.STEP, nameless, 'kwargs={"turn": "...", "verb": "next"}')
+    def step(self: StageTask, /, *positional: Any, **fields: Any) -> dict[str, Any]:
+        """Drive a stepped turn. The result is its state; a redelivered message finds what was done."""
+        check_named(names.STEP, positional, 'kwargs={"turn": "...", "verb": "next"}')
         if fields.get("key") is None:
             fields["key"] = self.request.id
         request = verb_from(fields, space=SPACE)
@@ -95,10 +127,10 @@ def register(app: Celery, base: type[StageTask]) -> None:
         self.courier.send(intents)
         return asdict(stepping)
 
-    # A consumer asks several times a second, and the answer has what was said: monitors are told nothing of it.
+    # A consumer asks several times a second, and the answer holds texts: monitors get no events of it.
     @app.task(name=names.HELD, **of_others, ignore_result=False, send_events=False)
     def held(self: StageTask, turn: str) -> dict[str, Any]:
-        """What is held, as its consumer is shown it."""
+        """What is held, for its consumer."""
         return views.as_json(views.stepped(self.runtime.store, turn, space=SPACE))
 
     @app.task(name=names.STEP_ON, base=base, bind=True, shared=False)
@@ -111,7 +143,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
 
     @app.task(name=names.COMPACT, **of_others)
     def compact(self: StageTask, thread: str) -> None:
-        """Before its next model call, the older part of what was said on the thread gives way to a summary."""
+        """Before the next model call on the thread, replace the older part of its history by a summary."""
         _stored(self, lambda: stages.ask_to_compact(self.runtime, message.placed(SPACE, thread)))
 
     @app.task(name=names.DISPATCH, base=base, bind=True, shared=False)
@@ -131,7 +163,7 @@ def register(app: Celery, base: type[StageTask]) -> None:
     def commit_round(self: StageTask, run: str, step: int) -> None:
         self.follow(stages.commit_round(self.runtime, run, step))
 
-    # Ticks, and what belongs to no thread: of a hundred tasks that Flower lists, three quarters would be these.
+    # Ticks, and tasks of no thread: without send_events=False, three quarters of the tasks in Flower would be these.
     @app.task(name=names.RESCUE, base=base, bind=True, shared=False, send_events=False)
     def rescue(self: StageTask) -> None:
         self.courier.send(stages.rescue(self.runtime))
@@ -147,3 +179,19 @@ def register(app: Celery, base: type[StageTask]) -> None:
     @app.task(name=names.DELIVER, base=base, bind=True, shared=False, send_events=False)
     def deliver(self: StageTask) -> None:
         self.courier.send(stages.deliver(self.runtime))
+
+    @app.task(
+        name=names.CALL_TOOLS, base=base, bind=True, shared=False, time_limit=tool_time_limit, acks_on_failure=True
+    )
+    def call_tools(
+        self: StageTask,
+        run: str,  # noqa: ARG001 - for people who read the message in Flower
+        calls: list[str],
+        alone: bool = False,
+    ) -> list[str]:
+        """Carry these calls out, one after the other; each writes its own row. The ids are returned for the chord."""
+        in_doubt = alone or bool(self.request.delivery_info and self.request.delivery_info.get("redelivered"))
+        self.courier.send(stages.run_batch(self.runtime, calls, in_doubt=in_doubt))
+        if alone:
+            self.courier.send(stages.after_lone_call(self.runtime, calls[-1]))
+        return calls

@@ -1,0 +1,58 @@
+"""What follows from a stage: intents that this process carries out itself, and those that it sends.
+
+An intent is carried out here, without a message, when it belongs to the same run and fans nothing out. So a round of K
+calls costs K + 1 messages, and a run returns to its group's queue once a round: there a chore gives way to a chat.
+A run can need its model again without a round in between, because the reply paused, planned, was refused or asked for
+nothing that could run. Then a chat continues at once, and any other run returns to its queue first.
+
+`chordage invoke` uses the same function: what a worker would send, it does itself (workers/local.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.intents import Advance, CallModel, CommitRound, Intent, StepOn
+from chordage.orchestrator.runtime import Runtime
+
+
+def follow(
+    rt: Runtime, intents: Iterable[Intent], send: Callable[[Iterable[Intent]], None], *, asked: bool = False
+) -> None:
+    """Carry out what belongs to the same run, and `send` the rest. `asked`: this message has called a model already."""
+    due = deque(intents)
+    while due:
+        intent = due.popleft()
+        stays_here = not rt.in_flight.stopping and not (asked and _gives_way(intent))
+        try:
+            next_intents = _carry_out(rt, intent) if stays_here else None
+        except Exception:  # of this run; what else is due is not lost with it
+            send(due)
+            raise
+        if next_intents is None:
+            send([intent])
+        else:
+            asked = asked or isinstance(intent, CallModel)
+            due.extend(next_intents)
+
+
+def _gives_way(intent: Intent) -> bool:
+    """One model call a message, except in a chat: in the queue, groups are served in their order."""
+    return isinstance(intent, CallModel) and intent.group is not Group.CHAT
+
+
+def _carry_out(rt: Runtime, intent: Intent) -> list[Intent] | None:
+    match intent:
+        case Advance(run_id=run_id):
+            return stages.advance(rt, run_id)
+        case CallModel(run_id=run_id, step=step, seen=seen):
+            return stages.call_model(rt, run_id, step, seen)
+        case CommitRound(run_id=run_id, step=step):
+            return stages.commit_round(rt, run_id, step)
+        case StepOn(run_id=run_id):
+            return stages.step_on(rt, run_id)
+        case _:
+            return None
