@@ -1,4 +1,4 @@
-"""`chordage demo`: what it is about, in ten seconds."""
+"""`chordage demo`: a turn over several worker processes, in ten seconds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import click
 from chordage.workers.cli.output import console, json_option, print_json
 
 if TYPE_CHECKING:
-    from chordage.workers.demo.played import Part, Played
+    from chordage.workers.demo.play import PlayedTurn, WorkSpan
     from chordage.workers.demo.show import Quiet
-    from chordage.workers.fleet.fleet import Fleet, StopSignals
 
 
 @click.command()
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 def demo(as_json: bool) -> None:
     """See a turn run over several worker processes.
 
-    Starts a broker, a database and three workers in a temporary folder, hands in one message, shows who does what
-    where, and ends all of it again. Needs no API key, no service and no network.
+    Starts a broker, a database and three workers in a temporary folder, sends one message, shows which process does
+    what, and ends everything again. Needs no API key, no service and no network.
     """
     from chordage.workers.demo.show import Quiet, Show
 
@@ -38,17 +37,26 @@ def demo(as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _perform(folder: Path, show: Quiet) -> Played:
-    from chordage.workers.demo import QUESTION
+def _perform(folder: Path, show: Quiet) -> PlayedTurn:
+    """In a folder of its own, whatever the settings of this folder are."""
+    from chordage.config.settings import load
+    from chordage.workers import demo as room
     from chordage.workers.demo.play import play, submit
-    from chordage.workers.fleet.fleet import StopSignals
+    from chordage.workers.fleet import roles
+    from chordage.workers.fleet.fleet import Fleet, StopSignals
 
+    room.copy_to(folder)
+    settings = load(room=folder, state=folder / ".chordage", database_url=f"sqlite:///{folder / 'execution.db'}")
     with StopSignals() as signals:
-        fleet = _fleet(folder, signals)
+        fleet = Fleet(settings, roles.workers(), check=signals.check, own_redis=True)
+        began = time.monotonic()
         try:
-            _start(fleet, show)
-            show.said("you", QUESTION)
-            played = play(fleet, submit(fleet.settings, QUESTION), show.tell, signals.check)
+            show.title()
+            with show.busy("starting a broker, a database and three workers …"):
+                fleet.start()
+            show.started(fleet, time.monotonic() - began)
+            show.message("you", room.QUESTION)
+            played = play(fleet, submit(fleet.settings, room.QUESTION), show.event, signals.check)
             show.summary(played)
         finally:
             with show.busy("ending the workers, the broker last …"):
@@ -56,27 +64,7 @@ def _perform(folder: Path, show: Quiet) -> Played:
         return played
 
 
-def _start(fleet: Fleet, show: Quiet) -> None:
-    began = time.monotonic()
-    show.title()
-    with show.busy("starting a broker, a database and three workers …"):
-        fleet.start()
-    show.started(fleet, time.monotonic() - began)
-
-
-def _fleet(folder: Path, signals: StopSignals) -> Fleet:
-    """In a folder of its own, whatever the settings of this folder are."""
-    from chordage.config.settings import load
-    from chordage.workers import demo as room
-    from chordage.workers.fleet import roles
-    from chordage.workers.fleet.fleet import Fleet
-
-    room.copy_to(folder)
-    settings = load(room=folder, state=folder / ".chordage", database_url=f"sqlite:///{folder / 'execution.db'}")
-    return Fleet(settings, roles.workers(), check=signals.check, own_redis=True)
-
-
-def _as_json(played: Played, seconds: float) -> dict[str, Any]:
+def _as_json(played: PlayedTurn, seconds: float) -> dict[str, Any]:
     turn = played.turn
     return {
         "turn": {
@@ -85,19 +73,17 @@ def _as_json(played: Played, seconds: float) -> dict[str, Any]:
             "disposition": turn.disposition,
             "answer": turn.answer,
         },
-        "models": [_part(part, "model") for part in played.model_calls],
-        "calls": [_part(part, "tool") for part in played.calls],
+        "models": [_span(span) for span in played.model_calls],
+        "calls": [{"tool": span.what, **_span(span)} for span in played.calls],
         "seconds": round(seconds, 3),
     }
 
 
-def _part(part: Part, kind: str) -> dict[str, Any]:
-    named = {"tool": part.what} if kind == "tool" else {}
+def _span(span: WorkSpan) -> dict[str, Any]:
     return {
-        **named,
-        "worker": part.worker,
-        "member": part.member,
-        "status": part.status,
-        "started": part.started,
-        "ended": part.ended,
+        "worker": span.worker,
+        "member": span.member,
+        "status": span.status,
+        "started": span.started,
+        "ended": span.ended,
     }

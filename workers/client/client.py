@@ -1,7 +1,10 @@
-"""The way in for a program that drives turns itself."""
+"""For a program that drives stepped turns: through the database it shares with the fleet, or through Celery alone."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self, overload
 
 import structlog
@@ -9,27 +12,38 @@ from celery import Celery
 
 from chordage.config import log
 from chordage.config.settings import Settings, load
-from chordage.workers.client.runner import Runner
-from chordage.workers.client.ways import ByName, OwnStore, Way
+from chordage.orchestrator import views
+from chordage.tasks import names
+from chordage.tasks.courier import Courier
+from chordage.tasks.intake import accept, step
+from chordage.tasks.schema import request_from, verb_from
+from chordage.workers.app import make_app
+from chordage.workers.bootstrap import runtime_from
+from chordage.workers.client.runner import FleetAccess, Runner, Waits
+from chordage.workers.turn_waiter import waiter_for
 
-TERMS = ("max_iterations", "cap_policy", "hold_seconds", "on_held", "params", "options")
+STEP_FIELDS = ("max_iterations", "cap_policy", "hold_seconds", "on_held", "params", "options")
+SOURCE = "client"
+QUEUE = "chat"  # that any worker serves
+RESULT_TIMEOUT = 60.0  # seconds
+POLL_EVERY = 0.2  # seconds between two reads through Celery
 
 
 def client(settings: Settings | None = None, *, app: Celery | None = None, **given: Any) -> Client:
-    """With `app`, a Celery app that reaches the fleet's broker and results, everything goes by name. Without, through
-    the database of the fleet: `given` are settings such as room, database_url and redis_url.
+    """With only `app`, a Celery app that reaches the fleet's broker and results, everything goes through tasks by name.
+    Otherwise through the database of the fleet: `given` are settings such as room, database_url and redis_url.
     """
     if app is not None and settings is None and not given:
-        return Client(ByName(app))
+        return Client(CeleryAccess(app))
     settings = settings or load(**given)
-    if not structlog.is_configured():  # nobody has said where a log goes: not among what the program itself says
+    if not structlog.is_configured():  # the program has not chosen where its log goes: keep it off standard output
         log.configure("WARNING", settings.log_format)
-    return Client(OwnStore(settings, app))
+    return Client(DatabaseAccess(settings, app))
 
 
 class Client:
-    def __init__(self, way: Way) -> None:
-        self._way = way
+    def __init__(self, access: FleetAccess) -> None:
+        self._access = access
 
     @overload
     def runner(self, text: str, *, timeout: float | None = None, **fields: Any) -> Runner: ...
@@ -39,25 +53,84 @@ class Client:
     def runner(
         self, text: str | None = None, *, run_id: str | None = None, timeout: float | None = None, **fields: Any
     ) -> Runner:
-        """A new turn, driven from here; or with `run_id` (or the id of its turn) one that is there. `fields`: as
-        `turns.submit` takes them, with max_iterations, cap_policy, hold_seconds, on_held, params and options among
-        them.
+        """A new turn; or with `run_id` (or the id of its turn) an existing one. `fields`: those of `turns.submit`, and
+        max_iterations, cap_policy, hold_seconds, on_held, params and options.
         """
         if (text is None) == (run_id is None):
-            raise TypeError("runner() takes the text of a new turn, or the run_id of one that is there")
+            raise TypeError("runner() takes the text of a new turn, or the run_id of an existing one")
         target = run_id if text is None else self._submit(text, fields)
         assert target is not None
-        return Runner(self._way, target, timeout=timeout)
+        return Runner(self._access, target, timeout=timeout)
 
     def _submit(self, text: str, fields: dict[str, Any]) -> str:
-        terms = {name: fields.pop(name) for name in TERMS if name in fields}
-        return self._way.submit({**fields, "text": text, "control": "step", "step": terms})
+        terms = {name: fields.pop(name) for name in STEP_FIELDS if name in fields}
+        return self._access.submit({**fields, "text": text, "control": "step", "step": terms})
 
     def close(self) -> None:
-        self._way.close()
+        self._access.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class DatabaseAccess:
+    """With the settings of the fleet: messages and verbs are stored from here, and the fleet is woken."""
+
+    def __init__(self, settings: Settings, app: Celery | None = None) -> None:
+        self._runtime = runtime_from(settings)
+        self._courier = Courier(app or make_app(settings))
+        self._waiter = waiter_for(settings)
+
+    def submit(self, fields: Mapping[str, Any]) -> str:
+        return accept(self._runtime, self._courier, request_from(fields, source=SOURCE, space=None)).turn_id
+
+    def step(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return step(self._runtime, self._courier, verb_from(fields, space=None))
+
+    def read(self, turn: str) -> dict[str, Any]:
+        return views.as_json(views.stepped(self._runtime.store, turn))
+
+    def subscribed(self, turn_id: str) -> AbstractContextManager[Waits]:
+        return self._waiter.subscribed(turn_id)
+
+    def close(self) -> None:
+        self._runtime.store.close()
+        self._waiter.close()
+
+
+class CeleryAccess:
+    """With a Celery app of the user: tasks by name, and their results."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def submit(self, fields: Mapping[str, Any]) -> str:
+        return str(self._call(names.SUBMIT, dict(fields)))
+
+    def step(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._call(names.STEP, dict(fields)))
+
+    def read(self, turn: str) -> dict[str, Any]:
+        return dict(self._call(names.HELD, {"turn": turn}))
+
+    def _call(self, name: str, kwargs: dict[str, Any]) -> Any:
+        result = self._app.send_task(name, kwargs=kwargs, queue=QUEUE)
+        try:
+            return result.get(timeout=RESULT_TIMEOUT)
+        finally:
+            result.forget()
+
+    @contextmanager
+    def subscribed(self, turn_id: str) -> Iterator[Waits]:  # noqa: ARG002 - Celery has no notifications: poll
+        yield _Polling()
+
+    def close(self) -> None:
+        """The app belongs to the user."""
+
+
+class _Polling:
+    def wait(self, seconds: float) -> None:
+        time.sleep(min(seconds, POLL_EVERY))

@@ -28,8 +28,8 @@ from support.world import World
 PATIENCE = 20.0  # seconds; a machine may be busy
 
 
-class WorldWay:
-    """To the turns of a world. What is waited for happens while one waits."""
+class WorldAccess:
+    """To the turns of a world. A wait delivers the next message."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -44,11 +44,11 @@ class WorldWay:
         self.world.pending += intents
         return asdict(done)
 
-    def look(self, turn: str) -> dict[str, Any]:
+    def read(self, turn: str) -> dict[str, Any]:
         return views.as_json(views.stepped(self.world.store, turn))
 
     @contextmanager
-    def watching(self, turn_id: str) -> Iterator[WorldWay]:
+    def subscribed(self, turn_id: str) -> Iterator[WorldAccess]:
         yield self
 
     def wait(self, seconds: float) -> None:
@@ -63,7 +63,7 @@ class WorldWay:
 
 @pytest.fixture
 def client(world) -> Client:
-    return Client(WorldWay(world))
+    return Client(WorldAccess(world))
 
 
 def runner(client: Client, world: World, *replies, **fields) -> Runner:
@@ -134,7 +134,7 @@ def test_another_runner_is_handed_what_it_finds_held(client, world):
     it = runner(client, world, asks("a"), text("done"))
     for _ in it:
         break
-    other = Client(WorldWay(world)).runner(run_id=it.run_id, timeout=PATIENCE)
+    other = Client(WorldAccess(world)).runner(run_id=it.run_id, timeout=PATIENCE)
 
     assert [len(message.asks) for message in other] == [1, 0]
     assert world.tools.ran.total() == 1
