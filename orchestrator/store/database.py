@@ -33,6 +33,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, Operational
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from chordage.orchestrator.core.errors import ConfigError, Crossed, Unavailable, WrongSchema
+from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.store import pipeline
 from chordage.orchestrator.store.pipeline import library_error
 from chordage.orchestrator.system import private_files
@@ -276,6 +277,7 @@ MISSING_TABLE_SQLITE = re.compile("no such (table|column):|has no column named")
 OPTIONS_REFUSED = "unsupported startup parameter"  # by a pooler
 NO_CONNECTION_LEFT = re.compile("too many clients|connection slots|too many connections")
 INSIST_SECONDS = 600.0  # seconds for which a result is kept while the database is away
+INSIST_PAUSE = Backoff(first=0.1, longest=2.0)
 HOLD = 15.0  # seconds: half of a lease, so that no claim runs out while another transaction holds its row
 
 Tx = Connection
@@ -395,11 +397,12 @@ class Store:
     @staticmethod
     def _insist(opening: Callable[[], AbstractContextManager[Tx]], work: Callable[[Tx], T], patience: float) -> T:
         give_up = time.monotonic() + patience
-        for pause in itertools.chain((0.1, 0.3, 1.0), itertools.repeat(2.0)):
+        for failures in itertools.count(1):
             try:
                 with opening() as tx:
                     return work(tx)
             except Unavailable:
+                pause = INSIST_PAUSE.delay(failures)
                 if time.monotonic() + pause > give_up:
                     raise
                 time.sleep(pause)

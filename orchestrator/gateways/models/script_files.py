@@ -52,8 +52,8 @@ class ScriptFolder:
         real = Path(os.path.realpath(path))  # resolve() fails on links that lead in a circle
         if not is_plain or not real.is_relative_to(self._folder.resolve()):
             raise RoomError(
-                f"model 'scripted:{name}': a script lies in the room, {self._folder.resolve()}: give its path from "
-                "there, without '..', and no link that leads out"
+                f"model 'scripted:{name}': a script must be inside the room, {self._folder.resolve()}: give its path "
+                "from there, without '..', and no link that leads out"
             )
         return path
 

@@ -1,4 +1,4 @@
-"""A call that waits in a socket ends within a second of being told to, whatever it waits for."""
+"""A call that waits in a socket ends within a second of an abort, in every phase."""
 
 from __future__ import annotations
 

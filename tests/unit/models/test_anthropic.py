@@ -218,7 +218,7 @@ def test_of_streamed_usage_the_last_word_counts():
     assert reply.usage == Usage(input_tokens=5, output_tokens=9)
 
 
-def test_blocks_that_come_mixed_are_told_apart_by_index():
+def test_blocks_that_come_mixed_are_separated_by_index():
     one, two = ({"type": "tool_use", "id": one, "name": "add", "input": {}} for one in ("x", "y"))
     (a0, a1, a2, a3), (b0, b1, b2, b3) = (
         block(index, use, *({"type": "input_json_delta", "partial_json": part} for part in ('{"a":', f"{index}}}")))

@@ -105,5 +105,5 @@ def test_marks_of_the_room_stand_alone(params):
     assert json.dumps(request).count('"cache_control"') == 1
 
 
-def test_the_other_format_caches_by_itself_and_is_told_nothing():
+def test_the_other_format_caches_by_itself_and_gets_no_marks():
     assert "cache_control" not in json.dumps(body("hi", wire=OpenAIWire()))

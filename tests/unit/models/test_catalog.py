@@ -18,7 +18,7 @@ def scripted(tmp_path, **settings):
     return ModelCatalog(environ={}, scripts=tmp_path, **{"jitter": lambda: 1.0, **settings})
 
 
-def test_a_model_is_asked_again_after_a_passing_fault_and_every_attempt_is_on_record(tmp_path):
+def test_a_model_is_called_again_after_a_passing_fault_and_every_attempt_is_recorded(tmp_path):
     a_script(tmp_path, "[{text: hello, fail: {fault: overloaded, times: 2}}]", "s.yaml")
     abort, times = Calm(), iter(range(100))
     catalog = scripted(tmp_path, clock=lambda: float(next(times)))
@@ -100,19 +100,19 @@ def test_a_fallback_may_speak_the_other_format(tmp_path):
 
 def test_text_is_passed_on_while_it_comes_and_again_from_the_start_with_a_new_attempt(tmp_path):
     script = "[{text: 'one two three', chunk: 4, fail: {fault: truncated, times: 1, after: 3}}]"
-    heard = []
+    pieces = []
     with serving(tmp_path, script) as server, catalog_at(server.url) as catalog:
         agent = an_agent("openai:m", model_retries=1)
-        reply = catalog.complete(agent, a_prompt("hi"), abort=Calm(), on_delta=heard.append)
-    assert heard == ["one ", "two ", "one ", "two ", "thre", "e"]
+        reply = catalog.complete(agent, a_prompt("hi"), abort=Calm(), on_delta=pieces.append)
+    assert pieces == ["one ", "two ", "one ", "two ", "thre", "e"]
     assert reply.text == "one two three"
 
 
 def test_nothing_is_passed_on_without_streaming(tmp_path):
-    heard = []
+    pieces = []
     with serving(tmp_path, "[{text: hello}]") as server, catalog_at(server.url) as catalog:
-        catalog.complete(an_agent("openai:m", stream=False), a_prompt("hi"), abort=Calm(), on_delta=heard.append)
-    assert heard == []
+        catalog.complete(an_agent("openai:m", stream=False), a_prompt("hi"), abort=Calm(), on_delta=pieces.append)
+    assert pieces == []
 
 
 def test_what_a_listener_raises_ends_the_call_and_is_not_retried(tmp_path):
@@ -162,7 +162,7 @@ def test_a_checked_agent_with_all_it_needs_passes(tmp_path):
         ("acme:big", r"no provider 'acme'; choose from openai, anthropic, scripted, or add \[models.acme\]"),
     ],
 )
-def test_a_model_name_nobody_can_serve_is_refused_with_what_to_do(model, words):
+def test_a_model_name_without_a_provider_is_refused_with_what_to_do(model, words):
     with pytest.raises(ConfigError, match=words):
         ModelCatalog(environ={}).check(an_agent(model))
 
@@ -179,7 +179,7 @@ def test_a_key_that_vanished_under_a_running_worker_fails_the_call_and_not_the_w
 
 
 def test_a_script_that_runs_out_fails_the_call_and_names_file_and_reply(tmp_path):
-    path = a_script(tmp_path, "[{when: nobody says this, text: hello}]", "s.yaml")
+    path = a_script(tmp_path, "[{when: never written, text: hello}]", "s.yaml")
     with pytest.raises(ModelFailed) as failed:
         scripted(tmp_path).complete(an_agent("scripted:s.yaml", model_retries=3), a_prompt("hi"), abort=Calm())
     assert f"{path}: the script has no reply number 1 to 'hi'" in str(failed.value)
@@ -212,15 +212,15 @@ def test_a_header_from_the_environment_is_sent_and_not_shown(tmp_path):
     assert "wrong header ***" in str(failed.value)
 
 
-def test_a_watcher_is_told_when_the_reply_is_begun_again(tmp_path):
+def test_on_reset_is_called_when_a_reply_is_begun_again(tmp_path):
     a_script(tmp_path, "[{text: abcdef, chunk: 3, fail: {fault: truncated, times: 1}}]", "s.yaml")
-    heard: list[str] = []
+    pieces: list[str] = []
     scripted(tmp_path).complete(
-        an_agent("scripted:s.yaml", model_retries=1), a_prompt("hi"), abort=Calm(), on_delta=heard.append,
-        on_reset=lambda: heard.append("reset"),
+        an_agent("scripted:s.yaml", model_retries=1), a_prompt("hi"), abort=Calm(), on_delta=pieces.append,
+        on_reset=lambda: pieces.append("reset"),
     )  # fmt: skip
-    assert "".join(heard).endswith("resetabcdef")
-    assert heard.count("reset") == 1
+    assert "".join(pieces).endswith("resetabcdef")
+    assert pieces.count("reset") == 1
 
 
 def test_nothing_is_reset_where_nothing_was_shown(tmp_path):

@@ -62,7 +62,7 @@ def test_arguments_that_were_no_json_go_back_as_an_empty_object():
     assert body("hi", broken)["messages"][2]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
-def test_usage_is_asked_for_when_streaming():
+def test_streaming_requests_usage():
     assert body("hi", stream=True)["stream_options"] == {"include_usage": True}
     assert "stream" not in body("hi")
 
@@ -156,7 +156,7 @@ def test_an_emoji_in_two_halves_is_joined_and_nul_is_dropped():
     assert stream({"content": "a\x00\ud83d"}, {"content": "\ude00"}).text == "a\U0001f600"
 
 
-def test_interleaved_calls_are_told_apart_by_index():
+def test_interleaved_calls_are_separated_by_index():
     asked = stream(
         call(0, "x", "add", ""),
         call(1, "y", "sub", ""),
@@ -170,17 +170,17 @@ def test_interleaved_calls_are_told_apart_by_index():
 
 
 @pytest.mark.parametrize("index", [None, 0])
-def test_calls_of_a_server_that_does_not_count_are_told_apart_by_id(index):
+def test_calls_of_a_server_that_does_not_count_are_separated_by_id(index):
     asked = stream(call(index, "x", "add", '{"a": 1}'), call(index, "y", "sub", '{"b": 2}'), finish="tool_calls").asks
     assert [(ask.id, ask.arguments) for ask in asked] == [("x", {"a": 1}), ("y", {"b": 2})]
 
 
-def test_calls_without_index_and_id_are_told_apart_by_their_names():
+def test_calls_without_index_and_id_are_separated_by_their_names():
     asked = stream(call(None, None, "add", '{"a": 1}'), call(None, None, "sub", "{}"), finish="stop").asks
     assert [(ask.name, ask.arguments) for ask in asked] == [("add", {"a": 1}), ("sub", {})]
 
 
-def test_what_a_provider_hangs_onto_a_call_goes_back_to_it_and_to_nobody_else():
+def test_what_a_provider_attaches_to_a_call_goes_back_to_it_alone():
     reply = read(message("tool_calls", **call(0, "c", "add", "{}", extra_content={"signature": "s"})))
     said = AssistantSays(text=reply.text, asks=reply.asks, extra=reply.extra)
     back = body("hi", said)["messages"][2]["tool_calls"][0]

@@ -47,9 +47,9 @@ def test_what_the_agent_says_itself_wins():
     assert "response_format" not in sent(params={"openai": {"response_format": None}})
 
 
-def test_the_other_format_is_told_in_words_alone():
-    told = AnthropicWire().body(a_prompt("hi", output=NUMBER), ABLE, stream=False)
-    assert told.keys() == {"model", "max_tokens", "messages", "system"}
+def test_the_other_format_gets_no_response_format():
+    body = AnthropicWire().body(a_prompt("hi", output=NUMBER), ABLE, stream=False)
+    assert body.keys() == {"model", "max_tokens", "messages", "system"}
 
 
 @pytest.mark.parametrize("schema", [{"type": "array"}, {"anyOf": [NUMBER]}, {"$ref": "#/$defs/a"}, {}])

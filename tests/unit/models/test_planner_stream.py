@@ -23,7 +23,7 @@ def script(action: str, tail: float = TAIL) -> str:
     return json.dumps([{"text": text, "chunk": 10, "pace": tail / (len(text) / 10)}])
 
 
-def hear(server_url, wire):
+def plan_and_answer(server_url, wire):
     """The plan, and how long after the closing quote of its action it was there."""
     seen = []
 
@@ -47,7 +47,7 @@ def hear(server_url, wire):
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_stream_that_says_response_is_cut_at_the_closing_quote(tmp_path, wire):
     with serving(tmp_path, script("response")) as server:
-        reply, plan, after, pieces = hear(server.url, wire)
+        reply, plan, after, pieces = plan_and_answer(server.url, wire)
 
     assert plan.ends is PlanEnd.RESPONSE
     assert '"response"' in reply.text
@@ -59,7 +59,7 @@ def test_a_stream_that_says_response_is_cut_at_the_closing_quote(tmp_path, wire)
 @pytest.mark.parametrize("wire", WIRES)
 def test_any_other_stream_is_read_to_its_end(tmp_path, wire):
     with serving(tmp_path, script("execute", tail=0.1)) as server:
-        reply, plan, _, _ = hear(server.url, wire)
+        reply, plan, _, _ = plan_and_answer(server.url, wire)
 
     assert plan.ends is PlanEnd.NO_COMMANDS
     assert json.loads(reply.text)["next_action"] == "execute"

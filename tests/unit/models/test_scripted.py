@@ -43,7 +43,7 @@ def test_the_reply_is_chosen_by_what_was_said_since_the_last_user_message(tmp_pa
     assert again.text == "Adding."
 
 
-def test_the_same_prompt_gets_the_same_reply_however_often_and_by_whomever_it_is_asked(tmp_path):
+def test_same_prompt_gets_the_same_reply_in_every_process(tmp_path):
     model = ScriptedModel(load(a_script(tmp_path, TWO_STEPS)), "scripted:s")
     other = ScriptedModel(load(a_script(tmp_path, TWO_STEPS)), "scripted:s")
     prompt = a_prompt("Ann", answered("Adding.", ADD), ADDED)
@@ -127,13 +127,13 @@ def test_every_fault_can_be_scripted(tmp_path, fault):
 
 
 def test_text_comes_in_pieces_and_breaks_off_in_the_middle_where_the_fault_is_a_break(tmp_path):
-    heard = []
-    play(tmp_path, "[{text: abcdef, chunk: 2}]", "hi", on_delta=heard.append)
-    assert heard == ["ab", "cd", "ef"]
-    heard.clear()
+    received = []
+    play(tmp_path, "[{text: abcdef, chunk: 2}]", "hi", on_delta=received.append)
+    assert received == ["ab", "cd", "ef"]
+    received.clear()
     with pytest.raises(AttemptFailed):
-        play(tmp_path, "[{text: abcdef, chunk: 2, fail: truncated}]", "hi", on_delta=heard.append)
-    assert heard == ["ab", "c"]
+        play(tmp_path, "[{text: abcdef, chunk: 2, fail: truncated}]", "hi", on_delta=received.append)
+    assert received == ["ab", "c"]
 
 
 def test_latency_and_pace_are_waited_through_the_abort(tmp_path):
@@ -245,7 +245,7 @@ def test_a_script_broken_under_a_running_worker_fails_the_call(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../out.yaml", "sub/../../out.yaml", "{outside}", "link.yaml", "linked/out.yaml"])
-def test_a_script_lies_in_the_room(tmp_path, name):
+def test_a_script_outside_the_room_is_refused(tmp_path, name):
     room, outside = tmp_path / "room", tmp_path / "out.yaml"
     room.mkdir()
     outside.write_text("[{text: stolen}]")
@@ -254,9 +254,9 @@ def test_a_script_lies_in_the_room(tmp_path, name):
     model = f"scripted:{name.format(outside=outside)}"
     catalog = ModelCatalog(environ={}, scripts=room)
 
-    with pytest.raises(RoomError, match="a script lies in the room"):
+    with pytest.raises(RoomError, match="a script must be inside the room"):
         catalog.check(an_agent(model))
-    with pytest.raises(ModelFailed, match="a script lies in the room"):
+    with pytest.raises(ModelFailed, match="a script must be inside the room"):
         catalog.complete(an_agent(model, model_retries=0), a_prompt("hi"), abort=Calm())
 
 
@@ -278,7 +278,7 @@ def test_links_within_the_room_and_rooms_behind_a_link_are_fine(tmp_path):
     assert catalog.complete(an_agent("scripted:s.yaml"), a_prompt("hi"), abort=Calm()).text == "here"
 
 
-def test_python_is_run_for_the_agents_own_file_and_for_nobody_else(tmp_path):
+def test_python_is_run_for_the_agents_own_file_only(tmp_path):
     mark = tmp_path / "it-ran"
     a_script(
         tmp_path,

@@ -31,7 +31,7 @@ def test_plans_come_in_their_order_and_the_answer_is_another_reply(tmp_path):
     assert said(tmp_path, PLANNING, a_prompt("hi")) == "the answer"
 
 
-def test_a_call_that_is_asked_for_again_is_told_from_the_first_by_its_round(tmp_path):
+def test_a_repeated_call_is_distinguished_from_the_first_by_its_round(tmp_path):
     script = "- {when: {round: 2}, text: again}\n- {when: {round: 1}, text: once}\n- {text: else}\n"
     call = ToolAsk(id="a", name="look", arguments={}, raw="{}")
     again = (AssistantSays(text="", asks=(call,)), ToolSays(ask_id="a", name="look", content="x"))

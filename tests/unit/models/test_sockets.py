@@ -56,7 +56,7 @@ def test_a_name_with_no_address_at_all_is_a_connection_fault(monkeypatch):
 
 def test_a_connection_that_is_never_made_is_a_timeout():
     full = socket.create_server(("127.0.0.1", 0), backlog=0)
-    # The kernel takes one connection that nobody accepts; the next is left without an answer.
+    # The kernel takes one connection that is never accepted; the next is left without an answer.
     with full, socket.create_connection(full.getsockname()):
         failed = failure(f"http://127.0.0.1:{full.getsockname()[1]}", model_timeout=0.3)
     assert failed.fault is Fault.TIMEOUT
@@ -106,7 +106,7 @@ def test_tls_that_cannot_even_begin_closes_the_socket():
     assert ours.fileno() == -1
 
 
-def test_httpcore_is_told_of_the_socket_what_it_asks():
+def test_a_stream_answers_what_httpcore_asks_about_its_socket():
     with raw_server(lambda connection, over: over.wait()) as server:
         stream = backend().connect_tcp("127.0.0.1", server.port)
         asked = ("client_addr", "server_addr", "ssl_object", "is_readable", "nonsense")
@@ -118,7 +118,7 @@ def test_httpcore_is_told_of_the_socket_what_it_asks():
         assert stream.get_extra_info("is_readable") is True
 
 
-def test_tls_is_told_too():
+def test_a_stream_over_tls_shows_its_tls_socket():
     with raw_server(lambda connection, over: over.wait(), tls=True) as server:
         plain = backend().connect_tcp("127.0.0.1", server.port)
         wrapped = plain.start_tls(anonymous_tls(ssl.PROTOCOL_TLS_CLIENT), timeout=5)

@@ -150,7 +150,7 @@ def test_a_connection_that_was_idle_for_long_is_closed_when_another_becomes_idle
         assert server.connections == 2
 
 
-def test_nobody_listening_is_a_connection_fault_that_names_the_address():
+def test_a_refused_connection_is_a_connection_fault_that_names_the_address():
     with raw_server(hello_again_and_again) as server:
         url = server.url
     with (
