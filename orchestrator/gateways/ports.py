@@ -1,4 +1,4 @@
-"""The outside world as the engine sees it. Everything behind a port can be replaced by a fake without patching."""
+"""The outside world as the engine sees it. Every port can be replaced by a fake without patching."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from chordage.orchestrator.core.model import Prompt, Reply
 
 
 class Abort(Protocol):
-    """Whether the work in hand shall end early. `check` raises `Aborted`, `HandedOver` or `OutOfTime`; `wait` sleeps,
-    then checks.
+    """Whether the work in flight has to end early.
+
+    `check` raises `Aborted`, `HandedOver` or `OutOfTime`; `wait` sleeps, then checks.
     """
 
     def check(self) -> None: ...
@@ -36,7 +37,7 @@ class Models(Protocol):
     ) -> Reply:
         """One model call with its retries and fallbacks. Raises ModelFailed, Aborted, HandedOver, OutOfTime.
 
-        `on_delta` gets the text as it comes. `on_reset`: the reply is begun again, so all text so far is void.
+        `on_delta` gets the text as it comes. `on_reset`: the reply starts again, so all text so far is void.
         """
         ...
 
@@ -61,22 +62,22 @@ class TaskFile(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ResultPart:
+class ResultPage:
     """Of a stored result; `total`: characters of the whole."""
 
     text: str
     total: int
 
 
-class StoredResults(Protocol):
+class ResultReader(Protocol):
     """The results of the earlier calls of a thread. Raises UserError with what to do."""
 
-    def part(self, call_id: str, offset: int, length: int) -> ResultPart: ...
+    def part(self, call_id: str, offset: int, length: int) -> ResultPage: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallOrder:
-    """What a tool is told of the call it carries out."""
+    """One call of a tool, with what its context offers."""
 
     call_id: str
     run_id: str
@@ -85,9 +86,9 @@ class CallOrder:
     arguments: dict[str, Any]
     idempotency_key: str
     attempt: int = 1
-    decision: Any = None  # what was answered, when the call asked for it
+    decision: Any = None  # the answer, where the call asked for a decision
     task: TaskFile | None = None  # of a turn that works on a task of the room
-    results: StoredResults | None = None  # of earlier calls of its thread
+    results: ResultReader | None = None  # of earlier calls of its thread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,28 +146,28 @@ class Agents(Protocol):
 
 
 class Locks(Protocol):
-    """One lock per thread, owned by a run. It spares SQL the question; SQL is what makes it true."""
+    """One lock for each thread, owned by a run. It saves queries; the database is what decides."""
 
     def take(self, thread_id: str, owner: str) -> str | None:
-        """None when it is ours now (or nobody can say); otherwise the present owner."""
+        """None when it is ours now, or Redis does not answer; otherwise the present owner."""
         ...
 
     def extend(self, thread_id: str, owner: str) -> bool:
-        """False when nobody could be asked."""
+        """False while Redis does not answer."""
         ...
 
     def release(self, thread_id: str, owner: str) -> None: ...
     def once(self, key: str) -> bool:
-        """True for the first who asks for this piece of work within a lease, and for everybody while Redis is away."""
+        """True for the first caller that claims this piece of work within a lease, and for all while Redis is away."""
         ...
 
     def forget(self, key: str) -> None: ...
     def alive(self, keys: list[str]) -> set[str]:
-        """Which of these pieces of work somebody has in hand."""
+        """Which of these pieces of work are in flight in some process."""
         ...
 
     def begun(self, keys: list[str]) -> set[str]:
-        """Which of these somebody had in hand lately, and did not let go of."""
+        """Which of these were in flight lately and not given back."""
         ...
 
     def renew(self, keys: list[str]) -> bool: ...
@@ -176,12 +177,12 @@ class Queues(Protocol):
     """Where wake-ups wait for a worker."""
 
     def is_empty(self, queue: str) -> bool:
-        """False also where nobody can say."""
+        """False also while Redis does not answer."""
         ...
 
 
 class Events(Protocol):
-    """Live news for watchers. Never the truth: it may be lost, and the journal has all of it."""
+    """Live events for watchers. They may be lost; the journal has the truth."""
 
     def emit(self, run_id: str, kind: str, **data: Any) -> None: ...
     def turn_done(self, turn_id: str) -> None: ...
@@ -191,7 +192,7 @@ class Channel(Protocol):
     """A binding of channels.toml."""
 
     def poll(self, cursor: str | None) -> Polled:
-        """What has come in since. May wait a few seconds for something to come. Raises Unavailable."""
+        """What has come in since the cursor. May wait a few seconds. Raises Unavailable."""
         ...
 
     def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
@@ -223,7 +224,7 @@ class Bus(Protocol):
         ...
 
     def begin(self, mark: Mark) -> None:
-        """Throw away all that is there, and begin behind this position."""
+        """Delete all entries, and begin after this position."""
         ...
 
     def publish(self, mark: Mark, to: int, entries: Sequence[BusEntry]) -> Mark | None:

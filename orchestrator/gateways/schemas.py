@@ -140,14 +140,14 @@ class _Keywords:
         """A schema of the room's own code has no limit."""
 
     def _counted(self, keyword: Keyword) -> Keyword:
-        def counted(checks: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
-            parts = sum(len(part) for part in (given, value) if isinstance(part, list | dict))
+        def counted(checks: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+            parts = sum(len(part) for part in (wanted, value) if isinstance(part, list | dict))
             self.spend(1 + parts // PARTS_PER_STEP)
             if self._nested == MOST_NESTED:  # a schema may lead back to itself
                 raise TooCostly
             self._nested += 1
             try:
-                for error in keyword(checks, given, value, schema) or ():
+                for error in keyword(checks, wanted, value, schema) or ():
                     self.spend(1 + len(error.message) // TEXT_PER_STEP)
                     yield error
             finally:
@@ -176,10 +176,10 @@ class _Keywords:
                 if self.matches(pattern, key):
                     yield from checks.descend(item, inner, path=key, schema_path=pattern)
 
-    def _additional_properties(self, checks: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+    def _additional_properties(self, checks: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
         patterns = schema.get("patternProperties", {})
         if not patterns:
-            yield from self._usual["additionalProperties"](checks, given, value, schema) or ()
+            yield from self._usual["additionalProperties"](checks, wanted, value, schema) or ()
             return
         if not checks.is_type(value, "object"):
             return
@@ -189,10 +189,10 @@ class _Keywords:
             for key in value
             if key not in known and all(self.matches(pattern, key) is False for pattern in patterns)
         ]
-        if checks.is_type(given, "object"):
+        if checks.is_type(wanted, "object"):
             for key in extra:
-                yield from checks.descend(value[key], given, path=key)
-        elif not given and extra:
+                yield from checks.descend(value[key], wanted, path=key)
+        elif not wanted and extra:
             listed = ", ".join(map(repr, patterns))
             yield _error(f"{', '.join(map(repr, extra))}: no property, and no match of any of the regexes: {listed}")
 

@@ -1,4 +1,4 @@
-"""When a run has to stop although the model would continue. Each condition is off unless its option is given.
+"""When a run has to stop although the model would continue. Each condition is off unless its option is value.
 
 Conditions are checked after each reply, in the order below, and the first that holds ends the run: the tools that the
 reply asks for run first, and the model is not called again. A reply that failed ends the run without this plugin.
@@ -27,9 +27,9 @@ class Stops(Plugin):
     timeout, max_tool_calls: as in the agent's [limits], where the lower one counts; the engine sees to them.
     token_budget: tokens in and out, of the whole run.
     cost_budget: money, by price_per_million = {input, output, cached, cache_write}; input that is read from a cache, or
-        written to one, costs as other input if not given.
+        written to one, costs as other input if they have no price.
     consecutive_errors: rounds one after the other in which every tool failed; a reply without tools ends the row.
-    stop_on_tool, content_match: names of tools, and texts as they stand in a reply.
+    stop_on_tool, content_match: names of tools, and texts that a reply contains.
     loop_detection: rounds one after the other that ask the same tools for the same; 2 or more.
     """
 
@@ -167,44 +167,44 @@ def _asks_key(asks: Sequence[ToolAsk]) -> str:
 # options
 
 
-def _amount(option: str, given: Any) -> float | None:
+def _amount(option: str, value: Any) -> float | None:
     """A number of more than 0, or None."""
-    if given is None or (_is_number(given) and given > 0):
-        number: float | None = given
+    if value is None or (_is_number(value) and value > 0):
+        number: float | None = value
         return number
-    raise OptionRefused(option, f"must be a number of more than 0; for no limit leave it out; got {given!r}")
+    raise OptionRefused(option, f"must be a number of more than 0; for no limit leave it out; got {value!r}")
 
 
-def _count(option: str, given: Any, *, least: int = 1) -> int | None:
-    if given is None or (_is_number(given) and isinstance(given, int) and given >= least):
-        number: int | None = given
+def _count(option: str, value: Any, *, least: int = 1) -> int | None:
+    if value is None or (_is_number(value) and isinstance(value, int) and value >= least):
+        number: int | None = value
         return number
-    raise OptionRefused(option, f"must be a whole number, {least} or more; for no limit leave it out; got {given!r}")
+    raise OptionRefused(option, f"must be a whole number, {least} or more; for no limit leave it out; got {value!r}")
 
 
-def _texts(option: str, given: Any) -> tuple[str, ...]:
+def _texts(option: str, value: Any) -> tuple[str, ...]:
     """One or several; none for None."""
-    many = [given] if isinstance(given, str) else given
+    many = [value] if isinstance(value, str) else value
     if many is None:
         return ()
     if isinstance(many, Sequence) and many and all(isinstance(text, str) and text.strip() for text in many):
         return tuple(many)
-    raise OptionRefused(option, f"must be a text or a list of texts, none of them blank; got {given!r}")
+    raise OptionRefused(option, f"must be a text or a list of texts, none of them blank; got {value!r}")
 
 
-def _prices(option: str, given: Any) -> dict[str, float]:
+def _prices(option: str, value: Any) -> dict[str, float]:
     """What a million tokens cost, by kind."""
     known = ("input", "output", "cached", "cache_write")
-    if given is None:
+    if value is None:
         return {}
-    if not isinstance(given, dict) or not {"input", "output"} <= given.keys() <= set(known):
-        why = f"must be a table with input and output, and cached and cache_write if you like; got {given!r}"
+    if not isinstance(value, dict) or not {"input", "output"} <= value.keys() <= set(known):
+        why = f"must be a table with input and output, and cached and cache_write if you like; got {value!r}"
         raise OptionRefused(option, why)
-    for kind, price in given.items():
+    for kind, price in value.items():
         if not _is_number(price) or price < 0:
             raise OptionRefused(option, f"{kind} must be a price, 0 or more; got {price!r}")
-    return {kind: float(price) for kind, price in given.items()}
+    return {kind: float(price) for kind, price in value.items()}
 
 
-def _is_number(given: Any) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

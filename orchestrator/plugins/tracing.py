@@ -45,12 +45,12 @@ class Tracing(Plugin):
         _log(Hook.BEFORE_INFERENCE, context, model=context.model, tools=len(context.tools))
 
     def after_inference(self, context: phases.AfterInference, /) -> None:
-        seen = _of_reply(context)
-        _log(Hook.AFTER_INFERENCE, context, **seen)
-        self._span("chat", context, seen["seconds"], _genai_of_reply(context))
+        fields = _reply_fields(context)
+        _log(Hook.AFTER_INFERENCE, context, **fields)
+        self._span("chat", context, fields["seconds"], _genai_of_reply(context))
 
     def step_end(self, context: phases.StepEnd, /) -> None:
-        _log(Hook.STEP_END, context, **_of_reply(context))
+        _log(Hook.STEP_END, context, **_reply_fields(context))
 
     def before_tool_execute(self, context: phases.BeforeToolExecute, /) -> None:
         call = context.call
@@ -80,7 +80,7 @@ class Tracing(Plugin):
         }
         self._span("invoke_agent", context, context.elapsed, genai, of=context.agent)
 
-    def _span(self, operation: str, context: Moment, seconds: float, seen: dict[str, Any], *, of: str = "") -> None:
+    def _span(self, operation: str, context: Moment, seconds: float, details: dict[str, Any], *, of: str = "") -> None:
         if self._tracer is None:
             return
         known = {
@@ -90,9 +90,9 @@ class Tracing(Plugin):
             "chordage.run_id": context.run_id,
             "chordage.step": context.step,
         }
-        attributes = {key: value for key, value in (known | seen).items() if value is not None}
+        attributes = {key: value for key, value in (known | details).items() if value is not None}
         end = time.time_ns()
-        name = f"{operation} {of or seen.get('gen_ai.response.model') or ''}".strip()
+        name = f"{operation} {of or details.get('gen_ai.response.model') or ''}".strip()
         span = self._tracer.start_span(name, attributes=attributes, start_time=end - int(seconds * BILLION))
         span.end(end_time=end)
 
@@ -106,12 +106,14 @@ def _tracer() -> Any:
     return trace.get_tracer("chordage")
 
 
-def _log(hook: Hook, context: Moment, **seen: Any) -> None:
-    said = {key: value for key, value in seen.items() if value is not None}
-    log.info(hook.value, run=context.run_id, thread=context.thread_id, agent=context.agent, step=context.step, **said)
+def _log(hook: Hook, context: Moment, **fields: Any) -> None:
+    present = {key: value for key, value in fields.items() if value is not None}
+    log.info(
+        hook.value, run=context.run_id, thread=context.thread_id, agent=context.agent, step=context.step, **present
+    )
 
 
-def _of_reply(context: phases.AfterInference | phases.StepEnd) -> dict[str, Any]:
+def _reply_fields(context: phases.AfterInference | phases.StepEnd) -> dict[str, Any]:
     reply, error = context.reply, context.error
     if reply is not None:
         seconds = _seconds(reply.attempts)

@@ -38,7 +38,7 @@ from chordage.orchestrator.core.text import clean_text
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.gateways.in_flight import InFlightWork
-from chordage.orchestrator.gateways.ports import CallOrder, ResultPart, ToolOutcome
+from chordage.orchestrator.gateways.ports import CallOrder, ResultPage, ToolOutcome
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.run import endings, limits, plugins, task_file, waiting
 from chordage.orchestrator.run.approvals import Decided, take_decisions, tell
@@ -53,17 +53,17 @@ from chordage.orchestrator.store.database import Tx
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredResults:
-    """Implements `ports.Results`."""
+    """Implements `ports.ResultReader`."""
 
     rt: Runtime
     thread_id: str
 
-    def part(self, call_id: str, offset: int, length: int) -> ResultPart:
+    def part(self, call_id: str, offset: int, length: int) -> ResultPage:
         with self.rt.store.read() as tx:
             found = calls.result_part(tx, call_id, offset, length)
         if found is None or found.thread_id != self.thread_id:
             raise NotFound(f"there is no result of a call {call_id!r} in this conversation")
-        return ResultPart(text=found.text, total=found.total)
+        return ResultPage(text=found.text, total=found.total)
 
 
 # 5a. One tool call: its outcome is a row.

@@ -1,7 +1,7 @@
 """Code that users wrote: imported by name, called, and given a time limit.
 
 Whatever such code raises is its own failure, SystemExit and KeyboardInterrupt included. Python raises what a signal
-means (Ctrl-C, or the SystemExit with which the processes of a worker are told to stop) in the main thread only. So in
+means (Ctrl-C, or the SystemExit that stops the processes of a worker) in the main thread only. So in
 every other thread these exceptions come from the code that runs there. In the main thread the two cannot be told apart:
 there a call is handed to another thread, and the main thread waits for it.
 

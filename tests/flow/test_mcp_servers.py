@@ -6,7 +6,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.mcp.link import LinkRules
-from chordage.orchestrator.gateways.mcp.tools import Servers
+from chordage.orchestrator.gateways.mcp.tools import McpServers
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.store.database import Store
 from support.fakes import FakeModels, asking, spoken
@@ -25,7 +25,7 @@ def server():
 def world(database_url, tmp_path, server):
     (tmp_path / "agent.toml").write_text(f'model = "m"\nname = "agent"\n[mcp.shop]\nurl = "{server.url}"\n')
     room = Room(tmp_path, environ={})
-    room.servers = Servers(tmp_path, environ={}, rules=LinkRules(patience=0.0, longest=0.01))
+    room.servers = McpServers(tmp_path, environ={}, rules=LinkRules(patience=0.0, longest=0.01))
     made = World(Store(database_url), agents=room, tools=room.toolbox, models=FakeModels())
     yield made
     made.close()

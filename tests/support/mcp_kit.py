@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from chordage.orchestrator.gateways.mcp.link import LinkRules, ServerHealth
-from chordage.orchestrator.gateways.mcp.tools import Servers
+from chordage.orchestrator.gateways.mcp.tools import McpServers
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.workers.fleet.member import free_port
@@ -77,7 +77,7 @@ class Kit:
 
     def rules(self, **given: float) -> None:
         """`rules(patience=0)`: before anything is asked."""
-        self.room.servers = Servers(self.folder, environ=os.environ, rules=LinkRules(**given))
+        self.room.servers = McpServers(self.folder, environ=os.environ, rules=LinkRules(**given))
 
     def specs(self) -> dict[str, Any]:
         return self.room.toolbox.specs(self.room.get(None))

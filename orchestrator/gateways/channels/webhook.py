@@ -29,8 +29,8 @@ from chordage.orchestrator.gateways.room_table import HEADERS, TEXT, Table
 from chordage.orchestrator.gateways.tools.safe_http import (
     AddressGuard,
     AddressRefused,
-    Deadline,
     NotPublic,
+    RequestDeadline,
     checked_url,
     connection_to,
     target_of,
@@ -98,7 +98,7 @@ class Webhook:
 
     def _post(self, url: str, key: str, body: bytes) -> tuple[int, str, float | None]:
         parts = checked_url(url)
-        deadline = Deadline(at=time.monotonic() + self.timeout, stall=self.timeout)
+        deadline = RequestDeadline(at=time.monotonic() + self.timeout, stall=self.timeout)
         with connection_to(parts, self.guard, deadline) as connection:
             connection.request("POST", target_of(parts), body=body, headers=self._headers(url, key, body))
             response = connection.getresponse()

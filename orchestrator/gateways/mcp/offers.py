@@ -175,16 +175,16 @@ class SchemaArguments(Arguments):
         self.schema = schema or {"type": "object", "properties": {}}
         self._is_known = schema is not None
 
-    def fit(self, given: dict[str, Any]) -> dict[str, Any]:
-        if self._is_known and (complaints := self._complaints_about(given)):
+    def fit(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self._is_known and (complaints := self._complaints_about(arguments)):
             raise InvalidArguments("\n".join(complaints))
-        return {"arguments": given}
+        return {"arguments": arguments}
 
-    def _complaints_about(self, given: dict[str, Any]) -> list[str]:
+    def _complaints_about(self, arguments: dict[str, Any]) -> list[str]:
         from referencing.exceptions import Unresolvable
 
         try:
-            errors = schemas.validator(self.schema, foreign=True).iter_errors(given)
+            errors = schemas.validator(self.schema, foreign=True).iter_errors(arguments)
             complaints = [_complaint(error) for error in islice(errors, MOST_COUNTED)]
         except Unresolvable:
             return []

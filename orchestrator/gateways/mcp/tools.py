@@ -31,7 +31,7 @@ PROBES_AT_ONCE = 16
 _log = logging.getLogger(__name__)
 
 
-class Servers(Connections):
+class McpServers(Connections):
     """The MCP servers of a room. Safe to share between threads."""
 
     def __init__(self, room: Path, *, environ: Environ, rules: LinkRules | None = None) -> None:

@@ -19,7 +19,7 @@ from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.errors import BrokenAgent, RoomError, UnknownAgent, UserError
 from chordage.orchestrator.gateways.mcp.servers import McpServer
-from chordage.orchestrator.gateways.mcp.tools import Servers
+from chordage.orchestrator.gateways.mcp.tools import McpServers
 from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.gateways.room import imports
 from chordage.orchestrator.gateways.room.agent_file import AgentFile, Providers
@@ -64,7 +64,7 @@ class Room:
         self.path = path.resolve()  # model scripts and instruction files are relative to this
         self._around = NamedAround(around_tools) if around_tools else None
         self.toolbox = ToolBox(self.tools_of, around=self._around or nothing_around)
-        self.servers = Servers(self.path, environ=environ or {})
+        self.servers = McpServers(self.path, environ=environ or {})
         self._strategies = strategies
         self._look_again = look_again
         self._lock = threading.Lock()

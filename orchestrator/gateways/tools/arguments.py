@@ -48,11 +48,11 @@ class Arguments:
             ) from error
         _check_aliases(self._model, place)
 
-    def fit(self, given: dict[str, Any]) -> dict[str, Any]:
+    def fit(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the function wants them. Raises InvalidArguments."""
         try:
             # As JSON, not as Python: what a model sends is JSON, and a strict date is then a string and not a date.
-            sent = json.dumps(given)
+            sent = json.dumps(arguments)
             filled = user_code.call(lambda: self._model.model_validate_json(sent))
         except ValidationError as error:
             raise InvalidArguments(self._complaints(error)) from error

@@ -1,7 +1,7 @@
-"""Arithmetic that a stranger typed: the expression is read as a tree and worked out by hand, within limits of size.
+"""Arithmetic from an untrusted text: the expression is parsed to a tree and evaluated node by node, within limits.
 
-Nothing is evaluated by Python itself, so there is nothing to break out of. What remains is work without end
-(`9**9**9`): the size of a result is estimated before it is computed.
+Python itself evaluates nothing, so there is no sandbox to break out of. What remains is endless work (`9**9**9`): the
+size of a result is estimated before it is computed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CONSTANTS = {"pi": math.pi, "e": math.e}
 
 
 def work_out(expression: str) -> Number:
-    """Raises ValueError, in words, for whatever is no arithmetic, has no answer, or is too large."""
+    """Raises ValueError for what is no arithmetic, has no result, or is too large."""
     if len(expression) > LENGTH_LIMIT:
         raise ValueError(f"the expression has {len(expression)} characters; at most {LENGTH_LIMIT} are allowed")
     try:
@@ -69,8 +69,8 @@ def _value(node: ast.expr) -> Number:
             return _UNARY[type(op)](_value(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             return _combined(op, _value(left), _value(right))
-        case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _FUNCTIONS:
-            return _real(_FUNCTIONS[name](*[_value(argument) for argument in given]))
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
+            return _real(_FUNCTIONS[name](*[_value(argument) for argument in arguments]))
     known = ", ".join([*_FUNCTIONS, *_CONSTANTS])
     raise ValueError(f"cannot work out {ast.unparse(node)!r}; there are numbers, + - * / // % **, parentheses, {known}")
 

@@ -47,7 +47,7 @@ class AttemptEnd:
 Reports = SimpleQueue[str | AttemptEnd]  # progress notes, and last the end
 
 
-class Attempt:
+class ToolAttempt:
     """The function with its arguments. `reports` is where its context puts the progress notes."""
 
     def __init__(

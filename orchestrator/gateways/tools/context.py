@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from chordage.orchestrator.core.approvals import OnExpiry, Question, ResumeMode, Why
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.gateways.ports import StoredResults, TaskFile  # `import chordage` must stay quick
+    from chordage.orchestrator.gateways.ports import ResultReader, TaskFile
 
 NOTE_LENGTH = 500  # characters of one progress note: it is shown in a line
 
@@ -88,7 +88,7 @@ class Context:
         attempt: int = 1,
         decision: Any = None,
         task: TaskFile | None = None,
-        results: StoredResults | None = None,
+        results: ResultReader | None = None,
         on_progress: Callable[[str], None] = _discard,
     ) -> None:
         self.run_id = run_id

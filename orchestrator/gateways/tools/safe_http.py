@@ -42,7 +42,7 @@ class NotPublic(AddressRefused):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Deadline:
+class RequestDeadline:
     """Until when everything has to be done (of time.monotonic()), and how long a single wait may take."""
 
     at: float
@@ -123,7 +123,9 @@ def target_of(parts: SplitResult) -> str:
 
 
 @contextmanager
-def connection_to(parts: SplitResult, guard: AddressGuard, deadline: Deadline) -> Iterator[http.client.HTTPConnection]:
+def connection_to(
+    parts: SplitResult, guard: AddressGuard, deadline: RequestDeadline
+) -> Iterator[http.client.HTTPConnection]:
     """Raises AddressRefused, TimeoutError, and OSError where no good HTTP comes back. Closed afterwards."""
     secure = parts.scheme == "https"
     host, port = parts.hostname or "", parts.port or (443 if secure else 80)
@@ -141,7 +143,7 @@ def connection_to(parts: SplitResult, guard: AddressGuard, deadline: Deadline) -
 
 
 class _HTTP(http.client.HTTPConnection):
-    def __init__(self, address: str, host: str, port: int, deadline: Deadline) -> None:
+    def __init__(self, address: str, host: str, port: int, deadline: RequestDeadline) -> None:
         super().__init__(host, port)
         self._address = address
         self._deadline = deadline
@@ -152,7 +154,7 @@ class _HTTP(http.client.HTTPConnection):
 
 
 class _HTTPS(http.client.HTTPSConnection):
-    def __init__(self, address: str, host: str, port: int, deadline: Deadline) -> None:
+    def __init__(self, address: str, host: str, port: int, deadline: RequestDeadline) -> None:
         self._tls = ssl.create_default_context()
         super().__init__(host, port, context=self._tls)
         self._address = address
@@ -174,7 +176,7 @@ class _TimedSocket:
     answer that says `Connection: close`.
     """
 
-    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+    def __init__(self, sock: socket.socket, deadline: RequestDeadline) -> None:
         self._sock = sock
         self._deadline = deadline
 
@@ -193,7 +195,7 @@ class _TimedSocket:
 
 
 class _TimedReader(io.RawIOBase):
-    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+    def __init__(self, sock: socket.socket, deadline: RequestDeadline) -> None:
         self._sock = sock
         self._deadline = deadline
         self._raw = sock.makefile("rb", buffering=0)  # the socket stays open until this is closed

@@ -15,10 +15,10 @@ from chordage.orchestrator.gateways.ports import Abort, CallOrder, ToolOutcome
 from chordage.orchestrator.gateways.tools import outcomes
 from chordage.orchestrator.gateways.tools.attempt import (
     Around,
-    Attempt,
     AttemptEnd,
     Reports,
     SideThreads,
+    ToolAttempt,
     nothing_around,
 )
 from chordage.orchestrator.gateways.tools.context import Context, Suspend
@@ -83,7 +83,7 @@ class ToolBox:
         context, reports = _context(order, 1)
         values = {parameter.name: arguments[parameter.name] for parameter in wants.parameters}
         call = partial(hook, **values, **dict.fromkeys(wants.context, context))
-        end = Attempt(call, context, reports, _text_or_none, around=self._around).run(
+        end = ToolAttempt(call, context, reports, _text_or_none, around=self._around).run(
             self._sides, timeout=tool.options.timeout, abort=_NeverAborted(), on_progress=_discard
         )
         if end.error is not None:
@@ -93,7 +93,7 @@ class ToolBox:
         return None if end.text is None else _outcome(tool, order, end)
 
     def _fitted_on_this_worker(self, agent: AgentSpec, order: CallOrder) -> Fitted | ToolOutcome:
-        """A worker with other files than the one that planned the call reports it as an outcome; the run goes on."""
+        """A worker with other files than the one that planned the call reports it as an outcome; the run continues."""
         try:
             return self._fitted(agent, order.tool, order.arguments)
         except RoomError as error:
@@ -127,7 +127,7 @@ class ToolBox:
     ) -> AttemptEnd:
         context, reports = _context(order, attempt)
         call = partial(tool.function, **arguments, **dict.fromkeys(tool.wants.context, context))
-        return Attempt(call, context, reports, outcomes.as_text, around=self._around).run(
+        return ToolAttempt(call, context, reports, outcomes.as_text, around=self._around).run(
             self._sides, timeout=tool.options.timeout, abort=abort, on_progress=partial(_pass_on, on_progress)
         )
 

@@ -16,7 +16,7 @@ from chordage.orchestrator.gateways.tools.safe_http import (
     LATE,
     AddressGuard,
     AddressRefused,
-    Deadline,
+    RequestDeadline,
     checked_url,
     connection_to,
     target_of,
@@ -47,7 +47,7 @@ class WebGetter:
 
     def get(self, url: str, *, cancelled: Callable[[], bool] = lambda: False) -> WebPage:
         """Raises AddressRefused for what is not to be fetched, TimeoutError, and OSError when no good answer comes."""
-        deadline = Deadline(at=time.monotonic() + self.timeout, stall=self.stall)
+        deadline = RequestDeadline(at=time.monotonic() + self.timeout, stall=self.stall)
         for _ in range(self.most_redirects + 1):
             page = self._request(url, deadline, cancelled)
             if isinstance(page, WebPage):
@@ -55,7 +55,7 @@ class WebGetter:
             url = urljoin(url, page)
         raise AddressRefused(f"more than {self.most_redirects} redirects; the last one leads to {url}")
 
-    def _request(self, url: str, deadline: Deadline, cancelled: Callable[[], bool]) -> WebPage | str:
+    def _request(self, url: str, deadline: RequestDeadline, cancelled: Callable[[], bool]) -> WebPage | str:
         """The page, or where a redirect leads."""
         parts = checked_url(url)
         with connection_to(parts, self.guard, deadline) as connection:
@@ -77,7 +77,9 @@ class WebGetter:
                 truncated=len(body) > self.size_limit or bool(response.length),
             )
 
-    def _body(self, response: http.client.HTTPResponse, deadline: Deadline, cancelled: Callable[[], bool]) -> bytes:
+    def _body(
+        self, response: http.client.HTTPResponse, deadline: RequestDeadline, cancelled: Callable[[], bool]
+    ) -> bytes:
         body = bytearray()
         while len(body) <= self.size_limit and (chunk := response.read1(_CHUNK)):
             body += chunk

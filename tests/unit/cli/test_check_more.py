@@ -82,7 +82,7 @@ def test_a_required_server_that_cannot_be_reached_is_a_fault_when_it_is_asked(ro
 def test_a_rule_for_a_tool_that_no_server_offers_is_found_when_they_are_asked(room, monkeypatch):
     from chordage.orchestrator.gateways.mcp.link import ServerHealth, ServerState
     from chordage.orchestrator.gateways.mcp.offers import Offer
-    from chordage.orchestrator.gateways.mcp.tools import Probe, Servers
+    from chordage.orchestrator.gateways.mcp.tools import McpServers, Probe
 
     def offers_one(_self, servers):
         offer = Offer(name="github_list", tool="list", description="", schema={}, effect="pure")
@@ -91,7 +91,7 @@ def test_a_rule_for_a_tool_that_no_server_offers_is_found_when_they_are_asked(ro
             for one in servers
         ]
 
-    monkeypatch.setattr(Servers, "probe", offers_one)
+    monkeypatch.setattr(McpServers, "probe", offers_one)
     add(room, '[permission]\nallow = ["github_list"]\ndeny = ["github_delete"]\n[mcp.github]\nurl = "http://x/mcp"\n')
     assert check().exit_code == 0
     assert "agent.toml:6: permission.deny: rule 'github_delete': the agent has no such tool" in check("--live").stdout

@@ -14,7 +14,7 @@ import pytest
 from chordage import Context, Suspend, tool
 from chordage.orchestrator.core.approvals import ResumeMode
 from chordage.orchestrator.core.errors import Aborted, HandedOver
-from chordage.orchestrator.gateways.tools.attempt import Attempt, Reports, SideThreads, nothing_around
+from chordage.orchestrator.gateways.tools.attempt import Reports, SideThreads, ToolAttempt, nothing_around
 
 REQUEST = ContextVar("REQUEST", default="none")
 
@@ -308,7 +308,7 @@ def test_a_note_in_between_does_not_shorten_the_time_to_clean_up(bench):
             reports.put("a note nobody has read yet") if self.left == 1 else None
             super().check()
 
-    attempt = Attempt(endless, Context(), reports, str, around=nothing_around)
+    attempt = ToolAttempt(endless, Context(), reports, str, around=nothing_around)
     with pytest.raises(Aborted):
         attempt.run(SideThreads(), timeout=9, abort=Interrupting(check=2), on_progress=print)
     assert cleaned.is_set()
@@ -317,7 +317,7 @@ def test_a_note_in_between_does_not_shorten_the_time_to_clean_up(bench):
 def test_a_coroutine_given_up_before_it_began_ends_at_once(bench):
     context, reports = Context(), Reports()
     context.cancel()
-    attempt = Attempt(lambda: asyncio.sleep(60), context, reports, str, around=nothing_around)
+    attempt = ToolAttempt(lambda: asyncio.sleep(60), context, reports, str, around=nothing_around)
     ended = attempt.run(SideThreads(), timeout=5, abort=bench.calm, on_progress=print)
     assert isinstance(ended.error, asyncio.CancelledError)
 
