@@ -20,7 +20,7 @@ from celery.apps import worker as stock
 
 from chordage.config.settings import Settings
 from chordage.orchestrator.system import private_files
-from chordage.workers import checking, names
+from chordage.workers import names, room_check
 from chordage.workers.leaving import Leaving
 from chordage.workers.pool import THREADS
 from chordage.workers.reserved import idle
@@ -94,7 +94,7 @@ class FleetWorker(Stock.Worker):  # type: ignore[misc]
         if reserved and not self.settings.reserve:
             idle(ready_file, log.info)
             raise SystemExit(0)
-        for told in checking.faults_of_room(self.settings):
+        for told in room_check.faults_of_room(self.settings):
             log.warning("a fault of the room", told=told)
 
     def on_consumer_ready(self, consumer: Any) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from chordage.workers import room_check
 
 
 def write_room(folder: Path) -> None:
@@ -17,3 +20,9 @@ def forget_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of whoever runs the tests reaches what is tested."""
     for name in [name for name in os.environ if name.startswith("CHORDAGE_")]:
         monkeypatch.delenv(name)
+
+
+def agent_faults(room: Path, environ: Mapping[str, str] | None = None) -> list[str]:
+    """What `chordage check` says of agents, tools and MCP servers. The models of a test may be anything."""
+    sections = room_check.agent_sections(room, environ or {}, time_limit=900)
+    return [fault for section in sections if section.kind != "models" for fault in section.faults]

@@ -9,7 +9,7 @@ import click
 from chordage.workers.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
-    from chordage.workers.checking import Checked, Fault
+    from chordage.workers.room_check import CheckFault, CheckReport
 
 EPILOG = "Exit codes: 0 nothing is wrong; 1 something is."
 
@@ -22,35 +22,35 @@ def check(*, live: bool, as_json: bool) -> None:
 
     Imports the room's Python, as a worker does. Without --live it connects to nothing.
     """
-    from chordage.workers import checking
+    from chordage.workers import room_check
 
-    found = checking.check(live=live)
+    found = room_check.check(live=live)
     print_json(_as_json(found)) if as_json else _tell(found)
     raise click.exceptions.Exit(1 if found.faults else 0)
 
 
-def _tell(found: Checked) -> None:
+def _tell(found: CheckReport) -> None:
     for fault in found.faults:
-        say(f"{fault.kind}: {fault.told}")
+        say(f"{fault.kind}: {fault.text}")
     for remark in found.remarks:
-        say(f"{remark.kind}: {remark.told} (not required: the agent does without it)")
+        say(f"{remark.kind}: {remark.text} (not required: the agent does without it)")
     if found.faults:
         number = len(found.faults)
         say(f"\n{found.room}: {number} {'fault' if number == 1 else 'faults'}", err=True)
         return
     say(f"{found.room}: nothing is wrong. Looked at:")
-    for look in found.looked_at:
-        say(f"  {look.kind:<10}{look.what}".rstrip())
+    for look in found.sections:
+        say(f"  {look.kind:<10}{look.summary}".rstrip())
 
 
-def _as_json(found: Checked) -> dict[str, Any]:
+def _as_json(found: CheckReport) -> dict[str, Any]:
     return {
         "room": str(found.room),
         "faults": [_plain(fault) for fault in found.faults],
         "remarks": [_plain(remark) for remark in found.remarks],
-        "looked_at": [{"kind": look.kind, "what": look.what} for look in found.looked_at],
+        "looked_at": [{"kind": look.kind, "what": look.summary} for look in found.sections],
     }
 
 
-def _plain(fault: Fault) -> dict[str, Any]:
-    return {"kind": fault.kind, "file": fault.file, "line": fault.line, "told": fault.told}
+def _plain(fault: CheckFault) -> dict[str, Any]:
+    return {"kind": fault.kind, "file": fault.file, "line": fault.line, "told": fault.text}

@@ -190,14 +190,14 @@ def _check(settings: Settings, members: Sequence[Role]) -> None:
 def _check_before_start(settings: Settings) -> None:
     """No other fleet runs here, and the state folder can be written. Faults of the room are only printed."""
     from chordage.orchestrator.system import private_files
-    from chordage.workers import checking
+    from chordage.workers import room_check
     from chordage.workers.fleet import agent_run, state_lock
 
     state = settings.state_path
     agent_run.corrected(settings.room_path)
     if (pid := state_lock.fleet_pid(state)) is not None:
         raise Unavailable(f"a fleet runs on {state} already, process {pid}: use that one, or stop it: `chordage stop`")
-    for fault in (faults := checking.faults_of_room(settings)):
+    for fault in (faults := room_check.faults_of_room(settings)):
         _say(fault)
     if faults:
         _say("the rest of the room works; a broken agent waits until it is repaired, with all work for it")

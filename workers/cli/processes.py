@@ -90,9 +90,9 @@ def worker(
 
 def _report_room(settings: Settings) -> None:
     """A broken agent stops no worker: only its own work waits."""
-    from chordage.workers import checking
+    from chordage.workers import room_check
 
-    for fault in checking.faults_of_room(settings):
+    for fault in room_check.faults_of_room(settings):
         say(f"chordage: {fault}", err=True)
 
 

@@ -60,7 +60,7 @@ class FleetHealth:
 
 
 def _read_health(settings: Settings) -> FleetHealth:
-    from chordage.workers import checking
+    from chordage.workers import room_check
     from chordage.workers.bootstrap import check_redis
     from chordage.workers.fleet import agent_run, state_lock
 
@@ -73,7 +73,7 @@ def _read_health(settings: Settings) -> FleetHealth:
     if is_ready and summary is not None:
         faults |= _process_faults(summary)
     try:
-        room = checking.faults_of_room(settings)  # imports the room's Python, as a worker does
+        room = room_check.faults_of_room(settings)  # imports the room's Python, as a worker does
     except UserError as error:
         room = [str(error).splitlines()[0]]
     return FleetHealth(

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import structlog
 
-from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.errors import BrokenAgent, RoomError, UnknownAgent, UserError
 from chordage.orchestrator.gateways.mcp.servers import McpServer
@@ -151,31 +150,6 @@ class Room:
     def providers(self) -> Providers:
         """What the [models.<name>] tables say, by name: `wire`, `base_url` and so on, as far as given."""
         return {name: table for file in self._current().files for name, table in file.providers.items()}
-
-    def check(self) -> list[UserError]:
-        """All faults, those of the tools' Python among them. Imports everything, and connects to nothing."""
-        faults: list[UserError] = [*self.faults]
-        for name in self.names():
-            try:
-                agent = self.get(name)
-                faults += self.faults_of_sub_agents(agent, {tool.name for tool in self.check_tools(agent)})
-                self.output_of(agent)
-            except UserError as error:
-                faults.append(error)
-        return faults
-
-    def faults_of_sub_agents(self, agent: AgentSpec, tools: Collection[str]) -> list[RoomError]:
-        """Agents that it names and that do not exist, and its own tools whose names they hide."""
-        known = self.names()
-        faults = [
-            f"agent {agent.name}: agents: there is no agent {sub.agent!r}; there are: {', '.join(known)}"
-            for sub in agent.agents if sub.agent not in known
-        ]  # fmt: skip
-        faults += [
-            f"agent {agent.name}: agents: its tool {name} would never be called; rename it with @tool(name=...)"
-            for name in subagents.specs(agent) if name in tools
-        ]  # fmt: skip
-        return [RoomError(fault) for fault in faults]
 
     def check_around(self) -> None:
         """Raises RoomError when the wrapper of the tools cannot be imported."""

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from chordage.orchestrator.core.errors import ConfigError, RoomError
-from chordage.workers import checking
+from chordage.workers import room_check
 from chordage.workers.cli import main
 from support.plain_room import forget_settings, write_room
 
@@ -78,7 +78,7 @@ def run(*options: str):
         "settings: chordage.toml:3: setting foo (chordage.toml): there is no such setting",
         "agents: agents/bob.toml:1: model: must be a text",
         "agents: agents/bob.toml:2: limts: there is no such key; did you mean limits?",
-        "agents: agent.toml:12: agents: agent ada: agents: there is no agent 'zoe'",
+        "agents: agent.toml:12: agents: there is no agent 'zoe'",
         "tools: agents/bob.toml:3: tools: 'nowhere_either': there is no module nowhere_either",
         "tools: agent.toml:8: tools: agent 'ada': tool 'slow' may take 2000 s",
         "raised ModuleNotFoundError: No module named 'not_there_at_all'",
@@ -183,7 +183,7 @@ def test_further_checkers_are_heard_also_when_they_give_up(room, monkeypatch):
     def gives_up(path, environ):
         raise ConfigError("channels.toml:3: token_env: variable X is not set")
 
-    monkeypatch.setattr(checking, "FURTHER", [("hooks", finds), ("channels", gives_up)])
+    monkeypatch.setattr(room_check, "FURTHER", [("hooks", finds), ("channels", gives_up)])
     done = run()
 
     assert f"hooks: hooks.toml:1: path: in {room.name}\nhooks: hooks.toml:2: " in done.output

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.strategies.loading import names as strategies
-from chordage.workers import checking, example_room
+from chordage.workers import example_room, room_check
 from chordage.workers.cli import main
 from support.plain_room import forget_settings
 
@@ -70,7 +70,7 @@ def test_gitignore_that_is_there_stays_as_it_is(monkeypatch, tmp_path):
 
 
 def test_nothing_is_wrong_with_it_and_nothing_is_switched_on(room):
-    assert checking.check().faults == []
+    assert room_check.check().faults == []
     assert tomllib.loads((room / "channels.toml").read_text()) == {}
     assert tomllib.loads((room / "hooks.toml").read_text()) == {}
     assert front_matter(room / "tasks" / "example.md") == {
@@ -87,7 +87,7 @@ def test_its_examples_hold_when_they_are_uncommented(room, monkeypatch):
         monkeypatch.setenv(name, value)
     texts = {name: uncomment(room / name) for name in ("agent.toml", "channels.toml", "hooks.toml")}
 
-    assert [fault.told for fault in checking.check().faults] == []
+    assert [fault.text for fault in room_check.check().faults] == []
     agent = Room(room, environ=SECRETS, strategies=strategies()).get(None)
     assert (agent.name, agent.limits.timeout, agent.compaction.threshold) == ("guide", 600, 80000)
     channel = tomllib.loads(texts["channels.toml"])["channels"]["telegram"]

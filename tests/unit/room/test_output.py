@@ -8,6 +8,7 @@ import pytest
 
 from chordage import RoomError
 from chordage.orchestrator.core.agent import OutputUse
+from support.plain_room import agent_faults
 
 MODELS = """
 from pydantic import BaseModel, RootModel
@@ -40,7 +41,7 @@ def import_fault(folder, output):
     room = folder.open()
     with pytest.raises(RoomError) as refusal:
         room.output_of(room.get(None))
-    assert [str(found) for found in room.check()] == [str(refusal.value)]
+    assert agent_faults(folder.path) == [str(refusal.value)]
     return str(refusal.value)
 
 

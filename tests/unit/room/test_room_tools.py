@@ -9,6 +9,7 @@ import pytest
 
 from chordage import RoomError
 from chordage.orchestrator.core.agent import AgentSpec
+from support.plain_room import agent_faults
 
 
 def agent_with(folder, *paths):
@@ -140,7 +141,7 @@ def test_check_tells_of_files_and_of_python(folder, tools_file):
     folder.agent('model = "m"\ntools = ["my_tools:nothing"]')
     folder.agent("oops", "agents/broken.toml")
     folder.agent('model = "m"\ntools = ["my_tools"]', "agents/good.toml")
-    said = [str(fault).partition(": ")[0] for fault in folder.open().check()]
+    said = [fault.partition(": ")[0] for fault in agent_faults(folder.path)]
     assert said == ["agents/broken.toml:1", "agent.toml:2"]
 
 
@@ -198,13 +199,13 @@ def test_the_room_comes_last_on_the_path_and_once(folder):
 def test_the_line_of_the_user_is_named_and_none_of_ours(folder, text, line):
     file = folder.write(f"raising_tools_{line}.py", text)
     folder.agent(f'model = "m"\ntools = ["raising_tools_{line}"]')
-    (fault,) = folder.open().check()
-    assert f"({file}:{line})" in str(fault)
-    assert "orchestrator" not in str(fault)
+    (fault,) = agent_faults(folder.path)
+    assert f"({file}:{line})" in fault
+    assert "orchestrator" not in fault
 
 
 def test_the_line_of_a_plugin_that_raises_when_it_is_imported_is_named(folder):
     file = folder.write("raising_plugins.py", "x = 1\nraise RuntimeError('no')\n")
     folder.agent('model = "m"\n[[plugins]]\nuse = "raising_plugins:Mine"')
-    (fault,) = folder.open().check()
-    assert f"importing module raising_plugins raised RuntimeError: no ({file}:2)" in str(fault)
+    (fault,) = agent_faults(folder.path)
+    assert f"importing module raising_plugins raised RuntimeError: no ({file}:2)" in fault

@@ -7,6 +7,7 @@ import pytest
 from chordage import RoomError
 from chordage.orchestrator.core.agent import Limits, SubAgent
 from chordage.orchestrator.core.subagents import specs
+from support.plain_room import agent_faults
 
 
 def test_a_list_of_names_is_enough(folder):
@@ -52,7 +53,7 @@ def test_a_check_finds_agents_that_are_not_there_and_tools_that_nobody_could_cal
     folder.agent('model = "m"\nname = "lead"\ntools = ["askers"]\nagents = ["alpha", "nobody"]')
     folder.agent('model = "m"', "agents/alpha.toml")
 
-    assert [str(fault) for fault in folder.open().check()] == [
-        "agent lead: agents: there is no agent 'nobody'; there are: lead, alpha",
-        "agent lead: agents: its tool ask_alpha would never be called; rename it with @tool(name=...)",
+    assert agent_faults(folder.path) == [
+        "agent.toml:4: agents: there is no agent 'nobody'; there are: lead, alpha",
+        "agent.toml:4: agents: its tool ask_alpha would never be called; rename it with @tool(name=...)",
     ]

@@ -10,7 +10,7 @@ from celery import Celery, _state, current_app
 
 from chordage.config.settings import load
 from chordage.orchestrator.core.errors import ConfigError
-from chordage.workers import checking, team_app
+from chordage.workers import room_check, team_app
 from chordage.workers.app import make_app
 from support.plain_room import forget_settings
 
@@ -112,7 +112,7 @@ def test_what_is_wrong_with_it_is_said_in_one_line(tmp_path, project, name, monk
     assert "\n" not in str(told.value)
 
     monkeypatch.setenv("CHORDAGE_CELERY_APP", name.format(**words))
-    assert str(told.value) in [fault.told for fault in checking.check().faults]
+    assert str(told.value) in [fault.text for fault in room_check.check().faults]
 
 
 def test_check_names_an_around_that_is_not_there(tmp_path, monkeypatch) -> None:
@@ -120,4 +120,4 @@ def test_check_names_an_around_that_is_not_there(tmp_path, monkeypatch) -> None:
     forget_settings(monkeypatch)
     monkeypatch.setenv("CHORDAGE_AROUND_TOOLS", "nowhere:around")
 
-    assert any("setting around_tools (nowhere:around)" in fault.told for fault in checking.check().faults)
+    assert any("setting around_tools (nowhere:around)" in fault.text for fault in room_check.check().faults)

@@ -11,6 +11,7 @@ from chordage.orchestrator.core.errors import ConfigError, RoomError
 from chordage.orchestrator.gateways.mcp.servers import check
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.workers.bootstrap import check_agent, models_of
+from support.plain_room import agent_faults
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -100,7 +101,7 @@ def check_worker(room, time_limit):
 def test_a_room_is_checked_without_starting_anything(tmp_path):
     room, _one = server(tmp_path, f'command = "touch"\nargs = ["{tmp_path / "started"}"]')
 
-    assert room.check() == []
+    assert agent_faults(tmp_path, PATH) == []
     check_worker(room, 900)
 
     assert not (tmp_path / "started").exists()
@@ -108,10 +109,10 @@ def test_a_room_is_checked_without_starting_anything(tmp_path):
 
 def test_what_a_required_server_lacks_is_a_fault_of_the_room_and_of_an_optional_one_is_not(tmp_path):
     room, _one = server(tmp_path, 'command = "no-such-program"')
-    assert ["there is no program" in str(fault) for fault in room.check()] == [True]
+    assert ["there is no program" in fault for fault in agent_faults(tmp_path, PATH)] == [True]
 
     room, _one = server(tmp_path, 'command = "no-such-program"\nrequired = false')
-    assert room.check() == []
+    assert agent_faults(tmp_path, PATH) == []
     assert room.toolbox.specs(room.get(None)) == {}
 
 
@@ -133,7 +134,7 @@ def test_the_package_is_not_loaded_by_a_room_without_servers(tmp_path):
     (tmp_path / "agent.toml").write_text('model = "m"')
     script = (
         "import sys; from pathlib import Path; from chordage.orchestrator.gateways.room.agents import Room;"
-        "room = Room(Path(sys.argv[1])); room.check(); print({'mcp', 'httpx2'} & set(sys.modules))"
+        "room = Room(Path(sys.argv[1])); room.check_tools(room.get(None)); print({'mcp', 'httpx2'} & set(sys.modules))"
     )
 
     done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
