@@ -62,9 +62,9 @@ class CallLimits:
 
 
 class Backend(httpcore.NetworkBackend):
-    """Opens the sockets of one connection. `call` is the exchange that uses it now."""
+    """Opens the sockets of one connection. `limits` are those of the exchange that uses it now."""
 
-    call: CallLimits
+    limits: CallLimits
 
     def connect_tcp(
         self,
@@ -96,7 +96,7 @@ class Backend(httpcore.NetworkBackend):
     def _look_up(self, host: str, port: int, timeout: float | None) -> list[Any]:
         try:
             answer = NAMES.ask(host, port)
-            for seconds in self.call.slices(timeout, httpcore.ConnectTimeout):
+            for seconds in self.limits.slices(timeout, httpcore.ConnectTimeout):
                 if futures.wait([answer], seconds).done:
                     break
             return answer.result()
@@ -109,7 +109,7 @@ class Backend(httpcore.NetworkBackend):
         if code in _CONNECTING:
             with selectors.DefaultSelector() as selector:
                 selector.register(sock, selectors.EVENT_WRITE)
-                for seconds in self.call.slices(timeout, httpcore.ConnectTimeout):
+                for seconds in self.limits.slices(timeout, httpcore.ConnectTimeout):
                     if selector.select(seconds):
                         break
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -174,7 +174,7 @@ class Stream(httpcore.NetworkStream):
     def _retry(
         self, operation: Callable[[], T], timeout: float | None, too_late: type[Exception], broken: type[Exception]
     ) -> T:
-        for seconds in self._backend.call.slices(timeout, too_late):
+        for seconds in self._backend.limits.slices(timeout, too_late):
             try:
                 self._sock.settimeout(seconds)
                 return operation()

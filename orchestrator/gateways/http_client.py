@@ -1,7 +1,7 @@
 """HTTP calls from many threads, each of which can be aborted, with connections kept for the next call.
 
-Bounds: a time limit for the whole exchange, and one for each wait within it. Calls have
-nothing to do with each other: no cookies, no redirects.
+Each call has a time limit for the whole exchange, and one for each wait within it. Calls share nothing but connections:
+no cookies, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _Origin: TypeAlias = tuple[str, str, int | None]
 class Exchange:
     """A response that has begun to arrive."""
 
-    def __init__(self, response: httpx.Response, call: CallLimits) -> None:
+    def __init__(self, response: httpx.Response, limits: CallLimits) -> None:
         self._response = response
-        self._call = call
+        self._limits = limits
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
 
@@ -41,7 +41,7 @@ class Exchange:
 
     def hurry(self, seconds: float) -> None:
         """Shorten what is left of the time limit."""
-        self._call.hurry(seconds)
+        self._limits.hurry(seconds)
 
     def read(self, limit: int) -> bytes:
         """The body, cut off soon after `limit` bytes."""
@@ -77,18 +77,18 @@ class HttpClient:
         the abort raises.
         """
         silence = timeout if silence is None else min(silence, timeout)
-        limits = httpx.Timeout(connect=min(CONNECT_SECONDS, timeout), read=silence, write=silence, pool=None)
-        request.extensions["timeout"] = limits.as_dict()
+        waits = httpx.Timeout(connect=min(CONNECT_SECONDS, timeout), read=silence, write=silence, pool=None)
+        request.extensions["timeout"] = waits.as_dict()
         origin = (request.url.scheme, request.url.host, request.url.port)
         connection = self._take(origin, request.url)
-        connection.backend.call = call = CallLimits(abort, timeout)
+        connection.backend.limits = limits = CallLimits(abort, timeout)
         try:
             response = connection.handle_request(request)
         except BaseException:
             connection.close()
             raise
         try:
-            yield Exchange(response, call)
+            yield Exchange(response, limits)
         finally:
             response.close()
             self._give_back(origin, connection)

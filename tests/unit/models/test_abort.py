@@ -34,6 +34,12 @@ def silent_in_the_body(connection, over):
     over.wait()
 
 
+def silent_in_a_body_without_length(connection, over):
+    read_request(connection)
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{")
+    over.wait()
+
+
 def never_reading(connection, over):
     over.wait()
 
@@ -55,7 +61,16 @@ def time_to_abort(url, *, prompt="hello", error=Aborted):
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize("talk", [silent_before_headers, silent_in_the_stream, silent_in_the_body, forever_pinging])
+@pytest.mark.parametrize(
+    "talk",
+    [
+        silent_before_headers,
+        silent_in_the_stream,
+        silent_in_the_body,
+        silent_in_a_body_without_length,
+        forever_pinging,
+    ],
+)
 def test_a_waiting_call_is_aborted_within_a_second(talk, tls):
     with raw_server(talk, tls=tls) as server:
         assert time_to_abort(server.url) < SECOND
@@ -65,6 +80,13 @@ def test_a_waiting_call_is_aborted_within_a_second(talk, tls):
 def test_a_call_that_cannot_send_its_prompt_is_aborted_within_a_second(tls):
     with raw_server(never_reading, tls=tls) as server:
         assert time_to_abort(server.url, prompt="x" * 30_000_000) < SECOND
+
+
+def test_a_connection_that_is_not_answered_is_aborted_within_a_second():
+    full = socket.create_server(("127.0.0.1", 0), backlog=0)
+    # The kernel takes one connection that is never accepted; the next is left without an answer.
+    with full, socket.create_connection(full.getsockname()):
+        assert time_to_abort(f"http://127.0.0.1:{full.getsockname()[1]}") < SECOND
 
 
 def test_a_tls_handshake_that_is_not_answered_is_aborted_within_a_second():
