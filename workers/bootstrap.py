@@ -10,8 +10,10 @@ from urllib.parse import parse_qsl
 
 from redis import Redis
 from redis.exceptions import RedisError
+from redis.sentinel import Sentinel
 
 from chordage.config import settings as config
+from chordage.config.redis_url import Kind, RedisAddress
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.arrivals import Overflow, QueueBound
@@ -41,9 +43,15 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.strategies.loading import names as strategies
-from chordage.workers.redis_clients import client_of
 
-COPIES = "agents"  # in the state folder: agent files as they could last be read
+COPIES = "agents"  # in the state folder: agent files as last read without a fault
+CLIENT_OPTIONS: dict[str, Any] = {
+    "max_connections": 1000,
+    "socket_timeout": 5,
+    "socket_connect_timeout": 3,
+    "health_check_interval": 25,
+}
+Sentinels: Any = Sentinel  # untyped
 
 
 def runtime_from(
@@ -106,11 +114,11 @@ def budgets_from(settings: Settings) -> dict[Group, int]:
 
 def queue_bounds_from(settings: Settings) -> dict[Group, QueueBound]:
     """Of the groups that have one."""
-    asked = {group: getattr(settings.bounds, group.value) for group in Group}
+    bounds = {group: getattr(settings.bounds, group.value) for group in Group}
     return {
-        group: QueueBound(max_queued=one.max_queued, overflow=Overflow(one.overflow))
-        for group, one in asked.items()
-        if one.max_queued is not None
+        group: QueueBound(max_queued=bound.max_queued, overflow=Overflow(bound.overflow))
+        for group, bound in bounds.items()
+        if bound.max_queued is not None
     }
 
 
@@ -134,7 +142,7 @@ def models_of(room: Room) -> ModelCatalog:
 
 
 def redis_from(settings: Settings, **options: Any) -> Redis:
-    """A client; `options`, where it is to be other than usual."""
+    """A client; `options` override CLIENT_OPTIONS."""
     address = settings.redis_address
     if address is None:
         raise ConfigError(
@@ -142,6 +150,23 @@ def redis_from(settings: Settings, **options: Any) -> Redis:
             "which brings its own: `chordage start` or `chordage dev`"
         )
     return client_of(address, **options)
+
+
+def client_of(address: RedisAddress, **options: Any) -> Redis:
+    """Connects when it is used. Behind sentinels, each new connection asks them which server is the master."""
+    options = {**CLIENT_OPTIONS, **options}
+    options |= {"db": address.db, "username": address.username, "password": address.password}
+    match address.kind:
+        case Kind.SENTINEL:
+            timeouts = {name: options[name] for name in ("socket_timeout", "socket_connect_timeout")}
+            sentinel = Sentinels(address.hosts, sentinel_kwargs={**timeouts, **address.sentinel_login})
+            client: Redis = sentinel.master_for(str(address.master), redis_class=Redis, **options)
+            return client
+        case Kind.SOCKET:
+            return Redis(unix_socket_path=address.path, **options)
+        case Kind.TCP | Kind.TLS:
+            ((host, port),) = address.hosts
+            return Redis(host=host, port=port, ssl=address.kind is Kind.TLS, **options, **address.tls)
 
 
 def _redis_ports(settings: Settings) -> tuple[Locks, Events, Queues]:
@@ -163,8 +188,8 @@ def replies_from(settings: Settings) -> ReplyBounds:
 
 
 def web_hooks_from(settings: Settings) -> Webhook:
-    given = settings.webhook_secret
-    secrets = secrets_of(given.get_secret_value() if given else "", "CHORDAGE_WEBHOOK_SECRET")
+    secret = settings.webhook_secret
+    secrets = secrets_of(secret.get_secret_value() if secret else "", "CHORDAGE_WEBHOOK_SECRET")
     return Webhook(secrets=secrets, guard=AddressGuard(settings.webhook_allow), timeout=settings.delivery_timeout)
 
 

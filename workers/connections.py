@@ -18,9 +18,9 @@ from chordage.orchestrator.store.database import Store
 
 log = structlog.get_logger()
 
-HEART = 1  # of each worker, for its heartbeat alone
-OF_A_PARENT = 2  # of processes that carry out calls: it sweeps, and copies the journal to the bus
-OF_A_CHILD = 2  # one call at a time, and what is noted beside it
+HEART = 1  # of each worker, for its heartbeat only
+OF_A_PARENT = 2  # of a pool of processes: it sweeps, and copies the journal to the bus
+OF_A_CHILD = 2  # one call at a time, and its progress notes
 FEW_LEFT = 0.1
 ADVICE = (
     "raise that limit, or lower CHORDAGE_POOL_SIZE, --concurrency or the number of workers "
@@ -45,31 +45,27 @@ def of_server(settings: Settings) -> int:
 
 def check(settings: Settings, wanted: int, who: str = "this process") -> None:
     """As `shortage`, for a process that has a log."""
-    if (told := shortage(settings, wanted, who)) is not None:
-        log.warning("PostgreSQL has few connections left", told=told)
+    if (text := shortage(settings, wanted, who)) is not None:
+        log.warning("PostgreSQL has few connections left", detail=text)
 
 
 def shortage(settings: Settings, wanted: int, who: str) -> str | None:
-    """At the start: what is to be said where fewer are left. Raises ConfigError where there can never be so many."""
+    """A warning where fewer are left. Raises ConfigError where there can never be so many."""
     with closing(Store(settings.database, pool_size=1)) as store:
-        found = capacity(store)
-    if found is None or wanted <= found.left:
+        limits = capacity(store)
+    if limits is None or wanted <= limits.left:
         return None
-    told = _told(found, wanted, who)
-    if wanted > found.at_most:
-        raise ConfigError(told)
-    return told
-
-
-def fault(found: Capacity | None) -> str | None:
-    """For whoever looks while all is running."""
-    if found is None or found.left >= FEW_LEFT * found.at_most:
-        return None
-    return f"{found.taken} of {found.at_most} connections are taken ({found.named}): {ADVICE}"
-
-
-def _told(found: Capacity, wanted: int, who: str) -> str:
-    return (
-        f"PostgreSQL lets {found.at_most} connections in ({found.named}), {found.taken} are taken, and {who} may take "
-        f"{wanted}: {ADVICE}"
+    text = (
+        f"PostgreSQL lets {limits.at_most} connections in ({limits.named}), {limits.taken} are taken, and {who} may "
+        f"take {wanted}: {ADVICE}"
     )
+    if wanted > limits.at_most:
+        raise ConfigError(text)
+    return text
+
+
+def fault(limits: Capacity | None) -> str | None:
+    """For a look at a running fleet."""
+    if limits is None or limits.left >= FEW_LEFT * limits.at_most:
+        return None
+    return f"{limits.taken} of {limits.at_most} connections are taken ({limits.named}): {ADVICE}"

@@ -1,8 +1,8 @@
-"""The Celery app of the team, which is the current one wherever code of the room runs.
+"""The Celery app of the team, which is the current app wherever code of the room runs.
 
 `shared_task` and `current_app` look for an app in the thread, and else for the default of the process. A Celery worker
 puts its own app in both places, and tools, plugins and channels run in threads of that worker: a task of the team that
-a tool calls would go to our broker, and be run by our workers. So our app is neither here. We pass it on explicitly.
+a tool calls would go to our broker, and be run by our workers. So our app is neither. We pass it explicitly.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ celery_state: Any = _state  # the type checker knows only what is public in it
 def make_current(settings: Settings) -> None:
     """For this thread, and for every thread that has none of its own. Raises ConfigError.
 
-    Call it before the room is imported, and again behind Celery, which sets its worker's app when a worker and each
-    of its processes begin.
+    Call it before the room is imported, and again after Celery has set its own app: at the start of a worker and of
+    each of its processes.
     """
     if settings.celery_app is not None:
         imports.make_importable(settings.room_path)
-    app = _of_nobody() if settings.celery_app is None else _loaded(settings.celery_app)
+    app = _default_app() if settings.celery_app is None else _loaded(settings.celery_app)
     app.set_default()
     app.set_current()
 
 
 def let_tools_wait() -> None:
     """Celery forbids that a task waits for another, which might need the same slot. A tool may wait for a task of the
-    team: that has workers of its own. To be called behind the start of the pool, which forbids it for its process.
+    team: that has workers of its own. Call it after the start of the pool, which forbids it for its process.
     """
     celery_state._set_task_join_will_block(False)  # noqa: SLF001 - what allow_join_result does, for good
 
 
 @cache
-def _of_nobody() -> Celery:
+def _default_app() -> Celery:
     """As Celery itself makes it where there is no app: with the settings of a module celeryconfig, if there is one."""
     loader = os.environ.get("CELERY_LOADER") or "default"
     return Celery("default", fixups=[], set_as_current=False, loader=loader)
@@ -62,7 +62,7 @@ def _loaded(name: str) -> Celery:
         if isinstance(app, Celery) and app.main != OURS:
             app.loader.import_default_modules()
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"setting celery_app ({name}): {_told(name, error)}") from error
+        raise ConfigError(f"setting celery_app ({name}): {_explain(name, error)}") from error
     if not isinstance(app, Celery):
         raise ConfigError(f"setting celery_app ({name}): that is {app!r} and no Celery app; give module:app")
     if app.main == OURS:
@@ -70,7 +70,7 @@ def _loaded(name: str) -> Celery:
     return app
 
 
-def _told(name: str, error: BaseException) -> str:
+def _explain(name: str, error: BaseException) -> str:
     module, _, attribute = name.partition(":")
     if attribute and module in sys.modules and not hasattr(sys.modules[module], attribute):
         return f"module {module} has no {attribute!r}"  # Celery looks for a module of the whole name then

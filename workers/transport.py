@@ -1,13 +1,13 @@
 """The Redis transport of our processes: kombu's, with a cheaper way to record which messages a worker holds.
 
 Kombu records each message that it delivers, and each that is acknowledged, in a Redis transaction of its own and waits
-for it, before the message goes to work and before the next one is read: a third of what a small task costs. Here a
-channel writes these records to one connection, in order, and reads the replies when it writes the next. Before it puts
-a message back, it waits until all its records are written.
+for it, before the task starts and before the next message is read: a third of what a small task costs. Here a channel
+writes these records to one connection, in order, and reads the replies when it writes the next. Before it puts a
+message back, it waits until all its records are written.
 
-The subclasses are chosen by the setting `broker_transport`; kombu itself stays as it is for everyone else in the
-process. They rely on what kombu writes to Redis. `records_match` compares that at start, and a kombu that writes
-something else is used as it is.
+The subclasses are chosen by the setting `broker_transport`; kombu itself is not changed for other code in the process.
+They rely on what kombu writes to Redis. `records_match` checks that at start, and with a kombu that writes something
+else its own way of recording is used.
 
 What it does not promise: a worker that is killed between the arrival of a message and its record loses that message,
 as with kombu.
@@ -15,29 +15,118 @@ as with kombu.
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import redis
 import structlog
-from kombu.transport import redis, virtual
+from kombu.transport import redis as stock
+from kombu.transport import virtual
 from kombu.utils.json import dumps
+from redis import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
 
 from chordage.config.redis_url import Kind, RedisAddress
-from chordage.workers.ledger import Ledger
 
 log = structlog.get_logger()
 
 # The stubs of kombu know nothing of these classes.
-StockQoS: Any = redis.QoS
-StockChannel: Any = redis.Channel
-StockTransport: Any = redis.Transport
-StockSentinelChannel: Any = redis.SentinelChannel
-StockSentinelTransport: Any = redis.SentinelTransport
+StockQoS: Any = stock.QoS
+StockChannel: Any = stock.Channel
+StockTransport: Any = stock.Transport
+StockSentinelChannel: Any = stock.SentinelChannel
+StockSentinelTransport: Any = stock.SentinelTransport
 
 Command = tuple[Any, ...]
+UNANSWERED = 64  # commands whose replies may be outstanding
+_COMMAND_NAME = () if redis.VERSION >= (5, 3) else ("_",)  # an argument that redis-py before 5.3 requires and ignores
+
+
+class AckWriter:
+    """Sends commands to Redis in order without waiting for the replies, over one connection for any number of threads.
+
+    What was not answered on a lost connection is sent again on the next one, in the same order, so the commands must
+    be safe to repeat. `pool` returns the current pool.
+    """
+
+    def __init__(self, pool: Callable[[], ConnectionPool]) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._unanswered: deque[Command] = deque()
+        self._sent = 0  # of those, on this connection
+        self._connection: Any = None
+        self._connection_pool: ConnectionPool | None = None
+
+    def write(self, *commands: Command) -> None:
+        """Raises when Redis cannot be reached; the commands are sent when it can be reached again."""
+        with self._lock:
+            self._unanswered.extend(commands)
+            self._send(wait=len(self._unanswered) > UNANSWERED)
+
+    def flush(self) -> None:
+        """Wait until everything written has been executed or refused."""
+        with self._lock:
+            if self._unanswered:
+                self._send(wait=True)
+
+    def _send(self, *, wait: bool) -> None:
+        for is_last in (False, True):
+            try:
+                self._exchange(wait=wait)
+            except BaseException as error:
+                self._close()  # it is unknown which commands have arrived
+                if is_last or not isinstance(error, RedisError | OSError):
+                    raise
+                log.info("records are sent again", records=len(self._unanswered), error=str(error))
+            else:
+                return
+
+    def _exchange(self, *, wait: bool) -> None:
+        self._connect()
+        while self._sent and self._connection.can_read():
+            self._read_reply()
+        unsent = list(itertools.islice(self._unanswered, self._sent, None))
+        self._sent += len(unsent)
+        # A health check would take the reply to another command for its own.
+        self._connection.send_packed_command(self._connection.pack_commands(unsent), check_health=False)
+        while self._sent and wait:
+            self._read_reply()
+
+    def _connect(self) -> None:
+        if self._connection is None:
+            self._connection_pool = self._pool()
+            self._connection = self._connection_pool.get_connection(*_COMMAND_NAME)
+        elif not _is_connected(self._connection):
+            raise RedisConnectionError("its pool was closed")
+        elif not self._sent and self._connection.can_read():
+            raise RedisConnectionError("it was closed at the other end")
+
+    def _read_reply(self) -> None:
+        try:
+            self._connection.read_response()
+        except ResponseError as error:
+            log.warning("redis refuses a record of a message", record=self._unanswered[0][0], error=str(error))
+        self._sent -= 1
+        self._unanswered.popleft()
+
+    def _close(self) -> None:
+        connection, pool = self._connection, self._connection_pool
+        self._connection, self._connection_pool, self._sent = None, None, 0
+        if connection is not None and pool is not None:
+            connection.disconnect()
+            pool.release(connection)
+
+
+def _is_connected(connection: Any) -> bool:
+    known = getattr(connection, "is_connected", None)
+    return connection._sock is not None if known is None else known  # noqa: SLF001 - redis-py before 5.3 has no other
 
 
 class QoS(StockQoS):  # type: ignore[misc]
@@ -45,14 +134,14 @@ class QoS(StockQoS):  # type: ignore[misc]
 
     def __init__(self, channel: Any, *args: Any, **options: Any) -> None:
         super().__init__(channel, *args, **options)
-        self.ledger = Ledger(lambda: channel.pool)
+        self.ack_writer = AckWriter(lambda: channel.pool)
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        self.ledger.write(*_delivered(*self._keys, message, delivery_tag, time.time()))
+        self.ack_writer.write(*_delivered(*self._keys, message, delivery_tag, time.time()))
         virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
-        self.ledger.write(*_acknowledged(*self._keys, delivery_tag))
+        self.ack_writer.write(*_acknowledged(*self._keys, delivery_tag))
         virtual.QoS.ack(self, delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
@@ -63,11 +152,11 @@ class QoS(StockQoS):  # type: ignore[misc]
         virtual.QoS.ack(self, delivery_tag)
 
     def restore_unacked(self, *args: Any, **options: Any) -> Any:
-        self.ledger.settle()
+        self.ack_writer.flush()
         return super().restore_unacked(*args, **options)
 
     def restore_by_tag(self, *args: Any, **options: Any) -> Any:
-        self.ledger.settle()
+        self.ack_writer.flush()
         return super().restore_by_tag(*args, **options)
 
     @property
@@ -100,14 +189,14 @@ class Channel(StockChannel):  # type: ignore[misc]
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         """Kombu makes a client for each publish and each acknowledgement, a fifth of their cost. A client is a thin
-        handle on the channel's pool and safe to share between threads, so one is kept for each pool.
+        handle on the channel's pool and safe to share between threads, so there is one for each pool.
         """
         if asynchronous:
             return super()._create_client(asynchronous)
-        pool, client = self.__dict__.get("_kept_client", (None, None))
+        pool, client = self.__dict__.get("_shared_client", (None, None))
         if pool is not self.pool:
             client = super()._create_client()
-            self._kept_client = self.pool, client
+            self._shared_client = self.pool, client
         return client
 
 
@@ -118,7 +207,7 @@ class StockRecordsChannel(Channel):
 
 
 class SentinelChannel(Channel, StockSentinelChannel):  # type: ignore[misc]
-    """For a server that sentinels name."""
+    """For a server behind sentinels."""
 
 
 class StockRecordsSentinelChannel(StockRecordsChannel, StockSentinelChannel):  # type: ignore[misc]
@@ -149,7 +238,7 @@ class StockRecordsSentinelTransport(StockSentinelTransport):  # type: ignore[mis
     Channel = StockRecordsSentinelChannel
 
 
-# By what the address is, with records of our own and with those of kombu.
+# By the kind of address: with our records, and with kombu's.
 TRANSPORTS = {
     Kind.TCP: (Transport, StockRecordsTransport),
     Kind.TLS: (Transport, StockRecordsTransport),
@@ -159,30 +248,29 @@ TRANSPORTS = {
 
 
 def settings_of(address: RedisAddress) -> dict[str, str]:
-    """What the settings `broker_transport` and `broker_url` have to say in a process of ours."""
-    own, stock = TRANSPORTS[address.kind]
-    chosen = own
+    """The settings `broker_transport` and `broker_url` of our processes."""
+    transport, with_stock_records = TRANSPORTS[address.kind]
     if not records_match(StockQoS):
         log.warning("kombu records messages in another way than expected; its own way is used, at some cost of speed")
-        chosen = stock
-    return {"broker_transport": f"{__name__}:{chosen.__name__}", "broker_url": address.bare_url}
+        transport = with_stock_records
+    return {"broker_transport": f"{__name__}:{transport.__name__}", "broker_url": address.bare_url}
 
 
-def records_match(stock: Any) -> bool:
+def records_match(qos: Any) -> bool:
     """Whether kombu writes to Redis, for a message delivered and acknowledged, just what QoS writes."""
     message = SimpleNamespace(_raw={"body": "b"}, delivery_info={"exchange": "e", "routing_key": "r"})
     ours = {*_delivered("index", "unacked", message, "tag", 0), *_acknowledged("index", "unacked", "tag")}
     try:
-        return _recorded_by(stock, message) == ours
+        return _recorded_by(qos, message) == ours
     except Exception as error:
-        log.debug("kombu cannot be asked how it records messages", error=repr(error))
+        log.debug("kombu's way to record messages cannot be checked", error=repr(error))
         return False
 
 
-def _recorded_by(stock: Any, message: Any) -> set[Command]:
+def _recorded_by(qos_class: Any, message: Any) -> set[Command]:
     pipe = _Recorder()
     client = SimpleNamespace(pipeline=lambda: pipe)
-    qos = stock(SimpleNamespace(conn_or_acquire=lambda _client=None: nullcontext(client), do_restore=False))
+    qos = qos_class(SimpleNamespace(conn_or_acquire=lambda _client=None: nullcontext(client), do_restore=False))
     qos.__dict__ |= {"unacked_key": "unacked", "unacked_index_key": "index"}
     qos.append(message, "tag")
     qos.ack("tag")
@@ -190,7 +278,7 @@ def _recorded_by(stock: Any, message: Any) -> set[Command]:
 
 
 class _Recorder:
-    """Stands for a pipeline of Redis; keeps what it is told, in the form in which it would be sent."""
+    """Takes the place of a Redis pipeline, and keeps the commands in the form in which they would be sent."""
 
     def __init__(self) -> None:
         self.commands: list[Command] = []

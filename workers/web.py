@@ -30,7 +30,7 @@ from chordage.workers import connections, team_app
 from chordage.workers.app import make_app as make_celery
 from chordage.workers.bootstrap import check_redis, check_services, runtime_from
 from chordage.workers.fleet.fleet_file import settings_for_cli
-from chordage.workers.listening import warning_of
+from chordage.workers.fleet.roles import exposure_warning
 from chordage.workers.turn_waiter import wait_for_turn, waiter_for
 from chordage.workers.webhooks import receiver_of
 
@@ -42,7 +42,7 @@ def make_app() -> FastAPI:
     try:
         settings = settings_for_cli()
         logging_config.configure(settings.log_level, settings.log_format)
-        if (warning := warning_of(settings.host)) is not None:
+        if (warning := exposure_warning(settings.host)) is not None:
             log.warning(warning)
         check_services(settings)
         connections.check(settings, connections.of_server(settings))

@@ -15,7 +15,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallTools
 from chordage.tasks import names
 from chordage.tasks.courier import Courier, round_body
-from chordage.workers import results
+from chordage.workers import chord_backend
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import redis_from
 from chordage.workers.fleet.member import free_port
@@ -106,7 +106,7 @@ def test_a_header_that_comes_again_after_the_last_sends_the_body_again_under_the
 
     assert sent == [BODY["options"]["task_id"]] * 2
     assert kept
-    assert 0 < max(kept) <= results.AFTERWARDS
+    assert 0 < max(kept) <= chord_backend.AFTERWARDS
 
 
 @pytest.mark.redis

@@ -76,7 +76,7 @@ def _watch_chords(file: Path) -> None:
     from kombu import Producer
 
     from chordage.orchestrator.stages import tool_call
-    from chordage.workers.results import JoiningBackend
+    from chordage.workers.chord_backend import JoiningBackend
 
     plain_part, plain_publish, plain_settle = JoiningBackend.on_chord_part_return, Producer.publish, tool_call._settle
 

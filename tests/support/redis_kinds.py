@@ -15,8 +15,8 @@ from pathlib import Path
 from redis import Redis
 
 from chordage.config.redis_url import parse
+from chordage.workers.bootstrap import client_of
 from chordage.workers.fleet.member import free_port
-from chordage.workers.redis_clients import client_of
 from support import processes, skips
 from support.waiting import until
 

@@ -9,7 +9,7 @@ from redis.sentinel import SentinelConnectionPool
 from chordage.config.queues import celery_settings
 from chordage.config.redis_url import Kind, parse
 from chordage.config.settings import SettingsFault, load
-from chordage.workers.redis_clients import client_of
+from chordage.workers.bootstrap import client_of
 from support.plain_room import forget_settings
 
 SENTINELS = "sentinel://:p%40w@a:26379/2;sentinel://b"

@@ -107,9 +107,9 @@ def json_option(command: F) -> F:
 
 def warn_if_open(host: str) -> None:
     """A warning in red if other machines can reach the HTTP server."""
-    from chordage.workers.listening import warning_of
+    from chordage.workers.fleet.roles import exposure_warning
 
-    if (warning := warning_of(host)) is not None:
+    if (warning := exposure_warning(host)) is not None:
         say(f"chordage: {warning}", err=True, fg="red", bold=True)
 
 

@@ -15,7 +15,16 @@ from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers.cli.context import check_ready_with_redis
 from chordage.workers.cli.output import say, warn_if_open
 from chordage.workers.fleet.fleet_file import settings_for_cli
-from chordage.workers.worker_plan import PROCESSES, THREADS_OF_ALL, THREADS_OF_TURNS, Plan, Pool, Role, plan_of
+from chordage.workers.worker_plan import (
+    PROCESSES,
+    THREADS_OF_ALL,
+    THREADS_OF_TURNS,
+    Pool,
+    Role,
+    WorkerPlan,
+    plan_of,
+    wait_without_reserve,
+)
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -73,15 +82,13 @@ def worker(
     ready_file: Path | None,
 ) -> None:
     """Start one worker. It ends on SIGTERM or Ctrl-C, and hands its unfinished work over."""
-    from chordage.workers import reserved as reserved_worker
-
     settings = settings_for_cli()
     plan = plan_of(
         Role(role), settings, queues=queues, groups=groups, reserved=reserved, pool=pool, concurrency=concurrency,
         name=name, events=events,
     )  # fmt: skip
     if reserved and not settings.reserve:
-        reserved_worker.idle(ready_file, lambda text: say(f"chordage: {text}", err=True))
+        wait_without_reserve(ready_file, lambda text: say(f"chordage: {text}", err=True))
         return
     _report_room(settings)
     check_ready_with_redis(settings)
@@ -96,8 +103,8 @@ def _report_room(settings: Settings) -> None:
         say(f"chordage: {fault}", err=True)
 
 
-def run_worker(settings: Settings, plan: Plan, ready_file: Path | None = None) -> NoReturn:
-    os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # read by billiard when it is imported; see workers/fleet_worker.py
+def run_worker(settings: Settings, plan: WorkerPlan, ready_file: Path | None = None) -> NoReturn:
+    os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # read by billiard when it is imported; see workers/worker.py
     from chordage.workers.app import make_app
 
     make_app(settings).Worker(plan=plan, ready_file=ready_file, loglevel=settings.log_level.upper(), quiet=True).start()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from chordage.config.settings import LOOPS, Loop, Settings
+from chordage.orchestrator.core.deliveries import is_loopback
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers import connections
 from chordage.workers.fleet.member import Role
@@ -68,6 +69,17 @@ def poll() -> Role:
 def local(host: str) -> str:
     """The address by which this machine reaches a server that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound to
+
+
+def exposure_warning(host: str) -> str | None:
+    """For a server that listens on `host`; None where only this machine can reach it."""
+    if is_loopback(host):
+        return None
+    return (
+        f"WARNING: the HTTP server listens on {host}, beyond this machine, and checks no credentials: every client "
+        "that reaches it can send messages, which cost money and use tools, and read and decide about all turns of "
+        "callers. Put it behind a proxy that checks who connects, or listen on 127.0.0.1"
+    )
 
 
 # A loop accepts turns and executes none: workers do. Two loops may be one process, which reads the setting `loops`.

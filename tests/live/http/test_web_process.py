@@ -68,4 +68,4 @@ def test_beyond_this_machine_it_is_told_loudly_what_that_means(monkeypatch, caps
 
     assert result.exit_code == 0, result.output
     assert "WARNING: the HTTP server listens on 10.1.2.3" in result.stderr
-    assert "knows no credentials" in result.stderr
+    assert "checks no credentials" in result.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator.core.deliveries import Hosts, is_loopback
-from chordage.workers.listening import warning_of
+from chordage.workers.fleet.roles import exposure_warning
 
 HERE = ["localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1"]
 BEYOND = ["0.0.0.0", "::", "10.0.0.5", "fe80::1", "agents.example.org", "localhost.example.org", ""]
@@ -14,13 +14,13 @@ BEYOND = ["0.0.0.0", "::", "10.0.0.5", "fe80::1", "agents.example.org", "localho
 @pytest.mark.parametrize("host", HERE)
 def test_only_this_machine_reaches_loopback(host):
     assert is_loopback(host)
-    assert warning_of(host) is None
+    assert exposure_warning(host) is None
 
 
 @pytest.mark.parametrize("host", BEYOND)
 def test_beyond_it_is_told_what_that_means(host):
     assert not is_loopback(host)
-    assert "knows no credentials" in warning_of(host)
+    assert "checks no credentials" in exposure_warning(host)
 
 
 @pytest.mark.parametrize(

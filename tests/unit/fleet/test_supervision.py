@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from chordage.workers import deafness
+from chordage.workers import stalled_consumer
 from chordage.workers.fleet import supervision
 from chordage.workers.fleet.supervision import RESTART, describe_end
 
@@ -29,4 +29,4 @@ def test_end_of_a_member_is_described_in_words(code, words):
 
 
 def test_stalled_worker_is_recognised_by_the_code_it_ends_with():
-    assert supervision.STALLED == deafness.EXIT_CODE
+    assert supervision.STALLED == stalled_consumer.EXIT_CODE

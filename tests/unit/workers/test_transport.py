@@ -40,7 +40,7 @@ def taken(broker, number=1):
 
 
 def settled(message):
-    message.channel.qos.ledger.settle()
+    message.channel.qos.ack_writer.flush()
 
 
 def noted(redis):
@@ -134,8 +134,8 @@ def test_a_note_that_was_under_way_when_the_connections_were_closed_is_made_befo
     redis.delete(f"{PREFIX}unacked", f"{PREFIX}unacked_index")  # as if it had never come
     index, unacked = f"{PREFIX}unacked_index", f"{PREFIX}unacked"
     qos, held = message.channel.qos, dumps([message._raw, "", "work"])
-    qos.ledger.write(("ZADD", index, 1, message.delivery_tag), ("HSET", unacked, message.delivery_tag, held))
-    qos.ledger._connection.disconnect()
+    qos.ack_writer.write(("ZADD", index, 1, message.delivery_tag), ("HSET", unacked, message.delivery_tag, held))
+    qos.ack_writer._connection.disconnect()
     broker.default_channel.close()
 
     assert (waiting(redis), noted(redis)) == (1, (0, 0))

@@ -12,7 +12,7 @@ from chordage.config.settings import load
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import redis_from
-from chordage.workers.projecting import Projections
+from chordage.workers.timers import Projector
 from support.plain_room import forget_settings
 from support.waiting import until
 
@@ -26,7 +26,7 @@ class Worker:
         settings = load(**{"redis_url": GONE, "project": 0.002, **given})
         self.looks = 0
         self.ends = ends
-        self.projections = Projections(make_app(settings), settings, self.look)
+        self.projector = Projector(make_app(settings), settings, self.look)
 
     def look(self):
         self.looks += 1
@@ -51,7 +51,7 @@ def test_one_of_two_workers_has_the_slot_and_each_prefix_slots_of_its_own(redis_
     one, two, other = Worker(**given), Worker(**given), Worker(**given, prefix="other:")
 
     with Redis.from_url(redis_url) as redis:
-        had = [worker.projections._has_slot(redis) for worker in (one, two, one, other)]
+        had = [worker.projector._has_slot(redis) for worker in (one, two, one, other)]
         (left, *_) = (redis.pttl(key) for key in redis.keys("*project:*"))
 
     assert had == [True, False, False, True]
@@ -62,7 +62,7 @@ def test_while_redis_is_away_everybody_has_the_slot_for_the_claim_in_sql_decides
     worker = Worker()
 
     with redis_from(load(redis_url=GONE)) as redis:
-        assert worker.projections._has_slot(redis)
+        assert worker.projector._has_slot(redis)
 
 
 @pytest.mark.parametrize("error", [Unavailable("the database does not answer"), ZeroDivisionError()])
@@ -70,24 +70,24 @@ def test_an_error_makes_it_pause_for_a_beat_and_does_not_end_it(error):
     failing = Worker(error, lease=7200, beat=3600)
     well = Worker()
     for worker in (failing, well):
-        worker.projections.start()
+        worker.projector.start()
 
     until(lambda: well.looks > 5 and failing.looks, "the other goes on meanwhile")
     assert failing.looks == 1
     failing.ends = None
-    failing.projections._not_before = 0.0  # the pause is over
+    failing.projector._not_before = 0.0  # the pause is over
     until(lambda: failing.looks > 3, "it looks again")
 
     for worker in (failing, well):
-        worker.projections.stop()
+        worker.projector.stop()
     until(lambda: not timers(), "both have stopped")
 
 
 def test_it_stops_when_it_is_told_and_looks_no_more():
     worker = Worker()
-    worker.projections.start()
+    worker.projector.start()
     until(lambda: worker.looks, "it looks")
 
-    worker.projections.stop()
+    worker.projector.stop()
 
     until(lambda: not timers(), "it has stopped")

@@ -1,7 +1,7 @@
 """The worker that `chordage worker` and `celery -A chordage worker` both start: one class, with the same guarantees.
 
-Its pool and queues follow from its role, its name is its own, it says when it is ready, and it ends as `Leaving` has
-it. What the options of Celery cannot change is refused in one line.
+Its pool and queues follow from its role, its name is unique, it writes a file when it is ready, and it ends by
+`GracefulShutdown`. Options of Celery that would break a guarantee are refused in one line.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from celery.apps import worker as stock
 
 from chordage.config.settings import Settings
 from chordage.orchestrator.system import private_files
-from chordage.workers import names, room_check
-from chordage.workers.leaving import Leaving
+from chordage.workers import room_check
 from chordage.workers.pool import THREADS
-from chordage.workers.reserved import idle
-from chordage.workers.worker_plan import Plan, Pool, Role, plan_of
+from chordage.workers.shutdown import GracefulShutdown
+from chordage.workers.worker_plan import Pool, Role, WorkerPlan, plan_of, wait_without_reserve, worker_hostname
 
 log = structlog.get_logger()
 
-STOCK_NAME = "celery@"  # how Celery calls a worker whose name was not given
+STOCK_NAME = "celery@"  # begins the name of a worker whose name was not given
 REMAP = "REMAP_SIGTERM"
 TO_CHILDREN = "SIGQUIT"
 Stock: Any = stock  # its stubs know little of it
@@ -41,7 +40,7 @@ class FleetWorker(Stock.Worker):  # type: ignore[misc]
         self,
         app: Celery | None = None,
         *,
-        plan: Plan | None = None,
+        plan: WorkerPlan | None = None,
         role: str = Role.ALL.value,
         groups: str | None = None,
         reserved: bool = False,
@@ -54,7 +53,7 @@ class FleetWorker(Stock.Worker):  # type: ignore[misc]
         task_events: bool | None = None,
         **options: Any,
     ) -> None:
-        """`plan`, or what the options of `celery worker` are."""
+        """`plan`, or else the options of `celery worker`."""
         if plan is None:
             plan = self._plan(role, groups, reserved, hostname, queues, pool or pool_cls, concurrency, task_events)
             self._check(reserved=reserved, ready_file=ready_file)
@@ -63,7 +62,7 @@ class FleetWorker(Stock.Worker):  # type: ignore[misc]
         self.ready_file = ready_file
         super().__init__(
             app or self.app,
-            hostname=names.of_worker(plan.name, self.settings.state_path, numbered=plan.numbered),
+            hostname=worker_hostname(plan.name, self.settings.state_path, numbered=plan.numbered),
             queues=list(plan.queues),
             pool_cls=THREADS if plan.pool is Pool.THREADS else "prefork",
             concurrency=plan.concurrency,
@@ -81,40 +80,40 @@ class FleetWorker(Stock.Worker):  # type: ignore[misc]
         pool_cls: Any,
         slots: int | str | None,
         events: bool | None,
-    ) -> Plan:
-        named = None if hostname is None or hostname.startswith(STOCK_NAME) else hostname
+    ) -> WorkerPlan:
+        name = None if hostname is None or hostname.startswith(STOCK_NAME) else hostname
         return plan_of(
-            Role(role), self.settings, groups=groups, reserved=reserved, name=named, events=bool(events),
+            Role(role), self.settings, groups=groups, reserved=reserved, name=name, events=bool(events),
             queues=(queues if isinstance(queues, str) else ",".join(queues)) if queues else None,
             pool=_pool(pool_cls), concurrency=int(slots) if slots and str(slots).isdecimal() else None,
         )  # fmt: skip
 
     def _check(self, *, reserved: bool, ready_file: Path | None) -> None:
-        """As `chordage worker` does. That database and Redis answer is looked at when any worker of ours begins."""
+        """As `chordage worker` does. Database and Redis are checked at the signal worker_init, in every worker."""
         if reserved and not self.settings.reserve:
-            idle(ready_file, log.info)
+            wait_without_reserve(ready_file, log.info)
             raise SystemExit(0)
-        for told in room_check.faults_of_room(self.settings):
-            log.warning("a fault of the room", told=told)
+        for fault in room_check.faults_of_room(self.settings):
+            log.warning("a fault of the room", fault=fault)
 
     def on_consumer_ready(self, consumer: Any) -> None:
         super().on_consumer_ready(consumer)
-        Leaving(consumer, grace=self.settings.soft_shutdown).listen()
+        GracefulShutdown(consumer, grace=self.settings.soft_shutdown).install()
         if self.ready_file:
             private_files.write(self.ready_file, f"{os.getpid()}\n")
 
     def start(self) -> NoReturn:
-        """Until it is told to end."""
-        self.app.conf.worker_soft_shutdown_timeout = 0  # Leaving has waited already
+        """Returns never: the process ends with the worker."""
+        self.app.conf.worker_soft_shutdown_timeout = 0  # GracefulShutdown has waited already
         super().start()
         if self.pidlock is not None:
             self.pidlock.release()
         end_at_once(self.exitcode)
 
 
-def _pool(given: Any) -> str | None:
-    """None: by role. Celery's own default cannot be told from `-P prefork`."""
-    kind = concurrency.get_implementation(given or "prefork")
+def _pool(option: Any) -> str | None:
+    """None: by role. Celery's own default looks the same as `-P prefork`."""
+    kind = concurrency.get_implementation(option or "prefork")
     name = kind.__module__.rpartition(".")[2]
     if name == "thread":
         return Pool.THREADS.value
@@ -127,8 +126,8 @@ def _pool(given: Any) -> str | None:
 
 
 def _leave_sigterm_to_the_parent() -> None:
-    """Children of a prefork pool then pass SIGTERM over, also where a supervisor sends it to every process. Billiard
-    reads that when it is imported; where it was imported before, this process begins once more.
+    """Children of a prefork pool then ignore SIGTERM, also where a supervisor sends it to every process. Billiard reads
+    the variable when it is imported; where it was imported before, this process executes itself again.
     """
     os.environ[REMAP] = TO_CHILDREN
     if Stock.REMAP_SIGTERM != TO_CHILDREN:
@@ -138,7 +137,7 @@ def _leave_sigterm_to_the_parent() -> None:
 
 
 def end_at_once(code: int | None) -> NoReturn:
-    """Python would wait for every thread that is still in a tool; what they do is back in its queue by now."""
+    """Python would wait for every thread that is still in a tool; their messages have returned to the queue."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import threading
 
-from chordage.workers.one_per_process import OnePerProcess
+from chordage.workers.app import PerProcess
 
 ASKING = 8
 
@@ -21,7 +21,7 @@ def test_threads_that_ask_at_once_are_given_the_same():
         made.append(object())
         return made[-1]
 
-    one = OnePerProcess(make)
+    one = PerProcess(make)
 
     def ask():
         begun.wait()
@@ -53,7 +53,7 @@ def test_a_child_makes_its_own_also_when_it_was_forked_while_its_parent_made_one
             process.join()
         return os.getpid()
 
-    one = OnePerProcess(make)
+    one = PerProcess(make)
 
     assert one() == in_parent
     assert pipe.recv() != in_parent

@@ -1,11 +1,11 @@
-"""How a worker goes when it is told to: at once where nothing is in hand, and never later than its time of grace.
+"""Ends a worker on SIGTERM: at once where nothing is in flight, and never later than its grace period.
 
-Celery offers to wait for ever (warm), or to sleep the whole grace through even when the last task is long over (soft).
-So the wait is here, and the event loop runs on meanwhile: nothing new is taken, results and acknowledgements still go
-out. What only waits for a model is handed over by the signal that is sent first. What is still running at the end of
-the grace is cut short, and its message goes back to the queue.
+Celery either waits for ever (warm), or sleeps for the whole grace even when the last task has ended long before (soft).
+So the wait is here, and the event loop keeps running meanwhile: no new message is accepted, results and
+acknowledgements are still sent. Work that only waits for a model is handed over at once, at Celery's signal. Tasks that
+still run at the end of the grace are interrupted, and their messages return to the queue.
 
-It promises no clean end for a tool that outlives the grace: to the engine that is a worker that died inside the call.
+Not promised: a clean end for a tool that outlives the grace. To the engine that is a worker that died inside the call.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from celery.worker import state
 
 log = structlog.get_logger()
 
-LOOK = 0.1
-LATE = 5.0  # seconds that cutting short may take after the grace
+CHECK = 0.1
+LATE = 5.0  # seconds that interrupting the tasks may take after the grace
 
 
-class Leaving:
+class GracefulShutdown:
     """For SIGTERM, Ctrl-C and the closing of the terminal. A second signal ends the grace."""
 
     def __init__(self, consumer: Any, *, grace: float) -> None:
         self._consumer = consumer
         self._grace = grace
         self._until: float | None = None
-        self._cut = False
+        self._interrupted = False
 
     @property
     def begun(self) -> bool:
         return self._until is not None
 
-    def listen(self) -> None:
+    def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
@@ -49,41 +49,41 @@ class Leaving:
             self._until = time.monotonic()
             return
         self._until = time.monotonic() + self._grace
-        self._take_nothing_new()
+        self._accept_nothing_new()
         if not state.reserved_requests:
             _end()
         name = signal.Signals(number).name
         signals.worker_shutting_down.send(sender=self._consumer.hostname, sig=name, how="Warm", exitcode=EX_OK)
         self._consumer.hub.call_soon(self._wait)
-        threading.Thread(target=self._end_without_the_loop, name="chordage-leaving", daemon=True).start()
+        threading.Thread(target=self._end_without_the_loop, name="chordage-shutdown", daemon=True).start()
 
     def _end_without_the_loop(self) -> None:
-        """While the broker is away the event loop stands still, and nobody would look. Then this is the end."""
+        """While the broker is away the event loop is blocked, and does not check. Then this thread ends the process."""
         while self._until is not None and time.monotonic() < self._until + LATE:
-            time.sleep(LOOK)
+            time.sleep(CHECK)
         log.warning("the event loop did not end this worker in time; it ends now")
         os._exit(EX_OK)
 
-    def _take_nothing_new(self) -> None:
+    def _accept_nothing_new(self) -> None:
         if self._consumer.task_consumer:
             self._consumer.task_consumer.cancel()
 
     def _wait(self) -> None:
-        log.info("worker is leaving", in_hand=len(state.reserved_requests), grace=self._grace)
-        self._consumer.timer.call_repeatedly(LOOK, self._look)
+        log.info("worker is shutting down", in_flight=len(state.reserved_requests), grace=self._grace)
+        self._consumer.timer.call_repeatedly(CHECK, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         assert self._until is not None
-        self._take_nothing_new()  # a lost connection that came back consumes again
+        self._accept_nothing_new()  # a connection that was lost and made again consumes again
         if not state.reserved_requests:
             _end()
-        elif time.monotonic() >= self._until and not self._cut:
-            self._cut = True
-            self._cut_short()
+        elif time.monotonic() >= self._until and not self._interrupted:
+            self._interrupted = True
+            self._interrupt()
 
-    def _cut_short(self) -> None:
+    def _interrupt(self) -> None:
         names = sorted(str(request.name) for request in state.reserved_requests)
-        log.warning("the grace is over; what is still running goes back to the queue", tasks=names)
+        log.warning("the grace is over; what still runs returns to the queue", tasks=names)
         if self._consumer.pool.signal_safe:  # prefork: SystemExit is raised inside the tasks, in their processes
             os.kill(os.getpid(), signal.SIGQUIT)
         else:  # threads cannot be stopped: they end with the process
@@ -91,5 +91,5 @@ class Leaving:
 
 
 def _end() -> None:
-    """The event loop sees it at its next turn, and takes the worker down."""
-    state.should_stop = EX_OK  # type: ignore[assignment]  # the stubs know only the None that it begins with
+    """The event loop reads it in its next iteration, and ends the worker."""
+    state.should_stop = EX_OK  # type: ignore[assignment]  # the stubs know only its first value, None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from chordage.workers.beats import Aside
+from chordage.workers.timers import BackgroundCall
 from support.waiting import until
 
 
 def test_a_beat_does_not_wait_for_marks_and_leaves_out_those_that_come_meanwhile():
     going_on, done = threading.Event(), []
-    aside = Aside()
+    aside = BackgroundCall()
 
     def slow():
         going_on.wait(20)

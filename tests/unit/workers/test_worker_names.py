@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from chordage.workers import names
+from chordage.workers import worker_plan
 
 HOLDER = """
 import sys
 from pathlib import Path
-from chordage.workers import names
-print(names.of_worker("turns", Path(sys.argv[1]), numbered=True), flush=True)
+from chordage.workers import worker_plan
+print(worker_plan.worker_hostname("turns", Path(sys.argv[1]), numbered=True), flush=True)
 sys.stdin.read()
 """
 
@@ -22,8 +22,8 @@ sys.stdin.read()
 @pytest.fixture(autouse=True)
 def let_go():
     yield
-    while names._held:
-        names._held.pop().close()
+    while worker_plan._held:
+        worker_plan._held.pop().close()
 
 
 @pytest.fixture
@@ -55,19 +55,19 @@ def test_three_workers_of_a_role_are_three_names_and_who_follows_a_killed_one_ha
 
 def test_a_name_that_was_given_stays_as_it_is(tmp_path) -> None:
     host = os.uname().nodename
-    assert names.of_worker("mine", tmp_path, numbered=False) == f"mine@{host}"
-    assert names.of_worker("mine@there", tmp_path, numbered=True) == "mine@there"
-    assert not (tmp_path / names.FOLDER).exists()
+    assert worker_plan.worker_hostname("mine", tmp_path, numbered=False) == f"mine@{host}"
+    assert worker_plan.worker_hostname("mine@there", tmp_path, numbered=True) == "mine@there"
+    assert not (tmp_path / worker_plan.NAMES_FOLDER).exists()
 
 
 def test_where_nothing_can_be_written_the_process_tells_them_apart(tmp_path) -> None:
     (tmp_path / "state").write_text("a file, and no folder")
 
-    assert names.of_worker("turns", tmp_path / "state", numbered=True).startswith(f"turns-{os.getpid()}@")
+    assert worker_plan.worker_hostname("turns", tmp_path / "state", numbered=True).startswith(f"turns-{os.getpid()}@")
 
 
 def test_the_files_are_nobody_elses(tmp_path) -> None:
-    names.of_worker("turns", tmp_path, numbered=True)
+    worker_plan.worker_hostname("turns", tmp_path, numbered=True)
 
-    assert (tmp_path / names.FOLDER).stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / names.FOLDER / "turns-1.lock").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / worker_plan.NAMES_FOLDER).stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / worker_plan.NAMES_FOLDER / "turns-1.lock").stat().st_mode & 0o777 == 0o600

@@ -1,4 +1,4 @@
-"""A slot that is taken while nothing is at work in it is found, and one that is merely busy is not."""
+"""A slot that is taken while nothing runs in it is found, and one that is merely busy is not."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from types import SimpleNamespace
 import pytest
 
 from chordage.orchestrator.system.user_code import ExitAttempted
-from chordage.workers.pool import PatientlyStopped
-from chordage.workers.slots import LostSlots
+from chordage.workers.pool import ThreadPool
+from chordage.workers.stalled_consumer import LostSlots
 
 
-def threads_at_work(*ids, size=2):
-    return SimpleNamespace(at_work=set(ids), num_processes=size)
+def threads_running(*ids, size=2):
+    return SimpleNamespace(running_ids=set(ids), num_processes=size)
 
 
-def processes_at_work(*ids, alive=2, size=2):
+def processes_running(*ids, alive=2, size=2):
     jobs = {number: SimpleNamespace(correlation_id=each) for number, each in enumerate(ids)}
     inner = SimpleNamespace(_pool=[object()] * alive, _cache=jobs)
     return SimpleNamespace(_pool=inner, num_processes=size)
 
 
-@pytest.mark.parametrize("pool", [threads_at_work, processes_at_work])
-def test_a_task_that_nothing_carries_out_has_lost_its_slot(pool):
+@pytest.mark.parametrize("pool", [threads_running, processes_running])
+def test_a_task_that_nothing_executes_has_lost_its_slot(pool):
     lost = LostSlots()
 
     assert [lost.seconds(pool("a"), ["a", "b"], now) for now in (10, 15, 45)] == [0, 5, 35]
 
 
-@pytest.mark.parametrize("pool", [threads_at_work, processes_at_work])
+@pytest.mark.parametrize("pool", [threads_running, processes_running])
 def test_tasks_that_come_and_go_have_lost_nothing(pool):
     lost = LostSlots()
 
     assert [lost.seconds(pool(), [f"task {now}"], now) for now in (10, 15, 45)] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("pool", [threads_at_work, processes_at_work])
+@pytest.mark.parametrize("pool", [threads_running, processes_running])
 def test_a_task_that_waits_while_all_are_busy_has_lost_nothing(pool):
     lost = LostSlots()
 
@@ -46,13 +46,13 @@ def test_a_task_that_waits_while_all_are_busy_has_lost_nothing(pool):
 def test_a_process_that_is_not_replaced_is_a_lost_slot():
     lost = LostSlots()
 
-    assert [lost.seconds(processes_at_work(alive=1), [], now) for now in (10, 60)] == [0, 50]
-    assert lost.seconds(processes_at_work(alive=2), [], 70) == 0
+    assert [lost.seconds(processes_running(alive=1), [], now) for now in (10, 60)] == [0, 50]
+    assert lost.seconds(processes_running(alive=2), [], 70) == 0
 
 
 @pytest.mark.parametrize("error", [SystemExit(2), KeyboardInterrupt()])
 def test_a_thread_that_is_told_to_end_answers_for_its_task(error):
-    pool = PatientlyStopped(limit=1)
+    pool = ThreadPool(limit=1)
     answers, answered = [], threading.Event()
 
     def answer(result):
@@ -70,4 +70,4 @@ def test_a_thread_that_is_told_to_end_answers_for_its_task(error):
     ((has_failed, info, _),) = answers
     assert has_failed
     assert isinstance(info.exception.exc if hasattr(info.exception, "exc") else info.exception, ExitAttempted)
-    assert pool.at_work == set()
+    assert pool.running_ids == set()

@@ -1,10 +1,10 @@
-"""The result backend as a worker needs it: it joins chords, keeps no result and listens to none.
+"""The result backend of our processes: it joins chords, and neither stores results nor subscribes to them.
 
 Celery joins a chord over the results of its headers: it encodes and stores each, with claims and expiries, reads them
-all again and hands them to the body. Rows are our results, so of a header that has returned only its place is noted.
-It may return twice, late, or never, and the process may die behind any line: the body decides by the rows, once more
-is once too often for nobody, and where it does not come rescue sends it. A header that comes again after the last has
-returned sends the body again, which is how one that was killed before it could send it makes good.
+all again and passes them to the body. Our results are rows, so only the index of a header that has returned is stored.
+A header may return twice, late, or never, and the process may die behind any line. That is safe: the body decides by
+the rows and may run more than once, and where it is not sent, rescue sends it. A header that is executed again after
+the last has returned sends the body again, for the case that the one before was killed before it could.
 
 Celery also subscribes to the result of every task it sends from a process that may wait for results, header tasks
 that ignore theirs included, and never unsubscribes. A worker that fans out rounds all day would collect a channel for
@@ -25,9 +25,9 @@ from chordage.tasks.courier import ROUND_SIZE, SEND_ERRORS, send_round_body
 
 log = structlog.get_logger()
 
-KEPT = 86_400  # seconds in which the last of them has to return; else rescue sees to the round
-AFTERWARDS = 300  # seconds in which one that comes again finds a chord that has joined
-# KEYS: who has returned. ARGV: this header, how many there are, seconds until it is forgotten, and once it has joined.
+KEPT = 86_400  # seconds in which the last header has to return; after them rescue commits the round
+AFTERWARDS = 300  # seconds for which a joined chord is remembered, for headers that run again
+# KEYS: the headers that have returned. ARGV: this header, their number, seconds to keep them before and after the join.
 NOTE_RETURN = """
 redis.call('SADD', KEYS[1], ARGV[1])
 local all = redis.call('SCARD', KEYS[1]) >= tonumber(ARGV[2])
@@ -50,7 +50,7 @@ class JoiningBackend(RedisBackend):
             if self._have_all_returned(request, body[ROUND_SIZE]):
                 send_round_body(self.app, body)
         except SEND_ERRORS as error:
-            log.warning("chord not joined; rescue will see to its round", chord=request.group, error=str(error))
+            log.warning("chord not joined; rescue will commit its round", chord=request.group, error=str(error))
 
     def _have_all_returned(self, request: Any, size: int) -> bool:
         if size == 1:
@@ -64,7 +64,7 @@ class JoiningBackend(RedisBackend):
         """Sending a task subscribes to nothing."""
 
     def add_pending_result(self, result: Any, weak: bool = False, start_drainer: bool = True) -> Any:  # noqa: ARG002
-        """Nor does sending a chord, which would listen for each of its headers."""
+        """Nor does sending a chord, which would subscribe to each of its headers."""
         return result
 
 
@@ -73,6 +73,6 @@ class JoiningSentinelBackend(JoiningBackend, SentinelBackend):
 
 
 def url_of(address: RedisAddress) -> str:
-    """What the setting `result_backend` has to say in a process of ours."""
+    """The setting `result_backend` of our processes."""
     kind = JoiningSentinelBackend if address.kind is Kind.SENTINEL else JoiningBackend
     return f"{__name__}:{kind.__name__}+{address.bare_url}"

@@ -1,0 +1,222 @@
+"""What every worker does on a timer: its heartbeat, rescue, and the copy of the journal to the bus. None needs a beat.
+
+In a pool of processes the parent sends the heartbeat for its children, because a child may be stopped, or kept busy by
+a tool. A child sends its own only when its parent is late, because the parent is stopped or gone. Work of such a child
+may have been claimed by another worker meanwhile: then the child, or its parent, ends the child before it does more.
+
+Not promised: when a process resumes that was stopped together with its parent, its tool may act before either of them
+has queried the database. In a pool of threads a call that another worker has claimed is stopped like a cancelled one,
+because the process has other work in flight.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import structlog
+from billiard.process import current_process
+from celery import Celery
+from redis import Redis
+from redis.exceptions import RedisError
+
+from chordage.config.settings import Settings
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.errors import ChordageError, Unavailable
+from chordage.orchestrator.core.intents import Project
+from chordage.orchestrator.gateways.in_flight import InFlightWork
+from chordage.orchestrator.gateways.pool_memory import SLOTS, PoolChild, PoolMemory, PoolParent
+from chordage.orchestrator.runtime import Runtime
+from chordage.tasks.courier import Courier
+from chordage.workers.bootstrap import redis_from, worker_name
+from chordage.workers.pool import processes
+
+log = structlog.get_logger()
+
+TICK = 1.0  # seconds between two checks whether work in flight was cancelled
+FIRST_BEAT = 2.0  # seconds after which work in flight is recorded
+LATE = 1.5  # beats after which a child takes its parent's heartbeat to be missing
+MOST_BATCHES = 100  # of the journal in one slot of the projector; then another worker may take it
+
+
+class Heartbeat:
+    """One thread a process, from its start to its end."""
+
+    def __init__(self, settings: Settings, runtime: Callable[[], Runtime]) -> None:
+        self._every = settings.beat
+        self._first = min(FIRST_BEAT, settings.beat)
+        self._runtime = runtime
+        self._shared: PoolMemory | None = None
+        self._aside = BackgroundCall()  # while Redis is paused each command takes seconds, and the beat must not wait
+        self._pid = 0
+
+    def share(self) -> None:
+        """Before a pool of processes is made."""
+        self._shared = PoolMemory()
+
+    def start(self, pool: Any) -> None:
+        """In the main process of a worker. `pool`: Celery's."""
+        if processes(pool) is None or self._shared is None:
+            self._start(self._beat_alone)
+            return
+        children = PoolParent(self._shared)
+        self._start(lambda: self._beat_for_all(children, {process.pid for process in processes(pool) or ()}))
+
+    def start_in_child(self) -> None:
+        index = getattr(current_process(), "index", SLOTS)
+        if self._shared is None or index >= SLOTS:
+            self._start(lambda: self._beat_as_child(None))
+            return
+        child = PoolChild(self._shared, index, os.getpid())
+        self._runtime().in_flight.watched_by(child.changed)
+        self._start(lambda: self._beat_as_child(child))
+
+    def _start(self, beat: Callable[[], None]) -> None:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            threading.Thread(target=self._run, args=(beat,), name="chordage-heartbeat", daemon=True).start()
+
+    def _run(self, beat: Callable[[], None]) -> None:
+        while True:
+            time.sleep(min(TICK, self._every / 2))
+            try:
+                beat()
+            except ChordageError as error:
+                log.warning("heartbeat missed", error=str(error))
+            except Exception:
+                log.exception("heartbeat failed")
+
+    def _beat_alone(self) -> None:
+        stages.beat(self._runtime(), first=self._first, every=self._every, aside=self._aside)
+
+    def _beat_for_all(self, children: PoolParent, alive: Collection[int]) -> None:
+        lost = stages.beat(
+            self._runtime(),
+            first=self._first,
+            every=self._every,
+            of_children=children.works(alive, worker_name),
+            aside=self._aside,
+        )
+        children.write_beats()
+        for work in lost:
+            if work.token and (pid := children.holder(work)) in alive:
+                _kill(work, pid)
+
+    def _beat_as_child(self, child: PoolChild | None) -> None:
+        """A child uses its ordinary connections, which are free enough: it does one thing at a time."""
+        rt = self._runtime()
+        first, every = self._first, self._every
+        if child is not None:
+            child.read_beats(rt.in_flight.all())
+            first, every = LATE * self._every, LATE * self._every
+        for work in stages.beat(rt, first=first, every=every, through=rt.store, aside=self._aside):
+            if work.token:
+                _kill(work, os.getpid())
+
+
+def _kill(work: InFlightWork, pid: int | None) -> None:
+    assert pid is not None
+    log.warning(
+        "another worker has claimed this call; its process ends before it does more", call=work.call_id, pid=pid
+    )
+    os.kill(pid, signal.SIGKILL)
+
+
+class BackgroundCall:
+    """Calls one function at a time in a thread. Calls during another are dropped: the next beat repeats them."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, function: Callable[[], None]) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=function, name="chordage-marks", daemon=True)
+            self._thread.start()
+
+
+class Sweeper:
+    """Rescue. One worker sweeps in each slot of time, for all."""
+
+    def __init__(self, app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
+        self._courier = Courier(app)
+        self._settings = settings
+        self._runtime = runtime
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="chordage-rescue", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        redis = redis_from(self._settings)
+        self._sweep()
+        while not self._stop.wait(self._settings.sweep / 2):
+            try:
+                if _take_slot(redis, f"{self._settings.prefix}sweep", self._settings.sweep):
+                    self._sweep()
+            except Exception as error:
+                log.warning("sweep missed", error=str(error))
+
+    def _sweep(self) -> None:
+        try:
+            self._courier.send(stages.rescue(self._runtime()))
+        except Unavailable as error:
+            log.warning("sweep missed", error=str(error))
+        except Exception:
+            log.exception("sweep failed")
+
+
+class Projector:
+    """Copies the journal to the bus. One worker copies in each slot of time, for all."""
+
+    def __init__(self, app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
+        self._courier = Courier(app)
+        self._settings = settings
+        self._runtime = runtime
+        self._stop = threading.Event()
+        self._not_before = 0.0
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="chordage-projection", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        redis = redis_from(self._settings)
+        while not self._stop.wait(self._settings.project / 2):
+            if time.monotonic() >= self._not_before and self._has_slot(redis):
+                self._project()
+
+    def _has_slot(self, redis: Redis) -> bool:
+        """Without Redis every worker has the slot: the claim in SQL decides, and says until when nothing is tried."""
+        try:
+            return _take_slot(redis, f"{self._settings.prefix}project", self._settings.project)
+        except RedisError:
+            return True
+
+    def _project(self) -> None:
+        try:
+            for _ in range(MOST_BATCHES):
+                intents = stages.project(self._runtime())
+                self._courier.send(intent for intent in intents if not isinstance(intent, Project))
+                if self._stop.is_set() or not any(isinstance(intent, Project) for intent in intents):
+                    return
+        except Unavailable as error:
+            self._not_before = time.monotonic() + self._settings.beat
+            log.warning("projection missed", error=str(error))
+        except Exception:
+            self._not_before = time.monotonic() + self._settings.beat
+            log.exception("projection failed")
+
+
+def _take_slot(redis: Redis, key: str, seconds: float) -> bool:
+    """Whether this worker is the first to ask in this slot of so many seconds."""
+    slot = int(time.time() / seconds)
+    return bool(redis.set(f"{key}:{slot}", 1, nx=True, px=max(1, int(seconds * 3000))))
