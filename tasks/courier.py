@@ -4,7 +4,7 @@ A message carries ids and is a wake-up. It may be lost, doubled or late, and a f
 database knows what is due, and rescue sends it again.
 
 A round of tool calls is a Celery chord. Its headers are sent as messages, not through the canvas, and
-`workers/chord_backend.py` counts their returns: Celery would store their results, which costs as much as the tools' rows.
+`workers/chord_backend.py` counts their returns: storing results as Celery does costs as much as the tools' rows.
 """
 
 from __future__ import annotations
