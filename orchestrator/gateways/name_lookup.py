@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from concurrent.futures import Future
 from ipaddress import ip_address
 from typing import Any, TypeAlias
@@ -77,11 +76,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def left_until(deadline: float) -> float:
-    """Seconds, of a moment of time.monotonic()."""
-    return deadline - time.monotonic()
 
 
 NAMES = Names()  # one for the process, or its threads would have no bound

@@ -6,6 +6,9 @@ sent; it was sent and its fate is unknown; it was answered.
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.mcp.servers import McpServer
@@ -114,3 +117,9 @@ def in_words(error: BaseException | None) -> str | None:
         return None
     text = str(cause)
     return f"{type(cause).__name__}: {text}" if text else type(cause).__name__
+
+
+def retrieve_error(task: asyncio.Task[Any]) -> None:
+    """A callback for tasks whose caller may be gone at their end: asyncio would log their error as never retrieved."""
+    if not task.cancelled():
+        task.exception()

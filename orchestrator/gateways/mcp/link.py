@@ -22,6 +22,7 @@ from chordage.orchestrator.gateways.mcp.errors import (
     ServerFailure,
     SessionForgotten,
     Unreachable,
+    retrieve_error,
 )
 from chordage.orchestrator.gateways.mcp.offers import ToolList
 
@@ -206,7 +207,7 @@ class Link:
                 await asyncio.sleep(wait)  # another caller may connect meanwhile, or fail to
             else:
                 self._opening = asyncio.create_task(self._open(within))
-                self._opening.add_done_callback(_retrieve_error)
+                self._opening.add_done_callback(retrieve_error)
         return self._session
 
     async def _connected_soon(self, within: float) -> None:
@@ -239,7 +240,7 @@ class Link:
     def _renewal(self, within: float) -> asyncio.Task[None]:
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew(within))
-            self._renewing.add_done_callback(_retrieve_error)
+            self._renewing.add_done_callback(retrieve_error)
         return self._renewing
 
     async def _renew(self, within: float) -> None:
@@ -266,9 +267,3 @@ class Link:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _retrieve_error(task: asyncio.Task[Any]) -> None:
-    """The caller that began the task may have gone: asyncio would log its error as never retrieved."""
-    if not task.cancelled():
-        task.exception()

@@ -48,6 +48,7 @@ from chordage.orchestrator.gateways.mcp.errors import (
     Unreachable,
     in_words,
     leaf,
+    retrieve_error,
 )
 from chordage.orchestrator.gateways.mcp.offers import ListedTool, fault_of_result
 from chordage.orchestrator.gateways.mcp.transports import McpTransport
@@ -216,7 +217,7 @@ class Session:
 
     async def _answered(self, request: Coroutine[Any, Any, T], limit: float) -> T:
         task = asyncio.create_task(request)
-        task.add_done_callback(_retrieve_error)
+        task.add_done_callback(retrieve_error)
         self._calls += 1
         alone = self._calls == 1
         try:
@@ -258,12 +259,6 @@ def _cancel_current_task() -> Callable[[], object]:
     task = asyncio.current_task()
     assert task is not None
     return task.cancel
-
-
-def _retrieve_error(task: asyncio.Task[Any]) -> None:
-    """As a callback of a task that may end without a caller: asyncio would log its error as never retrieved."""
-    if not task.cancelled():
-        task.exception()
 
 
 async def _all_tools(client: Client) -> tuple[ListedTool, ...]:

@@ -1,4 +1,4 @@
-"""Schemas that others have written: whatever is in them, a check ends soon, and what it says is true."""
+"""Values checked against schemas: whatever is in a foreign one, a check ends soon and its result is true."""
 
 from __future__ import annotations
 
@@ -176,3 +176,26 @@ def test_a_pattern_of_ones_own_that_is_none_is_told_when_the_file_is_read():
 def test_a_question_whose_schema_cannot_be_followed_is_refused_and_nothing_is_raised(schema):
     with pytest.raises(InvalidDecision, match="the question has a schema that"):
         complaint_about({"x": "y"}, schema)
+
+
+ORDER = {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [({"amount": 5}, None), ({}, "'amount' is a required property"), ({"amount": "x"}, "amount: 'x' is not of type")],
+)
+def test_what_does_not_fit_is_told_with_its_place(value, told):
+    found = complaint_about(value, ORDER)
+    assert found is None if told is None else found is not None and found.startswith(told)
+
+
+@pytest.mark.parametrize("reference", ["http://127.0.0.1:9/schema.json", "#/$defs/nowhere"])
+def test_a_reference_is_not_followed_out_of_the_schema(reference):
+    with pytest.raises(InvalidDecision, match="reference that leads nowhere"):
+        complaint_about({}, {"$ref": reference})
+
+
+def test_a_schema_that_is_none_is_told_as_such():
+    with pytest.raises(InvalidDecision, match="a schema that is none"):
+        complaint_about({}, {"type": "thing"})

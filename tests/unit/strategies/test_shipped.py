@@ -1,4 +1,4 @@
-"""Model and tools, until no tool is asked for: what follows from each way a reply may stop."""
+"""The moves of the strategies that come with chordage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chordage.orchestrator.core.model import StopReason
 from chordage.orchestrator.core.moves import Finish, Infer, RunTools, View
 from chordage.orchestrator.core.reasons import NATURAL_END, Reason
-from chordage.orchestrator.strategies.shipped import STRATEGIES, react
+from chordage.orchestrator.strategies.shipped import STRATEGIES, direct, react
 from support.builders import a_reply, an_ask
 
 
@@ -83,3 +83,14 @@ def test_tools_run_only_where_they_were_asked_for_within_the_limit(stop, asks, r
 def test_strategies_are_found_by_name():
     assert set(STRATEGIES) == {"direct", "react", "plan_execute"}
     assert STRATEGIES["react"] is react
+
+
+def test_the_model_is_asked_once_and_is_offered_nothing():
+    assert direct(View(rounds=0, reply=None, max_rounds=25)) == Infer(offer_tools=False)
+
+
+@pytest.mark.parametrize("stop", list(StopReason))
+def test_whatever_it_says_is_the_answer(stop):
+    view = View(rounds=0, reply=a_reply(stop, an_ask()), max_rounds=25)
+
+    assert direct(view) == Finish(ending=NATURAL_END)
