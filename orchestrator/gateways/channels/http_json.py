@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
 
 from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Unreadable, can_be_cursor
 from chordage.orchestrator.core.errors import Unavailable, Undeliverable
 from chordage.orchestrator.core.message import Sender
 from chordage.orchestrator.gateways.channels import json_paths, web
-from chordage.orchestrator.gateways.channels.ids import take_ids
+from chordage.orchestrator.gateways.channels.ids import Ids
 from chordage.orchestrator.gateways.channels.web import Web
-from chordage.orchestrator.gateways.room_table import FLAG, HEADERS, SECONDS, TEXT, Table
+from chordage.orchestrator.gateways.room.tables import Complain, Flag, OneOf, PairsTable, Seconds, Text, TomlTable
 
 ANYBODY = "*"
 
@@ -67,48 +69,65 @@ class Told:
     headers: Mapping[str, str] = field(repr=False)
 
 
-def make(_name: str, table: Table) -> HttpJson:
-    asked = Asked(
-        url=_url(table, "url", required=True) or "",
-        params=table.take("params", HEADERS, {}),
-        headers=table.take("headers", HEADERS, {}),
-        cursor_param=table.take("cursor_param", TEXT, "cursor"),
-        timeout=float(table.take("timeout", SECONDS, 20.0)),
-        newest_first=table.take("newest_first", FLAG, False),
-    )
-    paths = Paths(
-        messages=table.take("messages_path", TEXT, "messages"),
-        next_cursor=table.take("next_cursor_path", TEXT, None),
-        id=table.take("id_path", TEXT, "id"),
-        text=table.take("text_path", TEXT, "text"),
-        sender=table.take("sender_path", TEXT, None),
-        thread=table.take("thread_path", TEXT, None),
-    )
-    told = Told(url=_url(table, "deliver_url"), headers=table.take("deliver_headers", HEADERS, {}))
-    proxy: str | None = table.take("proxy", TEXT, None)
-    return HttpJson(asked, paths, _access(table, paths), told, proxy)
-
-
-def _url(table: Table, key: str, *, required: bool = False) -> str | None:
-    url: str | None = table.take(key, TEXT, None, required=required)
-    if url is not None and not url.startswith(("http://", "https://")):
-        table.complain(key, "must start with http:// or https://")
+def _address(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("must start with http:// or https://")  # it may hold a secret
     return url
 
 
-def _access(table: Table, paths: Paths) -> Access:
-    access = Access(
-        everybody=table.choose("everybody", Sender, None),
-        owners=take_ids(table, "owners"),
-        peers=take_ids(table, "peers"),
-        guests=take_ids(table, "guests"),
+SecretUrl = Annotated[Text, AfterValidator(_address)]
+
+
+class HttpJsonTable(TomlTable):
+    url: SecretUrl = Field(examples=["https://example.org/messages"], description="Answers with a list of messages")
+    params: PairsTable = Field({}, description="Query parameters")
+    headers: PairsTable = Field({}, description="HTTP headers")
+    cursor_param: Text = Field("cursor", description="The query parameter with the cursor")
+    timeout: Seconds = Field(20.0, description="Seconds for one request")
+    newest_first: Flag = Field(False, description="Whether the newest message comes first")
+    messages_path: Text = Field("messages", description="Where the answer has its messages")
+    next_cursor_path: Text | None = Field(None, description="Where the answer has the next cursor")
+    id_path: Text = Field("id", description="Where a message has its id")
+    text_path: Text = Field("text", description="Where a message has its text")
+    sender_path: Text | None = Field(None, description="Where a message names its writer")
+    thread_path: Text | None = Field(None, description="Where a message names its thread")
+    everybody: Annotated[Sender, OneOf()] | None = Field(None, description="What every writer speaks as")
+    owners: Ids = Field(frozenset(), description="Writers that speak as owner")
+    peers: Ids = Field(frozenset(), description="Writers that speak as peers")
+    guests: Ids = Field(frozenset(), description='Writers that speak as guests; "*" for all')
+    deliver_url: SecretUrl | None = Field(None, description="Where replies are posted")
+    deliver_headers: PairsTable = Field({}, description="HTTP headers of replies")
+    proxy: Text | None = Field(None, description="The address of an HTTP proxy")
+
+
+TABLE = HttpJsonTable
+
+
+def make(_name: str, table: HttpJsonTable, complain: Complain) -> HttpJson:
+    asked = Asked(
+        url=table.url,
+        params=table.params,
+        headers=table.headers,
+        cursor_param=table.cursor_param,
+        timeout=table.timeout,
+        newest_first=table.newest_first,
     )
+    paths = Paths(
+        messages=table.messages_path,
+        next_cursor=table.next_cursor_path,
+        id=table.id_path,
+        text=table.text_path,
+        sender=table.sender_path,
+        thread=table.thread_path,
+    )
+    access = Access(everybody=table.everybody, owners=table.owners, peers=table.peers, guests=table.guests)
     listed = access.owners or access.peers or access.guests
     if access.everybody is None and not listed:
-        table.complain("guests", 'nobody may write: list owners, peers or guests, or say everybody = "service"')
+        complain("guests", 'no writer is allowed: list owners, peers or guests, or say everybody = "service"')
     if access.everybody is None and listed and paths.sender is None:
-        table.complain("sender_path", "is missing: say where a message names its writer, whom the lists are about")
-    return access
+        complain("sender_path", "is missing: say where a message names its writer, whom the lists are about")
+    told = Told(url=table.deliver_url, headers=table.deliver_headers)
+    return HttpJson(asked, paths, access, told, table.proxy)
 
 
 class HttpJson:

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from chordage.orchestrator.gateways.room_table import Kind, Table
+from pydantic import BeforeValidator, WithJsonSchema
+
+from chordage.orchestrator.gateways.room.tables import Complain
 
 
 def _is_id(value: Any) -> bool:
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, str) and bool(value.strip()))
 
 
-def _are_ids(value: Any) -> bool:
-    return _is_id(value) or (isinstance(value, list) and all(map(_is_id, value)))
+def _id(value: Any) -> str:
+    if not _is_id(value):
+        raise ValueError(f"must be a number or a text, or leave it out; got {value!r}")
+    return str(value).strip()
 
 
-ID = Kind(words="a number or a text", fits=_is_id)
-IDS = Kind(words='a list like ["1", "2"], or a text with commas', fits=_are_ids)
+def _ids(value: Any) -> frozenset[str]:
+    ids = value if isinstance(value, list) else [value]
+    if not all(map(_is_id, ids)):
+        raise ValueError(f'must be a list like ["1", "2"], or a text with commas, or leave it out; got {value!r}')
+    texts = map(str, ids) if isinstance(value, list) else str(value).split(",")
+    return frozenset(text.strip() for text in texts if text.strip())
 
 
-def take_ids(table: Table, key: str) -> frozenset[str]:
-    given: Any = table.take(key, IDS, [])
-    listed = given if isinstance(given, list) else str(given).split(",")
-    return frozenset(str(one).strip() for one in listed if str(one).strip())
+_ONE = {"type": ["string", "integer"]}
+Id = Annotated[str, BeforeValidator(_id), WithJsonSchema(_ONE)]
+Ids = Annotated[
+    frozenset[str], BeforeValidator(_ids), WithJsonSchema({"anyOf": [_ONE, {"type": "array", "items": _ONE}]})
+]
+
+
+def check_addresses(key: str, addresses: frozenset[str], complain: Complain) -> frozenset[str]:
+    """Mail addresses: whole ones, or a domain behind an @. In small letters."""
+    for address in sorted(addresses):
+        if "@" not in address:
+            why = f'an address is written like "ada@example.org", a domain like "@example.org"; got {address!r}'
+            complain(key, why)
+    return frozenset(address.lower() for address in addresses)
+
+
+def matches(address: str, listed: frozenset[str]) -> bool:
+    return address in listed or f"@{address.rpartition('@')[2]}" in listed

@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Unreadable
 from chordage.orchestrator.core.errors import Undeliverable
 from chordage.orchestrator.gateways.channels import mail, smtp
+from chordage.orchestrator.gateways.channels.ids import Ids, check_addresses
 from chordage.orchestrator.gateways.channels.mail import Access, Rules
-from chordage.orchestrator.gateways.channels.mail_ids import take_addresses
 from chordage.orchestrator.gateways.channels.mailbox import Mailbox, Place, Tls
-from chordage.orchestrator.gateways.channels.smtp import Post
-from chordage.orchestrator.gateways.room_table import FLAG, SOME, TEXT, Table
+from chordage.orchestrator.gateways.channels.smtp import Post, SmtpTable
+from chordage.orchestrator.gateways.room.tables import Complain, Flag, OneOf, PositiveCount, Text, TomlTable
 
 AT_ONCE = 100  # mails of one look
 MANY_BYTES = 10 * 1024 * 1024
@@ -49,41 +51,56 @@ class Habits:
     move_to: str | None
 
 
-def make(name: str, table: Table) -> Imap:
-    place = _place(table)
+class ImapTable(TomlTable):
+    host: Text = Field(examples=["imap.example.org"], description="The mail server")
+    port: PositiveCount | None = Field(None, description="Default 993, or 143 without implicit TLS")
+    tls: Annotated[Tls, OneOf()] = Field(Tls.IMPLICIT, description="How the connection is encrypted")
+    user: Text = Field(examples=["ada@example.org"], description="The name of the mailbox's user")
+    password: Text = Field(examples=["secret"], description="The user's password; better as password_env")
+    folder: Text = Field("INBOX", description="The folder to read")
+    ca_file: Text | None = Field(None, description="A file with the certificates of authorities to trust")
+    read_old: Flag = Field(False, description="Read mail that was there before the first poll")
+    max_bytes: PositiveCount = Field(MANY_BYTES, description="Bytes of one mail")
+    mark_seen: Flag = Field(False, description="Mark stored mail as seen")
+    move_to: Text | None = Field(None, description="The folder to move stored mail to")
+    owner_addresses: Ids = Field(frozenset(), description="Who speaks as owner: addresses, or domains as @example.org")
+    peer_addresses: Ids = Field(frozenset(), description="Who speaks as a peer")
+    allowed_senders: Ids = Field(frozenset(), description="Who speaks as a guest")
+    thread_by_references: Flag = Field(False, description="A reply belongs to the thread of the mail it answers")
+    accept_automatic: Flag = Field(False, description="Read mail that programs have sent")
+    smtp: SmtpTable | None = Field(None, description="Where answers are sent")
+
+
+TABLE = ImapTable
+
+
+def make(name: str, table: ImapTable, complain: Complain) -> Imap:
+    place = Place(
+        host=table.host,
+        port=table.port or (993 if table.tls is Tls.IMPLICIT else 143),
+        tls=table.tls,
+        user=table.user,
+        password=table.password,
+        folder=table.folder,
+        ca_file=table.ca_file,
+    )
     habits = Habits(
-        from_the_first=table.take("read_old", FLAG, False),
-        largest=table.take("max_bytes", SOME, MANY_BYTES),
-        mark_seen=table.take("mark_seen", FLAG, False),
-        move_to=table.take("move_to", TEXT, None),
+        from_the_first=table.read_old, largest=table.max_bytes, mark_seen=table.mark_seen, move_to=table.move_to
     )
     access = Access(
-        owners=take_addresses(table, "owner_addresses"),
-        peers=take_addresses(table, "peer_addresses"),
-        allowed=take_addresses(table, "allowed_senders"),
+        owners=check_addresses("owner_addresses", table.owner_addresses, complain),
+        peers=check_addresses("peer_addresses", table.peer_addresses, complain),
+        allowed=check_addresses("allowed_senders", table.allowed_senders, complain),
     )
     if not (access.owners or access.peers or access.allowed):
-        table.complain("allowed_senders", 'nobody may write: give addresses, or domains like "@example.org"')
+        complain("allowed_senders", 'no sender is allowed: give addresses, or domains like "@example.org"')
     rules = Rules(
         access=access,
         own=place.user.lower(),
-        by_references=table.take("thread_by_references", FLAG, False),
-        automatic=table.take("accept_automatic", FLAG, False),
+        by_references=table.thread_by_references,
+        automatic=table.accept_automatic,
     )
-    return Imap(name, place, habits, rules, smtp.read(table, place.user))
-
-
-def _place(table: Table) -> Place:
-    tls = table.choose("tls", Tls, Tls.IMPLICIT)
-    return Place(
-        host=table.take("host", TEXT, "", required=True),
-        port=table.take("port", SOME, 993 if tls is Tls.IMPLICIT else 143),
-        tls=tls,
-        user=table.take("user", TEXT, "", required=True),
-        password=table.take("password", TEXT, "", required=True),
-        folder=table.take("folder", TEXT, "INBOX"),
-        ca_file=table.take("ca_file", TEXT, None),
-    )
+    return Imap(name, place, habits, rules, smtp.post_of(table.smtp, place.user, complain) if table.smtp else None)
 
 
 class Imap:

@@ -7,10 +7,10 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.channels.env_keys import ENDING
 from chordage.orchestrator.gateways.channels.guarding import Guarded, masked
-from chordage.orchestrator.gateways.channels.reading import Binding
+from chordage.orchestrator.gateways.channels.reading import FROM_ENVIRONMENT, Binding
 from chordage.orchestrator.gateways.ports import Channel
+from chordage.orchestrator.gateways.room.tables import read_table
 from chordage.orchestrator.plugins.base import OptionRefused
 from chordage.orchestrator.system import user_code
 
@@ -48,7 +48,7 @@ def further_faults(binding: Binding, told: RoomError) -> RoomError:
     try:
         _shipped(binding)
     except RoomError as error:
-        known = {_key(line).removesuffix(ENDING) for line in str(told).splitlines()}
+        known = {_key(line).removesuffix(FROM_ENVIRONMENT) for line in str(told).splitlines()}
         more = [line for line in str(error).splitlines() if _key(line) not in known]
         return RoomError("\n".join([str(told), *more]))
     return told
@@ -60,11 +60,12 @@ def _key(line: str) -> str:
 
 
 def _shipped(binding: Binding) -> Channel:
-    table = binding.config_table()
-    channel: Channel = import_module(f"{__package__}.{binding.plugin}").make(binding.name, table)
-    table.refuse_the_rest()
-    if table.source.faults:
-        raise RoomError(masked("\n".join(table.source.faults), binding.secrets))
+    source, path = binding.source.beside(), (*binding.path, "config")
+    plugin = import_module(f"{__package__}.{binding.plugin}")
+    table = read_table(plugin.TABLE, source, binding.config, path)
+    channel: Channel = plugin.make(binding.name, table, lambda key, why: source.complain((*path, *key.split(".")), why))
+    if source.error is not None:
+        raise RoomError(masked(str(source.error), binding.secrets))
     return channel
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from chordage.orchestrator.core import text
 from chordage.orchestrator.core.channels import Incoming, Unreadable
 from chordage.orchestrator.core.message import Sender
-from chordage.orchestrator.gateways.channels.mail_ids import is_among
+from chordage.orchestrator.gateways.channels.ids import matches
 from chordage.orchestrator.gateways.channels.mail_text import text_of
 
 LONGEST = 500  # characters of a header that is kept
@@ -33,7 +33,7 @@ class Access:
 
     def sender(self, address: str) -> Sender | None:
         for listed, sender in ((self.owners, Sender.OWNER), (self.peers, Sender.PEER), (self.allowed, Sender.GUEST)):
-            if is_among(address, listed):
+            if matches(address, listed):
                 return sender
         return None
 

@@ -1,54 +1,59 @@
-"""channels.toml, from text to bindings. One that is malformed is a fault of its own and stops no other."""
+"""channels.toml, from text to bindings. One that is malformed is a fault of its own and stops no other.
+
+A key of `config` that ends in `_env` names a variable of the environment, at any depth: its value is put under the key
+without that ending.
+"""
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chordage.orchestrator.core import bounds, message
+from pydantic import Field
+
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways import text_files
-from chordage.orchestrator.gateways.channels.env_keys import Environ
-from chordage.orchestrator.gateways.room.files import KeyPath, Source, dotted, line_of
-from chordage.orchestrator.gateways.room_table import SECONDS, TABLE, TEXT, Table
+from chordage.orchestrator.core.message import TAKEN
+from chordage.orchestrator.gateways.room.files import Source, load_toml
+from chordage.orchestrator.gateways.room.tables import NAME, AnyTable, Seconds, Text, TomlTable, read_table
 
 FILE = "channels.toml"
 TABLES = "channels"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-_SYNTAX_PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)")
+FROM_ENVIRONMENT = "_env"
+_SECRET = re.compile(r"token|secret|password|passwd|api_?key|authorization", re.IGNORECASE)
+
+
+class BindingTable(TomlTable):
+    plugin: Text = Field(examples=["telegram"], description="telegram, imap, http_json, webhook, or module:function")
+    agent: Text | None = Field(None, description="Who answers; default the room's default agent")
+    every: Seconds | None = Field(None, description="Seconds between two polls; the default depends on the plugin")
+    config: AnyTable = Field({}, description="Options of the plugin; a name that ends in _env names a variable")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Binding:
-    """One table of the file. `config` has the values of the environment in it, and is not shown to anybody."""
+    """One table of the file. `config` holds values of the environment, and is never shown."""
 
     name: str
     plugin: str
     agent: str | None
-    every: float | None  # None: as its plugin usually has it
+    every: float | None  # None: the default of its plugin
     config: Mapping[str, Any] = field(repr=False)
     secrets: frozenset[str] = field(repr=False)
     source: Source = field(repr=False)
-    path: KeyPath
-
-    def config_table(self) -> Table:
-        """For a plugin that reads its options key by key; problems are collected apart from those of others."""
-        return Table(Source(name=self.source.name, text=self.source.text), dict(self.config), (*self.path, "config"))
+    path: tuple[str, ...]
 
     def place(self, *keys: str) -> str:
-        path = (*self.path, *keys)
-        return f"{self.source.name}:{line_of(self.source.text, path)}: {dotted(path)}"
+        return self.source.place((*self.path, *keys))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
     bindings: Mapping[str, Binding] = field(default_factory=dict)
     broken: Mapping[str, RoomError] = field(default_factory=dict)  # bindings by name
-    half: Mapping[str, Binding] = field(default_factory=dict)  # of those that are broken, what could be read
+    drafts: Mapping[str, Binding] = field(default_factory=dict)  # what could be read of broken ones
     faults: tuple[RoomError, ...] = ()  # of the file itself
 
 
@@ -58,35 +63,26 @@ def read(room: Path, environ: Mapping[str, str]) -> Reading:
     if not path.exists():
         return Reading()
     try:
-        source = Source(name=FILE, text=text_files.read(path))
-        values = bounds.loads_toml(source.text)
-    except (OSError, UnicodeDecodeError) as error:
-        return Reading(faults=(RoomError(f"{FILE}:1: cannot be read: {error}; make it a UTF-8 text file"),))
-    except tomllib.TOMLDecodeError as error:
-        return Reading(faults=(RoomError(_syntax_fault(source, error)),))
-    return _read(source, values, environ)
-
-
-def _read(source: Source, values: dict[str, Any], environ: Mapping[str, str]) -> Reading:
+        source, values = load_toml(FILE, path)
+    except RoomError as error:
+        return Reading(faults=(error,))
     bindings: dict[str, Binding] = {}
     broken: dict[str, RoomError] = {}
-    half: dict[str, Binding] = {}
+    drafts: dict[str, Binding] = {}
     faults: list[RoomError] = []
-    for path, value in _tables(values):
-        own = Source(name=source.name, text=source.text)
-        binding = _binding(own, path, value, environ)
-        if path[-1] in bindings or path[-1] in broken:
-            own.complain(path, f"there are two bindings {path[-1]!r}; give one of them another name")
-        if not own.faults and binding is not None:
-            bindings[binding.name] = binding
-            continue
-        fault = RoomError("\n".join(own.faults))
-        if isinstance(value, dict) and path[-1] not in bindings:
-            broken[path[-1]] = fault
-            half |= {binding.name: binding} if binding is not None else {}
-        else:
-            faults.append(fault)
-    return Reading(bindings=bindings, broken=broken, half=half, faults=tuple(faults))
+    for table, value in _tables(values):
+        name, own = table[-1], source.beside()
+        binding = _binding(own, table, value, environ)
+        if name in bindings or name in broken:
+            own.complain(table, f"there are two bindings {name!r}; give one of them another name")
+        if own.error is None and binding is not None:
+            bindings[name] = binding
+        elif binding is not None and own.error is not None and name not in bindings:
+            broken[name] = own.error
+            drafts[name] = binding
+        elif own.error is not None:
+            faults.append(own.error)
+    return Reading(bindings=bindings, broken=broken, drafts=drafts, faults=tuple(faults))
 
 
 def _tables(values: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -99,33 +95,67 @@ def _tables(values: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _binding(source: Source, path: tuple[str, ...], value: Any, environ: Mapping[str, str]) -> Binding | None:
+    name = path[-1]
     if not isinstance(value, dict):
-        source.complain(path, f"is no table; a binding is written as [channels.{path[-1]}] with `plugin = ...`")
+        source.complain(path, f"is no table; a binding is written as [channels.{name}] with `plugin = ...`")
         return None
-    if not _NAME.fullmatch(path[-1]):
-        source.complain(path, f"a name has 1 to 64 letters, digits, _ . or -; got {path[-1]!r}")
-    if path[-1] in message.TAKEN:
-        source.complain(path, f"{path[-1]!r} is what other threads of ours begin with; give it another name")
-    table = Table(source, value, path)
-    looked_up = Environ(source=source, variables=environ)
-    plugin: str = table.take("plugin", TEXT, "", required=True)
-    agent: str | None = table.take("agent", TEXT, None)
-    every: float | None = table.take("every", SECONDS, None)
-    config: dict[str, Any] = table.take("config", TABLE, {})
-    table.refuse_the_rest()
+    if not NAME.fullmatch(name):
+        source.complain(path, f"a name has 1 to 64 letters, digits, _ . or -; got {name!r}")
+    if name in TAKEN:
+        source.complain(path, f"{name!r} is the beginning of other threads; give it another name")
+    table = read_table(BindingTable, source, value, path)
+    environment = _Environment(source, environ)
+    config = environment.resolve(table.config, (*path, "config"))
     return Binding(
-        name=path[-1],
-        plugin=plugin,
-        agent=agent,
-        every=every,
-        config=looked_up.resolved(config, (*path, "config")),
-        secrets=frozenset(looked_up.secrets),
+        name=name,
+        plugin="" if source.is_wrong((*path, "plugin")) else table.plugin,
+        agent=table.agent,
+        every=table.every,
+        config=config,
+        secrets=frozenset(environment.secrets),
         source=source,
         path=path,
     )
 
 
-def _syntax_fault(source: Source, error: tomllib.TOMLDecodeError) -> str:
-    place = _SYNTAX_PLACE.search(str(error))
-    line = (place and place["line"]) or max(1, len(source.text.splitlines()))
-    return f"{source.name}:{line}: this is not TOML: {_SYNTAX_PLACE.sub('', str(error))}; put it right there"
+class _Environment:
+    """`secrets`: every value that was looked up, or has the name of a secret. None may be shown."""
+
+    def __init__(self, source: Source, variables: Mapping[str, str]) -> None:
+        self._source = source
+        self._variables = variables
+        self.secrets: set[str] = set()
+
+    def resolve(self, values: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        resolved: dict[str, Any] = {}
+        for key, value in values.items():
+            if key.endswith(FROM_ENVIRONMENT) and key != FROM_ENVIRONMENT:
+                short = key.removesuffix(FROM_ENVIRONMENT)
+                if (looked_up := self._look_up((*path, key), value, beside=short in values)) is not None:
+                    resolved[short] = looked_up
+            else:
+                resolved[key] = self._inner(value, (*path, key))
+                if isinstance(value, str) and value and _SECRET.search(key):
+                    self.secrets.add(value)
+        return resolved
+
+    def _inner(self, value: Any, path: tuple[str, ...]) -> Any:
+        match value:
+            case dict():
+                return self.resolve(value, path)
+            case list():
+                return [self._inner(member, path) for member in value]
+            case _:
+                return value
+
+    def _look_up(self, path: tuple[str, ...], variable: Any, *, beside: bool) -> str | None:
+        value = None
+        if not isinstance(variable, str) or not variable.strip():
+            self._source.complain(path, f"must be the name of an environment variable; got {variable!r}")
+        elif beside:
+            self._source.complain(path, f"there is {path[-1].removesuffix(FROM_ENVIRONMENT)} too; keep one of the two")
+        elif not (value := self._variables.get(variable)):
+            self._source.complain(path, f"the environment variable {variable} is not set; set it, and start again")
+        else:
+            self.secrets.add(value)
+        return value or None

@@ -47,10 +47,10 @@ class RoomChannels:
         return Terms(plugin=binding.plugin, agent=binding.agent, every=loading.every_of(binding))
 
     def faults(self) -> list[RoomError]:
-        half = self._reading.half
+        drafts = self._reading.drafts
         found = [*self._reading.faults]
         for name, fault in self._reading.broken.items():
-            found.append(loading.further_faults(half[name], fault) if name in half else fault)
+            found.append(loading.further_faults(drafts[name], fault) if name in drafts else fault)
         for name in self._reading.bindings:
             try:
                 self.get(name)

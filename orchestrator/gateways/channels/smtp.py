@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.utils import formatdate
 from hashlib import sha256
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from chordage.orchestrator.core.channels import Outgoing
 from chordage.orchestrator.core.errors import Unavailable, Undeliverable
 from chordage.orchestrator.gateways.channels.mailbox import Tls
 from chordage.orchestrator.gateways.channels.replies import text_of
-from chordage.orchestrator.gateways.room_table import SOME, TEXT, Table
+from chordage.orchestrator.gateways.room.tables import Complain, OneOf, PositiveCount, Text, TomlTable
 
 TIMEOUT = 20.0  # seconds: to connect, and then for the rest; less than the lease of a delivery
 _PORTS = {Tls.IMPLICIT: 465, Tls.STARTTLS: 587, Tls.NONE: 25}
@@ -34,25 +36,27 @@ class Post:
     sender: str
 
 
-def read(table: Table, user: str) -> Post | None:
-    """None where there is no table `smtp`."""
-    if "smtp" not in table.values:
-        table.inner("smtp")  # so that the key is known
-        return None
-    inner = table.inner("smtp")
-    tls = inner.choose("tls", Tls, Tls.STARTTLS)
-    post = Post(
-        host=inner.take("host", TEXT, "", required=True),
-        port=inner.take("port", SOME, _PORTS[tls]),
-        tls=tls,
-        user=inner.take("user", TEXT, None),
-        password=inner.take("password", TEXT, None),
-        sender=inner.take("from", TEXT, user),
+class SmtpTable(TomlTable):
+    host: Text = Field(examples=["smtp.example.org"], description="The mail server")
+    port: PositiveCount | None = Field(None, description="Default 587; 465 with implicit TLS, 25 without TLS")
+    tls: Annotated[Tls, OneOf()] = Field(Tls.STARTTLS, description="How the connection is encrypted")
+    user: Text | None = Field(None, description="Together with password, where the server wants them")
+    password: Text | None = Field(None, description="Better as password_env")
+    sender: Text | None = Field(None, alias="from", description="The sender; default the user of the mailbox")
+
+
+def post_of(table: SmtpTable, user: str, complain: Complain) -> Post:
+    """`user`: of the mailbox."""
+    if (table.user is None) != (table.password is None):
+        complain("smtp.user", "user and password belong together: give both or neither")
+    return Post(
+        host=table.host,
+        port=table.port or _PORTS[table.tls],
+        tls=table.tls,
+        user=table.user,
+        password=table.password,
+        sender=table.sender or user,
     )
-    if (post.user is None) != (post.password is None):
-        inner.complain("user", "user and password belong together: give both or neither")
-    inner.refuse_the_rest()
-    return post
 
 
 def send(post: Post, address: Mapping[str, Any], reply: Outgoing) -> None:

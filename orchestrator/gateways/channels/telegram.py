@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from pydantic import Field
 
 from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.errors import Unavailable, Undeliverable
 from chordage.orchestrator.gateways.channels import telegram_updates, web
-from chordage.orchestrator.gateways.channels.ids import ID, take_ids
+from chordage.orchestrator.gateways.channels.ids import Id, Ids
 from chordage.orchestrator.gateways.channels.replies import text_of
 from chordage.orchestrator.gateways.channels.splitting import split
 from chordage.orchestrator.gateways.channels.telegram_updates import Access
 from chordage.orchestrator.gateways.channels.web import Answer, Web
-from chordage.orchestrator.gateways.room_table import COUNT, TEXT, TEXTS, Table
+from chordage.orchestrator.gateways.room.tables import Complain, Count, Text, Texts, TomlTable, Url
 
 log = structlog.get_logger()
 
@@ -40,23 +41,31 @@ class Bot:
     proxy: str | None
 
 
-def make(name: str, table: Table) -> Telegram:
-    token = table.take("token", TEXT, "", required=True)
-    base = table.take("api_base", TEXT, "https://api.telegram.org").rstrip("/")
-    if not base.startswith(("http://", "https://")):
-        table.complain("api_base", f"must start with http:// or https://; got {base!r}")
-    timeout = table.take("poll_timeout_sec", COUNT, 20)
-    if timeout > 50:
-        table.complain("poll_timeout_sec", f"must be at most 50, or leave it out; got {timeout}")
-    owner: Any = table.take("owner_chat_id", ID, None)
-    access = Access(
-        owner=None if owner is None else str(owner).strip(),
-        peers=take_ids(table, "peer_chat_ids"),
-        allowed=take_ids(table, "allowed_chat_ids"),
+class TelegramTable(TomlTable):
+    token: Text = Field(examples=["123:abc"], description="Of the bot, from BotFather")
+    api_base: Url = Field("https://api.telegram.org", description="The address of the Bot API")
+    poll_timeout_sec: Count = Field(20, description="Seconds of one long poll, at most 50")
+    owner_chat_id: Id | None = Field(None, description="The chat that speaks as owner")
+    peer_chat_ids: Ids = Field(frozenset(), description="Chats that speak as peers")
+    allowed_chat_ids: Ids = Field(frozenset(), description="Chats that speak as guests")
+    allowed_updates: Texts = Field(("message",), description="Kinds of updates to ask for")
+    proxy: Text | None = Field(None, description="The address of an HTTP proxy")
+
+
+TABLE = TelegramTable
+
+
+def make(name: str, table: TelegramTable, complain: Complain) -> Telegram:
+    if table.poll_timeout_sec > 50:
+        complain("poll_timeout_sec", f"must be at most 50, or leave it out; got {table.poll_timeout_sec}")
+    access = Access(owner=table.owner_chat_id, peers=table.peer_chat_ids, allowed=table.allowed_chat_ids)
+    bot = Bot(
+        base=f"{table.api_base.rstrip('/')}/bot{table.token}",
+        timeout=table.poll_timeout_sec,
+        kinds=table.allowed_updates,
+        proxy=table.proxy,
     )
-    proxy: str | None = table.take("proxy", TEXT, None)
-    kinds = tuple(table.take("allowed_updates", TEXTS, ["message"]))
-    return Telegram(name, Bot(base=f"{base}/bot{token}", timeout=timeout, kinds=kinds, proxy=proxy), access)
+    return Telegram(name, bot, access)
 
 
 class Telegram:

@@ -20,12 +20,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import Field
+
 from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.deliveries import receiver_of_url, secret_for, shown
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
 from chordage.orchestrator.core.retry import retry_after
-from chordage.orchestrator.gateways.room_table import HEADERS, TEXT, Table
+from chordage.orchestrator.gateways.room.tables import Complain, PairsTable, Text, TomlTable, Url
 from chordage.orchestrator.gateways.tools.safe_http import (
     AddressGuard,
     AddressRefused,
@@ -42,22 +44,23 @@ ANYWHERE = AddressGuard(allow=("0.0.0.0/0", "::/0"))
 _READ = 500  # bytes of an answer, for the words of an error
 
 
-def make(_name: str, table: Table) -> Webhook:
+class WebhookTable(TomlTable):
+    url: Url = Field(examples=["https://example.org/replies"], description="Where replies are posted")
+    secret: Text | None = Field(None, description="Signs each reply; better as secret_env")
+    headers: PairsTable = Field({}, description="HTTP headers")
+
+
+TABLE = WebhookTable
+
+
+def make(_name: str, table: WebhookTable, complain: Complain) -> Webhook:
     """A binding of channels.toml. Its address is the operator's, and may be anywhere."""
-    url = table.take("url", TEXT, "", required=True)
-    if url and not url.startswith(("http://", "https://")):
-        table.complain("url", f"must start with http:// or https://; got {url!r}")
-    secret: str | None = table.take("secret", TEXT, None)
-    headers: dict[str, str] = table.take("headers", HEADERS, {})
-    return Webhook(url=url, secrets=_read_secrets(table, secret), headers=headers, guard=ANYWHERE)
-
-
-def _read_secrets(table: Table, secret: str | None) -> tuple[bytes, ...]:
+    secrets: tuple[bytes, ...] = ()
     try:
-        return secrets_of(secret or "", "it")
+        secrets = secrets_of(table.secret or "", "it")
     except RoomError as error:
-        table.complain("secret", str(error))
-        return ()
+        complain("secret", str(error))
+    return Webhook(url=table.url, secrets=secrets, headers=table.headers, guard=ANYWHERE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,8 @@ the reader of the file. For that a table with faults is read once more without t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -31,6 +32,7 @@ from pydantic_core import ErrorDetails, core_schema
 from chordage.orchestrator.gateways.room.files import MOST_FAULTS, KeyPath, Source
 
 M = TypeVar("M", bound="TomlTable")
+Complain = Callable[[str, str], None]  # of a key of one table, why
 PLAIN, TABLE = "(plain)", "(table)"  # tags of a key that takes a text or list, or a table
 
 
@@ -59,9 +61,8 @@ Text = Annotated[str, Field(pattern=r"\S"), Words("a text that is not blank")]
 Texts = Annotated[tuple[Text, ...], Words('a list of texts, like ["one", "two"]')]
 PairsTable = Annotated[dict[str, Text], Words("a table of texts")]
 AnyTable = Annotated[dict[str, Any], Words("a table")]
-Name = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"), Words("1 to 64 letters, digits, _ . or -", remedy=False)
-]
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$"), Words("1 to 64 letters, digits, _ . or -", remedy=False)]
 Url = Annotated[str, Field(pattern="^https?://"), Words("http:// or https://", must="must start with", remedy=False)]
 Flag = Annotated[StrictBool, Words("true or false")]
 Count = Annotated[StrictInt, Field(ge=0), Words("a whole number, 0 or more")]
