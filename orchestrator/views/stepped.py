@@ -116,16 +116,16 @@ def stepped(store: Store, target: str, *, space: str | None = None) -> SteppedVi
     """`target`: a turn, or its run. A caller with a `space` finds only the turns of its own threads."""
     answer = None
     with store.read() as tx:
-        seen = load_view(tx, target, space=space)
-        is_done = seen.standing is Standing.DONE
-        if seen.run is not None and is_done:
-            answer = _answer(journal.of_run(tx, seen.run.id))
-        held_round = _round(tx, seen)
-    row, run, turn, reply = seen.row, seen.run, seen.turn, seen.reply
+        rows = load_view(tx, target, space=space)
+        is_done = rows.standing is Standing.DONE
+        if rows.run is not None and is_done:
+            answer = _answer(journal.of_run(tx, rows.run.id))
+        held_round = _round(tx, rows)
+    row, run, turn, reply = rows.row, rows.run, rows.turn, rows.reply
     held_reply = None
-    if reply is not None and seen.reply_id is not None:
+    if reply is not None and rows.reply_id is not None:
         held_reply = HeldReply(
-            id=seen.reply_id, iteration=row.iteration, text=reply.text, asks=reply.asks, stop=reply.stop,
+            id=rows.reply_id, iteration=row.iteration, text=reply.text, asks=reply.asks, stop=reply.stop,
             model=reply.model, usage=reply.usage,
         )  # fmt: skip
     calls = tuple(
@@ -133,12 +133,12 @@ def stepped(store: Store, target: str, *, space: str | None = None) -> SteppedVi
             id=call.id, ask_id=call.ask_id, tool=call.tool, generation=call.generation, status=call.status,
             code=call.code, content=call.content,
         )
-        for call in seen.calls
+        for call in rows.calls
     )  # fmt: skip
     return SteppedView(
         turn_id=turn.id, run_id=run.id if run else None, thread_id=turn.thread_id, agent=turn.agent, rev=row.rev,
-        standing=seen.standing, drive=row.drive, mutated=row.mutated, iteration=row.iteration,
-        max_iterations=row.max_iterations, reply=held_reply, plan=_plan(seen.plan), round=held_round, calls=calls,
+        standing=rows.standing, drive=row.drive, mutated=row.mutated, iteration=row.iteration,
+        max_iterations=row.max_iterations, reply=held_reply, plan=_plan(rows.plan), round=held_round, calls=calls,
         pending=tuple(row.given), replaces=row.replaces, steers=tuple(row.steers), verdicts=row.verdicts,
         params=row.params, options=row.options, held_until=None if is_done else row.held_until, error=row.error,
         disposition=turn.disposition, reason=run.reason.value if run and run.reason else None,
@@ -161,13 +161,13 @@ def as_json(view: SteppedView) -> dict[str, Any]:
     return plain
 
 
-def _round(tx: Tx, seen: SteppedRows) -> HeldRound | None:
-    if seen.run is None or not holds_round(seen.run, seen.row):
+def _round(tx: Tx, rows: SteppedRows) -> HeldRound | None:
+    if rows.run is None or not holds_round(rows.run, rows.row):
         return None
-    past = journal.history(tx, seen.turn.thread_id, plans_of=seen.run.id)
-    last = state.read(PlanSpec(), past.entries, past.calls, seen.run.id).rounds[-1]
+    past = journal.history(tx, rows.turn.thread_id, plans_of=rows.run.id)
+    last = state.read(PlanSpec(), past.entries, past.calls, rows.run.id).rounds[-1]
     records = tuple(record.as_json() for record in last.records)
-    return HeldRound(id=f"{seen.run.id}:{seen.run.step}", index=last.index, records=records)
+    return HeldRound(id=f"{rows.run.id}:{rows.run.step}", index=last.index, records=records)
 
 
 def _plan(body: dict[str, Any] | None) -> HeldPlan | None:

@@ -201,8 +201,8 @@ def _arrival(turn: TurnView, row: TraceRow, ahead: Sequence[TraceRow]) -> Iterat
     ready_at = None if turn.disposition is Disposition.STEERED else _ready_at(turn, row, ahead)
     if ready_at is not None:
         seconds = (ready_at - turn.queued_at).total_seconds()
-        told = "the next of its thread, and due" if turn.status is not TurnStatus.QUEUED else _waits_for(turn)
-        yield TraceEvent(at=ready_at, kind=EventKind.READY, told=told, seconds=seconds or None)
+        text = "the next of its thread, and due" if turn.status is not TurnStatus.QUEUED else _waits_for(turn)
+        yield TraceEvent(at=ready_at, kind=EventKind.READY, told=text, seconds=seconds or None)
 
 
 def _behind(ahead: Sequence[TraceRow]) -> str:
@@ -256,9 +256,9 @@ def _run(store: Store, turn: TurnView) -> Iterator[TraceEvent]:
     for entry in entries:
         if entry.kind is Checkpoint.RUN_FINISHED:
             words = [entry.body.get(name) for name in ("reason", "code", "detail")]
-            told = f"{entry.kind.value}: {': '.join(str(word) for word in words if word)}"
+            text = f"{entry.kind.value}: {': '.join(str(word) for word in words if word)}"
             yield TraceEvent(
-                at=entry.at, kind=EventKind.CHECKPOINT, told=told, step=entry.step, journal=(entry.id,), id=run.run_id
+                at=entry.at, kind=EventKind.CHECKPOINT, told=text, step=entry.step, journal=(entry.id,), id=run.run_id
             )
 
 
@@ -272,11 +272,11 @@ def _positions(entries: Sequence[Entry], step: int, *kinds: Checkpoint) -> tuple
 
 def _questions(store: Store, run: RunView) -> dict[str, list[QuestionView]]:
     """All questions about the calls of the run, by call: a call may be asked about several times."""
-    asked = [call.id for step in run.steps if isinstance(step, ToolRound) for call in step.calls if call.question]
-    if not asked:
+    call_ids = [call.id for step in run.steps if isinstance(step, ToolRound) for call in step.calls if call.question]
+    if not call_ids:
         return {}
     with store.read() as tx:
-        ids = trace_reads.suspensions_of(tx, asked)
+        ids = trace_reads.suspensions_of(tx, call_ids)
         views, call_of = approvals.by_id(tx, ids), trace_reads.call_of(tx, ids)
     by_call: dict[str, list[QuestionView]] = {}
     for question in sorted(views.values(), key=lambda view: view.created_at):
@@ -305,8 +305,8 @@ def _steps(
 def _of_step(
     step: Step, journal: tuple[int, ...], questions: Mapping[str, Sequence[QuestionView]]
 ) -> Iterator[TraceEvent]:
-    def event(kind: EventKind, told: str, **more: Any) -> TraceEvent:
-        return TraceEvent(at=step.at, kind=kind, told=told, step=step.number, journal=journal, **more)
+    def event(kind: EventKind, text: str, **more: Any) -> TraceEvent:
+        return TraceEvent(at=step.at, kind=kind, told=text, step=step.number, journal=journal, **more)
 
     match step:
         case InferenceStep():
@@ -323,8 +323,8 @@ def _of_step(
             waits_for = _named(step.calls) if step.calls else "its consumer"
             yield event(EventKind.WAITED, f"for {waits_for}", seconds=seconds)
         case SteeredStep():
-            told = f"the run took in a message from {step.sender}: turn {step.turn_id}"
-            yield event(EventKind.TOOK_IN, told, id=step.turn_id)
+            text = f"the run took in a message from {step.sender}: turn {step.turn_id}"
+            yield event(EventKind.TOOK_IN, text, id=step.turn_id)
         case PushedStep():
             place = "in place of the whole history" if step.replaces else "behind the history"
             yield event(EventKind.PUSHED, f"its consumer gave {_counted(len(step.messages), 'message')}, {place}")
@@ -347,8 +347,8 @@ def _inference(step: InferenceStep, journal: tuple[int, ...]) -> TraceEvent:
     kind = EventKind.MODEL if step.plan is None else EventKind.PLAN
     if step.model is None:
         is_open = step.status is StepStatus.OPEN
-        told = "the model is being called" if is_open else "the run ended here, without a reply"
-        return TraceEvent(at=None if is_open else step.at, kind=kind, told=told, step=step.number, worker=step.worker)
+        text = "the model is being called" if is_open else "the run ended here, without a reply"
+        return TraceEvent(at=None if is_open else step.at, kind=kind, told=text, step=step.number, worker=step.worker)
     failed = [f"{attempt.model}: {attempt.fault.value}" for attempt in step.attempts if attempt.fault]
     after = f" after {', '.join(failed)}" if failed else ""
     stop = f" stops with {step.stop.value}" if step.stop else ""
@@ -363,8 +363,8 @@ def _inference(step: InferenceStep, journal: tuple[int, ...]) -> TraceEvent:
 def _of_call(call: CallView, step: int, questions: Sequence[QuestionView]) -> Iterator[TraceEvent]:
     if (child := call.child) is not None:
         at = call.question.created_at if call.question else call.started_at
-        told = f"asked agent {child.agent}: {child.outcome}, turn {child.turn_id}"
-        yield TraceEvent(at=at, kind=EventKind.SUB_AGENT, told=told, step=step, seconds=call.seconds, id=child.turn_id)
+        text = f"asked agent {child.agent}: {child.outcome}, turn {child.turn_id}"
+        yield TraceEvent(at=at, kind=EventKind.SUB_AGENT, told=text, step=step, seconds=call.seconds, id=child.turn_id)
         return
     code = f" ({call.code})" if call.code else ""
     yield TraceEvent(
@@ -372,14 +372,14 @@ def _of_call(call: CallView, step: int, questions: Sequence[QuestionView]) -> It
         step=step, worker=call.worker, attempts=call.wake_ups, seconds=call.seconds, id=call.id,
     )  # fmt: skip
     for question in questions:
-        told = f"{call.tool} waits ({question.why.value}): {question.prompt}"
-        yield TraceEvent(at=question.created_at, kind=EventKind.ASKED, told=told, step=step, id=question.id)
+        text = f"{call.tool} waits ({question.why.value}): {question.prompt}"
+        yield TraceEvent(at=question.created_at, kind=EventKind.ASKED, told=text, step=step, id=question.id)
         if (answer := question.answer) is not None:
             verdict = "denied" if answer.action is Action.CANCEL else "approved"
             reason = f": {answer.reason}" if answer.reason else ""
             pending = "" if answer.applied_at else ", not taken up yet"
-            told = f"{call.tool} {verdict} by {answer.source}{pending}{reason}"
-            yield TraceEvent(at=answer.created_at, kind=EventKind.DECIDED, told=told, step=step, id=answer.id)
+            text = f"{call.tool} {verdict} by {answer.source}{pending}{reason}"
+            yield TraceEvent(at=answer.created_at, kind=EventKind.DECIDED, told=text, step=step, id=answer.id)
 
 
 def _named(calls: Sequence[CallView]) -> str:
@@ -397,12 +397,12 @@ def _end(turn: TurnView, row: TraceRow, why: str | None, merged_into: str | None
     if turn.disposition is None:
         return
     if merged_into is not None:
-        told = f"into turn {merged_into}"
-        yield TraceEvent(at=turn.done_at, kind=EventKind.MERGED, told=told, id=merged_into)
-    told = turn.disposition.value + (f" ({why})" if why else "")
+        text = f"into turn {merged_into}"
+        yield TraceEvent(at=turn.done_at, kind=EventKind.MERGED, told=text, id=merged_into)
+    text = turn.disposition.value + (f" ({why})" if why else "")
     since = turn.started_at or row["queued_at"]
     seconds = (turn.done_at - since).total_seconds() if turn.done_at else None
-    yield TraceEvent(at=turn.done_at, kind=EventKind.ENDED, told=told, seconds=seconds or None, id=turn.turn_id)
+    yield TraceEvent(at=turn.done_at, kind=EventKind.ENDED, told=text, seconds=seconds or None, id=turn.turn_id)
 
 
 def _outbox(rows: Sequence[TraceRow]) -> Iterator[TraceEvent]:
@@ -412,8 +412,8 @@ def _outbox(rows: Sequence[TraceRow]) -> Iterator[TraceEvent]:
             for name, value in row.items() if name not in _OUTBOX_COLUMNS_NAMED and value is not None and value != 0
         )  # fmt: skip
         target = f" for {_address(row['target'])}" if row.get("target") else ""
-        told = f"a reply{target}, row {row.get('id')}{more}"
-        yield TraceEvent(at=row.get("created_at"), kind=EventKind.LEFT, told=told)
+        text = f"a reply{target}, row {row.get('id')}{more}"
+        yield TraceEvent(at=row.get("created_at"), kind=EventKind.LEFT, told=text)
         sent = row.get("sent_at") or row.get("delivered_at")
         yield TraceEvent(at=sent, kind=EventKind.SENT, told="delivered" if sent else "not delivered yet")
 

@@ -64,7 +64,7 @@ def dev(host: str | None, port: int | None, with_demo: bool, tools: int) -> None
 
         room = load().state_path / "demo"
         demo.copy_to(room)
-    settings = _settings(host=host, port=port, asked=(), room=room)
+    settings = _settings(host=host, port=port, wanted=(), room=room)
     members = roles.of_fleet(settings, tools=tools, with_workers=True)
     _check(settings, members)
     hold(settings, members, command="dev")
@@ -92,7 +92,7 @@ def run(
     """  # noqa: D301 - click's mark for lines that stay as they are
     from chordage.workers.fleet import roles
 
-    settings = _settings(host=host, port=port, asked=loops)
+    settings = _settings(host=host, port=port, wanted=loops)
     members = roles.of_fleet(settings, tools=tools, with_workers=not no_workers)
     _check(settings, members)
     hold(settings, members, command="run", ready_file=ready_file)
@@ -103,7 +103,7 @@ def run(
 def start(*, loops: tuple[str, ...], tools: int, no_workers: bool, host: str | None, port: int | None) -> None:
     """Start in the background what `chordage run` runs, and return when it is ready.
 
-    It needs no terminal, and outlives this one. `chordage status` shows how it is, `chordage stop` ends it.
+    It keeps running when this terminal is closed. `chordage status` shows how it is, `chordage stop` ends it.
     """
     from chordage.workers.fleet import agent_run, background, state_lock
 
@@ -161,16 +161,16 @@ def stop(grace: float) -> None:
 # Before anything is started
 
 
-def _settings(*, host: str | None, port: int | None, asked: Sequence[Loop], room: Path | None = None) -> Settings:
+def _settings(*, host: str | None, port: int | None, wanted: Sequence[Loop], room: Path | None = None) -> Settings:
     """With a port, and with the loops that run."""
     from chordage.workers.fleet import roles
     from chordage.workers.fleet.member import free_port
 
     before = load(host=host, port=port, room=room)
-    given = {"host": host, "port": before.port or free_port(), "room": room}  # port 0: any free one
+    overrides = {"host": host, "port": before.port or free_port(), "room": room}  # port 0: any free one
     if room is not None:
-        given["state"] = load().state_path
-    return load(**given, loops=roles.choose_loops(before, asked))
+        overrides["state"] = load().state_path
+    return load(**overrides, loops=roles.choose_loops(before, wanted))
 
 
 def _check(settings: Settings, members: Sequence[Role]) -> None:

@@ -114,7 +114,7 @@ def run_worker(settings: Settings, plan: WorkerPlan, ready_file: Path | None = N
 @click.command()
 @click.option("--host", help="Where to listen.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="On which port; 0 for any.  [default: 8630]")
-@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Server processes.")
 def web(host: str | None, port: int | None, processes: int) -> None:
     """Start the HTTP server. It accepts messages and shows turns; workers run the turns."""
     from chordage.config.settings import variable_of

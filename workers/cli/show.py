@@ -48,7 +48,9 @@ _ON_EXPIRY = {
 
 @click.command()
 @click.argument("some_id", metavar="TURN|RUN|THREAD|CALL")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Remarks of a thread.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages and replies of a thread."
+)
 @click.option("--full", is_flag=True, help="Also the whole results that were shortened for the model.")
 @json_option
 def show(some_id: str, limit: int, full: bool, as_json: bool) -> None:

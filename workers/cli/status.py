@@ -29,7 +29,7 @@ Exit codes: 0 it runs and all is well; 1 it runs, and something is not well; 3 n
 @click.command(epilog=EPILOG)
 @json_option
 def status(as_json: bool) -> None:
-    """Show whether a fleet runs on this folder, with which processes, what queues, and whether all it needs answers.
+    """Show the fleet of this folder: its processes, what is queued, and whether the services it needs answer.
 
     If a fleet was killed, its summary (agent.run in the room) is corrected.
     """

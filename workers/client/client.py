@@ -29,13 +29,13 @@ RESULT_TIMEOUT = 60.0  # seconds
 POLL_EVERY = 0.2  # seconds between two reads through Celery
 
 
-def client(settings: Settings | None = None, *, app: Celery | None = None, **given: Any) -> Client:
+def client(settings: Settings | None = None, *, app: Celery | None = None, **overrides: Any) -> Client:
     """With only `app`, a Celery app that reaches the fleet's broker and results, everything goes through tasks by name.
-    Otherwise through the database of the fleet: `given` are settings such as room, database_url and redis_url.
+    Otherwise through the database of the fleet: `overrides` are settings such as room, database_url and redis_url.
     """
-    if app is not None and settings is None and not given:
+    if app is not None and settings is None and not overrides:
         return Client(CeleryAccess(app))
-    settings = settings or load(**given)
+    settings = settings or load(**overrides)
     if not structlog.is_configured():  # the program has not chosen where its log goes: keep it off standard output
         log.configure("WARNING", settings.log_format)
     return Client(DatabaseAccess(settings, app))
