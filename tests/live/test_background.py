@@ -180,7 +180,7 @@ def test_file_of_channels_that_binds_none_so_far_is_waited_for(room):
     assert call(room, "start", "--loop", "poll", "--no-workers").code == 0
 
     log = room / ".chordage" / "logs" / "poll.log"
-    until(lambda: "nothing is bound so far" in log.read_text(), "it waits", 30)
+    until(lambda: "no channel is bound yet" in log.read_text(), "it waits", 30)
     (room / "channels.toml").write_text('[channels.x]\nplugin = "http_jsn"\n')
     until(lambda: "did you mean http_json" in log.read_text(), "it reads the file again", 30)
 
