@@ -1,4 +1,4 @@
-"""What a simulation found, for people."""
+"""The result of a simulation, for people."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import sys
 from rich.table import Table
 
 from chordage.workers.cli.output import console, span
-from chordage.workers.simulate.ledger import Spread
-from chordage.workers.simulate.outcome import Outcome
+from chordage.workers.simulate.result import SimulationResult, Spread
 
-WIDE = 120  # where nobody watches, lines may be long
+WIDE = 120  # columns, where the output is no terminal
 BLANK = "\N{NO-BREAK SPACE}"
 STARTED = {"queued", "active"}
 
 
-def show(found: Outcome) -> None:
+def show(result: SimulationResult) -> None:
     out = console()
     if not sys.stdout.isatty():
         out.width = WIDE
     out.print(
-        f"[bold]{found.turns:,} turns in {span(found.virtual_seconds)} of virtual time[/], simulated in "
-        f"{span(found.real_seconds)} on {found.database}\n"
+        f"[bold]{result.turns:,} turns in {span(result.virtual_seconds)} of virtual time[/], simulated in "
+        f"{span(result.real_seconds)} on {result.database}\n"
     )
-    for table in (_waits(found), _ends(found), _tenants(found), _work(found), _rows(found)):
+    for table in (_waits(result), _ends(result), _tenants(result), _work(result), _rows(result)):
         out.print(table)
         out.print()
 
@@ -48,10 +47,10 @@ def _cells(spread: Spread) -> list[str]:
     return [_short(seconds) for seconds in (spread.p50, spread.p95, spread.p99, spread.longest)]
 
 
-def _waits(found: Outcome) -> Table:
+def _waits(result: SimulationResult) -> Table:
     columns = ("budget", "started p50", "p95", "p99", "longest", "first call p95", "done p50", "p95")
     table = _table("Waiting, from the message on", "group", *columns)
-    for of in found.groups:
+    for of in result.groups:
         first, done = of.until_asked, of.until_done
         _add(
             table, of.group.value, str(of.budget), *_cells(of.until_started), _short(first.p95), _short(done.p50),
@@ -60,9 +59,9 @@ def _waits(found: Outcome) -> Table:
     return table
 
 
-def _ends(found: Outcome) -> Table:
-    table = _table("What became of them", "group", "came", "refused", "ended", "left", "longest queue", "how")
-    for of in found.groups:
+def _ends(result: SimulationResult) -> Table:
+    table = _table("Turns and their ends", "group", "came", "refused", "ended", "left", "longest queue", "how")
+    for of in result.groups:
         left = sum(count for how, count in of.ways.items() if how in STARTED)
         ended = {how: count for how, count in of.ways.items() if how not in STARTED}
         _add(
@@ -74,23 +73,23 @@ def _ends(found: Outcome) -> Table:
     return table
 
 
-def _tenants(found: Outcome) -> Table:
+def _tenants(result: SimulationResult) -> Table:
     table = _table("Tenants that waited longest to start", "tenant", "turns", "p50", "p95", "p99", "longest")
-    for of in found.tenants:
+    for of in result.tenants:
         _add(table, of.tenant, f"{of.until_started.count:,}", *_cells(of.until_started))
     return table
 
 
-def _work(found: Outcome) -> Table:
-    title = f"The engine's own work, in real time, by one process ({found.in_vain:,} wake-ups started nothing)"
+def _work(result: SimulationResult) -> Table:
+    title = f"The engine's own work, in real time, by one process ({result.in_vain:,} wake-ups started nothing)"
     table = _table(title, "what", "times", "a second", "ms", "statements")
-    for work in found.work:
+    for work in result.work:
         _add(table, work.what, f"{work.times:,}", f"{work.per_second:,.0f}", f"{work.ms:.2f}", f"{work.statements:.1f}")
     return table
 
 
-def _rows(found: Outcome) -> Table:
+def _rows(result: SimulationResult) -> Table:
     table = _table("Hottest rows", "row", "locks", "in the busiest second", "busy then", "waited for it")
-    for row in found.hot_rows:
+    for row in result.hot_rows:
         _add(table, row.row, f"{row.locks:,}", f"{row.in_busiest_second:,}", f"{row.busy:.0%}", _short(row.waited))
     return table

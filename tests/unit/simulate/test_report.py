@@ -8,18 +8,21 @@ import click
 import pytest
 
 from chordage.orchestrator.core.groups import Group
-from chordage.workers.simulate import report, running
-from chordage.workers.simulate.ledger import Spread
-from chordage.workers.simulate.scenario import Database, Scenario, Source
+from chordage.workers.simulate import report
+from chordage.workers.simulate.command import run_simulation
+from chordage.workers.simulate.result import Spread
+from chordage.workers.simulate.scenario import DatabaseSpeed, MessageSource, Scenario
 
 LONG = Spread(count=1_000_000, p50=119.0, p95=119.0, p99=119.0, longest=119.0)
 
 
 @pytest.fixture(scope="module")
 def found():
-    source = Source(name="a", group="chore", pattern="burst", burst=2, per_second=0.2, model_seconds=1, spread="fixed")
-    plan = Scenario(sources=(source,), seconds=10, database=Database(commit_ms=1))
-    outcome = running.simulate(plan, database=None, tell=lambda _now, _done: None)
+    source = MessageSource(
+        name="a", group="chore", pattern="burst", burst=2, per_second=0.2, model_seconds=1, spread="fixed"
+    )
+    plan = Scenario(sources=(source,), seconds=10, database=DatabaseSpeed(commit_ms=1))
+    outcome = run_simulation(plan, database=None, progress=lambda _now, _done: None)
     (group,) = outcome.groups
     ways = {"answered": 1_000_000, "expired": 2_000_000, "superseded": 3_000_000, "merged": 4_000_000, "queued": 5}
     large = replace(

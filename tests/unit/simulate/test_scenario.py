@@ -8,9 +8,9 @@ import pytest
 
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
-from chordage.workers.simulate import arrivals, scenario
-from chordage.workers.simulate.scenario import Source
-from chordage.workers.simulate.slots import Slots
+from chordage.workers.simulate import scenario
+from chordage.workers.simulate.fleet import Slots
+from chordage.workers.simulate.scenario import MessageSource
 from support.repository import ROOT
 
 ONE = '[[sources]]\nname = "a"\ngroup = "chat"\n'
@@ -59,21 +59,21 @@ def test_the_examples_can_be_read(path):
 
 
 def source(**given):
-    return Source(**{"name": "a", "group": Group.CHAT, **given})
+    return MessageSource(**{"name": "a", "group": Group.CHAT, **given})
 
 
 @pytest.mark.parametrize("pattern", ["poisson", "steady", "burst", "daily"])
 def test_every_pattern_keeps_its_rate_and_order(pattern):
     of = source(pattern=pattern, per_second=2.0, burst=50)
-    found = list(arrivals.times(of, 86_400, seed=1))
+    found = list(scenario.arrival_times(of, 86_400, seed=1))
 
     assert found == sorted(found)
     assert len(found) == pytest.approx(2 * 86_400, rel=0.05)
-    assert found == list(arrivals.times(of, 86_400, seed=1)), "the same seed, the same times"
+    assert found == list(scenario.arrival_times(of, 86_400, seed=1)), "the same seed, the same times"
 
 
 def test_the_busiest_hour_of_a_day_has_more_than_its_share():
-    found = list(arrivals.times(source(pattern="daily", per_second=1.0, peak=2.0), 86_400, seed=1))
+    found = list(scenario.arrival_times(source(pattern="daily", per_second=1.0, peak=2.0), 86_400, seed=1))
     hours = [sum(1 for at in found if hour * 3600 <= at < (hour + 1) * 3600) for hour in range(24)]
 
     assert max(hours) == pytest.approx(2 * 3600, rel=0.1)
@@ -81,8 +81,8 @@ def test_the_busiest_hour_of_a_day_has_more_than_its_share():
 
 
 def test_rounds_have_their_mean_and_threads_come_round():
-    mouth = arrivals.Mouth(source(rounds=1.5, threads=3, tenants=2, spread="fixed"), seed=1)
-    made = [mouth.next() for _ in range(400)]
+    messages = scenario.MessageGenerator(source(rounds=1.5, threads=3, tenants=2, spread="fixed"), seed=1)
+    made = [messages.next() for _ in range(400)]
 
     assert sum(len(work.rounds) for _, work in made) / 400 == pytest.approx(1.5, abs=0.1)
     assert {request.message.thread_id for request, _ in made} == {"chat:a-0", "chat:a-1", "chat:a-2"}
@@ -98,8 +98,8 @@ def test_slots_are_given_in_the_order_of_the_groups_and_the_reserve_to_chat_alon
     assert list(slots.take()) == ["task0", "task1"]
     slots.put(Group.CHAT, "chat")
     assert list(slots.take()) == ["chat"]
-    slots.give_back()
+    slots.free_one()
     assert list(slots.take()) == []
-    slots.give_back()
+    slots.free_one()
     assert list(slots.take()) == ["will0"]
     assert slots.longest == {Group.CHAT: 1, Group.TASK: 2, Group.CHORE: 0, Group.WILL: 2}

@@ -10,19 +10,19 @@ from click.testing import CliRunner
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
 from chordage.workers.cli import main
-from chordage.workers.simulate import running
-from chordage.workers.simulate.scenario import Database, Fleet, Scenario, Source
+from chordage.workers.simulate.command import run_simulation
+from chordage.workers.simulate.scenario import DatabaseSpeed, FleetSize, MessageSource, Scenario
 
 
 def simulate(*sources, database=None, **given):
-    plan = Scenario(**{"sources": sources, "seconds": 10, "database": Database(commit_ms=1), **given})
-    return running.simulate(plan, database=database, tell=lambda _now, _done: None)
+    plan = Scenario(**{"sources": sources, "seconds": 10, "database": DatabaseSpeed(commit_ms=1), **given})
+    return run_simulation(plan, database=database, progress=lambda _now, _done: None)
 
 
 def burst(size, **given):
     """All at once, at the start; each one model call of a second."""
     usual = {"name": "a", "group": "task", "pattern": "burst", "rounds": 0, "model_seconds": 1, "spread": "fixed"}
-    return Source(**{**usual, "burst": size, "per_second": size / 10, **given})
+    return MessageSource(**{**usual, "burst": size, "per_second": size / 10, **given})
 
 
 def test_a_budget_lets_so_many_run_and_the_others_wait_their_turn():
@@ -35,24 +35,26 @@ def test_a_budget_lets_so_many_run_and_the_others_wait_their_turn():
 
 
 def test_slots_bound_what_runs_however_large_the_budget():
-    found = simulate(burst(40), budgets={Group.TASK: 100}, fleet=Fleet(turn_slots=10, tool_slots=10))
+    found = simulate(burst(40), budgets={Group.TASK: 100}, fleet=FleetSize(turn_slots=10, tool_slots=10))
 
     assert found.groups[0].until_asked.longest == pytest.approx(3.0, abs=0.1)
 
 
 def test_a_round_of_tools_gives_the_slot_back_and_waits_for_tool_slots():
-    found = simulate(burst(2, rounds=1, calls=4, tool_seconds=1), fleet=Fleet(turn_slots=2, tool_slots=4))
+    found = simulate(burst(2, rounds=1, calls=4, tool_seconds=1), fleet=FleetSize(turn_slots=2, tool_slots=4))
 
     assert found.groups[0].until_done.longest == pytest.approx(4.0, abs=0.1), "1 + two rounds of four, one after + 1"
 
 
 def test_chat_goes_before_a_backlog_and_with_reserve_it_waits_for_nobody():
     background = burst(400, name="b")
-    chat = Source(name="c", group="chat", pattern="steady", per_second=1, rounds=0, model_seconds=0.1, spread="fixed")
+    chat = MessageSource(
+        name="c", group="chat", pattern="steady", per_second=1, rounds=0, model_seconds=0.1, spread="fixed"
+    )
     common = {"budgets": {Group.TASK: 400}, "seconds": 20}
 
-    without = simulate(background, chat, fleet=Fleet(turn_slots=20, tool_slots=20), **common)
-    reserved = simulate(background, chat, fleet=Fleet(turn_slots=20, tool_slots=20, reserve=1), **common)
+    without = simulate(background, chat, fleet=FleetSize(turn_slots=20, tool_slots=20), **common)
+    reserved = simulate(background, chat, fleet=FleetSize(turn_slots=20, tool_slots=20, reserve=1), **common)
 
     assert without.groups[0].until_asked.longest <= 1.1, "one model call of the background, no more"
     assert reserved.groups[0].until_asked.longest < 0.1
@@ -61,10 +63,10 @@ def test_chat_goes_before_a_backlog_and_with_reserve_it_waits_for_nobody():
 
 def test_starts_of_one_group_go_one_by_one_and_that_row_is_named():
     found = simulate(burst(100), budgets={Group.TASK: 100}, database=None)
-    slow = running.simulate(
-        Scenario(sources=(burst(100),), seconds=10, budgets={Group.TASK: 100}, database=Database(commit_ms=50)),
+    slow = run_simulation(
+        Scenario(sources=(burst(100),), seconds=10, budgets={Group.TASK: 100}, database=DatabaseSpeed(commit_ms=50)),
         database=None,
-        tell=lambda _now, _done: None,
+        progress=lambda _now, _done: None,
     )
 
     assert found.groups[0].until_started.longest == pytest.approx(0.1, abs=0.05)
@@ -80,7 +82,7 @@ def test_what_is_not_worked_off_in_time_is_left_and_said():
 
 
 def test_the_same_scenario_comes_out_the_same():
-    sources = (burst(30), Source(name="c", group="chat", per_second=3, threads=5))
+    sources = (burst(30), MessageSource(name="c", group="chat", per_second=3, threads=5))
     first, second = simulate(*sources), simulate(*sources)
 
     assert first.groups == second.groups
