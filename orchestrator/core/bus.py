@@ -53,7 +53,7 @@ class BusRules:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class BusCursor:
     """How far the bus of a database is: the same in SQL and in Redis, unless one of them has lost something."""
 
     bus: str

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.approvals import Question
-from chordage.orchestrator.core.bus import BusEntry, Mark
+from chordage.orchestrator.core.bus import BusCursor, BusEntry
 from chordage.orchestrator.core.channels import Outgoing, Polled, Terms
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.model import Prompt, Reply
@@ -219,17 +219,17 @@ class Channels(Protocol):
 class Bus(Protocol):
     """Streams of facts, written in the order of the journal. Everything here raises Unavailable."""
 
-    def mark(self) -> Mark | None:
+    def cursor(self) -> BusCursor | None:
         """How far it is; None: it is empty, or has lost what it was."""
         ...
 
-    def begin(self, mark: Mark) -> None:
+    def begin(self, cursor: BusCursor) -> None:
         """Delete all entries, and begin after this position."""
         ...
 
-    def publish(self, mark: Mark, to: int, entries: Sequence[BusEntry]) -> Mark | None:
-        """Write what is behind its position, and move it. The mark it has afterwards: another than asked for, when it
-        was not at least where `mark` says; then nothing was written.
+    def publish(self, cursor: BusCursor, to: int, entries: Sequence[BusEntry]) -> BusCursor | None:
+        """Write what is behind its position, and move it. The cursor it has afterwards: another than asked for, when it
+        was not at least where `cursor` says; then nothing was written.
         """
         ...
 

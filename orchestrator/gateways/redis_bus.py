@@ -16,16 +16,16 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from chordage.orchestrator.core.bus import BusEntry, BusRules, Mark
+from chordage.orchestrator.core.bus import BusCursor, BusEntry, BusRules
 from chordage.orchestrator.core.errors import Unavailable
 
 # KEYS: the cursor, the fleet's stream, those of runs. ARGV: bus, generation, from, to, entries kept of the fleet's
 # stream and of each other, seconds; then all entries as one JSON text, each as position, number of its key, id, values:
 # as arguments they would be some hundred a turn, each encoded by itself.
 PUBLISH = """
-local mark = redis.call('HMGET', KEYS[1], 'bus', 'generation', 'position')
-if mark[1] ~= ARGV[1] or mark[2] ~= ARGV[2] or tonumber(mark[3]) < tonumber(ARGV[3]) then return mark end
-local reached = tonumber(mark[3])
+local cursor = redis.call('HMGET', KEYS[1], 'bus', 'generation', 'position')
+if cursor[1] ~= ARGV[1] or cursor[2] ~= ARGV[2] or tonumber(cursor[3]) < tonumber(ARGV[3]) then return cursor end
+local reached = tonumber(cursor[3])
 for _, entry in ipairs(cjson.decode(ARGV[8])) do
   if entry[1] > reached then
     local keep = entry[2] == 2 and ARGV[5] or ARGV[6]
@@ -42,34 +42,34 @@ return redis.call('HMGET', KEYS[1], 'bus', 'generation', 'position')
 class RedisBus:
     def __init__(self, client: Redis, *, prefix: str, rules: BusRules) -> None:
         self._redis = client
-        self._mark = f"{prefix}bus:mark"
+        self._cursor_key = f"{prefix}bus:mark"
         self._fleet = fleet_stream(prefix)
         self._runs = run_stream(prefix, "")
         self._rules = rules
         self._script = client.register_script(PUBLISH)
 
-    def mark(self) -> Mark | None:
+    def cursor(self) -> BusCursor | None:
         with _as_unavailable():
-            values: Any = self._redis.hmget(self._mark, "bus", "generation", "position")
+            values: Any = self._redis.hmget(self._cursor_key, "bus", "generation", "position")
         return _read(values)
 
-    def begin(self, mark: Mark) -> None:
+    def begin(self, cursor: BusCursor) -> None:
         """The old cursor goes first and the new one comes last: a process that still writes meanwhile is refused."""
         with _as_unavailable():
-            self._redis.delete(self._mark)
+            self._redis.delete(self._cursor_key)
             for names in _in_hundreds(self._redis.scan_iter(match=f"{_escaped(self._runs)}*", count=1000)):
                 self._redis.unlink(*names)
             self._redis.delete(self._fleet)
-            fields: dict[Any, Any] = {"bus": mark.bus, "generation": mark.generation, "position": mark.position}
-            self._redis.hset(self._mark, mapping=fields)
+            fields: dict[Any, Any] = {"bus": cursor.bus, "generation": cursor.generation, "position": cursor.position}
+            self._redis.hset(self._cursor_key, mapping=fields)
 
-    def publish(self, mark: Mark, to: int, entries: Sequence[BusEntry]) -> Mark | None:
+    def publish(self, cursor: BusCursor, to: int, entries: Sequence[BusEntry]) -> BusCursor | None:
         runs = list(dict.fromkeys(entry.run for entry in entries if entry.run is not None))
-        keys = [self._mark, self._fleet, *(self._runs + run for run in runs)]
+        keys = [self._cursor_key, self._fleet, *(self._runs + run for run in runs)]
         number: dict[str | None, int] = {None: 2, **{run: place for place, run in enumerate(runs, 3)}}
         rules = self._rules
         args: list[str | int] = [
-            mark.bus, mark.generation, mark.position, to, rules.keep, rules.keep_of_run, rules.keep_seconds,
+            cursor.bus, cursor.generation, cursor.position, to, rules.keep, rules.keep_of_run, rules.keep_seconds,
             json.dumps(
                 [(entry.position, number[entry.run], entry.id, _flat(entry)) for entry in entries], ensure_ascii=False
             ),
@@ -91,11 +91,11 @@ def _flat(entry: BusEntry) -> list[str]:
     return list(chain.from_iterable(entry.fields.items()))
 
 
-def _read(values: list[Any]) -> Mark | None:
+def _read(values: list[Any]) -> BusCursor | None:
     bus, generation, position = (value.decode() if isinstance(value, bytes) else value for value in values)
     if bus is None or generation is None or position is None:
         return None
-    return Mark(bus=bus, generation=int(generation), position=int(position))
+    return BusCursor(bus=bus, generation=int(generation), position=int(position))
 
 
 def _escaped(prefix: str) -> str:

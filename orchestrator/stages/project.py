@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from chordage.orchestrator.core.bus import Fact, Mark, entries_of
+from chordage.orchestrator.core.bus import BusCursor, Fact, entries_of
 from chordage.orchestrator.core.errors import Conflict, Unavailable
 from chordage.orchestrator.core.intents import Deliver, Intent, Project
 from chordage.orchestrator.core.retry import Backoff
@@ -32,7 +32,7 @@ BACKOFF = Backoff(first=0.5, longest=5.0)  # while Redis is away
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Claim:
     token: str
-    mark: Mark
+    mark: BusCursor
 
 
 def project(rt: Runtime) -> list[Intent]:
@@ -46,7 +46,7 @@ def project(rt: Runtime) -> list[Intent]:
     return [*([Project()] if more else []), *([Deliver()] if due else [])]
 
 
-def rebuild_bus(rt: Runtime) -> Mark:
+def rebuild_bus(rt: Runtime) -> BusCursor:
     """Throw the bus away and begin anew, from the truth alone. What `project` does from here on fills it again."""
     if rt.bus is None:
         raise Conflict("there is no Redis, so there is no bus: set CHORDAGE_REDIS_URL, or start `chordage dev`")
@@ -54,7 +54,7 @@ def rebuild_bus(rt: Runtime) -> Mark:
     if claim is None:
         raise Conflict("the bus is being written at this moment: try again in a few seconds")
     try:
-        made = _anew(rt, rt.bus, claim, rt.bus.mark())
+        made = _anew(rt, rt.bus, claim, rt.bus.cursor())
     except Unavailable as error:
         _fail(rt, claim, error, failures=0)
         raise
@@ -72,7 +72,7 @@ def _copy(rt: Runtime, bus: Bus) -> bool:
     if standing is not None and not standing.is_free(now):
         return False
     try:
-        if standing is not None and _is_up_to_date(standing, bus.mark()):
+        if standing is not None and _is_up_to_date(standing, bus.cursor()):
             return False
     except Unavailable as error:
         _note_failure(rt, standing, error)
@@ -81,7 +81,7 @@ def _copy(rt: Runtime, bus: Bus) -> bool:
     return False if claim is None else _copy_claimed(rt, bus, claim, standing)
 
 
-def _is_up_to_date(standing: ProjectionState, found: Mark | None) -> bool:
+def _is_up_to_date(standing: ProjectionState, found: BusCursor | None) -> bool:
     return found == standing.mark and standing.mark.generation > 0 and standing.top <= standing.mark.position
 
 
@@ -106,7 +106,7 @@ def _copy_claimed(rt: Runtime, bus: Bus, claim: _Claim, standing: ProjectionStat
 
 def _one_batch(rt: Runtime, bus: Bus, claim: _Claim) -> tuple[_Claim | None, int]:
     """The claim as it is afterwards, and how many rows were copied. No claim: it is somebody else's."""
-    found = bus.mark()
+    found = bus.cursor()
     if found is None or not _is_ours(claim.mark, found) or _is_ahead(rt, claim.mark, found):
         return _anew(rt, bus, claim, found), 1
     if found.position < claim.mark.position:  # it is back as it was some time ago
@@ -124,7 +124,7 @@ def _one_batch(rt: Runtime, bus: Bus, claim: _Claim) -> tuple[_Claim | None, int
     return _move(rt, claim, wanted), len(facts)
 
 
-def _is_ours(mark: Mark, found: Mark) -> bool:
+def _is_ours(mark: BusCursor, found: BusCursor) -> bool:
     if found.bus != mark.bus:
         raise Unavailable(
             "the bus in Redis belongs to another database: give each its own CHORDAGE_PREFIX, "
@@ -133,7 +133,7 @@ def _is_ours(mark: Mark, found: Mark) -> bool:
     return found.generation == mark.generation and mark.generation > 0
 
 
-def _is_ahead(rt: Runtime, mark: Mark, found: Mark) -> bool:
+def _is_ahead(rt: Runtime, mark: BusCursor, found: BusCursor) -> bool:
     """The truth was put back to an older state: what it writes now has ids that are on the bus already."""
     if found.position <= mark.position:
         return False
@@ -155,12 +155,12 @@ def _settled_facts(rt: Runtime, after: int) -> list[Fact]:
     return [fact for fact in again if fact.id <= facts[-1].id]
 
 
-def _anew(rt: Runtime, bus: Bus, claim: _Claim, found: Mark | None) -> _Claim | None:
+def _anew(rt: Runtime, bus: Bus, claim: _Claim, found: BusCursor | None) -> _Claim | None:
     """SQL first: whoever believes in the generation before is refused from here on."""
     generation = 1 + max(claim.mark.generation, found.generation if found and found.bus == claim.mark.bus else 0)
     with rt.store.read() as tx:
         start = projection.first_since(tx, rt.now() - timedelta(seconds=rt.bus_rules.keep_seconds))
-    mark = Mark(bus=claim.mark.bus, generation=generation, position=start)
+    mark = BusCursor(bus=claim.mark.bus, generation=generation, position=start)
     log.info("the bus is built anew", generation=generation, position=start)
     moved = _move(rt, claim, mark)
     if moved is not None:
@@ -182,7 +182,7 @@ def _until(rt: Runtime, now: datetime) -> datetime:
     return now + timedelta(seconds=min(LEASE, 2 * rt.leases.seconds))
 
 
-def _move(rt: Runtime, claim: _Claim, mark: Mark) -> _Claim | None:
+def _move(rt: Runtime, claim: _Claim, mark: BusCursor) -> _Claim | None:
     now = rt.now()
     with rt.store.single() as tx:
         moved = projection.move(tx, claim.token, mark, now=now, until=_until(rt, now))

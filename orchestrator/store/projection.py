@@ -20,7 +20,7 @@ from typing import Any
 
 from sqlalchemy import Text, bindparam, cast, func, or_, select, text, update
 
-from chordage.orchestrator.core.bus import Fact, Mark
+from chordage.orchestrator.core.bus import BusCursor, Fact
 from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.store.schema import journal, projection, runs
 from chordage.orchestrator.store.statements import PreparedStatement, insert_or
@@ -34,7 +34,7 @@ _TOP = select(func.coalesce(func.max(journal.c.id), 0)).scalar_subquery()
 class ProjectionState:
     """The cursor, and what it has before it."""
 
-    mark: Mark
+    mark: BusCursor
     top: int  # the newest journal row that can be seen
     claim_token: str | None
     claim_worker: str | None
@@ -57,7 +57,7 @@ def load(tx: Tx) -> ProjectionState | None:
 
 
 def _state(row: Mapping[str, Any]) -> ProjectionState:
-    mark = Mark(bus=row["bus"], generation=row["generation"], position=row["position"])
+    mark = BusCursor(bus=row["bus"], generation=row["generation"], position=row["position"])
     names = ("top", "claim_token", "claim_worker", "lease_until", "failures", "moved_at", "error", "error_at")
     return ProjectionState(mark=mark, **{name: row[name] for name in names})
 
@@ -68,7 +68,7 @@ def begin(tx: Tx, bus: str) -> None:
     tx.execute(insert_or(tx.dialect.name, projection).values(fresh).on_conflict_do_nothing())
 
 
-def claim(tx: Tx, token: str, worker: str, *, now: datetime, until: datetime) -> Mark | None:
+def claim(tx: Tx, token: str, worker: str, *, now: datetime, until: datetime) -> BusCursor | None:
     """None: somebody else is at it, or it is too early to try again."""
     claimed = (
         update(projection)
@@ -77,10 +77,10 @@ def claim(tx: Tx, token: str, worker: str, *, now: datetime, until: datetime) ->
         .returning(projection.c.bus, projection.c.generation, projection.c.position)
     )
     row = tx.execute(claimed).mappings().first()
-    return Mark(**row) if row else None
+    return BusCursor(**row) if row else None
 
 
-def move(tx: Tx, token: str, mark: Mark, *, now: datetime, until: datetime) -> bool:
+def move(tx: Tx, token: str, mark: BusCursor, *, now: datetime, until: datetime) -> bool:
     """The bus is this far. False: the claim is somebody else's by now."""
     told = {"generation": mark.generation, "position": mark.position, "moved_at": now, "lease_until": until}
     return _change(tx, token, **told, failures=0, error=None, error_at=None)

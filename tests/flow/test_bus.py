@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import insert
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.core.bus import Mark
+from chordage.orchestrator.core.bus import BusCursor
 from chordage.orchestrator.core.errors import Conflict, Unavailable
 from chordage.orchestrator.core.intents import Project
 from chordage.orchestrator.store import projection, schema
@@ -136,7 +136,7 @@ def test_a_process_that_dies_between_redis_and_sql_is_followed_by_one_that_doubl
     publish = world.runtime.bus.publish
 
     class Dying:
-        mark, begin = world.runtime.bus.mark, world.runtime.bus.begin
+        cursor, begin = world.runtime.bus.cursor, world.runtime.bus.begin
 
         def publish(self, *args):
             publish(*args)
@@ -231,24 +231,24 @@ def restore(client, key, dump):
 def test_a_truth_that_was_put_back_builds_the_bus_anew(world: World, redis) -> None:
     play(world, 1)
     settle(world)
-    mark = world.runtime.bus.mark()
+    mark = world.runtime.bus.cursor()
     world.runtime.bus.publish(mark, mark.position + 100, [])
 
     settle(world)
 
-    assert world.runtime.bus.mark() == Mark(bus=mark.bus, generation=2, position=mark.position)
+    assert world.runtime.bus.cursor() == BusCursor(bus=mark.bus, generation=2, position=mark.position)
     assert kinds(redis)[-1] == "turn.ended"
 
 
 def test_the_bus_of_another_database_is_left_alone_until_somebody_takes_it_over(world: World, redis) -> None:
     play(world, 1)
-    foreign = Mark(bus="theirs", generation=7, position=1)
+    foreign = BusCursor(bus="theirs", generation=7, position=1)
     world.runtime.bus.begin(foreign)
     for _ in range(3):
         world.deliver(Project())
         world.clock.pass_by(10)
 
-    assert world.runtime.bus.mark() == foreign
+    assert world.runtime.bus.cursor() == foreign
     assert "another database" in world.row("projection")["error"]
     stages.rebuild_bus(world.runtime)
     settle(world)
@@ -283,7 +283,7 @@ def test_the_bus_is_not_built_anew_under_the_hands_of_whoever_writes_it(world: W
 
 def test_redis_away_stops_the_copying_alone_and_it_catches_up_in_order(world: World, redis) -> None:
     class Away:
-        def mark(self):
+        def cursor(self):
             raise Unavailable("the bus in Redis does not take anything: gone")
 
     whole = world.runtime

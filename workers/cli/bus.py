@@ -12,7 +12,7 @@ from chordage.workers.cli.context import command_settings, open_runtime, open_st
 from chordage.workers.cli.output import ago, json_option, print_json, say, span
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.core.bus import Mark
+    from chordage.orchestrator.core.bus import BusCursor
     from chordage.orchestrator.runtime import Runtime
     from chordage.orchestrator.views.deliveries import BusView
 
@@ -71,7 +71,7 @@ def rebuild(as_json: bool) -> None:
         say(f"the bus is rebuilt: rows {mark.position + 1} to {view.position}")
 
 
-def _begin(rt: Runtime) -> Mark:
+def _begin(rt: Runtime) -> BusCursor:
     """Wait for a worker that writes the streams now."""
     from chordage.orchestrator import stages
     from chordage.orchestrator.core.errors import Conflict
