@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import structlog
 
 from chordage.config.settings import Settings
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import ConfigError, RoomError, UserError
-from chordage.orchestrator.gateways.channels import mirror
 from chordage.orchestrator.gateways.channels.reading import FILE
 from chordage.orchestrator.loops.poll import Poller, PollOutcome, poll_once, release_leases, renew_leases
 from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.system import private_files
 from chordage.tasks.courier import Courier
 from chordage.workers import connections, team_app
 from chordage.workers.app import make_app
@@ -30,6 +34,11 @@ from chordage.workers.bootstrap import channels_from, runtime_from
 log = structlog.get_logger()
 
 FILE_CHECK = 1.0  # seconds between two looks at channels.toml
+MIRROR_FOLDER = "poll"  # in the room
+MIRRORED = (
+    "cursor", "looked_at", "stored_at", "holder", "failures", "error", "next_look", "taken", "doubled", "refused",
+    "passed_over",
+)  # fmt: skip
 QUIET = 5.0  # seconds between two writes of the mirror of a channel on which nothing happens
 
 
@@ -97,7 +106,7 @@ def poller_of(rt: Runtime, courier: Courier, room: Path, names: list[str]) -> Po
 
 
 class ChannelMirrors:
-    """The state of each channel as a file in the room, for people."""
+    """The state of each channel as a file in the room, `poll/<binding>.json`, for people to read."""
 
     def __init__(self, rt: Runtime, room: Path) -> None:
         self._rt = rt
@@ -117,11 +126,20 @@ class ChannelMirrors:
         row = views.channel_row(self._rt.store, name)
         try:
             if row is not None:
-                mirror.write(self._room, name, row)
+                self._write(name, row)
         except OSError as error:  # messages are fetched all the same, and one warning is enough
             if name not in self._warned:
                 log.warning("the mirror of a channel cannot be written", channel=name, error=str(error))
             self._warned.add(name)
+
+    def _write(self, name: str, row: Mapping[str, Any]) -> None:
+        shown = {"binding": name, **{key: row[key] for key in MIRRORED}}
+        text = json.dumps(shown, default=_text, ensure_ascii=False, indent=2)
+        private_files.write(private_files.folder(self._room / MIRROR_FOLDER) / f"{name}.json", text + "\n")
+
+
+def _text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""A channel as the engine sees it: whatever a plugin raises is one of three errors, and no secret is in any of them.
+"""A channel as the engine sees it: whatever a plugin raises becomes one of three errors, and none shows a secret.
 
 Errors of HTTP clients name the URL, and Telegram has its token there. So nothing that a plugin raises is chained to
 what we raise: a traceback would show it.
@@ -26,41 +26,41 @@ def masked(text: str, secrets: Collection[str]) -> str:
     return text
 
 
-class Guarded:
+class GuardedChannel:
     def __init__(self, name: str, channel: Channel, secrets: Collection[str]) -> None:
         self._name = name
         self._channel = channel
         self._secrets = frozenset(secrets)
 
     def poll(self, cursor: str | None) -> Polled:
-        with self._told():
+        with self._as_our_errors():
             polled = _called(lambda: self._channel.poll(cursor))
             if not isinstance(polled, Polled):
                 raise TypeError(f"poll returned {type(polled).__name__}, not Polled")
             return polled
 
     def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
-        with self._told():
+        with self._as_our_errors():
             _called(lambda: self._channel.deliver(address, reply))
 
     def close(self) -> None:
-        with self._told():
+        with self._as_our_errors():
             _called(self._channel.close)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _as_our_errors(self) -> Iterator[None]:
         try:
             yield
         except Undeliverable as error:
-            raise Undeliverable(self._words(str(error))) from None
+            raise Undeliverable(self._masked(str(error))) from None
         except (Unavailable, RoomError) as error:
-            raise Unavailable(self._words(str(error))) from None
+            raise Unavailable(self._masked(str(error))) from None
         except Exception as error:
-            words = self._words(f"its plugin raised {type(error).__name__}: {error}")
+            words = self._masked(f"its plugin raised {type(error).__name__}: {error}")
             raise Unavailable(words) from None
 
-    def _words(self, said: str) -> str:
-        return masked(f"channel {self._name}: {said}", self._secrets)
+    def _masked(self, text: str) -> str:
+        return masked(f"channel {self._name}: {text}", self._secrets)
 
 
 def _called(act: Callable[[], T]) -> T:

@@ -1,7 +1,6 @@
-"""Any service that lists messages as JSON: one GET a look, with a cursor; replies by POST.
+"""Any service that lists messages as JSON: one GET a poll, with a cursor; replies by POST.
 
-Who may speak is said by lists of writers, or by one word for all that this URL hands out. Without either nobody is
-heard, and that is a fault of the file.
+Lists of writers say who may write, or one word for everything that this URL returns. A file without either is refused.
 """
 
 from __future__ import annotations
@@ -15,16 +14,17 @@ from pydantic import AfterValidator, Field
 from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Unreadable, can_be_cursor
 from chordage.orchestrator.core.errors import Unavailable, Undeliverable
 from chordage.orchestrator.core.message import Sender
-from chordage.orchestrator.gateways.channels import json_paths, web
+from chordage.orchestrator.gateways.channels import json_client
 from chordage.orchestrator.gateways.channels.ids import Ids
-from chordage.orchestrator.gateways.channels.web import Web
+from chordage.orchestrator.gateways.channels.json_client import JsonClient
 from chordage.orchestrator.gateways.room.tables import Complain, Flag, OneOf, PairsTable, Seconds, Text, TomlTable
 
 ANYBODY = "*"
+WHOLE = "."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class PollRequest:
     url: str = field(repr=False)
     params: Mapping[str, str] = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
@@ -35,7 +35,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paths:
-    """Where things stand: in the answer, and in each of its messages."""
+    """Paths into the answer, and into each of its messages."""
 
     messages: str
     next_cursor: str | None
@@ -46,7 +46,7 @@ class Paths:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Access:
+class WriterAccess:
     everybody: Sender | None
     owners: frozenset[str]
     peers: frozenset[str]
@@ -64,7 +64,7 @@ class Access:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class ReplyTarget:
     url: str | None = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
 
@@ -104,7 +104,7 @@ TABLE = HttpJsonTable
 
 
 def make(_name: str, table: HttpJsonTable, complain: Complain) -> HttpJson:
-    asked = Asked(
+    request = PollRequest(
         url=table.url,
         params=table.params,
         headers=table.headers,
@@ -120,75 +120,100 @@ def make(_name: str, table: HttpJsonTable, complain: Complain) -> HttpJson:
         sender=table.sender_path,
         thread=table.thread_path,
     )
-    access = Access(everybody=table.everybody, owners=table.owners, peers=table.peers, guests=table.guests)
+    access = WriterAccess(everybody=table.everybody, owners=table.owners, peers=table.peers, guests=table.guests)
     listed = access.owners or access.peers or access.guests
     if access.everybody is None and not listed:
         complain("guests", 'no writer is allowed: list owners, peers or guests, or say everybody = "service"')
     if access.everybody is None and listed and paths.sender is None:
         complain("sender_path", "is missing: say where a message names its writer, whom the lists are about")
-    told = Told(url=table.deliver_url, headers=table.deliver_headers)
-    return HttpJson(asked, paths, access, told, table.proxy)
+    target = ReplyTarget(url=table.deliver_url, headers=table.deliver_headers)
+    return HttpJson(request, paths, access, target, table.proxy)
 
 
 class HttpJson:
-    def __init__(self, asked: Asked, paths: Paths, access: Access, told: Told, proxy: str | None) -> None:
-        self._asked = asked
+    def __init__(
+        self, request: PollRequest, paths: Paths, access: WriterAccess, target: ReplyTarget, proxy: str | None
+    ) -> None:
+        self._request = request
         self._paths = paths
         self._access = access
-        self._told = told
-        self._polling, self._sending = Web(proxy=proxy), Web(proxy=proxy)
+        self._target = target
+        self._polling, self._sending = JsonClient(proxy=proxy), JsonClient(proxy=proxy)
 
     def poll(self, cursor: str | None) -> Polled:
-        asked = self._asked
-        params = {**asked.params, **({asked.cursor_param: cursor} if cursor is not None else {})}
-        answer = self._polling.ask("GET", asked.url, params=params, headers=asked.headers, timeout=asked.timeout)
+        request = self._request
+        params = {**request.params, **({request.cursor_param: cursor} if cursor is not None else {})}
+        answer = self._polling.request(
+            "GET", request.url, params=params, headers=request.headers, timeout=request.timeout
+        )
         if not 200 <= answer.status < 300:
-            raise web.later(f"the URL answered {answer.status}", answer)
-        said = answer.json()
-        listed = json_paths.found(said, self._paths.messages)
-        if not isinstance(listed, list):
+            raise json_client.later(f"the URL answered {answer.status}", answer)
+        content = answer.json()
+        members = value_at(content, self._paths.messages)
+        if not isinstance(members, list):
             raise Unavailable(f"there is no list at {self._paths.messages!r} (messages_path) in the answer")
-        return self._polled(said, listed[::-1] if asked.newest_first else listed, cursor)
+        return self._polled(content, members[::-1] if request.newest_first else members, cursor)
 
-    def _polled(self, said: Any, listed: list[Any], cursor: str | None) -> Polled:
-        """Behind each message by its id; or, where the service names a cursor, behind the whole answer alone. An id
-        that cannot be stored takes us nowhere: the one before or behind it does.
-        """
-        messages = tuple(found for each in listed if (found := self._message(each)) is not None)
+    def _polled(self, content: Any, members: list[Any], cursor: str | None) -> Polled:
+        """The cursor is the one that the service names, or else the id of the last message whose id can be stored."""
+        messages = tuple(message for member in members if (message := self._message(member)) is not None)
         if self._paths.next_cursor is not None:
-            behind = json_paths.text(said, self._paths.next_cursor) or cursor
+            behind = text_at(content, self._paths.next_cursor) or cursor
         else:
-            ids = [one for each in listed if (one := json_paths.text(each, self._paths.id)) is not None]
-            behind = next((one for one in reversed(ids) if can_be_cursor(one)), cursor)
-        return Polled(messages=messages, cursor=behind, passed_over=len(listed) - len(messages))
+            ids = [text_at(member, self._paths.id) for member in members]
+            behind = next((id_ for id_ in reversed(ids) if id_ is not None and can_be_cursor(id_)), cursor)
+        return Polled(messages=messages, cursor=behind, passed_over=len(members) - len(messages))
 
-    def _message(self, each: Any) -> Incoming | Unreadable | None:
+    def _message(self, member: Any) -> Incoming | Unreadable | None:
+        """None: its writer may not write."""
         paths = self._paths
-        writer = json_paths.text(each, paths.sender) if paths.sender else None
+        writer = text_at(member, paths.sender) if paths.sender else None
         sender = self._access.sender(writer)
         if sender is None:
             return None
-        key = json_paths.text(each, paths.id)
-        text = json_paths.text(each, paths.text)
+        key = text_at(member, paths.id)
+        text = text_at(member, paths.text)
         if key is None or text is None:
             missing = f"no id at {paths.id!r} (id_path)" if key is None else f"no text at {paths.text!r} (text_path)"
-            return Unreadable(key=key or "", why=f"there is {missing}", excerpt=str(each)[:1000])
-        thread = (json_paths.text(each, paths.thread) if paths.thread else None) or writer or "all"
+            return Unreadable(key=key or "", why=f"there is {missing}", excerpt=str(member)[:1000])
+        thread = (text_at(member, paths.thread) if paths.thread else None) or writer or "all"
         behind = key if paths.next_cursor is None and can_be_cursor(key) else None
         address = {"thread": thread, "id": key, **({"to": writer} if writer is not None else {})}
         meta = {"writer": writer} if writer is not None else {}
         return Incoming(key=key, text=text, sender=sender, address=address, thread=thread, meta=meta, cursor=behind)
 
     def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
-        if self._told.url is None:
+        if self._target.url is None:
             raise Undeliverable("there is no deliver_url; give one to have replies sent")
-        sent = {
+        body = {
             "key": reply.key, "thread_id": reply.thread_id, "turn_id": reply.turn_id, "text": reply.text,
             "address": dict(address), "body": dict(reply.body),
         }  # fmt: skip
-        headers = {**self._told.headers, "idempotency-key": reply.key}
-        web.check_taken("deliver_url", self._sending.ask("POST", self._told.url, body=sent, headers=headers))
+        headers = {**self._target.headers, "idempotency-key": reply.key}
+        answer = self._sending.request("POST", self._target.url, body=body, headers=headers)
+        json_client.check_accepted("deliver_url", answer)
 
     def close(self) -> None:
         self._polling.close()
         self._sending.close()
+
+
+def value_at(value: Any, path: str) -> Any:
+    """What is at `data.items` or `choices.0.text`; a single dot is the whole. None where there is nothing."""
+    if path == WHOLE:
+        return value
+    for step in path.split("."):
+        match value:
+            case dict():
+                value = value.get(step)
+            case list() if step.isdecimal() and int(step) < len(value):
+                value = value[int(step)]
+            case _:
+                return None
+    return value
+
+
+def text_at(value: Any, path: str) -> str | None:
+    """A text or a number, as text."""
+    member = value_at(value, path)
+    return str(member) if isinstance(member, str | int | float) and not isinstance(member, bool) else None

@@ -41,7 +41,3 @@ def check_addresses(key: str, addresses: frozenset[str], complain: Complain) -> 
             why = f'an address is written like "ada@example.org", a domain like "@example.org"; got {address!r}'
             complain(key, why)
     return frozenset(address.lower() for address in addresses)
-
-
-def matches(address: str, listed: frozenset[str]) -> bool:
-    return address in listed or f"@{address.rpartition('@')[2]}" in listed

@@ -1,8 +1,8 @@
-"""A mailbox: mail by IMAP, answers by SMTP. Nobody is let in whose address is not listed.
+"""A mailbox: mail by IMAP, answers by SMTP. Only addresses that are listed may write.
 
-The cursor is `<uid validity>:<next uid>:<day>`. When the server numbers its mail anew, the folder is read again from
-that day on; a mail keeps its key, which is made of its Message-ID, so it becomes no second turn. Mail is marked or
-moved only where that is asked for, and only what was stored before this look.
+The cursor is `<uid validity>:<next uid>:<day>`. When the server renumbers its mail, the folder is read again from that
+day on; a mail keeps its key, which is made of its Message-ID, so it becomes no second turn. Mail is marked or moved
+only where the binding says so, and only what was stored before this poll.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Unre
 from chordage.orchestrator.core.errors import Undeliverable
 from chordage.orchestrator.gateways.channels import mail, smtp
 from chordage.orchestrator.gateways.channels.ids import Ids, check_addresses
-from chordage.orchestrator.gateways.channels.mail import Access, Rules
-from chordage.orchestrator.gateways.channels.mailbox import Mailbox, Place, Tls
+from chordage.orchestrator.gateways.channels.mail import AddressAccess, MailRules
+from chordage.orchestrator.gateways.channels.mailbox import Mailbox, MailServer, Tls
 from chordage.orchestrator.gateways.channels.smtp import Post, SmtpTable
 from chordage.orchestrator.gateways.room.tables import Complain, Flag, OneOf, PositiveCount, Text, TomlTable
 
-AT_ONCE = 100  # mails of one look
+AT_ONCE = 100  # mails of one poll
 MANY_BYTES = 10 * 1024 * 1024
 DAY = "%Y-%m-%d"
 
@@ -32,7 +32,7 @@ DAY = "%Y-%m-%d"
 class Cursor:
     validity: int
     next_uid: int
-    day: str  # of the look that wrote it: nothing older is new to us
+    day: str  # of the poll that wrote it: nothing older is new
 
     def __str__(self) -> str:
         return f"{self.validity}:{self.next_uid}:{self.day}"
@@ -45,7 +45,7 @@ def parsed(cursor: str) -> Cursor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Habits:
-    from_the_first: bool  # whether mail that was there before us is read
+    from_the_first: bool  # whether mail from before the first poll is read
     largest: int
     mark_seen: bool
     move_to: str | None
@@ -75,7 +75,7 @@ TABLE = ImapTable
 
 
 def make(name: str, table: ImapTable, complain: Complain) -> Imap:
-    place = Place(
+    place = MailServer(
         host=table.host,
         port=table.port or (993 if table.tls is Tls.IMPLICIT else 143),
         tls=table.tls,
@@ -87,14 +87,14 @@ def make(name: str, table: ImapTable, complain: Complain) -> Imap:
     habits = Habits(
         from_the_first=table.read_old, largest=table.max_bytes, mark_seen=table.mark_seen, move_to=table.move_to
     )
-    access = Access(
+    access = AddressAccess(
         owners=check_addresses("owner_addresses", table.owner_addresses, complain),
         peers=check_addresses("peer_addresses", table.peer_addresses, complain),
         allowed=check_addresses("allowed_senders", table.allowed_senders, complain),
     )
     if not (access.owners or access.peers or access.allowed):
         complain("allowed_senders", 'no sender is allowed: give addresses, or domains like "@example.org"')
-    rules = Rules(
+    rules = MailRules(
         access=access,
         own=place.user.lower(),
         by_references=table.thread_by_references,
@@ -104,7 +104,7 @@ def make(name: str, table: ImapTable, complain: Complain) -> Imap:
 
 
 class Imap:
-    def __init__(self, name: str, place: Place, habits: Habits, rules: Rules, post: Post | None) -> None:
+    def __init__(self, name: str, place: MailServer, habits: Habits, rules: MailRules, post: Post | None) -> None:
         self._name = name
         self._place = place
         self._habits = habits
@@ -118,10 +118,10 @@ class Imap:
                 return self._begin(box)
             at = parsed(cursor)
             if at.validity != box.validity:
-                return self._begin_anew(box, at)
+                return self._begin_again(box, at)
             if tidies:
                 box.tidy(at.next_uid, mark_seen=self._habits.mark_seen, move_to=self._habits.move_to)
-            return self._go_on(box, at.next_uid, at)
+            return self._continue(box, at.next_uid, at)
 
     def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
         if self._post is None:
@@ -129,27 +129,27 @@ class Imap:
         smtp.send(self._post, address, reply)
 
     def close(self) -> None:
-        """Each look has a connection of its own, and its end is bounded by a timeout."""
+        """Each poll has a connection of its own, and a timeout ends it."""
 
     def _begin(self, box: Mailbox) -> Polled:
         if self._habits.from_the_first:
-            return self._go_on(box, 1, None)
+            return self._continue(box, 1, None)
         return Polled(messages=(), cursor=_behind(box, box.next_uid))
 
-    def _begin_anew(self, box: Mailbox, at: Cursor) -> Polled:
-        """All at once: from the middle of it, the next look would not know what is older than the last."""
+    def _begin_again(self, box: Mailbox, at: Cursor) -> Polled:
+        """All at once: halfway through, the next poll could not tell which mail is older."""
         uids = box.uids(1, _day_before(at.day))
-        found = self._found(box, uids, halfway=False)
-        return Polled(messages=found, cursor=_behind(box, box.next_uid), passed_over=len(uids) - len(found))
+        messages = self._messages(box, uids, halfway=False)
+        return Polled(messages=messages, cursor=_behind(box, box.next_uid), passed_over=len(uids) - len(messages))
 
-    def _go_on(self, box: Mailbox, first: int, at: Cursor | None) -> Polled:
+    def _continue(self, box: Mailbox, first: int, at: Cursor | None) -> Polled:
         uids = box.uids(first)[:AT_ONCE]
-        found = self._found(box, uids, halfway=True)
+        messages = self._messages(box, uids, halfway=True)
         here = str(at) if at is not None else _behind(box, first)
         cursor = _behind(box, uids[-1] + 1) if uids else here
-        return Polled(messages=found, cursor=cursor, passed_over=len(uids) - len(found))
+        return Polled(messages=messages, cursor=cursor, passed_over=len(uids) - len(messages))
 
-    def _found(self, box: Mailbox, uids: Sequence[int], *, halfway: bool) -> tuple[Incoming | Unreadable, ...]:
+    def _messages(self, box: Mailbox, uids: Sequence[int], *, halfway: bool) -> tuple[Incoming | Unreadable, ...]:
         sizes = box.sizes(uids)
         read = (self._read(box, uid, sizes.get(uid), _behind(box, uid + 1) if halfway else None) for uid in uids)
         return tuple(message for message in read if message is not None)
@@ -169,8 +169,8 @@ class Imap:
         headers = mail.headers_of(box.headers(uid))
         if not self._rules.lets_in(headers):
             return None
-        told, key = f"{why}, the limit is {self._habits.largest} (max_bytes)", mail.key_of(headers, _key(box, uid))
-        return Unreadable(key=key, why=told, excerpt=mail.subject_of(headers), cursor=behind)
+        key, why = mail.key_of(headers, _key(box, uid)), f"{why}, the limit is {self._habits.largest} (max_bytes)"
+        return Unreadable(key=key, why=why, excerpt=mail.subject_of(headers), cursor=behind)
 
 
 def _key(box: Mailbox, uid: int) -> str:
@@ -186,5 +186,5 @@ def _today() -> str:
 
 
 def _day_before(day: str) -> datetime:
-    """Clocks and zones differ: a day more costs a look at mail that is known already."""
+    """Clocks and zones differ: one day more costs a read of mail that is known already."""
     return datetime.strptime(day, DAY).replace(tzinfo=UTC) - timedelta(days=1)

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.channels.guarding import Guarded, masked
+from chordage.orchestrator.gateways.channels.guarding import GuardedChannel, masked
 from chordage.orchestrator.gateways.channels.reading import FROM_ENVIRONMENT, Binding
 from chordage.orchestrator.gateways.ports import Channel
 from chordage.orchestrator.gateways.room.tables import read_table
@@ -34,9 +34,9 @@ def every_of(binding: Binding) -> float:
 def channel_of(binding: Binding) -> Channel:
     """Connects to nothing. RoomError says what is wrong on which line."""
     if binding.plugin in SHIPPED:
-        return Guarded(binding.name, _shipped(binding), binding.secrets)
+        return GuardedChannel(binding.name, _shipped(binding), binding.secrets)
     try:
-        return Guarded(binding.name, _of_ones_own(binding), binding.secrets)
+        return GuardedChannel(binding.name, _of_ones_own(binding), binding.secrets)
     except user_code.NotLoaded as error:
         raise RoomError(f"{binding.place('plugin')}: {error}{_hint(binding.plugin)}") from error
 

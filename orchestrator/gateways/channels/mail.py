@@ -1,31 +1,39 @@
-"""A mail, made a message of: who writes, what it says, to which thread it belongs, and whether a program wrote it."""
+"""A mail as a message: its writer, its text, its thread, and whether a program wrote it."""
 
 from __future__ import annotations
 
 import email
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from email.message import EmailMessage
+from email.message import EmailMessage, MIMEPart
 from email.parser import BytesHeaderParser
 from email.policy import EmailPolicy
 from email.utils import parseaddr
 from hashlib import sha256
+from html import unescape
 from typing import Any
 
 from chordage.orchestrator.core import text
 from chordage.orchestrator.core.channels import Incoming, Unreadable
 from chordage.orchestrator.core.message import Sender
-from chordage.orchestrator.gateways.channels.ids import matches
-from chordage.orchestrator.gateways.channels.mail_text import text_of
 
 LONGEST = 500  # characters of a header that is kept
 REFERENCES = 20
 _READ, _READ_OF_REFERENCES = 2000, 20_000  # characters of a header that are taken apart: it may cost their square
 _BULK = frozenset({"bulk", "list", "junk", "auto_reply"})
+HTML_MAX = 2_000_000  # characters
+TAG_MAX = 500  # characters of a tag in which a ">" may be quoted; behind them the first ">" ends it
+_MARK = re.compile(r"<!--|<[!?]|</?(?P<name>[a-zA-Z][a-zA-Z0-9]*)")
+_REST = re.compile(r"""(?:[^>"']++|"[^"]*+"|'[^']*+')*+>""")
+_CLOSING = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}
+_HIDDEN = frozenset({"script", "style", "head", "title", "template"})
+_BREAKS = frozenset({"br", "p", "div", "tr", "li", "ul", "ol", "table", "h1", "h2", "h3", "h4", "blockquote", "hr"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Access:
-    """By the address in From, which anybody can write there: it is worth what the mail server's checks are worth."""
+class AddressAccess:
+    """By the address in From, which can be forged: it is worth what the checks of the mail server are worth."""
 
     owners: frozenset[str]
     peers: frozenset[str]
@@ -33,49 +41,47 @@ class Access:
 
     def sender(self, address: str) -> Sender | None:
         for listed, sender in ((self.owners, Sender.OWNER), (self.peers, Sender.PEER), (self.allowed, Sender.GUEST)):
-            if matches(address, listed):
+            if address in listed or f"@{address.rpartition('@')[2]}" in listed:
                 return sender
         return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
-    access: Access
+class MailRules:
+    access: AddressAccess
     own: str  # our own address: what we have sent is not answered
     by_references: bool
-    automatic: bool  # whether mail of programs is read
+    automatic: bool  # whether mail that a program wrote is read
 
     def lets_in(self, mail: EmailMessage) -> bool:
         writer = writer_of(mail)
-        heard = self.access.sender(writer) is not None and writer != self.own
-        return heard and (self.automatic or not is_automatic(mail))
+        may_write = self.access.sender(writer) is not None and writer != self.own
+        return may_write and (self.automatic or not is_automatic(mail))
 
 
 class _Bounded(EmailPolicy):
-    """Anybody can write to us: no header is read further than a mail needs, and one that cannot be read is empty."""
+    """Mail comes from strangers: a header is read as far as a mail needs, and one that cannot be read is empty."""
 
     def header_fetch_parse(self, name: str, value: str) -> str:
         longest = _READ_OF_REFERENCES if name.lower() in {"references", "in-reply-to"} else _READ
         try:
-            read: str = super().header_fetch_parse(name, value[:longest])
+            header: str = super().header_fetch_parse(name, value[:longest])
         except Exception:  # of the parser: RecursionError and errors of its own among them
-            read = super().header_fetch_parse(name, "")
-        return read
+            header = super().header_fetch_parse(name, "")
+        return header
 
 
 _POLICY: Any = _Bounded()  # typeshed knows no policy of EmailMessage but its own
 
 
 def headers_of(raw: bytes) -> EmailMessage:
-    """Its headers alone: nothing that a stranger has put together is taken apart further."""
+    """Its headers alone: the parts are not parsed before the writer is known to be listed."""
     headers: EmailMessage = BytesHeaderParser(policy=_POLICY).parsebytes(raw)
     return headers
 
 
-def read(raw: bytes, rules: Rules, key: str, cursor: str | None) -> Incoming | Unreadable | None:
-    """None: it is none for us. A mail that cannot be taken apart is put on record: it never holds up those behind it,
-    whatever the parser says of it.
-    """
+def read(raw: bytes, rules: MailRules, key: str, cursor: str | None) -> Incoming | Unreadable | None:
+    """None: its writer may not write. A mail that cannot be parsed is recorded as unreadable, and holds up no other."""
     if not rules.lets_in(headers_of(raw)):
         return None
     try:
@@ -85,38 +91,40 @@ def read(raw: bytes, rules: Rules, key: str, cursor: str | None) -> Incoming | U
         return Unreadable(key=key, why=why, excerpt=raw[:200].decode("utf-8", "replace"), cursor=cursor)
 
 
-def _message(mail: EmailMessage, rules: Rules, key: str, cursor: str | None) -> Incoming:
-    writer, told = writer_of(mail), _header(mail, "Message-ID")
+def _message(mail: EmailMessage, rules: MailRules, key: str, cursor: str | None) -> Incoming:
+    writer, message_id = writer_of(mail), _header(mail, "Message-ID")
     references = _ids(mail, "References") or _ids(mail, "In-Reply-To")
-    root = references[0] if references else told
+    root = references[0] if references else message_id
     return Incoming(
         key=key_of(mail, key),
-        text=text.clean_text(text_of(mail)),
+        text=text.clean_text(_text_of(mail)),
         sender=rules.access.sender(writer) or Sender.GUEST,
         address={
             "to": writer,
             "subject": subject_of(mail),
-            "in_reply_to": told,
-            "references": [*references, *([told] if told and told not in references else [])][-REFERENCES:],
+            "in_reply_to": message_id,
+            "references": [*references, *([message_id] if message_id and message_id not in references else [])][
+                -REFERENCES:
+            ],
         },
         thread=f"{writer}:{_short(root)}" if rules.by_references and root else writer,
-        meta=_meta(mail, told),
+        meta=_meta(mail, message_id),
         cursor=cursor,
     )
 
 
-def _meta(mail: EmailMessage, told: str) -> dict[str, Any]:
+def _meta(mail: EmailMessage, message_id: str) -> dict[str, Any]:
     files = [text.clean_text(part.get_filename() or part.get_content_type())[:200] for part in mail.iter_attachments()]
-    meta: dict[str, Any] = {"subject": subject_of(mail), "message_id": told, "date": _header(mail, "Date")}
+    meta: dict[str, Any] = {"subject": subject_of(mail), "message_id": message_id, "date": _header(mail, "Date")}
     return {**meta, "attachments": files[:50]} if files else meta
 
 
 def key_of(mail: EmailMessage, otherwise: str) -> str:
-    """By what the mail says of itself: it stays when the server numbers its mail anew, or has it twice."""
-    told = _header(mail, "Message-ID")
-    if not told:
+    """From its own headers: the key stays when the server renumbers its mail, or has a mail twice."""
+    message_id = _header(mail, "Message-ID")
+    if not message_id:
         return otherwise
-    return "mail:" + sha256("\n".join((told, writer_of(mail), _header(mail, "Date"))).encode()).hexdigest()[:40]
+    return "mail:" + sha256("\n".join((message_id, writer_of(mail), _header(mail, "Date"))).encode()).hexdigest()[:40]
 
 
 def writer_of(mail: EmailMessage) -> str:
@@ -128,10 +136,10 @@ def subject_of(mail: EmailMessage) -> str:
 
 
 def is_automatic(mail: EmailMessage) -> bool:
-    """To answer one program may set two of them talking for ever."""
-    said = _header(mail, "Auto-Submitted").partition(";")[0].strip().lower()
+    """Two programs that answer each other would never stop."""
+    submitted = _header(mail, "Auto-Submitted").partition(";")[0].strip().lower()
     return (
-        said not in {"", "no"}
+        submitted not in {"", "no"}
         or _header(mail, "Precedence").strip().lower() in _BULK
         or "X-Autoreply" in mail
         or _header(mail, "Return-Path").strip() == "<>"
@@ -139,13 +147,74 @@ def is_automatic(mail: EmailMessage) -> bool:
 
 
 def _ids(mail: EmailMessage, name: str) -> list[str]:
-    return [one for one in _header(mail, name, 20_000).split() if one.startswith("<") and len(one) <= LONGEST]
+    return [id_ for id_ in _header(mail, name, 20_000).split() if id_.startswith("<") and len(id_) <= LONGEST]
 
 
 def _header(mail: EmailMessage, name: str, longest: int = LONGEST) -> str:
-    found = mail[name]
-    return "" if found is None else " ".join(text.clean_text(str(found)).split())[:longest]
+    value = mail[name]
+    return "" if value is None else " ".join(text.clean_text(str(value)).split())[:longest]
 
 
 def _short(root: str) -> str:
     return sha256(root.encode()).hexdigest()[:16]
+
+
+def _text_of(mail: EmailMessage) -> str:
+    """Its plain text, or else its HTML without the tags. Blank where there is neither."""
+    plain = mail.get_body(("plain",))
+    if plain is not None and (text := _content(plain)).strip():
+        return text.strip()
+    html = mail.get_body(("html",))
+    return stripped(_content(html)) if html is not None else ""
+
+
+def stripped(html: str) -> str:
+    """HTML without its tags, in one pass: it comes from strangers. Raises ValueError if it is too long."""
+    if len(html) > HTML_MAX:
+        raise ValueError(f"its HTML has {len(html)} characters, the limit is {HTML_MAX}")
+    lines = (" ".join(line.split()) for line in "".join(_words(html)).splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def _words(html: str) -> Iterator[str]:
+    at, hidden = 0, 0
+    last, last_comment = html.rfind(">"), html.rfind("-->")  # behind them nothing is looked for that is not there
+    while (mark := _MARK.search(html, at)) is not None and mark.start() <= last:
+        if not hidden:
+            yield _plain(html[at : mark.start()])
+        name = (mark["name"] or "").lower()
+        if name in _BREAKS:
+            yield "\n"
+        hidden = _hidden(hidden, name, closes=mark[0].startswith("</"))
+        at = _behind(html, mark, name, last_comment)
+    if not hidden:
+        yield _plain(html[at:])
+
+
+def _hidden(hidden: int, name: str, *, closes: bool) -> int:
+    """How many hidden elements are open. A body closes a head that was left open."""
+    if name == "body":
+        return 0
+    return max(0, hidden + (-1 if closes else 1)) if name in _HIDDEN else hidden
+
+
+def _behind(html: str, mark: re.Match[str], name: str, last_comment: int) -> int:
+    if mark[0] == "<!--" and mark.end() <= last_comment:
+        return html.index("-->", mark.end()) + len("-->")
+    if name in _CLOSING and not mark[0].startswith("</"):
+        closing = _CLOSING[name].search(html, mark.end())
+        return closing.start() if closing else len(html)
+    quoted = _REST.match(html, mark.end(), mark.end() + TAG_MAX)
+    return quoted.end() if quoted else html.index(">", mark.end() - 1) + 1
+
+
+def _plain(text: str) -> str:
+    return " ".join(unescape(text).split("\n"))
+
+
+def _content(part: MIMEPart) -> str:
+    try:
+        return str(part.get_content())
+    except LookupError:  # an unknown character set
+        raw = part.get_payload(decode=True)
+        return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else ""

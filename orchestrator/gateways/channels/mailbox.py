@@ -1,4 +1,4 @@
-"""One look into a folder of an IMAP server, from connecting to the end."""
+"""One session with a folder of an IMAP server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tls(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class MailServer:
     host: str
     port: int
     tls: Tls
@@ -41,20 +41,20 @@ class Place:
 
 
 class Mailbox:
-    """Raises Unavailable for all that goes wrong. `writes`: the folder is opened to be changed."""
+    """Raises Unavailable whatever goes wrong. `writes`: whether to open the folder for changes."""
 
-    def __init__(self, place: Place, *, writes: bool = False) -> None:
-        self._place = place
+    def __init__(self, config: MailServer, *, writes: bool = False) -> None:
+        self._config = config
         self._writes = writes
         self._server: imaplib.IMAP4
         self.validity = 0
         self.next_uid = 1
 
     def __enter__(self) -> Self:
-        with self._told():
-            self._server = _connected(self._place)
+        with self._as_unavailable():
+            self._server = _connected(self._config)
             try:
-                self._server.login(self._place.user, self._place.password)
+                self._server.login(self._config.user, self._config.password)
                 self._open()
             except BaseException:
                 self._leave()
@@ -65,38 +65,35 @@ class Mailbox:
         self._leave()
 
     def uids(self, first: int, since: datetime | None = None) -> list[int]:
-        """From that one on, in order. `n:*` finds the last one also where it lies before n."""
-        asked = ["UID", f"{first}:*"]
+        """From this one on, in order. `n:*` finds the last mail also if its uid is below n."""
+        query = ["UID", f"{first}:*"]
         if since is not None:
-            asked += ["SINCE", f"{since.day}-{_MONTHS[since.month - 1]}-{since.year}"]
-        found = self._uid("SEARCH", *asked)
-        listed = b" ".join(line for line in found if isinstance(line, bytes))
-        return sorted(uid for uid in map(int, listed.split()) if uid >= first)
+            query += ["SINCE", f"{since.day}-{_MONTHS[since.month - 1]}-{since.year}"]
+        return [uid for uid in self._search(*query) if uid >= first]
 
     def sizes(self, uids: Sequence[int]) -> dict[int, int]:
-        """Of those whose size the server says."""
+        """Of the mails whose size the server says."""
         sizes: dict[int, int] = {}
         for start in range(0, len(uids), WIDEST):
             for line in self._uid("FETCH", _listed(uids[start : start + WIDEST]), "(UID RFC822.SIZE)"):
-                if isinstance(line, bytes) and (met := _SIZE.search(line)):
-                    sizes[int(met[1] or met[4])] = int(met[2] or met[3])
+                if isinstance(line, bytes) and (match := _SIZE.search(line)):
+                    sizes[int(match[1] or match[4])] = int(match[2] or match[3])
         return sizes
 
     def headers(self, uid: int) -> bytes:
-        """As far as a mail needs them: there is no bound to what a stranger may put there."""
+        """The first bytes of them: a stranger may send headers without end."""
         return self._literal(self._uid("FETCH", str(uid), f"(BODY.PEEK[HEADER]<0.{HEADERS}>)")) or b""
 
     def whole(self, uid: int, most: int) -> bytes | None:
-        """So many bytes of it at most. None: it is gone. To look at it marks nothing."""
+        """At most so many bytes of it. None: it is gone. The mail is not marked as seen."""
         return self._literal(self._uid("FETCH", str(uid), f"(BODY.PEEK[]<0.{most}>)"))
 
     def tidy(self, before: int, *, mark_seen: bool, move_to: str | None) -> None:
-        """What lies before that uid, and is still as it came."""
+        """Mark or move the mails before this uid that are not marked or moved yet."""
         if before <= 1:
             return
         wanted = "UNDELETED" if move_to is not None else "UNSEEN"
-        found = self._uid("SEARCH", "UID", f"1:{before - 1}", wanted)
-        uids = sorted(map(int, b" ".join(line for line in found if isinstance(line, bytes)).split()))
+        uids = self._search("UID", f"1:{before - 1}", wanted)
         for start in range(0, len(uids), WIDEST):
             some = _listed(uids[start : start + WIDEST])
             if mark_seen:
@@ -104,45 +101,49 @@ class Mailbox:
             if move_to is not None:
                 self._move(some, move_to)
 
+    def _search(self, *query: str) -> list[int]:
+        lines = self._uid("SEARCH", *query)
+        return sorted(map(int, b" ".join(line for line in lines if isinstance(line, bytes)).split()))
+
     def _move(self, uids: str, to: str) -> None:
-        can = self._capabilities()
-        if "MOVE" in can:
+        capabilities = self._capabilities()
+        if "MOVE" in capabilities:
             self._uid("MOVE", uids, _quoted(to))
             return
         self._uid("COPY", uids, _quoted(to))
         self._uid("STORE", uids, "+FLAGS.SILENT", r"(\Deleted)")
-        if "UIDPLUS" in can:  # without it, an expunge would take what others have marked
+        if "UIDPLUS" in capabilities:  # without it, an expunge would remove what others have marked
             self._uid("EXPUNGE", uids)
 
     def _capabilities(self) -> set[str]:
-        """Of whoever is logged in: before, a server may say less."""
-        with self._told():
-            said = self._server.capability()[1]
-            return set(b" ".join(line for line in said if isinstance(line, bytes)).decode("ascii", "replace").split())
+        """After the login: before it, a server may say less."""
+        with self._as_unavailable():
+            lines = self._server.capability()[1]
+            return set(b" ".join(line for line in lines if isinstance(line, bytes)).decode("ascii", "replace").split())
 
     def _open(self) -> None:
-        kind, said = self._server.select(_quoted(self._place.folder), readonly=not self._writes)
-        if kind != "OK":
-            raise Unavailable(f"{self._place.host} has no folder {self._place.folder!r}: {_words(said)}")
+        status, lines = self._server.select(_quoted(self._config.folder), readonly=not self._writes)
+        if status != "OK":
+            raise Unavailable(f"{self._config.host} has no folder {self._config.folder!r}: {_text(lines)}")
         self.validity = self._number("UIDVALIDITY")
         self.next_uid = self._number("UIDNEXT")
 
     def _number(self, name: str) -> int:
-        said = self._server.response(name)[1]
-        if not said or said[-1] is None:
-            raise Unavailable(f"{self._place.host} does not say the {name} of {self._place.folder!r}")
-        return int(said[-1])
+        lines = self._server.response(name)[1]
+        if not lines or lines[-1] is None:
+            raise Unavailable(f"{self._config.host} does not say the {name} of {self._config.folder!r}")
+        return int(lines[-1])
 
     def _uid(self, command: str, *arguments: str) -> list[Any]:
-        with self._told():
-            kind, said = self._server.uid(command, *arguments)
-            if kind != "OK":
-                raise Unavailable(f"{self._place.host} refused {command}: {_words(said)}")
-            return [line for line in said if line is not None]
+        with self._as_unavailable():
+            status, lines = self._server.uid(command, *arguments)
+            if status != "OK":
+                raise Unavailable(f"{self._config.host} refused {command}: {_text(lines)}")
+            return [line for line in lines if line is not None]
 
     @staticmethod
-    def _literal(said: Sequence[Any]) -> bytes | None:
-        return next((line[1] for line in said if isinstance(line, tuple)), None)
+    def _literal(lines: Sequence[Any]) -> bytes | None:
+        return next((line[1] for line in lines if isinstance(line, tuple)), None)
 
     def _leave(self) -> None:
         server = getattr(self, "_server", None)
@@ -151,21 +152,21 @@ class Mailbox:
                 server.logout()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _as_unavailable(self) -> Iterator[None]:
         try:
             yield
         except (imaplib.IMAP4.error, OSError, ValueError) as error:
-            raise Unavailable(f"{self._place.host}:{self._place.port}: {_said(error)}") from None
+            raise Unavailable(f"{self._config.host}:{self._config.port}: {_reason(error)}") from None
 
 
-def _connected(place: Place) -> imaplib.IMAP4:
-    if place.tls is Tls.IMPLICIT:
-        trusted = ssl.create_default_context(cafile=place.ca_file)
-        return imaplib.IMAP4_SSL(place.host, place.port, ssl_context=trusted, timeout=TIMEOUT)
-    server = imaplib.IMAP4(place.host, place.port, timeout=TIMEOUT)
-    if place.tls is Tls.STARTTLS:
+def _connected(config: MailServer) -> imaplib.IMAP4:
+    if config.tls is Tls.IMPLICIT:
+        trusted = ssl.create_default_context(cafile=config.ca_file)
+        return imaplib.IMAP4_SSL(config.host, config.port, ssl_context=trusted, timeout=TIMEOUT)
+    server = imaplib.IMAP4(config.host, config.port, timeout=TIMEOUT)
+    if config.tls is Tls.STARTTLS:
         try:
-            server.starttls(ssl.create_default_context(cafile=place.ca_file))
+            server.starttls(ssl.create_default_context(cafile=config.ca_file))
         except BaseException:
             server.shutdown()
             raise
@@ -181,10 +182,10 @@ def _quoted(name: str) -> str:
     return f'"{escaped}"'
 
 
-def _words(said: Sequence[Any]) -> str:
-    return " ".join(line.decode("utf-8", "replace") for line in said if isinstance(line, bytes)) or "no reason given"
+def _text(lines: Sequence[Any]) -> str:
+    return " ".join(line.decode("utf-8", "replace") for line in lines if isinstance(line, bytes)) or "no reason given"
 
 
-def _said(error: Exception) -> str:
-    told = error.args[0] if error.args else error
-    return told.decode("utf-8", "replace") if isinstance(told, bytes) else f"{type(error).__name__}: {error}"
+def _reason(error: Exception) -> str:
+    reason = error.args[0] if error.args else error
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else f"{type(error).__name__}: {error}"

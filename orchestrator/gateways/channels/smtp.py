@@ -1,4 +1,4 @@
-"""An answer by mail: into the conversation of the mail that asked, with an id that is the same each time it is sent."""
+"""A reply by mail: in the conversation of the mail that asked, with an id that is the same each time it is sent."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def post_of(table: SmtpTable, user: str, complain: Complain) -> Post:
 
 
 def send(post: Post, address: Mapping[str, Any], reply: Outgoing) -> None:
-    mail = letter(post.sender, address, reply)
+    mail = reply_mail(post.sender, address, reply)
     try:
         with _connected(post) as server, _cut_after(TIMEOUT, server):
             if post.user is not None and post.password is not None:
@@ -80,7 +80,7 @@ def send(post: Post, address: Mapping[str, Any], reply: Outgoing) -> None:
 
 @contextmanager
 def _cut_after(seconds: float, server: smtplib.SMTP) -> Iterator[None]:
-    """The time limit of a socket is that of a single read, and a reply may come byte by byte."""
+    """The timeout of a socket is that of a single read, and an answer may come byte by byte."""
 
     def cut() -> None:
         sock = server.sock  # another one since STARTTLS
@@ -97,15 +97,15 @@ def _cut_after(seconds: float, server: smtplib.SMTP) -> Iterator[None]:
         watch.cancel()
 
 
-def letter(sender: str, address: Mapping[str, Any], reply: Outgoing) -> EmailMessage:
+def reply_mail(sender: str, address: Mapping[str, Any], reply: Outgoing) -> EmailMessage:
     mail = EmailMessage()
     try:
         mail["From"], mail["To"] = sender, str(address["to"])
         mail["Subject"] = _subject(str(address.get("subject") or ""))
         mail["Message-ID"] = message_id(reply.key, sender)
         mail["Auto-Submitted"] = "auto-replied"
-        if told := address.get("in_reply_to"):
-            mail["In-Reply-To"] = str(told)
+        if in_reply_to := address.get("in_reply_to"):
+            mail["In-Reply-To"] = str(in_reply_to)
         if references := address.get("references"):
             mail["References"] = " ".join(map(str, references))
     except (KeyError, ValueError) as error:
@@ -116,7 +116,7 @@ def letter(sender: str, address: Mapping[str, Any], reply: Outgoing) -> EmailMes
 
 
 def message_id(key: str, sender: str) -> str:
-    """Mailboxes that have it already may drop the second of two."""
+    """The same for the same reply: a mailbox may drop the second copy."""
     domain = sender.rpartition("@")[2].strip("> ") or "localhost"
     return f"<{sha256(key.encode()).hexdigest()[:40]}@{domain}>"
 

@@ -1,11 +1,11 @@
 """Replies as web hooks: one signed POST each, after the Standard Webhooks specification.
 
-A reply target names its address itself, so it is chosen by whoever sent the message: private networks are refused
-unless a setting allows them. The address of a channel of kind `webhook` is the operator's, and may be anywhere.
-Redirects are not followed.
+The sender of a message chooses the address of its reply target, so private networks are refused unless a setting
+allows them. The operator chooses the address of a channel of kind `webhook`, which may be anywhere. Redirects are not
+followed.
 
-Each receiver of a target has a secret of its own, made of the operator's and of its host: whoever knows one can forge
-nothing for another. While secrets are replaced there are several, and each signs.
+Each receiver of a target has a secret of its own, derived from the operator's secret and the host: it cannot forge
+replies for another receiver. While a secret is replaced there are several, and each signs.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def make(_name: str, table: WebhookTable, complain: Complain) -> Webhook:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Webhook:
-    """`url`: of a channel, whose `secrets` sign as they are. Without it each address says where to, and what signs is
-    made of the `secrets` for its receiver.
+    """With `url`, a channel: its `secrets` sign as they are. Without it, each address has a url, and the secrets that
+    sign are derived from `secrets` for its receiver.
     """
 
     url: str | None = None
@@ -76,13 +76,13 @@ class Webhook:
     timeout: float = 10.0
 
     def poll(self, cursor: str | None) -> Polled:
-        """Nothing comes in here: that is what hooks.toml is for."""
+        """No messages: hooks.toml is for those."""
         return Polled(messages=(), cursor=cursor)
 
     def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
         url = self.url or str(address.get("url", ""))
-        told, name = {key: value for key, value in address.items() if key != "url"}, shown({"url": url})
-        body = json.dumps(body_of(reply, told), ensure_ascii=False, separators=(",", ":")).encode()
+        rest, name = {key: value for key, value in address.items() if key != "url"}, shown({"url": url})
+        body = json.dumps(body_of(reply, rest), ensure_ascii=False, separators=(",", ":")).encode()
         try:
             status, answer, wait = self._post(url, reply.key, body)
         except NotPublic as error:
@@ -92,10 +92,10 @@ class Webhook:
         except (OSError, http.client.HTTPException) as error:
             raise TryLater(f"{name} does not answer: {error or type(error).__name__}") from error
         if not 200 <= status < 300:
-            said = f"{name} answered {status}{': ' + answer if answer else ''}"
+            why = f"{name} answered {status}{': ' + answer if answer else ''}"
             if status == GONE:
-                raise Undeliverable(said)
-            raise TryLater(said, wait)
+                raise Undeliverable(why)
+            raise TryLater(why, wait)
 
     def close(self) -> None: ...
 
@@ -105,37 +105,37 @@ class Webhook:
         with connection_to(parts, self.guard, deadline) as connection:
             connection.request("POST", target_of(parts), body=body, headers=self._headers(url, key, body))
             response = connection.getresponse()
-            said = response.read(_READ).decode("utf-8", "replace").replace("\x00", "")
+            text = response.read(_READ).decode("utf-8", "replace").replace("\x00", "")
             headers = {name.lower(): value for name, value in response.getheaders()}
-            return response.status, " ".join(said.split())[:200], retry_after(headers, datetime.now(UTC))
+            return response.status, " ".join(text.split())[:200], retry_after(headers, datetime.now(UTC))
 
     def secrets_for(self, url: str) -> list[bytes]:
-        """The first is the one to tell a receiver; the others still count."""
+        """The first is the one to give to a receiver; the others are still valid."""
         receiver = receiver_of_url(url)
-        return [one if self.url is not None else secret_for(one, receiver) for one in self.secrets]
+        return [secret if self.url is not None else secret_for(secret, receiver) for secret in self.secrets]
 
     def _headers(self, url: str, key: str, body: bytes) -> dict[str, str]:
         now = int(time.time())
         made = [signatures.standard(secret, key, now, body) for secret in self.secrets_for(url)]
-        signed = {"webhook-signature": " ".join(made)} if made else {}
+        signature = {"webhook-signature": " ".join(made)} if made else {}
         return {
             "User-Agent": "chordage", "Content-Type": "application/json", "Connection": "close", **self.headers,
-            "Idempotency-Key": key, "webhook-id": key, "webhook-timestamp": str(now), **signed,
+            "Idempotency-Key": key, "webhook-id": key, "webhook-timestamp": str(now), **signature,
         }  # fmt: skip
 
 
 def body_of(reply: Outgoing, address: Mapping[str, Any]) -> dict[str, Any]:
-    told = {"type": "turn.ended", "turn_id": reply.turn_id, "thread_id": reply.thread_id, **reply.body}
-    return {**told, "text": reply.text, **({"address": dict(address)} if address else {})}
+    turn = {"type": "turn.ended", "turn_id": reply.turn_id, "thread_id": reply.thread_id, **reply.body}
+    return {**turn, "text": reply.text, **({"address": dict(address)} if address else {})}
 
 
 def secrets_of(text: str, name: str) -> tuple[bytes, ...]:
-    """Several with a comma between them, while one is replaced by another."""
-    return tuple(secret_of(one.strip(), name) for one in text.split(",") if one.strip())
+    """Separated by commas, while one replaces another."""
+    return tuple(secret_of(part.strip(), name) for part in text.split(",") if part.strip())
 
 
 def secret_of(text: str, name: str) -> bytes:
-    """As it is; or, behind `whsec_`, in base64."""
+    """The text itself, or what follows `whsec_`, which is base64."""
     if not text.startswith(SECRET_PREFIX):
         return text.encode()
     try:

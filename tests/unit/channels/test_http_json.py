@@ -156,7 +156,7 @@ def test_an_answer_that_is_no_list_is_a_failure(service, channel, answer, status
 
 
 def test_an_answer_without_end_is_cut_off(service, channel, monkeypatch):
-    monkeypatch.setattr("chordage.orchestrator.gateways.channels.web.LARGEST", 1000)
+    monkeypatch.setattr("chordage.orchestrator.gateways.channels.json_client.LARGEST", 1000)
     service.answer = {"messages": [{"id": 1, "text": "x" * 2000}]}
 
     with pytest.raises(Unavailable, match="more than 1000 bytes"):

@@ -13,7 +13,7 @@ from chordage import Context, tool
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.gateways.channels.guarding import Guarded
+from chordage.orchestrator.gateways.channels.guarding import GuardedChannel
 from chordage.orchestrator.gateways.tools.attempt import NamedAround
 from chordage.orchestrator.gateways.tools.declare import declared_on
 from chordage.orchestrator.gateways.tools.toolbox import ToolBox
@@ -204,7 +204,7 @@ class Channel:
 
 
 def test_all_connections_are_closed_behind_a_channel_that_polls_or_delivers(monkeypatch) -> None:
-    django, channel = FakeDjango(monkeypatch), Guarded("support", Channel(), ())
+    django, channel = FakeDjango(monkeypatch), GuardedChannel("support", Channel(), ())
     channel.poll(None)
     with pytest.raises(Exception, match="ValueError"):
         channel.deliver({}, Outgoing)

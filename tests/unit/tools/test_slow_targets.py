@@ -11,7 +11,7 @@ import pytest
 
 from chordage.orchestrator.core.channels import Outgoing
 from chordage.orchestrator.core.errors import TryLater, Unavailable
-from chordage.orchestrator.gateways.channels.web import Web
+from chordage.orchestrator.gateways.channels.json_client import JsonClient
 from chordage.orchestrator.gateways.channels.webhook import Webhook
 from chordage.orchestrator.gateways.name_lookup import Names
 from chordage.orchestrator.gateways.tools.safe_http import AddressGuard
@@ -76,7 +76,7 @@ def ask_page(place: str, scheme: str) -> None:
 
 def ask_channel(place: str, scheme: str) -> None:
     with pytest.raises(Unavailable, match="did not answer within"):
-        Web().ask("GET", f"{scheme}://{place}/messages", timeout=LIMIT)
+        JsonClient().request("GET", f"{scheme}://{place}/messages", timeout=LIMIT)
 
 
 @pytest.mark.parametrize("ask", [ask_web_hook, ask_page, ask_channel])

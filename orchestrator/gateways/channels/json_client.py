@@ -1,4 +1,4 @@
-"""HTTP for channels: JSON there and back, a size that is bounded, and errors that name the host and never the URL.
+"""HTTP for channels: JSON in both directions, answers of bounded size, and errors that name the host, never the URL.
 
 httpx.Client would write every URL into its log, and a token may be part of one; HttpClient does without it. The time
 limit is that of the whole exchange, however slowly its bytes come.
@@ -29,21 +29,21 @@ class Answer:
     body: bytes
 
     def json(self) -> Any:
-        """None where it is none."""
+        """None where the body is not JSON."""
         try:
             return bounds.loads_json(self.body)
         except ValueError:
             return None
 
 
-class Web:
-    """Safe to share between threads. `close` breaks off what waits."""
+class JsonClient:
+    """Safe to share between threads. `close` interrupts requests under way."""
 
     def __init__(self, *, proxy: str | None = None) -> None:
         self._http = HttpClient(proxy=lambda _url: proxy)
         self._abort = _UntilClosed()
 
-    def ask(
+    def request(
         self,
         method: str,
         url: str,
@@ -53,7 +53,7 @@ class Web:
         headers: Mapping[str, str] | None = None,
         timeout: float = 20.0,
     ) -> Answer:
-        """Raises Unavailable where nothing answers."""
+        """Raises Unavailable where the server does not answer."""
         host = httpx.URL(url).host or "the server"
         sent = {"user-agent": "chordage", "accept": "application/json", **(headers or {})}
         request = httpx.Request(method, url, headers=sent, json=body)
@@ -61,10 +61,10 @@ class Web:
             request.url = request.url.copy_merge_params(dict(params))
         try:
             with self._http.send(request, self._abort, timeout=timeout) as exchange:
-                found = exchange.read(LARGEST + 1)
-                if len(found) > LARGEST:
+                content = exchange.read(LARGEST + 1)
+                if len(content) > LARGEST:
                     raise Unavailable(f"{host} answered with more than {LARGEST} bytes")
-                return Answer(status=exchange.status, headers=exchange.headers, body=found)
+                return Answer(status=exchange.status, headers=exchange.headers, body=content)
         except httpx.TimeoutException:
             raise Unavailable(f"{host} did not answer within {timeout:g} s") from None
         except (httpx.HTTPError, OSError) as error:
@@ -91,22 +91,22 @@ class _UntilClosed:
         self.check()
 
 
-def check_taken(host: str, answer: Answer) -> None:
-    """Of a reply that was sent: Unavailable where another try may help, Undeliverable where it will not."""
+def check_accepted(host: str, answer: Answer) -> None:
+    """Raises Unavailable where another try may help, Undeliverable where it will not."""
     if 200 <= answer.status < 300:
         return
-    why = f"{host} answered {answer.status}{_told(answer)}"
+    why = f"{host} answered {answer.status}{_excerpt(answer)}"
     if answer.status in {408, 425, 429} or answer.status >= 500:
         raise later(why, answer)
     raise Undeliverable(why)
 
 
 def later(why: str, answer: Answer, seconds: float | None = None) -> TryLater:
-    """`seconds`: how long to wait, where the body of the answer says it."""
+    """`seconds`: the pause that the body of the answer asks for."""
     seconds = seconds or retry_after(answer.headers, datetime.now(UTC))
     return TryLater(f"{why}; try again after {seconds:g} s" if seconds else why, seconds)
 
 
-def _told(answer: Answer) -> str:
-    said = answer.body[:200].decode("utf-8", "replace").strip()
-    return f": {said}" if said else ""
+def _excerpt(answer: Answer) -> str:
+    text = answer.body[:200].decode("utf-8", "replace").strip()
+    return f": {text}" if text else ""
