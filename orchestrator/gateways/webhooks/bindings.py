@@ -50,7 +50,7 @@ class WebhookBindings:
         with self._lock:
             if not self.is_due:
                 return
-            if self.current.traces != {path: stamp_of(path) for path in self.current.traces}:
+            if self.current.stamps != {path: stamp_of(path) for path in self.current.stamps}:
                 self.current = self._read()
             self._refreshed_at = time.monotonic()
 
