@@ -1,9 +1,9 @@
-"""The program `chordage`: while it imports the package, Ctrl-C is an end and no fault.
+"""The program `chordage`. Ctrl-C during its imports ends it without a traceback.
 
 Nothing may be imported before that, so it is installed as a module outside the package, `chordage_command`.
 """
 
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C has ended
+INTERRUPTED = 130  # the exit code that a shell reports for Ctrl-C
 
 
 def main() -> None:

@@ -106,7 +106,7 @@ def test_a_known_dedupe_key_shows_the_first_turn(chordage):
     again = chordage("submit", "hello", "--dedupe-key", "k", "--json")
 
     assert json.loads(again.stdout) == {**json.loads(first.stdout), "duplicate": True}
-    assert "this dedupe key is known" in again.stderr
+    assert "a turn with this dedupe key exists" in again.stderr
 
 
 def test_who_waits_gets_the_answer(start, rt):

@@ -1,4 +1,4 @@
-"""A room to look at: an agent with a scripted model and four slow tools."""
+"""The room of `chordage demo`: an agent with a scripted model and four slow tools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ QUESTION = "Plan a Saturday in Lisbon for two."
 
 
 def copy_to(folder: Path) -> None:
-    """Put the room there. What is there already stays as it is."""
+    """Write the room, without overwriting."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ROOM:
         if not (folder / name).exists():

@@ -1,4 +1,4 @@
-"""Four tools that pretend to ask slow services. Each takes a second, so that one can see them run at the same time."""
+"""Four tools that pretend to ask slow services. Each takes a second, so that they can be seen running at the same time."""
 
 from __future__ import annotations
 

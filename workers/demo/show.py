@@ -135,7 +135,7 @@ class Show(Quiet):
 
 
 def _share(text: str) -> float:
-    """Progress notes begin with a share in per cent where the tool gave one."""
+    """The percentage at the beginning of a progress note, if the tool reported one."""
     number, sign, _ = text.partition("%")
     return float(number) / 100 if sign and number.isdigit() else 0.0
 

@@ -1,4 +1,4 @@
-"""The room that `chordage init` writes: the agent of the demo, with everything explained that a room may hold."""
+"""The room that `chordage init` writes: the agent of the demo, in files that explain everything a room may contain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chordage.workers import demo
 
 FILES = Path(__file__).parent / "files"
 IGNORE = ".gitignore"
-# In the order in which to read them, with what each is. The last one may be there already, and then stays as it is.
+# In reading order, each with its purpose. The last one is left as it is if it exists.
 ROOM = {
     "agent.toml": "the agent: model, instructions, tools, limits",
     "day_out.py": "its tools, plain Python functions",
@@ -24,7 +24,7 @@ ROOM = {
 _ELSEWHERE = {
     "day_out.py": demo.HERE / "day_out.py",
     "script.yaml": demo.HERE / "script.yaml",
-    IGNORE: FILES / "gitignore",  # under its own name it would count in the folder it lies in here
+    IGNORE: FILES / "gitignore",  # under its own name it would apply to this folder
 }
 
 
@@ -33,12 +33,12 @@ def source_of(name: str) -> Path:
 
 
 def existing_in(folder: Path) -> list[str]:
-    """What would be written over."""
+    """The files that would be overwritten."""
     return [name for name in ROOM if name != IGNORE and (folder / name).exists()]
 
 
 def copy_to(folder: Path) -> list[str]:
-    """Put the room there, where nothing of it is taken. What was written."""
+    """Write the room, without overwriting. Returns the names of the written files."""
     written = [name for name in ROOM if not (folder / name).exists()]
     for name in written:
         target = folder / name
