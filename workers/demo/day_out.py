@@ -1,4 +1,4 @@
-"""Four tools that pretend to ask slow services. Each takes a second, so that they can be seen running at the same time."""
+"""Four tools that pretend to ask slow services. Each takes a second, so that you can see them run at once."""
 
 from __future__ import annotations
 
