@@ -73,7 +73,7 @@ class Inbox:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stored:
+class StoredDecisions:
     decisions: list[Decided]
 
 
@@ -214,9 +214,9 @@ def _add_decisions(app: FastAPI, read: ReadInbox, decide: Decide) -> None:
         response_description="Stored. `duplicate`: the same decision was stored before.",
         responses=documented(400, 403, 404, 408, 409, 413, 415, 421, 422, 500, 503),
     )
-    def store(batch: DecisionBatch) -> Stored:
+    def store(batch: DecisionBatch) -> StoredDecisions:
         """All of them are stored, or none. The calls continue at once."""
-        return Stored(decisions=decide([body.request() for body in batch.decisions]))
+        return StoredDecisions(decisions=decide([body.request() for body in batch.decisions]))
 
 
 def _add_results(app: FastAPI, result: ReadResult) -> None:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.api.guards import headers_of
 from chordage.orchestrator.core import webhooks
-from chordage.orchestrator.core.webhooks import Binding, Outcome
+from chordage.orchestrator.core.webhooks import Binding, DeliveryOutcome
 from chordage.orchestrator.gateways.webhooks.bindings import Closed, WrongMethod
 from chordage.orchestrator.loops import hook
 from chordage.orchestrator.loops.hook import DeliveryResult, WebhookReceiver
@@ -27,23 +27,23 @@ from chordage.orchestrator.loops.server import (
     RequestBodies,
 )
 
-_REFUSED_BODIES: Mapping[type[BodyRefused], Outcome] = {
-    BodyTooLarge: Outcome.TOO_LARGE,
-    BodyTooSlow: Outcome.TOO_SLOW,
-    BodyCrowdedOut: Outcome.CROWDED,
-    BodyBroken: Outcome.BROKEN,
+_REFUSED_BODIES: Mapping[type[BodyRefused], DeliveryOutcome] = {
+    BodyTooLarge: DeliveryOutcome.TOO_LARGE,
+    BodyTooSlow: DeliveryOutcome.TOO_SLOW,
+    BodyCrowdedOut: DeliveryOutcome.CROWDED,
+    BodyBroken: DeliveryOutcome.BROKEN,
 }
 _LATER = "it cannot be taken now; send it again later"
-_REFUSALS: Mapping[Outcome, tuple[int, str, str, Mapping[str, str]]] = {
-    Outcome.UNSIGNED: (401, "unauthorized", "a signature is needed", {"WWW-Authenticate": "Signature"}),
-    Outcome.WRONG: (403, "forbidden", "the signature is not right", {}),
-    Outcome.STALE: (403, "forbidden", "the signature is not right", {}),
-    Outcome.TOO_LARGE: (413, "too_large", "the body is too large", problems.CLOSE),
-    Outcome.TOO_SLOW: (408, "request_timeout", "the body did not come in time", problems.CLOSE),
-    Outcome.CROWDED: (503, "unavailable", _LATER, problems.LATER | problems.CLOSE),
-    Outcome.BROKEN: (422, "invalid", "the body is not whole", {}),  # the connection is closed: not sent
-    Outcome.UNAVAILABLE: (503, "unavailable", _LATER, problems.LATER),
-    Outcome.FAILED: (503, "unavailable", _LATER, problems.LATER),
+_REFUSALS: Mapping[DeliveryOutcome, tuple[int, str, str, Mapping[str, str]]] = {
+    DeliveryOutcome.UNSIGNED: (401, "unauthorized", "a signature is needed", {"WWW-Authenticate": "Signature"}),
+    DeliveryOutcome.WRONG: (403, "forbidden", "the signature is not right", {}),
+    DeliveryOutcome.STALE: (403, "forbidden", "the signature is not right", {}),
+    DeliveryOutcome.TOO_LARGE: (413, "too_large", "the body is too large", problems.CLOSE),
+    DeliveryOutcome.TOO_SLOW: (408, "request_timeout", "the body did not come in time", problems.CLOSE),
+    DeliveryOutcome.CROWDED: (503, "unavailable", _LATER, problems.LATER | problems.CLOSE),
+    DeliveryOutcome.BROKEN: (422, "invalid", "the body is not whole", {}),  # the connection is closed: not sent
+    DeliveryOutcome.UNAVAILABLE: (503, "unavailable", _LATER, problems.LATER),
+    DeliveryOutcome.FAILED: (503, "unavailable", _LATER, problems.LATER),
 }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ class WebhookEndpoint:
             case None:  # the same words as the API has for a path that it does not know
                 return problems.answer(404, "not_found", "Not Found")
             case Closed():
-                return _refusal(Outcome.UNAVAILABLE)
+                return _refusal(DeliveryOutcome.UNAVAILABLE)
             case WrongMethod(allowed):
                 allow = {"Allow": ", ".join(sorted(allowed))}
                 return problems.answer(405, "method_not_allowed", "Method Not Allowed", headers=allow)
@@ -93,12 +93,12 @@ class WebhookEndpoint:
 
 def response_to(result: DeliveryResult) -> Response:
     match result:
-        case DeliveryResult(outcome=Outcome.IGNORED):
+        case DeliveryResult(outcome=DeliveryOutcome.IGNORED):
             return Response(status_code=204)
-        case DeliveryResult(outcome=Outcome.ACCEPTED, admitted=admitted) if admitted is not None:
+        case DeliveryResult(outcome=DeliveryOutcome.ACCEPTED, admitted=admitted) if admitted is not None:
             # No Location: a caller of the API cannot read turns of web hooks.
             return JSONResponse({"turn_id": admitted.turn_id, "thread_id": admitted.thread_id}, status_code=202)
-        case DeliveryResult(outcome=Outcome.REPLAYED, admitted=admitted) if admitted is not None:
+        case DeliveryResult(outcome=DeliveryOutcome.REPLAYED, admitted=admitted) if admitted is not None:
             detail = f"this delivery was taken before: it is turn {admitted.turn_id}"
             return problems.answer(409, "replayed", detail, turn_id=admitted.turn_id)
         case DeliveryResult(error=error) if error is not None:
@@ -107,7 +107,7 @@ def response_to(result: DeliveryResult) -> Response:
             return _refusal(result.outcome)
 
 
-def _refusal(outcome: Outcome) -> Response:
+def _refusal(outcome: DeliveryOutcome) -> Response:
     status, kind, detail, headers = _REFUSALS[outcome]
     return problems.answer(status, kind, detail, headers=headers)
 

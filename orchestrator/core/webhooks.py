@@ -121,7 +121,7 @@ WEBHOOK = "webhook"  # the decoder that is always there
 MAX_BYTES = 1024 * 1024
 
 
-class Outcome(StrEnum):
+class DeliveryOutcome(StrEnum):
     """What became of a delivery."""
 
     ACCEPTED = "accepted"
@@ -163,8 +163,8 @@ class Binding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
-    """What a decoder reads out of a delivery. Who speaks, to whom and with which right is none of it."""
+class DecodedMessage:
+    """What a decoder reads from a delivery. Sender, agent and rights come from the binding."""
 
     text: str
     thread: str | None = None
@@ -172,7 +172,7 @@ class Said:
 
 
 def delivery_key(seal: Seal, headers: Headers, body: bytes) -> str | None:
-    """The same for a delivery that comes again; None where nothing tells. Raises InvalidMessage."""
+    """The same for a delivery that is sent again; None where nothing identifies it. Raises InvalidMessage."""
     name = signatures.STANDARD_ID if seal.form is Form.STANDARD else seal.id_header
     if name is None:
         return signatures.proof(seal, headers, body) if seal.form is Form.HMAC else None
@@ -183,22 +183,22 @@ def delivery_key(seal: Seal, headers: Headers, body: bytes) -> str | None:
 
 
 def once_of(seal: Seal, headers: Headers, body: bytes) -> Once | None:
-    """By which a copy of a delivery is known again although its id is another one."""
+    """Identifies a copy of a delivery that comes under another id."""
     if not signatures.leaves_id_unsigned(seal):
         return None
     return Once(digest=signatures.proof(seal, headers, body), seconds=signatures.believed_for(seal))
 
 
-def request_of(binding: Binding, said: Said, key: str | None, once: Once | None = None) -> TurnRequest:
-    """A thread that a delivery names lies in the binding's own space: it reaches no conversation of anybody else."""
-    thread = f"{binding.source}:{said.thread}" if said.thread is not None else binding.thread
+def request_of(binding: Binding, decoded: DecodedMessage, key: str | None, once: Once | None = None) -> TurnRequest:
+    """A thread that a delivery names is in a space of the binding, so that it cannot name other conversations."""
+    thread = f"{binding.source}:{decoded.thread}" if decoded.thread is not None else binding.thread
     message = Message(
         origin=binding.origin,
         channel=binding.name if binding.origin is Origin.CHAT else None,
         sender=binding.sender,
         thread_id=thread,
-        text=said.text,
-        meta=dict(said.meta),
+        text=decoded.text,
+        meta=dict(decoded.meta),
     )
     target = None if binding.reply_target is None else dict(binding.reply_target)
     return TurnRequest(

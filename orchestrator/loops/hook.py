@@ -20,7 +20,7 @@ from chordage.orchestrator.core import signatures, webhooks
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, QueueFull, Unavailable, UserError
 from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.core.signatures import Verdict
-from chordage.orchestrator.core.webhooks import Binding, Outcome
+from chordage.orchestrator.core.webhooks import Binding, DeliveryOutcome
 from chordage.orchestrator.gateways.webhooks import decoders
 from chordage.orchestrator.gateways.webhooks.bindings import WebhookBindings
 
@@ -45,7 +45,7 @@ class Admission(Protocol):
 
 
 class Stats(Protocol):
-    def count(self, name: str, outcome: Outcome, last: dict[str, Any] | None = None) -> None: ...
+    def count(self, name: str, outcome: DeliveryOutcome, last: dict[str, Any] | None = None) -> None: ...
     def close(self) -> None: ...
 
 
@@ -60,7 +60,7 @@ class WebhookReceiver:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeliveryResult:
-    outcome: Outcome
+    outcome: DeliveryOutcome
     admitted: Admission | None = None
     error: Exception | None = None  # for the sender: what to change
 
@@ -75,11 +75,11 @@ def receive(receiver: WebhookReceiver, binding: Binding, headers: Mapping[str, s
                 result = _store(receiver, binding, headers, body, key)
             except Exception as error:
                 result = _refused(binding, error)
-            if result.outcome is Outcome.ACCEPTED and result.admitted is not None:
+            if result.outcome is DeliveryOutcome.ACCEPTED and result.admitted is not None:
                 at = datetime.fromtimestamp(receiver.clock(), UTC).isoformat(timespec="seconds")
                 last = {"at": at, "turn": result.admitted.turn_id, "delivery": key}
         case verdict:
-            result = DeliveryResult(outcome=Outcome(verdict.value))
+            result = DeliveryResult(outcome=DeliveryOutcome(verdict.value))
     receiver.stats.count(binding.name, result.outcome, last)
     return result
 
@@ -90,26 +90,30 @@ def _store(
     once = webhooks.once_of(binding.seal, headers, body)
     message = decoders.decode(binding, headers, body)
     if message is None:
-        return DeliveryResult(outcome=Outcome.IGNORED)
+        return DeliveryResult(outcome=DeliveryOutcome.IGNORED)
     admitted = receiver.accept(webhooks.request_of(binding, message, key, once))
-    return DeliveryResult(outcome=Outcome.REPLAYED if admitted.duplicate else Outcome.ACCEPTED, admitted=admitted)
+    return DeliveryResult(
+        outcome=DeliveryOutcome.REPLAYED if admitted.duplicate else DeliveryOutcome.ACCEPTED, admitted=admitted
+    )
 
 
 def _refused(binding: Binding, error: Exception) -> DeliveryResult:
     match error:
         case InvalidMessage():
-            return DeliveryResult(outcome=Outcome.TOO_LARGE if error.too_large else Outcome.MALFORMED, error=error)
+            return DeliveryResult(
+                outcome=DeliveryOutcome.TOO_LARGE if error.too_large else DeliveryOutcome.MALFORMED, error=error
+            )
         case QueueFull():
-            return DeliveryResult(outcome=Outcome.FULL, error=error)
+            return DeliveryResult(outcome=DeliveryOutcome.FULL, error=error)
         case Conflict():
-            return DeliveryResult(outcome=Outcome.BUSY, error=error)
+            return DeliveryResult(outcome=DeliveryOutcome.BUSY, error=error)
         case Unavailable():
             log.error("a delivery was not taken: a service does not answer", hook=binding.name, error=str(error))
-            return DeliveryResult(outcome=Outcome.UNAVAILABLE)
+            return DeliveryResult(outcome=DeliveryOutcome.UNAVAILABLE)
         case _:  # an agent or a decoder of the room is broken; once it is repaired, the sender can try again
             why = str(error) if isinstance(error, UserError) else repr(error)
             log.error("a delivery was not taken: the room is broken", hook=binding.name, error=why)
-            return DeliveryResult(outcome=Outcome.FAILED)
+            return DeliveryResult(outcome=DeliveryOutcome.FAILED)
 
 
 class _Entry(Generic[Ask, Result]):

@@ -23,7 +23,7 @@ LARGEST = 16 * 1024 * 1024  # bytes of an answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class JsonResponse:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -52,7 +52,7 @@ class JsonClient:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float = 20.0,
-    ) -> Answer:
+    ) -> JsonResponse:
         """Raises Unavailable where the server does not answer."""
         host = httpx.URL(url).host or "the server"
         sent = {"user-agent": "chordage", "accept": "application/json", **(headers or {})}
@@ -64,7 +64,7 @@ class JsonClient:
                 content = exchange.read(LARGEST + 1)
                 if len(content) > LARGEST:
                     raise Unavailable(f"{host} answered with more than {LARGEST} bytes")
-                return Answer(status=exchange.status, headers=exchange.headers, body=content)
+                return JsonResponse(status=exchange.status, headers=exchange.headers, body=content)
         except httpx.TimeoutException:
             raise Unavailable(f"{host} did not answer within {timeout:g} s") from None
         except (httpx.HTTPError, OSError) as error:
@@ -91,7 +91,7 @@ class _UntilClosed:
         self.check()
 
 
-def check_accepted(host: str, answer: Answer) -> None:
+def check_accepted(host: str, answer: JsonResponse) -> None:
     """Raises Unavailable where another try may help, Undeliverable where it will not."""
     if 200 <= answer.status < 300:
         return
@@ -101,12 +101,12 @@ def check_accepted(host: str, answer: Answer) -> None:
     raise Undeliverable(why)
 
 
-def later(why: str, answer: Answer, seconds: float | None = None) -> TryLater:
+def later(why: str, answer: JsonResponse, seconds: float | None = None) -> TryLater:
     """`seconds`: the pause that the body of the answer asks for."""
     seconds = seconds or retry_after(answer.headers, datetime.now(UTC))
     return TryLater(f"{why}; try again after {seconds:g} s" if seconds else why, seconds)
 
 
-def _excerpt(answer: Answer) -> str:
+def _excerpt(answer: JsonResponse) -> str:
     text = answer.body[:200].decode("utf-8", "replace").strip()
     return f": {text}" if text else ""

@@ -20,7 +20,7 @@ from chordage.orchestrator.core.errors import Unavailable, Undeliverable
 from chordage.orchestrator.core.message import Sender
 from chordage.orchestrator.gateways.channels import json_client
 from chordage.orchestrator.gateways.channels.ids import Id, Ids
-from chordage.orchestrator.gateways.channels.json_client import Answer, JsonClient
+from chordage.orchestrator.gateways.channels.json_client import JsonClient, JsonResponse
 from chordage.orchestrator.gateways.channels.replies import split, text_of
 from chordage.orchestrator.gateways.room.tables import Complain, Count, Text, Texts, TomlTable, Url
 
@@ -139,7 +139,7 @@ class Telegram:
         raise _refusal(method, answer, content if isinstance(content, dict) else {})
 
 
-def _refusal(method: str, answer: Answer, content: dict[str, Any]) -> Unavailable | Undeliverable:
+def _refusal(method: str, answer: JsonResponse, content: dict[str, Any]) -> Unavailable | Undeliverable:
     why = f"Telegram answered {method} with {answer.status}: {content.get('description') or 'no reason given'}"
     parameters = content.get("parameters")
     again = parameters.get("retry_after") if isinstance(parameters, dict) else None

@@ -18,7 +18,7 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from chordage.orchestrator.core.webhooks import Outcome
+from chordage.orchestrator.core.webhooks import DeliveryOutcome
 from chordage.orchestrator.system import private_files
 
 log = structlog.get_logger()
@@ -33,8 +33,8 @@ class DeliveryCounts:
     last: dict[str, Any] | None = None  # the last delivery that was accepted
 
     def as_json(self) -> dict[str, Any]:
-        refused = {key: count for key, count in sorted(self.outcomes.items()) if key != Outcome.ACCEPTED}
-        return {"accepted": self.outcomes[Outcome.ACCEPTED], "refused": refused, "last": self.last}
+        refused = {key: count for key, count in sorted(self.outcomes.items()) if key != DeliveryOutcome.ACCEPTED}
+        return {"accepted": self.outcomes[DeliveryOutcome.ACCEPTED], "refused": refused, "last": self.last}
 
 
 class SharedCounts:
@@ -73,7 +73,7 @@ class WebhookStats:
         self._new: dict[str, DeliveryCounts] = {}
         self._timer: threading.Timer | None = None
 
-    def count(self, name: str, outcome: Outcome, last: dict[str, Any] | None = None) -> None:
+    def count(self, name: str, outcome: DeliveryOutcome, last: dict[str, Any] | None = None) -> None:
         with self._lock:
             new = self._new.setdefault(name, DeliveryCounts())
             new.outcomes[outcome.value] += 1

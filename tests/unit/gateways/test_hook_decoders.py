@@ -9,7 +9,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.signatures import Form, Seal
-from chordage.orchestrator.core.webhooks import Binding, Said
+from chordage.orchestrator.core.webhooks import Binding, DecodedMessage
 from chordage.orchestrator.gateways.webhooks import decoders, file
 
 
@@ -36,7 +36,7 @@ def test_a_decoder_is_handed_the_delivery_and_the_config_of_its_binding(decoded)
         return {"text": delivery.body.decode(), "thread": delivery.binding, "meta": meta}
 
     meta = {"kind": "question", "token": "t", "path": "/hooks/own"}
-    assert decoded(decode) == Said(text="the body", thread="own", meta=meta)
+    assert decoded(decode) == DecodedMessage(text="the body", thread="own", meta=meta)
 
 
 def test_none_is_no_message(decoded):

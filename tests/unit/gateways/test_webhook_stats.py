@@ -7,7 +7,7 @@ import json
 import pytest
 import redis
 
-from chordage.orchestrator.core.webhooks import Outcome
+from chordage.orchestrator.core.webhooks import DeliveryOutcome
 from chordage.orchestrator.gateways.webhooks.stats import SharedCounts, WebhookStats
 from support.waiting import until
 
@@ -30,10 +30,10 @@ def test_counts_of_two_processes_add_up(counts, tmp_path):
         WebhookStats(counts, tmp_path / "hooks", every=NEVER),
         WebhookStats(counts, tmp_path / "hooks", every=NEVER),
     )
-    one.count("a", Outcome.ACCEPTED, {"turn": "1"})
-    one.count("a", Outcome.STALE)
-    other.count("a", Outcome.STALE)
-    other.count("b", Outcome.REPLAYED)
+    one.count("a", DeliveryOutcome.ACCEPTED, {"turn": "1"})
+    one.count("a", DeliveryOutcome.STALE)
+    other.count("a", DeliveryOutcome.STALE)
+    other.count("b", DeliveryOutcome.REPLAYED)
 
     one.close()
     other.close()
@@ -47,7 +47,7 @@ def test_what_is_noted_is_written_by_itself_and_not_by_the_request(counts, tmp_p
     stats = WebhookStats(counts, tmp_path / "hooks", every=0.01)
 
     for _ in range(100):
-        stats.count("a", Outcome.ACCEPTED)
+        stats.count("a", DeliveryOutcome.ACCEPTED)
 
     until(lambda: (tmp_path / "hooks" / "a.json").exists() and mirror(tmp_path / "hooks")["accepted"] == 100, "all")
     stats.close()
@@ -55,8 +55,8 @@ def test_what_is_noted_is_written_by_itself_and_not_by_the_request(counts, tmp_p
 
 def test_nothing_is_written_before_its_time(counts, tmp_path):
     stats = WebhookStats(counts, tmp_path / "hooks", every=NEVER)
-    stats.count("a", Outcome.ACCEPTED)
-    stats.count("a", Outcome.ACCEPTED)
+    stats.count("a", DeliveryOutcome.ACCEPTED)
+    stats.count("a", DeliveryOutcome.ACCEPTED)
 
     assert not (tmp_path / "hooks").exists()
     stats.close()
@@ -67,11 +67,11 @@ def test_while_redis_is_away_counts_are_kept(start_valkey, tmp_path):
     server = start_valkey()
     with redis.Redis.from_url(server.url, socket_timeout=1) as client:
         stats = WebhookStats(SharedCounts(client, prefix="test:"), tmp_path / "hooks", every=NEVER)
-        stats.count("a", Outcome.ACCEPTED, {"turn": "1"})
+        stats.count("a", DeliveryOutcome.ACCEPTED, {"turn": "1"})
         server.kill()
         stats.close()
         server.start()
-        stats.count("a", Outcome.ACCEPTED)
+        stats.count("a", DeliveryOutcome.ACCEPTED)
         stats.close()
 
     assert mirror(tmp_path / "hooks") == {"accepted": 2, "refused": {}, "last": {"turn": "1"}}
@@ -80,7 +80,7 @@ def test_while_redis_is_away_counts_are_kept(start_valkey, tmp_path):
 def test_a_mirror_that_cannot_be_written_costs_no_count(counts, tmp_path):
     (tmp_path / "hooks").write_text("a file in the way")
     stats = WebhookStats(counts, tmp_path / "hooks", every=NEVER)
-    stats.count("a", Outcome.ACCEPTED)
+    stats.count("a", DeliveryOutcome.ACCEPTED)
 
     stats.close()
 
