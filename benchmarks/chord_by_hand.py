@@ -20,14 +20,14 @@ from typing import Any
 
 from celery import Celery, Task, chord, signals
 
-from chordage.benchmarks.workload import RESULT_BYTES, Shape
+from chordage.benchmarks.workload import RESULT_BYTES, TurnShape
 
 REDIS, DATABASE = "BENCH_REDIS_URL", "BENCH_DATABASE_URL"  # environment variables
 Messages = list[dict[str, Any]]
 RESULT = {"filling": "x" * RESULT_BYTES}
 
 
-def make_app(redis_url: str, shape: Shape) -> Celery:
+def make_app(redis_url: str, shape: TurnShape) -> Celery:
     app = Celery("by_hand", broker=redis_url, backend=redis_url, set_as_current=False)
     app.conf.update(
         task_acks_late=True,
@@ -43,7 +43,7 @@ def make_app(redis_url: str, shape: Shape) -> Celery:
     return app
 
 
-def _register(app: Celery, shape: Shape) -> None:
+def _register(app: Celery, shape: TurnShape) -> None:
     @app.task(name="by_hand.start", bind=True)
     def start(self: Task[Any, Any], messages: Messages) -> str:
         return _step(self, messages, 0)
@@ -65,7 +65,7 @@ def _register(app: Celery, shape: Shape) -> None:
         raise task.replace(chord(header, collect.s([*messages, reply], rounds + 1)))
 
 
-def model(shape: Shape, rounds: int) -> dict[str, Any]:
+def model(shape: TurnShape, rounds: int) -> dict[str, Any]:
     time.sleep(shape.model_delay) if shape.model_delay else None
     if rounds >= shape.rounds:
         return {"role": "assistant", "text": "Here it is.", "calls": []}
@@ -76,10 +76,10 @@ def model(shape: Shape, rounds: int) -> dict[str, Any]:
     return {"role": "assistant", "text": "", "calls": calls}
 
 
-def run_worker(make: Callable[[str, Shape], Celery]) -> None:
+def run_worker(make: Callable[[str, TurnShape], Celery]) -> None:
     options: dict[str, Any] = json.loads(sys.argv[1])
     ready_file = Path(sys.argv[sys.argv.index("--ready-file") + 1])
-    app = make(os.environ[REDIS], Shape(**options["shape"]))
+    app = make(os.environ[REDIS], TurnShape(**options["shape"]))
 
     @signals.worker_ready.connect(weak=False)
     def ready(**_: Any) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy import JSON, ForeignKey, create_engine, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship, sessionmaker
 
 from chordage.benchmarks import chord_by_hand
-from chordage.benchmarks.workload import Shape
+from chordage.benchmarks.workload import TurnShape
 
 
 class Base(DeclarativeBase):
@@ -29,7 +29,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class Run(Base):
+class ChordRun(Base):
     __tablename__ = "by_hand_runs"
     id: Mapped[str] = mapped_column(primary_key=True)
     thread: Mapped[str] = mapped_column(index=True)
@@ -37,10 +37,10 @@ class Run(Base):
     rounds: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(default=_now)
     updated_at: Mapped[datetime] = mapped_column(default=_now, onupdate=_now)
-    calls: Mapped[list[ToolCall]] = relationship(back_populates="run", order_by="ToolCall.id")
+    calls: Mapped[list[ChordToolCall]] = relationship(back_populates="run", order_by="ChordToolCall.id")
 
 
-class Message(Base):
+class ChordMessage(Base):
     __tablename__ = "by_hand_messages"
     id: Mapped[int] = mapped_column(primary_key=True)
     thread: Mapped[str] = mapped_column(index=True)
@@ -48,7 +48,7 @@ class Message(Base):
     created_at: Mapped[datetime] = mapped_column(default=_now)
 
 
-class ToolCall(Base):
+class ChordToolCall(Base):
     __tablename__ = "by_hand_calls"
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("by_hand_runs.id"), index=True)
@@ -57,7 +57,7 @@ class ToolCall(Base):
     status: Mapped[str]
     result: Mapped[dict[str, Any] | None]
     updated_at: Mapped[datetime] = mapped_column(default=_now, onupdate=_now)
-    run: Mapped[Run] = relationship(back_populates="calls")
+    run: Mapped[ChordRun] = relationship(back_populates="calls")
 
 
 class Rows:
@@ -73,28 +73,28 @@ class Rows:
 
     def submit(self, thread: str, text: str) -> str:
         with self.session() as db:
-            run = Run(id=str(uuid.uuid4()), thread=thread, status="queued")
-            db.add_all([run, Message(thread=thread, body={"role": "user", "text": text})])
+            run = ChordRun(id=str(uuid.uuid4()), thread=thread, status="queued")
+            db.add_all([run, ChordMessage(thread=thread, body={"role": "user", "text": text})])
             db.commit()
             return run.id
 
     def remember(self, thread: str, texts: list[str]) -> None:
         with self.session() as db:
-            db.add_all([Message(thread=thread, body={"role": "user", "text": text}) for text in texts])
+            db.add_all([ChordMessage(thread=thread, body={"role": "user", "text": text}) for text in texts])
             db.commit()
 
 
-def make_app(redis_url: str, shape: Shape, database_url: str) -> Celery:
+def make_app(redis_url: str, shape: TurnShape, database_url: str) -> Celery:
     app = chord_by_hand.make_app(redis_url, shape)
     _register(app, shape, Rows(database_url))
     return app
 
 
-def _register(app: Celery, shape: Shape, rows: Rows) -> None:
+def _register(app: Celery, shape: TurnShape, rows: Rows) -> None:
     @app.task(name="by_hand.rows.start", bind=True)
     def start(self: Task[Any, Any], run_id: str) -> str:
         with rows.session() as db:
-            run = db.get_one(Run, run_id)
+            run = db.get_one(ChordRun, run_id)
             run.status = "running"
             db.commit()
             return _step(self, db, run)
@@ -102,7 +102,7 @@ def _register(app: Celery, shape: Shape, rows: Rows) -> None:
     @app.task(name="by_hand.rows.tool")
     def tool(call_id: int) -> int:
         with rows.session() as db:
-            call = db.get_one(ToolCall, call_id)
+            call = db.get_one(ChordToolCall, call_id)
             call.status = "running"
             db.commit()
             time.sleep(shape.tool_delay) if shape.tool_delay else None
@@ -114,19 +114,25 @@ def _register(app: Celery, shape: Shape, rows: Rows) -> None:
     @app.task(name="by_hand.rows.collect", bind=True)
     def collect(self: Task[Any, Any], call_ids: list[int], run_id: str) -> str:
         with rows.session() as db:
-            run = db.get_one(Run, run_id)
-            done = db.scalars(select(ToolCall).where(ToolCall.id.in_(call_ids)).order_by(ToolCall.id)).all()
-            db.add_all([Message(thread=run.thread, body={"role": "tool", "content": call.result}) for call in done])
+            run = db.get_one(ChordRun, run_id)
+            done = db.scalars(
+                select(ChordToolCall).where(ChordToolCall.id.in_(call_ids)).order_by(ChordToolCall.id)
+            ).all()
+            db.add_all(
+                [ChordMessage(thread=run.thread, body={"role": "tool", "content": call.result}) for call in done]
+            )
             run.rounds += 1
             db.commit()
             return _step(self, db, run)
 
-    def _step(task: Task[Any, Any], db: Session, run: Run) -> str:
-        db.scalars(select(Message).where(Message.thread == run.thread).order_by(Message.id)).all()  # the prompt
+    def _step(task: Task[Any, Any], db: Session, run: ChordRun) -> str:
+        db.scalars(
+            select(ChordMessage).where(ChordMessage.thread == run.thread).order_by(ChordMessage.id)
+        ).all()  # the prompt
         db.commit()  # no connection is held during the model call
         reply = chord_by_hand.model(shape, run.rounds)
-        db.add(Message(thread=run.thread, body=reply))
-        calls = [ToolCall(run=run, round=run.rounds, body=call, status="new") for call in reply["calls"]]
+        db.add(ChordMessage(thread=run.thread, body=reply))
+        calls = [ChordToolCall(run=run, round=run.rounds, body=call, status="new") for call in reply["calls"]]
         db.add_all(calls)
         if not calls:
             run.status = "done"

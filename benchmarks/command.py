@@ -16,7 +16,7 @@ from chordage.benchmarks.contenders import NAMES, Conditions, Contender, contend
 from chordage.benchmarks.counting import count_turns
 from chordage.benchmarks.report import Results
 from chordage.benchmarks.servers import EMBEDDED, Servers, running_servers, running_workers
-from chordage.benchmarks.workload import SLOW, Shape
+from chordage.benchmarks.workload import SLOW, TurnShape
 from chordage.config import log
 from chordage.workers.cli.output import console, json_option, print_json
 
@@ -109,7 +109,7 @@ class Measurement:
 
     @contextmanager
     def _workers(
-        self, shape: Shape, *, threads: int = 0
+        self, shape: TurnShape, *, threads: int = 0
     ) -> Iterator[tuple[list[Contender], dict[str, list[int]], Conditions]]:
         conditions = Conditions(
             redis_url=self.servers.redis_url,
@@ -125,7 +125,7 @@ class Measurement:
             yield measured, pids, conditions
 
     def speed_and_counts(self, turns: int, repeat: int, *, histories: bool) -> None:
-        with self._workers(Shape()) as (measured, pids, conditions):
+        with self._workers(TurnShape()) as (measured, pids, conditions):
             self.results.speed = measuring.speed(
                 measured,
                 {**pids, "": list(self.servers.pids)},
@@ -144,7 +144,7 @@ class Measurement:
 
     def rounds(self) -> None:
         for rounds in measuring.ROUNDS:
-            with self._workers(replace(Shape(), rounds=rounds)) as (measured, _, _conditions):
+            with self._workers(replace(TurnShape(), rounds=rounds)) as (measured, _, _conditions):
                 for contender in measured:
                     self.progress(f"{contender.name}: turns of {rounds} rounds")
                     seconds = measuring.seconds_per_round(contender, rounds)

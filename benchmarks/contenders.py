@@ -13,7 +13,7 @@ from typing import Protocol
 from celery import Celery
 
 from chordage.benchmarks import chord_by_hand, chord_with_rows, workload
-from chordage.benchmarks.workload import REMARK, Shape
+from chordage.benchmarks.workload import REMARK, TurnShape
 from chordage.config.settings import Settings, as_environment, load
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
@@ -25,7 +25,7 @@ from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import runtime_from
-from chordage.workers.fleet.member import Role
+from chordage.workers.fleet.member import MemberRole
 from chordage.workers.fleet.roles import CHORDAGE
 from chordage.workers.turn_waiter import TurnWaiter, wait_for_turn, waiter_for
 
@@ -40,7 +40,7 @@ class Conditions:
     redis_url: str
     database_url: str
     folder: Path
-    shape: Shape
+    shape: TurnShape
     in_flight: int
     threads: int = 0  # of each worker; 0: processes, four a worker
 
@@ -53,7 +53,7 @@ class Contender(Protocol):
     def database_url(self) -> str:
         """The database it writes to."""
 
-    def prepare(self) -> Sequence[Role]:
+    def prepare(self) -> Sequence[MemberRole]:
         """Create what workers need, and return the workers to start."""
 
     def environment(self) -> dict[str, str]:
@@ -89,10 +89,10 @@ class Chord:
     def database_url(self) -> str:
         return self._conditions.database_url
 
-    def prepare(self) -> Sequence[Role]:
+    def prepare(self) -> Sequence[MemberRole]:
         return [self._worker(f"{self.name}-{number}") for number in range(2)]
 
-    def _worker(self, name: str) -> Role:
+    def _worker(self, name: str) -> MemberRole:
         options = {
             "name": name,
             "shape": asdict(self._conditions.shape),
@@ -100,7 +100,7 @@ class Chord:
             "concurrency": self._conditions.threads or 4,
         }
         command = (sys.executable, "-P", "-m", self._module, json.dumps(options))
-        return Role(name=name, arguments=command, says_ready=True)
+        return MemberRole(name=name, arguments=command, says_ready=True)
 
     def environment(self) -> dict[str, str]:
         """Addresses hold passwords, and arguments of a process can be read by every account of the machine."""
@@ -135,7 +135,7 @@ class ChordWithRows(Chord):
     def _make_app(self) -> Celery:
         return chord_with_rows.make_app(self._redis_url, self._conditions.shape, self.database_url)
 
-    def prepare(self) -> Sequence[Role]:
+    def prepare(self) -> Sequence[MemberRole]:
         self._rows.create()
         return super().prepare()
 
@@ -176,13 +176,13 @@ class Engine:
     def database_url(self) -> str:
         return self._conditions.database_url
 
-    def prepare(self) -> Sequence[Role]:
+    def prepare(self) -> Sequence[MemberRole]:
         store = Store(self.settings.database, pool_size=1)
         schema_version.upgrade(store)
         store.close()
         return self._workers()
 
-    def _workers(self) -> list[Role]:
+    def _workers(self) -> list[MemberRole]:
         tools = ("--pool", "threads") if self._conditions.threads else ("--pool", "prefork")
         slots = str(2 * self._conditions.threads or 4)
         return [
@@ -190,9 +190,9 @@ class Engine:
             self._worker("tools", "--role", "tools", *tools, "--concurrency", slots),
         ]
 
-    def _worker(self, name: str, *options: str) -> Role:
+    def _worker(self, name: str, *options: str) -> MemberRole:
         full = f"{self.name}-{name}"
-        return Role(name=full, arguments=(*CHORDAGE, "worker", "--name", full, *options), says_ready=True)
+        return MemberRole(name=full, arguments=(*CHORDAGE, "worker", "--name", full, *options), says_ready=True)
 
     def environment(self) -> dict[str, str]:
         return as_environment(self.settings.model_copy(update={"pool_size": 8}))
@@ -245,7 +245,7 @@ class AllInOne(Engine):
         """Two fleets on one database would work on each other's turns."""
         return database_beside(self._conditions.database_url, self.name)
 
-    def _workers(self) -> list[Role]:
+    def _workers(self) -> list[MemberRole]:
         pool = ("--pool", "threads" if self._conditions.threads else "prefork")
         options = ("--role", "all", *pool, "--concurrency", str(self._conditions.threads or 4))
         return [self._worker(str(number), *options) for number in range(2)]

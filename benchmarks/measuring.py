@@ -149,7 +149,7 @@ def latency(contender: Contender, in_flight: int) -> Latency:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class History:
+class HistoryCost:
     """A turn on a thread with so many messages. Only the prompt should grow with it."""
 
     messages: int
@@ -157,12 +157,14 @@ class History:
     counts: Counts
 
 
-def with_history(contender: Contender, conditions: Conditions, messages: int, turns: int = HISTORY_TURNS) -> History:
+def with_history(
+    contender: Contender, conditions: Conditions, messages: int, turns: int = HISTORY_TURNS
+) -> HistoryCost:
     thread = f"history:{uuid.uuid4()}"
     contender.remember(thread, messages)
     times: list[float] = []
     counts = count_work(contender, conditions, lambda: times.append(time_turn(contender, thread)), times=turns)
-    return History(messages=messages, p50=percentile(tuple(times), 0.5), counts=counts)
+    return HistoryCost(messages=messages, p50=percentile(tuple(times), 0.5), counts=counts)
 
 
 def seconds_per_round(contender: Contender, rounds: int) -> float:

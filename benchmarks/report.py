@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rich.table import Table
 
 from chordage.benchmarks.counting import Counts
-from chordage.benchmarks.measuring import History, Latency, Speed
+from chordage.benchmarks.measuring import HistoryCost, Latency, Speed
 from chordage.workers.cli.output import console
 
 WIDE = 120  # columns, where the output is no terminal
@@ -23,7 +23,7 @@ class Results:
     speed: dict[str, Speed] = field(default_factory=dict)
     counts: dict[str, Counts] = field(default_factory=dict)
     over_ideal: dict[str, dict[int, Latency]] = field(default_factory=dict)  # by turns in flight
-    histories: dict[str, list[History]] = field(default_factory=dict)
+    histories: dict[str, list[HistoryCost]] = field(default_factory=dict)
     per_round: dict[str, dict[int, float]] = field(default_factory=dict)  # seconds, by rounds of the turn
 
 

@@ -33,7 +33,7 @@ def look_up(key: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class TurnShape:
     """`rounds` rounds of `calls` tools, a model call before each and one after the last."""
 
     rounds: int = 1
@@ -47,10 +47,10 @@ class Shape:
         return (self.rounds + 1) * self.model_delay + self.rounds * self.tool_delay
 
 
-SLOW = Shape(model_delay=0.2, tool_delay=0.1)
+SLOW = TurnShape(model_delay=0.2, tool_delay=0.1)
 
 
-def write_room(folder: Path, shape: Shape) -> None:
+def write_room(folder: Path, shape: TurnShape) -> None:
     """A room with a scripted model and tools that only return 1 KB of JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "agents").mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ def write_room(folder: Path, shape: Shape) -> None:
     write_script(folder, shape)
 
 
-def write_script(folder: Path, shape: Shape) -> None:
+def write_script(folder: Path, shape: TurnShape) -> None:
     """Running workers follow the new script from their next model call on."""
     latency = {"latency": shape.model_delay} if shape.model_delay else {}
     calls = [{"name": "look_up", "arguments": {"key": f"key {number}"}} for number in range(shape.calls)]

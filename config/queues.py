@@ -8,7 +8,7 @@ from typing import Any
 
 from kombu import Exchange, Queue
 
-from chordage.config.redis_url import Kind
+from chordage.config.redis_url import RedisKind
 from chordage.config.settings import Settings
 
 NEVER_HANG = {"socket_timeout": 5, "socket_connect_timeout": 5, "socket_keepalive": True, "health_check_interval": 25}
@@ -45,7 +45,7 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
         },
         "result_backend_always_retry": True,
         "result_backend_max_retries": 20,
-        # JSON only: a message is read by whoever can reach Redis.
+        # JSON only: every client of Redis can write a message.
         "task_serializer": "json",
         "result_serializer": "json",
         "accept_content": ["json"],
@@ -73,7 +73,7 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
         "redis_max_connections": 200,
         "redis_socket_timeout": 5,
         "redis_socket_connect_timeout": 5,
-        "redis_socket_keepalive": not (address and address.kind is Kind.SOCKET),  # which redis-py refuses there
+        "redis_socket_keepalive": not (address and address.kind is RedisKind.SOCKET),  # which redis-py refuses there
         "worker_soft_shutdown_timeout": settings.soft_shutdown,
         "worker_enable_soft_shutdown_on_idle": False,
         "worker_max_tasks_per_child": 10_000,
@@ -89,7 +89,7 @@ def celery_settings(settings: Settings, queues: tuple[str, ...]) -> dict[str, An
 
 
 def _ticks(settings: Settings) -> dict[str, Any]:
-    """What beat sends, and how often. Without the loop `pulse` nothing of the room becomes due; the rest goes on."""
+    """What beat sends, and how often. Without the loop `pulse` no scheduled work of the room becomes due."""
     every = {"rescue": settings.sweep, "project": settings.project}
     if "pulse" in settings.loops:
         every["pulse"] = settings.pulse

@@ -1,4 +1,4 @@
-"""Where Redis is, in any of the forms that people write, and as Celery wants to be told."""
+"""The address of Redis, in any of the usual forms, and as Celery takes it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 FORMS = "redis://, rediss:// (TLS), unix:// or redis+socket:// (a socket), or sentinel://host:26379;sentinel://…"
-CERTIFICATES = ("required", "optional", "none")  # as redis-py says what becomes of the server's certificate
+CERTIFICATES = ("required", "optional", "none")  # redis-py's words for how the server's certificate is checked
 PATHS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 YES_OR_NO = {"true": True, "false": False}
 
 
-class Kind(StrEnum):
+class RedisKind(StrEnum):
     TCP = "redis"
     TLS = "rediss"
     SOCKET = "unix"
     SENTINEL = "sentinel"
 
 
-KINDS = {**{kind.value: kind for kind in Kind}, "redis+socket": Kind.SOCKET, "socket": Kind.SOCKET}
+KINDS = {**{kind.value: kind for kind in RedisKind}, "redis+socket": RedisKind.SOCKET, "socket": RedisKind.SOCKET}
 QUERY = {
-    Kind.TCP: {"db", "virtual_host", "password"},
-    Kind.TLS: {"db", "virtual_host", "password", "ssl_cert_reqs", "ssl_check_hostname", *PATHS},
-    Kind.SOCKET: {"db", "virtual_host", "password"},
-    Kind.SENTINEL: {"db", "virtual_host", "password"},
+    RedisKind.TCP: {"db", "virtual_host", "password"},
+    RedisKind.TLS: {"db", "virtual_host", "password", "ssl_cert_reqs", "ssl_check_hostname", *PATHS},
+    RedisKind.SOCKET: {"db", "virtual_host", "password"},
+    RedisKind.SENTINEL: {"db", "virtual_host", "password"},
 }
 
 
@@ -34,7 +34,7 @@ QUERY = {
 class RedisAddress:
     """`hosts`: of the server, or of its sentinels; a socket has a `path` instead."""
 
-    kind: Kind
+    kind: RedisKind
     hosts: tuple[tuple[str, int], ...] = ()
     path: str = ""
     db: int = 0
@@ -46,7 +46,7 @@ class RedisAddress:
 
     def __str__(self) -> str:
         """Without passwords: for messages and logs."""
-        if self.kind is Kind.SOCKET:
+        if self.kind is RedisKind.SOCKET:
             return f"unix://{self.path}?db={self.db}"
         where = ",".join(f"{_bracketed(host)}:{port}" for host, port in self.hosts)
         return f"{self.kind}://{where}/{self.db}" + (f" ({self.master})" if self.master else "")
@@ -54,12 +54,12 @@ class RedisAddress:
     @property
     def broker_url(self) -> str:
         """As Celery and Flower know it."""
-        return f"redis+{self.bare_url}" if self.kind is Kind.SOCKET else self.bare_url
+        return f"redis+{self.bare_url}" if self.kind is RedisKind.SOCKET else self.bare_url
 
     @property
     def bare_url(self) -> str:
-        """For who has been told by other means which transport or backend it is for."""
-        if self.kind is Kind.SOCKET:
+        """For settings that name the transport or backend elsewhere."""
+        if self.kind is RedisKind.SOCKET:
             return f"socket://{self._account}{quote(self.path)}?virtual_host={self.db}"
         urls = (f"{self.kind}://{self._account}{_bracketed(host)}:{port}/{self.db}" for host, port in self.hosts)
         return ";".join(urls)
@@ -67,7 +67,7 @@ class RedisAddress:
     @property
     def sentinel_options(self) -> dict[str, Any]:
         """Transport options of Celery, for the broker and for results."""
-        if self.kind is not Kind.SENTINEL:
+        if self.kind is not RedisKind.SENTINEL:
             return {}
         return {"master_name": self.master, "sentinel_kwargs": self.sentinel_login}
 
@@ -86,26 +86,26 @@ def parse(url: str, *, master: str | None = None, sentinel_password: str | None 
     """Raises ValueError, whose text has nothing secret in it."""
     parts = [_split(part) for part in url.split(";") if part.strip()]
     kinds = {kind for kind, _ in parts}
-    if not parts or len(kinds) > 1 or (len(parts) > 1 and kinds != {Kind.SENTINEL}):
+    if not parts or len(kinds) > 1 or (len(parts) > 1 and kinds != {RedisKind.SENTINEL}):
         raise ValueError(f"is not the address of one Redis: give {FORMS}")
     kind, first = parts[0]
-    if kind is Kind.SENTINEL and not master:
+    if kind is RedisKind.SENTINEL and not master:
         raise ValueError("names sentinels, and not the server they watch: set redis_master too, such as mymaster")
     query = _query(kind, first)
     return RedisAddress(
         kind=kind,
-        hosts=() if kind is Kind.SOCKET else tuple(_hosts(kind, [part for _, part in parts])),
+        hosts=() if kind is RedisKind.SOCKET else tuple(_hosts(kind, [part for _, part in parts])),
         path=_path(kind, first),
         db=_database(kind, first, query),
         username=unquote(first.username) if first.username else None,
         password=unquote(first.password) if first.password else query.get("password"),
-        tls=_tls(query) if kind is Kind.TLS else {},
-        master=master if kind is Kind.SENTINEL else None,
-        sentinel_password=sentinel_password if kind is Kind.SENTINEL else None,
+        tls=_tls(query) if kind is RedisKind.TLS else {},
+        master=master if kind is RedisKind.SENTINEL else None,
+        sentinel_password=sentinel_password if kind is RedisKind.SENTINEL else None,
     )
 
 
-def _split(url: str) -> tuple[Kind, SplitResult]:
+def _split(url: str) -> tuple[RedisKind, SplitResult]:
     try:
         parts = urlsplit(url.strip())
         _ = parts.port
@@ -121,15 +121,15 @@ def _split(url: str) -> tuple[Kind, SplitResult]:
     return KINDS[parts.scheme], parts
 
 
-def _hosts(kind: Kind, parts: list[SplitResult]) -> Iterator[tuple[str, int]]:
+def _hosts(kind: RedisKind, parts: list[SplitResult]) -> Iterator[tuple[str, int]]:
     for part in parts:
         if not part.hostname:
             raise ValueError(f"names no host: give {FORMS}")
-        yield part.hostname, part.port or (26379 if kind is Kind.SENTINEL else 6379)
+        yield part.hostname, part.port or (26379 if kind is RedisKind.SENTINEL else 6379)
 
 
-def _path(kind: Kind, part: SplitResult) -> str:
-    if kind is not Kind.SOCKET:
+def _path(kind: RedisKind, part: SplitResult) -> str:
+    if kind is not RedisKind.SOCKET:
         return ""
     path = unquote((part.hostname or "") + part.path)
     if not path.startswith("/"):
@@ -137,7 +137,7 @@ def _path(kind: Kind, part: SplitResult) -> str:
     return path
 
 
-def _query(kind: Kind, part: SplitResult) -> dict[str, str]:
+def _query(kind: RedisKind, part: SplitResult) -> dict[str, str]:
     query = dict(parse_qsl(part.query, keep_blank_values=True))
     for name in query:
         if name not in QUERY[kind]:
@@ -145,8 +145,8 @@ def _query(kind: Kind, part: SplitResult) -> dict[str, str]:
     return query
 
 
-def _database(kind: Kind, part: SplitResult, query: Mapping[str, str]) -> int:
-    in_path = "" if kind is Kind.SOCKET else part.path.strip("/")
+def _database(kind: RedisKind, part: SplitResult, query: Mapping[str, str]) -> int:
+    in_path = "" if kind is RedisKind.SOCKET else part.path.strip("/")
     given = query.get("db") or query.get("virtual_host") or in_path or "0"
     if not given.isdecimal():
         raise ValueError(f"names the database {given!r}: give its number, as in redis://host:6379/0")

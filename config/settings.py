@@ -62,7 +62,7 @@ class Budgets(BaseModel):
     will: int = Field(default=1, ge=0)
 
 
-class QueueBound(BaseModel):
+class QueueBoundSetting(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_queued: int | None = Field(default=None, ge=0)  # 0: the group is closed
@@ -72,10 +72,10 @@ class QueueBound(BaseModel):
 class QueueBounds(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    chat: QueueBound = QueueBound()
-    task: QueueBound = QueueBound()
-    chore: QueueBound = QueueBound()
-    will: QueueBound = QueueBound()
+    chat: QueueBoundSetting = QueueBoundSetting()
+    task: QueueBoundSetting = QueueBoundSetting()
+    chore: QueueBoundSetting = QueueBoundSetting()
+    will: QueueBoundSetting = QueueBoundSetting()
 
 
 class Settings(BaseSettings):
@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     redis_sentinel_password: SecretStr | None = None  # of the sentinels themselves; that of the server is in the URL
     redis_url: SecretStr | None = None  # default: the bundled server of `chordage dev`
     prefix: str = PREFIX  # of our own keys
-    # Of Celery's keys; whoever enqueues by name must use the same. A Redis is often shared with other Celery apps.
+    # Of Celery's keys; code that enqueues by name must use the same. A Redis is often shared with other Celery apps.
     broker_prefix: str = Field(default_factory=lambda given: f"{given.get('prefix', PREFIX)}celery:")
     intake_queues: Annotated[
         tuple[str, ...], NoDecode
@@ -102,7 +102,7 @@ class Settings(BaseSettings):
     pool_size: int = Field(default=5, ge=1)  # connections of a process to PostgreSQL, at most
     pipeline: Literal["on", "off"] = "on"  # off: for a pooler in transaction mode before PostgreSQL
     budgets: Budgets = Budgets()
-    reserve: int = Field(default=0, ge=0)  # slots for turns, and as many for tools, that serve nobody but chat
+    reserve: int = Field(default=0, ge=0)  # slots for turns, and as many for tools, that serve chat only
     bounds: QueueBounds = QueueBounds()
 
     lease: float = Field(default=30.0, gt=0)
@@ -308,37 +308,37 @@ def load(**given: Any) -> Settings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    """`key` is what it is about, with the tables around it; empty where it is about several."""
+class SettingProblem:
+    """`key`: the setting, with the tables around it; empty where it concerns several."""
 
     key: tuple[str, ...]
-    told: str
+    text: str
 
 
-def problems() -> list[Problem]:
+def problems() -> list[SettingProblem]:
     """All that is wrong with the settings of this process, where `load` stops at the first."""
     try:
         Settings()
     except ValidationError as error:
-        return [Problem(key=_names(one), told=_in_words(one)) for one in error.errors()]
+        return [SettingProblem(key=_names(detail), text=_in_words(detail)) for detail in error.errors()]
     except (ValueError, RecursionError) as error:
-        return [Problem(key=(), told=f"{FILE}: {error}")]
+        return [SettingProblem(key=(), text=f"{FILE}: {error}")]
     return []
 
 
 def unknown_variables() -> list[str]:
-    """What is said of each variable that looks like a setting and is none. It would be ignored."""
+    """A fault for each variable that looks like a setting and is none. It would be ignored."""
     prefix = str(Settings.model_config["env_prefix"]).upper()
     known = [name.upper() for name in Settings.model_fields]
-    told = []
+    faults = []
     for variable in sorted(environment()):
         name = variable.upper().removeprefix(prefix).partition("__")[0]
         if not variable.upper().startswith(prefix) or name in known:
             continue
         close = get_close_matches(name, known, n=1, cutoff=0.7)
         hint = f"did you mean {prefix}{close[0]}?" if close else "docs/reference/settings.md lists all there are"
-        told.append(f"variable {variable}: there is no such setting; {hint}")
-    return told
+        faults.append(f"variable {variable}: there is no such setting; {hint}")
+    return faults
 
 
 def variable_of(key: tuple[str, ...]) -> str:
@@ -358,8 +358,8 @@ def _in_words(error: ErrorDetails) -> str:
         close = get_close_matches(names[0], Settings.model_fields, n=1, cutoff=0.7) if len(names) == 1 else []
         hint = f"did you mean {close[0]}?" if close else "take it out"
         return f"setting {'__'.join(names)} ({where}): there is no such setting; {hint}"
-    told = "" if error["type"] == "missing" or names[0] in SECRETS else f", not {error['input']!r}"
-    return f"setting {'__'.join(names)} ({variable_of(names)} or {FILE}): {_words(error)}{told}"
+    value = "" if error["type"] == "missing" or names[0] in SECRETS else f", not {error['input']!r}"
+    return f"setting {'__'.join(names)} ({variable_of(names)} or {FILE}): {_words(error)}{value}"
 
 
 def _words(error: ErrorDetails) -> str:

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from redis.sentinel import Sentinel
 
 from chordage.config import settings as config
-from chordage.config.redis_url import Kind, RedisAddress
+from chordage.config.redis_url import RedisAddress, RedisKind
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.arrivals import Overflow, QueueBound
@@ -157,16 +157,16 @@ def client_of(address: RedisAddress, **options: Any) -> Redis:
     options = {**CLIENT_OPTIONS, **options}
     options |= {"db": address.db, "username": address.username, "password": address.password}
     match address.kind:
-        case Kind.SENTINEL:
+        case RedisKind.SENTINEL:
             timeouts = {name: options[name] for name in ("socket_timeout", "socket_connect_timeout")}
             sentinel = Sentinels(address.hosts, sentinel_kwargs={**timeouts, **address.sentinel_login})
             client: Redis = sentinel.master_for(str(address.master), redis_class=Redis, **options)
             return client
-        case Kind.SOCKET:
+        case RedisKind.SOCKET:
             return Redis(unix_socket_path=address.path, **options)
-        case Kind.TCP | Kind.TLS:
+        case RedisKind.TCP | RedisKind.TLS:
             ((host, port),) = address.hosts
-            return Redis(host=host, port=port, ssl=address.kind is Kind.TLS, **options, **address.tls)
+            return Redis(host=host, port=port, ssl=address.kind is RedisKind.TLS, **options, **address.tls)
 
 
 def _redis_ports(settings: Settings) -> tuple[Locks, Events, Queues]:

@@ -20,7 +20,7 @@ from celery import Celery
 from celery.backends.redis import RedisBackend, SentinelBackend
 from redis.commands.core import Script
 
-from chordage.config.redis_url import Kind, RedisAddress
+from chordage.config.redis_url import RedisAddress, RedisKind
 from chordage.tasks.courier import ROUND_SIZE, SEND_ERRORS, send_round_body
 
 log = structlog.get_logger()
@@ -74,5 +74,5 @@ class JoiningSentinelBackend(JoiningBackend, SentinelBackend):
 
 def url_of(address: RedisAddress) -> str:
     """The setting `result_backend` of our processes."""
-    kind = JoiningSentinelBackend if address.kind is Kind.SENTINEL else JoiningBackend
+    kind = JoiningSentinelBackend if address.kind is RedisKind.SENTINEL else JoiningBackend
     return f"{__name__}:{kind.__name__}+{address.bare_url}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chordage.config import settings as config
-from chordage.config.settings import FILE, Problem, Settings
+from chordage.config.settings import FILE, SettingProblem, Settings
 from chordage.orchestrator.core import bounds, subagents
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import ConfigError, RoomError, UserError
@@ -167,13 +167,13 @@ def _settings() -> tuple[CheckSection, Settings]:
     return CheckSection(kind="settings", summary=summary, faults=faults), settings
 
 
-def _placed_problem(problem: Problem, source: Source) -> str:
+def _placed_problem(problem: SettingProblem, source: Source) -> str:
     variable = config.variable_of(problem.key)
     if problem.key and variable in config.environment():
-        return f"variable {variable}: {problem.told}"
+        return f"variable {variable}: {problem.text}"
     if not problem.key or not source.text:
-        return problem.told
-    return f"{FILE}:{source.line_of(problem.key)}: {problem.told}"
+        return problem.text
+    return f"{FILE}:{source.line_of(problem.key)}: {problem.text}"
 
 
 def _address_faults(settings: Settings) -> Iterator[str]:

@@ -33,7 +33,7 @@ from redis import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
-from chordage.config.redis_url import Kind, RedisAddress
+from chordage.config.redis_url import RedisAddress, RedisKind
 
 log = structlog.get_logger()
 
@@ -176,7 +176,7 @@ def _acknowledged(index: str, unacked: str, tag: str) -> tuple[Command, Command]
     return ("HDEL", unacked, tag), ("ZREM", index, tag)
 
 
-class Channel(StockChannel):  # type: ignore[misc]
+class RedisChannel(StockChannel):  # type: ignore[misc]
     QoS = QoS
 
     def _connparams(self, *args: Any, **options: Any) -> Any:
@@ -200,13 +200,13 @@ class Channel(StockChannel):  # type: ignore[misc]
         return client
 
 
-class StockRecordsChannel(Channel):
+class StockRecordsChannel(RedisChannel):
     """For a kombu whose records are not the ones that QoS writes."""
 
     QoS = StockQoS
 
 
-class SentinelChannel(Channel, StockSentinelChannel):  # type: ignore[misc]
+class SentinelChannel(RedisChannel, StockSentinelChannel):  # type: ignore[misc]
     """For a server behind sentinels."""
 
 
@@ -215,7 +215,7 @@ class StockRecordsSentinelChannel(StockRecordsChannel, StockSentinelChannel):  #
 
 
 class Transport(StockTransport):  # type: ignore[misc]
-    Channel = Channel
+    Channel = RedisChannel
 
 
 class StockRecordsTransport(StockTransport):  # type: ignore[misc]
@@ -240,10 +240,10 @@ class StockRecordsSentinelTransport(StockSentinelTransport):  # type: ignore[mis
 
 # By the kind of address: with our records, and with kombu's.
 TRANSPORTS = {
-    Kind.TCP: (Transport, StockRecordsTransport),
-    Kind.TLS: (Transport, StockRecordsTransport),
-    Kind.SOCKET: (SocketTransport, StockRecordsSocketTransport),
-    Kind.SENTINEL: (SentinelTransport, StockRecordsSentinelTransport),
+    RedisKind.TCP: (Transport, StockRecordsTransport),
+    RedisKind.TLS: (Transport, StockRecordsTransport),
+    RedisKind.SOCKET: (SocketTransport, StockRecordsSocketTransport),
+    RedisKind.SENTINEL: (SentinelTransport, StockRecordsSentinelTransport),
 }
 
 

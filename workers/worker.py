@@ -23,7 +23,7 @@ from chordage.orchestrator.system import private_files
 from chordage.workers import room_check
 from chordage.workers.pool import THREADS
 from chordage.workers.shutdown import GracefulShutdown
-from chordage.workers.worker_plan import Pool, Role, WorkerPlan, plan_of, wait_without_reserve, worker_hostname
+from chordage.workers.worker_plan import Pool, WorkerPlan, WorkerRole, plan_of, wait_without_reserve, worker_hostname
 
 log = structlog.get_logger()
 
@@ -41,7 +41,7 @@ class FleetWorker(Stock.Worker):  # type: ignore[misc]
         app: Celery | None = None,
         *,
         plan: WorkerPlan | None = None,
-        role: str = Role.ALL.value,
+        role: str = WorkerRole.ALL.value,
         groups: str | None = None,
         reserved: bool = False,
         ready_file: Path | None = None,
@@ -83,7 +83,7 @@ class FleetWorker(Stock.Worker):  # type: ignore[misc]
     ) -> WorkerPlan:
         name = None if hostname is None or hostname.startswith(STOCK_NAME) else hostname
         return plan_of(
-            Role(role), self.settings, groups=groups, reserved=reserved, name=name, events=bool(events),
+            WorkerRole(role), self.settings, groups=groups, reserved=reserved, name=name, events=bool(events),
             queues=(queues if isinstance(queues, str) else ",".join(queues)) if queues else None,
             pool=_pool(pool_cls), concurrency=int(slots) if slots and str(slots).isdecimal() else None,
         )  # fmt: skip

@@ -22,7 +22,7 @@ from chordage.orchestrator.system import private_files
 log = structlog.get_logger()
 
 
-class Role(StrEnum):
+class WorkerRole(StrEnum):
     TURNS = "turns"
     TOOLS = "tools"
     ALL = "all"
@@ -57,8 +57,8 @@ def worker_options() -> tuple[click.Option, ...]:
     return (
         click.Option(
             ("--role",),
-            type=click.Choice([role.value for role in Role]),
-            default=Role.ALL.value,
+            type=click.Choice([role.value for role in WorkerRole]),
+            default=WorkerRole.ALL.value,
             show_default=True,
             help="turns: in threads. tools: in processes. all: both, in threads.",
         ),
@@ -71,7 +71,7 @@ def worker_options() -> tuple[click.Option, ...]:
 
 
 def plan_of(
-    role: Role,
+    role: WorkerRole,
     settings: Settings,
     *,
     queues: str | None = None,
@@ -88,7 +88,7 @@ def plan_of(
     if groups is not None:
         _check_alone({"--queues": queues}, beside="--groups")
     served = _groups_from(groups) if groups is not None else None
-    kind = Pool(pool) if pool else Pool.PREFORK if role is Role.TOOLS else Pool.THREADS
+    kind = Pool(pool) if pool else Pool.PREFORK if role is WorkerRole.TOOLS else Pool.THREADS
     return WorkerPlan(
         name=name or _default_name(role, served, reserved=reserved),
         numbered=name is None,
@@ -99,17 +99,17 @@ def plan_of(
     )
 
 
-def queues_of(role: Role, settings: Settings, served: tuple[str, ...] | None = None) -> tuple[str, ...]:
+def queues_of(role: WorkerRole, settings: Settings, served: tuple[str, ...] | None = None) -> tuple[str, ...]:
     """In the order in which they are served. Intake is as little work as `system`, and must not wait behind turns.
     `served`: only these groups, and `system` with the intake only where it is among them.
     """
     shared = (SYSTEM_QUEUE, DELIVERY_QUEUE, *settings.intake_queues)
     names = (SYSTEM_QUEUE, *Group) if served is None else served
     of_groups = [group for group in Group if group.value in names]
-    queues: list[str] = [] if role is Role.TOOLS or SYSTEM_QUEUE not in names else [*shared]
+    queues: list[str] = [] if role is WorkerRole.TOOLS or SYSTEM_QUEUE not in names else [*shared]
     for group in of_groups:
-        queues += [group.queue] if role is not Role.TOOLS else []
-        queues += [group.tools_queue] if role is not Role.TURNS else []
+        queues += [group.queue] if role is not WorkerRole.TOOLS else []
+        queues += [group.tools_queue] if role is not WorkerRole.TURNS else []
     return tuple(queues)
 
 
@@ -145,14 +145,14 @@ def _queues_from(option: str, settings: Settings) -> tuple[str, ...]:
     return names
 
 
-def _default_name(role: Role, served: tuple[str, ...] | None, *, reserved: bool) -> str:
+def _default_name(role: WorkerRole, served: tuple[str, ...] | None, *, reserved: bool) -> str:
     return "-".join((role.value, *(served or ()), *(("reserved",) if reserved else ())))
 
 
-def _default_concurrency(role: Role, pool: Pool) -> int:
+def _default_concurrency(role: WorkerRole, pool: Pool) -> int:
     if pool is Pool.PREFORK:
         return PROCESSES
-    return THREADS_OF_TURNS if role is Role.TURNS else THREADS_OF_ALL
+    return THREADS_OF_TURNS if role is WorkerRole.TURNS else THREADS_OF_ALL
 
 
 _held: list[IO[str]] = []  # locked files of names, open until this process ends

@@ -16,7 +16,7 @@ from chordage.benchmarks import postgres, servers
 from chordage.benchmarks.contenders import database_beside
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
 from chordage.orchestrator.store.database import Store
-from chordage.workers.fleet.member import Role
+from chordage.workers.fleet.member import MemberRole
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -66,7 +66,9 @@ def test_worker_that_does_not_start_is_told_with_its_last_words(tmp_path):
 
         def prepare(self):
             return [
-                Role(name="broken", arguments=(sys.executable, "-c", "raise SystemExit('no way')"), says_ready=True)
+                MemberRole(
+                    name="broken", arguments=(sys.executable, "-c", "raise SystemExit('no way')"), says_ready=True
+                )
             ]
 
         def environment(self):

@@ -15,13 +15,13 @@ from chordage.benchmarks import measuring, workload
 from chordage.benchmarks.contenders import Conditions, Engine
 from chordage.benchmarks.counting import count_work
 from chordage.benchmarks.servers import EMBEDDED, running_servers, running_workers
-from chordage.benchmarks.workload import Shape
+from chordage.benchmarks.workload import TurnShape
 from chordage.orchestrator.core.errors import ConfigError
 from support import skips
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
-SHAPES = [Shape(rounds=rounds, calls=calls) for rounds, calls in product((1, 2, 3), (1, 4))]
+SHAPES = [TurnShape(rounds=rounds, calls=calls) for rounds, calls in product((1, 2, 3), (1, 4))]
 of_each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.rounds}-rounds-of-{shape.calls}")
 
 
@@ -54,7 +54,7 @@ def fleet(request):
             skips.unavailable(str(error))
         try:
             conditions = Conditions(
-                redis_url=on.redis_url, database_url=on.database_url, folder=on.folder, shape=Shape(), in_flight=4
+                redis_url=on.redis_url, database_url=on.database_url, folder=on.folder, shape=TurnShape(), in_flight=4
             )
             engine = Engine(conditions)
             with running_workers([engine], on):
@@ -91,7 +91,7 @@ def test_transactions_that_write_hold_nine_statements_and_three_a_round_and_one_
 
 
 def test_nothing_but_the_prompt_grows_with_a_history_of_a_thousand_messages(fleet):
-    workload.write_script(fleet.engine.room, Shape())
+    workload.write_script(fleet.engine.room, TurnShape())
     short, long = (measuring.with_history(fleet.engine, fleet.conditions, messages, turns=3) for messages in (10, 1000))
 
     assert long.counts.messages == short.counts.messages

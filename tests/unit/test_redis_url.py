@@ -7,25 +7,25 @@ from redis import Redis, SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import SentinelConnectionPool
 
 from chordage.config.queues import celery_settings
-from chordage.config.redis_url import Kind, parse
+from chordage.config.redis_url import RedisKind, parse
 from chordage.config.settings import SettingsFault, load
 from chordage.workers.bootstrap import client_of
 from support.plain_room import forget_settings
 
 SENTINELS = "sentinel://:p%40w@a:26379/2;sentinel://b"
 FORMS = {
-    "redis://h": (Kind.TCP, "redis://h:6379/0", "redis://h:6379/0"),
-    "redis://me:p%2Fw@h:1/3": (Kind.TCP, "redis://me:p%2Fw@h:1/3", "redis://h:1/3"),
-    "redis://:pw@[::1]:7/1": (Kind.TCP, "redis://:pw@[::1]:7/1", "redis://[::1]:7/1"),
-    "redis://h?password=pw&db=4": (Kind.TCP, "redis://:pw@h:6379/4", "redis://h:6379/4"),
-    "rediss://h:2": (Kind.TLS, "rediss://h:2/0", "rediss://h:2/0"),
-    "unix:///run/r.sock?db=2": (Kind.SOCKET, "redis+socket:///run/r.sock?virtual_host=2", "unix:///run/r.sock?db=2"),
-    "unix://:pw@/run/r.sock": (Kind.SOCKET, "redis+socket://:pw@/run/r.sock?virtual_host=0", "unix:///run/r.sock?db=0"),
+    "redis://h": (RedisKind.TCP, "redis://h:6379/0", "redis://h:6379/0"),
+    "redis://me:p%2Fw@h:1/3": (RedisKind.TCP, "redis://me:p%2Fw@h:1/3", "redis://h:1/3"),
+    "redis://:pw@[::1]:7/1": (RedisKind.TCP, "redis://:pw@[::1]:7/1", "redis://[::1]:7/1"),
+    "redis://h?password=pw&db=4": (RedisKind.TCP, "redis://:pw@h:6379/4", "redis://h:6379/4"),
+    "rediss://h:2": (RedisKind.TLS, "rediss://h:2/0", "rediss://h:2/0"),
+    "unix:///run/r.sock?db=2": (RedisKind.SOCKET, "redis+socket:///run/r.sock?virtual_host=2", "unix:///run/r.sock?db=2"),
+    "unix://:pw@/run/r.sock": (RedisKind.SOCKET, "redis+socket://:pw@/run/r.sock?virtual_host=0", "unix:///run/r.sock?db=0"),
     "redis+socket:///run/r.sock?virtual_host=1": (
-        Kind.SOCKET, "redis+socket:///run/r.sock?virtual_host=1", "unix:///run/r.sock?db=1",
+        RedisKind.SOCKET, "redis+socket:///run/r.sock?virtual_host=1", "unix:///run/r.sock?db=1",
     ),
     SENTINELS: (
-        Kind.SENTINEL, "sentinel://:p%40w@a:26379/2;sentinel://:p%40w@b:26379/2",
+        RedisKind.SENTINEL, "sentinel://:p%40w@a:26379/2;sentinel://:p%40w@b:26379/2",
         "sentinel://a:26379,b:26379/2 (mymaster)",
     ),
 }  # fmt: skip

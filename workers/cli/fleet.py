@@ -19,7 +19,7 @@ from chordage.workers.cli.output import INTERRUPTED, busy, say, span, warn_if_op
 
 if TYPE_CHECKING:
     from chordage.workers.fleet.fleet import Fleet, StopSignals
-    from chordage.workers.fleet.member import Role
+    from chordage.workers.fleet.member import MemberRole
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -173,7 +173,7 @@ def _settings(*, host: str | None, port: int | None, wanted: Sequence[Loop], roo
     return load(**overrides, loops=roles.choose_loops(before, wanted))
 
 
-def _check(settings: Settings, members: Sequence[Role]) -> None:
+def _check(settings: Settings, members: Sequence[MemberRole]) -> None:
     _check_before_start(settings)
     if any(role.name == "web" for role in members):
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -215,7 +215,7 @@ def _check_before_start(settings: Settings) -> None:
 # While it runs in the foreground
 
 
-def hold(settings: Settings, members: Sequence[Role], *, command: str, ready_file: Path | None = None) -> None:
+def hold(settings: Settings, members: Sequence[MemberRole], *, command: str, ready_file: Path | None = None) -> None:
     """Run the fleet until it is asked to end, and return when it has ended."""
     from chordage.workers.fleet.fleet import Fleet, StopSignals
 

@@ -20,8 +20,8 @@ from chordage.workers.worker_plan import (
     THREADS_OF_ALL,
     THREADS_OF_TURNS,
     Pool,
-    Role,
     WorkerPlan,
+    WorkerRole,
     plan_of,
     wait_without_reserve,
 )
@@ -38,8 +38,8 @@ LOOPBACK = frozenset({"localhost", "ip6-localhost"})
 @click.command()
 @click.option(
     "--role",
-    type=click.Choice([role.value for role in Role]),
-    default=Role.ALL.value,
+    type=click.Choice([role.value for role in WorkerRole]),
+    default=WorkerRole.ALL.value,
     show_default=True,
     help="turns: decides and calls models, in threads. tools: runs tools, in processes. all: both, for small machines.",
 )
@@ -84,7 +84,7 @@ def worker(
     """Start one worker. It ends on SIGTERM or Ctrl-C, and hands its unfinished work over."""
     settings = settings_for_cli()
     plan = plan_of(
-        Role(role), settings, queues=queues, groups=groups, reserved=reserved, pool=pool, concurrency=concurrency,
+        WorkerRole(role), settings, queues=queues, groups=groups, reserved=reserved, pool=pool, concurrency=concurrency,
         name=name, events=events,
     )  # fmt: skip
     if reserved and not settings.reserve:

@@ -15,7 +15,7 @@ from chordage.orchestrator.core.errors import NotFound, Unavailable
 from chordage.orchestrator.system import private_files
 from chordage.workers.fleet import agent_run, process_identity, state_lock
 from chordage.workers.fleet.agent_run import MemberStatus
-from chordage.workers.fleet.member import Member, Role, wait_until_ready
+from chordage.workers.fleet.member import Member, MemberRole, wait_until_ready
 from chordage.workers.fleet.roles import CHORDAGE
 
 PATIENCE = 150.0  # longer than a fleet waits for its own members, and for the reaper of one that was killed before it
@@ -31,7 +31,9 @@ class End(StrEnum):
 def start(state: Path, options: Sequence[str], environment: Mapping[str, str]) -> Member:
     """Returns when it is ready. Raises Unavailable with the end of its log, and leaves no process behind."""
     private_files.folder(state)
-    fleet = Member(Role(name="fleet", arguments=(*CHORDAGE, "run", *options), says_ready=True), state, environment)
+    fleet = Member(
+        MemberRole(name="fleet", arguments=(*CHORDAGE, "run", *options), says_ready=True), state, environment
+    )
     fleet.start()
     try:
         wait_until_ready([fleet], lambda: None, patience=PATIENCE)

@@ -24,7 +24,7 @@ from chordage.workers import connections
 from chordage.workers.fleet import agent_run, fleet_file, state_lock
 from chordage.workers.fleet.agent_run import AgentRunWriter
 from chordage.workers.fleet.fleet_file import FleetAddresses
-from chordage.workers.fleet.member import Member, Role, wait_until_ready
+from chordage.workers.fleet.member import Member, MemberRole, wait_until_ready
 from chordage.workers.fleet.reaper import Reaper
 from chordage.workers.fleet.supervision import Supervision
 from chordage.workers.fleet.valkey import ValkeyServer, start_broker
@@ -32,7 +32,7 @@ from chordage.workers.fleet.valkey import ValkeyServer, start_broker
 PULSE, COPIES = "pulse.json", "agents"  # the pulse for readers without a database; agent files as last read well
 LAST = 9  # the rank of the broker
 INTAKE = ("celery",)  # where a plain Celery app leaves its messages
-GRACE = 5.0  # for tools, when a fleet of one machine is told to stop
+GRACE = 5.0  # for tools, when a fleet of one machine stops
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOP_CHECK = 0.1
 
@@ -47,7 +47,7 @@ class Fleet:
     def __init__(
         self,
         settings: Settings,
-        roles: Sequence[Role],
+        roles: Sequence[MemberRole],
         *,
         say: Callable[[str], None] = lambda _text: None,
         check: Callable[[], None] = lambda: None,

@@ -22,7 +22,7 @@ READY_CHECK = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Role:
+class MemberRole:
     """What a member is, before it runs. `port`: it is ready when it listens there; `says_ready`: when it writes its
     ready file.
     """
@@ -39,7 +39,7 @@ class Role:
 
 class Member:
     def __init__(
-        self, role: Role, state: Path, environment: Mapping[str, str], launch: Launch = launch_unwatched
+        self, role: MemberRole, state: Path, environment: Mapping[str, str], launch: Launch = launch_unwatched
     ) -> None:
         self.role = role
         self.log = state / "logs" / f"{role.name}.log"

@@ -9,7 +9,7 @@ from chordage.config.settings import LOOPS, Loop, Settings
 from chordage.orchestrator.core.deliveries import is_loopback
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers import connections
-from chordage.workers.fleet.member import Role
+from chordage.workers.fleet.member import MemberRole
 
 # -P: the current folder is not searched for modules, so no file of it is taken for Python's or ours.
 PYTHON = (sys.executable, "-P", "-m")
@@ -18,7 +18,7 @@ FIRST = 0  # the rank of processes that let work in: they are stopped before tho
 TURNS = "turns"
 
 
-def workers(*, tools: int = 2, processes: int = 2, events: bool = False, reserve: int = 0) -> list[Role]:
+def workers(*, tools: int = 2, processes: int = 2, events: bool = False, reserve: int = 0) -> list[MemberRole]:
     """One worker for the turns, and some for their tools; with a reserve, one of each for chat alone."""
     more = ("--events",) if events else ()
     reserved = [_reserved(kind, more) for kind in (TURNS, "tools")] if reserve else []
@@ -29,29 +29,29 @@ def workers(*, tools: int = 2, processes: int = 2, events: bool = False, reserve
     ]
 
 
-def _worker(name: str, options: Sequence[str], most_connections: Callable[[Settings], int]) -> Role:
+def _worker(name: str, options: Sequence[str], most_connections: Callable[[Settings], int]) -> MemberRole:
     arguments = (*CHORDAGE, "worker", *options, "--name", name)
-    return Role(name=name, arguments=arguments, says_ready=True, connections=most_connections)
+    return MemberRole(name=name, arguments=arguments, says_ready=True, connections=most_connections)
 
 
-def _tools_worker(name: str, processes: int, more: tuple[str, ...]) -> Role:
+def _tools_worker(name: str, processes: int, more: tuple[str, ...]) -> MemberRole:
     options = ("--role", "tools", "--concurrency", str(processes), *more)
     return _worker(name, options, lambda _settings: connections.of_processes(processes))
 
 
-def _reserved(kind: str, more: tuple[str, ...]) -> Role:
+def _reserved(kind: str, more: tuple[str, ...]) -> MemberRole:
     """How many slots it has is a setting, which it reads itself."""
     most = connections.of_threads if kind == TURNS else lambda settings: connections.of_processes(settings.reserve)
     return _worker(f"{kind}-chat", ("--role", kind, "--reserved", *more), most)
 
 
-def beat() -> Role:
-    return Role(name="beat", arguments=(*CHORDAGE, "beat"), rank=FIRST)
+def beat() -> MemberRole:
+    return MemberRole(name="beat", arguments=(*CHORDAGE, "beat"), rank=FIRST)
 
 
-def web(host: str, port: int) -> Role:
+def web(host: str, port: int) -> MemberRole:
     near = local(host)
-    return Role(
+    return MemberRole(
         name="web",
         arguments=(*CHORDAGE, "web", "--host", host, "--port", str(port)),
         rank=FIRST,
@@ -62,8 +62,8 @@ def web(host: str, port: int) -> Role:
     )
 
 
-def poll() -> Role:
-    return Role(name="poll", arguments=(*CHORDAGE, "poll"), rank=FIRST, connections=connections.of_server)
+def poll() -> MemberRole:
+    return MemberRole(name="poll", arguments=(*CHORDAGE, "poll"), rank=FIRST, connections=connections.of_server)
 
 
 def local(host: str) -> str:
@@ -83,7 +83,7 @@ def exposure_warning(host: str) -> str | None:
 
 
 # A loop accepts turns and executes none: workers do. Two loops may be one process, which reads the setting `loops`.
-PROCESSES: Mapping[Loop, Callable[[Settings], Role]] = {
+PROCESSES: Mapping[Loop, Callable[[Settings], MemberRole]] = {
     "server": lambda settings: web(settings.host, settings.port),
     "hook": lambda settings: web(settings.host, settings.port),
     "poll": lambda _settings: poll(),
@@ -106,7 +106,7 @@ def _why_not(settings: Settings, loop: Loop) -> str | None:
     return f"there is no {file}; write one, or leave the loop out" if file is not None and not file.exists() else None
 
 
-def of_fleet(settings: Settings, *, tools: int, with_workers: bool) -> list[Role]:
+def of_fleet(settings: Settings, *, tools: int, with_workers: bool) -> list[MemberRole]:
     """For `settings.loops`, with workers to execute the turns. Workers come with a beat, which sweeps."""
     roles = [*(workers(tools=tools, reserve=settings.reserve) if with_workers else ())]
     roles += [PROCESSES[loop](settings) for loop in settings.loops]

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from chordage.config.settings import QueueBound, QueueBounds, Settings
+from chordage.config.settings import QueueBounds, QueueBoundSetting, Settings
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.status import TurnStatus
@@ -180,7 +180,7 @@ def test_health_says_when_the_database_has_another_schema(settings, tmp_path):
 
 
 def test_a_full_queue_is_a_429_that_says_when_to_try_again(settings):
-    bounds = QueueBounds(chat=QueueBound(max_queued=1))
+    bounds = QueueBounds(chat=QueueBoundSetting(max_queued=1))
     with served(web.wired(settings.model_copy(update={"bounds": bounds}))) as client:
         first, second = (client.post("/turns", json={"text": text}) for text in "ab")
 

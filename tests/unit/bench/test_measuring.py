@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from chordage.benchmarks import measuring, workload
-from chordage.benchmarks.workload import SLOW, Shape
+from chordage.benchmarks.workload import SLOW, TurnShape
 from chordage.orchestrator.core.model import Prompt, UserSays
 from chordage.orchestrator.gateways.models.script_files import load
 from chordage.orchestrator.gateways.room.agents import Room
@@ -60,11 +60,11 @@ def test_percentiles_of_few_values_are_values():
 
 def test_ideal_turn_waits_for_every_model_call_and_for_one_tool_a_round():
     assert SLOW.ideal == pytest.approx(0.5)
-    assert Shape(rounds=3, model_delay=1, tool_delay=2).ideal == 10
+    assert TurnShape(rounds=3, model_delay=1, tool_delay=2).ideal == 10
 
 
 def test_room_asks_for_as_many_tools_and_rounds_as_the_shape_says(tmp_path):
-    workload.write_room(tmp_path, Shape(rounds=2, calls=3))
+    workload.write_room(tmp_path, TurnShape(rounds=2, calls=3))
     room = Room(tmp_path)
     prompt = Prompt(system="", said=(UserSays(text="Look it up."),), offers=(), params={})
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from chordage.benchmarks import command, report
 from chordage.benchmarks.command import bench
 from chordage.benchmarks.counting import Counts
-from chordage.benchmarks.measuring import History, Latency, Speed
+from chordage.benchmarks.measuring import HistoryCost, Latency, Speed
 from chordage.benchmarks.report import Results
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers.cli import bench as command_of_the_package
@@ -37,7 +37,7 @@ def results():
         speed={"bare": speed(100.0), "chordage": speed(80.0)},
         counts={"bare": counts(), "chordage": counts()},
         over_ideal={"bare": {1: Latency(p50=0.011, p95=0.02, last=0.03), 50: Latency(p50=0.272, p95=0.3, last=34)}},
-        histories={"bare": [History(messages=n, p50=n / 1e3, counts=counts(n * 100)) for n in (10, 1000)]},
+        histories={"bare": [HistoryCost(messages=n, p50=n / 1e3, counts=counts(n * 100)) for n in (10, 1000)]},
         per_round={"bare": {1: 0.009, 10: 0.008, 50: 0.016}},
     )
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from chordage.config.settings import Settings
 from chordage.workers.cli import main
 from chordage.workers.fleet import roles
-from chordage.workers.worker_plan import PROCESSES, Pool, Role, plan_of
+from chordage.workers.worker_plan import PROCESSES, Pool, WorkerRole, plan_of
 from support.plain_room import forget_settings, write_room
 
 SETTINGS = Settings(intake_queues=("celery",))
@@ -27,30 +27,33 @@ def worker_command():
 
 
 def test_turns_worker_serves_the_groups_in_order_of_rank_in_threads():
-    plan = plan_of(Role.TURNS, SETTINGS)
+    plan = plan_of(WorkerRole.TURNS, SETTINGS)
 
     assert plan.queues == ("system", "delivery", "celery", "chat", "task", "chore", "will")
     assert (plan.pool, plan.concurrency, plan.name) == (Pool.THREADS, 128, "turns")
 
 
 def test_tools_worker_serves_the_twins_in_processes():
-    plan = plan_of(Role.TOOLS, SETTINGS)
+    plan = plan_of(WorkerRole.TOOLS, SETTINGS)
 
     assert plan.queues == ("chat.tools", "task.tools", "chore.tools", "will.tools")
     assert (plan.pool, plan.concurrency) == (Pool.PREFORK, PROCESSES)
 
 
 def test_worker_for_all_serves_everything_the_tools_of_a_group_before_the_next_group():
-    plan = plan_of(Role.ALL, SETTINGS)
+    plan = plan_of(WorkerRole.ALL, SETTINGS)
 
     assert plan.queues[:6] == ("system", "delivery", "celery", "chat", "chat.tools", "task")
-    assert set(plan.queues) == {*plan_of(Role.TURNS, SETTINGS).queues, *plan_of(Role.TOOLS, SETTINGS).queues}
+    assert set(plan.queues) == {
+        *plan_of(WorkerRole.TURNS, SETTINGS).queues,
+        *plan_of(WorkerRole.TOOLS, SETTINGS).queues,
+    }
     assert plan.pool is Pool.THREADS
 
 
 def test_every_part_of_a_role_can_be_overridden():
     plan = plan_of(
-        Role.ALL, SETTINGS, queues="will, chore,will", pool="prefork", concurrency=3, name="slow", events=True
+        WorkerRole.ALL, SETTINGS, queues="will, chore,will", pool="prefork", concurrency=3, name="slow", events=True
     )
 
     assert plan.queues == ("will", "chore"), "in the order given: the reverse one serves as a guard against starvation"
@@ -58,16 +61,16 @@ def test_every_part_of_a_role_can_be_overridden():
 
 
 def test_a_worker_may_serve_some_groups_only_in_their_order():
-    assert plan_of(Role.TURNS, SETTINGS, groups="task, chat").queues == ("chat", "task")
-    assert plan_of(Role.TOOLS, SETTINGS, groups="chat").queues == ("chat.tools",)
-    assert plan_of(Role.ALL, SETTINGS, groups="chat").queues == ("chat", "chat.tools")
-    assert plan_of(Role.TURNS, SETTINGS, groups="will,system").queues == ("system", "delivery", "celery", "will")
-    assert plan_of(Role.TURNS, SETTINGS, groups="chat").name == "turns-chat"
+    assert plan_of(WorkerRole.TURNS, SETTINGS, groups="task, chat").queues == ("chat", "task")
+    assert plan_of(WorkerRole.TOOLS, SETTINGS, groups="chat").queues == ("chat.tools",)
+    assert plan_of(WorkerRole.ALL, SETTINGS, groups="chat").queues == ("chat", "chat.tools")
+    assert plan_of(WorkerRole.TURNS, SETTINGS, groups="will,system").queues == ("system", "delivery", "celery", "will")
+    assert plan_of(WorkerRole.TURNS, SETTINGS, groups="chat").name == "turns-chat"
 
 
 def test_the_reserve_is_slots_for_chat_alone():
     kept = Settings(reserve=3)
-    turns, tools = (plan_of(role, kept, reserved=True) for role in (Role.TURNS, Role.TOOLS))
+    turns, tools = (plan_of(role, kept, reserved=True) for role in (WorkerRole.TURNS, WorkerRole.TOOLS))
 
     assert (turns.queues, turns.pool, turns.concurrency) == (("chat",), Pool.THREADS, 3)
     assert (tools.queues, tools.pool, tools.concurrency) == (("chat.tools",), Pool.PREFORK, 3)
@@ -83,7 +86,7 @@ def test_the_embedded_fleet_keeps_a_reserve_where_one_is_set():
 
 
 def test_prefork_without_a_number_gets_a_number_of_processes_not_of_threads():
-    assert plan_of(Role.ALL, SETTINGS, pool="prefork").concurrency == PROCESSES
+    assert plan_of(WorkerRole.ALL, SETTINGS, pool="prefork").concurrency == PROCESSES
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from chordage.workers.fleet.agent_run import (
     MemberStatus,
     without_password,
 )
-from chordage.workers.fleet.member import Member, Role
+from chordage.workers.fleet.member import Member, MemberRole
 from support.plain_room import forget_settings
 
 GONE = 999_999_999  # no process has this number
@@ -135,7 +135,7 @@ def test_mirror_writes_at_the_start_on_a_change_and_at_the_end(tmp_path, monkeyp
 
 def test_processes_that_were_started_again_are_counted_with_the_moment_of_the_last(tmp_path, monkeypatch, summary):
     monkeypatch.chdir(tmp_path)
-    member = Member(Role(name="web", arguments=(sys.executable, "-c", "")), tmp_path, {})
+    member = Member(MemberRole(name="web", arguments=(sys.executable, "-c", "")), tmp_path, {})
     member.start()
     writer = AgentRunWriter(load(), [member], None, say=pytest.fail)
     writer.begin()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from chordage.workers.fleet.member import Member, Role
+from chordage.workers.fleet.member import Member, MemberRole
 from chordage.workers.fleet.supervision import WIDTH, LoggedErrors, error_in
 
 
@@ -34,7 +34,7 @@ def test_very_long_error_is_cut():
 
 
 def test_only_what_is_written_from_now_on_is_passed_on_with_the_name_of_the_member(tmp_path):
-    member = Member(Role(name="turns", arguments=()), tmp_path, {})
+    member = Member(MemberRole(name="turns", arguments=()), tmp_path, {})
     member.log.parent.mkdir()
     member.log.write_text(line("error", "of yesterday"))
     told = []
@@ -49,7 +49,7 @@ def test_only_what_is_written_from_now_on_is_passed_on_with_the_name_of_the_memb
 
 
 def test_half_a_line_waits_for_its_other_half_and_a_log_put_aside_begins_anew(tmp_path):
-    member = Member(Role(name="turns", arguments=()), tmp_path, {})
+    member = Member(MemberRole(name="turns", arguments=()), tmp_path, {})
     member.log.parent.mkdir()
     member.log.write_text("long before\n" * 9)
     told = []

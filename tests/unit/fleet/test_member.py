@@ -13,7 +13,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.workers.fleet import member as members
-from chordage.workers.fleet.member import Member, Role, wait_until_ready
+from chordage.workers.fleet.member import Member, MemberRole, wait_until_ready
 from support.waiting import until
 
 
@@ -22,7 +22,7 @@ def start(tmp_path):
     started = []
 
     def start(program, **options):
-        role = Role(name="it", arguments=(sys.executable, "-c", program), **options)
+        role = MemberRole(name="it", arguments=(sys.executable, "-c", program), **options)
         started.append(Member(role, tmp_path, {"PATH": "", "GREETING": "hello"}))
         started[-1].start()
         return started[-1]

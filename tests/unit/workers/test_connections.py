@@ -19,7 +19,7 @@ from chordage.orchestrator.store.capacity import Capacity, capacity
 from chordage.orchestrator.store.database import Store
 from chordage.workers import connections, worker_plan
 from chordage.workers.fleet import roles
-from chordage.workers.worker_plan import Role, plan_of
+from chordage.workers.worker_plan import WorkerRole, plan_of
 from support.repository import ROOT
 
 DEFAULT_OF_POSTGRES = 100 - 3
@@ -43,11 +43,11 @@ def test_the_table_of_the_docs_says_what_the_code_does():
     settings, reserved = load(), load(reserve=4)
 
     assert told == {
-        "turns worker": of_plan(settings, Role.TURNS),
-        "both in one": of_plan(settings, Role.ALL),
-        "tools worker, 8 processes": of_plan(settings, Role.TOOLS, concurrency=8),
-        "reserve of turns, `CHORDAGE_RESERVE` = 4": of_plan(reserved, Role.TURNS, reserved=True),
-        "reserve of tools, `CHORDAGE_RESERVE` = 4": of_plan(reserved, Role.TOOLS, reserved=True),
+        "turns worker": of_plan(settings, WorkerRole.TURNS),
+        "both in one": of_plan(settings, WorkerRole.ALL),
+        "tools worker, 8 processes": of_plan(settings, WorkerRole.TOOLS, concurrency=8),
+        "reserve of turns, `CHORDAGE_RESERVE` = 4": of_plan(reserved, WorkerRole.TURNS, reserved=True),
+        "reserve of tools, `CHORDAGE_RESERVE` = 4": of_plan(reserved, WorkerRole.TOOLS, reserved=True),
         "HTTP, each of its processes": ("128 threads", connections.of_server(settings)),
         "poll": ("a thread a channel", connections.of_server(settings)),
         "beat, Flower": ("", 0),

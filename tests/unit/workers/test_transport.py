@@ -180,7 +180,7 @@ def test_a_kombu_that_records_messages_in_another_way_is_used_as_it_is(monkeypat
 
 
 def test_a_channel_that_lost_its_connection_says_so_and_not_by_an_attribute_error():
-    channel = transport.Channel.__new__(transport.Channel)
+    channel = transport.RedisChannel.__new__(transport.RedisChannel)
     channel.connection = None
 
     with pytest.raises(RedisConnectionError, match="channel already closed"):
