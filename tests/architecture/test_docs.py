@@ -112,9 +112,18 @@ def has(module, path):
 
 def resolves(dotted):
     first, *path = dotted.split(".")
-    if first in {"chordage", "support"}:
-        return imports(dotted)
-    return any(has(importlib.import_module(importable(file)), path) for file in modules().get(first, ()))
+    if first not in modules():
+        return first in {"chordage", "support"} and imports(dotted)
+    return any(has_or_its_class_has(importlib.import_module(importable(file)), path) for file in modules()[first])
+
+
+def has_or_its_class_has(module, path):
+    """`unit.follow` is a method of the class `Unit` in the module `unit`, spoken of as the variable is called."""
+    owners = [
+        module,
+        *(value for name, value in vars(module).items() if name.lower() == module.__name__.split(".")[-1]),
+    ]
+    return any(has(owner, path) for owner in owners)
 
 
 def imports(dotted):
@@ -148,10 +157,11 @@ def test_layers_are_those_of_the_import_contracts(page):
     assert [" > ".join(contract["layers"]) for contract in contracts] == blocks(page, "")[0].splitlines()
 
 
-def test_code_of_contributing_is_quoted_from_the_source():
+@every(ABOUT_CODE)
+def test_code_is_quoted_from_the_source(page):
     source = [file.read_text() for known in modules().values() for file in known]
 
-    for block in blocks(ROOT / "CONTRIBUTING.md", "python"):
+    for block in blocks(page, "python"):
         assert any(block in text for text in source), f"copy it anew from the source:\n{block}"
 
 
