@@ -6,8 +6,8 @@ writes these records to one connection, in order, and reads the replies when it 
 message back, it waits until all its records are written.
 
 The subclasses are chosen by the setting `broker_transport`; kombu itself is not changed for other code in the process.
-They rely on what kombu writes to Redis. `records_match` checks that at start, and with a kombu that writes something
-else its own way of recording is used.
+They rely on what kombu writes to Redis. `records_match` checks that when this module is imported, and with a kombu that
+writes something else its own way of recording is used.
 
 What it does not promise: a worker that is killed between the arrival of a message and its record loses that message,
 as with kombu.
@@ -176,84 +176,9 @@ def _acknowledged(index: str, unacked: str, tag: str) -> tuple[Command, Command]
     return ("HDEL", unacked, tag), ("ZREM", index, tag)
 
 
-class RedisChannel(StockChannel):  # type: ignore[misc]
-    QoS = QoS
-
-    def _connparams(self, *args: Any, **options: Any) -> Any:
-        """Celery closes a lost connection twice. The second time kombu would restore messages through a transport that
-        has no client any more, and its AttributeError would end the worker.
-        """
-        if self.connection is None or self.connection.client is None:
-            raise RedisConnectionError("channel already closed")
-        return super()._connparams(*args, **options)
-
-    def _create_client(self, asynchronous: bool = False) -> Any:
-        """Kombu makes a client for each publish and each acknowledgement, a fifth of their cost. A client is a thin
-        handle on the channel's pool and safe to share between threads, so there is one for each pool.
-        """
-        if asynchronous:
-            return super()._create_client(asynchronous)
-        pool, client = self.__dict__.get("_shared_client", (None, None))
-        if pool is not self.pool:
-            client = super()._create_client()
-            self._shared_client = self.pool, client
-        return client
-
-
-class StockRecordsChannel(RedisChannel):
-    """For a kombu whose records are not the ones that QoS writes."""
-
-    QoS = StockQoS
-
-
-class SentinelChannel(RedisChannel, StockSentinelChannel):  # type: ignore[misc]
-    """For a server behind sentinels."""
-
-
-class StockRecordsSentinelChannel(StockRecordsChannel, StockSentinelChannel):  # type: ignore[misc]
-    pass
-
-
-class Transport(StockTransport):  # type: ignore[misc]
-    Channel = RedisChannel
-
-
-class StockRecordsTransport(StockTransport):  # type: ignore[misc]
-    Channel = StockRecordsChannel
-
-
-class SocketTransport(Transport):
-    can_parse_url = True  # its channel reads the path of the socket from the URL
-
-
-class StockRecordsSocketTransport(StockRecordsTransport):
-    can_parse_url = True
-
-
-class SentinelTransport(StockSentinelTransport):  # type: ignore[misc]
-    Channel = SentinelChannel
-
-
-class StockRecordsSentinelTransport(StockSentinelTransport):  # type: ignore[misc]
-    Channel = StockRecordsSentinelChannel
-
-
-# By the kind of address: with our records, and with kombu's.
-TRANSPORTS = {
-    RedisKind.TCP: (Transport, StockRecordsTransport),
-    RedisKind.TLS: (Transport, StockRecordsTransport),
-    RedisKind.SOCKET: (SocketTransport, StockRecordsSocketTransport),
-    RedisKind.SENTINEL: (SentinelTransport, StockRecordsSentinelTransport),
-}
-
-
-def settings_of(address: RedisAddress) -> dict[str, str]:
-    """The settings `broker_transport` and `broker_url` of our processes."""
-    transport, with_stock_records = TRANSPORTS[address.kind]
-    if not records_match(StockQoS):
-        log.warning("kombu records messages in another way than expected; its own way is used, at some cost of speed")
-        transport = with_stock_records
-    return {"broker_transport": f"{__name__}:{transport.__name__}", "broker_url": address.bare_url}
+def qos_for(stock_qos: Any) -> Any:
+    """QoS, or kombu's own where kombu's records are not the ones that QoS writes."""
+    return QoS if records_match(stock_qos) else stock_qos
 
 
 def records_match(qos: Any) -> bool:
@@ -301,3 +226,61 @@ class _Recorder:
 
     def execute(self) -> None:
         pass
+
+
+class RedisChannel(StockChannel):  # type: ignore[misc]
+    QoS = qos_for(StockQoS)
+
+    def _connparams(self, *args: Any, **options: Any) -> Any:
+        """Celery closes a lost connection twice. The second time kombu would restore messages through a transport that
+        has no client any more, and its AttributeError would end the worker.
+        """
+        if self.connection is None or self.connection.client is None:
+            raise RedisConnectionError("channel already closed")
+        return super()._connparams(*args, **options)
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        """Kombu makes a client for each publish and each acknowledgement, a fifth of their cost. A client is a thin
+        handle on the channel's pool and safe to share between threads, so there is one for each pool.
+        """
+        if asynchronous:
+            return super()._create_client(asynchronous)
+        pool, client = self.__dict__.get("_shared_client", (None, None))
+        if pool is not self.pool:
+            client = super()._create_client()
+            self._shared_client = self.pool, client
+        return client
+
+
+class SentinelChannel(RedisChannel, StockSentinelChannel):  # type: ignore[misc]
+    """For a server behind sentinels."""
+
+
+class Transport(StockTransport):  # type: ignore[misc]
+    Channel = RedisChannel
+
+
+class SocketTransport(Transport):
+    can_parse_url = True  # its channel reads the path of the socket from the URL
+
+
+class SentinelTransport(StockSentinelTransport):  # type: ignore[misc]
+    Channel = SentinelChannel
+
+
+TRANSPORTS = {
+    RedisKind.TCP: Transport,
+    RedisKind.TLS: Transport,
+    RedisKind.SOCKET: SocketTransport,
+    RedisKind.SENTINEL: SentinelTransport,
+}
+
+
+def settings_of(address: RedisAddress) -> dict[str, str]:
+    """The settings `broker_transport` and `broker_url` of our processes."""
+    if RedisChannel.QoS is StockQoS:
+        log.warning("kombu records messages in another way than expected; its own way is used, at some cost of speed")
+    return {
+        "broker_transport": f"{__name__}:{TRANSPORTS[address.kind].__name__}",
+        "broker_url": address.bare_url,
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import structlog
 from celery import Celery
 from kombu import Connection, Queue
 from kombu.transport import redis as stock
@@ -173,10 +174,13 @@ class OtherSignature(stock.QoS):
 
 @pytest.mark.parametrize("kombu", [OtherKey, OtherSignature])
 def test_a_kombu_that_records_messages_in_another_way_is_used_as_it_is(monkeypatch, kombu):
-    monkeypatch.setattr(transport, "StockQoS", kombu)
+    assert transport.qos_for(kombu) is kombu
+    assert transport.qos_for(stock.QoS) is transport.Transport.Channel.QoS is transport.QoS
 
-    assert transport.settings_of(parse("redis://h"))["broker_transport"].endswith(":StockRecordsTransport")
-    assert transport.StockRecordsTransport.Channel.QoS is stock.QoS
+    with structlog.testing.capture_logs() as lines:
+        monkeypatch.setattr(transport.RedisChannel, "QoS", stock.QoS)
+        assert transport.settings_of(parse("redis://h"))["broker_transport"] == OWN
+    assert [line["log_level"] for line in lines] == ["warning"]
 
 
 def test_a_channel_that_lost_its_connection_says_so_and_not_by_an_attribute_error():
