@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "See a turn run over several worker processes. Needs no API key, no service, no folder."),
     "init": ("init", "Write an example room into this folder, to start from."),
     "check": ("check", "List everything that is wrong with this room and its settings."),
+    "schema": ("schema", "Print the JSON Schema of a file of the room, for your editor."),
     "dev": ("fleet", "Start everything on this machine: Redis, workers, beat and the HTTP server."),
     "run": ("fleet", "Run runtime loops and their workers, until Ctrl-C."),
     "start": ("fleet", "Start the same in the background."),
