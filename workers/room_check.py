@@ -29,7 +29,7 @@ from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.gateways.room.files import Source, syntax_fault
 from chordage.orchestrator.gateways.room.reading import agent_files
 from chordage.orchestrator.gateways.schedules import room_work
-from chordage.orchestrator.gateways.webhooks import file as webhooks
+from chordage.orchestrator.gateways.webhooks import bindings as webhooks
 from chordage.orchestrator.plugins.permission import PermissionRule, parsed_rule
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.strategies.loading import names as strategies

@@ -18,9 +18,8 @@ from chordage.config.settings import Settings
 from chordage.orchestrator.core import signatures, webhooks
 from chordage.orchestrator.core.errors import NotFound, Unavailable
 from chordage.orchestrator.core.message import TurnRequest
-from chordage.orchestrator.core.webhooks import WEBHOOK, Binding
-from chordage.orchestrator.gateways.webhooks import file
-from chordage.orchestrator.gateways.webhooks.bindings import WebhookBindings
+from chordage.orchestrator.core.webhooks import WEBHOOK, WebhookBinding
+from chordage.orchestrator.gateways.webhooks.bindings import FILE, WebhookBindings, read
 from chordage.orchestrator.gateways.webhooks.stats import SharedCounts, WebhookStats
 from chordage.orchestrator.loops.hook import Admission, WebhookReceiver
 from chordage.workers.bootstrap import redis_from
@@ -52,8 +51,8 @@ class DeliveryReceipt:
     delivery: str
 
 
-def binding_of(settings: Settings, name: str) -> Binding:
-    content = file.read(settings.room_path, config.environment())
+def binding_of(settings: Settings, name: str) -> WebhookBinding:
+    content = read(settings.room_path, config.environment())
     for broken in content.broken:
         if broken.name == name:
             raise broken.fault
@@ -63,10 +62,10 @@ def binding_of(settings: Settings, name: str) -> Binding:
         if binding.name == name:
             return binding
     known = ", ".join(binding.name for binding in content.bindings) or "none"
-    raise NotFound(f"there is no hook {name!r} in {settings.room_path / file.FILE}; there are: {known}")
+    raise NotFound(f"there is no hook {name!r} in {settings.room_path / FILE}; there are: {known}")
 
 
-def body_of(binding: Binding, text: str, thread: str | None) -> bytes:
+def body_of(binding: WebhookBinding, text: str, thread: str | None) -> bytes:
     """The text, at every place where the binding looks for one."""
     shape = binding.shape
     paths = webhooks.fields_of(shape.text) if shape.text is not None else [shape.text_field]
@@ -77,7 +76,7 @@ def body_of(binding: Binding, text: str, thread: str | None) -> bytes:
 
 
 def send(
-    settings: Settings, binding: Binding, body: bytes, *, delivery: str | None, url: str | None
+    settings: Settings, binding: WebhookBinding, body: bytes, *, delivery: str | None, url: str | None
 ) -> DeliveryReceipt:
     delivery = delivery or f"test-{uuid.uuid4()}"
     headers = {"content-type": "application/json", **signatures.sealed(binding.seal, delivery, int(time.time()), body)}

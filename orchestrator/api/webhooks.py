@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.api.guards import headers_of
 from chordage.orchestrator.core import webhooks
-from chordage.orchestrator.core.webhooks import Binding, DeliveryOutcome
+from chordage.orchestrator.core.webhooks import DeliveryOutcome, WebhookBinding
 from chordage.orchestrator.gateways.webhooks.bindings import Closed, WrongMethod
 from chordage.orchestrator.loops import hook
 from chordage.orchestrator.loops.hook import DeliveryResult, WebhookReceiver
@@ -73,10 +73,10 @@ class WebhookEndpoint:
             case WrongMethod(allowed):
                 allow = {"Allow": ", ".join(sorted(allowed))}
                 return problems.answer(405, "method_not_allowed", "Method Not Allowed", headers=allow)
-            case Binding() as binding:
+            case WebhookBinding() as binding:
                 return await self._deliver(binding, scope, receive)
 
-    async def _deliver(self, binding: Binding, scope: Scope, receive: Receive) -> Response:
+    async def _deliver(self, binding: WebhookBinding, scope: Scope, receive: Receive) -> Response:
         headers = headers_of(scope)
         try:
             body = await self._bodies.read(headers, receive, binding.max_bytes)

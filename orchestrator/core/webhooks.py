@@ -142,7 +142,7 @@ class DeliveryOutcome(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Binding:
+class WebhookBinding:
     name: str
     path: str
     method: str
@@ -189,7 +189,9 @@ def once_of(seal: Seal, headers: Headers, body: bytes) -> Once | None:
     return Once(digest=signatures.proof(seal, headers, body), seconds=signatures.believed_for(seal))
 
 
-def request_of(binding: Binding, decoded: DecodedMessage, key: str | None, once: Once | None = None) -> TurnRequest:
+def request_of(
+    binding: WebhookBinding, decoded: DecodedMessage, key: str | None, once: Once | None = None
+) -> TurnRequest:
     """A thread that a delivery names is in a space of the binding, so that it cannot name other conversations."""
     thread = f"{binding.source}:{decoded.thread}" if decoded.thread is not None else binding.thread
     message = Message(

@@ -20,7 +20,7 @@ from chordage.orchestrator.core import signatures, webhooks
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, QueueFull, Unavailable, UserError
 from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.core.signatures import Verdict
-from chordage.orchestrator.core.webhooks import Binding, DeliveryOutcome
+from chordage.orchestrator.core.webhooks import DeliveryOutcome, WebhookBinding
 from chordage.orchestrator.gateways.webhooks import decoders
 from chordage.orchestrator.gateways.webhooks.bindings import WebhookBindings
 
@@ -65,7 +65,9 @@ class DeliveryResult:
     error: Exception | None = None  # for the sender: what to change
 
 
-def receive(receiver: WebhookReceiver, binding: Binding, headers: Mapping[str, str], body: bytes) -> DeliveryResult:
+def receive(
+    receiver: WebhookReceiver, binding: WebhookBinding, headers: Mapping[str, str], body: bytes
+) -> DeliveryResult:
     """Store one delivery, unless it is refused, and count it."""
     last = None
     match signatures.verdict(binding.seal, headers, body, receiver.clock()):
@@ -85,7 +87,7 @@ def receive(receiver: WebhookReceiver, binding: Binding, headers: Mapping[str, s
 
 
 def _store(
-    receiver: WebhookReceiver, binding: Binding, headers: Mapping[str, str], body: bytes, key: str | None
+    receiver: WebhookReceiver, binding: WebhookBinding, headers: Mapping[str, str], body: bytes, key: str | None
 ) -> DeliveryResult:
     once = webhooks.once_of(binding.seal, headers, body)
     message = decoders.decode(binding, headers, body)
@@ -97,7 +99,7 @@ def _store(
     )
 
 
-def _refused(binding: Binding, error: Exception) -> DeliveryResult:
+def _refused(binding: WebhookBinding, error: Exception) -> DeliveryResult:
     match error:
         case InvalidMessage():
             return DeliveryResult(

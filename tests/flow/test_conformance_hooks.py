@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api.webhooks import response_to
-from chordage.orchestrator.gateways.webhooks import file
+from chordage.orchestrator.gateways.webhooks import bindings as hooks_file
 from chordage.orchestrator.gateways.webhooks.bindings import WebhookBindings
 from chordage.orchestrator.loops.hook import WebhookReceiver, receive
 from chordage.orchestrator.store import schema
@@ -57,7 +57,7 @@ def deliver(world, tmp_path):
 def test_9_the_method_of_a_hook_is_upper_case_and_a_blank_one_refused(tmp_path, method, bound):
     (tmp_path / "hooks.toml").write_text(FILE.replace('"put"', f'"{method}"'))
 
-    found = file.read(tmp_path, {})
+    found = hooks_file.read(tmp_path, {})
 
     assert [binding.method for binding in found.bindings] == bound
     assert bool(found.faults) == (not bound)

@@ -12,8 +12,8 @@ from chordage.workers.cli.output import json_option, print_json, print_table, sa
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
-    from chordage.orchestrator.core.webhooks import Binding
-    from chordage.orchestrator.gateways.webhooks.file import HooksFile
+    from chordage.orchestrator.core.webhooks import WebhookBinding
+    from chordage.orchestrator.gateways.webhooks.bindings import HooksFile
     from chordage.orchestrator.gateways.webhooks.stats import DeliveryCounts
 
 COLUMNS = ("hook", "method", "path", "signature", "agent", "accepted", "refused", "last", "last turn")
@@ -61,12 +61,12 @@ def send(name: str, text: str | None, thread: str | None, body: Any, as_json: bo
 
 def _list(*, as_json: bool) -> int:
     from chordage.config import settings as config
-    from chordage.orchestrator.gateways.webhooks import file
+    from chordage.orchestrator.gateways.webhooks import bindings
 
     settings = command_settings()
     environ = config.environment()
-    room = file.read(settings.room_path, environ)
-    faults = [str(fault) for fault in file.faults(settings.room_path, environ)]
+    room = bindings.read(settings.room_path, environ)
+    faults = [str(fault) for fault in bindings.faults(settings.room_path, environ)]
     stats = _stats(settings, room)
     if as_json:
         print_json({"hooks": [_plain(binding, stats.get(binding.name)) for binding in room.bindings], "faults": faults})
@@ -96,7 +96,7 @@ def _stats(settings: Settings, room: HooksFile) -> dict[str, DeliveryCounts]:
         return {}
 
 
-def _row(binding: Binding, counted: DeliveryCounts | None) -> tuple[object, ...]:
+def _row(binding: WebhookBinding, counted: DeliveryCounts | None) -> tuple[object, ...]:
     about = (binding.name, binding.method, binding.path, binding.seal.form, binding.agent)
     if counted is None:
         return (*about, None, None, None, None)
@@ -107,7 +107,7 @@ def _row(binding: Binding, counted: DeliveryCounts | None) -> tuple[object, ...]
     return (*about, counts["accepted"], refused or 0, at, last.get("turn"))
 
 
-def _plain(binding: Binding, counted: DeliveryCounts | None) -> dict[str, Any]:
+def _plain(binding: WebhookBinding, counted: DeliveryCounts | None) -> dict[str, Any]:
     return {
         "name": binding.name,
         "method": binding.method,

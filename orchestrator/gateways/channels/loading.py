@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.channels.guarding import GuardedChannel, masked
-from chordage.orchestrator.gateways.channels.reading import FROM_ENVIRONMENT, Binding
+from chordage.orchestrator.gateways.channels.reading import FROM_ENVIRONMENT, ChannelBinding
 from chordage.orchestrator.gateways.ports import Channel
 from chordage.orchestrator.gateways.room.tables import read_table
 from chordage.orchestrator.plugins.base import OptionRefused
@@ -26,12 +26,12 @@ SHIPPED = {
 }
 
 
-def every_of(binding: Binding) -> float:
+def every_of(binding: ChannelBinding) -> float:
     usual = SHIPPED.get(binding.plugin, USUALLY)
     return usual if binding.every is None else binding.every
 
 
-def channel_of(binding: Binding) -> Channel:
+def channel_of(binding: ChannelBinding) -> Channel:
     """Connects to nothing. RoomError says what is wrong on which line."""
     if binding.plugin in SHIPPED:
         return GuardedChannel(binding.name, _shipped(binding), binding.secrets)
@@ -41,7 +41,7 @@ def channel_of(binding: Binding) -> Channel:
         raise RoomError(f"{binding.place('plugin')}: {error}{_hint(binding.plugin)}") from error
 
 
-def further_faults(binding: Binding, told: RoomError) -> RoomError:
+def further_faults(binding: ChannelBinding, told: RoomError) -> RoomError:
     """What its plugin has to say of a binding that is broken already, so that all of it is put right in one go."""
     if binding.plugin not in SHIPPED:
         return told
@@ -59,7 +59,7 @@ def _key(line: str) -> str:
     return line.partition(": ")[2].partition(": ")[0]
 
 
-def _shipped(binding: Binding) -> Channel:
+def _shipped(binding: ChannelBinding) -> Channel:
     source, path = binding.source.beside(), (*binding.path, "config")
     plugin = import_module(f"{__package__}.{binding.plugin}")
     table = read_table(plugin.TABLE, source, binding.config, path)
@@ -69,7 +69,7 @@ def _shipped(binding: Binding) -> Channel:
     return channel
 
 
-def _of_ones_own(binding: Binding) -> Channel:
+def _of_ones_own(binding: ChannelBinding) -> Channel:
     make = user_code.load_function(binding.plugin, ENTRY_POINTS, what="channel plugin")
     try:
         made = make(binding.name, dict(binding.config))

@@ -33,7 +33,7 @@ class BindingTable(TomlTable):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Binding:
+class ChannelBinding:
     """One table of the file. `config` holds values of the environment, and is never shown."""
 
     name: str
@@ -51,9 +51,9 @@ class Binding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    bindings: Mapping[str, Binding] = field(default_factory=dict)
+    bindings: Mapping[str, ChannelBinding] = field(default_factory=dict)
     broken: Mapping[str, RoomError] = field(default_factory=dict)  # bindings by name
-    drafts: Mapping[str, Binding] = field(default_factory=dict)  # what could be read of broken ones
+    drafts: Mapping[str, ChannelBinding] = field(default_factory=dict)  # what could be read of broken ones
     faults: tuple[RoomError, ...] = ()  # of the file itself
 
 
@@ -66,9 +66,9 @@ def read(room: Path, environ: Mapping[str, str]) -> Reading:
         source, values = load_toml(FILE, path)
     except RoomError as error:
         return Reading(faults=(error,))
-    bindings: dict[str, Binding] = {}
+    bindings: dict[str, ChannelBinding] = {}
     broken: dict[str, RoomError] = {}
-    drafts: dict[str, Binding] = {}
+    drafts: dict[str, ChannelBinding] = {}
     faults: list[RoomError] = []
     for table, value in _tables(values):
         name, own = table[-1], source.beside()
@@ -94,7 +94,7 @@ def _tables(values: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield (name,), value
 
 
-def _binding(source: Source, path: tuple[str, ...], value: Any, environ: Mapping[str, str]) -> Binding | None:
+def _binding(source: Source, path: tuple[str, ...], value: Any, environ: Mapping[str, str]) -> ChannelBinding | None:
     name = path[-1]
     if not isinstance(value, dict):
         source.complain(path, f"is no table; a binding is written as [channels.{name}] with `plugin = ...`")
@@ -106,7 +106,7 @@ def _binding(source: Source, path: tuple[str, ...], value: Any, environ: Mapping
     table = read_table(BindingTable, source, value, path)
     environment = _Environment(source, environ)
     config = environment.resolve(table.config, (*path, "config"))
-    return Binding(
+    return ChannelBinding(
         name=name,
         plugin="" if source.is_wrong((*path, "plugin")) else table.plugin,
         agent=table.agent,

@@ -10,7 +10,7 @@ from pathlib import Path
 from chordage.orchestrator.core.channels import Terms
 from chordage.orchestrator.core.errors import NotFound, RoomError
 from chordage.orchestrator.gateways.channels import loading, reading
-from chordage.orchestrator.gateways.channels.reading import Binding, Reading
+from chordage.orchestrator.gateways.channels.reading import ChannelBinding, Reading
 from chordage.orchestrator.gateways.ports import Channel
 from chordage.orchestrator.gateways.room import imports
 from chordage.orchestrator.gateways.room.reading import known_agents, no_such_agent
@@ -75,7 +75,7 @@ class RoomChannels:
         with self._lock:
             return reading.read(self._room, self._environ)
 
-    def _binding(self, name: str) -> Binding:
+    def _binding(self, name: str) -> ChannelBinding:
         if name in self._reading.broken:
             raise self._reading.broken[name]
         if name not in self._reading.bindings:

@@ -19,7 +19,7 @@ from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.message import NAME_MAX, Sender
 from chordage.orchestrator.core.message import Origin as AnyOrigin
 from chordage.orchestrator.core.signatures import Encoding, Form, Seal
-from chordage.orchestrator.core.webhooks import Binding, Shape
+from chordage.orchestrator.core.webhooks import Shape, WebhookBinding
 from chordage.orchestrator.gateways.room import imports
 from chordage.orchestrator.gateways.room.files import Source
 from chordage.orchestrator.gateways.room.tables import (
@@ -158,7 +158,7 @@ class DecoderTable(DeliveryTable):
 
 def read_binding(
     source: Source, path: tuple[str, ...], values: Mapping[str, Any], room: Path, environ: Mapping[str, str]
-) -> Binding:
+) -> WebhookBinding:
     return _Reader(source, path, room, environ).binding(read_table(HookTable, source, values, path))
 
 
@@ -172,7 +172,7 @@ class _Reader:
     def _complain(self, key: str, why: str) -> None:
         self._source.complain((*self._path, *key.split(".")), why)
 
-    def binding(self, table: HookTable) -> Binding:
+    def binding(self, table: HookTable) -> WebhookBinding:
         name = self._path[-1]
         if not NAME.fullmatch(name):
             self._source.complain(self._path, f"its name must be 1 to 64 letters, digits, _ . or -; got {name!r}")
@@ -187,7 +187,7 @@ class _Reader:
         config = read_table(kind, self._source, table.config, (*self._path, "config"))
         if config.thread is not None and "thread_field" in config.model_fields_set:
             self._complain("config.thread_field", "there is a thread too; keep one of the two")
-        return Binding(
+        return WebhookBinding(
             name=name,
             path=table.path,
             method=table.method,

@@ -12,7 +12,7 @@ from typing import Any
 
 from chordage.orchestrator.core import webhooks
 from chordage.orchestrator.core.errors import ChordageError, InvalidMessage
-from chordage.orchestrator.core.webhooks import WEBHOOK, Binding, DecodedMessage
+from chordage.orchestrator.core.webhooks import WEBHOOK, DecodedMessage, WebhookBinding
 from chordage.orchestrator.system import user_code
 from chordage.orchestrator.system.user_code import JobRaised, TookTooLong, within
 
@@ -45,7 +45,7 @@ def find(name: str) -> Decoder:
     return decoder
 
 
-def decode(binding: Binding, headers: Mapping[str, str], body: bytes) -> DecodedMessage | None:
+def decode(binding: WebhookBinding, headers: Mapping[str, str], body: bytes) -> DecodedMessage | None:
     """Raises InvalidMessage, and DecoderFailed."""
     if binding.plugin == WEBHOOK:
         return _from_json(binding, headers, body)
@@ -55,7 +55,7 @@ def decode(binding: Binding, headers: Mapping[str, str], body: bytes) -> Decoded
     return _from_code(binding.plugin, delivery)
 
 
-def _from_json(binding: Binding, headers: Mapping[str, str], body: bytes) -> DecodedMessage:
+def _from_json(binding: WebhookBinding, headers: Mapping[str, str], body: bytes) -> DecodedMessage:
     shape, payload = binding.shape, webhooks.read(body)
     return DecodedMessage(
         text=webhooks.text_of(shape, payload),

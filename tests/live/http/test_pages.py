@@ -9,7 +9,7 @@ import pytest
 
 from chordage.orchestrator import views
 from chordage.workers import web
-from support import asking_room, hooking
+from support import asking_room, signed_deliveries
 from support.web_server import PROBLEM, served
 
 pytestmark = pytest.mark.redis
@@ -29,8 +29,8 @@ BODY = json.dumps({"text": "from a page"})
 @pytest.fixture(autouse=True)
 def room(settings, monkeypatch):
     """With a web hook that takes deliveries from anybody."""
-    hooking.environment(monkeypatch)
-    hooking.write(settings.room_path)
+    signed_deliveries.environment(monkeypatch)
+    signed_deliveries.write(settings.room_path)
 
 
 def raw(client, head: str, body: str = "") -> tuple[int, dict]:
@@ -119,7 +119,7 @@ def test_what_the_operator_names_is_taken_as_host_and_as_page(settings):
 
 
 def test_a_sender_of_web_hooks_says_no_origin_and_any_type(client):
-    response = client.put("/hooks/open", content=hooking.body(), headers={"Content-Type": "text/plain"})
+    response = client.put("/hooks/open", content=signed_deliveries.body(), headers={"Content-Type": "text/plain"})
 
     assert response.status_code == 202
 

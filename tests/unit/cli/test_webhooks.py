@@ -8,7 +8,7 @@ import pytest
 
 from chordage.config.settings import load
 from chordage.workers import web
-from support import hooking
+from support import signed_deliveries
 from support.web_server import served
 
 BROKEN = '[hooks.lost]\npath = "/hooks/lost"\nsignature = "github"\nsecret_env = "NOT_SET"\n'
@@ -16,8 +16,8 @@ BROKEN = '[hooks.lost]\npath = "/hooks/lost"\nsignature = "github"\nsecret_env =
 
 @pytest.fixture
 def hooks(room, monkeypatch):
-    hooking.write(room)
-    hooking.environment(monkeypatch)
+    signed_deliveries.write(room)
+    signed_deliveries.environment(monkeypatch)
     return room
 
 
@@ -31,7 +31,7 @@ def test_hooks_are_listed_without_redis_and_without_counts(chordage, hooks):
 
 
 def test_a_fault_is_told_with_its_place_and_the_exit_code_is_one(chordage, hooks):
-    hooking.write(hooks, BROKEN + hooking.FILE)
+    signed_deliveries.write(hooks, BROKEN + signed_deliveries.FILE)
 
     done = chordage("hooks")
 
@@ -41,14 +41,14 @@ def test_a_fault_is_told_with_its_place_and_the_exit_code_is_one(chordage, hooks
 
 
 def test_json_has_hooks_and_faults(chordage, hooks):
-    hooking.write(hooks, BROKEN + hooking.FILE)
+    signed_deliveries.write(hooks, BROKEN + signed_deliveries.FILE)
 
     told = json.loads(chordage("hooks", "--json").stdout)
 
     assert told["hooks"][0]["name"] == "standard"
     assert told["hooks"][0]["counts"] is None
     assert "NOT_SET" in told["faults"][0]
-    assert hooking.SECRET not in json.dumps(told)
+    assert signed_deliveries.SECRET not in json.dumps(told)
 
 
 def test_a_room_without_hooks_has_none_to_list(chordage):
@@ -111,7 +111,7 @@ def test_a_body_of_ones_own_and_a_thread_go_along(chordage, server):
     ],
 )
 def test_what_cannot_be_sent_is_said(chordage, hooks, arguments, code, told):
-    hooking.write(hooks, BROKEN + hooking.FILE)
+    signed_deliveries.write(hooks, BROKEN + signed_deliveries.FILE)
 
     done = chordage("hooks", "send", *arguments)
 
@@ -120,6 +120,6 @@ def test_what_cannot_be_sent_is_said(chordage, hooks, arguments, code, told):
 
 
 def test_nothing_is_sent_while_the_file_is_not_toml(chordage, hooks):
-    hooking.write(hooks, "[hooks")
+    signed_deliveries.write(hooks, "[hooks")
 
     assert "hooks.toml:1: this is not TOML" in chordage("hooks", "send", "bare", "--text", "x").stderr

@@ -15,7 +15,7 @@ from chordage.orchestrator.gateways.models import script_files
 from chordage.orchestrator.gateways.room import agent_file
 from chordage.orchestrator.gateways.room.agent_table import AgentTable
 from chordage.orchestrator.gateways.room.tables import EditorSchema
-from chordage.orchestrator.gateways.webhooks import file
+from chordage.orchestrator.gateways.webhooks import bindings as hooks_file
 from chordage.tasks.schema import decisions_from
 from support.repository import ROOT
 
@@ -108,7 +108,7 @@ def test_webhooks_of_the_docs_have_no_fault_and_read_the_bodies_of_the_docs(fold
     folder.write("hooks.toml", "\n".join(blocks(page, "toml")))
     folder.write("tickets.py", blocks(page, "python")[0])
 
-    hooks = file.read(folder.path, ENV)
+    hooks = hooks_file.read(folder.path, ENV)
 
     assert hooks.faults == []
     shapes = {binding.name: binding.shape for binding in hooks.bindings}

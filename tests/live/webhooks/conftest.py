@@ -11,14 +11,14 @@ from chordage.config.settings import Settings, load
 from chordage.orchestrator.runtime import Runtime
 from chordage.workers import web
 from chordage.workers.bootstrap import runtime_from
-from support import client_room, hooking
-from support.hooking import Door
+from support import client_room, signed_deliveries
+from support.signed_deliveries import Door
 from support.web_server import served
 
 
 def settings_in(folder, url: str, redis: str) -> Settings:
     room = client_room.write(folder / "room")
-    hooking.write(room)
+    signed_deliveries.write(room)
     prefix = f"{folder.name}:"
     return load(room=room, database_url=url, redis_url=redis, prefix=prefix, max_text_bytes=1000)
 
@@ -29,7 +29,7 @@ def shared(tmp_path_factory, databases, redis_databases: Iterator[str]) -> Itera
     settings = settings_in(tmp_path_factory.mktemp("hooks"), url, next(redis_databases))
     runtime = runtime_from(settings)
     with pytest.MonkeyPatch.context() as patch:
-        hooking.environment(patch)
+        signed_deliveries.environment(patch)
         with served(web.wired(settings)) as client:
             yield Door(client=client, rt=runtime, settings=settings)
     runtime.store.close()
@@ -44,7 +44,7 @@ def door(shared: Door) -> Door:
 
 @pytest.fixture
 def settings(tmp_path, monkeypatch, database_url: str, redis_url: str) -> Settings:
-    hooking.environment(monkeypatch)
+    signed_deliveries.environment(monkeypatch)
     return settings_in(tmp_path, database_url, redis_url)
 
 

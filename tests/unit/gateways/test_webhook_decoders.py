@@ -9,8 +9,8 @@ import pytest
 
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.signatures import Form, Seal
-from chordage.orchestrator.core.webhooks import Binding, DecodedMessage
-from chordage.orchestrator.gateways.webhooks import decoders, file
+from chordage.orchestrator.core.webhooks import DecodedMessage, WebhookBinding
+from chordage.orchestrator.gateways.webhooks import bindings, decoders
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def decoded(monkeypatch):
         module = types.ModuleType("own_decoders")
         module.decode = function
         monkeypatch.setitem(sys.modules, "own_decoders", module)
-        binding = Binding(
+        binding = WebhookBinding(
             name="own", path="/hooks/own", method="POST", seal=Seal(form=Form.NONE), plugin="own_decoders:decode",
             options={"token": "t"},
         )  # fmt: skip
@@ -88,7 +88,7 @@ OWN = '[hooks.a]\npath = "/hooks/a"\nsignature = "none"\nplugin = "json:loads"\n
 def test_keys_that_end_in_env_are_looked_up_for_it(tmp_path):
     (tmp_path / "hooks.toml").write_text(f'{OWN}token_env = "TOKEN"\nlimit = 3\nsender = "peer"\n')
 
-    (binding,) = file.read(tmp_path, {"TOKEN": "s3cret"}).bindings
+    (binding,) = bindings.read(tmp_path, {"TOKEN": "s3cret"}).bindings
 
     assert (binding.options, binding.sender) == ({"token": "s3cret", "limit": 3}, "peer")
     assert "s3cret" not in repr(binding)
@@ -97,6 +97,6 @@ def test_keys_that_end_in_env_are_looked_up_for_it(tmp_path):
 def test_a_variable_of_its_config_that_is_not_set_is_a_fault(tmp_path):
     (tmp_path / "hooks.toml").write_text(f'{OWN}token_env = "TOKEN"\n')
 
-    (fault,) = file.faults(tmp_path, {})
+    (fault,) = bindings.faults(tmp_path, {})
 
     assert str(fault).startswith("hooks.toml:6: hooks.a.config.token_env: the environment variable TOKEN is not set")

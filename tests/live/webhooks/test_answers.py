@@ -11,8 +11,8 @@ from sqlalchemy import select
 
 from chordage.orchestrator import views
 from chordage.orchestrator.store import schema
-from support import hooking
-from support.hooking import SIGNED, refused
+from support import signed_deliveries
+from support.signed_deliveries import SIGNED, refused
 
 pytestmark = pytest.mark.redis
 
@@ -21,7 +21,7 @@ EACH = pytest.mark.parametrize("name", SIGNED)
 
 @EACH
 def test_a_signed_delivery_is_stored_and_answered_with_its_turn(door, name):
-    body = hooking.bodies(name)
+    body = signed_deliveries.bodies(name)
 
     response = door.post(name, body, SIGNED[name](body))
 
@@ -34,7 +34,7 @@ def test_a_signed_delivery_is_stored_and_answered_with_its_turn(door, name):
 
 @EACH
 def test_a_delivery_without_a_signature_is_401_and_stores_nothing(door, name):
-    problem = refused(door.post(name, hooking.bodies(name), {}), 401)
+    problem = refused(door.post(name, signed_deliveries.bodies(name), {}), 401)
 
     assert problem["detail"] == "a signature is needed"
     assert door.stored() == []
@@ -42,7 +42,7 @@ def test_a_delivery_without_a_signature_is_401_and_stores_nothing(door, name):
 
 @EACH
 def test_a_wrong_signature_is_403_whatever_the_body_holds(door, name):
-    for body in (hooking.bodies(name), b"{", b"", b"\xff"):
+    for body in (signed_deliveries.bodies(name), b"{", b"", b"\xff"):
         problem = refused(door.post(name, body, SIGNED[name](body + b" ")), 403)
         assert set(problem) == {"type", "title", "status", "detail"}
 
@@ -51,8 +51,8 @@ def test_a_wrong_signature_is_403_whatever_the_body_holds(door, name):
 
 @EACH
 def test_another_secret_is_403(door, name):
-    body = hooking.bodies(name)
-    other = hooking.OLD_SECRET[:-4] + "abc=" if name == "standard" else "another secret"
+    body = signed_deliveries.bodies(name)
+    other = signed_deliveries.OLD_SECRET[:-4] + "abc=" if name == "standard" else "another secret"
 
     refused(door.post(name, body, SIGNED[name](body, secret=other)), 403)
 
@@ -60,7 +60,7 @@ def test_another_secret_is_403(door, name):
 @pytest.mark.parametrize("name", ["standard", "plain"])
 @pytest.mark.parametrize("at", [-400, 400])
 def test_a_signature_from_another_time_is_403_and_told_as_a_wrong_one(door, name, at):
-    body = hooking.bodies(name)
+    body = signed_deliveries.bodies(name)
 
     stale = refused(door.post(name, body, SIGNED[name](body, at=at)), 403)
 
@@ -70,7 +70,7 @@ def test_a_signature_from_another_time_is_403_and_told_as_a_wrong_one(door, name
 
 @EACH
 def test_a_delivery_that_comes_again_is_409_and_names_its_turn(door, name):
-    body = hooking.bodies(name)
+    body = signed_deliveries.bodies(name)
     headers = SIGNED[name](body)
     first = door.post(name, body, headers)
 
@@ -83,7 +83,7 @@ def test_a_delivery_that_comes_again_is_409_and_names_its_turn(door, name):
 @pytest.mark.parametrize(("name", "header"), [("github", "X-GitHub-Delivery"), ("plain", "X-Id")])
 def test_a_copy_under_another_id_is_409_and_names_the_turn(door, name, header):
     """Neither form signs the id, so anybody who has seen the delivery can change it."""
-    body = hooking.bodies(name)
+    body = signed_deliveries.bodies(name)
     headers = SIGNED[name](body)
     first = door.post(name, body, headers)
 
@@ -94,7 +94,7 @@ def test_a_copy_under_another_id_is_409_and_names_the_turn(door, name, header):
 
 
 def test_the_same_words_at_another_signed_time_are_another_delivery(door):
-    body = hooking.bodies("plain")
+    body = signed_deliveries.bodies("plain")
 
     codes = [door.post("plain", body, SIGNED["plain"](body, at=at)).status_code for at in (0, 1)]
 
@@ -102,7 +102,7 @@ def test_the_same_words_at_another_signed_time_are_another_delivery(door):
 
 
 def test_a_replay_with_a_wrong_signature_is_told_nothing(door):
-    body = hooking.bodies("standard")
+    body = signed_deliveries.bodies("standard")
     headers = SIGNED["standard"](body)
     door.post("standard", body, headers)
 
@@ -112,9 +112,9 @@ def test_a_replay_with_a_wrong_signature_is_told_nothing(door):
 
 
 def test_after_a_change_of_secrets_both_are_right_for_a_while(door):
-    body = hooking.bodies("standard")
+    body = signed_deliveries.bodies("standard")
     both = SIGNED["standard"](body)
-    old = SIGNED["standard"](body, secret=hooking.OLD_SECRET)
+    old = SIGNED["standard"](body, secret=signed_deliveries.OLD_SECRET)
     several = {**both, "webhook-signature": f"v1,bm8= v1a,zz {both['webhook-signature']}"}
 
     assert door.post("standard", body, old).status_code == 202
@@ -122,7 +122,7 @@ def test_after_a_change_of_secrets_both_are_right_for_a_while(door):
 
 
 def test_a_header_given_twice_is_no_signature(door):
-    body = hooking.bodies("github")
+    body = signed_deliveries.bodies("github")
     signed = list(SIGNED["github"](body).items())
 
     response = door.client.post("/hooks/github", content=body, headers=[("X-Hub-Signature-256", "sha256=0"), *signed])
@@ -138,9 +138,9 @@ def test_an_unknown_path_is_the_404_of_the_api(door, path):
 
 
 def test_a_query_is_no_part_of_the_path(door):
-    body = hooking.bodies("bare")
+    body = signed_deliveries.bodies("bare")
 
-    response = door.client.post("/hooks/bare?x=1", content=body, headers=hooking.bare(body))
+    response = door.client.post("/hooks/bare?x=1", content=body, headers=signed_deliveries.bare(body))
 
     assert response.status_code == 202
 
@@ -162,7 +162,7 @@ def test_a_body_too_large_by_what_it_announces_is_413_and_not_read(door):
 def test_a_length_that_is_a_lie_hides_nothing(door):
     """What comes after the announced length is no part of the delivery."""
     body = b'{"text": "a"}'
-    signed = "".join(f"{name}: {value}\r\n" for name, value in hooking.bare(body).items())
+    signed = "".join(f"{name}: {value}\r\n" for name, value in signed_deliveries.bare(body).items())
     head = f"POST /hooks/bare HTTP/1.1\r\nHost: localhost\r\n{signed}Content-Length: {len(body)}\r\n\r\n"
 
     told = answer_to(door, head.encode() + body + b"x" * 5000)
@@ -200,9 +200,9 @@ def test_a_body_as_large_as_its_binding_allows_is_taken_in_pieces_too(door):
 
 
 def test_a_text_over_the_limit_of_messages_is_413(door):
-    body = hooking.body(text="x" * 1001)
+    body = signed_deliveries.body(text="x" * 1001)
 
-    problem = refused(door.post("bare", body, hooking.bare(body)), 413)
+    problem = refused(door.post("bare", body, signed_deliveries.bare(body)), 413)
 
     assert (problem["field"], "1000" in problem["detail"]) == ("text", True)
 
@@ -224,7 +224,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize(("body", "field"), MALFORMED.values(), ids=MALFORMED)
 def test_a_signed_body_that_is_no_message_is_422_and_says_why(door, body, field):
-    problem = refused(door.post("bare", body, hooking.bare(body)), 422)
+    problem = refused(door.post("bare", body, signed_deliveries.bare(body)), 422)
 
     assert problem["field"] == field
     assert door.stored() == []
@@ -232,9 +232,9 @@ def test_a_signed_body_that_is_no_message_is_422_and_says_why(door, body, field)
 
 @pytest.mark.parametrize("delivery", ["", "x" * 201, "a\tb"])
 def test_a_delivery_id_that_is_none_is_422(door, delivery):
-    body = hooking.bodies("github")
+    body = signed_deliveries.bodies("github")
 
-    problem = refused(door.post("github", body, {**hooking.github(body), "X-GitHub-Delivery": delivery}), 422)
+    problem = refused(door.post("github", body, {**signed_deliveries.github(body), "X-GitHub-Delivery": delivery}), 422)
 
     assert problem["field"] == "x-github-delivery"
 
@@ -242,9 +242,9 @@ def test_a_delivery_id_that_is_none_is_422(door, delivery):
 def test_what_a_payload_claims_to_be_is_not_believed(door):
     claims = {"sender": "owner", "origin": "task", "channel": "telegram", "thread_id": "t", "thread": "t",
               "agent": "bob", "reply_target": {"channel": "mine"}, "meta": {"a": 1}, "group": "chat"}  # fmt: skip
-    body = hooking.body(**claims)
+    body = signed_deliveries.body(**claims)
 
-    turn_id = door.post("bare", body, hooking.bare(body)).json()["turn_id"]
+    turn_id = door.post("bare", body, signed_deliveries.bare(body)).json()["turn_id"]
 
     turn = views.turn(door.rt.store, turn_id)
     assert (turn.sender, turn.origin, turn.channel, turn.agent, turn.meta) == ("service", "invoke", None, "ada", {})
@@ -258,7 +258,7 @@ def reply_target_of(door, turn_id):
 
 
 def test_what_the_binding_pins_is_what_the_turn_has(door):
-    body = hooking.body(sender="owner", thread="another")
+    body = signed_deliveries.body(sender="owner", thread="another")
 
     turn_id = door.client.put("/hooks/open", content=body).json()["turn_id"]
 
@@ -269,8 +269,8 @@ def test_what_the_binding_pins_is_what_the_turn_has(door):
 
 
 def test_fields_of_the_payload_become_text_thread_and_meta(door):
-    body = hooking.bodies("github")
-    headers = hooking.github(body, **{"X-GitHub-Event": "push"})
+    body = signed_deliveries.bodies("github")
+    headers = signed_deliveries.github(body, **{"X-GitHub-Event": "push"})
 
     turn = views.turn(door.rt.store, door.post("github", body, headers).json()["turn_id"])
 

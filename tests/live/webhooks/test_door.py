@@ -10,8 +10,8 @@ from chordage.orchestrator.core.errors import Conflict, QueueFull, RoomError, Un
 from chordage.orchestrator.gateways.webhooks.bindings import WebhookBindings
 from chordage.orchestrator.loops.hook import WebhookReceiver
 from chordage.workers import web
-from support import client_room, hooking
-from support.hooking import refused
+from support import client_room, signed_deliveries
+from support.signed_deliveries import refused
 from support.waiting import until
 from support.web_server import raising, served, server_with, with_redis
 
@@ -56,8 +56,8 @@ def post(tmp_path, monkeypatch, noted):
     """Post to a server that accepts in this way."""
     room = client_room.write(tmp_path / "room")
     (room / "own_hooks_of_the_door.py").write_text(DECODER)
-    hooking.write(room, hooking.FILE + MORE)
-    book = WebhookBindings(room, hooking.ENV)
+    signed_deliveries.write(room, signed_deliveries.FILE + MORE)
+    book = WebhookBindings(room, signed_deliveries.ENV)
 
     def post(path, body, headers, accept, root_path=""):
         app = server_with(webhooks=WebhookReceiver(bindings=book, accept=accept, stats=noted))
@@ -79,9 +79,9 @@ FAILURES = {
 
 @pytest.mark.parametrize(("error", "status", "outcome"), FAILURES.values(), ids=FAILURES)
 def test_what_goes_wrong_behind_the_door_is_told_without_what_is_ours(post, noted, error, status, outcome):
-    body = hooking.bodies("bare")
+    body = signed_deliveries.bodies("bare")
 
-    response = post("/hooks/bare", body, hooking.bare(body), raising(error))
+    response = post("/hooks/bare", body, signed_deliveries.bare(body), raising(error))
 
     problem = refused(response, status)
     assert not [ours for ours in ("/srv", "db.internal", "eve") if ours in json.dumps(problem)]
@@ -91,8 +91,8 @@ def test_what_goes_wrong_behind_the_door_is_told_without_what_is_ours(post, note
 
 def test_a_broken_binding_is_told_like_a_database_that_is_away(post):
     broken = post("/hooks/broken", b"{}", {}, raising(AssertionError()))
-    body = hooking.bodies("bare")
-    away = post("/hooks/bare", body, hooking.bare(body), raising(Unavailable("x")))
+    body = signed_deliveries.bodies("bare")
+    away = post("/hooks/bare", body, signed_deliveries.bare(body), raising(Unavailable("x")))
 
     assert refused(broken, 503) == refused(away, 503)
     assert broken.headers["Retry-After"] == away.headers["Retry-After"]
@@ -117,9 +117,9 @@ class Admitted:
 
 
 def test_behind_a_proxy_a_binding_is_found_below_its_path(post):
-    body = hooking.bodies("bare")
+    body = signed_deliveries.bodies("bare")
 
-    response = post("/hooks/bare", body, hooking.bare(body), lambda request: Admitted, root_path="/agents")
+    response = post("/hooks/bare", body, signed_deliveries.bare(body), lambda request: Admitted, root_path="/agents")
 
     assert (response.status_code, response.json()["turn_id"]) == (202, "t1")
 
@@ -129,8 +129,8 @@ def test_without_redis_a_delivery_is_stored_all_the_same(settings, rt, start_val
     server = start_valkey()
     with served(web.wired(with_redis(settings, server.url))) as client:
         server.kill()
-        body = hooking.bodies("bare")
-        response = client.post("/hooks/bare", content=body, headers=hooking.bare(body))
+        body = signed_deliveries.bodies("bare")
+        response = client.post("/hooks/bare", content=body, headers=signed_deliveries.bare(body))
 
     assert response.status_code == 202
 
@@ -138,8 +138,10 @@ def test_without_redis_a_delivery_is_stored_all_the_same(settings, rt, start_val
 @pytest.mark.redis
 def test_the_mirror_of_a_hook_shows_what_came(shared):
     shared.client.post("/hooks/github", content=b"{}")
-    body = hooking.bodies("github")
-    turn_id = shared.client.post("/hooks/github", content=body, headers=hooking.github(body)).json()["turn_id"]
+    body = signed_deliveries.bodies("github")
+    turn_id = shared.client.post("/hooks/github", content=body, headers=signed_deliveries.github(body)).json()[
+        "turn_id"
+    ]
 
     mirror = shared.settings.room_path / "hooks" / "github.json"
     until(lambda: mirror.exists() and turn_id in mirror.read_text(), "it is written")
@@ -149,12 +151,12 @@ def test_the_mirror_of_a_hook_shows_what_came(shared):
 
 @pytest.mark.redis
 def test_a_binding_that_is_changed_counts_at_once_and_its_old_secret_no_longer(settings, client, monkeypatch):
-    body = hooking.bodies("bare")
-    old, new = hooking.bare(body), hooking.bare(body, secret="the new one")
+    body = signed_deliveries.bodies("bare")
+    old, new = signed_deliveries.bare(body), signed_deliveries.bare(body, secret="the new one")
     monkeypatch.setenv("HOOK_NEW", "the new one")
     assert refused(client.post("/hooks/bare", content=body, headers=new), 403)
 
-    hooking.write(settings.room_path, hooking.FILE.replace('"HOOK_SECRET"', '"HOOK_NEW"'))
+    signed_deliveries.write(settings.room_path, signed_deliveries.FILE.replace('"HOOK_SECRET"', '"HOOK_NEW"'))
 
     until(lambda: client.post("/hooks/bare", content=body, headers=new).status_code == 202, "it is read", pause=0.1)
     assert refused(client.post("/hooks/bare", content=body, headers=old), 403)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.orchestrator.gateways.webhooks import file
+from chordage.orchestrator.gateways.webhooks import bindings as hooks_file
 from chordage.orchestrator.gateways.webhooks.bindings import Closed, WebhookBindings, WrongMethod
 
 ENV = {"S": "secret", "W": "whsec_c2VjcmV0", "SPACE": " secret\n", "EMPTY": ""}
@@ -68,7 +68,7 @@ BROKEN = {
 def test_what_is_wrong_in_a_binding_is_told_with_its_line_and_key(folder, text, line, key, why):
     folder.write("hooks.toml", text)
 
-    found = file.read(folder.path, ENV)
+    found = hooks_file.read(folder.path, ENV)
 
     assert (found.bindings, found.fault, [one.name for one in found.broken]) == ((), None, ["a"])
     assert f"hooks.toml:{line}: hooks.a.{key}: " in str(found.broken[0].fault)
@@ -80,7 +80,7 @@ def test_what_is_wrong_in_a_binding_is_told_with_its_line_and_key(folder, text, 
 def test_a_name_that_is_no_file_name_is_a_fault(folder, name):
     folder.write("hooks.toml", HEAD.replace("hooks.a]", f'hooks."{name}"]'))
 
-    found = file.read(folder.path, ENV)
+    found = hooks_file.read(folder.path, ENV)
 
     assert found.bindings == ()
     assert "its name must be" in str(found.broken[0].fault)
@@ -102,7 +102,7 @@ def test_a_broken_binding_stops_no_other_and_answers_503_itself(folder):
 def test_what_is_no_table_is_a_fault_of_its_own(folder):
     folder.write("hooks.toml", f"hooks.c = 1\n[other]\n{HEAD}")
 
-    found = file.read(folder.path, ENV)
+    found = hooks_file.read(folder.path, ENV)
 
     assert [one.name for one in found.bindings] == ["a"]
     assert "hooks.toml:1: hooks.c: must be a table: [hooks.c]" in str(found.broken[0].fault)
@@ -113,7 +113,7 @@ def test_two_bindings_on_one_path_and_method_are_a_fault_of_the_second(folder):
     other = HEAD.replace("hooks.a]", "hooks.b]")
     folder.write("hooks.toml", f"{HEAD}{other}{other.replace('hooks.b]', 'hooks.c]')}method = 'put'\n")
 
-    found = file.read(folder.path, ENV)
+    found = hooks_file.read(folder.path, ENV)
 
     assert [(one.name, one.method) for one in found.bindings] == [("a", "POST"), ("c", "PUT")]
     assert [str(one.fault) for one in found.broken] == [
@@ -164,10 +164,10 @@ def test_an_agent_that_is_not_there_is_found_by_the_check(folder):
         "hooks.toml", HEAD + 'agent = "eve"\n' + HEAD.replace("a]", "b]").replace("/a", "/b") + 'agent = "ada"'
     )
 
-    assert [str(fault) for fault in file.faults(folder.path, ENV)] == [
+    assert [str(fault) for fault in hooks_file.faults(folder.path, ENV)] == [
         "hooks.toml:5: hooks.a.agent: there is no agent 'eve'; there are: ada"
     ]
 
 
 def test_a_room_without_hooks_has_no_fault(folder):
-    assert file.faults(folder.path, ENV) == []
+    assert hooks_file.faults(folder.path, ENV) == []

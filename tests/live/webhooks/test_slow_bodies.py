@@ -14,7 +14,7 @@ import pytest
 from chordage.orchestrator.gateways.webhooks.bindings import WebhookBindings
 from chordage.orchestrator.loops.hook import WebhookReceiver
 from chordage.orchestrator.loops.server import RequestBodies
-from support import hooking, processes
+from support import processes, signed_deliveries
 from support.waiting import until
 from support.web_server import served, server_with
 
@@ -30,8 +30,8 @@ HEADS = {
 @pytest.fixture
 def server(settings, monkeypatch, tmp_path):
     """A process of its own: what it holds is not mixed with what the test holds."""
-    hooking.environment(monkeypatch)
-    hooking.write(settings.room_path)
+    signed_deliveries.environment(monkeypatch)
+    signed_deliveries.write(settings.room_path)
     monkeypatch.setenv("CHORDAGE_ROOM", str(settings.room_path))
     monkeypatch.setenv("CHORDAGE_DATABASE_URL", settings.database)
     monkeypatch.setenv("CHORDAGE_REDIS_URL", settings.redis)
@@ -51,8 +51,10 @@ def _answers(url):
 
 
 def deliver(url):
-    body = hooking.bodies("github")
-    return httpx.post(f"{url}/hooks/github", content=body, headers=hooking.github(body), timeout=20).status_code
+    body = signed_deliveries.bodies("github")
+    return httpx.post(
+        f"{url}/hooks/github", content=body, headers=signed_deliveries.github(body), timeout=20
+    ).status_code
 
 
 def fill(one, data):
@@ -100,7 +102,7 @@ def post(tmp_path, monkeypatch):
     """A server whose bodies have little time, and one raw request to it."""
     room = tmp_path / "room"
     room.mkdir()
-    hooking.write(room)
+    signed_deliveries.write(room)
 
     class Noted(list):
         def count(self, name, outcome, last=None):
@@ -113,7 +115,7 @@ def post(tmp_path, monkeypatch):
     def accept(request):
         raise AssertionError(request)
 
-    door = WebhookReceiver(bindings=WebhookBindings(room, hooking.ENV), accept=accept, stats=noted)
+    door = WebhookReceiver(bindings=WebhookBindings(room, signed_deliveries.ENV), accept=accept, stats=noted)
 
     def post(way, *, bodies):
         with ExitStack() as stack:

@@ -11,8 +11,8 @@ import pytest
 
 from chordage.orchestrator import views
 from chordage.workers import web
-from support import hooking
-from support.hooking import SIGNED, Door, refused
+from support import signed_deliveries
+from support.signed_deliveries import SIGNED, Door, refused
 from support.web_server import served, with_database
 
 pytestmark = pytest.mark.redis
@@ -27,7 +27,7 @@ def door(client, rt, settings) -> Door:
 def test_of_a_delivery_that_comes_many_times_at_once_one_is_taken(door):
     gate = threading.Barrier(AT_ONCE)
     for name in ("standard", "github"):
-        body = hooking.bodies(name)
+        body = signed_deliveries.bodies(name)
         headers = SIGNED[name](body)
 
         def deliver(_number, name=name, body=body, headers=headers):
@@ -42,7 +42,7 @@ def test_of_a_delivery_that_comes_many_times_at_once_one_is_taken(door):
 
 
 def test_of_one_that_comes_at_once_through_two_servers_one_is_taken(door):
-    body = hooking.bodies("plain")
+    body = signed_deliveries.bodies("plain")
     headers = SIGNED["plain"](body)
     gate = threading.Barrier(AT_ONCE)
     with served(web.wired(door.settings)) as other:
@@ -61,12 +61,12 @@ def test_of_one_that_comes_at_once_through_two_servers_one_is_taken(door):
 
 def test_of_copies_under_many_ids_that_come_at_once_through_two_servers_one_is_taken(door):
     gate = threading.Barrier(AT_ONCE)
-    body = hooking.bodies("github")
+    body = signed_deliveries.bodies("github")
     with served(web.wired(door.settings)) as other:
         doors = [door, replace(door, client=other)] * (AT_ONCE // 2)
 
         def deliver(one):
-            headers = hooking.github(body)
+            headers = signed_deliveries.github(body)
             gate.wait()
             return one.post("github", body, headers).status_code
 
@@ -79,8 +79,8 @@ def test_of_copies_under_many_ids_that_come_at_once_through_two_servers_one_is_t
 
 def test_a_burst_is_stored_whole_and_in_the_order_of_each_thread(door):
     def deliver(number):
-        body = json.dumps({**hooking.PUSH, "ref": f"r{number}"}).encode()
-        return door.post("github", body, hooking.github(body)).status_code
+        body = json.dumps({**signed_deliveries.PUSH, "ref": f"r{number}"}).encode()
+        return door.post("github", body, signed_deliveries.github(body)).status_code
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         codes = list(threads.map(deliver, range(60)))
@@ -92,9 +92,9 @@ def test_a_burst_is_stored_whole_and_in_the_order_of_each_thread(door):
 
 
 def test_a_database_that_is_away_is_503_and_says_nothing_of_it(settings):
-    body = hooking.bodies("bare")
+    body = signed_deliveries.bodies("bare")
     with served(web.wired(with_database(settings, "postgresql://nobody@127.0.0.1:9/none"))) as client:
-        response = client.post("/hooks/bare", content=body, headers=hooking.bare(body))
+        response = client.post("/hooks/bare", content=body, headers=signed_deliveries.bare(body))
 
     problem = refused(response, 503)
     assert response.headers["Retry-After"] == "5"
