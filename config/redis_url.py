@@ -147,10 +147,10 @@ def _query(kind: RedisKind, part: SplitResult) -> dict[str, str]:
 
 def _database(kind: RedisKind, part: SplitResult, query: Mapping[str, str]) -> int:
     in_path = "" if kind is RedisKind.SOCKET else part.path.strip("/")
-    given = query.get("db") or query.get("virtual_host") or in_path or "0"
-    if not given.isdecimal():
-        raise ValueError(f"names the database {given!r}: give its number, as in redis://host:6379/0")
-    return int(given)
+    number = query.get("db") or query.get("virtual_host") or in_path or "0"
+    if not number.isdecimal():
+        raise ValueError(f"names the database {number!r}: give its number, as in redis://host:6379/0")
+    return int(number)
 
 
 def _tls(query: Mapping[str, str]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = None  # default: the bundled server of `chordage dev`
     prefix: str = PREFIX  # of our own keys
     # Of Celery's keys; code that enqueues by name must use the same. A Redis is often shared with other Celery apps.
-    broker_prefix: str = Field(default_factory=lambda given: f"{given.get('prefix', PREFIX)}celery:")
+    broker_prefix: str = Field(default_factory=lambda fields: f"{fields.get('prefix', PREFIX)}celery:")
     intake_queues: Annotated[
         tuple[str, ...], NoDecode
     ] = ()  # further queues in which others leave `turns.submit`, such as "celery"
@@ -210,15 +210,15 @@ class Settings(BaseSettings):
     def _one_schema(self) -> Self:
         if self.database_schema is None:
             return self
-        given = self.database_url.get_secret_value() if self.database_url else ""
-        if not given.startswith("postgres"):
+        url = self.database_url.get_secret_value() if self.database_url else ""
+        if not url.startswith("postgres"):
             raise ValueError(
                 "database_schema is for PostgreSQL: take it out, or give a database_url that begins with "
                 "postgresql://; an SQLite file should hold nothing else"
             )
         if self.database_schema.startswith("pg_"):
             raise ValueError("database_schema may not begin with pg_: PostgreSQL keeps such names for itself")
-        if "search_path" in given:
+        if "search_path" in url:
             raise ValueError("database_schema and the search_path in database_url say the same: take one of them out")
         return self
 
@@ -273,18 +273,18 @@ class Settings(BaseSettings):
 
 def _json_list(value: str) -> list[Any] | None:
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except ValueError:
         return None
-    return found if isinstance(found, list) else None
+    return parsed if isinstance(parsed, list) else None
 
 
 def _check_secrets(value: str) -> None:
-    """One that signs nothing would be found out by the first receiver."""
-    if not all(one.strip() for one in value.split(",")):
+    """A blank secret would be noticed by the first receiver only."""
+    if not all(secret.strip() for secret in value.split(",")):
         raise ValueError("is blank: give a secret, such as `whsec_` and 24 to 64 bytes in base64, or take it out")
-    for one in value.split(","):
-        _check_secret(one.strip())
+    for secret in value.split(","):
+        _check_secret(secret.strip())
 
 
 def _check_secret(value: str) -> None:
@@ -297,10 +297,10 @@ def _check_secret(value: str) -> None:
             ) from error
 
 
-def load(**given: Any) -> Settings:
-    """Settings for this process. What is passed in wins over everything."""
+def load(**values: Any) -> Settings:
+    """Settings for this process. `values` override the environment and the file."""
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
+        return Settings(**{name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
         raise SettingsFault(_in_words(error.errors()[0])) from error
     except (ValueError, RecursionError) as error:  # the file is not TOML, or lies too deep in itself

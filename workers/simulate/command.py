@@ -57,13 +57,13 @@ def simulate(*, scenario: Path, database: str | None, seconds: float | None, as_
     print_json(result) if as_json else report.show(result)
 
 
-def progress(now: float, seconds: float, done: int, taken: float) -> str:
+def progress(now: float, seconds: float, done: int, elapsed: float) -> str:
     """How far it is, and an estimate of the time left: the rest of a day may be busier than its beginning."""
     share = min(1.0, now / seconds)
-    text = f"{span(now)} of {span(seconds)} ({share:.0%}), {done:,} turns done, {span(taken)} so far"
+    text = f"{span(now)} of {span(seconds)} ({share:.0%}), {done:,} turns done, {span(elapsed)} so far"
     if share >= 1:
         return f"{text}; what is left is worked off"
-    return f"{text}, about {span(taken / share - taken)} to go" if share > 0 and taken >= SURE else text
+    return f"{text}, about {span(elapsed / share - elapsed)} to go" if share > 0 and elapsed >= SURE else text
 
 
 def run_simulation(
