@@ -221,7 +221,7 @@ def defer_will(rt: Runtime, request: TurnRequest, agent: str) -> None:
     for group in BEFORE_A_WILL:
         budget = rt.budgets[group]
         with rt.store.read() as tx:
-            free = groups.free_places(tx, group, default=budget)
+            free = groups.places(tx, group, default=budget).free
             wait = fairness.count_ready(tx, group, rt.now(), free + 1) > free
         if wait:
             raise QueueFull(

@@ -1,23 +1,17 @@
-"""What readers ask of groups. However long a queue is, no more of it is read than is told.
+"""Groups: their budgets, their queues, and the wake-up for a place that becomes free.
 
-The queue of a group as a whole: how full it is, and which of its turns gives way. Never more than its bound is read.
+Invariant: no place of a budget is free while a turn is ready and no wake-up for its group is on its way. Every ready
+turn comes with a wake-up. One that finds the budget spent, or the next turns in the hands of other workers, starts
+nothing, and its turn stays. So it sets `groups.hand_on`, and from then on each run that frees a place sends the next
+wake-up. A run reads that mark in the statement that ends its turn or suspends it, so the end costs no more. The mark
+is cleared when no turn of the group is ready.
 
-Whoever asks holds the lock of the group: the count stays as it was seen until the message is stored.
+The race: a run that is just ending has read that there is no mark, and has not committed, so the worker that sets the
+mark counts its place as taken. Every such run wrote its own row before it read the mark. The worker that sets the mark
+commits, waits until no row of a running run is being written, and then looks for free places again. On SQLite writing
+transactions come one after the other, and there is nothing to wait for.
 
-A place of a group's budget that becomes free is handed on to a ready turn.
-
-Invariant: no place is free while a turn is ready and no wake-up for its group is under way. Every ready turn comes with
-a wake-up of its own. One that finds the budget spent, or the next turns in the hands of others, starts nothing, and its
-turn stays; so it sets `groups.hand_on`, and from then on each run that frees a place sends the next wake-up. Runs read
-that mark in the statement that ends their turn or puts them to rest, so an end costs nothing more. The mark goes when
-no turn of the group is ready.
-
-The race: a run that is just ending has read that there is no mark, and has not committed; so whoever sets the mark has
-counted its place as taken. Every such run has written its own row before it read the mark. Whoever sets the mark
-commits, waits until no row of a running run is being written, and then looks for free places again. On SQLite
-transactions that write come one after the other, and nothing is to be waited for.
-
-Not promised: a wake-up that is lost, or dies with its process, is sent again by rescue, and by nobody before.
+Not promised: rescue sends a wake-up again that was lost or died with its process, and nothing does so before rescue.
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 import structlog
-from sqlalchemy import RowMapping, bindparam, case, func, select, tuple_, update
+from sqlalchemy import BindParameter, RowMapping, bindparam, case, func, select, tuple_, update
 
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.groups import Group
@@ -37,37 +31,45 @@ from chordage.orchestrator.store.predicates import OPEN_RUNS, QUEUED_IN_GROUP, R
 from chordage.orchestrator.store.schema import groups, runs, threads, turns
 from chordage.orchestrator.store.statements import PreparedStatement
 
-COUNTED = 10_000  # at most; of more is said that there are more
+log = structlog.get_logger()
+
+MAX_COUNTED = 10_000  # queued turns that a reader counts
 GroupRow = RowMapping
+
+GROUP: BindParameter[str] = bindparam("group")
+LOCK = PreparedStatement(select(groups.c.name).where(groups.c.name == GROUP).with_for_update())
+DEFAULT_BUDGET: BindParameter[int] = bindparam("budget", type_=groups.c.budget.type)
+RUNNING = select(func.count()).select_from(runs).where(runs.c.grp == GROUP, RUNNING_IN_GROUP).scalar_subquery()
+
+
+def lock(tx: Tx, group: Group) -> None:
+    """Before any other row, as a transaction that starts a turn does."""
+    LOCK.rows(tx, {"group": group.value})
+
+
+# budgets
 
 
 def budgets(tx: Tx) -> dict[Group, int | None]:
-    """What is laid down in the database. None: the setting decides."""
+    """As the database has them. None: as the setting says."""
     return {Group(row.name): row.budget for row in tx.execute(select(groups.c.name, groups.c.budget))}
 
 
 def set_budget(tx: Tx, group: Group, budget: int | None) -> None:
-    """From the next start on, everywhere."""
+    """For every start from now on."""
     tx.execute(update(groups).where(groups.c.name == group.value).values(budget=budget))
 
 
-_RUNNING = (
-    select(func.count()).select_from(runs).where(RUNNING_IN_GROUP, runs.c.grp == bindparam("group")).scalar_subquery()
-)
+class Places(NamedTuple):
+    free: int  # how many more runs may start
+    hand_on: bool  # a run that frees a place sends the next wake-up
 
 
 _PLACES = PreparedStatement(
-    select((func.coalesce(groups.c.budget, bindparam("budget")) - _RUNNING).label("free"), groups.c.hand_on).where(
-        groups.c.name == bindparam("group")
+    select((func.coalesce(groups.c.budget, DEFAULT_BUDGET) - RUNNING).label("free"), groups.c.hand_on).where(
+        groups.c.name == GROUP
     )
 )
-
-
-class Places(NamedTuple):
-    """Of a group's budget."""
-
-    free: int
-    hand_on: bool  # a run that frees one sends for the next
 
 
 def places(tx: Tx, group: Group, *, default: int) -> Places:
@@ -75,43 +77,37 @@ def places(tx: Tx, group: Group, *, default: int) -> Places:
     return Places(max(0, int(row["free"])), bool(row["hand_on"]))
 
 
-def free_places(tx: Tx, group: Group, *, default: int) -> int:
-    """How many more runs of this group may start."""
-    return places(tx, group, default=default).free
-
-
 def running_by_tenant(tx: Tx, group: Group) -> dict[str, int]:
-    """By tenant. As many as the budget, so all of them are read."""
-    of_turn = turns.c.id == runs.c.turn_id
-    found = (
+    """All of them are read: they are no more than the budget."""
+    running = (
         select(turns.c.tenant, func.count().label("number"))
-        .join(runs, of_turn)
+        .join(runs, turns.c.id == runs.c.turn_id)
         .where(runs.c.grp == group.value, RUNNING_IN_GROUP)
+        .group_by(turns.c.tenant)
     )
-    return {row.tenant: row.number for row in tx.execute(found.group_by(turns.c.tenant))}
+    return {row.tenant: row.number for row in tx.execute(running)}
+
+
+# queues: never more is read than the caller needs
 
 
 def queued_by_tenant(tx: Tx, group: Group, now: datetime) -> Sequence[GroupRow]:
-    """By tenant, among those that came first; and since when the oldest is due."""
+    """Counted among those that came first, with the time since when the oldest is due."""
     first = (
         select(turns.c.tenant, turns.c.due_at)
         .where(QUEUED_IN_GROUP, turns.c.grp == group.value)
         .order_by(turns.c.queued_at, turns.c.id)
-        .limit(COUNTED)
+        .limit(MAX_COUNTED)
         .subquery()
     )
     number = func.count().label("number")
     since = func.min(case((first.c.due_at <= now, first.c.due_at))).label("since")
-    found = select(first.c.tenant, number, since).group_by(first.c.tenant)
-    return tx.execute(found.order_by(number.desc(), first.c.tenant)).mappings().all()
-
-
-def lock(tx: Tx, group: Group) -> None:
-    """Before any other row, as whoever starts a turn does."""
-    tx.execute(select(groups.c.name).where(groups.c.name == group.value).with_for_update())
+    by_tenant = select(first.c.tenant, number, since).group_by(first.c.tenant)
+    return tx.execute(by_tenant.order_by(number.desc(), first.c.tenant)).mappings().all()
 
 
 def is_full(tx: Tx, group: Group, bound: int) -> bool:
+    """The caller holds the lock of the group, so this stays true until its message is stored."""
     queued = select(turns.c.id).where(QUEUED_IN_GROUP, turns.c.grp == group.value).limit(bound).subquery()
     return int(tx.execute(select(func.count()).select_from(queued)).scalar_one()) >= bound
 
@@ -120,10 +116,11 @@ MAX_TRIES = 20
 
 
 def oldest_queued(tx: Tx, group: Group) -> str | None:
-    """Whose line nobody else is at work on. Its thread and the run that is open there are locked without a wait: who
-    comes holds locks of its own line, and nobody may wait for each other. Sub-agents' turns stay: whoever asked waits.
+    """The oldest whose thread no other transaction is at work on. Its thread and the open run there are locked without
+    a wait: a transaction that arrives holds the locks of its own thread, and two must not wait for each other. Turns of
+    sub-agents stay, because their parent waits.
     """
-    found = (
+    oldest = (
         select(turns.c.id, turns.c.thread_id, turns.c.queued_at)
         .join(threads, threads.c.id == turns.c.thread_id)
         .where(QUEUED_IN_GROUP, turns.c.grp == group.value, turns.c.parent_call.is_(None))
@@ -131,90 +128,91 @@ def oldest_queued(tx: Tx, group: Group) -> str | None:
         .limit(1)
         .with_for_update(of=threads, skip_locked=True)
     )
-    after = found
+    following = oldest
     for _ in range(MAX_TRIES):
-        row = tx.execute(after).first()
-        if row is None or _holds_run(tx, row.thread_id):
-            return row.id if row else None
-        after = found.where(tuple_(turns.c.queued_at, turns.c.id) > (row.queued_at, row.id))
+        row = tx.execute(following).first()
+        if row is None:
+            return None
+        if _lock_open_run(tx, row.thread_id):
+            return str(row.id)
+        following = oldest.where(tuple_(turns.c.queued_at, turns.c.id) > (row.queued_at, row.id))
     return None
 
 
-def _holds_run(tx: Tx, thread_id: str) -> bool:
-    """Or there is none."""
-    open_there = select(runs.c.id).where(runs.c.thread_id == thread_id, OPEN_RUNS)
-    if tx.execute(open_there).first() is None:
+def _lock_open_run(tx: Tx, thread_id: str) -> bool:
+    """True too if there is none."""
+    open_run = select(runs.c.id).where(runs.c.thread_id == thread_id, OPEN_RUNS)
+    if tx.execute(open_run).first() is None:
         return True
-    return tx.execute(open_there.with_for_update(skip_locked=True)).first() is not None
+    return tx.execute(open_run.with_for_update(skip_locked=True)).first() is not None
 
 
 def newest_queued_on(tx: Tx, group: Group, thread_id: str) -> str | None:
-    found = select(turns.c.id).where(
+    queued = select(turns.c.id).where(
         in_line(turns), turns.c.thread_id == thread_id, turns.c.grp == group.value, turns.c.parent_call.is_(None)
     )
-    turn_id: str | None = tx.execute(found.order_by(turns.c.arrival.desc()).limit(1)).scalar()
+    turn_id: str | None = tx.execute(queued.order_by(turns.c.arrival.desc()).limit(1)).scalar()
     return turn_id
 
 
-log = structlog.get_logger()
+# the mark `hand_on`
 
-_IS_GROUP = groups.c.name == bindparam("of_group")
-_LOCK = PreparedStatement(select(groups.c.name).where(_IS_GROUP).with_for_update())
+_OF_GROUP: BindParameter[str] = bindparam("of_group")
+_IS_GROUP = groups.c.name == _OF_GROUP
 _READY = select(turns.c.id).where(
-    has(turns.c.status, TurnStatus.QUEUED), has(turns.c.ready, 1), turns.c.grp == bindparam("of_group")
+    has(turns.c.status, TurnStatus.QUEUED), has(turns.c.ready, 1), turns.c.grp == _OF_GROUP
 )
 _SET = PreparedStatement(update(groups).where(_IS_GROUP, has(groups.c.hand_on, 0), _READY.exists()).values(hand_on=1))
 _CLEAR = PreparedStatement(
     update(groups).where(_IS_GROUP, has(groups.c.hand_on, 1), ~_READY.exists()).values(hand_on=0)
 )
-PLACE_AWAITED = select(groups.c.hand_on).where(_IS_GROUP).scalar_subquery()  # what a run reads that frees a place
+PLACE_AWAITED = select(groups.c.hand_on).where(_IS_GROUP).scalar_subquery()  # read by a run that frees a place
 _PLACE_AWAITED = PreparedStatement(select(PLACE_AWAITED.label("hand_on")))
 
 
 def is_place_awaited(tx: Tx, group: Group) -> bool:
-    """Whether the place that a run of this group frees in this transaction is waited for. It has written its row."""
+    """Whether a turn waits for the place that a run of this group frees in this transaction. It has written its row."""
     return bool(_PLACE_AWAITED.scalar(tx, {"of_group": group.value}))
 
 
 def await_place(store: Store, group: Group) -> bool:
-    """A turn is ready and is left behind: each run that ends from now on sends a wake-up.
+    """A turn is ready and could not start: each run that ends from now on sends a wake-up.
 
-    True: this is the first to say so. Runs that were just ending did not know of it, but have ended by now: look again.
+    True: this set the mark. Runs that were just ending did not see it, but have ended by now: look again.
     """
-    if not _mark(store, group, _SET):
+    if not _change_mark(store, group, _SET):
         return False
     if store.is_postgres:
         try:
             _wait_for_writers(store, group)
-        except Unavailable as error:  # a process that stands still with its transaction open
+        except Unavailable as error:  # a process that stopped with its transaction open
             log.warning("a run did not let go of its row in time", group=group.value, error=str(error))
     return True
 
 
 def clear_awaited(store: Store, group: Group) -> None:
-    """No turn of the group is ready, unless one comes just now; that one has a wake-up of its own."""
-    _mark(store, group, _CLEAR)
+    """No turn of the group is ready, except one that comes just now; that one has a wake-up of its own."""
+    _change_mark(store, group, _CLEAR)
 
 
-def _mark(store: Store, group: Group, change: PreparedStatement) -> bool:
-    """Under the lock of the group, so that none who sets the mark believes in one that is just being cleared."""
-    binds = {"of_group": group.value}
+def _change_mark(store: Store, group: Group, change: PreparedStatement) -> bool:
+    """Under the lock of the group, so that no worker relies on a mark that another is just clearing."""
     with store.one_trip() as tx:
-        _LOCK.send(tx, binds)
-        changed = change.send(tx, binds)
+        LOCK.send(tx, {"group": group.value})
+        changed = change.send(tx, {"of_group": group.value})
     return changed.changed() == 1
 
 
-_RUNNING_RUNS = select(runs.c.id).where(runs.c.grp == bindparam("of_group"), RUNNING_IN_GROUP)
-_WRITTEN_BY_NOBODY = _RUNNING_RUNS.with_for_update(read=True, skip_locked=True)
+_RUNNING_IDS = select(runs.c.id).where(runs.c.grp == _OF_GROUP, RUNNING_IN_GROUP)
+_NOT_BEING_WRITTEN = _RUNNING_IDS.with_for_update(read=True, skip_locked=True)
 _WAIT = select(runs.c.id).where(runs.c.id == bindparam("run_id")).with_for_update(read=True)
 
 
 def _wait_for_writers(store: Store, group: Group) -> None:
-    """Each lock is let go with its statement: nobody waits for us while we wait."""
+    """Each lock is released with its statement, so no other transaction waits for this one."""
     binds = {"of_group": group.value}
     with store.read() as tx:
-        running = set(tx.execute(_RUNNING_RUNS, binds).scalars())
-        still = set(tx.execute(_WRITTEN_BY_NOBODY, binds).scalars())
-        for run_id in sorted(running - still):
+        running = set(tx.execute(_RUNNING_IDS, binds).scalars())
+        not_written = set(tx.execute(_NOT_BEING_WRITTEN, binds).scalars())
+        for run_id in sorted(running - not_written):
             tx.execute(_WAIT, {"run_id": run_id})

@@ -1,7 +1,7 @@
-"""A turn starts: the group's budget, the turn, its run and its message in the history, or nothing of it.
+"""Start a turn: the turn becomes active, its run opens and its message enters the history, or nothing happens.
 
-All of it goes out in one trip, so that whoever starts a turn holds the group for as short as may be: starts in one
-group come one by one. Each statement does nothing where the one before it has not moved anything.
+Starts in one group come one by one, so all statements go in one round trip, and the lock of the group is held for as
+short as possible. Each statement does nothing if the one before it changed nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.records import Phase, Run, Turn
 from chordage.orchestrator.core.status import RunStatus, TurnStatus
-from chordage.orchestrator.store import fairness, journal
+from chordage.orchestrator.store import fairness, groups, journal
 from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.store.fairness import StartRule
 from chordage.orchestrator.store.predicates import STEERING_TURNS, still
-from chordage.orchestrator.store.schema import groups, runs, turns
 from chordage.orchestrator.store.schema import journal as journal_table
+from chordage.orchestrator.store.schema import runs, turns
 from chordage.orchestrator.store.statements import PreparedStatement, SentStatement
 
-_LOCK_GROUP = PreparedStatement(select(groups.c.name).where(groups.c.name == bindparam("group")).with_for_update())
 _STARTED = {
     "status": TurnStatus.ACTIVE.value,
     "ready": 0,
@@ -46,7 +45,7 @@ _HAS_STARTED = exists().where(turns.c.id == bindparam("turn_id"), turns.c.run_id
 _SET_LAST_TENANT = PreparedStatement(fairness.SET_LAST_TENANT.where(_HAS_STARTED))
 _SETS_LAST_TENANT = {StartRule.FIRST, StartRule.HAS_SLOT}
 
-# Somebody who came after the message that starts the run wrote to be taken in by whatever is at work.
+# A message that came after the one that starts the run, to be taken in by the run at work.
 _IS_AWAITED = exists().where(
     STEERING_TURNS,
     turns.c.thread_id == bindparam("of_thread"),
@@ -95,13 +94,13 @@ _APPEND = PreparedStatement(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """Who is to start, and as what."""
+    """The turn to start, and what becomes of it."""
 
     turn: Turn
     run_id: str
-    words: journal.Row  # its message, as the history has it
+    words: journal.Row  # its message, as a row of the journal
     place: StartRule
-    budget: int  # where the group's row has none
+    budget: int  # of the group, if its row has none
     now: datetime
     lease_until: datetime
 
@@ -117,10 +116,10 @@ class Start:
 
 
 def start(store: Store, start: Start) -> Run | None:
-    """The turn is active, if it may be: ready, due, and with budget for it, and by its place also for all whose turn is
-    before its own: store/fairness.py. So none of those has to wait because of it.
+    """Start the turn if its rule allows it: it is ready and due, and there is budget for it and, except with HAS_ROOM,
+    for all turns that are served before it (store/fairness.py).
 
-    None: it may not. LostRace: a run was open on its thread all the same; the index says so, whatever anybody believed.
+    None: it may not start. LostRace: a run is open on its thread after all, as the unique index says.
     """
     try:
         with store.one_trip() as tx:
@@ -138,11 +137,11 @@ def opened_run(start: Start, opened: SentStatement) -> Run | None:
 
 
 def send(tx: Tx, start: Start) -> SentStatement:
-    """What comes back is a row for the run, if it was opened."""
+    """The result is a row if the run was opened."""
     turn = start.turn
     ids = {"turn_id": turn.id, "run": start.run_id}
     whose = {**ids, "group": turn.group.value, "now": start.now}
-    _LOCK_GROUP.send(tx, {"group": turn.group.value})
+    groups.LOCK.send(tx, {"group": turn.group.value})
     _START[start.place].send(tx, {**whose, "budget": start.budget})
     if start.place in _SETS_LAST_TENANT:
         _SET_LAST_TENANT.send(tx, {**whose, "tenant": turn.tenant})

@@ -60,7 +60,7 @@ def _view(tx: Tx, group: Group, stored: int | None, setting: int, bound: QueueBo
         running=runs,
         free=max(0, budget - runs),
         queued=turns,
-        queued_or_more=turns >= group_rows.COUNTED,
+        queued_or_more=turns >= group_rows.MAX_COUNTED,
         waits_since=min((row["since"] for row in waiting if row["since"]), default=None),
         bound=bound,
         tenants=tuple(tenants[:BUSIEST]),

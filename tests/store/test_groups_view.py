@@ -68,7 +68,7 @@ def test_a_budget_in_the_database_is_told_as_such_and_taken_back(world: World) -
 
 
 def test_only_so_many_are_counted_and_the_busiest_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "COUNTED", 50)
+    monkeypatch.setattr(groups, "MAX_COUNTED", 50)
     crowd(world.store, 60, threads=60, tenants=12)
 
     shown = seen(world)

@@ -96,7 +96,7 @@ def test_a_turn_on_another_thread_starts_at_once_and_costs_the_same(crowd):
     assert few == many
     for world in crowd:
         with world.store.read() as tx:
-            assert groups.free_places(tx, Group.CHAT, default=64) == 64
+            assert groups.places(tx, Group.CHAT, default=64).free == 64
 
 
 TABLES = set(schema.metadata.tables)

@@ -52,7 +52,7 @@ def what_is_held(rig: Rig, run_id: str) -> dict[str, object]:
     """All that a run could hold while it waits, in figures."""
     run, asked = rig.row("runs", id=run_id), rig.rows("calls", run_id=run_id, status="suspended")
     with rig.runtime.store.read() as tx:
-        free = groups.free_places(tx, Group.CHAT, default=rig.settings.budgets.chat)
+        free = groups.places(tx, Group.CHAT, default=rig.settings.budgets.chat).free
     return {
         "thread locks": rig.redis.keys("chordage:thread:*"),
         "work in hand": rig.redis.keys("chordage:work:*"),
