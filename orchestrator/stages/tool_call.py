@@ -487,7 +487,7 @@ def _cut_short(rt: Runtime, work: CallWork) -> None:
     """
     if work.call.effect in {Effect.PURE, Effect.IDEMPOTENT}:
         with rt.store.single() as tx:
-            calls.release(tx, work.call.id, work.token, rt.worker, rt.now())
+            calls.record_crash(tx, work.call.id, work.token, rt.worker, rt.now())
 
 
 def after_lone_call(rt: Runtime, call_id: str) -> list[Intent]:

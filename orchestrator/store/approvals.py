@@ -1,18 +1,17 @@
-"""Suspensions: one row for each question about a call. At most one of a call's is open.
+"""Suspensions and decisions: a question about a call, and its answer.
 
-Decisions: the answer to a suspension, stored before anything is done with it. The schema allows one for each.
-
-What readers ask of questions about calls: those that are open, and those of a run with their answers.
+A suspension is one row for each question; at most one of a call is open. A decision is stored before anything is done
+with it, and the schema allows one for each suspension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import RowMapping, func, insert, or_, select, tuple_, update
+from sqlalchemy import RowMapping, Select, func, insert, or_, select, tuple_, update
 
 from chordage.orchestrator.core import message
 from chordage.orchestrator.core.approvals import (
@@ -52,6 +51,9 @@ class CallInQuestion:
     arguments: dict[str, Any]
 
 
+_OF_CALL = ("call_id", "run_id", "thread_id", "agent", "step", "tool")
+
+
 def ask(
     tx: Tx,
     suspension_id: str,
@@ -65,8 +67,7 @@ def ask(
     tx.execute(
         insert(suspensions),
         {
-            "id": suspension_id, "call_id": about.call_id, "run_id": about.run_id, "thread_id": about.thread_id,
-            "agent": about.agent, "step": about.step, "tool": about.tool, "why": question.why.value,
+            "id": suspension_id, **{name: getattr(about, name) for name in _OF_CALL}, "why": question.why.value,
             "prompt": question.prompt, "schema": question.schema, "resume_mode": question.resume_mode.value,
             "digest": digest(about.arguments), "status": SuspensionStatus.OPEN.value, "created_at": now,
             "expires_at": expires, "on_expiry": question.on_expiry.value, "default": question.default,
@@ -75,56 +76,55 @@ def ask(
     )  # fmt: skip
 
 
-def from_row(row: Any) -> Suspension:
-    fields = dict(row)
-    kinds = {
-        "why": Why, "resume_mode": ResumeMode, "status": SuspensionStatus, "on_expiry": OnExpiry,
-    }  # fmt: skip
-    return Suspension(**{**fields, **{name: kind(fields[name]) for name, kind in kinds.items()}})
+_ENUMS = {"why": Why, "resume_mode": ResumeMode, "status": SuspensionStatus, "on_expiry": OnExpiry}
 
 
-def _one(tx: Tx, found: Any) -> Suspension | None:
-    row = tx.execute(found).mappings().first()
-    return from_row(row) if row else None
+def _from_row(row: Mapping[Any, Any]) -> Suspension:
+    return Suspension(**{**row, **{name: enum(row[name]) for name, enum in _ENUMS.items()}})
+
+
+def _first(tx: Tx, matching: Select[Any]) -> Suspension | None:
+    row = tx.execute(matching).mappings().first()
+    return _from_row(row) if row else None
 
 
 def load(tx: Tx, suspension_id: str) -> Suspension | None:
-    return _one(tx, select(suspensions).where(suspensions.c.id == suspension_id))
+    return _first(tx, select(suspensions).where(suspensions.c.id == suspension_id))
 
 
 def find(tx: Tx, target: str) -> Suspension | None:
-    """By its own id, or the newest of the call of that id."""
+    """By its own id, or the newest of the call with that id."""
     of_call = select(suspensions).join(calls, calls.c.suspension_id == suspensions.c.id).where(calls.c.id == target)
-    return load(tx, target) or _one(tx, of_call)
+    return load(tx, target) or _first(tx, of_call)
 
 
 def open_about_claim(tx: Tx, call_id: str, token: str) -> Suspension | None:
-    """The open question what became of the call, asked because the holder of this claim was taken for dead."""
-    asked = (suspensions.c.call_id == call_id, suspensions.c.about_claim == token, STILL_OPEN_SUSPENSION)
-    return _one(tx, select(suspensions).where(*asked))
+    """The open question about the outcome of the call, asked because the holder of this claim seemed dead."""
+    is_open = (suspensions.c.call_id == call_id, suspensions.c.about_claim == token, STILL_OPEN_SUSPENSION)
+    return _first(tx, select(suspensions).where(*is_open))
 
 
 def claims_in_question(tx: Tx, call_ids: Collection[str]) -> set[str]:
-    """The claims of these calls whose holders may still answer what became of the call."""
-    found = select(suspensions.c.about_claim).where(
+    """The claims of these calls whose holders may still bring the outcome."""
+    claims = select(suspensions.c.about_claim).where(
         suspensions.c.call_id.in_(sorted(call_ids)), STILL_OPEN_SUSPENSION, suspensions.c.about_claim.is_not(None)
     )
-    return set(tx.execute(found).scalars())
+    return set(tx.execute(claims).scalars())
 
 
 def unsettled(tx: Tx, run_id: str) -> list[Suspension]:
-    found = select(suspensions).where(suspensions.c.run_id == run_id, STILL_UNSETTLED)
-    return sorted((from_row(row) for row in tx.execute(found).mappings()), key=lambda one: one.id)
+    rows = tx.execute(select(suspensions).where(suspensions.c.run_id == run_id, STILL_UNSETTLED)).mappings()
+    return sorted(map(_from_row, rows), key=lambda suspension: suspension.id)
 
 
 def expired(tx: Tx, now: datetime, limit: int) -> list[Suspension]:
-    found = (
+    past = (
         select(suspensions)
         .where(OPEN_SUSPENSIONS, suspensions.c.expires_at <= now, suspensions.c.escalated_at.is_(None))
         .order_by(suspensions.c.expires_at)
         .limit(limit)
     )
-    return readable_rows(tx.execute(found).mappings(), from_row)
+    return readable_rows(tx.execute(past).mappings(), _from_row)
 
 
 def set_status(tx: Tx, suspension_id: str, status: SuspensionStatus, *, was: SuspensionStatus) -> bool:
@@ -158,6 +158,8 @@ def settle(tx: Tx, suspension_ids: Collection[str]) -> None:
     tx.execute(done.values(status=SuspensionStatus.SETTLED.value))
 
 
+# decisions
+
 _DECISION_COLUMNS = [
     decisions.c[name]
     for name in ("id", "suspension_id", "call_id", "run_id", "action", "payload", "edited_args", "reason", "key")
@@ -188,20 +190,22 @@ def decision_of(tx: Tx, suspension_id: str) -> Decision | None:
 
 
 def decision_by_key(tx: Tx, call_id: str, key: str) -> Decision | None:
-    """The answer that was given for this call under that key, to whichever of its questions."""
-    found = select(*_DECISION_COLUMNS).where(decisions.c.call_id == call_id, decisions.c.key == key)
-    row = tx.execute(found.order_by(decisions.c.id.desc()).limit(1)).mappings().first()
+    """The answer under that key to any question about this call."""
+    matching = select(*_DECISION_COLUMNS).where(decisions.c.call_id == call_id, decisions.c.key == key)
+    row = tx.execute(matching.order_by(decisions.c.id.desc()).limit(1)).mappings().first()
     return _decision_from_row(row) if row else None
 
 
 def decisions_of(tx: Tx, suspension_ids: Collection[str]) -> dict[str, Decision]:
-    found = select(*_DECISION_COLUMNS).where(decisions.c.suspension_id.in_(sorted(suspension_ids)))
-    return {row["suspension_id"]: _decision_from_row(row) for row in tx.execute(found).mappings()}
+    matching = select(*_DECISION_COLUMNS).where(decisions.c.suspension_id.in_(sorted(suspension_ids)))
+    return {row["suspension_id"]: _decision_from_row(row) for row in tx.execute(matching).mappings()}
 
 
 def mark_applied(tx: Tx, decision_ids: Collection[str], now: datetime) -> None:
     tx.execute(update(decisions).where(decisions.c.id.in_(sorted(decision_ids))).values(applied_at=now))
 
+
+# what readers see
 
 SuspensionRow = RowMapping
 
@@ -250,27 +254,27 @@ def list_open(
     after: tuple[datetime, str] | None = None,
     space: str | None = None,
 ) -> Sequence[SuspensionRow]:
-    """Oldest first, with the arguments that are asked about; `after` is the time and the id of the last one seen."""
-    found = _OPEN.where(OPEN_SUSPENSIONS if why is Why.CHILD else ASKED_OF_PEOPLE).limit(limit)
+    """Oldest first, with the arguments in question. `after`: the time and the id of the last on the page before."""
+    page = _OPEN.where(OPEN_SUSPENSIONS if why is Why.CHILD else ASKED_OF_PEOPLE).limit(limit)
     wanted = {"agent": agent, "thread_id": thread_id, "run_id": run_id, "why": why and why.value}
     for name, value in wanted.items():
         if value is not None:
-            found = found.where(suspensions.c[name] == value)
+            page = page.where(suspensions.c[name] == value)
     if root_thread is not None:
-        found = found.where(or_(runs.c.root_thread == root_thread, runs.c.thread_id == root_thread))
+        page = page.where(or_(runs.c.root_thread == root_thread, runs.c.thread_id == root_thread))
     if root_run is not None:
-        found = found.where(or_(runs.c.root_run == root_run, runs.c.id == root_run))
+        page = page.where(or_(runs.c.root_run == root_run, runs.c.id == root_run))
     if space is not None:
         home = func.coalesce(runs.c.root_thread, runs.c.thread_id)
-        begins = message.prefix(space)
-        found = found.where(func.substr(home, 1, len(begins)) == begins)  # LIKE of SQLite would not tell A from a
+        prefix = message.prefix(space)
+        page = page.where(func.substr(home, 1, len(prefix)) == prefix)  # SQLite's LIKE would ignore case
     if after is not None:
-        found = found.where(tuple_(suspensions.c.created_at, suspensions.c.id) > after)
-    return tx.execute(found).mappings().all()
+        page = page.where(tuple_(suspensions.c.created_at, suspensions.c.id) > after)
+    return tx.execute(page).mappings().all()
 
 
 def with_answers(tx: Tx, suspension_ids: Collection[str]) -> Sequence[SuspensionRow]:
-    """These questions, each with its answer where it has one."""
+    """These questions, each with its answer if it has one."""
     if not suspension_ids:
         return []
     return tx.execute(_ANSWERED.where(suspensions.c.id.in_(sorted(suspension_ids)))).mappings().all()

@@ -1,6 +1,8 @@
-"""Tool calls: one row each, its outcome in it.
+"""Tool calls: one row each, with its outcome.
 
-Guarded changes of tool calls: claimed by one, settled once.
+A call is claimed by one worker and settled once. The WHERE of each guarded update holds the states from which the table
+in core/status.py allows the change, and the token of the claim. True: this call changed the row. False: another worker
+did, and the caller stops.
 """
 
 from __future__ import annotations
@@ -22,6 +24,33 @@ from chordage.orchestrator.store.schema import calls, runs
 from chordage.orchestrator.store.statements import BulkInsert, PreparedStatement, readable_rows
 
 COLUMNS = [column for column in calls.c if column.name != "full_result"]
+_NAMES = [column.name for column in COLUMNS]
+
+
+def _from_row(row: Mapping[Any, Any]) -> Call:
+    fields = {name: row[name] for name in _NAMES}
+    return Call(**{**fields, "effect": Effect(fields["effect"]), "status": CallStatus(fields["status"])})
+
+
+def _select(tx: Tx, *where: ColumnElement[bool]) -> list[Call]:
+    matching = select(*COLUMNS).where(*where).order_by(calls.c.run_id, calls.c.step, calls.c.place, calls.c.generation)
+    return [_from_row(row) for row in tx.execute(matching).mappings()]
+
+
+# reads
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallToRun:
+    """A call, and what a worker has to know of its run before it carries the call out."""
+
+    call: Call
+    agent: str
+    epoch: int
+    is_running: bool
+    may_be_limited: bool  # its turn or a run above it may have a time limit, whatever its agent has
+
+
 _BY_ID = PreparedStatement(
     select(
         *COLUMNS,
@@ -34,25 +63,6 @@ _BY_ID = PreparedStatement(
     .join(runs, runs.c.id == calls.c.run_id)
     .where(calls.c.id == bindparam("call_id"))
 )
-_NAMES = [column.name for column in COLUMNS]
-
-
-def from_row(row: Mapping[Any, Any], prefix: str = "") -> Call:
-    fields = {name: row[prefix + name] for name in _NAMES}
-    fields["effect"] = Effect(fields["effect"])
-    fields["status"] = CallStatus(fields["status"])
-    return Call(**fields)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CallToRun:
-    """A call, and what has to be known of its run before it is carried out."""
-
-    call: Call
-    agent: str
-    epoch: int
-    is_running: bool
-    may_be_limited: bool  # its turn or a run above it may have a time limit, whatever its agent says
 
 
 def load_for_work(tx: Tx, call_id: str) -> CallToRun | None:
@@ -60,21 +70,24 @@ def load_for_work(tx: Tx, call_id: str) -> CallToRun | None:
     if row is None:
         return None
     return CallToRun(
-        call=from_row(row), agent=row["run_agent"], epoch=row["run_epoch"], is_running=row["run_status"] == "running",
+        call=_from_row(row), agent=row["run_agent"], epoch=row["run_epoch"], is_running=row["run_status"] == "running",
         may_be_limited=bool(row["run_limited"]),
     )  # fmt: skip
 
 
 def load(tx: Tx, call_id: str, *, lock: bool = False) -> Call | None:
-    """`lock`: it stays as it is seen until the commit."""
-    found = select(*COLUMNS).where(calls.c.id == call_id)
-    row = tx.execute(found.with_for_update() if lock else found).first()
-    return from_row(row._mapping) if row else None  # noqa: SLF001 - SQLAlchemy's documented way to names
+    """`lock`: it stays as it is until the commit."""
+    by_id = select(*COLUMNS).where(calls.c.id == call_id)
+    row = tx.execute(by_id.with_for_update() if lock else by_id).mappings().first()
+    return _from_row(row) if row else None
 
 
 def of_run(tx: Tx, run_id: str) -> list[Call]:
-    found = select(*COLUMNS).where(calls.c.run_id == run_id).order_by(calls.c.step, calls.c.place, calls.c.generation)
-    return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
+    return _select(tx, calls.c.run_id == run_id)
+
+
+def of_step(tx: Tx, run_id: str, step: int) -> list[Call]:
+    return _select(tx, calls.c.run_id == run_id, calls.c.step == step)
 
 
 def of_rounds(tx: Tx, rounds: Iterable[tuple[str, int]]) -> list[Call]:
@@ -82,30 +95,69 @@ def of_rounds(tx: Tx, rounds: Iterable[tuple[str, int]]) -> list[Call]:
     wanted = list(rounds)
     if not wanted:
         return []
-    of_runs = calls.c.run_id.in_(sorted({run_id for run_id, _ in wanted}))  # what SQLite finds an index for
-    found = select(*COLUMNS).where(of_runs, tuple_(calls.c.run_id, calls.c.step).in_(wanted))
-    rows = tx.execute(found.order_by(calls.c.run_id, calls.c.step, calls.c.place)).mappings()
-    return [from_row(dict(row)) for row in rows]
+    of_runs = calls.c.run_id.in_(sorted({run_id for run_id, _ in wanted}))  # the condition SQLite has an index for
+    return _select(tx, of_runs, tuple_(calls.c.run_id, calls.c.step).in_(wanted))
+
+
+def of_replay(tx: Tx, run_id: str, step: int) -> list[Call]:
+    """The calls that were carried out again in this step."""
+    return _select(tx, calls.c.run_id == run_id, calls.c.replayed_at == step)
+
+
+def unsettled(tx: Tx, run_id: str) -> list[Call]:
+    """Calls that are suspended, resuming, or parked behind one that is."""
+    return _select(tx, calls.c.run_id == run_id, has(calls.c.status, *sorted(OPEN_CALL)))
+
+
+def expired(tx: Tx, now: datetime, limit: int) -> list[Call]:
+    """Calls in flight whose lease has run out, locked for this sweeper."""
+    past = (
+        select(*COLUMNS)
+        .where(CALLS_IN_FLIGHT, calls.c.lease_until < now)
+        .order_by(calls.c.lease_until, calls.c.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    return readable_rows(tx.execute(past).mappings(), _from_row)
+
+
+def is_behind(tx: Tx, call: Call) -> bool:
+    """Whether a call before it in its round is not settled yet."""
+    ahead = select(calls.c.id).where(
+        calls.c.run_id == call.run_id, calls.c.step == call.step, calls.c.place < call.place,
+        has(calls.c.status, *sorted(OPEN_CALL)),
+    )  # fmt: skip
+    return tx.execute(ahead.limit(1)).first() is not None
+
+
+def tokens_in_flight(tx: Tx, call_ids: Collection[str]) -> dict[str, str | None]:
+    """Those of these calls that are in flight, each with the token of its claim."""
+    in_flight = select(calls.c.id, calls.c.claim_token).where(calls.c.id.in_(sorted(call_ids)), STILL_IN_FLIGHT)
+    return {row.id: row.claim_token for row in tx.execute(in_flight)}
 
 
 def count_requested(tx: Tx, run_id: str) -> int:
-    """How many calls its replies have asked for; one that is tried again is the same."""
+    """How many calls the run's replies have asked for; further tries of a call are not counted."""
     places = select(calls.c.step, calls.c.place).where(calls.c.run_id == run_id).distinct().subquery()
     return int(tx.execute(select(func.count()).select_from(places)).scalar_one())
 
 
-def of_step(tx: Tx, run_id: str, step: int) -> list[Call]:
-    found = select(*COLUMNS).where(calls.c.run_id == run_id, calls.c.step == step)
-    found = found.order_by(calls.c.place, calls.c.generation)
-    return [from_row(row._mapping) for row in tx.execute(found)]  # noqa: SLF001 - by name
+def count_generations(tx: Tx, run_id: str, ask_ids: Collection[str]) -> Counter[str]:
+    """How many generations of each of these provider ids the run has."""
+    counted = (
+        select(calls.c.ask_id, func.count().label("generations"))
+        .where(calls.c.run_id == run_id, calls.c.ask_id.in_(sorted(ask_ids)))
+        .group_by(calls.c.ask_id)
+    )
+    return Counter({row.ask_id: row.generations for row in tx.execute(counted)})
 
 
-_LAST = 2**31 - 2  # PostgreSQL counts characters in 32 bits
+_MAX_OFFSET = 2**31 - 2  # PostgreSQL counts characters in 32 bits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultPart:
-    """Of the whole result of a call."""
+    """A part of the whole result of a call."""
 
     thread_id: str
     text: str
@@ -113,21 +165,24 @@ class ResultPart:
 
 
 def result_part(tx: Tx, call_id: str, offset: int, length: int) -> ResultPart | None:
-    """None: there is no such call, or no result of it."""
+    """None: there is no such call, or it has no result."""
     whole = func.coalesce(calls.c.full_result, calls.c.content)
-    found = select(
+    part = select(
         calls.c.thread_id,
-        func.substr(whole, min(offset, _LAST) + 1, length).label("text"),
+        func.substr(whole, min(offset, _MAX_OFFSET) + 1, length).label("text"),
         func.length(whole).label("total"),
     ).where(calls.c.id == call_id, whole.is_not(None))
-    row = tx.execute(found).first()
+    row = tx.execute(part).first()
     return None if row is None else ResultPart(thread_id=row.thread_id, text=row.text, total=row.total)
 
 
 def with_full_results(tx: Tx, run_id: str) -> list[str]:
     """The calls of a run whose content is only the beginning of their result."""
-    found = select(calls.c.id).where(calls.c.run_id == run_id, calls.c.full_result.is_not(None))
-    return list(tx.execute(found.order_by(calls.c.step, calls.c.place, calls.c.generation)).scalars())
+    longer = select(calls.c.id).where(calls.c.run_id == run_id, calls.c.full_result.is_not(None))
+    return list(tx.execute(longer.order_by(calls.c.step, calls.c.place, calls.c.generation)).scalars())
+
+
+# a round opens, and its calls are settled
 
 
 _OF_NEW_CALL = (
@@ -139,12 +194,11 @@ _INSERT = BulkInsert(
 
 
 def open_round(tx: Tx, run: Run, step: int, asked: Sequence[NewCall], *, now: datetime, lease_until: datetime) -> None:
-    """The calls of one assistant message, in its order."""
+    """Insert the calls of one assistant message, in its order."""
     _INSERT.send(tx, [_new_row(run, step, call, now, lease_until) for call in asked])
 
 
 def _new_row(run: Run, step: int, call: NewCall, now: datetime, lease_until: datetime | None) -> dict[str, Any]:
-    settled = call.status not in OPEN_CALL
     return {
         **{name: getattr(call, name) for name in _OF_NEW_CALL},
         "run_id": run.id,
@@ -153,194 +207,8 @@ def _new_row(run: Run, step: int, call: NewCall, now: datetime, lease_until: dat
         "lease_until": lease_until if call.status is CallStatus.NEW and not call.parked else None,
         "resends": 0,
         "expiries": 0,
-        "ended_at": now if settled else None,
+        "ended_at": None if call.status in OPEN_CALL else now,
     }
-
-
-def count_generations(tx: Tx, run_id: str, ask_ids: Collection[str]) -> Counter[str]:
-    """How many lives each of these provider ids has had in this run."""
-    found = select(calls.c.ask_id).where(calls.c.run_id == run_id, calls.c.ask_id.in_(sorted(ask_ids)))
-    counted = found.add_columns(func.count().label("lives")).group_by(calls.c.ask_id)
-    return Counter({row.ask_id: row.lives for row in tx.execute(counted)})
-
-
-def unsettled(tx: Tx, run_id: str) -> list[Call]:
-    """Suspended, resuming, or parked behind one that is."""
-    found = select(*COLUMNS).where(calls.c.run_id == run_id, has(calls.c.status, *sorted(OPEN_CALL)))
-    return [from_row(row._mapping) for row in tx.execute(found.order_by(calls.c.step, calls.c.place))]  # noqa: SLF001 - by name
-
-
-def of_replay(tx: Tx, run_id: str, step: int) -> list[Call]:
-    """The calls that were carried out again in this step."""
-    found = select(*COLUMNS).where(calls.c.run_id == run_id, calls.c.replayed_at == step)
-    return [from_row(row._mapping) for row in tx.execute(found.order_by(calls.c.step, calls.c.place))]  # noqa: SLF001 - by name
-
-
-def expired(tx: Tx, now: datetime, limit: int) -> list[Call]:
-    """Calls in flight that nobody has renewed in time. Locked against other sweepers."""
-    found = (
-        select(*COLUMNS)
-        .where(CALLS_IN_FLIGHT, calls.c.lease_until < now)
-        .order_by(calls.c.lease_until, calls.c.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
-    return readable_rows(tx.execute(found).mappings(), from_row)
-
-
-def is_behind(tx: Tx, call: Call) -> bool:
-    """Whether one that stands before it in its round is not settled yet."""
-    ahead = select(calls.c.id).where(
-        calls.c.run_id == call.run_id, calls.c.step == call.step, calls.c.place < call.place,
-        has(calls.c.status, *sorted(OPEN_CALL)),
-    )  # fmt: skip
-    return tx.execute(ahead.limit(1)).first() is not None
-
-
-def tokens_in_flight(tx: Tx, call_ids: Collection[str]) -> dict[str, str | None]:
-    """Those of these calls that are in flight, and by which claim."""
-    found = select(calls.c.id, calls.c.claim_token).where(calls.c.id.in_(sorted(call_ids)), STILL_IN_FLIGHT)
-    return {row.id: row.claim_token for row in tx.execute(found)}
-
-
-def cancel_of_run(tx: Tx, run_id: str, *, code: str, content: str, now: datetime) -> int:
-    """Every call of a run that ended is closed with a row that says so."""
-    closed = (
-        update(calls)
-        .where(calls.c.run_id == run_id, has(calls.c.status, *sources(CALL, CallStatus.CANCELLED)))
-        .values(status=CallStatus.CANCELLED.value, code=code, content=content, ended_at=now, lease_until=None)
-    )
-    return tx.execute(closed).rowcount
-
-
-def claim(tx: Tx, call: Call, token: str, worker: str, *, now: datetime, lease_until: datetime) -> bool:
-    """From here on a crash leaves evidence: the call is Running, by this token, until the lease is up."""
-    freed = and_(still(calls.c.status, CallStatus.RUNNING), calls.c.worker.is_(None))  # by rescue, or by its holder
-    claimed = (
-        update(calls)
-        .where(calls.c.id == call.id, or_(still(calls.c.status, *sources(CALL, CallStatus.RUNNING)), freed))
-        .values(
-            status=CallStatus.RUNNING.value, claim_token=token, worker=worker, lease_until=lease_until,
-            started_at=func.coalesce(calls.c.started_at, now),
-        )
-    )  # fmt: skip
-    return tx.execute(claimed).rowcount == 1
-
-
-_SETTLE = PreparedStatement(
-    update(calls)
-    .where(
-        calls.c.id == bindparam("call"),
-        still(calls.c.status, *sources(CALL, CallStatus.FAILED)),
-        or_(calls.c.claim_token.is_(None), calls.c.claim_token == bindparam("token")),
-        # Whoever began before the call asked has nothing to say about what became of the answer.
-        calls.c.suspension_id.is_not_distinct_from(bindparam("asked", type_=calls.c.suspension_id.type)),
-    )
-    .values(
-        status=bindparam("to_status"), code=bindparam("to_code"), content=bindparam("to_content"),
-        full_result=bindparam("to_full"), worker=bindparam("by_worker"), started_at=bindparam("begun"),
-        ended_at=bindparam("now"), lease_until=None,
-    )
-)  # fmt: skip
-
-
-def suspend(tx: Tx, call: Call, token: str | None, suspension_id: str, *, seen_lease: datetime | None = None) -> bool:
-    """The call waits for a decision, in nobody's hand. `seen_lease`: unless somebody has renewed it since."""
-    unrenewed = [] if seen_lease is None else [calls.c.lease_until == seen_lease]
-    put_aside = (
-        update(calls)
-        .where(
-            calls.c.id == call.id,
-            calls.c.suspension_id.is_not_distinct_from(call.suspension_id),
-            still(calls.c.status, *sources(CALL, CallStatus.SUSPENDED)),
-            or_(calls.c.claim_token.is_(None), calls.c.claim_token == token),
-            *unrenewed,
-        )
-        .values(
-            status=CallStatus.SUSPENDED.value, suspension_id=suspension_id, claim_token=None, worker=None,
-            lease_until=None, resends=0, expiries=0,
-        )
-    )  # fmt: skip
-    return tx.execute(put_aside).rowcount == 1
-
-
-def park_behind(tx: Tx, call: Call) -> None:
-    """The calls of its round that have not started and come after it stay where they are until it is settled."""
-    behind = update(calls).where(
-        calls.c.run_id == call.run_id,
-        calls.c.step == call.step,
-        calls.c.place > call.place,
-        still(calls.c.status, CallStatus.NEW),
-    )
-    tx.execute(behind.values(lease_until=None))
-
-
-def resume(tx: Tx, call_id: str, *, step: int, arguments: dict[str, Any] | None, lease_until: datetime | None) -> bool:
-    """The decision is there; with a lease, the call is to be carried out in this step of its run."""
-    changed = {} if arguments is None else {"arguments": arguments}
-    resumed = (
-        update(calls)
-        .where(calls.c.id == call_id, still(calls.c.status, *sources(CALL, CallStatus.RESUMING)))
-        .values(status=CallStatus.RESUMING.value, replayed_at=step, lease_until=lease_until, **changed)
-    )
-    return tx.execute(resumed).rowcount == 1
-
-
-def unpark(tx: Tx, call_ids: Collection[str], *, step: int, lease_until: datetime) -> None:
-    """Calls that stood behind a suspended one have their turn: somebody is sent for them."""
-    freed = update(calls).where(
-        calls.c.id.in_(sorted(call_ids)), still(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_(None)
-    )
-    tx.execute(freed.values(replayed_at=step, lease_until=lease_until))
-
-
-def answer(
-    tx: Tx,
-    call_id: str,
-    *,
-    status: CallStatus,
-    code: str | None,
-    content: str,
-    full: str | None = None,
-    step: int,
-    now: datetime,
-) -> bool:
-    """The decision alone settles the call."""
-    settled = (
-        update(calls)
-        .where(calls.c.id == call_id, still(calls.c.status, *sources(CALL, status)))
-        .values(
-            status=status.value, code=code, content=content, full_result=full, ended_at=now, lease_until=None,
-            claim_token=None, replayed_at=step,
-        )
-    )  # fmt: skip
-    return tx.execute(settled).rowcount == 1
-
-
-def join_replay(tx: Tx, call_ids: Collection[str], *, step: int) -> None:
-    """New calls of an older round are carried out in this step of their run."""
-    tx.execute(update(calls).where(calls.c.id.in_(sorted(call_ids))).values(replayed_at=step))
-
-
-def supply_result(tx: Tx, call: Call, *, status: CallStatus, code: str, content: str, now: datetime) -> bool:
-    """The consumer gives the result. Whoever is carrying the call out finds that it is settled: the first counts."""
-    supplied = (
-        update(calls)
-        .where(calls.c.id == call.id, still(calls.c.status, *sources(CALL, status)))
-        .values(
-            status=status.value, code=code, content=content, ended_at=now, lease_until=None, claim_token=None,
-        )
-    )  # fmt: skip
-    return tx.execute(supplied).rowcount == 1
-
-
-def cancel(tx: Tx, call_ids: Collection[str], *, code: str, content: str, now: datetime) -> None:
-    """Calls that nobody wants any more."""
-    cancellable = still(calls.c.status, *sources(CALL, CallStatus.CANCELLED))
-    closed = update(calls).where(calls.c.id.in_(sorted(call_ids)), cancellable)
-    tx.execute(
-        closed.values(status=CallStatus.CANCELLED.value, code=code, content=content, ended_at=now, lease_until=None)
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -354,63 +222,194 @@ class CallOutcome:
     ended_at: datetime
 
 
+_SETTLE = PreparedStatement(
+    update(calls)
+    .where(
+        calls.c.id == bindparam("call"),
+        still(calls.c.status, *sources(CALL, CallStatus.FAILED)),
+        or_(calls.c.claim_token.is_(None), calls.c.claim_token == bindparam("token")),
+        # A worker that began before the call was suspended cannot settle what became of the answer.
+        calls.c.suspension_id.is_not_distinct_from(bindparam("asked", type_=calls.c.suspension_id.type)),
+    )
+    .values(
+        status=bindparam("to_status"), code=bindparam("to_code"), content=bindparam("to_content"),
+        full_result=bindparam("to_full"), worker=bindparam("by_worker"), started_at=bindparam("begun"),
+        ended_at=bindparam("now"), lease_until=None,
+    )
+)  # fmt: skip
+
+
 def settle(tx: Tx, call: Call, token: str | None, outcome: CallOutcome) -> bool:
-    """The outcome of a call, written once. Whoever comes later, or lost the claim, matches no row."""
+    """Write the outcome of a call, once. A late worker, or one that lost its claim, matches no row."""
     binds = {
         "call": call.id, "asked": call.suspension_id, "token": token, "to_status": outcome.status.value,
-        "to_code": outcome.code,
-        "to_content": outcome.content, "to_full": outcome.full, "by_worker": outcome.worker,
+        "to_code": outcome.code, "to_content": outcome.content, "to_full": outcome.full, "by_worker": outcome.worker,
         "begun": outcome.started_at, "now": outcome.ended_at,
     }  # fmt: skip
     return _SETTLE.changed(tx, binds) == 1
 
 
-def release(tx: Tx, call_id: str, token: str | None, worker: str, now: datetime) -> None:
-    """A call that may run again elsewhere at once. It counts as a death: whatever ends its process each time ends here
-    as poison. Without a token, it is on record in the worker's name, or not at all.
-    """
-    freed = update(calls).where(calls.c.id == call_id, _held_by(token, worker), STILL_IN_FLIGHT)
-    tx.execute(freed.values(claim_token=None, worker=None, lease_until=now, expiries=calls.c.expiries + 1))
+def answer(
+    tx: Tx,
+    call_id: str,
+    *,
+    status: CallStatus,
+    code: str | None,
+    content: str,
+    full: str | None = None,
+    step: int,
+    now: datetime,
+) -> bool:
+    """Settle the call by a decision alone."""
+    settled = (
+        update(calls)
+        .where(calls.c.id == call_id, still(calls.c.status, *sources(CALL, status)))
+        .values(
+            status=status.value, code=code, content=content, full_result=full, ended_at=now, lease_until=None,
+            claim_token=None, replayed_at=step,
+        )
+    )  # fmt: skip
+    return tx.execute(settled).rowcount == 1
 
 
-def _held_by(token: str | None, worker: str) -> ColumnElement[bool]:
-    in_name = or_(calls.c.worker == worker, calls.c.worker.is_(None))
-    return calls.c.claim_token == token if token else and_(calls.c.claim_token.is_(None), in_name)
+def supply_result(tx: Tx, call: Call, *, status: CallStatus, code: str, content: str, now: datetime) -> bool:
+    """Settle the call by its consumer's result. A worker that is carrying it out finds it settled: the first counts."""
+    supplied = (
+        update(calls)
+        .where(calls.c.id == call.id, still(calls.c.status, *sources(CALL, status)))
+        .values(status=status.value, code=code, content=content, ended_at=now, lease_until=None, claim_token=None)
+    )
+    return tx.execute(supplied).rowcount == 1
+
+
+def cancel(tx: Tx, call_ids: Collection[str], *, code: str, content: str, now: datetime) -> None:
+    """Close calls whose results are no longer needed."""
+    cancellable = still(calls.c.status, *sources(CALL, CallStatus.CANCELLED))
+    some = update(calls).where(calls.c.id.in_(sorted(call_ids)), cancellable)
+    tx.execute(some.values(_cancelled(code, content, now)))
+
+
+def cancel_of_run(tx: Tx, run_id: str, *, code: str, content: str, now: datetime) -> int:
+    """Close every open call of a run that ended. Returns how many there were."""
+    cancellable = has(calls.c.status, *sources(CALL, CallStatus.CANCELLED))
+    all_open = update(calls).where(calls.c.run_id == run_id, cancellable)
+    return tx.execute(all_open.values(_cancelled(code, content, now))).rowcount
+
+
+def _cancelled(code: str, content: str, now: datetime) -> dict[str, Any]:
+    status = CallStatus.CANCELLED.value
+    return {"status": status, "code": code, "content": content, "ended_at": now, "lease_until": None}
+
+
+# a call waits for a decision, and is resumed
+
+
+def suspend(tx: Tx, call: Call, token: str | None, suspension_id: str, *, seen_lease: datetime | None = None) -> bool:
+    """The call waits for a decision, without a claim. `seen_lease`: unless its lease was renewed since."""
+    unrenewed = [] if seen_lease is None else [calls.c.lease_until == seen_lease]
+    suspended = (
+        update(calls)
+        .where(
+            calls.c.id == call.id,
+            calls.c.suspension_id.is_not_distinct_from(call.suspension_id),
+            still(calls.c.status, *sources(CALL, CallStatus.SUSPENDED)),
+            or_(calls.c.claim_token.is_(None), calls.c.claim_token == token),
+            *unrenewed,
+        )
+        .values(
+            status=CallStatus.SUSPENDED.value, suspension_id=suspension_id, claim_token=None, worker=None,
+            lease_until=None, resends=0, expiries=0,
+        )
+    )  # fmt: skip
+    return tx.execute(suspended).rowcount == 1
+
+
+def park_behind(tx: Tx, call: Call) -> None:
+    """The later calls of its round that have not started wait until it is settled."""
+    later = update(calls).where(
+        calls.c.run_id == call.run_id,
+        calls.c.step == call.step,
+        calls.c.place > call.place,
+        still(calls.c.status, CallStatus.NEW),
+    )
+    tx.execute(later.values(lease_until=None))
+
+
+def unpark(tx: Tx, call_ids: Collection[str], *, step: int, lease_until: datetime) -> None:
+    """Calls that were parked behind a suspended one are carried out in this step of their run."""
+    parked = update(calls).where(
+        calls.c.id.in_(sorted(call_ids)), still(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_(None)
+    )
+    tx.execute(parked.values(replayed_at=step, lease_until=lease_until))
+
+
+def resume(tx: Tx, call_id: str, *, step: int, arguments: dict[str, Any] | None, lease_until: datetime | None) -> bool:
+    """The call was decided. With a lease, it is carried out in this step of its run."""
+    changed = {} if arguments is None else {"arguments": arguments}
+    resumed = (
+        update(calls)
+        .where(calls.c.id == call_id, still(calls.c.status, *sources(CALL, CallStatus.RESUMING)))
+        .values(status=CallStatus.RESUMING.value, replayed_at=step, lease_until=lease_until, **changed)
+    )
+    return tx.execute(resumed).rowcount == 1
+
+
+def join_replay(tx: Tx, call_ids: Collection[str], *, step: int) -> None:
+    """New calls of an older round are carried out in this step of their run."""
+    tx.execute(update(calls).where(calls.c.id.in_(sorted(call_ids))).values(replayed_at=step))
+
+
+# claims and leases
+
+
+def claim(tx: Tx, call: Call, token: str, worker: str, *, now: datetime, lease_until: datetime) -> bool:
+    """From here on a crash leaves evidence: the call is running under this token until its lease runs out."""
+    freed = and_(still(calls.c.status, CallStatus.RUNNING), calls.c.worker.is_(None))  # by rescue, or by its holder
+    claimed = (
+        update(calls)
+        .where(calls.c.id == call.id, or_(still(calls.c.status, *sources(CALL, CallStatus.RUNNING)), freed))
+        .values(
+            status=CallStatus.RUNNING.value, claim_token=token, worker=worker, lease_until=lease_until,
+            started_at=func.coalesce(calls.c.started_at, now),
+        )
+    )  # fmt: skip
+    return tx.execute(claimed).rowcount == 1
 
 
 def unclaim(tx: Tx, call_id: str, token: str | None, now: datetime) -> None:
-    """Its holder claimed it and has not begun: it is in nobody's hand, and that is no death."""
-    freed = update(calls).where(calls.c.id == call_id, calls.c.claim_token == token, STILL_IN_FLIGHT)
-    tx.execute(freed.values(claim_token=None, worker=None, lease_until=now))
+    """The holder gives up a call that it has not begun. It did not die, so no expiry is counted."""
+    claimed = update(calls).where(calls.c.id == call_id, calls.c.claim_token == token, STILL_IN_FLIGHT)
+    tx.execute(claimed.values(claim_token=None, worker=None, lease_until=now))
 
 
 def record_crash(tx: Tx, call_id: str, token: str | None, worker: str, lease_until: datetime) -> None:
-    """As count_crash, for a call. Only its holder may: an unsafe call that another has begun could run twice."""
-    crashed = update(calls).where(calls.c.id == call_id, _held_by(token, worker), STILL_IN_FLIGHT)
+    """The call may run again after `lease_until`. It counts like the death of a worker, so a call that ends its process
+    each time ends as poison. Only the holder records it: an unsafe call that another has begun could run twice. Without
+    a token the holder is on record by its name, or not at all.
+    """
+    in_name = or_(calls.c.worker == worker, calls.c.worker.is_(None))
+    held = calls.c.claim_token == token if token else and_(calls.c.claim_token.is_(None), in_name)
+    crashed = update(calls).where(calls.c.id == call_id, held, STILL_IN_FLIGHT)
     tx.execute(crashed.values(expiries=calls.c.expiries + 1, claim_token=None, worker=None, lease_until=lease_until))
 
 
 def push_lease(tx: Tx, call: Call, *, lease_until: datetime, resends: int, expiries: int) -> None:
-    """As push_lease, for a call. It is in nobody's hand until it is claimed again."""
-    tx.execute(
-        update(calls)
-        .where(calls.c.id == call.id)
-        .values(lease_until=lease_until, resends=resends, expiries=expiries, claim_token=None, worker=None)
-    )
+    """Rescue has handled the call, whose row it has locked; it has no holder until it is claimed again."""
+    handled = update(calls).where(calls.c.id == call.id)
+    values = {"lease_until": lease_until, "resends": resends, "expiries": expiries}
+    tx.execute(handled.values(claim_token=None, worker=None, **values))
 
 
 def renew(
     tx: Tx, held: Collection[str], tokens: Collection[str], worker: str, *, now: datetime, lease_until: datetime
 ) -> set[str]:
-    """Calls still running when the heart beats: from now on truth says so. One that was claimed by another is not
-    ours, and one whose row another transaction holds is not waited for. Those that were renewed.
+    """The heartbeat: put calls that still run on record. Calls that another has claimed are not ours, and rows that
+    another transaction holds are left out. Returns the calls that were renewed.
     """
     ours = or_(calls.c.claim_token.is_(None), calls.c.claim_token.in_(sorted(tokens)))
     renewed = (
         update(calls)
-        .where(
-            calls.c.id.in_(_unlocked(held)), still(calls.c.status, CallStatus.NEW, CallStatus.RUNNING), ours
-        )
+        .where(calls.c.id.in_(_unlocked(held)), still(calls.c.status, CallStatus.NEW, CallStatus.RUNNING), ours)
         .values(
             status=CallStatus.RUNNING.value, lease_until=lease_until, worker=worker,
             started_at=func.coalesce(calls.c.started_at, now),
@@ -421,7 +420,7 @@ def renew(
 
 
 def renew_waiting(tx: Tx, behind: Collection[str], *, lease_until: datetime) -> None:
-    """Calls that wait behind another in a batch are not lost, and rescue need not send them. A parked one stays so."""
+    """Calls that wait behind another in a batch are not lost: rescue need not send them. Parked ones stay parked."""
     waiting = update(calls).where(
         calls.c.id.in_(_unlocked(behind)), still(calls.c.status, CallStatus.NEW), calls.c.lease_until.is_not(None)
     )
@@ -435,7 +434,7 @@ def _unlocked(call_ids: Collection[str]) -> Select[Any]:
 
 
 def amend(tx: Tx, call: Call, token: str | None, arguments: dict[str, Any]) -> bool:
-    """What it is carried out with is on record before it is."""
+    """Put the arguments on record with which the call is carried out, before it is."""
     amended = update(calls).where(
         calls.c.id == call.id, still(calls.c.status, CallStatus.RUNNING), calls.c.claim_token == token
     )

@@ -1,4 +1,4 @@
-"""How many connections the database lets in, and how many are taken: by everybody, not by us alone."""
+"""How many connections the database accepts, and how many are taken by all its clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from chordage.orchestrator.store.database import Store, Tx
 
-# Each limit that there may be, and what counts towards it. What is reserved is for superusers and the like.
+# Each limit there may be, and what counts towards it. Reserved connections are for superusers and the like.
 LIMITS = text("""
 SELECT * FROM (
   SELECT 'max_connections of the server' AS named,
@@ -41,7 +41,7 @@ class Capacity:
 
 
 def capacity(store: Store) -> Capacity | None:
-    """None: as many as one likes, of a file."""
+    """None: a file has no limit."""
     if not store.is_postgres:
         return None
     with store.read() as tx:
@@ -50,4 +50,6 @@ def capacity(store: Store) -> Capacity | None:
 
 def _capacity(tx: Tx) -> Capacity:
     row = tx.execute(LIMITS).one()
-    return Capacity(named=row.named, at_most=row.at_most, taken=int(row.taken) - 1)  # without the one that asks
+    return Capacity(
+        named=row.named, at_most=row.at_most, taken=int(row.taken) - 1
+    )  # without the connection of this statement

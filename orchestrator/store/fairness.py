@@ -163,10 +163,10 @@ _SLOTS_OF_MANY = slots(_MANY)
 
 def _longest_due(tenant: Any, behind: Any = None) -> Any:
     turn = turns.alias()
-    found = select(turn.c.id).where(turn.c.grp == GROUP, turn.c.tenant == tenant, may_start(turn))
+    ready = select(turn.c.id).where(turn.c.grp == GROUP, turn.c.tenant == tenant, may_start(turn))
     if behind is not None:
-        found = found.where(tuple_(turn.c.due_at, turn.c.id) > behind)
-    return found.order_by(turn.c.due_at, turn.c.id).limit(1).scalar_subquery()
+        ready = ready.where(tuple_(turn.c.due_at, turn.c.id) > behind)
+    return ready.order_by(turn.c.due_at, turn.c.id).limit(1).scalar_subquery()
 
 
 def _next_turns() -> Any:

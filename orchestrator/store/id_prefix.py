@@ -1,4 +1,4 @@
-"""Ids by how they begin. Those that begin alike lie side by side in the key of their table: each is one short look."""
+"""Ids that begin with some letters. They are neighbours in the primary key, so each look-up reads a few rows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sqlalchemy import Column, select
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import runs, threads, turns
 
-MAX_MATCHES = 4  # of what begins with the same letters
+MAX_MATCHES = 4  # ids that begin with the same letters
 
 
 class Match(NamedTuple):
     id: str
-    of: str  # of a turn its thread, of a run its turn, of a thread itself
+    of: str  # the thread of a turn, the turn of a run, or the thread itself
 
 
 def turns_beginning(tx: Tx, start: str) -> list[Match]:
@@ -30,6 +30,6 @@ def threads_beginning(tx: Tx, start: str) -> list[Match]:
 
 
 def _matches(tx: Tx, start: str, key: Column[Any], of: Column[Any]) -> list[Match]:
-    """From `start` on, in the order of the database, and no further than a few rows: never a scan."""
+    """Reads a few rows from `start` on, in the order of the database: never a scan."""
     near = select(key, of).where(key >= start).order_by(key).limit(MAX_MATCHES)
     return [Match(*row) for row in tx.execute(near) if row[0].startswith(start)]

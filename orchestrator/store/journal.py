@@ -16,12 +16,12 @@ from chordage.orchestrator.store.predicates import has
 from chordage.orchestrator.store.schema import calls, journal, threads
 from chordage.orchestrator.store.statements import BulkInsert, PreparedStatement, readable_rows
 
-# A journal row to be written.
+# A journal row to write.
 Row = dict[str, Any]
 
 _OF_CALL = ("id", "run_id", "step", "place", "ask_id", "status", "code", "content", "replayed_at")
 _CALL = [calls.c[name].label(f"call_{name}") for name in _OF_CALL]
-_SAID = (
+_HISTORY_KINDS = (
     Checkpoint.USER_MESSAGE,
     Checkpoint.ASSISTANT_TURN,
     Checkpoint.CLIENT_MESSAGES,
@@ -32,11 +32,11 @@ _SAID = (
     Checkpoint.COMPACTED,
     Checkpoint.COMPACTION_FAILED,
 )
-_GONE = journal.alias("gone")
-_ROLLED_BACK = select(_GONE.c.run_id).where(
-    _GONE.c.thread_id == bindparam("thread_id"), has(_GONE.c.kind, Checkpoint.ROLLED_BACK)
+_ROLLBACKS = journal.alias("gone")
+_ROLLED_BACK = select(_ROLLBACKS.c.run_id).where(
+    _ROLLBACKS.c.thread_id == bindparam("thread_id"), has(_ROLLBACKS.c.kind, Checkpoint.ROLLED_BACK)
 )
-# What a run that was rolled back has said is no part of the history. Whether there is one an index of its own knows.
+# A run that was rolled back is not part of the history. A partial index finds such runs.
 NOT_ROLLED_BACK = journal.c.run_id.not_in(_ROLLED_BACK)
 _ENTRY = [column for column in journal.c if column.name != "upto"]
 _summaries = journal.alias("summaries")
@@ -47,34 +47,34 @@ _REPLACED = (
         _summaries.c.upto.is_not(None),
         _summaries.c.run_id.not_in(_ROLLED_BACK),
     )
-    .order_by(_summaries.c.upto.desc())  # each goes further than the one before
+    .order_by(_summaries.c.upto.desc())  # each replaces more than the one before
     .limit(1)
     .scalar_subquery()
 )
-_ASKED = select(threads.c.compact_asked).where(threads.c.id == bindparam("thread_id")).scalar_subquery()
+_COMPACTIONS = select(threads.c.compact_asked).where(threads.c.id == bindparam("thread_id")).scalar_subquery()
 
 
 def _history(*ask_for_calls: Checkpoint, wanted: ColumnElement[bool]) -> PreparedStatement:
-    """Each entry that is wanted, and behind those of these kinds the calls of the step that follows it."""
+    """Each wanted entry, and after those of these kinds the calls of the following step."""
     its_calls = and_(
         has(journal.c.kind, *ask_for_calls),
         calls.c.run_id == journal.c.run_id,
         calls.c.step == journal.c.step + 1,
     )
-    found = select(*_ENTRY, *_CALL, _ASKED.label("asked")).select_from(journal).outerjoin(calls, its_calls)
+    joined = select(*_ENTRY, *_CALL, _COMPACTIONS.label("asked")).select_from(journal).outerjoin(calls, its_calls)
     of_thread = journal.c.thread_id == bindparam("thread_id")
     in_full = journal.c.id > func.coalesce(_REPLACED, 0)
     in_order = (journal.c.id, calls.c.place, calls.c.generation)
-    return PreparedStatement(found.where(of_thread, in_full, wanted, NOT_ROLLED_BACK).order_by(*in_order))
+    return PreparedStatement(joined.where(of_thread, in_full, wanted, NOT_ROLLED_BACK).order_by(*in_order))
 
 
-_HISTORY = _history(Checkpoint.ASSISTANT_TURN, Checkpoint.CLIENT_MESSAGES, wanted=has(journal.c.kind, *_SAID))
+_HISTORY = _history(Checkpoint.ASSISTANT_TURN, Checkpoint.CLIENT_MESSAGES, wanted=has(journal.c.kind, *_HISTORY_KINDS))
 _WITH_PLANS = _history(
     Checkpoint.ASSISTANT_TURN,
     Checkpoint.CLIENT_MESSAGES,
     Checkpoint.PLAN,
     wanted=or_(
-        has(journal.c.kind, *_SAID),
+        has(journal.c.kind, *_HISTORY_KINDS),
         and_(has(journal.c.kind, Checkpoint.PLAN), journal.c.run_id == bindparam("plans_of")),
     ),
 )
@@ -95,21 +95,21 @@ _INSERT_SUMMARY = BulkInsert(journal, ("thread_id", "run_id", "step", "kind", "b
 
 
 def append_summary(tx: Tx, row: Row) -> None:
-    """From here on, a thread's history is read from behind what it stands for."""
+    """From now on the history of the thread begins behind the rows that the summary replaces."""
     _INSERT_SUMMARY.send(tx, [{**row, "upto": row["body"]["upto"]}])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """What is said on a thread since what its newest summary stands for, that summary, and every call asked for."""
+    """The newest summary of a thread, all that follows the rows it replaces, and the requested calls."""
 
     entries: list[Entry]
     calls: list[Answer]
-    asked: int  # how often somebody has asked for a summary
+    asked: int  # how often a summary was requested
 
 
 def history(tx: Tx, thread_id: str, *, plans_of: str | None = None) -> History:
-    """In one statement; with the plans of one run, if asked for."""
+    """In one statement. `plans_of`: with the plans of this run."""
     entries: dict[int, Entry] = {}
     answers: list[Answer] = []
     asked = 0
@@ -130,27 +130,27 @@ def _answer(row: Mapping[Any, Any]) -> Answer:
 
 
 def of_run(tx: Tx, run_id: str) -> list[Entry]:
-    found = select(journal).where(journal.c.run_id == run_id).order_by(journal.c.id)
-    return readable_rows(tx.execute(found).mappings(), _from_row)
+    entries = select(journal).where(journal.c.run_id == run_id).order_by(journal.c.id)
+    return readable_rows(tx.execute(entries).mappings(), _from_row)
 
 
 def was_refused(tx: Tx, run_id: str) -> bool:
-    """Whether an answer to the last message of this run was refused already."""
-    words = (Checkpoint.USER_MESSAGE, Checkpoint.CLIENT_MESSAGES, Checkpoint.CLIENT_STEERS)
-    marks = has(journal.c.kind, *words, Checkpoint.OUTPUT_REFUSED)
-    found = select(journal.c.kind).where(journal.c.run_id == run_id, marks).order_by(journal.c.id.desc()).limit(1)
-    return tx.execute(found).scalar() == Checkpoint.OUTPUT_REFUSED.value
+    """Whether an output for the last message of this run was refused already."""
+    messages = (Checkpoint.USER_MESSAGE, Checkpoint.CLIENT_MESSAGES, Checkpoint.CLIENT_STEERS)
+    kinds = has(journal.c.kind, *messages, Checkpoint.OUTPUT_REFUSED)
+    entries = select(journal.c.kind).where(journal.c.run_id == run_id, kinds).order_by(journal.c.id.desc()).limit(1)
+    return tx.execute(entries).scalar() == Checkpoint.OUTPUT_REFUSED.value
 
 
 def at_step(tx: Tx, run_id: str, step: int, kind: Checkpoint) -> Entry | None:
-    found = select(journal).where(journal.c.run_id == run_id, journal.c.step == step, journal.c.kind == kind.value)
-    row = tx.execute(found).mappings().first()
+    entries = select(journal).where(journal.c.run_id == run_id, journal.c.step == step, journal.c.kind == kind.value)
+    row = tx.execute(entries).mappings().first()
     return _from_row(row) if row else None
 
 
 def of_thread(tx: Tx, thread_id: str, limit: int) -> list[Entry]:
-    found = select(journal).where(journal.c.thread_id == thread_id).order_by(journal.c.id.desc()).limit(limit)
-    return readable_rows(reversed(tx.execute(found).mappings().all()), _from_row)
+    entries = select(journal).where(journal.c.thread_id == thread_id).order_by(journal.c.id.desc()).limit(limit)
+    return readable_rows(reversed(tx.execute(entries).mappings().all()), _from_row)
 
 
 def _from_row(row: Mapping[Any, Any]) -> Entry:

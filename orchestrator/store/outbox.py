@@ -1,10 +1,9 @@
-"""What must leave, written with the truth it reports.
+"""Deliveries: replies that are sent to a receiver, written in the transaction whose facts they report.
 
-Deliveries: taken in hand by a guarded UPDATE, in the order of their thread, not too many for one receiver.
-
-A delivery is due when its journal row is on the bus and its time has come. Only the oldest that is pending on a thread
-leaves; another that comes up is put off, and the one before it wakes it when it is through. A delivery in hand comes up
-again when its lease runs out: it may leave twice then, with the same key.
+A delivery is due when its journal row is on the bus and its time has come. It is claimed by a guarded update, in the
+order of its thread, and only so many at once for one receiver. Only the oldest pending one of a thread is sent; a later
+one that comes up is postponed, and the end of the one before makes it due. A claimed delivery comes up again when its
+lease runs out: then it may be sent twice, with the same key.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, bindparam, func, insert, select, text, update
+from sqlalchemy import bindparam, func, insert, select, text, update
 
 from chordage.orchestrator.core.deliveries import DeliveryStatus, receiver_of
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import PENDING_DELIVERIES, STILL_PENDING, has, in_delivery_order
 from chordage.orchestrator.store.schema import journal, outbox
 
-# The facts it reports are in the journal of the same transaction, so none of them is behind this.
+# The facts that it reports are in the journal by now, so none of them has a greater id.
 _HERE = select(func.coalesce(func.max(journal.c.id), 0)).scalar_subquery()
 
 
 def add(tx: Tx, thread_id: str, turn_id: str, *, target: dict[str, Any], body: dict[str, Any], now: datetime) -> None:
-    """Call it behind everything that this transaction writes into the journal."""
+    """Call it after everything that this transaction writes into the journal."""
     row = {
         "thread_id": thread_id, "turn_id": turn_id, "target": target, "receiver": receiver_of(target), "body": body,
         "created_at": now, "position": _HERE, "status": DeliveryStatus.PENDING.value, "attempts": 0, "forgiven": 0,
@@ -35,9 +34,9 @@ def add(tx: Tx, thread_id: str, turn_id: str, *, target: dict[str, Any], body: d
     tx.execute(insert(outbox).values(row))
 
 
-WINDOW = 50  # due rows of one receiver that are looked at
-POSTPONED = timedelta(minutes=10)  # whoever stands behind another; it is woken long before
-_IN_HAND = (PENDING_DELIVERIES, outbox.c.claim_token.is_not(None))
+WINDOW = 50  # due rows of one receiver that are read at once
+POSTPONED = timedelta(minutes=10)  # of one behind another; it becomes due long before
+_IS_CLAIMED = (PENDING_DELIVERIES, outbox.c.claim_token.is_not(None))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,8 +49,8 @@ class Delivery:
     body: dict[str, Any]
     created_at: datetime
     status: DeliveryStatus
-    attempts: int  # with the one in hand
-    forgiven: int  # of them, before somebody had it sent again
+    attempts: int  # with the one under way
+    forgiven: int  # of them, before a dead letter was sent again
     next_at: datetime
     claim_token: str | None
     error: str | None
@@ -60,14 +59,14 @@ class Delivery:
 
     @property
     def key(self) -> str:
-        """The same each time: a receiver knows by it what it has had already."""
+        """The same at each attempt: a receiver recognises a repetition by it."""
         return self.turn_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimedDeliveries:
     deliveries: list[Delivery]
-    put_off: int  # that were due and stand behind others
+    put_off: int  # how many were due behind others
 
 
 _FIELDS = tuple(outbox.c[name] for name in Delivery.__dataclass_fields__)
@@ -93,28 +92,28 @@ _DUE_RECEIVERS = text(
 
 
 def due_receivers(tx: Tx, now: datetime) -> list[str]:
-    """Each receiver that something is due for: found by leaping over the index, whatever the backlog of each."""
+    """Each receiver with a due delivery: one step in the index for each, however long its backlog."""
     return list(tx.execute(_DUE_RECEIVERS, {"now": now}).scalars())
 
 
 def count_in_hand(tx: Tx, now: datetime) -> dict[str, int]:
-    """By receiver. One whose lease ran out is in nobody's hand."""
-    counted = select(outbox.c.receiver, func.count()).where(*_IN_HAND, outbox.c.next_at > now)
+    """Claimed deliveries by receiver, without those whose lease ran out."""
+    counted = select(outbox.c.receiver, func.count()).where(*_IS_CLAIMED, outbox.c.next_at > now)
     return {row[0]: row[1] for row in tx.execute(counted.group_by(outbox.c.receiver))}
 
 
 def claim(
     tx: Tx, receiver: str, as_many: int, position: int, *, token: str, worker: str, now: datetime, until: datetime
 ) -> ClaimedDeliveries:
-    """Take in hand what may leave for this receiver; put off what stands behind another of its thread.
+    """Claim what may be sent to this receiver; postpone what is behind another of its thread.
 
-    Which of them stand behind another is asked when their rows are locked, in a statement of its own: who settles the
-    one before it wakes it in a transaction that waits for this one, or was through before and is seen.
+    The order is read after the rows are locked, in a statement of its own: the transaction that settles the delivery
+    before one of them and makes it due either waits for this one, or has committed, and is visible.
     """
-    seen = _lock_due(tx, receiver, position, now)
-    first = _first_of_threads(tx, seen)
-    heads = [number for number, thread in seen if first.get(thread) == number][:as_many]
-    behind = [number for number, thread in seen if first.get(thread) != number]
+    due = _lock_due(tx, receiver, position, now)
+    first = _first_of_threads(tx, due)
+    heads = [number for number, thread in due if first.get(thread) == number][:as_many]
+    behind = [number for number, thread in due if first.get(thread) != number]
     if behind:
         put_off = {"next_at": now + POSTPONED, "claim_token": None, "claim_worker": None}
         tx.execute(update(outbox).where(outbox.c.id.in_(behind)).values(**put_off))
@@ -126,7 +125,7 @@ def claim(
         .values(claim_token=token, claim_worker=worker, next_at=until, attempts=outbox.c.attempts + 1)
         .returning(*_FIELDS)
     )
-    ours = sorted((_from_row(row) for row in tx.execute(claimed).mappings()), key=lambda one: one.id)
+    ours = sorted((_from_row(row) for row in tx.execute(claimed).mappings()), key=lambda delivery: delivery.id)
     return ClaimedDeliveries(deliveries=ours, put_off=len(behind))
 
 
@@ -142,42 +141,42 @@ def _lock_due(tx: Tx, receiver: str, position: int, now: datetime) -> list[tuple
     return [(row.id, row.thread_id) for row in tx.execute(due)]
 
 
-def _first_of_threads(tx: Tx, seen: Sequence[tuple[int, str]]) -> dict[str, int]:
-    """One look into the index for each thread, however long its line is."""
-    if not seen:
+def _first_of_threads(tx: Tx, due: Sequence[tuple[int, str]]) -> dict[str, int]:
+    """One step in the index for each thread, however long its line is."""
+    if not due:
         return {}
-    one_of_each = {thread: number for number, thread in seen}
+    some_of_each = {thread: number for number, thread in due}
     line = outbox.alias("line")
     first = select(func.min(line.c.id)).where(in_delivery_order(line), line.c.thread_id == outbox.c.thread_id)
-    found = tx.execute(
-        select(outbox.c.thread_id, first.scalar_subquery()).where(outbox.c.id.in_(sorted(one_of_each.values())))
+    rows = tx.execute(
+        select(outbox.c.thread_id, first.scalar_subquery()).where(outbox.c.id.in_(sorted(some_of_each.values())))
     )
-    return {row[0]: row[1] for row in found}
+    return {row[0]: row[1] for row in rows}
 
 
 def settle(
-    tx: Tx, one: Delivery, status: DeliveryStatus, *, now: datetime, next_at: datetime, error: str | None
+    tx: Tx, delivery: Delivery, status: DeliveryStatus, *, now: datetime, next_at: datetime, error: str | None
 ) -> bool:
-    """What the attempt came to; whoever stood behind it on its thread is next, once it is through. False: the lease ran
-    out, and somebody else has it in hand or has settled it.
+    """Record the result of an attempt; once it is sent or dead, the next one of its thread is due. False: the lease ran
+    out, and another process has claimed or settled the delivery.
     """
     times = {DeliveryStatus.SENT: {"sent_at": now}, DeliveryStatus.DEAD: {"dead_at": now}}.get(status, {})
     settled = (
         update(outbox)
-        .where(outbox.c.id == one.id, outbox.c.claim_token == one.claim_token, STILL_PENDING)
+        .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.claim_token, STILL_PENDING)
         .values(status=status.value, claim_token=None, claim_worker=None, next_at=next_at, error=error, **times)
     )
     if tx.execute(settled).rowcount == 0:
         return False
     if status is not DeliveryStatus.PENDING:
-        _wake_the_next(tx, one, now)
+        _wake_next(tx, delivery, now)
     return True
 
 
-def _wake_the_next(tx: Tx, one: Delivery, now: datetime) -> None:
+def _wake_next(tx: Tx, delivery: Delivery, now: datetime) -> None:
     following = (
         select(outbox.c.id)
-        .where(in_delivery_order(outbox), outbox.c.thread_id == one.thread_id, outbox.c.id > one.id)
+        .where(in_delivery_order(outbox), outbox.c.thread_id == delivery.thread_id, outbox.c.id > delivery.id)
         .order_by(outbox.c.id)
         .limit(1)
         .scalar_subquery()
@@ -187,7 +186,7 @@ def _wake_the_next(tx: Tx, one: Delivery, now: datetime) -> None:
 
 
 def retry_dead(tx: Tx, number: int | None, now: datetime) -> list[int]:
-    """Dead letters are due again, with all their attempts before them. Of one, or of all."""
+    """One dead letter, or all of them, are due again, with as many attempts as at first."""
     again = (
         update(outbox)
         .where(has(outbox.c.status, DeliveryStatus.DEAD), *([outbox.c.id == number] if number is not None else []))
@@ -197,28 +196,24 @@ def retry_dead(tx: Tx, number: int | None, now: datetime) -> list[int]:
     return sorted(tx.execute(again).scalars())
 
 
-def _all() -> Select[Any]:
-    return select(*_FIELDS)
-
-
 def of_turn(tx: Tx, turn_id: str) -> Delivery | None:
-    row = tx.execute(_all().where(outbox.c.turn_id == turn_id)).mappings().first()
+    row = tx.execute(select(*_FIELDS).where(outbox.c.turn_id == turn_id)).mappings().first()
     return _from_row(row) if row else None
 
 
 def load(tx: Tx, number: int) -> Delivery | None:
-    row = tx.execute(_all().where(outbox.c.id == number)).mappings().first()
+    row = tx.execute(select(*_FIELDS).where(outbox.c.id == number)).mappings().first()
     return _from_row(row) if row else None
 
 
 def newest(tx: Tx, *, status: DeliveryStatus | None, limit: int) -> list[Delivery]:
-    found = _all().order_by(outbox.c.id.desc()).limit(limit)
+    page = select(*_FIELDS).order_by(outbox.c.id.desc()).limit(limit)
     if status is not None:
-        found = found.where(has(outbox.c.status, status))
-    return [_from_row(row) for row in tx.execute(found).mappings()]
+        page = page.where(has(outbox.c.status, status))
+    return [_from_row(row) for row in tx.execute(page).mappings()]
 
 
 def counts(tx: Tx) -> dict[str, int]:
-    """Of what is not through."""
+    """By status, of those that are not sent."""
     counted = select(outbox.c.status, func.count()).where(outbox.c.status != DeliveryStatus.SENT.value)
     return {row[0]: row[1] for row in tx.execute(counted.group_by(outbox.c.status))}

@@ -1,7 +1,7 @@
-"""What plugins have noted: one row for each place, read, put together and written under its lock.
+"""State that plugins keep: one row for each place, read, merged and written under its lock.
 
-Calls of one round note in transactions of their own, at the same moment. Whoever is second waits for the row, and finds
-in it what the first has written, and who that was: `core.plugin_state` decides what becomes of both.
+Calls of one round write in transactions of their own, at the same moment. The second waits for the row, and finds in it
+what the first has written, and who that was: `core.plugin_state` decides what becomes of both.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from chordage.orchestrator.store.statements import insert_or
 
 
 def held(tx: Tx, noter: Noter) -> dict[Scope, dict[str, Any]]:
-    """All that is noted for this thread, run and call."""
+    """Everything stored for this thread, run and call."""
     mine = or_(
         *(and_(plugin_state.c.scope == scope.value, plugin_state.c.owner == noter.owner(scope)) for scope in Scope)
     )
-    found: dict[Scope, dict[str, Any]] = {scope: {} for scope in Scope}
+    state: dict[Scope, dict[str, Any]] = {scope: {} for scope in Scope}
     rows = tx.execute(select(plugin_state.c.scope, plugin_state.c.key, plugin_state.c.value).where(mine))
     for row in rows:
-        found[Scope(row.scope)][row.key] = row.value
-    return found
+        state[Scope(row.scope)][row.key] = row.value
+    return state
 
 
 def note(tx: Tx, noter: Noter, updates: Sequence[SetState]) -> str | None:
-    """Why nothing of it was kept; None when all of it was. To be called in a transaction that is undone then."""
+    """Store the updates. Returns why none of them was stored, or None. The caller rolls back in that case."""
     places = {place: _locked(tx, place) for place in by_place(noter, updates)}
     try:
         new = noted(places, noter, updates)
@@ -44,7 +44,7 @@ def note(tx: Tx, noter: Noter, updates: Sequence[SetState]) -> str | None:
 
 
 def _locked(tx: Tx, place: Place) -> Entry:
-    """What is not there cannot be locked, so it is put there first."""
+    """A row that does not exist cannot be locked, so it is inserted first."""
     tx.execute(insert_or(tx.dialect.name, plugin_state).values(asdict(place)).on_conflict_do_nothing())
     row = tx.execute(select(plugin_state).where(_at(place)).with_for_update()).one()
     merge = None if row.merge is None else Merge(row.merge)

@@ -1,10 +1,8 @@
-"""Polled channels: what came again, what was refused, and how each binding stands.
+"""Polled channels: how far each binding has read, which process polls it, and what was refused.
 
-Guarded changes of where polled channels stand: who looks, and how far what was stored takes us.
-
-Two may look at one binding at once, when a lease ran out under a look that took long. Each stores only while the
-revision is the one under which it has read the cursor, so what one has stored the other does not move back. The lease
-spares the second look; the revision is what makes it harmless.
+Two processes may poll one binding at once, when a lease ran out during a long poll. Each stores only while the revision
+is the one under which it read the cursor, so neither moves the other's cursor back. The lease saves the second poll;
+the revision makes it harmless.
 """
 
 from __future__ import annotations
@@ -16,14 +14,15 @@ from typing import Any
 
 from sqlalchemy import or_, select, update
 
+from chordage.orchestrator.store import runs
 from chordage.orchestrator.store.database import Tx
-from chordage.orchestrator.store.predicates import OPEN_RUNS, in_code_points
-from chordage.orchestrator.store.schema import polls, refusals, runs, threads, turns
+from chordage.orchestrator.store.predicates import in_code_points
+from chordage.orchestrator.store.schema import polls, refusals, threads, turns
 from chordage.orchestrator.store.statements import insert_or
 
 
 def known_keys(tx: Tx, agent: str, source: str, keys: Collection[str]) -> set[str]:
-    """Those that are turns already, or were refused."""
+    """Those of these keys that are turns already, or were refused."""
     some = sorted(keys)
     known = select(turns.c.dedupe_key).where(
         turns.c.agent == agent, turns.c.source == source, turns.c.dedupe_key.in_(some)
@@ -50,8 +49,8 @@ def load(tx: Tx, name: str) -> dict[str, Any] | None:
 
 def refusals_of(tx: Tx, source: str, limit: int) -> list[dict[str, Any]]:
     """The newest first."""
-    found = select(refusals).where(refusals.c.source == source).order_by(refusals.c.id.desc()).limit(limit)
-    return [dict(row) for row in tx.execute(found).mappings()]
+    newest = select(refusals).where(refusals.c.source == source).order_by(refusals.c.id.desc()).limit(limit)
+    return [dict(row) for row in tx.execute(newest).mappings()]
 
 
 _NEW = dict.fromkeys(("revision", "failures", "taken", "doubled", "refused", "passed_over"), 0)
@@ -59,7 +58,7 @@ _NEW = dict.fromkeys(("revision", "failures", "taken", "doubled", "refused", "pa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PollPosition:
-    """As whoever holds the lease has found it."""
+    """How far a binding has read, when the lease was taken."""
 
     name: str
     cursor: str | None
@@ -77,7 +76,7 @@ class PollCounts:
 
 
 def claim(tx: Tx, name: str, holder: str, now: datetime, until: datetime) -> PollPosition | None:
-    """The lease is the holder's; None: somebody else has it."""
+    """Take the lease. None: another process has it."""
     ours = {"holder": holder, "lease_until": until, "looked_at": now}
     free = or_(polls.c.holder.is_(None), polls.c.holder == holder, polls.c.lease_until <= now)
     new = insert_or(tx.dialect.name, polls).values({"name": name, **_NEW, **ours})
@@ -101,21 +100,21 @@ def release(tx: Tx, names: Collection[str], holder: str) -> None:
 
 
 def lock_revision(tx: Tx, name: str, revision: int) -> bool:
-    """The row is locked, if nobody has stored anything since that revision."""
-    found = select(polls.c.revision).where(polls.c.name == name).with_for_update()
-    return tx.execute(found).scalar() == revision
+    """Lock the row. False: another process has stored something since that revision."""
+    locked = select(polls.c.revision).where(polls.c.name == name).with_for_update()
+    return tx.execute(locked).scalar() == revision
 
 
 def store_cursor(tx: Tx, name: str, revision: int, cursor: str | None, counts: PollCounts, now: datetime) -> bool:
-    """What was read is stored, and the next look begins behind it."""
-    came = counts.taken + counts.refused
+    """What was read is stored, and the next poll begins behind it."""
+    new = counts.taken + counts.refused
     moved = (
         update(polls)
         .where(polls.c.name == name, polls.c.revision == revision)
         .values(
             cursor=cursor,
             revision=revision + 1,
-            stored_at=now if came else polls.c.stored_at,
+            stored_at=now if new else polls.c.stored_at,
             taken=polls.c.taken + counts.taken,
             doubled=polls.c.doubled + counts.doubled,
             refused=polls.c.refused + counts.refused,
@@ -131,7 +130,7 @@ def note_failure(tx: Tx, name: str, holder: str, error: str, next_look: datetime
 
 
 def note_full(tx: Tx, name: str, holder: str, why: str, next_look: datetime) -> None:
-    """Nothing is broken: there is no room for what came."""
+    """Nothing is broken: there is no room for the messages that came."""
     mine = update(polls).where(polls.c.name == name, polls.c.holder == holder)
     tx.execute(mine.values(failures=0, error=why, next_look=next_look))
 
@@ -142,11 +141,10 @@ def note_success(tx: Tx, name: str, holder: str) -> None:
 
 
 def lock_threads(tx: Tx, thread_ids: Collection[str]) -> None:
-    """All threads of a batch, in order of their ids, then the runs that are open on them, in the order of everybody who
-    locks several. Messages to them may then be stored in the order in which they came.
+    """Lock all threads of a batch, in the order of their ids, then their open runs, in the order in which everything
+    locks several runs. Then messages to them can be stored in the order in which they came.
     """
     some = sorted(thread_ids)
     lines = select(threads.c.id).where(threads.c.id.in_(some))
     tx.execute(lines.order_by(in_code_points(tx, threads.c.id)).with_for_update()).all()
-    open_there = select(runs.c.id).where(runs.c.thread_id.in_(some), OPEN_RUNS)
-    tx.execute(open_there.order_by(in_code_points(tx, runs.c.id).desc()).with_for_update()).all()
+    runs.lock_open_on_threads(tx, *some)

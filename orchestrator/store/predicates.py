@@ -1,7 +1,7 @@
-"""Which rows a statement is about: sets of them, that a partial index answers, and single ones that are found by a key.
+"""Which rows a statement is about: sets of rows that a partial index answers, and single rows found by a key.
 
-A prepared plan uses a partial index only when the statement says the predicate of that index, word for word. Why none
-may say another's by accident: ADR 34.
+A prepared plan uses a partial index only if the statement repeats the index's condition word for word. Why no statement
+may repeat the condition of another index by accident: ADR 34.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chordage.orchestrator.store.schema import UNSETTLED, calls, outbox, runs, s
 
 
 def has(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[bool]:
-    """Compare with values written into the statement: a prepared plan uses a partial index only when it sees them."""
+    """Compare with literal values: a prepared plan uses a partial index only if the statement contains them."""
     listed: list[ColumnElement[Any]] = [
         literal_column(str(v) if isinstance(v, int) else f"'{v.value}'") for v in values
     ]
@@ -27,19 +27,19 @@ def has(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[boo
 
 
 def still(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[bool]:
-    """As `has`, of a row that is found by its key: no index answers this. PostgreSQL keeps the plan of a statement it
-    has prepared. While a partial index is empty, going through all of it is as cheap as looking up one key, and the
-    plan that was made then goes through all of it still when a hundred thousand have come.
+    """As `has`, for a row that is found by its key: no index matches this condition. PostgreSQL keeps the plan of a
+    prepared statement. While a partial index is empty, reading all of it costs as little as looking up one key, and a
+    plan made then still reads all of it when it has a hundred thousand rows.
     """
     return has(column.concat(literal_column("''")), *values)
 
 
 OPEN_RUNS = has(runs.c.status, *sorted(OPEN_RUN))
 RUNNING_RUNS = has(runs.c.status, RunStatus.RUNNING)
-RUNNING_IN_GROUP = and_(RUNNING_RUNS, has(runs.c.stalled, 0))  # in its place of the budget
+RUNNING_IN_GROUP = and_(RUNNING_RUNS, has(runs.c.stalled, 0))  # with a place in the budget
 STILL_OPEN = still(runs.c.status, *sorted(OPEN_RUN))
 STILL_RUNNING = still(runs.c.status, RunStatus.RUNNING)
-# A call without a lease is parked: it stands behind one that is suspended, and nobody was sent for it.
+# A call without a lease is parked behind a suspended one, and no wake-up was sent for it.
 CALLS_IN_FLIGHT = and_(has(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
 STILL_IN_FLIGHT = and_(still(calls.c.status, *sorted(IN_FLIGHT_CALL)), calls.c.lease_until.is_not(None))
 OPEN_SUSPENSIONS = has(suspensions.c.status, SuspensionStatus.OPEN)
@@ -59,23 +59,23 @@ STILL_PENDING = still(outbox.c.status, DeliveryStatus.PENDING)
 
 
 def in_code_points(tx: Tx, column: ColumnElement[str]) -> ColumnElement[str]:
-    """To lock several rows in the order in which Python sorts their ids, whatever the collation of the database is.
-    SQLite compares so by itself.
+    """To lock several rows in the order in which Python sorts their ids, whatever the collation of the database.
+    SQLite compares that way by default.
     """
     return collate(column, "C") if tx.dialect.name == "postgresql" else column
 
 
 def in_line(turn: Any) -> ColumnElement[bool]:
-    """Queued turns of threads, each in its place: for statements that go along such a line."""
+    """Queued turns in the order of their thread's line: for statements that read along such a line."""
     return and_(has(turn.c.status, TurnStatus.QUEUED), turn.c.rank >= literal_column("-1"))
 
 
-def in_delivery_order(one: Any) -> ColumnElement[bool]:
-    return and_(has(one.c.status, DeliveryStatus.PENDING), one.c.attempts >= literal_column("0"))
+def in_delivery_order(row: Any) -> ColumnElement[bool]:
+    return and_(has(row.c.status, DeliveryStatus.PENDING), row.c.attempts >= literal_column("0"))
 
 
 def nothing_is_open_on(turn: Any) -> ColumnElement[bool]:
-    """A value, and not an EXISTS: PostgreSQL would make a join of that, with all runs that are open in the fleet."""
+    """A scalar subquery, not an EXISTS: PostgreSQL would turn that into a join with all open runs."""
     run = runs.alias()
-    found = select(run.c.id).where(run.c.thread_id == turn.c.thread_id, has(run.c.status, *sorted(OPEN_RUN)))
-    return found.correlate(turn).scalar_subquery().is_(None)
+    open_run = select(run.c.id).where(run.c.thread_id == turn.c.thread_id, has(run.c.status, *sorted(OPEN_RUN)))
+    return open_run.correlate(turn).scalar_subquery().is_(None)

@@ -1,13 +1,12 @@
-"""How far the journal is on the bus: one row, moved only by whoever holds the claim on it.
+"""The projection: how far the journal has been copied to the bus. One row, moved only by the holder of its claim.
 
-Which journal rows may be copied: those before which nothing can appear any more.
-
-PostgreSQL hands out ids before the rows become visible, so a row may commit behind others with greater ids. Failure: a
-reader that has passed the greater id never sees it. Mechanism: whoever inserts into the journal holds a lock on the
-table from before it takes an id until it has committed or is gone. So rows without a gap in their ids are settled; and
-of those behind a gap, once everybody has let go who held that lock when the greatest of them was seen. It is what
-CREATE INDEX CONCURRENTLY does. It does not look at transaction ids: a long transaction of somebody else holds nothing
-up, unless it has written into the journal; nor does a vacuum, which locks the table in another mode.
+A journal row may be copied once no row can appear before it. PostgreSQL hands out ids before rows become visible, so a
+row may commit after others with greater ids. Failure: a reader that has passed the greater id never sees it. Mechanism:
+a transaction that inserts into the journal holds a lock on the table from before it takes an id until it is over. So
+rows without a gap in their ids can be copied; those behind a gap once every transaction is over that held the lock when
+the greatest of them was read. CREATE INDEX CONCURRENTLY does the same. Transaction ids are not compared: another
+application's long transaction delays nothing unless it writes into the journal, and neither does a vacuum, which locks
+the table in another mode.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _TOP = select(func.coalesce(func.max(journal.c.id), 0)).scalar_subquery()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProjectionState:
-    """The cursor, and what it has before it."""
+    """The cursor, its claim, and the newest journal row."""
 
     mark: BusCursor
-    top: int  # the newest journal row that can be seen
+    top: int  # the newest visible journal row
     claim_token: str | None
     claim_worker: str | None
     lease_until: datetime | None
@@ -63,13 +62,13 @@ def _state(row: Mapping[str, Any]) -> ProjectionState:
 
 
 def begin(tx: Tx, bus: str) -> None:
-    """The first who looks at a new database gives its bus a name. Of two at once one is enough."""
+    """Name the bus of a new database. Of two that do so at once, the first counts."""
     fresh = {"name": NAME, "bus": bus, "generation": 0, "position": 0, "failures": 0}
     tx.execute(insert_or(tx.dialect.name, projection).values(fresh).on_conflict_do_nothing())
 
 
 def claim(tx: Tx, token: str, worker: str, *, now: datetime, until: datetime) -> BusCursor | None:
-    """None: somebody else is at it, or it is too early to try again."""
+    """None: another process has the claim, or it is too early to try again."""
     claimed = (
         update(projection)
         .where(_MINE, or_(projection.c.lease_until.is_(None), projection.c.lease_until <= now))
@@ -81,9 +80,9 @@ def claim(tx: Tx, token: str, worker: str, *, now: datetime, until: datetime) ->
 
 
 def move(tx: Tx, token: str, mark: BusCursor, *, now: datetime, until: datetime) -> bool:
-    """The bus is this far. False: the claim is somebody else's by now."""
-    told = {"generation": mark.generation, "position": mark.position, "moved_at": now, "lease_until": until}
-    return _change(tx, token, **told, failures=0, error=None, error_at=None)
+    """The bus is this far. False: another process has the claim by now."""
+    moved = {"generation": mark.generation, "position": mark.position, "moved_at": now, "lease_until": until}
+    return _change(tx, token, **moved, failures=0, error=None, error_at=None)
 
 
 def release(tx: Tx, token: str) -> None:
@@ -91,7 +90,7 @@ def release(tx: Tx, token: str) -> None:
 
 
 def fail(tx: Tx, token: str, error: str, *, now: datetime, again_at: datetime) -> bool:
-    """Nobody tries before `again_at`."""
+    """No process tries again before `again_at`."""
     failures = projection.c.failures + 1
     return _change(
         tx, token, claim_token=None, lease_until=again_at, failures=failures, error=error, error_at=now
@@ -120,15 +119,13 @@ def facts(tx: Tx, after: int, as_many: int) -> list[Fact]:
     return [Fact(**row) for row in _FACTS.rows(tx, {"after": after, "as_many": as_many})]
 
 
-def without_gap(after: int, found: Sequence[Fact]) -> int:
-    """How many of them follow each other: nothing can appear between them."""
-    return next((place for place, fact in enumerate(found) if fact.id != after + 1 + place), len(found))
+def without_gap(after: int, facts: Sequence[Fact]) -> int:
+    """How many of them have consecutive ids: no row can appear between them."""
+    return next((place for place, fact in enumerate(facts) if fact.id != after + 1 + place), len(facts))
 
 
 def first_since(tx: Tx, moment: datetime) -> int:
-    """The id behind which the rows since then are, found by halving: there is no index on the time, and none is worth
-    it.
-    """
+    """The id before the first row since then, by binary search: an index on the time would cost every insert."""
     low, high = 0, int(tx.execute(select(_TOP)).scalar_one())
     while low < high:
         middle = (low + high) // 2
@@ -143,7 +140,7 @@ def first_since(tx: Tx, moment: datetime) -> int:
 
 
 def lag(tx: Tx, position: int) -> tuple[int, datetime | None]:
-    """Rows that are not on the bus, and since when the oldest of them has been there."""
+    """How many rows are not on the bus, and the time of the oldest of them."""
     behind = journal.c.id > position
     rows = int(tx.execute(select(func.count()).select_from(journal).where(behind)).scalar_one())
     oldest = tx.execute(select(journal.c.at).where(behind).order_by(journal.c.id).limit(1)).scalar()
@@ -160,9 +157,9 @@ _WRITERS = text(
 
 
 def no_open_writers(store: Store) -> bool:
-    """Whether all who may have had an unseen row when this was called are through. False: somebody takes long."""
+    """Whether every transaction is over that may have had an unseen row at the call. False: one takes long."""
     if not store.is_postgres:
-        return True  # one writer at a time: ids become visible in their order
+        return True  # one writer at a time, so ids become visible in their order
     left = _writers(store)
     for pause in PAUSES:
         if not left:

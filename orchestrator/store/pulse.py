@@ -1,4 +1,4 @@
-"""Rows of the pulse. Each write is guarded by what its writer has seen: of several who tick at once, one moves it."""
+"""Tasks, chores and the will. Each write is guarded by the revision that its writer has read: one of several wins."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ def load(tx: Tx, kind: WorkKind, key: str) -> PulseRow | None:
 
 
 def load_all(tx: Tx, names: Sequence[tuple[WorkKind, str]]) -> list[PulseRow]:
-    found: list[PulseRow] = []
+    rows: list[PulseRow] = []
     for start in range(0, len(names), AT_ONCE):
         among = tuple_(pulse.c.kind, pulse.c.key).in_(
             [(kind.value, key) for kind, key in names[start : start + AT_ONCE]]
         )
-        found += [_from_row(row) for row in tx.execute(select(pulse).where(among)).mappings()]
-    return found
+        rows += [_from_row(row) for row in tx.execute(select(pulse).where(among)).mappings()]
+    return rows
 
 
 def due(tx: Tx, now: datetime, limit: int) -> list[PulseRow]:
-    found = select(pulse).where(*_DUE, pulse.c.next_due <= now).order_by(pulse.c.next_due).limit(limit)
-    return [_from_row(row) for row in tx.execute(found).mappings()]
+    due_rows = select(pulse).where(*_DUE, pulse.c.next_due <= now).order_by(pulse.c.next_due).limit(limit)
+    return [_from_row(row) for row in tx.execute(due_rows).mappings()]
 
 
 def ended(tx: Tx, limit: int) -> list[tuple[PulseRow, PulseRow]]:
-    """Rows whose turn has ended, or is not known any more; as they are, and with that end in them."""
-    how = [turns.c[name].label(f"turn_{name}") for name in ("disposition", "started_at", "done_at", "run_id")]
-    found = (
-        select(pulse, *how)
+    """Rows whose turn has ended or no longer exists: as they are, and with that end recorded."""
+    outcome = [turns.c[name].label(f"turn_{name}") for name in ("disposition", "started_at", "done_at", "run_id")]
+    over = (
+        select(pulse, *outcome)
         .select_from(pulse.outerjoin(turns, turns.c.id == pulse.c.turn_id))
         .where(_OPEN, or_(turns.c.id.is_(None), turns.c.status == literal_column("'done'")))
         .limit(limit)
     )
-    return [(_from_row(row), _with_end(row)) for row in tx.execute(found).mappings()]
+    return [(_from_row(row), _with_end(row)) for row in tx.execute(over).mappings()]
 
 
 def _with_end(row: Mapping[Any, Any]) -> PulseRow:
@@ -67,7 +67,7 @@ def _with_end(row: Mapping[Any, Any]) -> PulseRow:
 
 
 def put(tx: Tx, row: PulseRow, *, seen: PulseRow | None) -> bool:
-    """Whether the row is now as given: it was as seen, or, where nothing was seen, not there. Locks it."""
+    """Write the row, unless it has changed since it was `seen`, or exists although nothing was seen. Locks it."""
     values = {**_to_row(row), "rev": row.rev + 1}
     if seen is None:
         made = insert_or(tx.dialect.name, pulse).values(values).on_conflict_do_nothing().returning(pulse.c.key)
@@ -78,12 +78,12 @@ def put(tx: Tx, row: PulseRow, *, seen: PulseRow | None) -> bool:
 
 
 def note_turn(tx: Tx, row: PulseRow, turn_id: str) -> None:
-    """In the transaction that has just put the row."""
+    """Called in the transaction that has just put the row."""
     tx.execute(update(pulse).where(_at(row.kind, row.key)).values(turn_id=turn_id, open=1))
 
 
 def note_own(tx: Tx, key: str, before: str, after: str) -> bool:
-    """A tool on the task's thread is about to make `after` of `before`. Not where somebody else has made `before`."""
+    """A tool on the task's thread is about to change `before` to `after`. False: `before` is another writer's text."""
     known = or_(pulse.c.seen == before, pulse.c.own == before)
     moved = update(pulse).where(_at(WorkKind.TASK, key), known)
     return bool(tx.execute(moved.values(seen=before, own=after, rev=pulse.c.rev + 1)).rowcount)

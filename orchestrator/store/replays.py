@@ -1,4 +1,4 @@
-"""Signed bytes that were taken, each with its turn, for as long as a copy of them would be believed.
+"""Signed bytes that were accepted, each with its turn, for as long as a copy of them would be accepted.
 
 Two deliveries of the same bytes at once meet at the primary key: the second waits for the first, and then finds it.
 """
@@ -15,13 +15,13 @@ from chordage.orchestrator.store.statements import insert_or
 
 
 def turn_of(tx: Tx, source: str, digest: str, now: datetime) -> str | None:
-    """Of bytes that were taken and still count."""
-    one = (replays.c.source == source, replays.c.digest == digest, replays.c.until > now)
-    return tx.execute(select(replays.c.turn_id).where(*one)).scalar()
+    """The turn of bytes that were accepted and still count."""
+    valid = (replays.c.source == source, replays.c.digest == digest, replays.c.until > now)
+    return tx.execute(select(replays.c.turn_id).where(*valid)).scalar()
 
 
 def take(tx: Tx, source: str, digest: str, *, turn_id: str, until: datetime, now: datetime) -> bool:
-    """False: they were taken before, and still count."""
+    """False: they were accepted before, and still count."""
     new = {"turn_id": turn_id, "until": until}
     insert = insert_or(tx.dialect.name, replays).values(source=source, digest=digest, **new)
     keys = [replays.c.source, replays.c.digest]
@@ -34,6 +34,6 @@ def are_over(tx: Tx, now: datetime) -> bool:
 
 
 def forget(tx: Tx, now: datetime, limit: int) -> None:
-    """Some of those that do not count any more."""
+    """Delete some of those that no longer count."""
     some = select(replays.c.digest).where(replays.c.until <= now).order_by(replays.c.until).limit(limit)
     tx.execute(delete(replays).where(replays.c.digest.in_(some), replays.c.until <= now))

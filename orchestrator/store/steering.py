@@ -1,8 +1,8 @@
-"""Messages that a run at work takes in, and one that goes before its line.
+"""Messages that a run at work takes in, and one that goes before its thread's line.
 
-Whoever comes here holds the row of the run: its admission locks it, and every crossing writes to it. So a message is
-either there when the run asks, or its admission finds the run as the crossing left it. Nothing is lost between the two.
-The messages themselves are locked behind the run before they are taken in.
+Every function here is called with the row of the run locked: the admission of such a message locks it, and every step
+of the run writes to it. So a message is either there when the run looks, or its admission sees the run as the step left
+it, and none is lost in between. The messages are locked after the run, before they are taken in.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from chordage.orchestrator.store.predicates import STEERING_TURNS, STILL_OPEN, S
 from chordage.orchestrator.store.schema import runs, turns
 from chordage.orchestrator.store.turns import COLUMNS, from_row
 
-IN_FRONT = -1  # of every rank that a group has
+IN_FRONT = -1  # before every rank of a group
 
 
 def mark_pending(tx: Tx, run_id: str) -> bool:
-    """A message waits for this run: it does not end of itself before it has looked."""
-    addressed = update(runs).where(runs.c.id == run_id, STILL_OPEN).values(steers=1)
-    return tx.execute(addressed).rowcount == 1
+    """A message waits for this run, which does not end by itself before it has looked."""
+    open_run = update(runs).where(runs.c.id == run_id, STILL_OPEN).values(steers=1)
+    return tx.execute(open_run).rowcount == 1
 
 
 def pending(tx: Tx, run: Run, now: datetime) -> list[Turn]:
-    """The messages that this run may take in, as they came: those for its agent and of its group, to be answered in its
-    way, that came after the one it was started by. They are locked: whoever cancels one may have come when the run was
-    just starting, and then holds that message and not the run.
+    """The messages that this run may take in, in the order of their arrival: for its agent, its group and its strategy,
+    and later than the one that started it. They are locked: a cancellation that came when the run was just starting
+    holds the message and not the run.
     """
     first = turns.alias("first")
-    found = (
+    waiting = (
         select(*COLUMNS)
         .where(
             turns.c.thread_id == run.thread_id,
@@ -50,16 +50,16 @@ def pending(tx: Tx, run: Run, now: datetime) -> list[Turn]:
         .order_by(turns.c.arrival)
         .with_for_update(of=turns)
     )
-    return [from_row(dict(row._mapping)) for row in tx.execute(found)]  # noqa: SLF001 - by name
+    return [from_row(row) for row in tx.execute(waiting).mappings()]
 
 
 def clear_pending(tx: Tx, run_id: str) -> None:
-    """Those who did have been cancelled, or have run out of time."""
+    """The messages that waited were taken in or cancelled, or their deadline has passed."""
     tx.execute(update(runs).where(runs.c.id == run_id).values(steers=0))
 
 
 def take_in(tx: Tx, run: Run, turn_ids: Collection[str], now: datetime) -> dict[str, dict[str, Any] | None]:
-    """These turns are done, as part of this run. Where each is to be replied to."""
+    """End these turns as part of this run. Returns the reply target of each."""
     taken = (
         update(turns)
         .where(turns.c.id.in_(sorted(turn_ids)), STILL_QUEUED, has(turns.c.steers, 1))
@@ -69,15 +69,15 @@ def take_in(tx: Tx, run: Run, turn_ids: Collection[str], now: datetime) -> dict[
         )
         .returning(turns.c.id, turns.c.reply_target)
     )  # fmt: skip
-    found = {row.id: row.reply_target for row in tx.execute(taken)}
-    if found.keys() != set(turn_ids):
-        raise IllegalTransition(f"run {run.id} was locked, and turns {sorted(turn_ids)} moved all the same")
+    targets = {row.id: row.reply_target for row in tx.execute(taken)}
+    if targets.keys() != set(turn_ids):
+        raise IllegalTransition(f"run {run.id} was locked, and turns {sorted(turn_ids)} moved nevertheless")
     clear_pending(tx, run.id)
-    return found
+    return targets
 
 
 def move_to_front(tx: Tx, thread_id: str, turn_id: str) -> None:
-    """This turn is the next of its thread, and no other is ready there until it has had its turn."""
+    """This turn is the next of its thread, and no other is ready there before it has started."""
     is_it = turns.c.id == turn_id
     moved = (
         update(turns)

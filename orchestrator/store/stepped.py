@@ -1,7 +1,4 @@
-"""Stepped turns: one row each, and what was done to them by which key.
-
-What is looked at before a verb is carried out: the rows of a stepped turn, at one moment.
-"""
+"""Stepped turns: one row each, the responses to their idempotency keys, and all rows of one turn at one moment."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from chordage.orchestrator.store import calls, journal, runs, schema, turns
 from chordage.orchestrator.store.database import Tx
 
 _FLAGS = ("going", "mutated", "parked", "replaces")
-_SETS = {"drive": Drive, "cap_policy": CapPolicy, "on_held": OnHeld}
+_ENUMS = {"drive": Drive, "cap_policy": CapPolicy, "on_held": OnHeld}
 
 
 def create(tx: Tx, turn_id: str, terms: StepTerms) -> None:
@@ -39,19 +36,19 @@ def create(tx: Tx, turn_id: str, terms: StepTerms) -> None:
 
 
 def load(tx: Tx, turn_id: str, *, lock: bool = False) -> Stepped | None:
-    """`lock`: as it stays until we are done. Whoever locks its run as well has locked that first."""
-    found = select(schema.stepped).where(schema.stepped.c.turn_id == turn_id)
-    row = tx.execute(found.with_for_update() if lock else found).mappings().first()
+    """`lock`: as it stays until the commit. The run is locked before it."""
+    by_id = select(schema.stepped).where(schema.stepped.c.turn_id == turn_id)
+    row = tx.execute(by_id.with_for_update() if lock else by_id).mappings().first()
     return _from_row(row) if row else None
 
 
 def _from_row(row: Mapping[Any, Any]) -> Stepped:
     flags = {name: bool(row[name]) for name in _FLAGS}
-    return Stepped(**{**row, **flags, **{name: closed(row[name]) for name, closed in _SETS.items()}})
+    return Stepped(**{**row, **flags, **{name: enum(row[name]) for name, enum in _ENUMS.items()}})
 
 
 def change(tx: Tx, seen: Stepped, **changes: Any) -> bool:
-    """As whoever looked wants it, if nobody has changed it since."""
+    """Change the row, unless another has changed it since it was read."""
     changed = update(schema.stepped).where(schema.stepped.c.turn_id == seen.turn_id, schema.stepped.c.rev == seen.rev)
     return (
         tx.execute(changed.values(rev=seen.rev + 1, **{name: _stored(changes[name]) for name in changes})).rowcount == 1
@@ -63,19 +60,19 @@ def _stored(value: Any) -> Any:
 
 
 def overdue(tx: Tx, now: datetime, limit: int) -> list[tuple[str, str]]:
-    """Turns whose time to be held is over; each with its run."""
-    found = (
+    """Turns whose hold time is over, each with its run."""
+    past = (
         select(schema.stepped.c.turn_id, schema.turns.c.run_id)
         .join(schema.turns, schema.turns.c.id == schema.stepped.c.turn_id)
         .where(schema.stepped.c.held_until.is_not(None), schema.stepped.c.held_until <= now)
         .order_by(schema.stepped.c.held_until)
         .limit(limit)
     )
-    return [(row.turn_id, row.run_id) for row in tx.execute(found)]
+    return [(row.turn_id, row.run_id) for row in tx.execute(past)]
 
 
 def stored_response(tx: Tx, turn_id: str, key: str) -> tuple[str, dict[str, Any]] | None:
-    """What was asked under this key, and what was answered."""
+    """The hash of the request under this key, and its response."""
     row = tx.execute(
         select(schema.ops.c.request_hash, schema.ops.c.response).where(
             schema.ops.c.turn_id == turn_id, schema.ops.c.key == key
@@ -95,8 +92,8 @@ class SteppedRows:
     turn: Turn
     run: Run | None
     row: Stepped
-    held: Entry | None = None  # the reply, or the planner's
-    calls: list[Call] = field(default_factory=list)  # of that reply: the newest for each place
+    held: Entry | None = None  # the held reply, or the planner's
+    calls: list[Call] = field(default_factory=list)  # of that reply: the newest of each place
 
     @property
     def standing(self) -> Standing:
@@ -104,7 +101,7 @@ class SteppedRows:
 
     @property
     def reply(self) -> Reply | None:
-        """That of a planner asks for what its plan would call."""
+        """A planner's reply asks for the calls of its plan."""
         if self.held is None:
             return None
         reply = reply_from(self.held.body)
@@ -118,14 +115,14 @@ class SteppedRows:
 
     @property
     def plan(self) -> dict[str, Any] | None:
-        """The decision that counts when the run moves on: its consumer's, or else the planner's."""
+        """The decision that counts when the run is resumed: its consumer's, or else the planner's."""
         if self.row.plan is not None or self.held is None or not self.holds_plan:
             return self.row.plan
         return self.held.body
 
     @property
     def plan_step(self) -> int:
-        """Where it stands. One that no planner was asked for has a step of its own."""
+        """Its step. A plan of the consumer has a step of its own."""
         assert self.run is not None
         return self.run.step + 1 if self.held is None else self.held.step
 
@@ -135,7 +132,7 @@ class SteppedRows:
 
     @property
     def call_step(self) -> int:
-        """Where the calls of the reply stand."""
+        """The step of the calls of the reply."""
         assert self.held is not None
         return self.held.step + 1
 
@@ -145,8 +142,8 @@ def reply_id_of(held: Entry) -> str:
 
 
 def load_view(tx: Tx, target: str, *, lock: bool = False, space: str | None = None) -> SteppedRows:
-    """`target`: a turn, or its run. `lock`: the run first, then the row of the turn. `space`: of a caller, outside of
-    which there is no turn for it.
+    """`target`: a turn, or its run. `lock`: the run first, then the stepped row. `space`: a caller sees no turn outside
+    its space.
     """
     turn, run = _find(tx, target, space)
     if lock and run is not None:
@@ -154,7 +151,7 @@ def load_view(tx: Tx, target: str, *, lock: bool = False, space: str | None = No
     row = load(tx, turn.id, lock=lock)
     if row is None:
         raise Conflict(f"turn {turn.id} is not driven by a consumer: it was submitted with control 'auto'")
-    if lock:  # whoever started it meanwhile has committed, or waits for us
+    if lock:  # a transaction that started it meanwhile has committed, or waits for this one
         turn, run = _reload(tx, turn, run)
     held, asked = _held(tx, run, row)
     return SteppedRows(turn=turn, run=run, row=row, held=held, calls=asked)

@@ -1,7 +1,4 @@
-"""Threads: where turns line up.
-
-What readers ask of threads: what lines up and runs on them, and what was said. Never more than a page is read.
-"""
+"""Threads: where turns line up, what runs on them, and their messages. Never more than a page is read."""
 
 from __future__ import annotations
 
@@ -37,17 +34,17 @@ _ARRIVE = PreparedStatement(_arrive)
 
 
 def arrive(tx: Tx, thread_id: str, agent: str, now: datetime) -> int:
-    """The number of the next arrival on this thread. The row stays locked until commit: arrivals come one by one."""
+    """The number of the next arrival on this thread. The row is locked until the commit: arrivals come one by one."""
     return int(_ARRIVE.scalar(tx, {"thread_id": thread_id, "agent": agent, "now": now}))
 
 
 def request_compaction(tx: Tx, thread_id: str) -> int | None:
-    """Once more: whoever compacts notes how often was asked by then, so that a request in between is not lost. The
-    number of this request; None: there is no such thread.
+    """Returns the number of this request. None: there is no such thread. A compaction records the number it has read,
+    so a request that comes meanwhile is not lost.
     """
-    asked = update(threads).where(threads.c.id == thread_id)
-    once_more = asked.values(compact_asked=func.coalesce(threads.c.compact_asked, 0) + 1)
-    number: int | None = tx.execute(once_more.returning(threads.c.compact_asked)).scalar()
+    request = update(threads).where(threads.c.id == thread_id)
+    counted = request.values(compact_asked=func.coalesce(threads.c.compact_asked, 0) + 1)
+    number: int | None = tx.execute(counted.returning(threads.c.compact_asked)).scalar()
     return number
 
 
@@ -85,8 +82,8 @@ _THREAD = (
     .outerjoin(runs, and_(runs.c.thread_id == threads.c.id, OPEN_RUNS))
 )
 
-_SPOKEN = select(journal, runs.c.agent).join(runs, runs.c.id == journal.c.run_id)
-_SPOKEN_KINDS = [Checkpoint.USER_MESSAGE.value, Checkpoint.ASSISTANT_TURN.value]
+_MESSAGES = select(journal, runs.c.agent).join(runs, runs.c.id == journal.c.run_id)
+_MESSAGE_KINDS = [Checkpoint.USER_MESSAGE.value, Checkpoint.ASSISTANT_TURN.value]
 
 
 def details(tx: Tx, thread_id: str) -> ThreadRow | None:
@@ -94,20 +91,20 @@ def details(tx: Tx, thread_id: str) -> ThreadRow | None:
 
 
 def latest(tx: Tx, *, limit: int, before: tuple[datetime, str] | None = None) -> Sequence[ThreadRow]:
-    """Those with the newest turns first; `before` is the last turn's time, and the id, of the last one seen."""
-    found = _THREAD.order_by(threads.c.updated_at.desc(), threads.c.id.desc()).limit(limit)
+    """Those with the newest turns first. `before`: the last turn's time and the id of the last on the page before."""
+    page = _THREAD.order_by(threads.c.updated_at.desc(), threads.c.id.desc()).limit(limit)
     if before is not None:
-        found = found.where(tuple_(threads.c.updated_at, threads.c.id) < before)
-    return tx.execute(found).mappings().all()
+        page = page.where(tuple_(threads.c.updated_at, threads.c.id) < before)
+    return tx.execute(page).mappings().all()
 
 
 def messages(tx: Tx, thread_id: str, *, limit: int, before: int | None = None) -> Sequence[ThreadRow]:
-    """The last things said on a thread, or the last before one of them, in the order they were said."""
-    found = (
-        _SPOKEN.where(journal.c.thread_id == thread_id, journal.c.kind.in_(_SPOKEN_KINDS), NOT_ROLLED_BACK)
+    """The last messages of a thread, or the last before one of them, in their order."""
+    page = (
+        _MESSAGES.where(journal.c.thread_id == thread_id, journal.c.kind.in_(_MESSAGE_KINDS), NOT_ROLLED_BACK)
         .order_by(journal.c.id.desc())
         .limit(limit)
     )
     if before is not None:
-        found = found.where(journal.c.id < before)
-    return list(reversed(tx.execute(found, {"thread_id": thread_id}).mappings().all()))
+        page = page.where(journal.c.id < before)
+    return list(reversed(tx.execute(page, {"thread_id": thread_id}).mappings().all()))

@@ -1,10 +1,7 @@
-"""Turns: one row per message, from its arrival to its disposition.
+"""Turns: one row for each message, from its arrival to its disposition.
 
-Turns that are the same work: which of them is queued, and a record of one that is merged as it comes.
-
-Guarded changes of turns: ended once, and the next in line made ready in the same breath.
-
-What readers ask of turns: one with all that became of it, and lists of them. Nothing here locks or writes.
+A turn ends once: the WHERE of its update admits only turns that are not done. The same statement makes the next turn in
+the thread's line ready, so no reader sees one without the other.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     RowMapping,
-    Select,
     and_,
     bindparam,
     case,
@@ -56,9 +52,9 @@ from chordage.orchestrator.store.predicates import (
     still,
 )
 from chordage.orchestrator.store.schema import journal, runs, threads, turns
-from chordage.orchestrator.store.statements import PreparedStatement, Row
+from chordage.orchestrator.store.statements import PreparedStatement
 
-# Of a turn that says nothing else: nobody asked for it, it steers no run, and nobody drives it.
+# Unless a message says otherwise: no sub-agent's, steers no run, and not driven by a consumer.
 _USUAL = {
     **kinship.columns(None), "steers": 0, "control": Control.AUTO.value, "coalesce_key": None, "max_rounds": None,
     "timeout_ms": None, "space": None,
@@ -74,7 +70,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def from_row(row: Row) -> Turn:
+def from_row(row: Mapping[Any, Any]) -> Turn:
     fields = dict(row)
     fields["group"] = Group(fields.pop("grp"))
     fields["status"] = TurnStatus(fields["status"])
@@ -108,7 +104,7 @@ def by_dedupe_key(tx: Tx, agent: str, source: str, key: str) -> str | None:
 
 
 def _thread_is_busy() -> ColumnElement[bool]:
-    """Locks the open run it finds: a run that is just ending is waited for, so nobody misses the other's turn."""
+    """Locks the open run: a run that is just ending is waited for, so that neither misses the other's turn."""
     open_run = (
         select(runs.c.id)
         .where(runs.c.thread_id == bindparam("thread_id"), OPEN_RUNS)
@@ -120,9 +116,9 @@ def _thread_is_busy() -> ColumnElement[bool]:
 
 
 def _is_behind_another() -> ColumnElement[bool]:
-    """Queued on the same thread, of this rank or above, and due: who waits for a time to come holds up nobody.
+    """A turn is queued on the same thread, of this rank or above, and due: one that sleeps holds up no other.
 
-    Locks the first of them: one that is just starting is waited for, so that its end cannot come to pass unseen.
+    Locks the first of them: one that is just starting is waited for, so that its end cannot go unnoticed.
     """
     ahead = turns.alias("ahead")
     first = (
@@ -168,7 +164,7 @@ _ADMIT = PreparedStatement(
 
 
 def admit(tx: Tx, fields: Mapping[str, Any]) -> bool:
-    """A queued turn; whether it is `ready`: its thread is free and nobody is ahead of it there."""
+    """Queue a turn. Returns whether it is ready: its thread is free and no turn is ahead of it there."""
     try:
         return bool(_ADMIT.scalar(tx, {**_USUAL, **fields}))
     except IntegrityError as error:
@@ -177,25 +173,25 @@ def admit(tx: Tx, fields: Mapping[str, Any]) -> bool:
         raise
 
 
-def _is_duplicate(told: str) -> bool:
-    """Both databases name the key that was there already: by its index, or by the columns of that."""
-    return any(name in told for name in ("dedupe", "coalesce", "uq_turns_will", "turns.origin"))
+def _is_duplicate(message: str) -> bool:
+    """Both databases name the unique key that was violated: by its index, or by its columns."""
+    return any(name in message for name in ("dedupe", "coalesce", "uq_turns_will", "turns.origin"))
 
 
 def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> list[str]:
-    """Threads on which a turn queues while nothing is open there and nobody is ready, or sleeps until no later.
+    """Threads with a queued turn but no open run, and no turn that is ready or that sleeps no longer than it.
 
-    Only so many are looked at, and then not again for a while: turns that wait for weeks behind a run that waits must
-    not hide one that was forgotten.
+    Up to `limit` turns are checked, and not again before `look_again`: turns that wait for weeks behind a waiting run
+    must not hide one that was forgotten.
     """
-    looked_at = tx.execute(
+    due = tx.execute(
         select(turns.c.id)
         .where(QUEUED_TURNS, has(turns.c.ready, 0), turns.c.nudge_at < before)
         .order_by(turns.c.nudge_at)
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    ids = list(looked_at.scalars())
+    ids = list(due.scalars())
     if not ids:
         return []
     tx.execute(update(turns).where(turns.c.id.in_(ids), STILL_QUEUED).values(nudge_at=look_again))
@@ -205,43 +201,26 @@ def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> l
         in_line(other),
         or_(has(other.c.ready, 1), and_(has(other.c.ready, 2), other.c.due_at <= turns.c.due_at)),
     )
-    found = (
+    threads_left = (
         select(turns.c.thread_id)
         .distinct()
-        .where(
-            turns.c.id.in_(ids),
-            nothing_is_open_on(turns),
-            ahead.limit(1).scalar_subquery().is_(None),
-        )
+        .where(turns.c.id.in_(ids), nothing_is_open_on(turns), ahead.limit(1).scalar_subquery().is_(None))
     )
-    return list(tx.execute(found).scalars())
+    return list(tx.execute(threads_left).scalars())
 
 
 def overdue(tx: Tx, now: datetime, limit: int) -> list[str]:
     """Queued turns whose deadline has passed."""
-    found = select(turns.c.id).where(QUEUED_TURNS, turns.c.deadline <= now).limit(limit)
-    return list(tx.execute(found).scalars())
+    overdue_turns = select(turns.c.id).where(QUEUED_TURNS, turns.c.deadline <= now).limit(limit)
+    return list(tx.execute(overdue_turns).scalars())
 
 
-def queued_ahead(tx: Tx, turn: Turn) -> int:
-    line = select(func.count()).where(
-        turns.c.thread_id == turn.thread_id, in_line(turns), turns.c.arrival < turn.arrival
-    )
-    return int(tx.execute(line).scalar_one())
-
-
-def recent(tx: Tx, *, limit: int, status: TurnStatus | None = None, thread_id: str | None = None) -> list[Turn]:
-    found = select(*COLUMNS).order_by(turns.c.queued_at.desc(), turns.c.id.desc()).limit(limit)
-    if status:
-        found = found.where(turns.c.status == status.value)
-    if thread_id:
-        found = found.where(turns.c.thread_id == thread_id)
-    return [from_row(dict(row._mapping)) for row in tx.execute(found)]  # noqa: SLF001 - by name
+# the same work: turns with a coalesce key, and the will of an agent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueuedWork:
-    """The turn that is queued for some work."""
+    """The queued turn for some work."""
 
     id: str
     thread_id: str
@@ -265,19 +244,21 @@ def queued_work(tx: Tx, agent: str, group: Group, key: str) -> QueuedWork | None
 
 
 def open_will(tx: Tx, agent: str) -> str | None:
-    """The agent's will that is queued or at work."""
-    found: str | None = _OPEN_WILL.scalar(tx, {"agent": agent})
-    return found
+    """The turn of the agent's will that is queued or active."""
+    turn_id: str | None = _OPEN_WILL.scalar(tx, {"agent": agent})
+    return turn_id
 
 
 def record_merged(tx: Tx, fields: Mapping[str, Any], into: str, detail: str) -> None:
-    """A message that was over as it came: what it asks for is under way."""
-    over = {
+    """A message that is done as it arrives: the turn `into` does the same work."""
+    done = {
         "status": TurnStatus.DONE.value, "ready": 0, "disposition": Disposition.MERGED.value, "into_turn": into,
         "detail": detail, "done_at": fields["queued_at"],
     }  # fmt: skip
-    tx.execute(insert(turns), {**fields, **over})
+    tx.execute(insert(turns), {**fields, **done})
 
+
+# the end of a turn, and the next in the line of its thread
 
 _NEXT = turns.alias("next")
 _LATER = _NEXT.c.not_before > bindparam("now")
@@ -306,17 +287,15 @@ _END = PreparedStatement(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndedTurn:
-    """What the end of a turn leaves to do."""
+    """What has to happen after the end of a turn."""
 
     reply_target: dict[str, Any] | None
     next_in_line: tuple[Group, Hint, Subject] | None
-    hand_on: bool  # the place that is free now is waited for
+    hand_on: bool  # a turn waits for the place that is free now
 
 
 def end(tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Disposition, *, now: datetime) -> EndedTurn:
-    """The turn is done, and the next one in its thread's line is ready: one statement, so that nobody sees half of
-    it.
-    """
+    """The turn is done, and the next one in its thread's line is ready, in one statement."""
     binds = {
         "turn_id": turn_id, "thread": thread_id, "of_group": group.value, "how": disposition.value, "now": now,
     }  # fmt: skip
@@ -359,11 +338,11 @@ def end_queued(
     into: str | None = None,
     parent_run: str | None = None,
 ) -> DroppedTurn | None:
-    """A turn that never started ends. `into`: the turn that it is merged into.
+    """End a turn that never started. `into`: the turn that it is merged into.
 
-    Its thread and the run that is open there are locked first, in the order in which an arrival locks them: whoever
-    comes to the line or moves it on at this moment waits, and then sees it without this turn. `parent_run`: of a child;
-    its end will tell that run, which is locked behind any of its own and before the turn, as everybody does.
+    Its thread and the open run there are locked first, in the order in which an arrival locks them: a transaction that
+    joins or advances the line at this moment waits, and then sees the line without this turn. `parent_run`: of a child;
+    the end is reported to that run, so it is locked after the thread's own run and before the turn, as everywhere.
     """
     assert disposition in WITHOUT_A_RUN, disposition
     tx.execute(_LOCK_THREAD.where(turns.c.id == turn_id).with_for_update(of=threads))
@@ -387,8 +366,8 @@ def end_queued(
 
 
 def make_next_ready(tx: Tx, thread_id: str, now: datetime) -> Group | None:
-    """The head of a thread's line (a turn that is due goes before one that is not) may start, if nothing on the
-    thread is open. Its group, if there is one.
+    """Make the head of a thread's line ready (a due turn goes before one that sleeps), if the thread has no open run.
+    Returns its group. None: there is none.
     """
     made = (
         update(turns)
@@ -396,9 +375,11 @@ def make_next_ready(tx: Tx, thread_id: str, now: datetime) -> Group | None:
         .values(ready=_READY_OR_ASLEEP)
         .returning(turns.c.grp)
     )
-    found = tx.execute(made, {"thread": thread_id, "now": now}).scalar()
-    return Group(found) if found else None
+    group = tx.execute(made, {"thread": thread_id, "now": now}).scalar()
+    return Group(group) if group else None
 
+
+# what readers see
 
 TurnRow = RowMapping
 
@@ -427,10 +408,10 @@ _FULL = [
     )
 ]  # fmt: skip
 _OF_RUN = [runs.c[name] for name in ("reason", "code", "rounds", *TOKENS)]
-_WHY = func.coalesce(runs.c.detail, turns.c.detail).label("detail")  # its own, where it ended without a run
+_WHY = func.coalesce(runs.c.detail, turns.c.detail).label("detail")  # its own if it ended without a run
 _REPLY = journal.alias("reply")
-# Recorded together with the end of its run: that is the answer. A value, and not a join: PostgreSQL would go through
-# the replies of all runs while it believes that there are few.
+# The answer is the reply recorded together with the end of its run. A scalar subquery, and no join: PostgreSQL would
+# read the replies of all runs while it estimates that there are few.
 _ANSWER = (
     select(_REPLY.c.body)
     .where(
@@ -471,7 +452,7 @@ _SUMMARY = select(
 
 
 def details(tx: Tx, turn_id: str) -> dict[str, Any] | None:
-    """A turn, its place in its thread's line, its run, and the reply that ended it: in one statement."""
+    """A turn, its position in its thread's line, its run, and the reply that ended it."""
     return _DETAILS.first(tx, {"turn_id": turn_id})
 
 
@@ -493,29 +474,27 @@ def newest(
     agent: str | None = None,
     before: str | None = None,
 ) -> Sequence[TurnRow]:
-    """Newest first, those that came before the turn `before`. Ids grow with time: the key is the index of the list."""
-    found = _SUMMARY.limit(limit)
+    """Newest first, those that came before the turn `before`. Ids grow with time, so the primary key orders the list;
+    the turns of one thread have an index by arrival.
+    """
+    page = _SUMMARY.limit(limit)
     if status is not None:
-        found = found.where(_has_status(status) if thread_id is None else _has_status_on_thread(status))
+        page = page.where(_has_status(status) if thread_id is None else _has_status_on_thread(status))
     if agent is not None:
-        found = found.where(turns.c.agent == agent)
-    return tx.execute(_paged(found, thread_id, before)).mappings().all()
-
-
-def _paged(found: Select[Any], thread_id: str | None, before: str | None) -> Select[Any]:
-    """The line of one thread has an index of its own, by arrival."""
-    if thread_id is None:
-        return (found.where(turns.c.id < before) if before else found).order_by(turns.c.id.desc())
-    found = found.where(turns.c.thread_id == thread_id)
-    if before is not None:
+        page = page.where(turns.c.agent == agent)
+    if thread_id is not None:
+        page = page.where(turns.c.thread_id == thread_id).order_by(turns.c.arrival.desc())
         other = turns.alias("other")
         arrival = select(other.c.arrival).where(other.c.id == before).scalar_subquery()
-        found = found.where(turns.c.arrival < arrival)
-    return found.order_by(turns.c.arrival.desc())
+        page = page.where(turns.c.arrival < arrival) if before else page
+    else:
+        page = page.order_by(turns.c.id.desc())
+        page = page.where(turns.c.id < before) if before else page
+    return tx.execute(page).mappings().all()
 
 
 def _has_status(status: TurnStatus) -> ColumnElement[bool]:
-    """The few that are open are found by their partial indexes, however many are done."""
+    """Open turns are found by partial indexes, however many are done."""
     match status:
         case TurnStatus.QUEUED:
             return QUEUED_IN_GROUP
@@ -527,12 +506,12 @@ def _has_status(status: TurnStatus) -> ColumnElement[bool]:
 
 
 def _has_status_on_thread(status: TurnStatus) -> ColumnElement[bool]:
-    """The same, of one thread."""
+    """The same for the turns of one thread."""
     return in_line(turns) if status is TurnStatus.QUEUED else _has_status(status)
 
 
 def count_by_outcome(tx: Tx) -> dict[tuple[str, str], int]:
-    """How many turns of each group ended in which way, or stand where."""
-    way = func.coalesce(turns.c.disposition, turns.c.status)
-    found = select(turns.c.grp, way, func.count()).group_by(turns.c.grp, way)
-    return {(group, how): count for group, how, count in tx.execute(found)}
+    """How many turns each group has of each disposition, or of each status if they are not done."""
+    outcome = func.coalesce(turns.c.disposition, turns.c.status)
+    counted = select(turns.c.grp, outcome, func.count()).group_by(turns.c.grp, outcome)
+    return {(group, name): count for group, name, count in tx.execute(counted)}

@@ -91,8 +91,8 @@ def test_a_call_that_is_let_go_counts_as_a_death(store, token):
     with store.single() as tx:
         if token:
             calls.claim(tx, call, token, "w1", now=NOW, lease_until=LATER)
-        calls.release(tx, call.id, token, "w1", NOW)
-        calls.release(tx, call.id, "another", "w1", NOW)
+        calls.record_crash(tx, call.id, token, "w1", NOW)
+        calls.record_crash(tx, call.id, "another", "w1", NOW)
 
     freed = load_call(store)
     assert (freed.expiries, freed.worker, freed.lease_until) == (1, None, NOW)

@@ -10,7 +10,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.store import approvals, calls, children, fairness, groups, runs, steering, turns
 from support import plans
-from support.rows import NOW, admit
+from support.rows import NOW
 
 pytestmark = pytest.mark.postgres
 idle_or_new = pytest.mark.parametrize("idle", [True, False], ids=["idle", "new"])
@@ -27,7 +27,6 @@ SENT = {
     "wake": lambda tx: fairness.wake(tx, NOW, 10),
     "nudge": lambda tx: fairness.nudge(tx, ["x"], NOW, nothing_waits=True),
     "stranded": lambda tx: turns.stranded(tx, NOW, 10, look_again=NOW),
-    "queued ahead": lambda tx: turns.queued_ahead(tx, turns.load(tx, admit(tx, "x", "t"))),
     "overdue": lambda tx: turns.overdue(tx, NOW, 10),
     "expired runs": lambda tx: runs.expired(tx, NOW, 10),
     "expired calls": lambda tx: calls.expired(tx, NOW, 10),

@@ -18,7 +18,6 @@ SENT = [
     lambda tx: steering.move_to_front(tx, "t1", "a"),
     lambda tx: threads.details(tx, "t1"),
     lambda tx: turns.newest(tx, limit=5, status=TurnStatus.QUEUED, thread_id="t1"),
-    lambda tx: turns.queued_ahead(tx, turns.load(tx, "a")),
     lambda tx: children.open_suspension(tx, "c"),
 ]
 OF_ALL_TURNS = "sqlite_autoindex_turns_2 (thread_id"
