@@ -119,7 +119,7 @@ def test_ctrl_c_ends_everything_in_order_within_ten_seconds(room, start_dev):
     assert fleet_file.running_in(room / ".chordage") is None
     for member in ("turns", "tools-1", "tools-2"):
         told = entries(room, member)
-        assert told[-1]["event"] == "worker is leaving"
+        assert told[-1]["event"] == "worker is shutting down"
         assert not [entry for entry in told if entry["level"] in {"error", "critical"}], (
             "the broker outlived the workers"
         )

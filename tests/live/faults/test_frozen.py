@@ -112,7 +112,7 @@ def test_a_child_whose_call_was_given_to_another_ends_before_it_acts(rig):
     until(lambda: not psutil.pid_exists(first["pid"]), "the child is ended")
     rig.wait_until_done(90)
 
-    assert "call is in another hand" in holder.said()
+    assert "another worker has claimed this call" in holder.said()
     book = (rig.room / "book.jsonl").read_text().splitlines()
     assert len(book) == 1
     assert rig.row("turns", dedupe_key="pay")["disposition"] == "answered"
