@@ -1,7 +1,7 @@
-"""What stands in the room as work, what is known of it, and what has to happen next: the rule of the pulse.
+"""Scheduled work: the files of the room, the rows about them, and the rule by which one follows from the other.
 
 A row remembers which text was given to a turn (`seen`), and which text that turn's own tools made of it (`own`). A file
-that says anything else was changed by somebody. Files and rows are only compared here; nothing is read or written.
+with any other text was changed by a person. Files and rows are only compared here; nothing is read or written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PulseState(StrEnum):
 
 class Schedule(Protocol):
     def after(self, anchor: datetime, moment: datetime) -> Iterator[datetime]:
-        """The times that lie later than that moment, in order. `anchor`: when the schedule was first seen."""
+        """The times after that moment, in order. `anchor`: when the schedule was first seen."""
         ...
 
 
@@ -40,7 +40,7 @@ class WorkItem:
     key: str
     path: str  # in the room
     title: str
-    text: str  # what its turn is told
+    text: str  # the message of its turn
     hash: str  # of all that counts as a change
     agent: str | None = None  # None: the room's default
     paused: bool = False
@@ -55,12 +55,12 @@ class WorkItem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PulseRow:
-    """What is known of it."""
+    """The database row of an item."""
 
     kind: WorkKind
     key: str
     path: str
-    rev: int = 0  # counts the writes: who has seen an older one writes nothing
+    rev: int = 0  # counts the writes: a process that has read an older one writes nothing
     state: PulseState = PulseState.LIVE
     paused: bool = False
     seen: str | None = None
@@ -105,7 +105,7 @@ def _of_task(item: WorkItem, row: PulseRow) -> PulseStep:
     if item.hash == row.own:
         row = replace(row, seen=row.own, own=None)
     row = replace(row, paused=item.paused, state=PulseState.DONE if item.closed else PulseState.LIVE)
-    if item.closed:  # also the text that closes it is remembered: whoever opens it again changes it
+    if item.closed:  # the text that closes it is remembered as well: opening it again changes it
         return PulseStep(row=row if row.covers(item.hash) else replace(row, seen=item.hash, own=None))
     if item.paused or row.covers(item.hash):
         return PulseStep(row=row)
@@ -123,7 +123,9 @@ def _of_schedule(item: WorkItem, row: PulseRow, now: datetime) -> PulseStep:
         row = replace(row, schedule=item.schedule_words, anchor=now, next_due=_not_before(item.schedule, now, now))
     elif was_paused and not item.paused and row.next_due is not None and row.next_due <= now:
         assert row.anchor is not None
-        row = replace(row, next_due=_not_before(item.schedule, row.anchor, now))  # what was missed meanwhile, was to be
+        row = replace(
+            row, next_due=_not_before(item.schedule, row.anchor, now)
+        )  # what was missed in the pause stays missed
     row = replace(row, state=PulseState.DONE if row.next_due is None else PulseState.LIVE)
     if row.next_due is None or item.paused or row.open or row.next_due > now:
         return PulseStep(row=row)
@@ -146,7 +148,7 @@ def _with_turn(row: PulseRow, item: WorkItem) -> PulseRow:
 
 
 def by_hand(item: WorkItem, known: PulseRow | None, now: datetime) -> PulseRow:
-    """As it is after somebody has asked for a turn now. A schedule does not notice."""
+    """The row after a turn on request. The schedule stays as it is."""
     return _with_turn(next_step(replace(item, paused=True), known, now).row, item)
 
 
@@ -164,11 +166,11 @@ def last_until(schedule: Schedule, anchor: datetime, due: datetime, now: datetim
     """
     for window in _WINDOWS:
         since = max(due, now - window)
-        found = list(takewhile(lambda time: time <= now, schedule.after(anchor, since)))
-        if found:
-            return found[-1]
+        times = list(takewhile(lambda time: time <= now, schedule.after(anchor, since)))
+        if times:
+            return times[-1]
         if since == due:
             break
     else:
-        found = list(takewhile(lambda time: time <= now, schedule.after(anchor, due)))
-    return found[-1] if found else due
+        times = list(takewhile(lambda time: time <= now, schedule.after(anchor, due)))
+    return times[-1] if times else due

@@ -129,7 +129,7 @@ class _Reader:
     def _check_tools(self) -> None:
         tools = self._table.tools or ()
         for path in sorted({path for path in tools if tools.count(path) > 1}):
-            self._source.complain(("tools",), f"{path!r} stands here twice; keep one", item=path)
+            self._source.complain(("tools",), f"{path!r} is listed twice; keep one", item=path)
 
     def _check_strategy(self) -> None:
         strategy = self._table.strategy
@@ -154,7 +154,7 @@ class _Reader:
             subs = tuple(SubAgent(agent=name) for name in agents)
         tools = [tool_of(sub.agent) for sub in subs]
         for tool in sorted({tool for tool in tools if tools.count(tool) > 1}):
-            self._source.complain(("agents",), f"two of them would be asked with the tool {tool!r}; keep one")
+            self._source.complain(("agents",), f"two of them would be the tool {tool!r}; keep one")
         return subs
 
     def _plan(self) -> PlanSpec:
@@ -256,7 +256,7 @@ class _Reader:
                 self._source.complain(place, "the name of a server is 1 to 32 letters, digits, _ or -; rename it")
             address = self._address(table, place)
             for tool in sorted(set(table.tools or ()) & set(table.except_ or ())):
-                why = f"{tool!r} stands in tools too; keep one of the two"
+                why = f"{tool!r} is in tools too; keep one of the two"
                 self._source.complain((*place, "except"), why, item=tool)
             given = table.given()
             same = ("timeout", "connect_timeout", "effect", "required", "result_limit")
@@ -272,26 +272,26 @@ class _Reader:
                 )
         for one, other in permutations(tables, 2):
             if other.startswith(prefix(one)):
-                why = f"a tool of it could not be told from one of mcp.{one}; rename one of the two"
+                why = f"its tools could have the names of those of mcp.{one}; rename one of the two"
                 self._source.complain(("mcp", other), why)
 
     def _address(self, table: McpTable, place: KeyPath) -> Address | None:
         """None where the table does not say which of the two it is, or says both."""
         env, env_from = self._pairs(table.env, (*place, "env"))
         headers, headers_from = self._pairs(table.headers, (*place, "headers"))
-        given = [
+        addresses = [
             key for key in ("command", "url", "url_env")
             if key in table.model_fields_set or self._source.is_wrong((*place, key))
         ]  # fmt: skip
-        if len(given) != 1:
-            says = f"says {' and '.join(given)}" if given else "says neither"
+        if len(addresses) != 1:
+            says = f"says {' and '.join(addresses)}" if addresses else "says neither"
             remedy = "give `command` for a server to start here, or `url` (or `url_env`) for one that runs"
             self._source.complain(place, f"{says}; {remedy}")
             return None
-        is_program = given == ["command"]
+        is_program = addresses == ["command"]
         for key in ("headers", "token_env") if is_program else ("args", "env", "cwd"):
             if key in table.model_fields_set:
-                self._source.complain((*place, key), f"does not go with {given[0]}; take it out")
+                self._source.complain((*place, key), f"does not go with {addresses[0]}; take it out")
         if is_program:
             return Program(command=table.command or "", args=table.args, env=env, env_from=env_from, cwd=table.cwd)
         return Endpoint(
@@ -313,5 +313,5 @@ class _Reader:
             short = name.removesuffix(FROM_ENVIRONMENT)
             variables[short] = value
             if short in values:
-                self._source.complain((*place, name), f"{short} stands here too; keep one of the two")
+                self._source.complain((*place, name), f"{short} is there too; keep one of the two")
         return tuple(sorted(plain.items())), tuple(sorted(variables.items()))

@@ -175,7 +175,7 @@ def _table_at(annotation: Any, place: KeyPath) -> type[TomlTable] | None:
         return _table_at(there.annotation, place[1:]) if there else None
     if get_origin(annotation) in {dict, list, tuple}:
         return _table_at(get_args(annotation)[-1], place[1:]) if place else None
-    return next((found for inner in get_args(annotation) if (found := _table_at(inner, place))), None)
+    return next((table for inner in get_args(annotation) if (table := _table_at(inner, place))), None)
 
 
 class EditorSchema(GenerateJsonSchema):

@@ -140,21 +140,21 @@ class _Reading:
 
     def _schedule(self) -> tuple[Schedule, str]:
         self._refuse_misspelt()
-        given = [name for name in _SCHEDULES if name in self._values]
-        if len(given) > 1:
-            self._refuse(given[1], f"there is {given[0]} too: keep one of {', '.join(given)}")
+        names = [name for name in _SCHEDULES if name in self._values]
+        if len(names) > 1:
+            self._refuse(names[1], f"there is {names[0]} too: keep one of {', '.join(names)}")
         zone_name = self._word("timezone") or "UTC"
         zone = self._try("timezone", zone_from, zone_name)
-        if not given:
+        if not names:
             return HOURLY, "every 3600 s"
-        name, value = given[0], self._values[given[0]]
+        name, value = names[0], self._values[names[0]]
         if isinstance(value, str) and len(value) > bounds.SCHEDULE_CHARS:
             self._refuse(name, f"it has {len(value)} characters, the limit is {bounds.SCHEDULE_CHARS}: make it shorter")
         readers: Mapping[str, Callable[[Any], Schedule]] = {
             "every": every_from,
             "interval_sec": every_from,
-            "cron": lambda given: cron_from(given, zone),
-            "rrule": lambda given: rule_from(given, zone),
+            "cron": lambda written: cron_from(written, zone),
+            "rrule": lambda written: rule_from(written, zone),
         }
         schedule = self._try(name, readers[name], value)
         if isinstance(schedule, Every):

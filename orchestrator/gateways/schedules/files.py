@@ -2,7 +2,7 @@
 
 Files are found, and changes noticed, without reading them. A file is replaced in one move, by a process that holds its
 folder, and only while it is what was read: an editor that saves in between is not overwritten. Between that check and
-the move lies a moment that no file system closes.
+the move is a moment that no file system closes.
 """
 
 from __future__ import annotations

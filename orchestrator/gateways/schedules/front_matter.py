@@ -87,7 +87,7 @@ def _read(loader: Any, matter: str, offset: int, path: str) -> dict[str, Key]:
         if not isinstance(key, yaml.ScalarNode):
             raise fault(path, line, "a key must be a word")
         if key.value in keys:
-            raise fault(path, line, f"{key.value!r} stands here twice: keep one of the two")
+            raise fault(path, line, f"{key.value!r} is listed twice: keep one of the two")
         keys[key.value] = Key(
             value=loader.construct_object(value, deep=True),
             plain=value.value if isinstance(value, yaml.ScalarNode) else None,
@@ -99,7 +99,7 @@ def _read(loader: Any, matter: str, offset: int, path: str) -> dict[str, Key]:
 
 
 def _refuse_anchors(matter: str, path: str) -> None:
-    """A few lines of them could stand for more than any machine holds."""
+    """A few lines of them could expand to more than any machine holds."""
     for token in yaml.scan(matter, Loader=LOADER):
         if isinstance(token, yaml.AnchorToken | yaml.AliasToken):
             line = token.start_mark.line + 2

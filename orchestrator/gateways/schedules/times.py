@@ -35,7 +35,7 @@ _PERIODS = {
 }  # fmt: skip
 _SAME_LENGTH = frozenset({"WEEKLY", "DAILY"})  # each period lasts as long as the next
 _MOST = 100_000  # of COUNT and INTERVAL: a rule with a count is counted from its start each time
-_YEARS = range(1900, 2200)  # of a start: what lies between it and now may have to be counted through
+_YEARS = range(1900, 2200)  # of a start: the time between it and now may have to be counted through
 _FAR = {"YEARLY": timedelta(days=366 * 50), "MONTHLY": timedelta(days=366 * 50)}
 _NEAR = timedelta(days=366 * 10)
 _MARGIN = timedelta(days=2)  # clocks differ by less

@@ -1,5 +1,5 @@
 """One [hooks.NAME] table, from keys to a binding, with how its deliveries are signed. What is wrong is a fault of the
-source. A binding is closed unless its table says in so many words that anybody may deliver.
+source. A binding is closed unless its table says explicitly that every sender may deliver.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _VARIABLES = 'the name of an environment variable, or a list of them, like ["NEW
 _SIGNATURES = ", ".join(f'"{form}"' for form in Form if form is not Form.NONE)
 
 
-class Origin(StrEnum):
+class HookOrigin(StrEnum):
     """Where a delivery may say it comes from; the others are the agent's own."""
 
     INVOKE = "invoke"
@@ -136,7 +136,7 @@ class HookTable(TomlTable):
 
 
 class DeliveryTable(TomlTable):
-    origin: Annotated[Origin, OneOf()] = Field(Origin.INVOKE, description="What kind of message it is")
+    origin: Annotated[HookOrigin, OneOf()] = Field(HookOrigin.INVOKE, description="What kind of message it is")
     sender: Annotated[Speaker, OneOf()] = Field(Speaker.SERVICE, description="Who speaks")
     thread: Annotated[Text, AfterValidator(_thread)] | None = Field(None, description="The thread of every delivery")
     reply_target: AnyTable | None = Field(None, description="Where the answer goes")
@@ -254,7 +254,7 @@ class _Reader:
     def _seal(self, table: HookTable) -> Seal:
         form, usual = table.signature, Seal(form=Form.NONE)
         if form is None and not self._source.is_wrong((*self._path, "signature")):
-            self._complain("signature", f'is missing; write one of {_SIGNATURES}, or "none" to let anybody deliver')
+            self._complain("signature", f'is missing; write one of {_SIGNATURES}, or "none" to accept every sender')
         for key in ONLY_HMAC if form not in {None, Form.HMAC} else ():
             if key in table.model_fields_set:
                 self._complain(key, f'is for signature = "hmac"; leave it out with "{form}"')

@@ -167,7 +167,7 @@ def test_a_file_with_a_byte_order_mark_is_fine(folder):
         ),
         (
             'model = "m"\ntools = [\n "a:b",\n "c:d",\n "a:b",\n]',
-            "agent.toml:3: tools: 'a:b' stands here twice; keep one",
+            "agent.toml:3: tools: 'a:b' is listed twice; keep one",
         ),
         ('model = "m"\nfallbacks = [""]', "agent.toml:2: fallbacks: must be a list of texts"),
         (

@@ -35,7 +35,7 @@ def test_the_limits_of_a_tree_are_limits_of_the_agent(folder):
     ("text", "said"),
     [
         ("agents = [1]", "agent.toml:2: agents: must be a list of texts"),
-        ('agents = ["a.b", "a_b"]', "agent.toml:2: agents: two of them would be asked with the tool 'ask_a_b'"),
+        ('agents = ["a.b", "a_b"]', "agent.toml:2: agents: two of them would be the tool 'ask_a_b'"),
         ("[agents.a]\ntimeout = 0", "agent.toml:3: agents.a.timeout: must be a number of seconds"),
         ("[agents.a]\ntimeot = 1", "agent.toml:3: agents.a.timeot: there is no such key; did you mean timeout?"),
         ("[limits]\nmax_depth = 0", "agent.toml:3: limits.max_depth: must be a whole number, 1 or more"),

@@ -26,7 +26,7 @@ BROKEN = {
     "query": ('[hooks.a]\nsignature = "none"\npath = "/hooks/a?b"', 3, "path", "without space"),
     "blank method": (HEAD + 'method = " "', 5, "method", "not blank"),
     "method": (HEAD + 'method = "POST GET"', 5, "method", "such as POST"),
-    "no signature": ('[hooks.a]\npath = "/hooks/a"', 1, "signature", 'or "none" to let anybody deliver'),
+    "no signature": ('[hooks.a]\npath = "/hooks/a"', 1, "signature", 'or "none" to accept every sender'),
     "unknown signature": ('[hooks.a]\npath = "/hooks/a"\nsignature = "md5"', 3, "signature", "standard, github"),
     "no secret": ('[hooks.a]\npath = "/hooks/a"\nsignature = "github"', 1, "secret_env", "is missing"),
     "secret that is not used": (HEAD.replace("github", "none"), 4, "secret_env", "nothing is signed"),

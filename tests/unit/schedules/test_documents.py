@@ -64,7 +64,7 @@ def test_windows_line_ends_and_byte_order_marks_are_read():
     ("tasks/a.md", "---\nid: x\npaused: maybe\n---\n", 3, "true or false"),
     ("tasks/a.md", "---\nid: x\nagent: no body\n---\n", 3, "name of an agent"),
     ("tasks/a.md", "---\nid: x\nrequester: [me]\n---\n", 3, "must be text"),
-    ("tasks/a.md", "---\nid: x\nid: y\n---\n", 3, "stands here twice"),
+    ("tasks/a.md", "---\nid: x\nid: y\n---\n", 3, "is listed twice"),
     ("tasks/a.md", "---\nid: x\n", 1, "does not end"),
     ("tasks/a.md", "---\n- id\n---\n", 2, "`key: value`"),
     ("tasks/a.md", "---\nid: x\n  bad: : y\n---\n", 3, "not YAML"),

@@ -110,10 +110,10 @@ def test_agents_may_have_different_servers_of_one_name(tmp_path):
         ('url = "b.example"', "3: mcp.x.url: must start with http:// or https://; got 'b.example'"),
         ('command = "a"\nargs = "b"', '4: mcp.x.args: must be a list of texts, like ["one", "two"], or leave it out'),
         ('command = "a"\nenv = { A = 1 }', "4: mcp.x.env: must be a table of texts, or leave it out; got {'A': 1}"),
-        ('command = "a"\n[mcp.x.env]\nA = "b"\nA_env = "C"', "6: mcp.x.env.A_env: A stands here too; keep one of the"),
+        ('command = "a"\n[mcp.x.env]\nA = "b"\nA_env = "C"', "6: mcp.x.env.A_env: A is there too; keep one of the"),
         ('command = "a"\ntimeout = 0', "4: mcp.x.timeout: must be a number of seconds, more than 0, or leave it out"),
         ('command = "a"\ntools = []', "4: mcp.x.tools: is empty; name some tools, or leave it out"),
-        ('command = "a"\ntools = ["t"]\nexcept = ["t"]', "5: mcp.x.except: 't' stands in tools too; keep one of the"),
+        ('command = "a"\ntools = ["t"]\nexcept = ["t"]', "5: mcp.x.except: 't' is in tools too; keep one of the"),
         ('command = "a"\neffect = "safe"', "4: mcp.x.effect: must be one of pure, idempotent, unsafe; got 'safe'"),
         (
             'command = "a"\n[mcp.x.effects]\nt = "reconcilable"',
@@ -137,7 +137,7 @@ def test_names_whose_tools_could_not_be_told_apart_are_told(tmp_path):
     said = fault(tmp_path, 'model = "m"\n[mcp.shop]\ncommand = "a"\n[mcp.shop_new]\ncommand = "b"\n')
 
     assert (
-        said == "agent.toml:4: mcp.shop_new: a tool of it could not be told from one of mcp.shop; rename one of the two"
+        said == "agent.toml:4: mcp.shop_new: its tools could have the names of those of mcp.shop; rename one of the two"
     )
 
 
