@@ -27,7 +27,7 @@ def hooks_schema() -> dict[str, Any]:
     from pydantic import create_model
 
     from chordage.orchestrator.gateways.webhooks.binding import DecoderTable, HookTable, JsonDeliveryTable
-    from chordage.orchestrator.gateways.webhooks.file import HooksTable
+    from chordage.orchestrator.gateways.webhooks.bindings import HooksTable
 
     hook = create_model("Hook", __base__=HookTable, config=(JsonDeliveryTable | DecoderTable, {}))
     return _schema(create_model("HooksFile", __base__=HooksTable, hooks=(dict[str, hook], {})))
