@@ -115,7 +115,7 @@ def _round(rt: Runtime, fan_out: CallTools) -> list[Intent]:
 
 @contextmanager
 def heartbeat(rt: Runtime, every: float) -> Iterator[None]:
-    """While the block runs, what it holds is renewed, and what is cancelled from elsewhere is told so."""
+    """While the block runs, renew the leases of its work, and abort work that was cancelled."""
     over = threading.Event()
 
     def beat() -> None:
@@ -135,7 +135,7 @@ def heartbeat(rt: Runtime, every: float) -> Iterator[None]:
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """Work done in another thread, so that Ctrl-C reaches whoever waits for it and never cuts a transaction in two."""
+    """Work done in another thread, so that Ctrl-C reaches the caller and never interrupts a transaction."""
     result: Future[T] = Future()
 
     def run() -> None:

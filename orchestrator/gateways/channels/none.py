@@ -1,4 +1,4 @@
-"""No channels: for whoever has no room."""
+"""No channels, for a runtime without a room."""
 
 from __future__ import annotations
 
