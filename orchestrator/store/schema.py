@@ -46,7 +46,7 @@ from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, CallStatus, RunStatus, TurnStatus
 
 
-class Moment(TypeDecorator[datetime]):
+class UtcTime(TypeDecorator[datetime]):
     """A UTC time. SQLite forgets the zone on the way in; it is put back on the way out."""
 
     impl = DateTime(timezone=True)
@@ -126,8 +126,8 @@ threads = Table(
     Column("id", SpacedId, primary_key=True),
     Column("agent", String(200), nullable=False),
     Column("arrivals", Integer, nullable=False),  # how many turns have arrived; gives the next one its number
-    Column("created_at", Moment, nullable=False),
-    Column("updated_at", Moment, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
     Column("compact_asked", Integer),  # how often a summary was requested; null: never
 )
 
@@ -166,15 +166,15 @@ turns = Table(
     Column("max_rounds", Integer),  # its own limit; null: only its agent's
     Column("timeout_ms", BigInteger),
     Column("reply_target", Json),
-    Column("not_before", Moment),
-    Column("due_at", Moment, nullable=False),
-    Column("deadline", Moment),
-    Column("nudge_at", Moment, nullable=False),  # when rescue looks at it next
+    Column("not_before", UtcTime),
+    Column("due_at", UtcTime, nullable=False),
+    Column("deadline", UtcTime),
+    Column("nudge_at", UtcTime, nullable=False),  # when rescue looks at it next
     *_ancestry(),
     Column("cancel_asked", Integer),  # 1: a child whose result is no longer needed
-    Column("queued_at", Moment, nullable=False),
-    Column("started_at", Moment),
-    Column("done_at", Moment),
+    Column("queued_at", UtcTime, nullable=False),
+    Column("started_at", UtcTime),
+    Column("done_at", UtcTime),
     UniqueConstraint("thread_id", "arrival"),
     CheckConstraint(_one_of("status", TurnStatus), name="status"),
     CheckConstraint("(status = 'done') = (disposition IS NOT NULL)", name="done_has_disposition"),
@@ -250,14 +250,14 @@ runs = Table(
     Column("expiries", Integer, nullable=False),
     Column("claim_token", String(100)),
     Column("claim_worker", String(200)),
-    Column("lease_until", Moment),
+    Column("lease_until", UtcTime),
     Column("input_tokens", Integer, nullable=False),
     Column("output_tokens", Integer, nullable=False),
     Column("cached_tokens", Integer, nullable=False),
     Column("cache_write_tokens", Integer, nullable=False),
     Column("suspended", Integer, nullable=False),  # 1 once a call of it was suspended: its rounds need more checks
     Column("rested_ms", Integer, nullable=False),  # how long it has waited for decisions
-    Column("rested_since", Moment),
+    Column("rested_since", UtcTime),
     Column("replay_from", Integer),  # the lowest step whose calls are carried out again
     *_ancestry(),
     Column("max_rounds", Integer),  # from its turn; null: only its agent's
@@ -271,8 +271,8 @@ runs = Table(
     Column("kept_reason", String(30)),
     Column("kept_code", String(100)),
     Column("kept_detail", Text),
-    Column("started_at", Moment, nullable=False),
-    Column("ended_at", Moment),
+    Column("started_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime),
     CheckConstraint(_one_of("status", RunStatus), name="status"),
     CheckConstraint("(status = 'running') = (reason IS NULL)", name="reason_unless_running"),
     CheckConstraint("(status = 'done') = (ended_at IS NOT NULL)", name="done_has_time"),
@@ -303,13 +303,13 @@ calls = Table(
     Column("progress", Text),
     Column("claim_token", String(100)),
     Column("worker", String(200)),
-    Column("lease_until", Moment),
+    Column("lease_until", UtcTime),
     Column("resends", Integer, nullable=False),
     Column("expiries", Integer, nullable=False),
     Column("suspension_id", Id),  # the newest
     Column("replayed_at", Integer),  # the step in which it was last carried out again
-    Column("started_at", Moment),
-    Column("ended_at", Moment),
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
     UniqueConstraint("run_id", "step", "place", "generation"),
     UniqueConstraint("run_id", "ask_id", "generation"),
     CheckConstraint(_one_of("status", CallStatus), name="status"),
@@ -329,7 +329,7 @@ journal = Table(
     Column("step", Integer, nullable=False),
     Column("kind", String(30), nullable=False),
     Column("body", Json, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcTime, nullable=False),
     Column("upto", Serial),  # of a summary: the last row that it replaces
     # A checkpoint is written once, even if every guard before it fails.
     UniqueConstraint("run_id", "step", "kind"),
@@ -359,11 +359,11 @@ suspensions = Table(
     Column("resume_mode", String(40), nullable=False),
     Column("digest", String(64), nullable=False),  # of the arguments in question
     Column("status", String(20), nullable=False),
-    Column("created_at", Moment, nullable=False),
-    Column("expires_at", Moment),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime),
     Column("on_expiry", String(20), nullable=False),
     Column("default", Json),
-    Column("escalated_at", Moment),
+    Column("escalated_at", UtcTime),
     Column("about_claim", String(100)),  # the claim whose holder may still bring the result
     CheckConstraint(_one_of("status", SuspensionStatus), name="status"),
     CheckConstraint("about_claim IS NULL OR why = 'outcome_unknown'", name="only_of_the_unknown"),
@@ -395,8 +395,8 @@ decisions = Table(
     Column("edited_digest", String(64)),
     Column("reason", Text),
     Column("source", String(200), nullable=False),
-    Column("created_at", Moment, nullable=False),
-    Column("applied_at", Moment),
+    Column("created_at", UtcTime, nullable=False),
+    Column("applied_at", UtcTime),
 )
 Index("ix_decisions_call", decisions.c.call_id)
 
@@ -430,7 +430,7 @@ stepped = Table(
     Column("cap_policy", String(20), nullable=False),
     Column("hold_seconds", Float),
     Column("on_held", String(20), nullable=False),
-    Column("held_until", Moment),
+    Column("held_until", UtcTime),
     Column("params", Json, nullable=False),
     Column("options", Json, nullable=False),
     Column("given", Json, nullable=False),
@@ -454,7 +454,7 @@ ops = Table(
     Column("key", String(200), primary_key=True),
     Column("request_hash", String(64), nullable=False),
     Column("response", Json, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcTime, nullable=False),
 )
 
 # Deliveries: one row for each turn whose answer is sent somewhere.
@@ -467,17 +467,17 @@ outbox = Table(
     Column("target", Json, nullable=False),
     Column("receiver", String(300), nullable=False),  # the unit of the limit on deliveries at once
     Column("body", Json, nullable=False),
-    Column("created_at", Moment, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
     Column("position", Serial, nullable=False),  # the journal row that must be on the bus first
     Column("status", String(10), nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("forgiven", Integer, nullable=False),  # attempts made before a dead letter was sent again
-    Column("next_at", Moment, nullable=False),  # when it is due; of a claimed one, when its lease runs out
+    Column("next_at", UtcTime, nullable=False),  # when it is due; of a claimed one, when its lease runs out
     Column("claim_token", String(100)),
     Column("claim_worker", String(200)),
     Column("error", Text),
-    Column("sent_at", Moment),
-    Column("dead_at", Moment),
+    Column("sent_at", UtcTime),
+    Column("dead_at", UtcTime),
     CheckConstraint(_one_of("status", DeliveryStatus), name="status"),
     CheckConstraint("(status = 'sent') = (sent_at IS NOT NULL)", name="sent_has_time"),
     CheckConstraint("(status = 'dead') = (dead_at IS NOT NULL)", name="dead_has_time"),
@@ -497,13 +497,13 @@ projection = Table(
     Column("bus", Id, nullable=False),  # identifies this database, so that Redis knows whose bus it holds
     Column("generation", Integer, nullable=False),  # plus one each time the bus is rebuilt
     Column("position", Serial, nullable=False),
-    Column("moved_at", Moment),
+    Column("moved_at", UtcTime),
     Column("claim_token", String(100)),
     Column("claim_worker", String(200)),
-    Column("lease_until", Moment),  # of the claim; without a claim, the time of the next attempt
+    Column("lease_until", UtcTime),  # of the claim; without a claim, the time of the next attempt
     Column("failures", Integer, nullable=False),
     Column("error", Text),
-    Column("error_at", Moment),
+    Column("error_at", UtcTime),
 )
 
 # Polled channels: how far each binding has read.
@@ -514,12 +514,12 @@ polls = Table(
     Column("cursor", Text),
     Column("revision", Integer, nullable=False),  # counts the writes: a poller that read an older one stores nothing
     Column("holder", String(200)),  # the process that polls it
-    Column("lease_until", Moment),
-    Column("looked_at", Moment),
-    Column("stored_at", Moment),
+    Column("lease_until", UtcTime),
+    Column("looked_at", UtcTime),
+    Column("stored_at", UtcTime),
     Column("failures", Integer, nullable=False),  # in a row
     Column("error", Text),
-    Column("next_look", Moment),  # after a failure, the time of the next poll
+    Column("next_look", UtcTime),  # after a failure, the time of the next poll
     Column("taken", Integer, nullable=False),  # messages that became turns
     Column("doubled", Integer, nullable=False),  # messages that had come before
     Column("refused", Integer, nullable=False),
@@ -535,7 +535,7 @@ refusals = Table(
     Column("key", String(200), nullable=False),
     Column("why", Text, nullable=False),
     Column("excerpt", Text, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcTime, nullable=False),
     UniqueConstraint("source", "key"),  # refused once, however often it comes
     sqlite_autoincrement=True,
 )
@@ -555,17 +555,17 @@ pulse = Table(
     Column("seen", String(64)),  # hash of the text given to its newest turn
     Column("own", String(64)),  # hash of the text as that turn's tools left it
     Column("schedule", Text),
-    Column("anchor", Moment),
-    Column("next_due", Moment),
-    Column("last_slot", Moment),
+    Column("anchor", UtcTime),
+    Column("next_due", UtcTime),
+    Column("last_slot", UtcTime),
     Column("count", Integer, nullable=False),
     Column("turn_id", Id),
     Column("open", Integer, nullable=False),  # 1: the end of that turn is not recorded yet
-    Column("started_at", Moment),
-    Column("ended_at", Moment),
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
     Column("disposition", String(20)),
     Column("run_id", Id),
-    Column("gone_at", Moment),
+    Column("gone_at", UtcTime),
     CheckConstraint("kind IN ('chore', 'task', 'will')", name="kind"),
     CheckConstraint("state IN ('done', 'gone', 'live')", name="state"),
     CheckConstraint("open = 0 OR turn_id IS NOT NULL", name="open_has_turn"),
@@ -581,7 +581,7 @@ replays = Table(
     Column("source", String(200), primary_key=True),  # as in its turn
     Column("digest", String(100), primary_key=True),  # of the signed bytes
     Column("turn_id", Id, nullable=False),
-    Column("until", Moment, nullable=False),  # after that the same bytes may be a new delivery
+    Column("until", UtcTime, nullable=False),  # after that the same bytes may be a new delivery
 )
 Index("ix_replays_until", replays.c.until)
 

@@ -102,7 +102,7 @@ def test_nothing_is_left_to_generate(store):
         assert compare_metadata(context, schema.metadata) == []
 
 
-def test_the_versions_told_by_file_names_are_those_of_alembic():
+def test_versions_read_from_file_names_are_those_of_alembic():
     config = Config()
     config.set_main_option("script_location", "chordage.orchestrator.store:migrations")
     config.set_main_option("path_separator", "os")
@@ -112,7 +112,7 @@ def test_the_versions_told_by_file_names_are_those_of_alembic():
     assert schema_version._known() == {script.revision for script in scripts.walk_revisions()}
 
 
-def test_upgrade_says_from_where_to_where_and_finds_nothing_to_do_the_second_time(empty):
+def test_upgrade_returns_both_versions_and_does_nothing_the_second_time(empty):
     assert schema_version.upgrade(empty) == (None, schema_version.newest())
     before = catalogue(empty)
 
@@ -159,7 +159,7 @@ def test_an_empty_database_and_an_unknown_version_are_refused_with_what_to_do(em
 
 
 @pytest.mark.parametrize(("ahead", "is_fine"), [(1, True), (2, False)])
-def test_the_schema_of_the_next_release_is_worked_with_and_that_of_the_one_after_it_is_not(empty, ahead, is_fine):
+def test_schema_of_the_next_release_is_accepted_and_of_the_one_after_it_refused(empty, ahead, is_fine):
     schema_version.upgrade(empty)
     version = f"{int(schema_version.newest()) + ahead:04}"
     with empty.write() as tx:
@@ -216,7 +216,7 @@ def test_a_database_whose_tables_were_made_by_an_earlier_edit_of_the_version_is_
 
 
 @pytest.mark.parametrize("schema_of_old", ["public", "chordage"])
-def test_the_tables_of_a_pre_release_are_told_of_and_left_alone(empty, schema_of_old):
+def test_tables_of_a_pre_release_are_refused_and_left_alone(empty, schema_of_old):
     with empty.write() as tx:
         prefix = ""
         if empty.is_postgres:
@@ -235,7 +235,7 @@ def test_the_tables_of_a_pre_release_are_told_of_and_left_alone(empty, schema_of
 
 
 @pytest.mark.parametrize("spoilt", ["ALTER TABLE groups RENAME served TO was_served", "ALTER TABLE groups RENAME TO g"])
-def test_whoever_meets_a_table_or_a_column_that_is_not_there_is_told_to_migrate(empty, spoilt):
+def test_missing_table_or_column_is_an_error_that_says_migrate(empty, spoilt):
     schema_version.upgrade(empty)
     with empty.write() as tx:
         tx.execute(text(spoilt))
@@ -249,9 +249,7 @@ def test_whoever_meets_a_table_or_a_column_that_is_not_there_is_told_to_migrate(
             ask(tx)
 
 
-def test_a_migration_may_take_longer_than_any_other_transaction_and_the_next_waits_for_it(
-    empty_database_url, monkeypatch
-):
+def test_migration_has_no_time_limit_and_the_next_one_waits_for_it(empty_database_url, monkeypatch):
     run_alembic, began = schema_version._run_alembic, threading.Event()
 
     def slowly(tx):

@@ -25,7 +25,7 @@ def test_a_second_queued_turn_of_a_key_is_refused_by_the_index(store):
         admit(tx, "b", "t2", **KEYED)
 
 
-def test_a_second_will_of_an_agent_is_refused_by_the_index_also_while_one_is_at_work(store):
+def test_second_will_of_an_agent_is_refused_by_the_index_while_one_is_active(store):
     with store.write() as tx:
         admit(tx, "a", "t1", **WILL)
         assert start(tx, "a", "r1")
@@ -34,7 +34,7 @@ def test_a_second_will_of_an_agent_is_refused_by_the_index_also_while_one_is_at_
         admit(tx, "b", "t2", **WILL)
 
 
-def test_a_key_is_one_of_its_agent_and_group_and_of_the_queue(store):
+def test_coalesce_key_is_unique_per_agent_and_group_among_queued_turns(store):
     with store.write() as tx:
         admit(tx, "a", "t1", **KEYED)
         admit(tx, "b", "t2", agent="bob", **KEYED)
@@ -50,7 +50,7 @@ def test_a_key_is_one_of_its_agent_and_group_and_of_the_queue(store):
 @pytest.mark.parametrize(
     "wrong", [{"disposition": "merged", "into_turn": None}, {"disposition": "answered", "into_turn": "b"}]
 )
-def test_a_turn_that_was_merged_says_into_what_and_no_other_does(store, wrong):
+def test_merged_turn_names_the_turn_it_was_merged_into_and_no_other_does(store, wrong):
     with store.write() as tx:
         admit(tx, "a")
         done = {"status": "done", "done_at": same_work_time(tx), **wrong}

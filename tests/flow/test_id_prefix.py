@@ -21,7 +21,7 @@ def with_ids(world: World, *ids: str) -> None:
     world.runtime = replace(world.runtime, new_id=lambda: next(left, None) or made())
 
 
-def test_what_alone_begins_so_is_meant(world: World) -> None:
+def test_unique_prefix_names_the_id(world: World) -> None:
     with_ids(world, TURN, OTHER)
     for thread in (THREAD, "0191 another"):
         world.submit(thread=thread)
@@ -33,7 +33,7 @@ def test_what_alone_begins_so_is_meant(world: World) -> None:
     assert views.full_id(world.store, IdKind.THREAD, "0191a2b3") == THREAD
 
 
-def test_several_that_begin_so_are_an_error_that_names_a_few(world: World) -> None:
+def test_ambiguous_prefix_is_an_error_that_names_some_matches(world: World) -> None:
     with_ids(world, *(f"0191a2b3-{number}" for number in range(6)))
     for number in range(6):
         world.submit(thread=f"t{number}")
@@ -45,7 +45,7 @@ def test_several_that_begin_so_are_an_error_that_names_a_few(world: World) -> No
         views.full_id(world.store, IdKind.TURN, "0191")
 
 
-def test_a_turn_stands_for_its_run_and_its_thread_where_all_begin_alike(world: World) -> None:
+def test_turn_is_preferred_when_its_run_and_thread_match_too(world: World) -> None:
     with_ids(world, TURN)
     world.submit(thread=THREAD)
     with_ids(world, OTHER)
@@ -57,7 +57,7 @@ def test_a_turn_stands_for_its_run_and_its_thread_where_all_begin_alike(world: W
     assert views.identify(world.store, "0191a2b3-c4d5-7f") == (IdKind.RUN, OTHER)
 
 
-def test_what_begins_no_id_and_what_is_too_short_is_the_error_as_ever(world: World) -> None:
+def test_unknown_and_too_short_prefixes_are_the_usual_error(world: World) -> None:
     with_ids(world, TURN)
     world.submit(thread="t")
 
@@ -67,7 +67,7 @@ def test_what_begins_no_id_and_what_is_too_short_is_the_error_as_ever(world: Wor
         assert views.full_id(world.store, IdKind.TURN, given) == given
 
 
-def test_a_look_costs_the_same_however_many_ids_there_are(world: World) -> None:
+def test_look_up_costs_the_same_however_many_ids_there_are(world: World) -> None:
     with_ids(world, TURN)
     world.submit(thread="t")
 

@@ -56,7 +56,7 @@ def is_in_a_transaction(tx):
     return pipeline_of(tx)._libpq.transaction_status != pipeline_of(tx)._idle
 
 
-def test_what_nobody_waits_for_goes_with_the_commit(store):
+def test_statement_without_reader_is_sent_with_the_commit(store):
     with store.write() as tx:
         ADD.send(tx, {"name": "chat", "budget": 3})
         spent = SPEND.send(tx, {"of": "chat"})
@@ -66,7 +66,7 @@ def test_what_nobody_waits_for_goes_with_the_commit(store):
     assert names(store) == ["chat"]
 
 
-def test_what_was_posted_goes_before_what_is_waited_for(store):
+def test_posted_statements_go_before_the_one_that_is_read(store):
     with store.write() as tx:
         ADD.send(tx, {"name": "chat", "budget": 3})
         assert [row["name"] for row in NAMES.rows(tx, {})] == ["chat"]
@@ -74,7 +74,7 @@ def test_what_was_posted_goes_before_what_is_waited_for(store):
         assert SPEND.changed(tx, {"of": "task"}) == 0
 
 
-def test_and_before_what_goes_through_the_library(store):
+def test_posted_statements_go_before_those_of_sqlalchemy(store):
     with store.write() as tx:
         ADD.send(tx, {"name": "chat", "budget": 3})
         assert tx.execute(text("UPDATE groups SET budget = 9")).rowcount == 1
@@ -88,7 +88,7 @@ def test_and_before_what_goes_through_the_library(store):
         assert tx.execute(text("SELECT name, budget FROM groups")).all() == [("chat", 8)]
 
 
-def test_a_block_that_raises_leaves_nothing_and_its_connection_is_as_good_as_ever(store):
+def test_block_that_raises_stores_nothing_and_its_connection_is_used_again(store):
     with pytest.raises(ZeroDivisionError), store.write() as tx:
         ADD.send(tx, {"name": "chat", "budget": 3})
         raise ZeroDivisionError
@@ -103,7 +103,7 @@ def test_a_block_that_raises_leaves_nothing_and_its_connection_is_as_good_as_eve
     assert names(store) == ["task"]
 
 
-def test_a_commit_that_is_refused_before_it_begins_leaves_nothing_for_whoever_is_next(store):
+def test_refused_commit_leaves_no_posted_statement_for_the_next_transaction(store):
     def refuse(_):
         raise ZeroDivisionError
 
@@ -119,7 +119,7 @@ def test_a_commit_that_is_refused_before_it_begins_leaves_nothing_for_whoever_is
     assert names(store) == ["task"]
 
 
-def test_of_those_that_went_together_none_is_stored_where_one_failed(store):
+def test_no_statement_of_a_round_trip_is_stored_when_one_fails(store):
     with pytest.raises(IntegrityError, match="duplicate key"), store.write() as tx:
         for _ in range(2):
             ADD.send(tx, {"name": "chat", "budget": 3})
@@ -128,7 +128,7 @@ def test_of_those_that_went_together_none_is_stored_where_one_failed(store):
     assert names(store) == []
 
 
-def test_a_statement_that_was_first_sent_behind_one_that_failed_is_prepared_when_it_comes_again(store):
+def test_statement_first_sent_behind_a_failed_one_is_prepared_again(store):
     fresh = PreparedStatement(update(groups).where(groups.c.name == bindparam("of")).values(budget=7))
     for _ in range(2):
         with pytest.raises(IntegrityError), store.write() as tx:
@@ -143,7 +143,7 @@ def test_a_statement_that_was_first_sent_behind_one_that_failed_is_prepared_when
         assert fresh.changed(tx, {"of": "chat"}) == 0
 
 
-def test_a_statement_is_prepared_once_for_a_connection(store):
+def test_statement_is_prepared_once_for_a_connection(store):
     for _ in range(3):
         with store.write() as tx:
             SPEND.send(tx, {"of": "chat"})
@@ -154,7 +154,7 @@ def test_a_statement_is_prepared_once_for_a_connection(store):
     assert prepared == [SPEND.compiled(tx.dialect).sql]
 
 
-def test_a_statement_of_its_own_goes_at_once(store, other):
+def test_single_statement_is_sent_at_once(store, other):
     with store.single() as tx:
         ADD.send(tx, {"name": "chat", "budget": 3})
         assert not is_in_a_transaction(tx)
@@ -162,7 +162,7 @@ def test_a_statement_of_its_own_goes_at_once(store, other):
 
 
 @pytest.mark.parametrize("said", ["", "Grüße, 世界", "'; DROP TABLE turns; --", "$1 %s :x", "x" * 2**24])
-def test_words_come_back_as_they_were_sent(store, said):
+def test_values_come_back_as_they_were_sent(store, said):
     """Sixteen megabytes are more than goes in one go, either way."""
     with store.read() as tx:
         assert WORD.first(tx, {"said": said}) == {"word": "x", "said": said}
@@ -178,7 +178,7 @@ def is_gone(other, pid):
         return not tx.execute(text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid"), {"pid": pid}).scalar()
 
 
-def test_a_session_that_was_thrown_out_while_nobody_used_it_is_replaced_before_it_is_used(store, other):
+def test_idle_session_ended_by_the_server_is_replaced_before_use(store, other):
     with store.read() as tx:
         pid = tx.execute(text("SELECT pg_backend_pid()")).scalar()
     throw_out(other, pid)
@@ -187,7 +187,7 @@ def test_a_session_that_was_thrown_out_while_nobody_used_it_is_replaced_before_i
     assert names(store) == []
 
 
-def test_a_session_that_is_thrown_out_between_two_statements_is_away_and_the_next_is_a_new_one(store, other):
+def test_session_ended_between_two_statements_is_unavailable_and_the_next_is_new(store, other):
     with pytest.raises(Unavailable, match="does not answer"), store.write() as tx:
         pid = tx.execute(text("SELECT pg_backend_pid()")).scalar()
         throw_out(other, pid)
@@ -197,7 +197,7 @@ def test_a_session_that_is_thrown_out_between_two_statements_is_away_and_the_nex
     assert names(store) == []
 
 
-def test_what_somebody_left_open_is_rolled_back_before_the_connection_is_anybody_else_s(store):
+def test_open_transaction_is_rolled_back_before_the_connection_is_used_again(store):
     with store.engine.connect() as tx:
         pipeline_of(tx).in_transaction = True
         ADD.changed(tx, {"name": "chat", "budget": 3})
@@ -223,7 +223,7 @@ def test_single_statements_and_transactions_share_their_connections(store):
         assert tx.execute(text("SELECT budget FROM groups")).scalar() == 3
 
 
-def test_one_that_is_thrown_out_while_it_waits_says_so(store, other):
+def test_session_ended_during_a_wait_is_reported(store, other):
     with store.read() as tx:
         pid = tx.execute(text("SELECT pg_backend_pid()")).scalar()
     with store.read() as tx, other.write() as holder:
@@ -237,7 +237,7 @@ def test_one_that_is_thrown_out_while_it_waits_says_so(store, other):
     assert names(store) == ["chat"]
 
 
-def test_who_is_interrupted_while_it_waits_leaves_no_connection_that_may_still_say_something(store, other):
+def test_interrupt_during_a_wait_closes_the_connection(store, other):
     class TimeIsUp(Exception):
         pass
 
@@ -269,14 +269,14 @@ def test_every_statement_is_counted_as_it_is_posted(store, monkeypatch):
     assert seen == [SPEND.compiled(tx.dialect).sql, NAMES.compiled(tx.dialect).sql]
 
 
-def test_a_connection_has_one_wire(store):
+def test_connection_has_one_pipeline(store):
     with store.write() as tx:
         assert isinstance(pipeline_of(tx), Pipeline)
         assert pipeline_of(tx) is pipeline_of(tx)
 
 
 @pytest.mark.parametrize("value", ["a\x00b", {"no": "text"}])
-def test_what_cannot_be_sent_is_told_of_at_once_and_hurts_nobody(store, value):
+def test_value_that_cannot_be_sent_fails_at_once_and_alone(store, value):
     with pytest.raises(DBAPIError, match="NUL|adapt") as told, store.write() as tx:
         ADD.send(tx, {"name": "chat", "budget": 3})
         WORD.send(tx, {"said": value})
@@ -288,7 +288,7 @@ def test_what_cannot_be_sent_is_told_of_at_once_and_hurts_nobody(store, value):
 
 
 @pytest.mark.parametrize("spoilt", ["DEALLOCATE ALL", "ALTER TABLE groups ALTER name TYPE varchar(99)"])
-def test_a_statement_that_was_prepared_in_vain_is_prepared_again_on_a_new_connection(store, spoilt):
+def test_stale_plan_is_prepared_again_on_a_new_connection(store, spoilt):
     with store.write() as tx:
         ADD.send(tx, {"name": "chat", "budget": 3})
         assert NAMES.rows(tx, {})
@@ -301,7 +301,7 @@ def test_a_statement_that_was_prepared_in_vain_is_prepared_again_on_a_new_connec
         assert NAMES.rows(tx, {}) == [{"name": "chat"}]
 
 
-def test_a_result_is_whose_it_is_though_its_connection_is_somebody_else_s(store, monkeypatch):
+def test_result_can_be_read_after_its_connection_was_given_away(store, monkeypatch):
     """A thread that reads what a connection has said to it stands still; the next thread has that connection, and
     reads too.
     """
@@ -347,7 +347,7 @@ def wire_of_pooled(store):
         return pipeline_of(tx)
 
 
-def test_whoever_asks_for_an_answer_that_can_never_come_is_told_so(store):
+def test_reading_a_statement_that_was_never_sent_is_an_error(store):
     with store.write() as tx:
         sent = ADD.send(tx, {"name": "chat", "budget": 3})
         pipeline_of(tx).clear()
