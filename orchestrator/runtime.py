@@ -69,3 +69,6 @@ class Runtime:
 
     def now(self) -> datetime:
         return self.clock()
+
+    def has_plugins(self, agent: AgentSpec) -> bool:
+        return bool(self.plugin_sets(agent).plugins)

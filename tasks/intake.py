@@ -17,7 +17,7 @@ from chordage.orchestrator.core.stepping import StepRequest
 from chordage.orchestrator.loops.hook import CommitBatcher
 from chordage.orchestrator.run.approvals import Decided
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.stages import Admitted, Result
+from chordage.orchestrator.stages import AdmissionResult, Admitted
 from chordage.tasks.courier import Courier
 
 
@@ -30,7 +30,7 @@ def accept(rt: Runtime, courier: Courier, request: TurnRequest) -> Admitted:
 def accept_together(rt: Runtime, courier: Courier) -> Callable[[TurnRequest], Admitted]:
     """As `accept`; messages that arrive at the same moment share a commit."""
 
-    def send(results: Sequence[Result]) -> None:
+    def send(results: Sequence[AdmissionResult]) -> None:
         courier.send_in_one_trip([intent for result in results if isinstance(result, tuple) for intent in result[1]])
 
     batcher = CommitBatcher(partial(stages.admit_all, rt), send)

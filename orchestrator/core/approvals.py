@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -214,3 +215,46 @@ def seen_by_tool(asked: Suspension, answer: Decision) -> Any:
 
 def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+SCHEMA_DEPTH = 4  # levels of a schema that are spelled out
+
+
+def answers(schema: Mapping[str, Any] | bool | None, depth: int = SCHEMA_DEPTH) -> str:
+    """A JSON Schema in one line for people: `{"answer": "retry" | "failed", "reason"?: text}`; `?` marks a key that
+    may be left out.
+    """
+    if not isinstance(schema, Mapping) or not schema or depth == 0:
+        return "anything"
+    if "const" in schema:
+        return _as_json(schema["const"])
+    if isinstance(schema.get("enum"), list):
+        return " | ".join(_as_json(value) for value in schema["enum"])
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(schema.get(keyword), list):
+            return " | ".join(answers(choice, depth - 1) for choice in schema[keyword])
+    kinds = schema.get("type")
+    return " | ".join(_answers_of_type(kind, schema, depth) for kind in (kinds if isinstance(kinds, list) else [kinds]))
+
+
+def _answers_of_type(kind: object, schema: Mapping[str, Any], depth: int) -> str:
+    properties, required = schema.get("properties") or {}, schema.get("required") or ()
+    if kind in {None, "object"} and (properties or (kind and required)):
+        # A required key that has no schema of its own is listed too: no answer fits without it.
+        members = (
+            f"{_as_json(name)}{'' if name in required else '?'}: {answers(properties.get(name), depth - 1)}"
+            for name in dict.fromkeys((*properties, *required))
+        )
+        return f"{{{', '.join(members)}}}"
+    match kind:
+        case "array":
+            return f"[{answers(schema.get('items'), depth - 1)}, …]"
+        case "string":
+            return "text"
+        case "boolean":
+            return "true | false"
+    return "anything" if kind is None else str(kind)
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

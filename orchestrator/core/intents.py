@@ -62,7 +62,6 @@ class CallTools:
     """
 
     run_id: str
-    thread_id: str
     step: int
     batches: tuple[tuple[str, ...], ...]
     group: Group
@@ -79,10 +78,6 @@ class CallTool:
     group: Group
     of: Subject | None = field(default=None, compare=False, repr=False)
     tools: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-
-
-def lone_call(run: Run, call: Call) -> CallTool:
-    return CallTool(call_ids=(call.id,), run_id=run.id, group=run.group, of=run.subject, tools={call.id: call.tool})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,3 +119,19 @@ class Deliver:
 
 
 Intent = Dispatch | Advance | CallModel | CallTools | CallTool | CommitRound | CancelTurn | StepOn | Project | Deliver
+
+
+def advance(run: Run) -> Advance:
+    return Advance(run_id=run.id, group=run.group, of=run.subject)
+
+
+def commit_round(run: Run) -> CommitRound:
+    return CommitRound(run_id=run.id, step=run.step, group=run.group, of=run.subject)
+
+
+def step_on(run: Run) -> StepOn:
+    return StepOn(run_id=run.id, group=run.group, of=run.subject)
+
+
+def lone_call(run: Run, call: Call) -> CallTool:
+    return CallTool(call_ids=(call.id,), run_id=run.id, group=run.group, of=run.subject, tools={call.id: call.tool})

@@ -36,6 +36,8 @@ class Bounded(Protocol):
     def max_rounds(self) -> int | None: ...
     @property
     def timeout(self) -> float | None: ...
+    @property
+    def kin(self) -> object | None: ...
 
 
 def check(limits: TurnLimits) -> None:
@@ -72,6 +74,11 @@ def with_stops(limits: Limits, plugins: Iterable[PluginUse]) -> Limits:
             calls = _lower(limits.max_tool_calls, use.options.get("max_tool_calls"))
             limits = replace(limits, timeout=timeout, max_tool_calls=calls)
     return limits
+
+
+def may_have_timeout(run: Bounded, allowed: Limits) -> bool:
+    """Whether the run, or one above it, can have a time limit."""
+    return allowed.timeout is not None or run.timeout is not None or run.kin is not None
 
 
 def of_run(allowed: Limits, run: Bounded) -> Limits:

@@ -74,7 +74,7 @@ def _may_go_on(call: Call, decided: Collection[str], mode: ToolMode, held_up: di
 
 
 def must_wait(
-    just_settled: Sequence[Call], still_open: Sequence[Call], mixed: MixedRound, *, has_kept_an_end: bool
+    just_settled: Sequence[Answer | Call], still_open: Sequence[Call], mixed: MixedRound, *, has_kept_an_end: bool
 ) -> bool:
     """Whether the run waits for decisions now, rather than ask the model again with placeholders."""
     if not still_open:

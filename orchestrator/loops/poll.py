@@ -33,10 +33,9 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.message import Sender, TurnRequest
 from chordage.orchestrator.run import arrivals
-from chordage.orchestrator.run.arrivals import Stored, check_request, store_in, tell
+from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import polls
-from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.polls import PollCounts, PollPosition
 
 log = structlog.get_logger()
@@ -142,8 +141,8 @@ class Poller:
 def poll_once(rt: Runtime, name: str, send: Send) -> PollResult:
     """Raises only where the database does not answer."""
     now = rt.now()
-    with rt.store.write() as tx:
-        standing = polls.claim(tx, name, rt.worker, now, now + timedelta(seconds=rt.leases.seconds))
+    with Unit(rt) as unit:
+        standing = polls.claim(unit.tx, name, rt.worker, now, now + timedelta(seconds=rt.leases.seconds))
     if standing is None:
         return PollResult(outcome=PollOutcome.ELSEWHERE, wait=rt.leases.seconds / 3)
     if standing.next_look is not None and (rest := (standing.next_look - rt.now()).total_seconds()) > 0:
@@ -164,14 +163,14 @@ def poll_once(rt: Runtime, name: str, send: Send) -> PollResult:
 
 
 def renew_leases(rt: Runtime, names: Collection[str]) -> None:
-    with rt.store.single() as tx:
-        polls.renew(tx, names, rt.worker, rt.now() + timedelta(seconds=rt.leases.seconds))
+    with Unit(rt, rt.store.single) as unit:
+        polls.renew(unit.tx, names, rt.worker, unit.now + timedelta(seconds=rt.leases.seconds))
 
 
 def release_leases(rt: Runtime, names: Collection[str]) -> None:
     """Another process may poll at once."""
-    with rt.store.single() as tx:
-        polls.release(tx, names, rt.worker)
+    with Unit(rt, rt.store.single) as unit:
+        polls.release(unit.tx, names, rt.worker)
 
 
 def _store(
@@ -185,7 +184,7 @@ def _store(
         stored = store_batch(rt, current, terms, agent, batch)
         if stored is None:
             return PollResult(outcome=PollOutcome.OVERTAKEN, wait=terms.every, counts=counts)
-        send([intent for admission in stored.stored for intent in admission.intents])
+        send(stored.intents)
         counts = _sum(counts, stored.counts)
         moved |= stored.moved
         if stored.full is not None:
@@ -193,25 +192,25 @@ def _store(
         if stored.moved:
             current = replace(current, cursor=stored.cursor, revision=current.revision + 1)
     if standing.failures or standing.next_look is not None:
-        with rt.store.single() as tx:
-            polls.note_success(tx, standing.name, rt.worker)
+        with Unit(rt, rt.store.single) as unit:
+            polls.note_success(unit.tx, standing.name, rt.worker)
     outcome = PollOutcome.CAME if moved else PollOutcome.NOTHING
     return PollResult(outcome=outcome, wait=0.0 if moved else terms.every, counts=counts)
 
 
 def _note_full(rt: Runtime, standing: PollPosition, full: QueueFull, counts: PollCounts) -> PollResult:
-    with rt.store.single() as tx:
-        until = rt.now() + timedelta(seconds=full.retry_after)
-        polls.note_full(tx, standing.name, rt.worker, str(full), until)
+    with Unit(rt, rt.store.single) as unit:
+        until = unit.now + timedelta(seconds=full.retry_after)
+        polls.note_full(unit.tx, standing.name, rt.worker, str(full), until)
     return PollResult(outcome=PollOutcome.FULL, wait=full.retry_after, counts=counts)
 
 
 def _note_failure(rt: Runtime, standing: PollPosition, error: Exception) -> PollResult:
     rest = channels.BACKOFF.delay(standing.failures + 1, random.random())
     why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    with rt.store.single() as tx:
-        until = rt.now() + timedelta(seconds=rest)
-        polls.note_failure(tx, standing.name, rt.worker, why[:ERROR_LENGTH], until)
+    with Unit(rt, rt.store.single) as unit:
+        until = unit.now + timedelta(seconds=rest)
+        polls.note_failure(unit.tx, standing.name, rt.worker, why[:ERROR_LENGTH], until)
     log.warning("channel failed", channel=standing.name, error=why, failures=standing.failures + 1, rest=round(rest, 1))
     return PollResult(outcome=PollOutcome.FAILED, wait=rest)
 
@@ -227,11 +226,11 @@ def _sum(one: PollCounts, other: PollCounts) -> PollCounts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredBatch:
-    stored: list[Stored]
     counts: PollCounts
     cursor: str | None
     moved: bool  # something has changed
     full: QueueFull | None = None  # there was no room for the messages behind these
+    intents: list[Intent] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,15 +247,13 @@ def store_batch(
 ) -> StoredBatch | None:
     """In one transaction, which moves the cursor too. None: another process has stored since the cursor was read."""
     messages = [_check(rt, standing.name, terms, message) for message in batch.messages]
-    with rt.store.write() as tx:
-        if not polls.lock_revision(tx, standing.name, standing.revision):
+    with Unit(rt) as unit:
+        if not polls.lock_revision(unit.tx, standing.name, standing.revision):
             return None
-        stored = _BatchWriter(tx, rt, agent, standing).write(batch, messages)
+        stored = _BatchWriter(unit, agent, standing).write(batch, messages)
         if stored.moved:
-            polls.store_cursor(tx, standing.name, standing.revision, stored.cursor, stored.counts, rt.now())
-    for admission in stored.stored:
-        tell(rt, admission)
-    return stored
+            polls.store_cursor(unit.tx, standing.name, standing.revision, stored.cursor, stored.counts, unit.now)
+    return replace(stored, intents=unit.intents)
 
 
 def _check(rt: Runtime, name: str, terms: Terms, message: Incoming | Unreadable) -> _Checked:
@@ -264,7 +261,7 @@ def _check(rt: Runtime, name: str, terms: Terms, message: Incoming | Unreadable)
         return _Checked(message=message, why=message.why)
     try:
         request = channels.request_of(name, terms, replace(message, sender=Sender(message.sender)))
-        check_request(rt, request, rt.now())
+        arrivals.check_request(rt, request, rt.now())
     except (InvalidMessage, ValueError, TypeError, AttributeError) as error:  # the last three: a plugin's own types
         return _Checked(message=message, why=str(error))
     return _Checked(message=message, request=request)
@@ -273,14 +270,12 @@ def _check(rt: Runtime, name: str, terms: Terms, message: Incoming | Unreadable)
 class _BatchWriter:
     """Within one transaction."""
 
-    def __init__(self, tx: Tx, rt: Runtime, agent: AgentSpec, standing: PollPosition) -> None:
-        self._tx = tx
-        self._rt = rt
+    def __init__(self, unit: Unit, agent: AgentSpec, standing: PollPosition) -> None:
+        self._unit = unit
         self._agent = agent
         self._standing = standing
         self._source = channels.source_of(standing.name)
-        self._stored: list[Stored] = []
-        self._doubled = self._refused = 0
+        self._taken = self._doubled = self._refused = 0
         self._known_keys: set[str | None] = set()
 
     def write(self, batch: Batch, messages: Sequence[_Checked]) -> StoredBatch:
@@ -296,11 +291,11 @@ class _BatchWriter:
         """Find duplicates first: a broken constraint would end the transaction. Then take the locks, in their order."""
         keys = {request.dedupe_key for request in requests if request.dedupe_key is not None}
         if keys:
-            self._known_keys |= polls.known_keys(self._tx, self._agent.name, self._source, keys)
+            self._known_keys |= polls.known_keys(self._unit.tx, self._agent.name, self._source, keys)
         new = [request.message.thread_id for request in requests if request.dedupe_key not in self._known_keys]
         if new:
-            arrivals.lock_bounded_group(self._tx, self._rt, Group.CHAT)  # before any thread
-            polls.lock_threads(self._tx, {thread_id for thread_id in new if thread_id is not None})
+            arrivals.lock_bounded_group(self._unit, Group.CHAT)  # before any thread
+            polls.lock_threads(self._unit.tx, {thread_id for thread_id in new if thread_id is not None})
 
     def _take(self, candidate: _Checked) -> None:
         request = candidate.request
@@ -315,8 +310,8 @@ class _BatchWriter:
     def _admit(self, message: Incoming | Unreadable, request: TurnRequest) -> None:
         """A refusal undoes this message alone. Raises QueueFull."""
         try:
-            with self._tx.begin_nested():
-                stored = store_in(self._tx, self._rt, self._agent, request, [], self._rt.now())
+            with self._unit.savepoint():
+                arrivals.admit(self._unit, self._agent, request, [])
         except LostRace:
             self._doubled += 1
         except (QueueFull, Unavailable):
@@ -324,17 +319,16 @@ class _BatchWriter:
         except UserError as error:
             self._refuse(message, str(error))
         else:
-            self._stored.append(stored)
+            self._taken += 1
 
     def _refuse(self, message: Incoming | Unreadable, why: str) -> None:
         key, excerpt = channels.refusal_key(message), channels.excerpt_of(message)
-        if polls.refuse(self._tx, self._source, key, why=text.clean_text(why), excerpt=excerpt, now=self._rt.now()):
+        unit = self._unit
+        if polls.refuse(unit.tx, self._source, key, why=text.clean_text(why), excerpt=excerpt, now=unit.now):
             self._refused += 1
             log.warning("a message was refused", channel=self._standing.name, key=key, why=why)
 
     def _result(self, cursor: str | None, *, passed_over: int = 0, full: QueueFull | None = None) -> StoredBatch:
-        counts = PollCounts(
-            taken=len(self._stored), doubled=self._doubled, refused=self._refused, passed_over=passed_over
-        )
-        moved = bool(self._stored or self._refused) or cursor != self._standing.cursor
-        return StoredBatch(stored=self._stored, counts=counts, cursor=cursor, moved=moved, full=full)
+        counts = PollCounts(taken=self._taken, doubled=self._doubled, refused=self._refused, passed_over=passed_over)
+        moved = bool(self._taken or self._refused) or cursor != self._standing.cursor
+        return StoredBatch(counts=counts, cursor=cursor, moved=moved, full=full)

@@ -24,7 +24,8 @@ from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequ
 from chordage.orchestrator.core.pulse import PulseRow, PulseState, PulseStep, WorkItem, WorkKind, by_hand, next_step
 from chordage.orchestrator.gateways.schedules.room_work import Name, RoomWork, WorkSnapshot
 from chordage.orchestrator.run import arrivals
-from chordage.orchestrator.run.arrivals import Admitted, check_request, store_in, tell
+from chordage.orchestrator.run.arrivals import Admitted, check_request
+from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import pulse, turns
 from chordage.orchestrator.views import pulse as view
@@ -62,7 +63,7 @@ def run_now(rt: Runtime, wanted: str) -> tuple[Admitted, list[Intent]]:
         raise Conflict(f"{item.path} is done or cancelled: set its status to todo, and it runs by itself")
     now = rt.now()
     agent, request = _request(rt, item, f"{item.name}:by-hand:{rt.new_id()}", now)
-    stored = _store(rt, agent, request, replace(by_hand(item, row, now), paused=item.paused), row, now)
+    stored = _store(rt, agent, request, replace(by_hand(item, row, now), paused=item.paused), row)
     if stored is None:
         raise Conflict(f"{item.name} was moved by the pulse at this moment: see `chordage pulse`, and try again")
     return stored
@@ -118,7 +119,7 @@ def move_on(
     except UserError as error:
         return MoveOutcome(fault=RoomError(f"{item.path}:1: {error}"))
     try:
-        stored = _store(rt, agent, request, step.row, row, now)
+        stored = _store(rt, agent, request, step.row, row)
     except LostRace:
         return MoveOutcome(moved=_skip_old_turn(rt, agent, step, step.dedupe_key, row))
     return MoveOutcome(settled=True, moved=True, intents=stored[1]) if stored else MoveOutcome()
@@ -139,33 +140,33 @@ def _request(rt: Runtime, item: WorkItem, dedupe_key: str, now: datetime) -> tup
 
 
 def _store(
-    rt: Runtime, agent: AgentSpec, request: TurnRequest, row: PulseRow, seen: PulseRow | None, now: datetime
+    rt: Runtime, agent: AgentSpec, request: TurnRequest, row: PulseRow, seen: PulseRow | None
 ) -> tuple[Admitted, list[Intent]] | None:
     """None where another process has moved the row first. Raises QueueFull for a will that has to wait for others."""
     arrivals.defer_will(rt, request, agent.name)
-    with rt.store.write() as tx:
-        if not pulse.put(tx, replace(row, open=False), seen=seen):
+    with Unit(rt) as unit:
+        if not pulse.put(unit.tx, replace(row, open=False), seen=seen):
             return None
-        stored = store_in(tx, rt, agent, request, [], now)
-        pulse.note_turn(tx, row, stored.admitted.turn_id)
-    log.info("pulse", thread=stored.admitted.thread_id, turn=stored.admitted.turn_id, slot=request.dedupe_key)
-    return tell(rt, stored), stored.intents
+        admitted = arrivals.admit(unit, agent, request, [])
+        pulse.note_turn(unit.tx, row, admitted.turn_id)
+    log.info("pulse", thread=admitted.thread_id, turn=admitted.turn_id, slot=request.dedupe_key)
+    return admitted, unit.intents
 
 
 def _skip_old_turn(rt: Runtime, agent: AgentSpec, step: PulseStep, dedupe_key: str, seen: PulseRow | None) -> bool:
     """There is a turn under this key from before the file was away for long. A slot is not filled twice; a task that
     is there again gets the next number.
     """
-    with rt.store.write() as tx:
-        turn_id = turns.by_dedupe_key(tx, agent.name, SOURCE, dedupe_key)
+    with Unit(rt) as unit:
+        turn_id = turns.by_dedupe_key(unit.tx, agent.name, SOURCE, dedupe_key)
         if turn_id is None:
             return False
         if step.row.kind is WorkKind.TASK:
             row = replace(seen or replace(step.row, seen=None, own=None), open=False, count=step.row.count)
-            return pulse.put(tx, row, seen=seen)
-        moved = pulse.put(tx, replace(step.row, open=False), seen=seen)
+            return pulse.put(unit.tx, row, seen=seen)
+        moved = pulse.put(unit.tx, replace(step.row, open=False), seen=seen)
         if moved:
-            pulse.note_turn(tx, step.row, turn_id)
+            pulse.note_turn(unit.tx, step.row, turn_id)
     return moved
 
 
@@ -196,16 +197,16 @@ class _Tick:
         with self.rt.store.read() as tx:
             rows = pulse.ended(tx, BATCH)
         for row, after in rows:
-            with self.rt.store.write() as tx:
-                self.moved |= pulse.put(tx, after, seen=row)
+            with Unit(self.rt) as unit:
+                self.moved |= pulse.put(unit.tx, after, seen=row)
 
     def _compare_all(self, snapshot: WorkSnapshot, now: datetime) -> None:
         with self.rt.store.read() as tx:
             rows = {(row.kind, row.key): row for row in pulse.load_every(tx)}
         self.work.memory.known = bool(rows or snapshot.items)
         self._mark_gone((row for name, row in rows.items() if name not in snapshot.items), snapshot, now)
-        with self.rt.store.write() as tx:
-            pulse.forget_gone(tx, now - KEPT)
+        with Unit(self.rt) as unit:
+            pulse.forget_gone(unit.tx, now - KEPT)
         self.work.memory.postponed.keep(snapshot.items)
         self._move_on(snapshot.items.values(), rows)
 
@@ -227,8 +228,8 @@ class _Tick:
         """Their files are not there. The row of a file that cannot be read stays as it is."""
         for row in rows:
             if row.state is not PulseState.GONE and not snapshot.may_be_there(row.path):
-                with self.rt.store.write() as tx:
-                    self.moved |= pulse.put(tx, replace(row, state=PulseState.GONE, gone_at=now), seen=row)
+                with Unit(self.rt) as unit:
+                    self.moved |= pulse.put(unit.tx, replace(row, state=PulseState.GONE, gone_at=now), seen=row)
 
     def _move_on(self, items: Iterable[WorkItem], rows: dict[Name, PulseRow]) -> None:
         """A full queue refuses one item and may take the next, which replaces what is queued of the same work."""
@@ -273,8 +274,8 @@ class _Tick:
         rest = sorted(self.to_put, key=lambda put: (put[0].kind.value, put[0].key))
         for start in range(0, len(rest), BATCH):
             lot = rest[start : start + BATCH]
-            with self.rt.store.write() as tx:
-                moved = [pulse.put(tx, step.row, seen=row) for _item, row, step in lot]
+            with Unit(self.rt) as unit:
+                moved = [pulse.put(unit.tx, step.row, seen=row) for _item, row, step in lot]
             self.moved |= any(moved)
             for (item, _row, step), is_moved in zip(lot, moved, strict=True):
                 if is_moved and not step.waits:

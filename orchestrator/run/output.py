@@ -26,21 +26,21 @@ from chordage.orchestrator.system.user_code import JobRaised, TookTooLong, withi
 CHECK_SECONDS = 5.0
 
 
-def whole(form: OutputForm | None, reply: Reply, move: Move) -> Move:
+def complete_only(move: Move, reply: Reply) -> Move:
     """A reply that was cut or declined is no answer to be judged: the run stops with that, in every strategy."""
-    if form is None or not _is_natural(move) or reply.stop in {StopReason.TOOL_USE, StopReason.PAUSE_TURN}:
+    if not _is_natural(move) or reply.stop in {StopReason.TOOL_USE, StopReason.PAUSE_TURN}:
         return move
     return Finish(ending=ENDINGS[reply.stop])
 
 
-def verdict(rt: Runtime, run: Run, form: OutputForm | None, reply: Reply, move: Move) -> Verdict | None:
-    """None where the reply does not end the run by itself, or may be any text."""
-    if form is None or not _is_natural(move):
+def verdict(rt: Runtime, run: Run, form: OutputForm, reply: Reply, move: Move) -> Verdict | None:
+    """None where the reply does not end the run by itself."""
+    if not _is_natural(move):
         return None
-    found = check(form, reply.text)
-    if isinstance(found, Refused) and _was_repaired(rt, run):
-        return output.given_up(found.why)
-    return found
+    checked = check(form, reply.text)
+    if isinstance(checked, Refused) and _was_repaired(rt, run):
+        return output.given_up(checked.why)
+    return checked
 
 
 def _is_natural(move: Move) -> bool:

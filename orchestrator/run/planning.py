@@ -1,4 +1,4 @@
-"""Where a run that plans meets its planner: what it is asked, how its answer is heard, and what calls come of it."""
+"""What the planner of a run is asked, how its answer is read, and which calls follow from it."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from chordage.orchestrator.core.records import Answer, Checkpoint, Entry, Run
 from chordage.orchestrator.core.transcript import heard
 from chordage.orchestrator.gateways.ports import Abort
 from chordage.orchestrator.plugins.planners import PlannerFailed, planner_of
-from chordage.orchestrator.run import model_request
+from chordage.orchestrator.run.model_request import offered_tools
 from chordage.orchestrator.runtime import Runtime
 
-Heard = tuple[Reply, PlanDecision]
+PlannerReply = tuple[Reply, PlanDecision]
 
 
-class _Known(Exception):
-    """The planner has said `response`: the rest of the stream would be paid for and read by nobody."""
+class _Answered(Exception):
+    """The planner wants the final answer: the rest of its stream would be paid for and never read."""
 
 
 def read(rt: Runtime, run: Run, agent: AgentSpec, entries: Sequence[Entry], calls: Sequence[Answer]) -> Planning:
     limit = agent.plan.timeout
     overdue = limit is not None and run.worked(rt.now()) > limit
-    found = state.read(agent.plan, entries, calls, run.id)
-    return replace(found, overdue=overdue).offering(model_request.specs(rt, agent))
+    planning = state.read(agent.plan, entries, calls, run.id)
+    return replace(planning, overdue=overdue).offering(offered_tools(rt, agent))
 
 
-def ask(
+def planner_request(
     run: Run, agent: AgentSpec, planning: Planning, entries: Sequence[Entry], offers: Sequence[ToolOffer]
 ) -> PlannerAsk:
     said = [text for entry in _since_anew(run, entries) for text in _words(entry)]
@@ -72,36 +72,36 @@ def _words(entry: Entry) -> list[str]:
             return []
 
 
-def answer(prompt: Prompt, planning: Planning) -> Prompt:
+def with_records(prompt: Prompt, planning: Planning) -> Prompt:
     """What was done is put before the model, and nothing where nothing was."""
     return answer_prompt(prompt, planning.records, planning.ends)
 
 
-def hear(rt: Runtime, agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> Heard:
+def ask_planner(rt: Runtime, agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> PlannerReply:
     """The plan. Raises ModelFailed where the planner failed and the agent would rather end than answer."""
     try:
         return _from_function(agent, asked, abort) if agent.plan.planner else _from_model(rt, agent, asked, abort)
     except ModelFailed as error:
         if agent.plan.on_error is OnPlannerError.FAIL:
             raise
-        return _in_vain(agent, str(error), error.attempts)
+        return _failed(agent, str(error), error.attempts)
     except PlannerFailed as error:
         if agent.plan.on_error is OnPlannerError.FAIL:
             raise
-        return _in_vain(agent, str(error), ())
+        return _failed(agent, str(error), ())
 
 
-def _from_function(agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> Heard:
+def _from_function(agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> PlannerReply:
     raw = planner_of(agent.plan.planner or "")(function_input(asked), abort.check)
     return _reply(agent, repr(raw) if not isinstance(raw, str) else raw), normalise(raw)
 
 
-def _from_model(rt: Runtime, agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> Heard:
+def _from_model(rt: Runtime, agent: AgentSpec, asked: PlannerAsk, abort: Abort) -> PlannerReply:
     planner = replace(agent, model=agent.plan.model or agent.model)
     so_far: list[str] = []
     try:
         reply = rt.models.complete(planner, planner_prompt(asked), abort=abort, on_delta=_watching(so_far))
-    except _Known:
+    except _Answered:
         began = Attempt(model=planner.model, seconds=0.0, detail="broken off: it had said `response`")
         return replace(_reply(planner, "".join(so_far)), attempts=(began,)), cut_short()
     return reply, normalise(reply.text)
@@ -113,12 +113,12 @@ def _watching(so_far: list[str]) -> Callable[[str], None]:
     def on_delta(text: str) -> None:
         so_far.append(text)
         if watch.feed(text):
-            raise _Known
+            raise _Answered
 
     return on_delta
 
 
-def _in_vain(agent: AgentSpec, why: str, attempts: Sequence[Attempt]) -> Heard:
+def _failed(agent: AgentSpec, why: str, attempts: Sequence[Attempt]) -> PlannerReply:
     """No plan: the answer is given with what was found out before, and the failure is on record."""
     nothing = PlanDecision(commands=(), ends=PlanEnd.PLANNER_ERROR, version=NORMALISER_VERSION)
     return replace(_reply(agent, why), attempts=tuple(attempts)), nothing
@@ -141,7 +141,7 @@ def _in_words(ask: ToolAsk) -> ToolAsk:
     return replace(ask, arguments={subagents.ARGUMENT: json.dumps(ask.arguments, ensure_ascii=False)})
 
 
-def told(planning: Planning) -> dict[str, Any]:
+def details(planning: Planning) -> dict[str, Any]:
     """What the end of the run says of its plans."""
     ends = planning.ends
     plans = {"rounds": planning.round_index, "ends": ends.value if ends else None}

@@ -1,7 +1,7 @@
-"""The calls that a reply asks for: each goes through its gate, and those that are left get their rows.
+"""A round of tool calls: checked, opened, sent, and recorded by its checkpoint.
 
-The gate is passed before the transaction begins, for plugins are heard in it; the rows are written in the one that
-records the reply.
+Calls are checked before the transaction begins, because plugins are asked; their rows are written in the transaction
+that records the reply.
 """
 
 from __future__ import annotations
@@ -11,45 +11,69 @@ from dataclasses import replace
 from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode
-from chordage.orchestrator.core.approvals import Question
-from chordage.orchestrator.core.intents import Intent
+from chordage.orchestrator.core.intents import CallTools, advance
 from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk
 from chordage.orchestrator.core.moves import RunTools
+from chordage.orchestrator.core.phases import ShownCall
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
 from chordage.orchestrator.core.reasons import Ending, too_many_calls
-from chordage.orchestrator.core.records import NewCall, Run
-from chordage.orchestrator.core.rounds import generations
+from chordage.orchestrator.core.records import Answer, Call, Checkpoint, NewCall, Phase, Run
+from chordage.orchestrator.core.rounds import generations, spread
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.transcript import NOT_RUN
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
-from chordage.orchestrator.run import model_request, plugins, subagents, waiting
-from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome
+from chordage.orchestrator.run import plugins, subagents, waiting
+from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome, invalid_arguments
 from chordage.orchestrator.run.plugins import PluginSession
+from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, runs
+from chordage.orchestrator.store import calls, journal, runs
 from chordage.orchestrator.store.database import Tx
-from chordage.orchestrator.store.runs import RunClaim
+
+Asks = Mapping[int, ToolAsk]  # by the place in the round
+
+
+# Checking: what may run.
 
 
 def check_calls(
-    rt: Runtime, at: RunClaim, scene: ModelRequest, asks: Mapping[int, ToolAsk], beyond: Collection[int] = ()
+    rt: Runtime, request: ModelRequest, asks: Asks, beyond_limit: Collection[int] = ()
 ) -> tuple[list[NewCall], list[PluginSession]]:
-    """Each call in the model's order: runnable, put aside, or settled with a result that tells the model why.
-    `beyond`: the places of those that are not run, because they are more than the run may ask for.
-    """
+    """Each call in the model's order: runnable, suspended, or settled with a result that tells the model why."""
+
+    def settled(call: NewCall) -> NewCall | None:
+        return not_run(call) if call.place in beyond_limit else call
+
+    return check_some(rt, request, asks, settled)
+
+
+def check_some(
+    rt: Runtime, request: ModelRequest, asks: Asks, settle: Callable[[NewCall], NewCall | None]
+) -> tuple[list[NewCall], list[PluginSession]]:
+    """`settle` returns the call as it was settled before, as it is where it has to be checked, or None to omit it."""
     asked: list[NewCall] = []
-    hearings: list[PluginSession] = []
-    for call, ask in zip(new_calls(rt, at.run, scene, asks), asks.values(), strict=True):
-        heard = scene.hearing.of_call(call.id, at.step + 1)
-        asked.append(not_run(call) if call.place in beyond else _judged(rt, scene, heard, call, ask))
-        hearings += [heard] if heard.notes else []
-    return asked, hearings
+    sessions: list[PluginSession] = []
+    for new, ask in zip(new_calls(rt, request, asks), asks.values(), strict=True):
+        call = settle(new)
+        if call is None:
+            continue
+        session = request.session and request.session.of_call(call.id, request.step + 1)
+        asked.append(call if call.status is not CallStatus.NEW else _checked(rt, request, session, call, ask))
+        sessions += [session] if session is not None and session.notes else []
+    if request.agent.agents:
+        asked = subagents.suspend_for_children(rt, request.run, request.agent, asked)
+    return asked, sessions
 
 
-def beyond_the_limit(
-    rt: Runtime, run: Run, agent: AgentSpec, asks: Mapping[int, ToolAsk]
-) -> tuple[frozenset[int], Ending | None]:
-    """The places of the calls that are more than the run may ask for, and how it ends behind the others."""
+def outcome_of(asks: Asks, checked: tuple[list[NewCall], list[PluginSession]]) -> ReplyOutcome:
+    """For calls that a consumer lets run, where no reply is recorded with them."""
+    reply = Reply(text="", asks=tuple(asks.values()), stop=StopReason.TOOL_USE, model="")
+    asked, sessions = checked
+    return ReplyOutcome(reply=reply, move=RunTools(), asked=asked, call_sessions=sessions)
+
+
+def beyond_the_limit(rt: Runtime, run: Run, agent: AgentSpec, asks: Asks) -> tuple[frozenset[int], Ending | None]:
+    """The places of the calls that exceed the limit of the run, and how it ends after the others."""
     limit = agent.limits.max_tool_calls
     if limit is None or not asks:
         return frozenset(), None
@@ -65,93 +89,60 @@ def not_run(call: NewCall) -> NewCall:
     return replace(call, status=CallStatus.CANCELLED, code="not_run", content=NOT_RUN)
 
 
-def pass_some(
-    rt: Runtime,
-    at: RunClaim,
-    scene: ModelRequest,
-    asks: Mapping[int, ToolAsk],
-    said: Callable[[NewCall], NewCall | None],
-) -> ReplyOutcome:
-    """Those of the asks that are to be opened. `said`: the call as its consumer has settled it; as it is, and it goes
-    through its gate; None, and it is left out.
-    """
-    asked: list[NewCall] = []
-    hearings: list[PluginSession] = []
-    for call, ask in zip(new_calls(rt, at.run, scene, asks), asks.values(), strict=True):
-        given = said(call)
-        if given is None:
-            continue
-        heard = scene.hearing.of_call(call.id, at.step + 1)
-        asked.append(given if given.status is not CallStatus.NEW else _judged(rt, scene, heard, call, ask))
-        hearings += [heard] if heard.notes else []
-    asked = subagents.suspend_for_children(rt, at.run, scene.agent, asked)
-    reply = Reply(text="", asks=tuple(asks.values()), stop=StopReason.TOOL_USE, model="")
-    return ReplyOutcome(reply=reply, move=RunTools(), asked=asked, hearings=hearings)
-
-
-def open_calls(
-    tx: Tx, rt: Runtime, run: Run, scene: ModelRequest, step: int, judged: ReplyOutcome
-) -> tuple[list[NewCall], list[Intent]]:
-    """Their rows, their questions, the sub-agents they ask, and what plugins noted."""
-    now = rt.now()
-    asked = _in_line(scene.agent, _noted(tx, scene, judged))
-    calls.open_round(tx, run, step, asked, now=now, lease_until=rt.leases.until(now))
-    _ask_about(tx, rt, run, step, asked)
-    return asked, subagents.begin_round(tx, rt, run, scene.agent, asked)
-
-
-def new_calls(rt: Runtime, run: Run, scene: ModelRequest, asks: Mapping[int, ToolAsk]) -> Iterator[NewCall]:
-    lives = generations(run.id, scene.known) if scene.lives is None else scene.lives.copy()
+def new_calls(rt: Runtime, request: ModelRequest, asks: Asks) -> Iterator[NewCall]:
+    lives = generations(request.run.id, request.known) if request.lives is None else request.lives.copy()
     for place, ask in asks.items():
         lives[ask.id] += 1
-        spec = scene.specs.get(ask.name)
+        spec = request.specs.get(ask.name)
         yield NewCall(
             id=rt.new_id(), place=place, ask_id=ask.id, generation=lives[ask.id], tool=ask.name,
             arguments=ask.arguments or {}, status=CallStatus.NEW,
-            effect=spec.effect if spec else Effect.PURE,  # one that is unknown never runs
+            effect=spec.effect if spec else Effect.PURE,  # an unknown tool never runs
         )  # fmt: skip
 
 
-def _judged(rt: Runtime, scene: ModelRequest, heard: PluginSession, call: NewCall, ask: ToolAsk) -> NewCall:
-    """The order is the contract: blocked, supplied, unknown, out of scope, bad arguments, suspended, runnable. So bad
-    arguments beat approval.
+def shown(call: NewCall) -> ShownCall:
+    return ShownCall(id=call.id, ask_id=call.ask_id, tool=call.tool, arguments=call.arguments, effect=call.effect)
+
+
+def _checked(rt: Runtime, request: ModelRequest, session: PluginSession | None, call: NewCall, ask: ToolAsk) -> NewCall:
+    """The order is a promise: blocked, supplied, unknown, out of scope, bad arguments, suspended, runnable. So bad
+    arguments are refused before a person is asked.
     """
-    shown = plugins.shown_call(call.id, call.ask_id, call.tool, call.arguments, call.effect)
-    gate_says = plugins.gate(heard, shown)
-    call = replace(call, arguments=gate_says.arguments(call.arguments))
-    shown = replace(shown, arguments=call.arguments)
-    match gate_says.verdict:
+    verdict = None
+    code = None
+    if session is not None:
+        gate = session.before_tool(shown(call))
+        call = replace(call, arguments=gate.arguments(call.arguments))
+        verdict, code = gate.verdict, gate.code
+    match verdict:
         case Block(reason=reason):
-            settled = _refused(call, gate_says.code or "blocked", reason)
+            settled = _refused(call, code or "blocked", reason)
         case SupplyResult(content=content):
             settled = replace(call, status=CallStatus.SUCCEEDED, content=content)
-        case verdict:
-            refusal = _refusal(rt, scene, ask, call.arguments)
+        case _:
+            refusal = _refusal(rt, request, ask, call.arguments)
+            if refusal is None and isinstance(verdict, SuspendCall):
+                return replace(call, status=CallStatus.SUSPENDED, question=verdict.question, suspension_id=rt.new_id())
             if refusal is None:
-                return _put_aside(rt, call, verdict.question) if isinstance(verdict, SuspendCall) else call
+                return call
             settled = _refused(call, *refusal)
-    told = plugins.after_tool(heard, shown, settled.content or "", settled.code, None)
-    return replace(settled, content=told)
+    if session is None:
+        return settled
+    return replace(settled, content=session.after_tool(shown(call), settled.content or "", settled.code, None))
 
 
-def _put_aside(rt: Runtime, call: NewCall, question: Question) -> NewCall:
-    return replace(call, status=CallStatus.SUSPENDED, question=question, suspension_id=rt.new_id())
-
-
-def _refusal(rt: Runtime, scene: ModelRequest, ask: ToolAsk, arguments: dict[str, Any]) -> tuple[str, str] | None:
+def _refusal(rt: Runtime, request: ModelRequest, ask: ToolAsk, arguments: dict[str, Any]) -> tuple[str, str] | None:
     """Why a call cannot run, in words for the model."""
-    if ask.name in scene.withheld:
-        return "out_of_scope", f"The tool {ask.name!r} may not be used here. Tools you may use: {_offered(scene)}."
-    if ask.name not in scene.specs:
-        return "unknown_tool", f"There is no tool {ask.name!r}. Tools you may use: {_offered(scene)}."
+    offered = ", ".join(sorted(request.specs)) or "none"
+    if ask.name in request.withheld:
+        return "out_of_scope", f"The tool {ask.name!r} may not be used here. Tools you may use: {offered}."
+    if ask.name not in request.specs:
+        return "unknown_tool", f"There is no tool {ask.name!r}. Tools you may use: {offered}."
     if ask.arguments is None:
         return "invalid_arguments", f"The arguments are not a JSON object: {ask.raw[:200]}"
-    wrong = model_request.invalid(rt, scene.agent, ask.name, arguments)
+    wrong = invalid_arguments(rt, request.agent, ask.name, arguments)
     return ("invalid_arguments", wrong) if wrong else None
-
-
-def _offered(scene: ModelRequest) -> str:
-    return ", ".join(sorted(scene.specs)) or "none"
 
 
 def _refused(call: NewCall, code: str, content: str) -> NewCall:
@@ -160,30 +151,96 @@ def _refused(call: NewCall, code: str, content: str) -> NewCall:
     )
 
 
-def _noted(tx: Tx, scene: ModelRequest, judged: ReplyOutcome) -> list[NewCall]:
-    """What plugins noted about a call is written with it; a conflict costs that call its run, and no other. What they
-    noted before, about the reply, comes first: the later word stands.
+# Opening: rows, and the messages that carry the calls out.
+
+
+def open_calls(unit: Unit, request: ModelRequest, step: int, outcome: ReplyOutcome) -> list[NewCall]:
+    """Write the calls, their questions, the children they ask for and what plugins noted."""
+    run, agent = request.run, request.agent
+    asked = _in_line(agent, _with_notes(unit, request, outcome))
+    calls.open_round(unit.tx, run, step, asked, now=unit.now, lease_until=unit.lease())
+    suspended = [call for call in asked if call.question is not None]
+    if suspended or any(call.parked for call in asked):
+        runs.mark_suspended(unit.tx, run.id)
+    for call in suspended:
+        waiting.ask_before_start(unit, run, step, call)
+    if agent.agents:
+        subagents.start_new_children(unit, run, agent, asked)
+    return asked
+
+
+def _with_notes(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> list[NewCall]:
+    """What plugins noted about a call is stored with it; a conflict costs that call its run, and no other. Their notes
+    about the reply are stored first, so that the later ones win.
     """
-    plugins.note_beside(tx, scene.hearing)
-    conflicts = {at.call_id: why for at in judged.hearings if (why := plugins.note(tx, at)) is not None}
+    if request.session is not None:
+        plugins.store_notes_or_log(unit.tx, request.session)
+    conflicts = {
+        session.call_id: conflict
+        for session in outcome.call_sessions
+        if (conflict := plugins.store_notes(unit.tx, session)) is not None
+    }
     return [
-        _refused(call, STATE_CONFLICT, conflicts[call.id]) if call.id in conflicts else call for call in judged.asked
+        _refused(call, STATE_CONFLICT, conflicts[call.id]) if call.id in conflicts else call for call in outcome.asked
     ]
 
 
 def _in_line(agent: AgentSpec, asked: list[NewCall]) -> list[NewCall]:
-    """In sequence, what stands behind a call that waits is parked; and a sub-agent is not asked before its turn."""
+    """In sequence, calls behind one that waits are parked; and a sub-agent is not asked before its turn."""
     if agent.tool_mode is not ToolMode.SEQUENTIAL:
         return asked
-    waits = (place for place, call in enumerate(asked) if call.question is not None or subagents.asks_one(agent, call))
+    waits = (
+        place for place, call in enumerate(asked) if call.question is not None or subagents.is_new_ask(agent, call)
+    )
     first = next(waits, len(asked))
     return [replace(call, parked=place >= first and call.status is CallStatus.NEW) for place, call in enumerate(asked)]
 
 
-def _ask_about(tx: Tx, rt: Runtime, run: Run, step: int, asked: Sequence[NewCall]) -> None:
-    """A question for each call that was put aside before it started."""
-    suspended = [call for call in asked if call.question is not None]
-    if suspended or any(call.parked for call in asked):
-        runs.mark_suspended(tx, run.id)
-    for call in suspended:
-        waiting.record_question(tx, rt, run, step, call)
+def close_calls(unit: Unit, request: ModelRequest, reply: Reply) -> None:
+    """A reply that was cut, refused or came too late may hold half a call: closed as not run, never carried out."""
+    asked = [not_run(call) for call in new_calls(unit.rt, request, dict(enumerate(reply.asks)))]
+    calls.open_round(unit.tx, request.run, request.step + 1, asked, now=unit.now, lease_until=unit.now)
+
+
+def send_runnable(unit: Unit, run: Run, agent: AgentSpec, step: int, asked: Sequence[NewCall]) -> None:
+    send(unit, run, agent, step, [call for call in asked if call.status is CallStatus.NEW and not call.parked])
+
+
+def send(unit: Unit, run: Run, agent: AgentSpec, step: int, runnable: Sequence[NewCall | Call]) -> None:
+    """Have these calls carried out, as many at once as the agent allows; without any, the run continues at once."""
+    if not runnable:
+        unit.follow(advance(run))
+        return
+    at_once = 1 if agent.tool_mode is ToolMode.SEQUENTIAL else agent.concurrency
+    unit.follow(
+        CallTools(
+            run_id=run.id, step=step, batches=spread([call.id for call in runnable], at_once), group=run.group,
+            of=run.subject, tools={call.id: call.tool for call in runnable},
+        )
+    )  # fmt: skip
+
+
+# The checkpoint: it is written with the run's next commit.
+
+
+def settled_calls(tx: Tx, run: Run, known: Sequence[Answer] | None = None) -> Sequence[Answer | Call]:
+    """The calls of the round or replay at which the run stands. `known`: the results of its thread, already read."""
+    match run.phase:
+        case Phase.TOOL_ROUND if known is not None and not run.suspended:
+            return [call for call in known if call.run_id == run.id and call.step == run.step]
+        case Phase.TOOL_ROUND:
+            joined = calls.of_replay(tx, run.id, run.step) if run.suspended else []
+            return [*calls.of_step(tx, run.id, run.step), *joined]
+        case Phase.REPLAY:
+            return calls.of_replay(tx, run.id, run.step)
+        case Phase.INFERENCE | Phase.HELD:
+            return []
+
+
+def checkpoint(unit: Unit, run: Run, settled: Sequence[Answer | Call] | None = None) -> list[journal.Row]:
+    """`settled`: what `settled_calls` found, where it is at hand."""
+    settled = settled_calls(unit.tx, run) if settled is None else settled
+    if not settled:
+        return []
+    body = {"calls": [{"id": call.id, "status": call.status.value, "code": call.code} for call in settled]}
+    return [journal.entry(run.thread_id, run.id, run.step, Checkpoint.TOOL_RESULTS, body, unit.now)]

@@ -17,6 +17,7 @@ from chordage.orchestrator.gateways.ports import TaskText
 from chordage.orchestrator.gateways.schedules import files, front_matter
 from chordage.orchestrator.gateways.schedules.documents import Status, TaskDocument, read_task
 from chordage.orchestrator.gateways.schedules.room_work import RoomWork
+from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import pulse
 
@@ -89,8 +90,8 @@ class StoredTaskFile:
                 if after == file.text:
                     return _shown(file)
                 new = read_task(file.path, after.encode())
-                with self.rt.store.write() as tx:
-                    pulse.note_own(tx, self.key, file.item.hash, new.item.hash)
+                with Unit(self.rt) as unit:
+                    pulse.note_own(unit.tx, self.key, file.item.hash, new.item.hash)
                 try:
                     files.replace(self.work.room / file.path, file.raw, new.raw)
                 except LostRace:

@@ -1,21 +1,21 @@
-"""The one place that decides what a run does next, and opens it.
+"""What a run does next, decided in one place.
 
-Used by every stage at whose end a run stands at a crossing: `advance` when nothing or a settled round lies before it,
-`inference` in the very transaction that records the reply. A crossing is so passed and recorded at once; there is no
-moment at which a reply is known and what follows from it is not.
+`next_step` decides where a run stands without a new reply: it has just started, or its round is settled. `record_reply`
+decides in the very transaction that records a reply. A reply and what follows from it are one commit: there is no
+moment at which one is known and the other is not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
-from chordage.orchestrator.core.agent import AgentSpec, ToolMode
+from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import UserError
-from chordage.orchestrator.core.intents import Advance, CallModel, CallTools, Intent
-from chordage.orchestrator.core.limits import of_run
+from chordage.orchestrator.core.intents import CallModel, Intent, advance
+from chordage.orchestrator.core.limits import may_have_timeout, of_run
 from chordage.orchestrator.core.model import Reply, ToolAsk
 from chordage.orchestrator.core.moves import Finish, Infer, Move, Plan, RunPlan, RunTools, View
 from chordage.orchestrator.core.output import Accepted, Ended, Refused, Verdict
@@ -24,34 +24,33 @@ from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.state import Planning
 from chordage.orchestrator.core.reasons import Ending, Reason, failed, out_of_time
 from chordage.orchestrator.core.records import Checkpoint, Phase, Run, Turn
-from chordage.orchestrator.core.rounds import distinct, spread
-from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.rounds import distinct
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.text import clean_reply
 from chordage.orchestrator.core.transcript import NOT_RUN, body_of
 from chordage.orchestrator.plugins.base import PluginFailed
-from chordage.orchestrator.run import approvals, endings, limits, planning, plugins, steering, stepping, subagents
-from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome
-from chordage.orchestrator.run.output import verdict, whole
-from chordage.orchestrator.run.rounds import beyond_the_limit, check_calls, new_calls, not_run, open_calls
-from chordage.orchestrator.run.stepping import Recorded
-from chordage.orchestrator.run.waiting import (
-    NOT_OURS,
-    Transition,
-    is_held_up,
-    may_go_on,
-    rows_before,
-    suspend_run,
-    wake,
+from chordage.orchestrator.run import (
+    approvals,
+    endings,
+    limits,
+    output,
+    planning,
+    plugins,
+    rounds,
+    steering,
+    stepping,
+    waiting,
 )
+from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome
+from chordage.orchestrator.run.stepping import Recorded
+from chordage.orchestrator.run.unit import LiveEvent, RunContinues, RunEnded, Unit
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, journal, runs
-from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store import journal, runs
 from chordage.orchestrator.store.runs import RunClaim
 from chordage.orchestrator.strategies import loading
 
 
-def next_move(
+def decide(
     run: Run,
     agent: AgentSpec,
     reply: Reply | None,
@@ -60,101 +59,142 @@ def next_move(
     plans: Planning | None = None,
     plan: PlanDecision | None = None,
 ) -> Move:
-    allowed = of_run(agent.limits, run).max_rounds
-    view = View(rounds=run.rounds, reply=reply, max_rounds=allowed, planning=plans, plan=plan)
-    return _in_time(run, agent, loading.decide(run.strategy, view), now)
+    """What the strategy wants, unless the time is up. A reply that came too late is kept, and the turn has failed."""
+    allowed = of_run(agent.limits, run)
+    if allowed.timeout is not None and run.worked(now) >= allowed.timeout:
+        return Finish(ending=out_of_time(allowed.timeout))
+    view = View(rounds=run.rounds, reply=reply, max_rounds=allowed.max_rounds, planning=plans, plan=plan)
+    return loading.decide(run.strategy, view)
 
 
-def _in_time(run: Run, agent: AgentSpec, move: Move, now: datetime) -> Move:
-    """A reply that came too late is kept, and the turn has failed all the same."""
-    limit = of_run(agent.limits, run).timeout
-    if limit is not None and run.worked(now) >= limit:
-        return Finish(ending=out_of_time(limit))
-    return move
+# Without a new reply.
+
+
+class Step(NamedTuple):
+    """One thing that may come before the strategy is asked. `applies` costs nothing; `take` returns None where the run
+    continues with the next step of the list.
+    """
+
+    applies: Callable[[Run, AgentSpec], bool]
+    take: Callable[[Runtime, RunClaim, AgentSpec], list[Intent] | None]
+
+
+def _time_limit(rt: Runtime, claim: RunClaim, agent: AgentSpec) -> list[Intent] | None:
+    ending = limits.exceeded(rt, claim.run, agent)
+    return None if ending is None else limits.end_here(rt, claim, ending)
+
+
+def _held_by_consumer(rt: Runtime, claim: RunClaim, agent: AgentSpec) -> list[Intent] | None:
+    return stepping.hold_again(rt, claim.run, agent)
+
+
+def _decided_calls(rt: Runtime, claim: RunClaim, agent: AgentSpec) -> list[Intent] | None:
+    return approvals.resume_decided(rt, claim.run, agent)
+
+
+def _kept_ending(rt: Runtime, claim: RunClaim, _agent: AgentSpec) -> list[Intent] | None:
+    assert claim.run.kept is not None
+    return endings.end_here(rt, claim, claim.run.kept)
+
+
+def _strategy(rt: Runtime, claim: RunClaim, agent: AgentSpec) -> list[Intent] | None:
+    match decide(claim.run, agent, None, rt.now()):
+        case Infer() | Plan():
+            return None
+        case Finish(ending=ending):
+            return endings.end_here(rt, claim, ending)
+        case RunTools() | RunPlan():
+            raise AssertionError(f"strategy {claim.run.strategy!r} runs tools before the model asked for any")
+
+
+def _steers_of_consumer(rt: Runtime, claim: RunClaim, _agent: AgentSpec) -> list[Intent] | None:
+    return stepping.add_steers(rt, claim.run)
+
+
+def _is_stepped(run: Run, _agent: AgentSpec) -> bool:
+    return run.control is Control.STEP
+
+
+STEPS = (
+    Step(lambda run, agent: may_have_timeout(run, agent.limits), _time_limit),
+    Step(_is_stepped, _held_by_consumer),
+    Step(lambda run, _agent: bool(run.suspended), _decided_calls),
+    Step(lambda run, _agent: run.kept is not None, _kept_ending),
+    Step(lambda _run, _agent: True, _strategy),
+    Step(_is_stepped, _steers_of_consumer),
+)
 
 
 def next_step(rt: Runtime, run: Run) -> list[Intent]:
-    """The run has no reply before it: it has just started, or its round is settled."""
+    """The first of STEPS that applies and has something to do; otherwise the model is asked."""
     step = run.next_inference
     if step is None:
         return []
-    at = RunClaim(run=run, step=step, token=run.claim_token)
+    claim = RunClaim(run=run, step=step, token=run.claim_token)
     try:
         agent = rt.agents.get(run.agent)
-        if (how := limits.is_over(rt, run, agent)) is not None:
-            return limits.end_here(rt, at, how)
-        if run.control is Control.STEP and (held := stepping.at_rest(rt, run, agent)) is not None:
-            return held
-        if run.suspended and (held_up := approvals.resume_decided(rt, run, agent)) is not None:
-            return held_up
-        if run.kept is not None:  # the round after which it was to stop is settled
-            return endings.end_here(rt, at, run.kept)
-        move = next_move(run, agent, None, rt.now())
+        for each in STEPS:
+            if each.applies(run, agent) and (intents := each.take(rt, claim, agent)) is not None:
+                return intents
     except UserError as error:
-        return endings.retry_unknown_agent(rt, at, error)
+        return endings.retry_unknown_agent(rt, claim, error)
     except Exception:
         endings.record_crash(rt, run)
         raise
-    match move:
-        case Infer() | Plan() if run.control is Control.STEP and (moved := stepping.with_news(rt, run)) is not None:
-            return moved
-        case Infer() | Plan():
-            return [CallModel(run_id=run.id, step=step, group=run.group, of=run.subject, seen=run)]
-        case Finish(ending=how):
-            return endings.end_here(rt, at, how)
-        case RunTools() | RunPlan():
-            raise AssertionError(f"strategy {run.strategy!r} runs tools before the model asked for any")
+    return [CallModel(run_id=run.id, step=step, group=run.group, of=run.subject, seen=run)]
 
 
-def judge(
-    rt: Runtime, at: RunClaim, scene: ModelRequest, reply: Reply, plan: PlanDecision | None = None
-) -> ReplyOutcome:
-    """Plugins are heard, the strategy is asked, each call goes through its gate. A broken plugin ends the run, and the
-    reply is kept all the same.
-    """
+# With a reply: judged before the transaction, recorded in it.
+
+
+def judge(rt: Runtime, request: ModelRequest, reply: Reply, plan: PlanDecision | None = None) -> ReplyOutcome:
+    """Ask the plugins and the strategy, and check each call. A broken plugin ends the run; the reply is kept."""
+    run, agent, session = request.run, request.agent, request.session
     reply = clean_reply(reply)
-    reply = replace(reply, asks=() if scene.asks_planner else distinct(reply.asks, at.step))
+    reply = replace(reply, asks=() if request.asks_planner else distinct(reply.asks, request.step))
     try:
-        stop = plugins.after_inference(scene.hearing, reply=reply)
-        if stepping.holds(at.run, Recorded.PLAN if scene.asks_planner else Recorded.REPLY):
+        stop = None if session is None else session.after_inference(reply=reply)
+        if run.control is Control.STEP and _holds(request):
             return ReplyOutcome(reply=reply, move=Infer(), plan=plan, keeps=stop, held=True)
-        then = next_move(at.run, scene.agent, reply, rt.now(), plans=scene.planning, plan=plan)
-        then = whole(scene.form, reply, then)
-        move, keeps = _with_stop(then, stop)
-        asks = _asks_of(move, at, scene, reply)
+        wanted = decide(run, agent, reply, rt.now(), plans=request.planning, plan=plan)
+        if request.form is not None:
+            wanted = output.complete_only(wanted, reply)
+        move, keeps = _with_stop(wanted, stop)
+        asks = _asks(move, request, reply)
         if not asks:
-            output = _output(rt, at.run, scene, reply, then, stop)
-            return ReplyOutcome(reply=reply, move=move, plan=plan, keeps=keeps, output=output)
-        beyond, over = beyond_the_limit(rt, at.run, scene.agent, asks)
-        keeps = keeps or over
-        asked, hearings = check_calls(rt, at, scene, asks, beyond)
-        asked = subagents.suspend_for_children(rt, at.run, scene.agent, asked)
+            verdict = None if request.form is None else _verdict(rt, request, reply, wanted, stop)
+            return ReplyOutcome(reply=reply, move=move, plan=plan, keeps=keeps, output=verdict)
+        beyond, too_many = rounds.beyond_the_limit(rt, run, agent, asks)
+        asked, sessions = rounds.check_calls(rt, request, asks, beyond)
     except PluginFailed as error:
         return ReplyOutcome(reply=reply, plan=plan, move=Finish(ending=failed("plugin", str(error))))
-    return ReplyOutcome(reply=reply, move=move, plan=plan, asked=asked, keeps=keeps, hearings=hearings)
+    return ReplyOutcome(reply=reply, move=move, plan=plan, asked=asked, keeps=keeps or too_many, call_sessions=sessions)
 
 
-def _asks_of(move: Move, at: RunClaim, scene: ModelRequest, reply: Reply) -> dict[int, ToolAsk]:
+def _holds(request: ModelRequest) -> bool:
+    return stepping.holds(request.run, Recorded.PLAN if request.asks_planner else Recorded.REPLY)
+
+
+def _asks(move: Move, request: ModelRequest, reply: Reply) -> dict[int, ToolAsk]:
     """The calls that a move opens, each with its place."""
     match move:
         case RunTools():
             return dict(enumerate(reply.asks))
         case RunPlan():
-            return planning.asks_of(move, at.step, scene.agent)
+            return planning.asks_of(move, request.step, request.agent)
         case _:
             return {}
 
 
-def _output(
-    rt: Runtime, run: Run, scene: ModelRequest, reply: Reply, then: Move, stop: Ending | None
-) -> Verdict | None:
+def _verdict(rt: Runtime, request: ModelRequest, reply: Reply, wanted: Move, stop: Ending | None) -> Verdict | None:
     """A run that a plugin ends asks for no repair, but an answer that fits is not lost."""
-    found = verdict(rt, run, scene.form, reply, then)
-    return found if stop is None or isinstance(found, Accepted) else None
+    assert request.form is not None
+    verdict = output.verdict(rt, request.run, request.form, reply, wanted)
+    return verdict if stop is None or isinstance(verdict, Accepted) else None
 
 
 def _with_stop(move: Move, stop: Ending | None) -> tuple[Move, Ending | None]:
-    """Where it is stopped, the round's tools finish first; any other end comes at once. An error is not talked over."""
+    """Where a plugin stops a run, the tools of the round finish first; any other end comes at once. An error wins."""
     if stop is None or (isinstance(move, Finish) and move.ending.reason is Reason.ERROR):
         return move, None
     if isinstance(move, RunTools | RunPlan) and stop.reason is Reason.STOPPED:
@@ -162,180 +202,173 @@ def _with_stop(move: Move, stop: Ending | None) -> tuple[Move, Ending | None]:
     return Finish(ending=stop), None
 
 
-def after_reply(tx: Tx, rt: Runtime, at: RunClaim, scene: ModelRequest, judged: ReplyOutcome) -> Transition:
-    """Record the reply together with what follows from it. Nothing is written when somebody else was first."""
-    match judged.move:
-        case Infer() if judged.held:
-            crossing = _hold(tx, rt, at, scene, judged)
+def record_reply(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> bool:
+    """Record the reply together with what follows from it. False: another worker was first, and nothing is written."""
+    match outcome.move:
+        case Infer() if outcome.held:
+            is_ours = _hold(unit, request, outcome)
         case Infer():
-            rounds = 1 if judged.plan is None else 0  # the end of planning is no round
-            crossing = _ask_again(tx, rt, at, scene, judged, rounds=rounds)
+            is_ours = _ask_again(unit, request, outcome, rounds=0 if outcome.plan is not None else 1)
         case Plan():
-            raise AssertionError(f"strategy {at.run.strategy!r} answers a reply with a plan to be made")
+            raise AssertionError(f"strategy {request.run.strategy!r} answers a reply with a plan to be made")
         case RunTools() | RunPlan():
-            crossing = _open_round(tx, rt, at, scene, judged)
-        case Finish(ending=how):
-            crossing = _finish(tx, rt, at, scene, judged, how)
+            is_ours = _open_round(unit, request, outcome)
+        case Finish(ending=ending):
+            is_ours = _finish(unit, request, outcome, ending)
         case other:
             assert_never(other)
-    if crossing.ours and not isinstance(judged.move, RunTools | RunPlan):
-        plugins.note_beside(tx, scene.hearing)
-    return crossing
+    if not is_ours:
+        return False
+    unit.announce(_reply_event(request, outcome), first=True)
+    if request.session is not None and not isinstance(outcome.move, RunTools | RunPlan):
+        plugins.store_notes_or_log(unit.tx, request.session)
+    return True
+
+
+def _reply_event(request: ModelRequest, outcome: ReplyOutcome) -> LiveEvent:
+    reply, plan = outcome.reply, outcome.plan
+    if plan is not None:
+        made = {"step": request.step, "ends": plan.ends, "commands": len(plan.commands)}
+        return LiveEvent(run_id=request.run.id, kind="plan.made", data=made)
+    replied = {"step": request.step, "text": reply.text, "calls": len(reply.asks)}
+    return LiveEvent(run_id=request.run.id, kind="model.replied", data=replied)
+
+
+def _continues(unit: Unit, run: Run) -> None:
+    """The worker that started the run makes its first request at once: its lock on the thread is fresh."""
+    has_just_started = run.step == 1 and not run.resends and run.control is Control.AUTO
+    if not has_just_started:
+        unit.announce(RunContinues(run=run))
 
 
 def _ask_again(
-    tx: Tx,
-    rt: Runtime,
-    at: RunClaim,
-    scene: ModelRequest,
-    judged: ReplyOutcome,
-    *,
-    rounds: int,
-    notes: Sequence[journal.Row] = (),
-) -> Transition:
-    to, until, usage = (at.step + 1, Phase.INFERENCE), rt.leases.until(rt.now()), judged.reply.usage
-    if not runs.open_step(tx, at, to=to, rounds=rounds, usage=usage, lease_until=until):
-        return NOT_OURS
-    journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged), *notes])
-    return Transition(intents=[Advance(run_id=at.run.id, group=at.run.group, of=at.run.subject)])
+    unit: Unit, request: ModelRequest, outcome: ReplyOutcome, *, rounds: int, notes: Sequence[journal.Row] = ()
+) -> bool:
+    run, usage = request.run, outcome.reply.usage
+    to = (request.step + 1, Phase.INFERENCE)
+    if not runs.open_step(unit.tx, request.claim, to=to, rounds=rounds, usage=usage, lease_until=unit.lease()):
+        return False
+    journal.append(unit.tx, [*_rows(unit, request, outcome), *notes])
+    unit.follow(advance(run))
+    _continues(unit, run)
+    return True
 
 
-def _hold(tx: Tx, rt: Runtime, at: RunClaim, scene: ModelRequest, judged: ReplyOutcome) -> Transition:
-    assert scene.terms is not None
-    rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
-    crossing = stepping.hold_reply(
-        tx, rt, at, judged.reply, rows, kept=judged.keeps, withheld=list(scene.withheld), sent=scene.terms.sent
-    )
-    if not crossing.held or not at.run.suspended or not may_go_on(tx, at.run, scene.agent.tool_mode):
-        return crossing
-    # Somebody decided while the model was asked: what waited goes on, and the run comes back to its consumer.
-    return replace(crossing, intents=[*crossing.intents, wake(tx, rt, at.run)])
+def _hold(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> bool:
+    assert request.terms is not None
+    run = request.run
+    if not stepping.hold_reply(
+        unit, request.claim, outcome.reply, _rows(unit, request, outcome), kept=outcome.keeps,
+        withheld=list(request.withheld), sent=request.terms.sent,
+    ):  # fmt: skip
+        return False
+    if run.suspended and waiting.may_continue(unit, run, request.agent.tool_mode):
+        waiting.resume_run(unit, run)  # a decision came while the model was asked; the run is held again after it
+    return True
 
 
-def _open_round(tx: Tx, rt: Runtime, at: RunClaim, scene: ModelRequest, judged: ReplyOutcome) -> Transition:
-    run, step, until = at.run, at.step + 1, rt.leases.until(rt.now())
-    if not runs.open_step(tx, at, to=(step, Phase.TOOL_ROUND), rounds=1, usage=judged.reply.usage, lease_until=until):
-        return NOT_OURS
-    journal.append(tx, [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)])
-    asked, begun = open_calls(tx, rt, run, scene, step, judged)
-    if judged.keeps is not None:
-        runs.keep_ending(tx, run.id, judged.keeps)
-    runnable = [call.id for call in asked if call.status is CallStatus.NEW and not call.parked]
-    if not runnable:
-        return Transition(intents=[*begun, Advance(run_id=run.id, group=run.group, of=run.subject)])
-    at_once = 1 if scene.agent.tool_mode is ToolMode.SEQUENTIAL else scene.agent.concurrency
-    batches = spread(runnable, at_once)
-    fan_out = CallTools(
-        run_id=run.id, thread_id=run.thread_id, step=step, batches=batches, group=run.group, of=run.subject,
-        tools={call.id: call.tool for call in asked},
-    )  # fmt: skip
-    return Transition(intents=[*begun, fan_out])
+def _open_round(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> bool:
+    run, step, usage = request.run, request.step + 1, outcome.reply.usage
+    to = (step, Phase.TOOL_ROUND)
+    if not runs.open_step(unit.tx, request.claim, to=to, rounds=1, usage=usage, lease_until=unit.lease()):
+        return False
+    journal.append(unit.tx, _rows(unit, request, outcome))
+    asked = rounds.open_calls(unit, request, step, outcome)
+    if outcome.keeps is not None:
+        runs.keep_ending(unit.tx, run.id, outcome.keeps)
+    rounds.send_runnable(unit, run, request.agent, step, asked)
+    _continues(unit, run)
+    return True
 
 
-def _ask_to_repair(
-    tx: Tx, rt: Runtime, at: RunClaim, scene: ModelRequest, judged: ReplyOutcome, why: str
-) -> Transition:
-    """Once: the note in the journal, in the commit of the reply it is about, is what tells that it was given."""
-    run = at.run
-    note = journal.entry(run.thread_id, run.id, at.step, Checkpoint.OUTPUT_REFUSED, {"why": why}, rt.now())
-    crossing = _ask_again(tx, rt, at, scene, judged, rounds=0, notes=[note])
-    if crossing.ours and judged.reply.asks:
-        _close_unrun(tx, rt, at, scene, judged.reply)
-    return crossing
+def _finish(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, ending: Ending) -> bool:
+    """A run that would end by itself continues instead, if a message waits to be taken in."""
+    if ending.reason is not Reason.NATURAL_END:
+        return _end(unit, request, outcome, ending)
+    if _end(unit, request, outcome, ending, unless_steered=True):
+        return True
+    messages = steering.waiting_messages(unit, request.claim, request.agent.limits)
+    if messages is None:
+        return False
+    return _take_in(unit, request, outcome, messages) if messages else _end(unit, request, outcome, ending)
 
 
-def _finish(tx: Tx, rt: Runtime, at: RunClaim, scene: ModelRequest, judged: ReplyOutcome, how: Ending) -> Transition:
-    """A run that would end of itself goes on instead, if a message waits to be taken in."""
-    if how.reason is not Reason.NATURAL_END:
-        return _end(tx, rt, at, scene, judged, how)
-    crossing = _end(tx, rt, at, scene, judged, how, unless_steered=True)
-    if crossing.ours or (waiting := steering.who_waits(tx, rt, at, scene.agent.limits)) is None:
-        return crossing
-    return _go_on_with(tx, rt, at, scene, judged, waiting) if waiting else _end(tx, rt, at, scene, judged, how)
-
-
-def _go_on_with(
-    tx: Tx, rt: Runtime, at: RunClaim, scene: ModelRequest, judged: ReplyOutcome, waiting: Sequence[Turn]
-) -> Transition:
-    reply = judged.reply
-    behind = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
-    first = at.step + 1 + bool(reply.asks)  # asks that are not carried out have their step too
-    crossing = steering.take_in(tx, rt, at, waiting, first=first, behind=behind, rounds=1, usage=reply.usage)
-    if crossing.ours and reply.asks:
-        _close_unrun(tx, rt, at, scene, reply)
-    return crossing
+def _take_in(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, messages: Sequence[Turn]) -> bool:
+    reply = outcome.reply
+    first = request.step + 1 + bool(reply.asks)  # asks that are not carried out have their step too
+    behind = _rows(unit, request, outcome)
+    if not steering.take_in(unit, request.claim, messages, first=first, behind=behind, rounds=1, usage=reply.usage):
+        return False
+    if reply.asks:
+        rounds.close_calls(unit, request, reply)
+    _continues(unit, request.run)
+    return True
 
 
 def _end(
-    tx: Tx,
-    rt: Runtime,
-    at: RunClaim,
-    scene: ModelRequest,
-    judged: ReplyOutcome,
-    how: Ending,
-    *,
-    unless_steered: bool = False,
-) -> Transition:
-    reply = judged.reply
-    if is_held_up(tx, at.run, how):  # so this is not the answer, and need not fit
-        return _finish_later(tx, rt, at, scene, judged, how, unless_steered=unless_steered)
-    match judged.output:
+    unit: Unit, request: ModelRequest, outcome: ReplyOutcome, ending: Ending, *, unless_steered: bool = False
+) -> bool:
+    claim, run, reply = request.claim, request.run, outcome.reply
+    if waiting.ends_after_decisions(unit, run, ending):  # so this is not the answer, and need not fit
+        return _end_later(unit, request, outcome, ending, unless_steered=unless_steered)
+    match outcome.output:
         case Refused(why=why):
-            if unless_steered and steering.who_waits(tx, rt, at, scene.agent.limits):
-                return NOT_OURS  # a message waits, so this is not the answer either
-            repair = _in_time(at.run, scene.agent, Infer(), rt.now())
-            if not isinstance(repair, Finish):
-                return _ask_to_repair(tx, rt, at, scene, judged, why)
-            how = repair.ending
-        case Ended(ending=ended):
-            how = ended
-    if not runs.finish(tx, at, how, usage=reply.usage, now=rt.now(), unless_steered=unless_steered):
-        return NOT_OURS
-    if at.run.suspended:  # such an end waits for nobody
-        endings.close_open_calls(tx, rt, at.run, code="run_ended", content=NOT_RUN)
+            if unless_steered and steering.waiting_messages(unit, claim, request.agent.limits):
+                return False  # a message waits, so this is not the answer either
+            limit = of_run(request.agent.limits, run).timeout
+            if limit is None or run.worked(unit.now) < limit:
+                return _ask_for_repair(unit, request, outcome, why)
+            ending = out_of_time(limit)
+        case Ended(ending=failure):
+            ending = failure
+    if not runs.finish(unit.tx, claim, ending, usage=reply.usage, now=unit.now, unless_steered=unless_steered):
+        return False
+    if run.suspended:  # an end that waits for no decision
+        endings.close_open_calls(unit, run, code="run_ended", content=NOT_RUN)
     if reply.asks:
-        _close_unrun(tx, rt, at, scene, reply)
-    rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
-    text = None if scene.asks_planner else reply.text
-    told = {} if scene.planning is None else planning.told(scene.planning)
-    told |= judged.output.told() if isinstance(judged.output, Accepted) else {}
-    intents = endings.close_turn(tx, rt, at.run, at.step, how, rows, text=text, told=told)
-    return Transition(intents=intents, ended=how, usage=reply.usage)
+        rounds.close_calls(unit, request, reply)
+    details = {} if request.planning is None else planning.details(request.planning)
+    details |= outcome.output.told() if isinstance(outcome.output, Accepted) else {}
+    text = None if request.asks_planner else reply.text
+    rows = _rows(unit, request, outcome)
+    endings.close_turn(unit, run, request.step, ending, rows, text=text, details=details)
+    unit.announce(RunEnded(run=run, ending=ending, usage=reply.usage))
+    return True
 
 
-def _finish_later(
-    tx: Tx, rt: Runtime, at: RunClaim, scene: ModelRequest, judged: ReplyOutcome, how: Ending, *, unless_steered: bool
-) -> Transition:
-    """The reply would end the run, and calls of it still wait for a decision: it is kept, and the run waits with
-    them.
-    """
-    reply = judged.reply
-    rows = [*_round_rows(tx, rt, at, scene), _reply_row(rt, at, scene, judged)]
-    crossing = suspend_run(
-        tx, rt, at, to=at.step + 1, kept=how, rows=rows, mode=scene.agent.tool_mode, usage=reply.usage, rounds=1,
-        unless_steered=unless_steered,
-    )  # fmt: skip
-    if crossing.ours and reply.asks:
-        _close_unrun(tx, rt, at, scene, reply)
-    return crossing
+def _ask_for_repair(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, why: str) -> bool:
+    """Once: the note in the journal, written with the reply it is about, says that it was done."""
+    run = request.run
+    note = journal.entry(run.thread_id, run.id, request.step, Checkpoint.OUTPUT_REFUSED, {"why": why}, unit.now)
+    if not _ask_again(unit, request, outcome, rounds=0, notes=[note]):
+        return False
+    if outcome.reply.asks:
+        rounds.close_calls(unit, request, outcome.reply)
+    return True
 
 
-def _close_unrun(tx: Tx, rt: Runtime, at: RunClaim, scene: ModelRequest, reply: Reply) -> None:
-    """A reply that was cut, refused or came too late may hold half a call: closed as not run, never carried out."""
-    asked = [not_run(call) for call in new_calls(rt, at.run, scene, dict(enumerate(reply.asks)))]
-    now = rt.now()
-    calls.open_round(tx, at.run, at.step + 1, asked, now=now, lease_until=now)
+def _end_later(
+    unit: Unit, request: ModelRequest, outcome: ReplyOutcome, ending: Ending, *, unless_steered: bool
+) -> bool:
+    """The reply would end the run while calls of it wait for a decision: it is kept, and the run waits with them."""
+    reply = outcome.reply
+    if not waiting.suspend_run(
+        unit, request.claim, to=request.step + 1, kept=ending, rows=_rows(unit, request, outcome),
+        mode=request.agent.tool_mode, usage=reply.usage, rounds=1, unless_steered=unless_steered,
+    ):  # fmt: skip
+        return False
+    if reply.asks:
+        rounds.close_calls(unit, request, reply)
+    return True
 
 
-def _reply_row(rt: Runtime, at: RunClaim, scene: ModelRequest, judged: ReplyOutcome) -> journal.Row:
-    run = at.run
-    body = {**body_of(judged.reply), "worker": rt.worker}
-    kind = Checkpoint.REPLY_HELD if judged.held else Checkpoint.ASSISTANT_TURN
-    if judged.plan is not None and scene.planning is not None:
-        body |= state.body_of(scene.planning, judged.plan)
-        kind = kind if judged.held else Checkpoint.PLAN
-    return journal.entry(run.thread_id, run.id, at.step, kind, body, rt.now())
-
-
-def _round_rows(tx: Tx, rt: Runtime, at: RunClaim, scene: ModelRequest) -> list[journal.Row]:
-    return rows_before(tx, rt, at.run, scene.known)
+def _rows(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> list[journal.Row]:
+    """The checkpoint of the round before, and the reply."""
+    run = request.run
+    checkpoint = rounds.checkpoint(unit, run, rounds.settled_calls(unit.tx, run, request.known))
+    body = {**body_of(outcome.reply), "worker": unit.rt.worker}
+    kind = Checkpoint.REPLY_HELD if outcome.held else Checkpoint.ASSISTANT_TURN
+    if outcome.plan is not None and request.planning is not None:
+        body |= state.body_of(request.planning, outcome.plan)
+        kind = kind if outcome.held else Checkpoint.PLAN
+    return [*checkpoint, journal.entry(run.thread_id, run.id, request.step, kind, body, unit.now)]

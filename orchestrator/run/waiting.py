@@ -1,9 +1,12 @@
-"""How a run comes to rest: nothing of it moves until somebody decides, and it holds nothing meanwhile."""
+"""How calls and runs are suspended, and how a run that waits is resumed.
+
+A call that is suspended and its question are written in one transaction. A run that waits has no lease, no thread lock
+and no place in the budget.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from chordage.orchestrator.core import kinship
@@ -11,55 +14,31 @@ from chordage.orchestrator.core.agent import OnUnknown, ToolMode
 from chordage.orchestrator.core.approvals import Question, SuspensionStatus
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Advance, Dispatch, Intent
+from chordage.orchestrator.core.intents import Dispatch, advance
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
-from chordage.orchestrator.core.records import Answer, Call, Checkpoint, NewCall, Phase, Run
+from chordage.orchestrator.core.records import Call, Checkpoint, NewCall, Run
 from chordage.orchestrator.core.rounds import due
+from chordage.orchestrator.run.unit import NO_USAGE, LiveEvent, RunContinues, RunSuspended, Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import approvals, calls, children, groups, journal, runs
 from chordage.orchestrator.store.approvals import CallInQuestion
-from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.runs import RunClaim
 
-NO_USAGE = Usage()
-FINAL = frozenset({Reason.CANCELLED, Reason.ERROR})  # such an end waits for nobody
+FINAL = frozenset({Reason.CANCELLED, Reason.ERROR})  # an end for these reasons waits for no decision
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Transition:
-    """What came of a crossing: whether it was ours to pass, whether the run came to its end or to rest there, and
-    what follows.
-    """
-
-    intents: list[Intent] = field(default_factory=list)
-    ours: bool = True
-    ended: Ending | None = None  # with what, where the run came to its end
-    usage: Usage = NO_USAGE  # of the reply that it ended with
-    rests: bool = False
-    steered: tuple[str, ...] = ()  # turns that the run has taken in
-    held: bool = False  # it lies with its consumer
-
-    @property
-    def goes_on(self) -> bool:
-        return self.ours and not (self.ended or self.rests or self.held)
-
-
-NOT_OURS = Transition(ours=False)
-
-
-def is_held_up(tx: Tx, run: Run, how: Ending) -> bool:
-    """Whether this end has to wait, because calls of the run do. The run is locked from here on."""
-    if not run.suspended or how.reason in FINAL:
+def ends_after_decisions(unit: Unit, run: Run, ending: Ending) -> bool:
+    """Whether calls of the run still wait, so that this end has to. Locks the run."""
+    if not run.suspended or ending.reason in FINAL:
         return False
-    runs.mark_suspended(tx, run.id)
-    return bool(calls.unsettled(tx, run.id))
+    runs.mark_suspended(unit.tx, run.id)
+    return bool(calls.unsettled(unit.tx, run.id))
 
 
 def suspend_run(
-    tx: Tx,
-    rt: Runtime,
-    at: RunClaim,
+    unit: Unit,
+    claim: RunClaim,
     *,
     to: int,
     kept: Ending | None,
@@ -68,95 +47,54 @@ def suspend_run(
     usage: Usage = NO_USAGE,
     rounds: int = 0,
     unless_steered: bool = False,
-) -> Transition:
-    """Running -> Waiting. A decision that came in while the last work was done moves it on at once."""
+) -> bool:
+    """Running -> Waiting. A decision that came while the last work was done resumes the run at once."""
+    tx, run = unit.tx, claim.run
     if kept is not None and kept.reason is Reason.NATURAL_END:
         kept = None  # there will be results that the model has not seen: it is asked again
     if not runs.suspend(
-        tx, at, to=to, kept=kept, rounds=rounds, usage=usage, now=rt.now(), unless_steered=unless_steered
+        tx, claim, to=to, kept=kept, rounds=rounds, usage=usage, now=unit.now, unless_steered=unless_steered
     ):
-        return NOT_OURS
-    run, now = at.run, rt.now()
-    waits = {"calls": [call.id for call in calls.unsettled(tx, run.id)]}
-    journal.append(tx, [*rows, journal.entry(run.thread_id, run.id, to, Checkpoint.RUN_WAITING, waits, now)])
-    if _is_decided(tx, run, mode):
-        runs.resume(tx, run, rested_ms=run.rested_ms, lease_until=rt.leases.until(now))
-        return Transition(intents=[Advance(run_id=run.id, group=run.group, of=run.subject)])
-    return Transition(intents=hand_on(tx, run.group), rests=True)
+        return False
+    open_calls = calls.unsettled(tx, run.id)
+    waits = {"calls": [call.id for call in open_calls]}
+    journal.append(tx, [*rows, journal.entry(run.thread_id, run.id, to, Checkpoint.RUN_WAITING, waits, unit.now)])
+    decided = decided_calls(unit, run)
+    if decided and due(open_calls, decided, mode):
+        runs.resume(tx, run, rested_ms=run.rested_ms, lease_until=unit.lease())
+        unit.follow(advance(run))
+        unit.announce(RunContinues(run=run))
+    else:
+        hand_on_place(unit, run.group)
+        unit.announce(RunSuspended(run=run))
+    return True
 
 
-def hand_on(tx: Tx, group: Group) -> list[Intent]:
-    """For the place that a run of this group has freed, in this transaction or before it."""
-    return [Dispatch(group=group)] if groups.is_place_awaited(tx, group) else []
-
-
-def wake(tx: Tx, rt: Runtime, run: Run) -> Advance:
-    """Waiting -> Running. The time in which a child was at work is none in which the run has rested."""
-    now = rt.now()
-    since = run.rested_since or now
-    rested = now - since
+def resume_run(unit: Unit, run: Run) -> None:
+    """Waiting -> Running. Time in which a sub-agent worked is not counted as rest."""
+    since = run.rested_since or unit.now
+    rested = unit.now - since
     if run.children:
-        rested -= kinship.covered(children.spans(tx, run.id, since, now))
+        rested -= kinship.covered(children.spans(unit.tx, run.id, since, unit.now))
     rested_ms = run.rested_ms + max(0, int(rested.total_seconds() * 1000))
-    runs.resume(tx, run, rested_ms=rested_ms, lease_until=rt.leases.until(now))
-    return Advance(run_id=run.id, group=run.group, of=run.subject)
+    runs.resume(unit.tx, run, rested_ms=rested_ms, lease_until=unit.lease())
+    unit.follow(advance(run))
 
 
-def may_go_on(tx: Tx, run: Run, mode: ToolMode) -> bool:
-    """Whether some call of it could be carried out now: it was decided about, or what it stood behind is settled."""
-    decided = {s.call_id for s in approvals.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
-    return bool(due(calls.unsettled(tx, run.id), decided, mode))
+def hand_on_place(unit: Unit, group: Group) -> None:
+    """A run of this group has left its place in the budget, in this transaction or before it."""
+    if groups.is_place_awaited(unit.tx, group):
+        unit.follow(Dispatch(group=group))
 
 
-def _is_decided(tx: Tx, run: Run, mode: ToolMode) -> bool:
-    decided = {s.call_id for s in approvals.unsettled(tx, run.id) if s.status is SuspensionStatus.DECIDED}
-    return bool(decided) and bool(due(calls.unsettled(tx, run.id), decided, mode))
+def may_continue(unit: Unit, run: Run, mode: ToolMode) -> bool:
+    """Whether some call of it could run now: it was decided about, or the call ahead of it is settled."""
+    return bool(due(calls.unsettled(unit.tx, run.id), decided_calls(unit, run), mode))
 
 
-def tell_the_rest(rt: Runtime, run: Run) -> None:
-    """After the commit: the lock is let go, and whoever watches may look into the inbox."""
-    rt.locks.release(run.thread_id, run.owner)
-    rt.events.emit(run.id, "run.waiting", turn=run.turn_id)
-
-
-def just_settled(tx: Tx, run: Run) -> list[Call]:
-    """The calls of the round or the replay at which the run stands."""
-    match run.phase:
-        case Phase.TOOL_ROUND:
-            joined = calls.of_replay(tx, run.id, run.step) if run.suspended else []
-            return [*calls.of_step(tx, run.id, run.step), *joined]
-        case Phase.REPLAY:
-            return calls.of_replay(tx, run.id, run.step)
-        case Phase.INFERENCE | Phase.HELD:
-            return []
-
-
-def owed_rows(tx: Tx, rt: Runtime, run: Run) -> list[journal.Row]:
-    """The checkpoint of that round or replay: it rides in the run's next commit."""
-    settled = just_settled(tx, run)
-    return [round_row(rt, run, settled)] if settled else []
-
-
-def rows_before(tx: Tx, rt: Runtime, run: Run, known: Sequence[Answer]) -> list[journal.Row]:
-    """The checkpoint of the round or replay before, if it has none yet: it rides in the next commit of the run."""
-    match run.phase:
-        case Phase.INFERENCE | Phase.HELD:
-            return []
-        case Phase.REPLAY:
-            return owed_rows(tx, rt, run)
-        case Phase.TOOL_ROUND if run.suspended:
-            return owed_rows(tx, rt, run)
-        case Phase.TOOL_ROUND:
-            settled = [call for call in known if call.run_id == run.id and call.step == run.step]
-            return [round_row(rt, run, settled)]
-
-
-def round_row(rt: Runtime, run: Run, settled: Sequence[Answer | Call]) -> journal.Row:
-    body = {"calls": [{"id": call.id, "status": call.status.value, "code": call.code} for call in settled]}
-    return journal.entry(run.thread_id, run.id, run.step, Checkpoint.TOOL_RESULTS, body, rt.now())
-
-
-# How a call is put aside until somebody has decided: one transaction, in which the call and its question are rows.
+def decided_calls(unit: Unit, run: Run) -> set[str]:
+    asked = approvals.unsettled(unit.tx, run.id)
+    return {suspension.call_id for suspension in asked if suspension.status is SuspensionStatus.DECIDED}
 
 
 def suspend_call(
@@ -167,68 +105,61 @@ def suspend_call(
     question: Question,
     *,
     seen_lease: datetime | None = None,
-    with_it: Callable[[Tx], None] | None = None,
+    also: Callable[[Unit], None] = lambda _unit: None,
 ) -> bool:
-    """A call that has started asks. `seen_lease`: only while nobody has renewed it; then its holder, whose token this
-    is, may still come with the result. `with_it`: what else is on record from the same moment on. False: it is settled,
-    or not ours.
+    """Suspend a call that has started. False: it is settled, or not ours.
+
+    `seen_lease`: only while nobody has renewed this lease; the holder of the token may still come with the result.
+    `also`: what else to write in the same transaction.
     """
     suspension_id = rt.new_id()
     sequential = is_sequential(rt, agent)
 
-    def work(tx: Tx) -> bool:
-        runs.mark_suspended(tx, call.run_id)
-        if not calls.suspend(tx, call, token, suspension_id, seen_lease=seen_lease):
+    def work(unit: Unit) -> bool:
+        runs.mark_suspended(unit.tx, call.run_id)
+        if not calls.suspend(unit.tx, call, token, suspension_id, seen_lease=seen_lease):
             return False
         if sequential:
-            calls.park_behind(tx, call)
-        about = CallInQuestion(
-            call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, agent=agent, step=call.step, tool=call.tool,
-            arguments=call.arguments,
-        )  # fmt: skip
+            calls.park_behind(unit.tx, call)
         claim = token if seen_lease is not None else None
-        approvals.ask(tx, suspension_id, about, question, rt.now(), about_claim=claim)
-        if with_it is not None:
-            with_it(tx)
+        approvals.ask(unit.tx, suspension_id, _in_question(call, agent), question, unit.now, about_claim=claim)
+        also(unit)
+        shown = {"call": call.id, "suspension": suspension_id, "tool": call.tool, "prompt": question.prompt}
+        unit.announce(LiveEvent(run_id=call.run_id, kind="call.suspended", data=shown))
         return True
 
-    if not rt.store.insist(work):
+    return insist(rt, work)[0]
+
+
+def suspend_idle_call(unit: Unit, call: Call, agent: str, question: Question) -> bool:
+    """Suspend a call that no worker holds. Its run is locked."""
+    suspension_id = unit.rt.new_id()
+    if not calls.suspend(unit.tx, call, None, suspension_id):
         return False
-    tell(rt, call.run_id, call.id, suspension_id, call.tool, question)
+    approvals.ask(unit.tx, suspension_id, _in_question(call, agent), question, unit.now)
     return True
 
 
-def suspend_idle_call(tx: Tx, rt: Runtime, call: Call, agent: str, question: Question) -> bool:
-    """A call that is in nobody's hand, in a transaction that has locked its run."""
-    suspension_id = rt.new_id()
-    if not calls.suspend(tx, call, None, suspension_id):
-        return False
-    about = CallInQuestion(
+def _in_question(call: Call, agent: str) -> CallInQuestion:
+    return CallInQuestion(
         call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, agent=agent, step=call.step, tool=call.tool,
         arguments=call.arguments,
     )  # fmt: skip
-    approvals.ask(tx, suspension_id, about, question, rt.now())
-    return True
 
 
-def record_question(tx: Tx, rt: Runtime, run: Run, step: int, asked: NewCall) -> None:
-    """A call that was put aside before it started; its row has been written."""
-    assert asked.question is not None
-    assert asked.suspension_id is not None
+def ask_before_start(unit: Unit, run: Run, step: int, call: NewCall) -> None:
+    """The question about a call that is suspended before it starts; its row has been written."""
+    assert call.question is not None
+    assert call.suspension_id is not None
     about = CallInQuestion(
-        call_id=asked.id, run_id=run.id, thread_id=run.thread_id, agent=run.agent, step=step, tool=asked.tool,
-        arguments=asked.arguments,
+        call_id=call.id, run_id=run.id, thread_id=run.thread_id, agent=run.agent, step=step, tool=call.tool,
+        arguments=call.arguments,
     )  # fmt: skip
-    approvals.ask(tx, asked.suspension_id, about, asked.question, rt.now())
-
-
-def tell(rt: Runtime, run_id: str, call_id: str, suspension_id: str, tool: str, question: Question) -> None:
-    """As soon as it is asked, not when the slowest call of the round has come back."""
-    rt.events.emit(run_id, "call.suspended", call=call_id, suspension=suspension_id, tool=tool, prompt=question.prompt)
+    approvals.ask(unit.tx, call.suspension_id, about, call.question, unit.now)
 
 
 def is_sequential(rt: Runtime, agent: str) -> bool:
-    """Whether its calls come one after the other, and one that waits holds up those behind it."""
+    """Whether its calls run one after the other, so that one that waits stops those behind it."""
     try:
         return rt.agents.get(agent).tool_mode is ToolMode.SEQUENTIAL
     except UserError:
@@ -236,7 +167,7 @@ def is_sequential(rt: Runtime, agent: str) -> bool:
 
 
 def asks_about_unknown(rt: Runtime, agent: str) -> bool:
-    """Whether a person is asked what became of an unsafe call. An agent that cannot be loaded cannot have refused."""
+    """Whether a person is asked about the outcome of an unsafe call. An agent that cannot be loaded has not refused."""
     try:
         return rt.agents.get(agent).on_unknown is OnUnknown.ASK
     except UserError:

@@ -1,7 +1,7 @@
 """The stages, in the order a turn meets them. None calls another: they meet only through intents."""
 
 from chordage.orchestrator.run.arrivals import Admitted
-from chordage.orchestrator.stages.admission import Result, admit, admit_all
+from chordage.orchestrator.stages.admission import AdmissionResult, admit, admit_all
 from chordage.orchestrator.stages.dispatch import dispatch
 
 from chordage.orchestrator.stages.advance import advance  # isort: skip
@@ -18,8 +18,8 @@ from chordage.orchestrator.stages.project import project, rebuild_bus  # isort: 
 from chordage.orchestrator.stages.deliver import deliver, retry_dead  # isort: skip
 
 __all__ = [
+    "AdmissionResult",
     "Admitted",
-    "Result",
     "admit",
     "admit_all",
     "advance",

@@ -1,4 +1,10 @@
-"""3. A run that stands at a crossing is told where to go."""
+"""3. A run without a new reply is told what to do next: it has just started, or its round is settled.
+
+For a round the rows are the barrier. The chord's body, its errback, a redelivered body and rescue all come here, any
+number of times, early or late: a round that is not settled, or that is recorded, is left alone. Its checkpoint is a
+unique row and is written with the run's next commit, which records the reply made from these results. Until then the
+results are where they always are, in the rows of the calls.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +17,19 @@ from chordage.orchestrator.store import runs
 
 
 def advance(rt: Runtime, run_id: str) -> list[Intent]:
-    with rt.store.read() as tx:
-        run = runs.load(tx, run_id)
-    if run is None or run.status is not RunStatus.RUNNING:
-        return []
-    return transitions.next_step(rt, run)
-
-
-# 5b. A round whose calls are settled is committed once, and the run goes on.
-#
-# The rows are the barrier. The chord's body, its errback, a redelivered body and rescue all come here, any number of
-# times, early or late: a round that is not settled is left alone, one that is passed is left alone, and the checkpoint
-# is a unique row. The checkpoint rides in the run's next commit, the one that records the reply made from these
-# results: until then the results are where they always are, in the rows of the calls.
+    run = _load_running(rt, run_id)
+    return [] if run is None else transitions.next_step(rt, run)
 
 
 def commit_round(rt: Runtime, run_id: str, step: int) -> list[Intent]:
-    with rt.store.read() as tx:
-        run = runs.load(tx, run_id)
-    if run is None or not _is_due(run, step):
+    """The entry of a chord's body."""
+    run = _load_running(rt, run_id)
+    if run is None or run.phase is Phase.INFERENCE or run.step != step:
         return []
     return transitions.next_step(rt, run)
 
 
-def _is_due(run: Run, step: int) -> bool:
-    return (
-        run.status is RunStatus.RUNNING
-        and run.phase is not Phase.INFERENCE
-        and run.step == step
-        and run.next_inference is not None
-    )
+def _load_running(rt: Runtime, run_id: str) -> Run | None:
+    with rt.store.read() as tx:
+        run = runs.load(tx, run_id)
+    return run if run is not None and run.status is RunStatus.RUNNING else None

@@ -1,4 +1,4 @@
-"""Beside the line: somebody decides about calls that wait."""
+"""Beside the line: a person or a program decides about calls that wait."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from chordage.orchestrator.core.approvals import DecisionRequest
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.run import approvals
 from chordage.orchestrator.run.approvals import Decided
+from chordage.orchestrator.run.unit import insist
 from chordage.orchestrator.runtime import Runtime
 
 
@@ -16,6 +17,4 @@ def decide(
 ) -> tuple[list[Decided], list[Intent]]:
     """All of them, or none: the first that cannot be taken is raised, and nothing is stored. `space`: of a caller."""
     asked = approvals.check_decisions(rt, requests, space=space)
-    decided, intents = rt.store.insist(lambda tx: approvals.take_decisions(tx, rt, requests, asked, source))
-    approvals.tell(rt, decided)
-    return decided, intents
+    return insist(rt, lambda unit: approvals.take_decisions(unit, requests, asked, source))

@@ -1,16 +1,16 @@
-"""Last of all: what a turn came to leaves, to a web hook or a channel.
+"""Last of all: send what a turn came to, to a webhook or a channel.
 
-A delivery is taken in hand in one transaction, sent outside of any, and settled in another, which also says so in the
-journal. Whoever dies in between leaves a lease that runs out, and it is sent once more, with the same key. A receiver
-that is slow has only a few in hand at once, so it holds up nobody else; one that fails is tried again with growing
-pauses, and then it is a dead letter, which does not hold up the next of its thread. Nothing here touches a turn.
+A delivery is claimed in one transaction, sent outside of any, and settled in another, which also records it in the
+journal. A process that dies in between leaves a lease that runs out, and the delivery is sent once more with the same
+key. A slow receiver has only a few deliveries under way at once, so it delays no other; one that fails is tried again
+with growing pauses, and then it is a dead letter, which does not delay the next of its thread. Nothing here touches a
+turn.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 
@@ -21,9 +21,9 @@ from chordage.orchestrator.core.deliveries import DeliveryStatus, shown
 from chordage.orchestrator.core.errors import Conflict, NotFound, TryLater, Undeliverable
 from chordage.orchestrator.core.intents import Deliver, Intent
 from chordage.orchestrator.core.records import Checkpoint
+from chordage.orchestrator.run.unit import Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import journal, outbox, projection, turns
-from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.outbox import Delivery
 
 log = structlog.get_logger()
@@ -50,14 +50,14 @@ def deliver(rt: Runtime) -> list[Intent]:
 
 def retry_dead(rt: Runtime, number: int | None = None) -> list[int]:
     """Dead letters are due again: one, or all of them."""
-    with rt.store.write() as tx:
-        again = outbox.retry_dead(tx, number, rt.now())
-        found = outbox.load(tx, number) if number is not None and not again else None
+    with Unit(rt) as unit:
+        again = outbox.retry_dead(unit.tx, number, unit.now)
+        delivery = outbox.load(unit.tx, number) if number is not None and not again else None
     if number is None or again:
         return again
-    if found is None:
+    if delivery is None:
         raise NotFound(f"there is no delivery {number}; `chordage deliveries --dead` lists the dead letters")
-    raise Conflict(f"delivery {number} is {found.status.value}, no dead letter: nothing was done")
+    raise Conflict(f"delivery {number} is {delivery.status.value}, no dead letter: nothing was done")
 
 
 def take(rt: Runtime) -> list[Delivery]:
@@ -85,75 +85,82 @@ def _claim(rt: Runtime, receivers: list[str], busy: dict[str, int], position: in
         as_many = min(free - len(claimed), rt.delivery.to_one - busy.get(receiver, 0))
         if as_many <= 0:
             continue
-        with rt.store.write() as tx:
-            found = outbox.claim(
-                tx, receiver, as_many, position, token=rt.new_id(), worker=rt.worker, now=now, until=until
+        with Unit(rt) as unit:
+            batch = outbox.claim(
+                unit.tx, receiver, as_many, position, token=rt.new_id(), worker=rt.worker, now=now, until=until
             )
-        claimed += found.deliveries
-        put_off += found.put_off
+        claimed += batch.deliveries
+        put_off += batch.put_off
     return claimed, put_off
 
 
-def attempt(rt: Runtime, one: Delivery) -> None:
+def attempt(rt: Runtime, delivery: Delivery) -> None:
     """Send it, and record what came of it."""
     try:
-        _send(rt, one)
+        _send(rt, delivery)
     except (Undeliverable, NotFound) as error:
-        _settle(rt, one, DeliveryStatus.DEAD, error=str(error))
+        _settle(rt, delivery, DeliveryStatus.DEAD, error=str(error))
     except TryLater as error:
-        _again(rt, one, str(error), asked=error.seconds)
+        _again(rt, delivery, str(error), asked=error.seconds)
     except Exception as error:
-        log.warning("a delivery failed", delivery=one.id, error=str(error))
-        _again(rt, one, str(error) or type(error).__name__)
+        log.warning("a delivery failed", delivery=delivery.id, error=str(error))
+        _again(rt, delivery, str(error) or type(error).__name__)
     else:
-        _settle(rt, one, DeliveryStatus.SENT)
+        _settle(rt, delivery, DeliveryStatus.SENT)
 
 
-def _send(rt: Runtime, one: Delivery) -> None:
+def _send(rt: Runtime, delivery: Delivery) -> None:
     reply = Outgoing(
-        key=one.key, thread_id=one.thread_id, turn_id=one.turn_id, text=one.body.get("text"), body=one.body
+        key=delivery.key,
+        thread_id=delivery.thread_id,
+        turn_id=delivery.turn_id,
+        text=delivery.body.get("text"),
+        body=delivery.body,
     )
-    if "url" in one.target:
-        rt.web_hooks.deliver(one.target, reply)
+    if "url" in delivery.target:
+        rt.web_hooks.deliver(delivery.target, reply)
         return
-    if "channel" not in one.target:  # admission knows no other, so a newer version has written it
-        raise TryLater(f"this worker does not know where to send it: {', '.join(one.target)}")
-    address = {name: value for name, value in one.target.items() if name != "channel"}
-    rt.channels.get(str(one.target.get("channel"))).deliver(address, reply)
+    if "channel" not in delivery.target:  # admission knows no other, so a newer version has written it
+        raise TryLater(f"this worker does not know where to send it: {', '.join(delivery.target)}")
+    address = {name: value for name, value in delivery.target.items() if name != "channel"}
+    rt.channels.get(str(delivery.target.get("channel"))).deliver(address, reply)
 
 
-def _again(rt: Runtime, one: Delivery, error: str, *, asked: float | None = None) -> None:
-    made = one.attempts - one.forgiven
+def _again(rt: Runtime, delivery: Delivery, error: str, *, asked: float | None = None) -> None:
+    made = delivery.attempts - delivery.forgiven
     if made >= rt.delivery.attempts:
-        _settle(rt, one, DeliveryStatus.DEAD, error=f"given up after {made} attempts; the last: {error}")
+        _settle(rt, delivery, DeliveryStatus.DEAD, error=f"given up after {made} attempts; the last: {error}")
         return
     pause = rt.delivery.pause(made, random.random(), asked)
-    _settle(rt, one, DeliveryStatus.PENDING, error=error, pause=pause)
+    _settle(rt, delivery, DeliveryStatus.PENDING, error=error, pause=pause)
 
 
-def _settle(rt: Runtime, one: Delivery, status: DeliveryStatus, *, error: str | None = None, pause: float = 0) -> None:
+def _settle(
+    rt: Runtime, delivery: Delivery, status: DeliveryStatus, *, error: str | None = None, pause: float = 0
+) -> None:
     """What was sent is not forgotten because the database restarts."""
-    now = rt.now()
 
-    def record(tx: Tx) -> bool:
-        next_at = now + timedelta(seconds=pause)
-        settled = outbox.settle(tx, one, status, now=now, next_at=next_at, error=error)
+    def record(unit: Unit) -> bool:
+        next_at = unit.now + timedelta(seconds=pause)
+        settled = outbox.settle(unit.tx, delivery, status, now=unit.now, next_at=next_at, error=error)
         if settled and status is not DeliveryStatus.PENDING:
-            journal.append(tx, list(_notes(tx, rt, one, status, error)))
+            _note(unit, delivery, status, error)
         return settled
 
-    settled = rt.store.insist(record)
+    settled, _ = insist(rt, record)
     if not settled:
-        log.info("late word of a delivery refused", delivery=one.id, status=status.value)
+        log.info("late result of a delivery refused", delivery=delivery.id, status=status.value)
     elif status is DeliveryStatus.DEAD:
-        log.warning("a dead letter", delivery=one.id, turn=one.turn_id, to=shown(one.target), error=error)
+        target = shown(delivery.target)
+        log.warning("a dead letter", delivery=delivery.id, turn=delivery.turn_id, to=target, error=error)
 
 
-def _notes(tx: Tx, rt: Runtime, one: Delivery, status: DeliveryStatus, error: str | None) -> Iterator[journal.Row]:
+def _note(unit: Unit, delivery: Delivery, status: DeliveryStatus, error: str | None) -> None:
     kind = Checkpoint.DELIVERED if status is DeliveryStatus.SENT else Checkpoint.DELIVERY_DEAD
-    turn = turns.load(tx, one.turn_id)
+    turn = turns.load(unit.tx, delivery.turn_id)
     body = {
-        "turn": one.turn_id, "run": turn.run_id if turn else None, "to": shown(one.target), "attempts": one.attempts,
-        "error": error,
+        "turn": delivery.turn_id, "run": turn.run_id if turn else None, "to": shown(delivery.target),
+        "attempts": delivery.attempts, "error": error,
     }  # fmt: skip
-    yield journal.entry(one.thread_id, one.turn_id, one.attempts, kind, body, rt.now())
+    row = journal.entry(delivery.thread_id, delivery.turn_id, delivery.attempts, kind, body, unit.now)
+    journal.append(unit.tx, [row])

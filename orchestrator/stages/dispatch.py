@@ -1,7 +1,7 @@
 """2. A queued turn starts: within its group's budget, one per thread, first come first served.
 
-Two things keep a second run off a thread. The Redis lock answers without touching SQL; the partial unique index is what
-makes it true, also while Redis is empty, paused or wrong. Either alone is enough, and each is tested without the other.
+Two things keep a second run off a thread. The Redis lock answers without touching SQL; the partial unique index makes
+it true, also while Redis is empty, paused or wrong. Either alone is enough, and each is tested without the other.
 """
 
 from __future__ import annotations
@@ -18,35 +18,36 @@ from chordage.orchestrator.core.records import Checkpoint, Run, Turn
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.core.transcript import message_of
 from chordage.orchestrator.run import transitions
+from chordage.orchestrator.run.unit import RunStarted, Unit
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import fairness, groups, journal, runs, starts, turns
 from chordage.orchestrator.store.fairness import StartRule
 from chordage.orchestrator.store.starts import Start
 
 log = structlog.get_logger()
-AT_ONCE = 20  # of those whose turn it is, looked at together
+AT_ONCE = 20  # turns that are next, looked at together
 REPAIR = timedelta(seconds=10)  # after which the turns of a broken agent are tried again
 TRIES = 5  # lots of them that may be lost to others, who then send for the rest when they end
 
 
 def dispatch(rt: Runtime, group: Group, hint: Hint | None = None, *, only: bool = False) -> list[Intent]:
-    """Start the turn of the hint, if there is budget for it and for all that are ready; else one whose turn it is.
+    """Start the turn of the hint, if there is budget for it and for all that are ready; else one that is next.
 
-    `only`: that turn or none, whoever else may be waiting. In a burst every wake-up so starts the turn it came with.
+    `only`: that turn or none, whatever else is waiting. In a burst every wake-up so starts the turn it came with.
     """
     if hint is not None:
         if (run := _start_on(rt, *hint, StartRule.HAS_ROOM if only else StartRule.ALL_FIT)) is not None:
             return transitions.next_step(rt, run)
         if only:
             return []
-    return _start_whose_turn_it_is(rt, group, and_on=hint is None)
+    return _start_next(rt, group, continue_after=hint is None)
 
 
-def _start_whose_turn_it_is(rt: Runtime, group: Group, *, and_on: bool) -> list[Intent]:
+def _start_next(rt: Runtime, group: Group, *, continue_after: bool) -> list[Intent]:
     """As many as there is budget for may start now, so each dispatcher begins at another of them.
 
-    `and_on`: this wake-up came with no turn of its own but from places that became free, perhaps several; while there
-    is another and a turn for it, another wake-up follows. One that leaves a turn behind says so, before it is gone.
+    `continue_after`: this wake-up came from places that became free, perhaps several; while there is another and a turn
+    for it, another wake-up follows. A dispatcher that leaves a turn behind marks that, before it stops.
     """
     while True:
         for _ in range(TRIES):
@@ -59,31 +60,31 @@ def _start_whose_turn_it_is(rt: Runtime, group: Group, *, and_on: bool) -> list[
                 if hand_on:
                     groups.clear_awaited(rt.store, group)
                 return []
-            place = StartRule.FIRST if free == 1 else StartRule.HAS_SLOT
+            rule = StartRule.FIRST if free == 1 else StartRule.HAS_SLOT
             first = zlib.crc32(rt.new_id().encode()) % len(heads)
             for turn_id, thread_id in (*heads[first:], *heads[:first]):
-                if (run := _start_on(rt, turn_id, thread_id, place)) is not None:
-                    more: list[Intent] = [Dispatch(group=group)] if and_on and len(heads) > 1 else []
-                    return [*more, *_begun(rt, run)]
+                if (run := _start_on(rt, turn_id, thread_id, rule)) is not None:
+                    more: list[Intent] = [Dispatch(group=group)] if continue_after and len(heads) > 1 else []
+                    return [*more, *_first_step(rt, run)]
         if not groups.await_place(rt.store, group):
             return []
-        and_on = True
+        continue_after = True
 
 
-def _begun(rt: Runtime, run: Run) -> list[Intent]:
-    """The first crossing of a run that has started. What fails there is met again when rescue sends for the run; here
-    it must not cost the turns behind it their wake-up.
+def _first_step(rt: Runtime, run: Run) -> list[Intent]:
+    """What fails here is met again when rescue sends for the run; here it must not cost the turns behind it their
+    wake-up.
     """
     try:
         return transitions.next_step(rt, run)
     except UserError as error:
-        log.warning("a run has started and cannot go on yet", run=run.id, turn=run.turn_id, error=str(error))
+        log.warning("a run has started and cannot continue yet", run=run.id, turn=run.turn_id, error=str(error))
     except Exception:
         log.exception("a run failed as it started", run=run.id, turn=run.turn_id)
     return []
 
 
-def _start_on(rt: Runtime, turn_id: str, thread_id: str, place: StartRule) -> Run | None:
+def _start_on(rt: Runtime, turn_id: str, thread_id: str, rule: StartRule) -> Run | None:
     with rt.store.read() as tx:
         turn = turns.load(tx, turn_id)
     if turn is None or turn.status is not TurnStatus.QUEUED or not _is_usable(rt, turn):
@@ -94,14 +95,12 @@ def _start_on(rt: Runtime, turn_id: str, thread_id: str, place: StartRule) -> Ru
         return None
     run: Run | None = None
     try:
-        run = _start(rt, turn, run_id, place)
+        run = _start(rt, turn, run_id, rule)
     except LostRace:
         log.info("thread was busy after all", thread=thread_id, turn=turn_id)
     finally:
         if run is None:
             rt.locks.release(thread_id, owner)
-    if run is not None:
-        rt.events.emit(run_id, "run.started", turn=turn_id, thread=thread_id)
     return run
 
 
@@ -112,8 +111,8 @@ def _is_usable(rt: Runtime, turn: Turn) -> bool:
     try:
         rt.agents.get(turn.agent)
     except BrokenAgent as error:
-        with rt.store.write() as tx:
-            number = fairness.put_to_sleep(tx, turn.group, turn.agent, rt.now() + REPAIR)
+        with Unit(rt) as unit:
+            number = fairness.put_to_sleep(unit.tx, turn.group, turn.agent, unit.now + REPAIR)
         log.info("turns wait for a broken agent", agent=turn.agent, turns=number, fault=str(error))
         return False
     except Exception as error:  # its run will meet the same, where it is counted
@@ -122,9 +121,7 @@ def _is_usable(rt: Runtime, turn: Turn) -> bool:
 
 
 def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
-    """A lock left behind by a run that is done is taken over: its holder died between its last commit and the
-    release.
-    """
+    """The lock of a run that is done is taken over: its holder died between its last commit and the release."""
     holder = rt.locks.take(thread_id, owner)
     if holder is None:
         return True
@@ -135,11 +132,13 @@ def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
     return rt.locks.take(thread_id, owner) is None
 
 
-def _start(rt: Runtime, turn: Turn, run_id: str, place: StartRule) -> Run | None:
-    now = rt.now()
-    words = journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), now)
-    start = Start(
-        turn=turn, run_id=run_id, words=words, place=place, budget=rt.budgets[turn.group], now=now,
-        lease_until=rt.leases.until(now),
-    )  # fmt: skip
-    return starts.start(rt.store, start)
+def _start(rt: Runtime, turn: Turn, run_id: str, rule: StartRule) -> Run | None:
+    with starts.one_run_per_thread(), Unit(rt, rt.store.one_trip) as unit:
+        words = journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), unit.now)
+        start = Start(
+            turn=turn, run_id=run_id, words=words, rule=rule, budget=rt.budgets[turn.group], now=unit.now,
+            lease_until=unit.lease(),
+        )  # fmt: skip
+        opened = starts.send(unit.tx, start)
+        unit.announce(lambda: RunStarted(run=run) if (run := starts.opened_run(start, opened)) else None)
+    return starts.opened_run(start, opened)

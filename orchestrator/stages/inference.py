@@ -1,8 +1,8 @@
 """4. One model call; its reply is recorded in the same commit as what follows from it.
 
-The call is made by whoever asks first. A mark in Redis keeps others from asking the model at the same time, from the
-first step on; the heartbeat puts the claim on record once the call lasts, and a wake-up that had to be sent again
-claims the run in SQL before it calls. If all of that fails, two calls are made and one reply is written: the guard on
+The first worker to ask makes the call. From the first step on a mark in Redis keeps others from asking the model at
+the same time; the heartbeat records the claim once the call lasts; and after a wake-up that had to be sent again, the
+run is claimed in SQL before the call. If all of that fails, two calls are made and one reply is written: the guard on
 step and epoch sees to it.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -17,17 +18,19 @@ import structlog
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, OutOfTime, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
+from chordage.orchestrator.core.limits import may_have_timeout
 from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Said, ToolOffer
 from chordage.orchestrator.core.moves import Infer, Move, Plan
 from chordage.orchestrator.core.output import demand
 from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.prompts import PlannerAsk
+from chordage.orchestrator.core.planning.state import Planning
 from chordage.orchestrator.core.reasons import Ending, failed
-from chordage.orchestrator.core.records import Answer, Checkpoint, Entry, Run
+from chordage.orchestrator.core.records import Checkpoint, Entry, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control, RequestTerms
 from chordage.orchestrator.core.text import clean_reply, clean_text
-from chordage.orchestrator.core.transcript import TRIES, build, older_than, tries
+from chordage.orchestrator.core.transcript import TRIES, build, older_than, standing, tries
 from chordage.orchestrator.core.verdicts import Inference
 from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.plugins.base import PluginFailed
@@ -36,18 +39,20 @@ from chordage.orchestrator.run import (
     compaction,
     endings,
     limits,
-    model_request,
     planning,
     plugins,
     steering,
     stepping,
     transitions,
-    waiting,
 )
-from chordage.orchestrator.run.compaction import Summing
-from chordage.orchestrator.run.model_request import ModelRequest
+from chordage.orchestrator.run.compaction import Compaction
+from chordage.orchestrator.run.limits import PartialReply
+from chordage.orchestrator.run.model_request import ModelRequest, offered_tools
+from chordage.orchestrator.run.plugins import PluginSession
+from chordage.orchestrator.run.unit import Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, journal, runs
+from chordage.orchestrator.store.journal import History
 from chordage.orchestrator.store.runs import RunClaim
 from chordage.orchestrator.strategies import shipped
 
@@ -55,12 +60,11 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    at: RunClaim
-    scene: ModelRequest
+class PreparedCall:
+    request: ModelRequest
     prompt: Prompt
-    plan: PlannerAsk | None = None  # it is the planner that is asked
-    ends: Ending | None = None  # a plugin ends the run instead of the call
+    planner: PlannerAsk | None = None  # the planner is asked
+    ending: Ending | None = None  # a plugin ends the run instead of the call
 
 
 def call_model(rt: Runtime, run_id: str, step: int, seen: Run | None = None) -> list[Intent]:
@@ -87,77 +91,79 @@ def _load(rt: Runtime, run_id: str) -> Run | None:
         return runs.load(tx, run_id)
 
 
-def _has_just_started(run: Run) -> bool:
-    """Its lock on the thread is fresh: whoever started the run makes its first call, in the same breath."""
-    return run.step == 1 and not run.resends and run.control is Control.AUTO
-
-
 def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     token = _claim_if_in_doubt(rt, run)
     if run.resends and token is None:
         return []
-    hand = InFlightWork(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id, token=token)
-    at = RunClaim(run=run, step=step, token=token)
-    spoken = Spoken(rt, run, step)
+    work = InFlightWork(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id, token=token)
+    claim = RunClaim(run=run, step=step, token=token)
+    text = StreamedText(rt, run, step)
     try:
-        limit = limits.deadline(rt, run, rt.agents.get(run.agent))
-        hand.left = None if limit is None else lambda: limit.left(rt.now())
-        if run.steers and (onward := steering.before_the_model(rt, at)) is not None:
-            return onward
-        with rt.in_flight.tracking(hand):
-            work = _prepare(rt, at)
-            if isinstance(work, Summing):
-                return compaction.carry_out(rt, work, hand)
-            if work.ends is not None:
-                plugins.write_down(rt, work.scene.hearing)
-                return endings.end_here(rt, at, work.ends)
-            return _record(rt, work, *_ask(rt, work, hand, spoken))
+        agent = rt.agents.get(run.agent)
+        limit = limits.deadline(rt, run, agent) if may_have_timeout(run, agent.limits) else None
+        work.left = None if limit is None else lambda: limit.left(rt.now())
+        if run.steers and (intents := steering.take_in_before_request(rt, claim)) is not None:
+            return intents
+        with rt.in_flight.tracking(work):
+            prepared = _prepare(rt, claim, agent)
+            if isinstance(prepared, Compaction):
+                return compaction.carry_out(rt, prepared, work)
+            if prepared.ending is not None:
+                _store_notes(rt, prepared.request.session)
+                return endings.end_here(rt, claim, prepared.ending)
+            return _record(rt, prepared.request, *_ask(rt, prepared, work, text))
     except PluginFailed as error:
-        return endings.end_here(rt, at, failed("plugin", str(error)))
+        return endings.end_here(rt, claim, failed("plugin", str(error)))
     except OutOfTime as error:
         assert limit is not None
-        return limits.end_here(rt, at, limit.ending, spoken.broken(error.attempts))
+        return limits.end_here(rt, claim, limit.ending, text.partial(error.attempts))
     except (ModelFailed, PlannerFailed) as error:
-        if run.control is Control.STEP and (held := stepping.hold_failed(rt, at, error)) is not None:
+        if run.control is Control.STEP and (held := stepping.hold_failed(rt, claim, error)) is not None:
             rt.locks.forget(key)
             return held
-        return _end_in_vain(rt, at, error)
+        if isinstance(error, PlannerFailed):
+            return endings.end_here(rt, claim, failed("planner", str(error)))
+        ending = failed(f"model_{error.fault.value}", str(error))
+        return endings.end_here(rt, claim, ending, attempts=error.attempts)
     except UserError as error:
-        _let_go(rt, at)
+        _unclaim(rt, claim)
         rt.locks.forget(key)
-        return endings.retry_unknown_agent(rt, at, error)
+        return endings.retry_unknown_agent(rt, claim, error)
     except (HandedOver, Aborted):
-        _let_go(rt, at)
+        _unclaim(rt, claim)
         raise
     except (Exception, SystemExit, KeyboardInterrupt):
         endings.record_crash(rt, run)
         raise
 
 
-def _end_in_vain(rt: Runtime, at: RunClaim, error: ModelFailed | PlannerFailed) -> list[Intent]:
-    if isinstance(error, PlannerFailed):
-        return endings.end_here(rt, at, failed("planner", str(error)))
-    return endings.end_here(rt, at, failed(f"model_{error.fault.value}", str(error)), attempts=error.attempts)
-
-
-def _let_go(rt: Runtime, at: RunClaim) -> None:
-    if at.token is not None:
-        with rt.store.write() as tx:
-            runs.unclaim(tx, at.run.id, at.token, rt.leases.until(rt.now()))
-
-
 def _claim_if_in_doubt(rt: Runtime, run: Run) -> str | None:
     if not run.resends:
         return None
-    token, now = rt.new_id(), rt.now()
-    with rt.store.write() as tx:
-        claimed = runs.claim(tx, run, token, rt.worker, rt.leases.until(now))
+    token = rt.new_id()
+    with Unit(rt) as unit:
+        claimed = runs.claim(unit.tx, run, token, rt.worker, unit.lease())
     return token if claimed else None
 
 
-def _prepare(rt: Runtime, at: RunClaim) -> Work | Summing:
-    run = at.run
-    agent = rt.agents.get(run.agent)
+def _unclaim(rt: Runtime, claim: RunClaim) -> None:
+    if claim.token is not None:
+        with Unit(rt) as unit:
+            runs.unclaim(unit.tx, claim.run.id, claim.token, unit.lease())
+
+
+def _store_notes(rt: Runtime, session: PluginSession | None) -> None:
+    """Where no reply is recorded that the notes could go with: the run is about to end."""
+    if session is not None and session.notes:
+        with Unit(rt) as unit:
+            plugins.store_notes_or_log(unit.tx, session)
+
+
+# Preparing the request. What a turn does not use is not entered.
+
+
+def _prepare(rt: Runtime, claim: RunClaim, agent: AgentSpec) -> PreparedCall | Compaction:
+    run = claim.run
     plans = shipped.plans(run.strategy)
     with rt.store.read() as tx:
         past = journal.history(tx, run.thread_id, plans_of=run.id if plans else None)
@@ -168,28 +174,66 @@ def _prepare(rt: Runtime, at: RunClaim) -> Work | Summing:
     planned = planning.read(rt, run, agent, entries, known) if plans else None
     if planned is not None and terms is not None:
         planned = planned.offering(name for name in planned.offered if terms.offers(name))
-    move = transitions.next_move(run, agent, None, run.started_at, plans=planned)
-    specs = {} if move == Infer(offer_tools=False) else model_request.specs(rt, agent, known)
-    specs = specs if terms is None else {name: spec for name, spec in specs.items() if terms.offers(name)}
-    heard = plugins.session(rt, run, agent, at.step, said=said)
-    if heard.plugins.plugins:
-        heard.said_before = _said_before(run, entries, known)
-    plugins.start(heard, is_first=_is_first(run, at.step, entries, terms))
-    if not isinstance(move, Plan) or agent.plan.history:
-        shorter = compaction.due(at, heard, past, plans=plans, terms=terms)
-        if shorter is not None:
-            return shorter
-    found = plugins.before_inference(heard, list(specs))
-    offered = {name: spec for name, spec in specs.items() if found.offers(name)}
+    move = transitions.decide(run, agent, None, run.started_at, plans=planned)
+    specs = {} if move == Infer(offer_tools=False) else offered_tools(rt, agent, known)
+    if terms is not None:
+        specs = {name: spec for name, spec in specs.items() if terms.offers(name)}
+    session = _start_plugins(rt, claim, agent, past, said, terms)
+    if (not isinstance(move, Plan) or agent.plan.history) and _may_compact(agent, past, terms):
+        summary = compaction.due(claim, agent, session, past, plans=plans, terms=terms)
+        if summary is not None:
+            return summary
+    changes = Inference() if session is None else session.before_inference(list(specs))
+    offered = {name: spec for name, spec in specs.items() if changes.offers(name)}
     if planned is not None and isinstance(move, Plan):
         planned = planned.offering(offered)
-    scene = ModelRequest(
-        agent=replace(agent, model=found.model or agent.model), specs=offered, known=known, hearing=heard, terms=terms,
-        withheld=_withheld(rt, agent, specs, offered, move, terms), planning=planned,
+    request = ModelRequest(
+        claim=claim, agent=replace(agent, model=changes.model) if changes.model else agent, specs=offered, known=known,
+        session=session, terms=terms, withheld=_withheld(rt, agent, specs, offered, move, terms), planning=planned,
         asks_planner=isinstance(move, Plan), form=None if isinstance(move, Plan) else rt.outputs(agent),
-        recalls=compaction.has_shortened(run, entries),
+        recalls=_is_summarised(run, entries),
     )  # fmt: skip
-    return _work(at, scene, _prompt(scene, said, found), entries, found.ending)
+    prompt = _prompt(request, said, changes)
+    if planned is None:
+        return PreparedCall(request=request, prompt=prompt, ending=changes.ending)
+    return _planned(request, prompt, planned, entries, changes.ending)
+
+
+def _may_compact(agent: AgentSpec, past: History, terms: RequestTerms | None) -> bool:
+    """There is a threshold, or a summary was asked for."""
+    return agent.compaction.threshold is not None or bool(past.asked) or (terms is not None and bool(terms.compacts))
+
+
+def _is_summarised(run: Run, entries: Sequence[Entry]) -> bool:
+    """Whether a summary replaces something of this run."""
+    summary, _ = standing(entries)
+    return summary is not None and summary.run_id == run.id
+
+
+def _start_plugins(
+    rt: Runtime,
+    claim: RunClaim,
+    agent: AgentSpec,
+    past: History,
+    said: tuple[Said, ...],
+    terms: RequestTerms | None,
+) -> PluginSession | None:
+    run, entries = claim.run, past.entries
+    if not rt.has_plugins(agent):
+        return None
+    session = plugins.session(rt, run, agent, claim.step, said=said)
+    session.said_before = len(build(older_than(run.id, entries), past.calls))
+    if _is_first(run, claim.step, entries, terms):
+        session.run_start()
+    return session
+
+
+def _is_first(run: Run, step: int, entries: Sequence[Entry], terms: RequestTerms | None) -> bool:
+    """Whether the model is asked for the first time: messages that were taken in at once have steps before it."""
+    if terms is not None:
+        return terms.begins and not any(entry.run_id == run.id for entry in tries(entries))
+    replies = {Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN, *TRIES}
+    return step == 1 or (not run.rounds and not any(e.run_id == run.id and e.kind in replies for e in entries))
 
 
 def _withheld(
@@ -200,128 +244,105 @@ def _withheld(
     move: Move,
     terms: RequestTerms | None,
 ) -> frozenset[str]:
-    """What the model was not offered, though the agent has it. In a stepped run also where none were to be: what was
-    kept from it then is kept from it when its reply is settled.
+    """What the model was not offered, though the agent has it. In a stepped run also where no tools were to be offered:
+    what was kept from the model then is kept from it when its reply is settled.
     """
     if terms is not None and move == Infer(offer_tools=False):
-        return frozenset(model_request.specs(rt, agent))
+        return frozenset(offered_tools(rt, agent))
     return frozenset(specs) - frozenset(offered)
 
 
-def _work(at: RunClaim, scene: ModelRequest, prompt: Prompt, entries: Sequence[Entry], ends: Ending | None) -> Work:
-    if scene.planning is None:
-        return Work(at=at, scene=scene, prompt=prompt, ends=ends)
-    if not scene.asks_planner:
-        told = planning.answer(prompt, scene.planning) if scene.planning.rounds else prompt
-        return Work(at=at, scene=scene, prompt=told, ends=ends)
-    asked = planning.ask(at.run, scene.agent, scene.planning, entries, prompt.offers)
-    return Work(at=at, scene=scene, prompt=prompt, plan=asked, ends=ends)
+def _planned(
+    request: ModelRequest, prompt: Prompt, planned: Planning, entries: Sequence[Entry], ending: Ending | None
+) -> PreparedCall:
+    if not request.asks_planner:
+        prompt = planning.with_records(prompt, planned) if planned.rounds else prompt
+        return PreparedCall(request=request, prompt=prompt, ending=ending)
+    planner = planning.planner_request(request.run, request.agent, planned, entries, prompt.offers)
+    return PreparedCall(request=request, prompt=prompt, planner=planner, ending=ending)
 
 
-def _is_first(run: Run, step: int, entries: Sequence[Entry], terms: RequestTerms | None) -> bool:
-    """Whether the model is asked for the first time: messages that were taken in at once have steps before it."""
-    if terms is not None:
-        return terms.begins and not any(e.run_id == run.id for e in tries(entries))
-    replies = {Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN, *TRIES}
-    return step == 1 or (not run.rounds and not any(e.run_id == run.id and e.kind in replies for e in entries))
-
-
-def _said_before(run: Run, entries: Sequence[Entry], known: Sequence[Answer]) -> int:
-    """How much of what was said is older than the run."""
-    return len(build(older_than(run.id, entries), known))
-
-
-def _prompt(scene: ModelRequest, said: tuple[Said, ...], found: Inference) -> Prompt:
+def _prompt(request: ModelRequest, said: tuple[Said, ...], changes: Inference) -> Prompt:
+    agent, session = request.agent, request.session
     offers = tuple(
-        ToolOffer(name=spec.name, description=spec.description, schema=spec.schema) for spec in scene.specs.values()
+        ToolOffer(name=spec.name, description=spec.description, schema=spec.schema) for spec in request.specs.values()
     )
-    schema = None if scene.form is None else scene.form.schema
+    schema = None if request.form is None else request.form.schema
     demanded = "" if schema is None else demand(schema)
-    stable = "\n\n".join(text for text in (scene.agent.instructions, demanded) if text)
-    system = "\n\n".join(text for text in (stable, *plugins.texts_due(scene.hearing, found)) if text)
+    stable = "\n\n".join(text for text in (agent.instructions, demanded) if text)
+    added = () if session is None else session.context_texts(changes)
+    system = "\n\n".join(text for text in (stable, *added) if text)
     return Prompt(
-        system=system, said=said, offers=offers, params={**scene.agent.params, **found.params}, output=schema,
-        cache=scene.agent.prompt_cache, stable=len(stable),
+        system=system, said=said, offers=offers, params={**agent.params, **changes.params}, output=schema,
+        cache=agent.prompt_cache, stable=len(stable),
     )  # fmt: skip
 
 
-class Spoken:
+# Asking, and recording what came of it.
+
+
+class StreamedText:
     """What watchers were shown of the reply that is being made."""
 
     def __init__(self, rt: Runtime, run: Run, step: int) -> None:
-        self._rt = rt
-        self._run = run
+        self._emit = partial(rt.events.emit, run.id)
         self._step = step
         self._pieces: list[str] = []
-        self.told: Mapping[str, Any] | None = None
+        self.details: Mapping[str, Any] | None = None
 
     def add(self, text: str) -> None:
         self._pieces.append(text)
-        self._rt.events.emit(self._run.id, "model.delta", step=self._step, text=text)
+        self._emit("model.delta", step=self._step, text=text)
 
     def reset(self) -> None:
-        """The reply is begun again. Watchers have to forget what they were shown of this step."""
+        """The reply is begun again: watchers drop what they were shown of this step."""
         self._pieces.clear()
-        self._rt.events.emit(self._run.id, "model.reset", step=self._step)
+        self._emit("model.reset", step=self._step)
 
-    def broken(self, attempts: Sequence[Attempt]) -> limits.Broken:
+    def partial(self, attempts: Sequence[Attempt]) -> PartialReply:
         text = clean_text("".join(self._pieces))
-        return limits.Broken(text=text, attempts=tuple(attempts), told=self.told)
+        return PartialReply(text=text, attempts=tuple(attempts), details=self.details)
 
 
-def _ask(rt: Runtime, work: Work, hand: InFlightWork, spoken: Spoken) -> tuple[Reply, PlanDecision | None]:
-    hand.check()
-    if work.scene.planning is not None:
-        spoken.told = planning.told(work.scene.planning)
-    if work.at.run.resends:
-        spoken.reset()  # whoever asked before us may have been killed in the middle of a text
+def _ask(
+    rt: Runtime, prepared: PreparedCall, work: InFlightWork, text: StreamedText
+) -> tuple[Reply, PlanDecision | None]:
+    work.check()
+    request = prepared.request
+    if request.planning is not None:
+        text.details = planning.details(request.planning)
+    if request.run.resends:
+        text.reset()  # the worker before us may have been killed in the middle of a text
     try:
-        if work.plan is not None:
-            return planning.hear(rt, work.scene.agent, work.plan, hand)
-        reply = rt.models.complete(
-            work.scene.agent, work.prompt, abort=hand, on_delta=spoken.add, on_reset=spoken.reset
-        )
+        if prepared.planner is not None:
+            return planning.ask_planner(rt, request.agent, prepared.planner, work)
+        reply = rt.models.complete(request.agent, prepared.prompt, abort=work, on_delta=text.add, on_reset=text.reset)
     except ModelFailed as error:
-        _tell_of_failure(rt, work, error)
+        _inform_of_failure(rt, request.session, error)
         raise
     except HandedOver:
-        spoken.reset()
+        text.reset()
         raise
     except OutOfTime as error:
-        _tell_of_failure(rt, work, ModelFailed(str(error), fault=Fault.TIMEOUT, attempts=error.attempts))
+        failure = ModelFailed(str(error), fault=Fault.TIMEOUT, attempts=error.attempts)
+        _inform_of_failure(rt, request.session, failure)
         raise
     return reply, None
 
 
-def _tell_of_failure(rt: Runtime, work: Work, error: ModelFailed) -> None:
-    plugins.after_inference(work.scene.hearing, error=error)
-    plugins.write_down(rt, work.scene.hearing)
+def _inform_of_failure(rt: Runtime, session: PluginSession | None, error: ModelFailed) -> None:
+    if session is not None:
+        session.after_inference(error=error)
+        _store_notes(rt, session)
 
 
-def _record(rt: Runtime, work: Work, reply: Reply, plan: PlanDecision | None) -> list[Intent]:
-    run, step = work.at.run, work.at.step
-    scene = _with_lives(rt, work, reply) if work.scene.recalls and reply.asks else work.scene
-    judged = transitions.judge(rt, work.at, scene, reply, plan)
-    crossing = rt.store.insist(lambda tx: transitions.after_reply(tx, rt, work.at, scene, judged))
-    if not crossing.ours:
-        log.warning("late reply refused", run=run.id, step=step, epoch=run.epoch)
-    elif plan is not None:
-        rt.events.emit(run.id, "plan.made", step=step, ends=plan.ends, commands=len(plan.commands))
-    else:
-        rt.events.emit(run.id, "model.replied", step=step, text=reply.text, calls=len(reply.asks))
-    steering.tell(rt, run, crossing)
-    if crossing.ended:
-        endings.tell_the_end(rt, run, crossing.ended, crossing.usage)
-    if crossing.rests:
-        waiting.tell_the_rest(rt, run)
-    if crossing.held:
-        stepping.tell(rt, run)
-    if crossing.goes_on and not _has_just_started(run):
-        rt.locks.extend(run.thread_id, run.owner)
-    return crossing.intents
-
-
-def _with_lives(rt: Runtime, work: Work, reply: Reply) -> ModelRequest:
-    ids = {ask.id for ask in clean_reply(reply).asks}
-    with rt.store.read() as tx:
-        return replace(work.scene, lives=calls.count_generations(tx, work.at.run.id, ids))
+def _record(rt: Runtime, request: ModelRequest, reply: Reply, plan: PlanDecision | None) -> list[Intent]:
+    if request.recalls and reply.asks:
+        ids = {ask.id for ask in clean_reply(reply).asks}
+        with rt.store.read() as tx:
+            request = replace(request, lives=calls.count_generations(tx, request.run.id, ids))
+    outcome = transitions.judge(rt, request, reply, plan)
+    is_ours, intents = insist(rt, lambda unit: transitions.record_reply(unit, request, outcome))
+    if not is_ours:
+        log.warning("late reply refused", run=request.run.id, step=request.step, epoch=request.run.epoch)
+    return intents

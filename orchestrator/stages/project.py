@@ -1,9 +1,10 @@
-"""Behind the truth: the journal is copied to the bus, in its order, and then what is due may be delivered.
+"""Behind the truth: copy the journal to the bus in its order, and then let what is due be delivered.
 
-One copies at a time: the cursor is claimed, with a lease. Whoever dies in between has written a batch to Redis and not
-moved the cursor; the next begins where the cursor is, and Redis passes over what it has. A claim that ran out moves
-nothing. Redis away: nothing is copied, the cursor says why and until when nobody tries. Redis emptied, or back with
-what it was some time ago: its mark says so, and the bus is built anew, or taken up where it is.
+One process copies at a time: the cursor is claimed, with a lease. A process that dies in between has written a batch to
+Redis and not moved the cursor; the next begins where the cursor is, and Redis passes over what it has. A claim that ran
+out moves nothing. While Redis is away nothing is copied; the cursor records why, and until when nothing is tried. When
+Redis was emptied, or is back as it was some time ago, its cursor shows it, and the bus is built anew or continued
+there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from chordage.orchestrator.core.errors import Conflict, Unavailable
 from chordage.orchestrator.core.intents import Deliver, Intent, Project
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.gateways.ports import Bus
+from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import outbox, projection
 from chordage.orchestrator.store.projection import ProjectionState
@@ -170,11 +172,11 @@ def _anew(rt: Runtime, bus: Bus, claim: _Claim, found: BusCursor | None) -> _Cla
 
 def _claim(rt: Runtime) -> _Claim | None:
     now, token = rt.now(), rt.new_id()
-    with rt.store.write() as tx:
-        mark = projection.claim(tx, token, rt.worker, now=now, until=_until(rt, now))
-        if mark is None and projection.load(tx) is None:
-            projection.begin(tx, rt.new_id())
-            mark = projection.claim(tx, token, rt.worker, now=now, until=_until(rt, now))
+    with Unit(rt) as unit:
+        mark = projection.claim(unit.tx, token, rt.worker, now=now, until=_until(rt, now))
+        if mark is None and projection.load(unit.tx) is None:
+            projection.begin(unit.tx, rt.new_id())
+            mark = projection.claim(unit.tx, token, rt.worker, now=now, until=_until(rt, now))
     return _Claim(token=token, mark=mark) if mark else None
 
 
@@ -184,14 +186,14 @@ def _until(rt: Runtime, now: datetime) -> datetime:
 
 def _move(rt: Runtime, claim: _Claim, mark: BusCursor) -> _Claim | None:
     now = rt.now()
-    with rt.store.single() as tx:
-        moved = projection.move(tx, claim.token, mark, now=now, until=_until(rt, now))
+    with Unit(rt, rt.store.single) as unit:
+        moved = projection.move(unit.tx, claim.token, mark, now=now, until=_until(rt, now))
     return replace(claim, mark=mark) if moved else None
 
 
 def _let_go(rt: Runtime, claim: _Claim) -> None:
-    with rt.store.single() as tx:
-        projection.release(tx, claim.token)
+    with Unit(rt, rt.store.single) as unit:
+        projection.release(unit.tx, claim.token)
 
 
 def _note_failure(rt: Runtime, standing: ProjectionState | None, error: Unavailable) -> None:
@@ -204,5 +206,5 @@ def _fail(rt: Runtime, claim: _Claim, error: Unavailable, *, failures: int) -> N
     now = rt.now()
     pause = BACKOFF.delay(failures + 1)
     log.warning("the bus stands still", error=str(error), again_in=pause)
-    with rt.store.single() as tx:
-        projection.fail(tx, claim.token, str(error), now=now, again_at=now + timedelta(seconds=pause))
+    with Unit(rt, rt.store.single) as unit:
+        projection.fail(unit.tx, claim.token, str(error), now=now, again_at=now + timedelta(seconds=pause))

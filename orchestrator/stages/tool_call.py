@@ -1,4 +1,10 @@
-"""What a tool may read of the results of earlier calls: those of its own thread, in parts."""
+"""5. One tool call: its outcome is a row.
+
+What the tool declares decides what is on record before it starts. An unsafe or reconcilable call is claimed in a commit
+of its own, so that a crash inside it leaves evidence and it is never run again blindly. A pure or idempotent call may
+run twice by its own declaration: it starts at once, and is claimed with the first heartbeat, or when this is not its
+first wake-up.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +16,8 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator.core.agent import Effect
-from chordage.orchestrator.core.approvals import (
-    DecisionRequest,
-    Question,
-    Suspension,
-    about_the_unknown,
-    arrived,
-    seen_by_tool,
-)
+from chordage.orchestrator.core.agent import AgentSpec, Effect
+from chordage.orchestrator.core.approvals import Question, about_the_unknown, arrived, seen_by_tool
 from chordage.orchestrator.core.errors import (
     Aborted,
     BrokenAgent,
@@ -28,7 +27,7 @@ from chordage.orchestrator.core.errors import (
     Unavailable,
     UserError,
 )
-from chordage.orchestrator.core.intents import CommitRound, Intent
+from chordage.orchestrator.core.intents import Intent, commit_round
 from chordage.orchestrator.core.phases import Hook, Resumed, ShownCall
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
 from chordage.orchestrator.core.reasons import TIMEOUT, failed
@@ -40,38 +39,14 @@ from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.gateways.ports import CallOrder, ResultPage, ToolOutcome
 from chordage.orchestrator.plugins.base import PluginFailed
-from chordage.orchestrator.run import endings, limits, plugins, task_file, waiting
-from chordage.orchestrator.run.approvals import Decided, take_decisions, tell
+from chordage.orchestrator.run import approvals, endings, limits, plugins, task_file, waiting
 from chordage.orchestrator.run.limits import Deadline
 from chordage.orchestrator.run.plugins import PluginSession
+from chordage.orchestrator.run.unit import LiveEvent, Unit, insist
 from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import approvals as suspensions
 from chordage.orchestrator.store import calls, runs
-from chordage.orchestrator.store.approvals import decision_of, load, open_about_claim
 from chordage.orchestrator.store.calls import CallOutcome, CallToRun
-from chordage.orchestrator.store.database import Tx
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredResults:
-    """Implements `ports.ResultReader`."""
-
-    rt: Runtime
-    thread_id: str
-
-    def part(self, call_id: str, offset: int, length: int) -> ResultPage:
-        with self.rt.store.read() as tx:
-            found = calls.result_part(tx, call_id, offset, length)
-        if found is None or found.thread_id != self.thread_id:
-            raise NotFound(f"there is no result of a call {call_id!r} in this conversation")
-        return ResultPage(text=found.text, total=found.total)
-
-
-# 5a. One tool call: its outcome is a row.
-#
-# What the tool declares decides what is on record before it starts. An unsafe or reconcilable call is claimed in a
-# commit of its own, so that a crash inside it leaves evidence and it is never run again blindly. A pure or idempotent
-# call may run twice by its own word: it starts at once, and is claimed with the first heartbeat, or when this is not
-# its first wake-up.
 
 log = structlog.get_logger()
 
@@ -87,226 +62,18 @@ BROKEN_OFF = (
 class CallWork:
     call: Call
     agent_name: str
+    agent: AgentSpec | None  # None: it cannot be loaded; said when the tool is to run
     epoch: int
     token: str | None
     began: datetime
     limit: Deadline | None = None
-    decision: Any = None  # what the tool is told of the answer
+    decision: Any = None  # what the tool is shown of the answer
     answer: Any = None  # the answer itself
     lease_until: datetime | None = None  # of the claim, as it was made
 
     @property
     def is_resumed(self) -> bool:
         return self.call.suspension_id is not None
-
-
-def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -> list[Intent]:
-    """Carry these calls out, one after the other: an agent may cap how many of a round run at once. What follows is
-    usually nothing: the body of the chord sees to the round.
-    """
-    follow: list[Intent] = []
-    batch = InFlightWork(run_id="", epoch=0, behind=list(call_ids[1:]), may_hand_over=False)
-    with rt.in_flight.tracking(batch):
-        for call_id in call_ids:
-            batch.behind = [other for other in batch.behind if other != call_id]
-            try:
-                done = run_call(rt, call_id, in_doubt=in_doubt)
-            except _AgentIsBroken as waits:  # those behind it are of the same agent
-                return [*follow, *endings.leave_place(rt, waits.run_id)]
-            if done is None and _is_in_another_hand(rt, call_id, call_ids):
-                break
-            follow += done or []
-    return follow
-
-
-def _is_in_another_hand(rt: Runtime, call_id: str, batch: Sequence[str]) -> bool:
-    """Then the calls behind it are not ours either: they come one after the other, whoever carries them out."""
-    if len(batch) == 1:
-        return False
-    with rt.store.read() as tx:
-        call = calls.load(tx, call_id)
-    return call is not None and call.status in IN_FLIGHT_CALL and call.lease_until is not None
-
-
-def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> list[Intent] | None:
-    """Carry one call out; None where another worker has it, or had. `in_doubt`: this is not the first wake-up, so claim
-    before you start.
-    """
-    follow: list[Intent] = []
-    work = _take_up(rt, call_id, in_doubt=in_doubt)
-    if work is None:
-        return None
-    limit = work.limit
-    hand = InFlightWork(
-        run_id=work.call.run_id, epoch=work.epoch, call_id=call_id, thread_id=work.call.thread_id, token=work.token,
-        may_hand_over=False, left=None if limit is None else lambda: limit.left(rt.now()),
-    )  # fmt: skip
-    try:
-        with rt.in_flight.tracking(hand):
-            heard = _hearing(rt, work)
-            work, refusal = _heard_before(rt, work, heard)
-            outcome = refusal or _known_outcome(rt, work) or _in_time(rt, work, hand)
-            follow = _settle(rt, work, _heard_after(rt, work, heard, outcome), heard)
-    except Aborted:
-        log.info("call was cancelled while it ran, or is in another hand", call=call_id, run=work.call.run_id)
-    except (SystemExit, KeyboardInterrupt):
-        _cut_short(rt, work)
-        raise
-    except Unavailable:
-        if not hand.begun:
-            _let_go(rt, work)
-        raise
-    except Exception:
-        _after_a_fault(rt, work, begun=hand.begun)
-        raise
-    return follow
-
-
-def _check_still_ours(rt: Runtime, work: CallWork) -> None:
-    """The process may have stood still since it claimed the call, and the call may be in another hand by now."""
-    if work.lease_until is None or rt.now() < work.lease_until - timedelta(seconds=rt.leases.seconds / 2):
-        return
-    with rt.store.read() as tx:
-        if calls.tokens_in_flight(tx, [work.call.id]).get(work.call.id) != work.token:
-            raise Aborted
-
-
-def _hearing(rt: Runtime, work: CallWork) -> PluginSession | None:
-    """None where no plugin listens to tools: the usual case costs nothing."""
-    try:
-        agent = rt.agents.get(work.agent_name)
-        plugin_set = rt.plugin_sets(agent)
-    except UserError:  # said when the tool is to run
-        return None
-    if not (
-        plugin_set.listens(Hook.AFTER_TOOL_EXECUTE)
-        or (plugin_set.listens(Hook.BEFORE_TOOL_EXECUTE) and work.is_resumed)
-    ):
-        return None
-    with rt.store.read() as tx:
-        run = runs.load(tx, work.call.run_id)
-    assert run is not None
-    return plugins.session(rt, run, agent, work.call.step, call_id=work.call.id)
-
-
-def _shown(work: CallWork) -> ShownCall:
-    call = work.call
-    resumed = Resumed(payload=work.answer) if work.is_resumed else None
-    return plugins.shown_call(call.id, call.ask_id, call.tool, call.arguments, call.effect, resumed)
-
-
-def _heard_before(rt: Runtime, work: CallWork, heard: PluginSession | None) -> tuple[CallWork, ToolOutcome | None]:
-    """A call that somebody approved goes through the gate once more: what has become forbidden meanwhile stays so."""
-    if heard is None or not work.is_resumed:
-        return work, None
-    try:
-        found = plugins.gate(heard, _shown(work))
-    except PluginFailed as error:
-        _keep_failure(rt, work, error)
-        return work, ToolOutcome(code="plugin", content=str(error))
-    work = _amended(rt, work, found.arguments(work.call.arguments))
-    match found.verdict:
-        case Block(reason=reason):
-            return work, ToolOutcome(code=found.code or "blocked", content=reason)
-        case SupplyResult(content=content):
-            return work, ToolOutcome(content=content)
-        case SuspendCall() as again:
-            return work, ToolOutcome(content=again.prompt, question=again.question)
-        case None:
-            return work, None
-
-
-def _amended(rt: Runtime, work: CallWork, arguments: dict[str, Any]) -> CallWork:
-    """Whoever looks at the call, or asks about it again, sees what it is carried out with."""
-    if arguments == work.call.arguments:
-        return work
-    if not rt.store.insist_single(lambda tx: calls.amend(tx, work.call, work.token, arguments)):
-        raise Aborted
-    return replace(work, call=replace(work.call, arguments=arguments))
-
-
-def _keep_failure(rt: Runtime, work: CallWork, error: PluginFailed) -> None:
-    """A broken plugin ends the run, once its round is settled."""
-    with rt.store.write() as tx:
-        runs.keep_ending(tx, work.call.run_id, failed("plugin", str(error)))
-
-
-def _heard_after(rt: Runtime, work: CallWork, heard: PluginSession | None, outcome: ToolOutcome) -> ToolOutcome:
-    """A broken plugin ends the run, but the tool has run: its outcome is recorded as it was."""
-    if heard is None or outcome.question is not None:
-        return outcome
-    seconds = (rt.now() - work.began).total_seconds()
-    try:
-        told = plugins.after_tool(heard, _shown(work), outcome.content, outcome.code, seconds)
-    except PluginFailed as error:
-        _keep_failure(rt, work, error)
-        return outcome
-    return replace(outcome, content=told)
-
-
-def _after_a_fault(rt: Runtime, work: CallWork, *, begun: bool) -> None:
-    """Nobody foresaw how this ended. It counts like a death; of an unsafe call that had begun nobody knows what it did
-    before it.
-    """
-    if work.call.effect is Effect.UNSAFE and begun:
-        _settle(rt, work, ToolOutcome(code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT))
-        return
-    with rt.store.single() as tx:
-        calls.record_crash(tx, work.call.id, work.token, rt.worker, rt.leases.until(rt.now()))
-
-
-def _take_up(rt: Runtime, call_id: str, *, in_doubt: bool) -> CallWork | None:
-    with rt.store.read() as tx:
-        found = calls.load_for_work(tx, call_id)
-    if found is None:
-        return None
-    call, agent_name, running = found.call, found.agent, found.is_running
-    token, until = None, None
-    if not running or not _may_start(rt, call) or (in_doubt and _is_held_up(rt, call, agent_name)):
-        return None
-    _check_repaired(rt, call, agent_name)
-    limit, now = _limit(rt, found), rt.now()
-    if in_doubt or call.resends or call.effect.starts_on_record or call.status is not CallStatus.NEW:
-        token, until = rt.new_id(), rt.leases.until(now)
-    work = CallWork(
-        call=call, agent_name=agent_name, epoch=found.epoch, token=token, began=call.started_at or now, limit=limit,
-        lease_until=until,
-    )  # fmt: skip
-    if call.suspension_id:
-        work = _with_answer(rt, work, call.suspension_id)
-    return work if token is None or _claim(rt, work, token, now) else None
-
-
-def _claim(rt: Runtime, work: CallWork, token: str, now: datetime) -> bool:
-    """Last of all: what is claimed and does not begin would look like a death."""
-    assert work.lease_until is not None
-    try:
-        with rt.store.single() as tx:
-            return calls.claim(tx, work.call, token, rt.worker, now=now, lease_until=work.lease_until)
-    except Unavailable:  # it may have been claimed, and only the answer is lost
-        _let_go(rt, work)
-        raise
-
-
-def _let_go(rt: Runtime, work: CallWork) -> None:
-    """Its tool has not begun: whoever comes next may begin, and nobody has to be asked what became of it. While the
-    database stays away nothing is done, and the lease of what was claimed runs out.
-    """
-    if work.token is not None:
-        release = partial(calls.unclaim, call_id=work.call.id, token=work.token, now=rt.now())
-        rt.store.insist_single(release, patience=BRIEFLY)
-
-
-def _limit(rt: Runtime, found: CallToRun) -> Deadline | None:
-    try:
-        agent = rt.agents.get(found.agent)
-    except UserError:  # said when the tool is to run
-        return None
-    if agent.limits.timeout is None and not found.may_be_limited:
-        return None
-    with rt.store.read() as tx:
-        run = runs.load(tx, found.call.run_id)
-    return None if run is None else limits.deadline(rt, run, agent)
 
 
 class _AgentIsBroken(Exception):
@@ -317,36 +84,107 @@ class _AgentIsBroken(Exception):
         self.run_id = run_id
 
 
-def _check_repaired(rt: Runtime, call: Call, agent_name: str) -> None:
-    """Before it is claimed: the agent may be repaired, or whole on another worker. Rescue sends for the call again."""
+def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -> list[Intent]:
+    """Carry these calls out, one after the other: an agent may limit how many of a round run at once. What follows is
+    usually nothing, because the body of the chord commits the round.
+    """
+    intents: list[Intent] = []
+    batch = InFlightWork(run_id="", epoch=0, behind=list(call_ids[1:]), may_hand_over=False)
+    with rt.in_flight.tracking(batch):
+        for call_id in call_ids:
+            batch.behind = [other for other in batch.behind if other != call_id]
+            try:
+                follow = run_call(rt, call_id, in_doubt=in_doubt)
+            except _AgentIsBroken as waits:  # the calls behind it are of the same agent
+                return [*intents, *endings.leave_place(rt, waits.run_id)]
+            if follow is None and len(call_ids) > 1 and _is_held_elsewhere(rt, call_id):
+                break  # so are the calls behind it: one worker carries them out one after the other
+            intents += follow or []
+    return intents
+
+
+def _is_held_elsewhere(rt: Runtime, call_id: str) -> bool:
+    with rt.store.read() as tx:
+        call = calls.load(tx, call_id)
+    return call is not None and call.status in IN_FLIGHT_CALL and call.lease_until is not None
+
+
+def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> list[Intent] | None:
+    """Carry one call out; None where another worker has it, or had. `in_doubt`: this is not the first wake-up, so claim
+    the call before it starts.
+    """
+    intents: list[Intent] = []
+    work = _take(rt, call_id, in_doubt=in_doubt)
+    if work is None:
+        return None
+    call, limit = work.call, work.limit
+    tracked = InFlightWork(
+        run_id=call.run_id, epoch=work.epoch, call_id=call_id, thread_id=call.thread_id, token=work.token,
+        may_hand_over=False, left=None if limit is None else lambda: limit.left(rt.now()),
+    )  # fmt: skip
     try:
-        rt.agents.get(agent_name)
+        with rt.in_flight.tracking(tracked):
+            session = _plugin_session(rt, work)
+            work, refusal = _ask_plugins_before(rt, work, session)
+            outcome = refusal or _known_outcome(rt, work) or _run_in_time(rt, work, tracked)
+            intents = _settle(rt, work, _ask_plugins_after(rt, work, session, outcome), session)
+    except Aborted:
+        log.info("call was cancelled while it ran, or another worker holds it", call=call_id, run=call.run_id)
+    except (SystemExit, KeyboardInterrupt):
+        _release_if_repeatable(rt, work)
+        raise
+    except Unavailable:
+        if not tracked.begun:
+            _unclaim(rt, work)
+        raise
+    except Exception:
+        _record_fault(rt, work, begun=tracked.begun)
+        raise
+    return intents
+
+
+# Taking the call.
+
+
+def _take(rt: Runtime, call_id: str, *, in_doubt: bool) -> CallWork | None:
+    with rt.store.read() as tx:
+        loaded = calls.load_for_work(tx, call_id)
+    if loaded is None:
+        return None
+    call = loaded.call
+    if not loaded.is_running or not _may_start(rt, call) or (in_doubt and _is_behind(rt, call, loaded.agent)):
+        return None
+    agent = _agent(rt, call, loaded.agent)
+    limit, now = _limit(rt, loaded, agent), rt.now()
+    token, until = None, None
+    if in_doubt or call.resends or call.effect.starts_on_record or call.status is not CallStatus.NEW:
+        token, until = rt.new_id(), rt.leases.until(now)
+    work = CallWork(
+        call=call, agent_name=loaded.agent, agent=agent, epoch=loaded.epoch, token=token,
+        began=call.started_at or now, limit=limit, lease_until=until,
+    )  # fmt: skip
+    if call.suspension_id:
+        work = _with_answer(rt, work, call.suspension_id)
+    return work if token is None or _claim(rt, work, token) else None
+
+
+def _agent(rt: Runtime, call: Call, name: str) -> AgentSpec | None:
+    """Before the call is claimed: a broken agent may be repaired, or be whole on another worker. Rescue sends for the
+    call again.
+    """
+    try:
+        return rt.agents.get(name)
     except BrokenAgent as error:
         log.warning("a call waits for a broken agent", call=call.id, run=call.run_id, fault=str(error))
         raise _AgentIsBroken(call.run_id) from error
-    except UserError as error:  # said when the tool is to run
+    except UserError as error:
         log.debug("agent not found", call=call.id, error=str(error))
-
-
-def _is_held_up(rt: Runtime, call: Call, agent_name: str) -> bool:
-    """A wake-up of rescue may come for a call whose lease was up before that of the one it stands behind."""
-    if call.place == 0 or not waiting.is_sequential(rt, agent_name):
-        return False
-    with rt.store.read() as tx:
-        return calls.is_behind(tx, call)
-
-
-def _with_answer(rt: Runtime, work: CallWork, suspension_id: str) -> CallWork:
-    with rt.store.read() as tx:
-        asked, answer = load(tx, suspension_id), decision_of(tx, suspension_id)
-    if asked is None or answer is None:
-        return work
-    return replace(work, decision=seen_by_tool(asked, answer), answer=answer.payload)
+        return None
 
 
 def _may_start(rt: Runtime, call: Call) -> bool:
-    """A call that is in somebody's hand stays there until rescue has taken it out: its holder may have been unable to
-    renew the lease, and that is judged in one place.
+    """A call that a worker holds stays with it until rescue has taken it back: the holder may have been unable to renew
+    the lease, and that is judged in one place.
     """
     if call.expiries >= rt.leases.poison_after:
         return False  # rescue ends it
@@ -359,40 +197,197 @@ def _may_start(rt: Runtime, call: Call) -> bool:
             return False
 
 
+def _is_behind(rt: Runtime, call: Call, agent_name: str) -> bool:
+    """Rescue may send for a call whose lease ran out before that of the call ahead of it."""
+    if call.place == 0 or not waiting.is_sequential(rt, agent_name):
+        return False
+    with rt.store.read() as tx:
+        return calls.is_behind(tx, call)
+
+
+def _limit(rt: Runtime, loaded: CallToRun, agent: AgentSpec | None) -> Deadline | None:
+    if agent is None or (agent.limits.timeout is None and not loaded.may_be_limited):
+        return None
+    with rt.store.read() as tx:
+        run = runs.load(tx, loaded.call.run_id)
+    return None if run is None else limits.deadline(rt, run, agent)
+
+
+def _with_answer(rt: Runtime, work: CallWork, suspension_id: str) -> CallWork:
+    with rt.store.read() as tx:
+        asked, answer = suspensions.load(tx, suspension_id), suspensions.decision_of(tx, suspension_id)
+    if asked is None or answer is None:
+        return work
+    return replace(work, decision=seen_by_tool(asked, answer), answer=answer.payload)
+
+
+def _claim(rt: Runtime, work: CallWork, token: str) -> bool:
+    """Last of all: a call that is claimed and does not begin would look like a death."""
+    assert work.lease_until is not None
+    try:
+        with Unit(rt, rt.store.single) as unit:
+            return calls.claim(unit.tx, work.call, token, rt.worker, now=unit.now, lease_until=work.lease_until)
+    except Unavailable:  # it may have been claimed, and only the answer is lost
+        _unclaim(rt, work)
+        raise
+
+
+def _unclaim(rt: Runtime, work: CallWork) -> None:
+    """The tool has not begun: the next worker may begin it, and no person has to be asked about it. While the database
+    stays away nothing is done, and the lease of the claim runs out.
+    """
+    if work.token is not None:
+        insist(
+            rt, lambda unit: calls.unclaim(unit.tx, work.call.id, work.token, unit.now), patience=BRIEFLY,
+            opening=rt.store.single,
+        )  # fmt: skip
+
+
+# Plugins.
+
+
+def _plugin_session(rt: Runtime, work: CallWork) -> PluginSession | None:
+    """None where no plugin listens to tools."""
+    if work.agent is None or not rt.has_plugins(work.agent):
+        return None
+    plugin_set = rt.plugin_sets(work.agent)
+    if not (
+        plugin_set.listens(Hook.AFTER_TOOL_EXECUTE)
+        or (plugin_set.listens(Hook.BEFORE_TOOL_EXECUTE) and work.is_resumed)
+    ):
+        return None
+    with rt.store.read() as tx:
+        run = runs.load(tx, work.call.run_id)
+    assert run is not None
+    return plugins.session(rt, run, work.agent, work.call.step, call_id=work.call.id)
+
+
+def _shown(work: CallWork) -> ShownCall:
+    call = work.call
+    resumed = Resumed(payload=work.answer) if work.is_resumed else None
+    return ShownCall(
+        id=call.id, ask_id=call.ask_id, tool=call.tool, arguments=call.arguments, effect=call.effect, resumed=resumed
+    )
+
+
+def _ask_plugins_before(
+    rt: Runtime, work: CallWork, session: PluginSession | None
+) -> tuple[CallWork, ToolOutcome | None]:
+    """An approved call is checked once more: what has been forbidden meanwhile stays forbidden."""
+    if session is None or not work.is_resumed:
+        return work, None
+    try:
+        gate = session.before_tool(_shown(work))
+    except PluginFailed as error:
+        _keep_failure(rt, work, error)
+        return work, ToolOutcome(code="plugin", content=str(error))
+    work = _amended(rt, work, gate.arguments(work.call.arguments))
+    match gate.verdict:
+        case Block(reason=reason):
+            return work, ToolOutcome(code=gate.code or "blocked", content=reason)
+        case SupplyResult(content=content):
+            return work, ToolOutcome(content=content)
+        case SuspendCall() as suspension:
+            return work, ToolOutcome(content=suspension.prompt, question=suspension.question)
+        case None:
+            return work, None
+
+
+def _amended(rt: Runtime, work: CallWork, arguments: dict[str, Any]) -> CallWork:
+    """Stored, so that people who look at the call, or are asked about it again, see what it is carried out with."""
+    if arguments == work.call.arguments:
+        return work
+    amended, _ = insist(
+        rt, lambda unit: calls.amend(unit.tx, work.call, work.token, arguments), opening=rt.store.single
+    )
+    if not amended:
+        raise Aborted
+    return replace(work, call=replace(work.call, arguments=arguments))
+
+
+def _ask_plugins_after(rt: Runtime, work: CallWork, session: PluginSession | None, outcome: ToolOutcome) -> ToolOutcome:
+    """A broken plugin ends the run, but the tool has run: its outcome is recorded as it was."""
+    if session is None or outcome.question is not None:
+        return outcome
+    seconds = (rt.now() - work.began).total_seconds()
+    try:
+        content = session.after_tool(_shown(work), outcome.content, outcome.code, seconds)
+    except PluginFailed as error:
+        _keep_failure(rt, work, error)
+        return outcome
+    return replace(outcome, content=content)
+
+
+def _keep_failure(rt: Runtime, work: CallWork, error: PluginFailed) -> None:
+    """A broken plugin ends the run, once its round is settled."""
+    with Unit(rt) as unit:
+        runs.keep_ending(unit.tx, work.call.run_id, failed("plugin", str(error)))
+
+
+# Running the tool.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredResults:
+    """What a tool may read of the results of earlier calls: those of its own thread, in parts. Implements
+    `ports.ResultReader`.
+    """
+
+    rt: Runtime
+    thread_id: str
+
+    def part(self, call_id: str, offset: int, length: int) -> ResultPage:
+        with self.rt.store.read() as tx:
+            part = calls.result_part(tx, call_id, offset, length)
+        if part is None or part.thread_id != self.thread_id:
+            raise NotFound(f"there is no result of a call {call_id!r} in this conversation")
+        return ResultPage(text=part.text, total=part.total)
+
+
 def _known_outcome(rt: Runtime, work: CallWork) -> ToolOutcome | None:
-    """A reconcilable call that somebody had started: its tool can tell what became of it."""
+    """Of a reconcilable call that was started before: its tool can tell what became of it."""
     if work.call.effect is Effect.RECONCILABLE and work.call.status is CallStatus.RUNNING:
         return rt.tools.reconcile(rt.agents.get(work.agent_name), _order(rt, work))
     return None
 
 
-def _in_time(rt: Runtime, work: CallWork, hand: InFlightWork) -> ToolOutcome:
-    """The run has a time limit: the call is given up when it is reached, and the round's end ends the run."""
+def _run_in_time(rt: Runtime, work: CallWork, tracked: InFlightWork) -> ToolOutcome:
+    """If the run has a time limit, the call is given up when it is reached, and the end of the round ends the run."""
     try:
-        hand.check()
+        tracked.check()
     except OutOfTime:
         return ToolOutcome(code=TIMEOUT, content=NOT_STARTED)
     try:
-        return _carry_out(rt, work, hand)
+        return _run(rt, work, tracked)
     except OutOfTime:
         return ToolOutcome(code=TIMEOUT, content=BROKEN_OFF)
 
 
-def _carry_out(rt: Runtime, work: CallWork, hand: InFlightWork) -> ToolOutcome:
+def _run(rt: Runtime, work: CallWork, tracked: InFlightWork) -> ToolOutcome:
     _check_still_ours(rt, work)
-    rt.events.emit(work.call.run_id, "tool.started", call=work.call.id, tool=work.call.tool, worker=rt.worker)
+    call = work.call
+    rt.events.emit(call.run_id, "tool.started", call=call.id, tool=call.tool, worker=rt.worker)
 
     def on_progress(text: str) -> None:
-        with rt.store.single() as tx:
-            calls.note_progress(tx, work.call.id, text)
-        rt.events.emit(work.call.run_id, "tool.progress", call=work.call.id, text=text)
+        with Unit(rt, rt.store.single) as unit:
+            calls.note_progress(unit.tx, call.id, text)
+            unit.announce(LiveEvent(run_id=call.run_id, kind="tool.progress", data={"call": call.id, "text": text}))
 
     try:
         agent = rt.agents.get(work.agent_name)
-        hand.begun = True
-        return rt.tools.run(agent, _order(rt, work), abort=hand, on_progress=on_progress)
+        tracked.begun = True
+        return rt.tools.run(agent, _order(rt, work), abort=tracked, on_progress=on_progress)
     except UserError as error:
         return ToolOutcome(code="tool_unavailable", content=str(error))
+
+
+def _check_still_ours(rt: Runtime, work: CallWork) -> None:
+    """The process may have stood still since it claimed the call, and another worker may hold it by now."""
+    if work.lease_until is None or rt.now() < work.lease_until - timedelta(seconds=rt.leases.seconds / 2):
+        return
+    with rt.store.read() as tx:
+        if calls.tokens_in_flight(tx, [work.call.id]).get(work.call.id) != work.token:
+            raise Aborted
 
 
 def _order(rt: Runtime, work: CallWork) -> CallOrder:
@@ -404,98 +399,107 @@ def _order(rt: Runtime, work: CallWork) -> CallOrder:
     )  # fmt: skip
 
 
-def _settle(rt: Runtime, work: CallWork, outcome: ToolOutcome, heard: PluginSession | None = None) -> list[Intent]:
-    question = outcome.question or _asked_about(rt, work, outcome)
+# Recording what came of it.
+
+
+def _settle(rt: Runtime, work: CallWork, outcome: ToolOutcome, session: PluginSession | None = None) -> list[Intent]:
+    call = work.call
+    question = outcome.question or _question_about_unknown(rt, work, outcome)
     if question is not None:
-        notes = partial(plugins.note_beside, at=heard) if heard is not None else None
-        if not waiting.suspend_call(rt, work.call, work.agent_name, work.token, question, with_it=notes):
-            log.warning("late question refused", call=work.call.id, run=work.call.run_id)
+        also = partial(_store_notes, session=session)
+        if not waiting.suspend_call(rt, call, work.agent_name, work.token, question, also=also):
+            log.warning("late question refused", call=call.id, run=call.run_id)
         return []
     record = CallOutcome(
-        status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED,
-        code=outcome.code,
-        content=clean_text(outcome.content),
-        full=clean_text(outcome.full) if outcome.full is not None else None,
-        worker=rt.worker,
-        started_at=work.began,
-        ended_at=rt.now(),
-    )
-    if not _is_settled(rt, work, record, heard):
-        return _answer_the_question(rt, work, record, heard)
-    rt.events.emit(work.call.run_id, "tool.settled", call=work.call.id, status=record.status.value, code=record.code)
-    return []
+        status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED, code=outcome.code,
+        content=clean_text(outcome.content), full=clean_text(outcome.full) if outcome.full is not None else None,
+        worker=rt.worker, started_at=work.began, ended_at=rt.now(),
+    )  # fmt: skip
+    has_notes = session is not None and bool(session.notes)
+    opening = None if has_notes else rt.store.single
+    is_settled, intents = insist(rt, lambda unit: _record(unit, work, record, session), opening=opening)
+    return intents if is_settled else _answer_question(rt, work, record, session)
 
 
-def _answer_the_question(rt: Runtime, work: CallWork, record: CallOutcome, heard: PluginSession | None) -> list[Intent]:
-    """This process had been taken for dead, and a person was asked what became of the call. As long as nobody has said,
-    its true result is the answer.
+def _record(unit: Unit, work: CallWork, record: CallOutcome, session: PluginSession | None) -> bool:
+    """A conflict with the notes of another call of the round costs this call its result, and no other."""
+    settle = partial(calls.settle, unit.tx, work.call, work.token)
+    if session is not None and session.notes:
+        with unit.tx.begin_nested() as savepoint:
+            if not settle(record):
+                return False  # notes about a refused result are dropped with it
+            conflict = plugins.store_notes(unit.tx, session)
+            if conflict is not None:
+                savepoint.rollback()
+        if conflict is not None:
+            record = replace(record, status=CallStatus.FAILED, code=STATE_CONFLICT, content=conflict)
+            if not settle(record):
+                return False
+    elif not settle(record):
+        return False
+    settled = {"call": work.call.id, "status": record.status.value, "code": record.code}
+    unit.announce(LiveEvent(run_id=work.call.run_id, kind="tool.settled", data=settled))
+    return True
+
+
+def _store_notes(unit: Unit, session: PluginSession | None) -> None:
+    if session is not None:
+        plugins.store_notes_or_log(unit.tx, session)
+
+
+def _answer_question(rt: Runtime, work: CallWork, record: CallOutcome, session: PluginSession | None) -> list[Intent]:
+    """This process had been taken for dead, and a person was asked about the call's outcome. As long as nobody has
+    answered, its true result is the answer.
     """
+    call = work.call
     with rt.store.read() as tx:
-        asked = open_about_claim(tx, work.call.id, work.token) if work.token else None
+        asked = suspensions.open_about_claim(tx, call.id, work.token) if work.token else None
     if asked is not None:
         result = arrived(asked.id, code=record.code, content=record.content, full=record.full)
+
+        def take(unit: Unit) -> None:
+            approvals.take_decisions(unit, [result], [asked], "tool")
+            _store_notes(unit, session)
+
         try:
-            decided, intents = rt.store.insist(lambda tx: _arrive(tx, rt, result, asked, heard))
+            _, intents = insist(rt, take)
         except Conflict:
-            log.info("somebody has just answered for the call", call=work.call.id, run=work.call.run_id)
+            log.info("the question about the call has just been answered", call=call.id, run=call.run_id)
         else:
-            log.info("late result answers the question about its call", call=work.call.id, run=work.call.run_id)
-            tell(rt, decided)
+            log.info("late result answers the question about its call", call=call.id, run=call.run_id)
             return intents
-    log.warning("late result refused", call=work.call.id, run=work.call.run_id)
+    log.warning("late result refused", call=call.id, run=call.run_id)
     return []
 
 
-def _arrive(
-    tx: Tx, rt: Runtime, result: DecisionRequest, asked: Suspension, heard: PluginSession | None
-) -> tuple[list[Decided], list[Intent]]:
-    taken = take_decisions(tx, rt, [result], [asked], "tool")
-    if heard is not None:
-        plugins.note_beside(tx, heard)
-    return taken
-
-
-def _is_settled(rt: Runtime, work: CallWork, record: CallOutcome, heard: PluginSession | None) -> bool:
-    if heard is None or not heard.notes:
-        return rt.store.insist_single(lambda tx: calls.settle(tx, work.call, work.token, record))
-    return rt.store.insist(lambda tx: _settle_with_notes(tx, work, record, heard))
-
-
-def _settle_with_notes(tx: Tx, work: CallWork, record: CallOutcome, heard: PluginSession) -> bool:
-    """A conflict with what another call of the round noted costs this call its result, and nobody else."""
-    with tx.begin_nested() as attempt:
-        if not calls.settle(tx, work.call, work.token, record):
-            return False  # nor is anything noted of a result that nobody wants
-        conflict = plugins.note(tx, heard)
-        if conflict is None:
-            return True
-        attempt.rollback()
-    refused = replace(record, status=CallStatus.FAILED, code=STATE_CONFLICT, content=conflict)
-    return calls.settle(tx, work.call, work.token, refused)
-
-
-def _asked_about(rt: Runtime, work: CallWork, outcome: ToolOutcome) -> Question | None:
-    """Nobody knows what became of the call: a person may, unless the agent says not to ask."""
+def _question_about_unknown(rt: Runtime, work: CallWork, outcome: ToolOutcome) -> Question | None:
+    """A person may know the outcome, unless the agent says not to ask."""
     if outcome.code != OUTCOME_UNKNOWN or not waiting.asks_about_unknown(rt, work.agent_name):
         return None
     return about_the_unknown(work.call.tool)
 
 
-def _cut_short(rt: Runtime, work: CallWork) -> None:
-    """The process is told to end inside the call. What may run again is let go at once, and that counts as a death; the
-    rest is as after a crash.
+def _record_fault(rt: Runtime, work: CallWork, *, begun: bool) -> None:
+    """An unforeseen end counts like a death. What an unsafe call did before it, once it had begun, is unknown."""
+    if work.call.effect is Effect.UNSAFE and begun:
+        _settle(rt, work, ToolOutcome(code=OUTCOME_UNKNOWN, content=UNKNOWN_TEXT))
+        return
+    with Unit(rt, rt.store.single) as unit:
+        calls.record_crash(unit.tx, work.call.id, work.token, rt.worker, unit.lease())
+
+
+def _release_if_repeatable(rt: Runtime, work: CallWork) -> None:
+    """The process is told to end inside the call. A call that may run again is released at once, which counts as a
+    death; any other is treated as after a crash.
     """
     if work.call.effect in {Effect.PURE, Effect.IDEMPOTENT}:
-        with rt.store.single() as tx:
-            calls.record_crash(tx, work.call.id, work.token, rt.worker, rt.now())
+        with Unit(rt, rt.store.single) as unit:
+            calls.record_crash(unit.tx, work.call.id, work.token, rt.worker, unit.now)
 
 
 def after_lone_call(rt: Runtime, call_id: str) -> list[Intent]:
-    """A call sent outside its chord has no body behind it: whoever ran it asks for the commit."""
+    """A call sent outside its chord has no body behind it: its worker asks for the commit."""
     with rt.store.read() as tx:
-        call, run = calls.load(tx, call_id), None
-        if call is not None:
-            run = runs.load(tx, call.run_id)
-    if call is None or run is None or run.in_flight:
-        return []
-    return [CommitRound(run_id=run.id, step=run.step, group=run.group, of=run.subject)]
+        call = calls.load(tx, call_id)
+        run = None if call is None else runs.load(tx, call.run_id)
+    return [] if run is None or run.in_flight else [commit_round(run)]

@@ -21,7 +21,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -382,25 +382,17 @@ class Store:
         for engine in (self.engine, self.plain):
             engine.dispose()
 
-    def insist(self, work: Callable[[Tx], T], *, patience: float = INSIST_SECONDS) -> T:
+    @staticmethod
+    def retry(attempt: Callable[[], T], *, patience: float = INSIST_SECONDS) -> T:
         """Retry while the database is away: for a result that must not be lost, such as the outcome of a call that was
         made. Its lease is granted anew when the database is back.
 
-        `work` may run again after a commit whose answer was lost; its guards make the second run change nothing.
+        `attempt` may run again after a commit whose answer was lost; its guards make the second run find nothing to do.
         """
-        return self._insist(self.write, work, patience)
-
-    def insist_single(self, work: Callable[[Tx], T], *, patience: float = INSIST_SECONDS) -> T:
-        """As insist, for a single guarded statement."""
-        return self._insist(self.single, work, patience)
-
-    @staticmethod
-    def _insist(opening: Callable[[], AbstractContextManager[Tx]], work: Callable[[Tx], T], patience: float) -> T:
         give_up = time.monotonic() + patience
         for failures in itertools.count(1):
             try:
-                with opening() as tx:
-                    return work(tx)
+                return attempt()
             except Unavailable:
                 pause = INSIST_PAUSE.delay(failures)
                 if time.monotonic() + pause > give_up:

@@ -6,7 +6,8 @@ short as possible. Each statement does nothing if the one before it changed noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,7 +22,7 @@ from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.records import Phase, Run, Turn
 from chordage.orchestrator.core.status import RunStatus, TurnStatus
 from chordage.orchestrator.store import fairness, groups, journal
-from chordage.orchestrator.store.database import Store, Tx
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.fairness import StartRule
 from chordage.orchestrator.store.predicates import STEERING_TURNS, still
 from chordage.orchestrator.store.schema import journal as journal_table
@@ -99,7 +100,7 @@ class Start:
     turn: Turn
     run_id: str
     words: journal.Row  # its message, as a row of the journal
-    place: StartRule
+    rule: StartRule
     budget: int  # of the group, if its row has none
     now: datetime
     lease_until: datetime
@@ -115,23 +116,22 @@ class Start:
         )  # fmt: skip
 
 
-def start(store: Store, start: Start) -> Run | None:
-    """Start the turn if its rule allows it: it is ready and due, and there is budget for it and, except with HAS_ROOM,
-    for all turns that are served before it (store/fairness.py).
-
-    None: it may not start. LostRace: a run is open on its thread after all, as the unique index says.
-    """
+@contextmanager
+def one_run_per_thread() -> Iterator[None]:
+    """Around the transaction. LostRace: a run was open on the thread; the index says so, whatever the lock says."""
     try:
-        with store.one_trip() as tx:
-            opened = send(tx, start)
+        yield
     except IntegrityError as error:
         if any(name in str(error.orig) for name in ("uq_runs_open_thread", "runs.thread_id")):
             raise LostRace from error
         raise
-    return opened_run(start, opened)
 
 
 def opened_run(start: Start, opened: SentStatement) -> Run | None:
+    """After the commit. The turn is active, if it could be: ready, due, and with budget for it, and by its rule also
+    for all whose turn is before its own: store/fairness.py. So none of those has to wait because of it. None: it
+    could not.
+    """
     rows = opened.rows()
     return start.run(steers=rows[0]["steers"]) if rows else None
 
@@ -142,8 +142,8 @@ def send(tx: Tx, start: Start) -> SentStatement:
     ids = {"turn_id": turn.id, "run": start.run_id}
     whose = {**ids, "group": turn.group.value, "now": start.now}
     groups.LOCK.send(tx, {"group": turn.group.value})
-    _START[start.place].send(tx, {**whose, "budget": start.budget})
-    if start.place in _SETS_LAST_TENANT:
+    _START[start.rule].send(tx, {**whose, "budget": start.budget})
+    if start.rule in _SETS_LAST_TENANT:
         _SET_LAST_TENANT.send(tx, {**whose, "tenant": turn.tenant})
     opened = _OPEN_RUN.send(tx, {**ids, **_run_binds(start)})
     _APPEND.send(tx, {**ids, **_named(journal_table, start.words)})

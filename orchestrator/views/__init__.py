@@ -1,6 +1,7 @@
 """What is shown of the database: to people on the terminal, over HTTP, and to tasks. Views only read."""
 
-from chordage.orchestrator.views.approvals import OpenQuestion, answers, inbox, schema_asked
+from chordage.orchestrator.core.approvals import answers
+from chordage.orchestrator.views.approvals import OpenQuestion, inbox, schema_asked
 from chordage.orchestrator.views.calls import (
     MAX_PART,
     ResultView,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,8 +14,6 @@ from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.store import approvals, runs
 from chordage.orchestrator.store.approvals import SuspensionRow
 from chordage.orchestrator.store.database import Store, Tx
-
-SCHEMA_DEPTH = 4  # levels of a schema that are spelled out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,43 +150,3 @@ def _answer(row: SuspensionRow) -> AnswerView:
         edited_args=row["answer_edited_args"], reason=row["answer_reason"], source=row["answer_source"],
         created_at=row["answer_created_at"], applied_at=row["answer_applied_at"],
     )  # fmt: skip
-
-
-def answers(schema: Mapping[str, Any] | bool | None, depth: int = SCHEMA_DEPTH) -> str:
-    """A JSON Schema in one line for people: `{"answer": "retry" | "failed", "reason"?: text}`; `?` marks a key that
-    may be left out.
-    """
-    if not isinstance(schema, Mapping) or not schema or depth == 0:
-        return "anything"
-    if "const" in schema:
-        return _json(schema["const"])
-    if isinstance(schema.get("enum"), list):
-        return " | ".join(_json(value) for value in schema["enum"])
-    for keyword in ("anyOf", "oneOf"):
-        if isinstance(schema.get(keyword), list):
-            return " | ".join(answers(choice, depth - 1) for choice in schema[keyword])
-    kinds = schema.get("type")
-    return " | ".join(_answers_of_type(kind, schema, depth) for kind in (kinds if isinstance(kinds, list) else [kinds]))
-
-
-def _answers_of_type(kind: object, schema: Mapping[str, Any], depth: int) -> str:
-    properties, required = schema.get("properties") or {}, schema.get("required") or ()
-    if kind in {None, "object"} and (properties or (kind and required)):
-        # A required key that has no schema of its own is listed too: no answer fits without it.
-        members = (
-            f"{_json(name)}{'' if name in required else '?'}: {answers(properties.get(name), depth - 1)}"
-            for name in dict.fromkeys((*properties, *required))
-        )
-        return f"{{{', '.join(members)}}}"
-    match kind:
-        case "array":
-            return f"[{answers(schema.get('items'), depth - 1)}, …]"
-        case "string":
-            return "text"
-        case "boolean":
-            return "true | false"
-    return "anything" if kind is None else str(kind)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)

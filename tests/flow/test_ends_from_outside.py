@@ -19,7 +19,7 @@ from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.run import arrivals
 from chordage.orchestrator.stages.step import verbs
-from chordage.orchestrator.store import runs
+from chordage.orchestrator.store import runs, turns
 from support import hooks
 from support.busy_thread import all_it_heard, steer
 from support.fakes import rounds_of
@@ -91,7 +91,7 @@ def test_a_message_ends_a_run_that_started_while_it_was_stored(world, leave_open
             meanwhile()
             return False
 
-        monkeypatch.setattr(arrivals.children, "are_at_work", then_it_moves_on)
+        monkeypatch.setattr(arrivals.subagents, "are_at_work", then_it_moves_on)
         world.submit("no, this", when_busy=manner)
         starting.result()
         assert meanwhile.work is not None
@@ -113,7 +113,7 @@ def test_a_message_that_finds_such_a_run_in_the_hand_of_another_lets_all_go_and_
     world.submit("do it")
     held = HeldCommit(world)
     start = world.pending.pop(0)
-    met, looks = arrivals.apply_to_open_run, []
+    met, admit, looks = arrivals._apply_to_open_run, turns.admit, []
 
     with ThreadPoolExecutor(2) as pool:
 
@@ -127,17 +127,21 @@ def test_a_message_that_finds_such_a_run_in_the_hand_of_another_lets_all_go_and_
                 is_written.set()
                 until(lambda: somebody_waits_for_a_lock(world.store), "the message comes again, and waits", 20)
 
-        def meet(tx, rt, agent, came):
-            looks.append(came.ready)
+        def admitted(tx, fields):
+            looks.append(admit(tx, fields))
+            return looks[-1]
+
+        def meet(*given):
             if len(looks) == 1:
                 is_written = threading.Event()
                 beside.append(pool.submit(write_the_run, is_written))
                 assert is_written.wait(20)
-            return met(tx, rt, agent, came)
+            return met(*given)
 
         beside: list[Future[None]] = [pool.submit(begin)]
         assert held.reached.wait(20)
-        monkeypatch.setattr(arrivals, "meet", meet)
+        monkeypatch.setattr(turns, "admit", admitted)
+        monkeypatch.setattr(arrivals, "_apply_to_open_run", meet)
         world.submit("no, this", when_busy=WhenBusy.INTERRUPT)
         for one in beside:
             one.result()
@@ -155,7 +159,7 @@ def test_the_verb_cancel_ends_a_run_that_has_moved_on(world, leave_open, monkeyp
     world.run_dry()
     world.step(turn, "run")
     world.deliver(world.pending.pop(0))
-    decided = verbs._decided
+    decided = verbs._decide
 
     def then_it_moves_on(rt, request, seen):
         write = decided(rt, request, seen)
@@ -163,7 +167,7 @@ def test_the_verb_cancel_ends_a_run_that_has_moved_on(world, leave_open, monkeyp
             world.deliver(world.pending.pop(0))
         return write
 
-    monkeypatch.setattr(verbs, "_decided", then_it_moves_on)
+    monkeypatch.setattr(verbs, "_decide", then_it_moves_on)
     world.step(turn, "cancel")
 
     assert world.rows("suspensions"), "it has moved on"

@@ -212,7 +212,7 @@ def test_whoever_sits_does_not_take_the_place_of_the_first(world: World) -> None
 def start(world: World, turn_id: str, *, budget: int, place: fairness.StartRule = fairness.StartRule.HAS_SLOT) -> bool:
     run_id = world.runtime.new_id()
     with world.store.write() as tx:
-        return start_row(tx, turn_id, run_id, budget, places=[place], now=world.clock())
+        return start_row(tx, turn_id, run_id, budget, rules=[place], now=world.clock())
 
 
 def test_ten_thousand_turns_of_one_tenant_are_one_step_of_the_ring(world: World) -> None:

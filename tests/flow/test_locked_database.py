@@ -16,6 +16,7 @@ from sqlalchemy.engine import make_url
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import Crossed, Unavailable
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.stages import admission
 from chordage.orchestrator.store import database, schema
 from chordage.orchestrator.store.database import Store
@@ -69,8 +70,7 @@ def test_a_call_that_meets_a_locked_database_counts_no_death_and_is_carried_out_
 def test_a_message_that_meets_a_locked_database_is_refused_after_one_wait(world: World, monkeypatch) -> None:
     message = Message(origin=Origin.INVOKE, channel=None, sender=Sender.SERVICE, thread_id="t", text="hello")
     tries = []
-    store = admission._store
-    monkeypatch.setattr(admission, "_store", lambda *given: tries.append(1) or store(*given))
+    monkeypatch.setattr(admission, "Unit", lambda rt: tries.append(1) or Unit(rt))
 
     with locked(world), pytest.raises(Unavailable, match="is locked by another transaction") as told:
         stages.admit(world.runtime, TurnRequest(message=message))

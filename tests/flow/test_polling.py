@@ -15,6 +15,7 @@ from chordage.orchestrator.core.errors import QueueFull, Unavailable
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.loops import poll as loop
 from chordage.orchestrator.loops.poll import PollOutcome, PollResult
+from chordage.orchestrator.run import arrivals
 from chordage.orchestrator.store import polls, runs
 from support.channels import ListChannel, bind, incoming, keys, look, standing
 from support.invariants import check_all
@@ -71,8 +72,8 @@ def test_messages_of_one_thread_run_in_the_order_in_which_they_came(world: World
 
 
 def test_what_is_handed_out_twice_and_in_any_order_is_one_turn(world: World, monkeypatch) -> None:
-    admit, admitted = loop.store_in, []
-    monkeypatch.setattr(loop, "store_in", lambda *given: (admitted.append(given), admit(*given))[1])
+    admit, admitted = arrivals.admit, []
+    monkeypatch.setattr(arrivals, "admit", lambda *given: (admitted.append(given), admit(*given))[1])
     channel = bind(world, numbered(20))
     channel.shuffle = lambda found: [*found[::-1], *found]
 
@@ -272,15 +273,15 @@ def test_an_agent_that_is_not_there_leaves_the_messages_with_the_channel(world: 
 
 def full_after(world: World, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     """A bounded queue with so much room left."""
-    admit = loop.store_in
+    admit = arrivals.admit
 
-    def bounded(tx, rt, agent, request, asked, now):
-        stored = admit(tx, rt, agent, request, asked, now)
+    def bounded(unit, agent, request, asked):
+        admitted = admit(unit, agent, request, asked)
         if len(world.rows("turns")) >= room or int(request.dedupe_key) > room:
             raise QueueFull("group chat takes no more", retry_after=9)
-        return stored
+        return admitted
 
-    monkeypatch.setattr(loop, "store_in", bounded)
+    monkeypatch.setattr(arrivals, "admit", bounded)
 
 
 def test_the_cursor_does_not_move_past_a_message_for_which_there_is_no_room(world: World, monkeypatch) -> None:

@@ -26,7 +26,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.pulse import WorkKind
 from chordage.orchestrator.loops import pulse
-from chordage.orchestrator.run import task_file
+from chordage.orchestrator.run import arrivals, task_file
 from support.fakes import spoken
 from support.standing import Standing, aged
 from support.world import Died
@@ -279,14 +279,14 @@ def test_later_of_two_files_with_one_id_is_the_fault(standing):
 def test_full_group_defers_and_the_next_tick_tries_again(standing, monkeypatch):
     standing.file("will.md", "be nice")
     standing.file("tasks/fence.md", TASK)
-    store_in = pulse.store_in
+    admit = arrivals.admit
 
-    def full(tx, rt, agent, request, asked, now):
+    def full(unit, agent, request, asked):
         if request.message.origin == "will":
             raise QueueFull("group will takes no more")
-        return store_in(tx, rt, agent, request, asked, now)
+        return admit(unit, agent, request, asked)
 
-    monkeypatch.setattr(pulse, "store_in", full)
+    monkeypatch.setattr(arrivals, "admit", full)
     assert [slot.partition(":")[0] for slot in standing.tick()] == ["task"]
     assert standing.world.rows("pulse", kind="will") == []
     monkeypatch.undo()

@@ -18,6 +18,7 @@ from chordage.orchestrator.core.message import WhenBusy
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.run import endings
+from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.store import schema, trace_reads
 from chordage.orchestrator.views.trace import EventKind, TraceView
 from support.busy_thread import a_round_then_all_it_heard, in_the_first_call, steer
@@ -76,8 +77,8 @@ def _superseded(world: World) -> str:
 def _rejected(world: World) -> str:
     """By a rule of its group, when it was stored already: it never started."""
     turn = world.submit()
-    with world.store.write() as tx:
-        endings.drop_queued(tx, world.runtime, turn, Disposition.REJECTED, "no room")
+    with Unit(world.runtime) as unit:
+        endings.drop_queued(unit, turn, Disposition.REJECTED, "no room")
     return turn
 
 

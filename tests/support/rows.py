@@ -40,7 +40,7 @@ def start(
     run_id: str,
     budget: int = 100,
     *,
-    places: Sequence[StartRule] = (StartRule.ALL_FIT, StartRule.FIRST, StartRule.HAS_SLOT),
+    rules: Sequence[StartRule] = (StartRule.ALL_FIT, StartRule.FIRST, StartRule.HAS_SLOT),
     now: datetime = NOW,
 ) -> bool:
     """As dispatch does it. False when the turn could not start."""
@@ -48,8 +48,8 @@ def start(
     assert turn is not None
     words = journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), now)
     starts = (
-        Start(turn=turn, run_id=run_id, words=words, place=place, budget=budget, now=now, lease_until=LATER)
-        for place in places
+        Start(turn=turn, run_id=run_id, words=words, rule=rule, budget=budget, now=now, lease_until=LATER)
+        for rule in rules
     )
     return any(run_starts.opened_run(one, run_starts.send(tx, one)) is not None for one in starts)
 

@@ -1,4 +1,4 @@
-"""What a consumer does with a run it holds without moving it on: words, settings, and the calls of the reply."""
+"""What a consumer changes of a run it holds without moving it on: messages, settings, and the calls of the reply."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from chordage.orchestrator.core import client_messages
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.approvals import Action, DecisionRequest, Suspension
 from chordage.orchestrator.core.errors import InvalidMessage, StepRefused
-from chordage.orchestrator.core.intents import CommitRound, Intent
+from chordage.orchestrator.core.intents import commit_round
 from chordage.orchestrator.core.moves import RunTools
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_CALL, CallStatus
 from chordage.orchestrator.core.stepping import merged, tuned
-from chordage.orchestrator.run import subagents, transitions
-from chordage.orchestrator.run.approvals import check_decisions
-from chordage.orchestrator.run.waiting import may_go_on, wake
+from chordage.orchestrator.run import approvals, subagents, transitions, waiting
+from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.stages.step import opening as opening_
+from chordage.orchestrator.stages.step import opening as openings
 from chordage.orchestrator.stages.step import settle
 from chordage.orchestrator.stages.step.opening import CLIENT_SUPPLIED, Opening
-from chordage.orchestrator.stages.step.settle import Done
+from chordage.orchestrator.stages.step.settle import Changes
+from chordage.orchestrator.store import approvals as suspensions
 from chordage.orchestrator.store import calls
-from chordage.orchestrator.store.approvals import close_of_calls
-from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.stepped import SteppedRows
 
 RUNS_AGAIN = frozenset({Effect.PURE, Effect.IDEMPOTENT})
@@ -58,21 +56,22 @@ def opening_of_reply(rt: Runtime, seen: SteppedRows) -> Opening | None:
         return None
     assert seen.run is not None
     agent = tuned(rt.agents.get(seen.run.agent), seen.row)
-    if not isinstance(transitions.next_move(settle.run_of(rt, seen), agent, reply, rt.now()), RunTools):
+    if not isinstance(transitions.decide(settle.working_run(rt, seen), agent, reply, rt.now()), RunTools):
         return None  # the reply was cut or refused: nothing of it is carried out
-    at = opening_.at_step(rt, seen, seen.call_step - 1, agent, opening_.known(rt, seen.run))
-    judged = opening_.judged(rt, seen, at, dict(enumerate(reply.asks)), {ask.id for ask in reply.asks})
-    return at.opening(judged)
+    history = openings.read_history(rt, seen.run)
+    request = openings.request_at(rt, seen, seen.call_step - 1, agent, history)
+    return openings.check(rt, seen, request, dict(enumerate(reply.asks)), {ask.id for ask in reply.asks})
 
 
-def open_while_held(tx: Tx, rt: Runtime, seen: SteppedRows, opening: Opening | None) -> Done:
-    """Carried out now; the history is what it was, and the run comes back to its consumer."""
+def open_while_held(unit: Unit, seen: SteppedRows, opening: Opening | None) -> Changes:
+    """Carried out now; the history stays as it was, and the run is held again afterwards."""
     if opening is None:
-        return Done(changes={}, intents=_move_on(tx, rt, seen))
+        _resume_if_possible(unit, seen)
+        return {}
     run = seen.run
     assert run is not None
-    intents = opening_.send(tx, rt, run, opening, rounds=0, rested_ms=settle.rested_ms(rt, run))
-    return Done(changes={"parked": False, "error": None, "held_until": None}, intents=intents)
+    openings.send(unit, run, opening, rounds_made=0, rested_ms=settle.rested_ms(run, unit.now))
+    return {"parked": False, "error": None, "held_until": None}
 
 
 def opening_again(rt: Runtime, seen: SteppedRows, ask_ids: Sequence[str], *, force: bool) -> Opening:
@@ -85,14 +84,14 @@ def opening_again(rt: Runtime, seen: SteppedRows, ask_ids: Sequence[str], *, for
                 seen, "not_settled", f"call {ask_id!r} is {call.status.value}: only one that ended is retried"
             )
         if call.effect not in RUNS_AGAIN and not force:
-            told = f"call {ask_id!r} of tool {call.tool!r} is {call.effect.value} and may have taken effect: say force"
-            raise _refused(seen, "needs_force", told)
+            effect = f"call {ask_id!r} of tool {call.tool!r} is {call.effect.value} and may have taken effect"
+            raise _refused(seen, "needs_force", f"{effect}: say force")
     assert seen.run is not None
     assert seen.reply is not None
     agent = tuned(rt.agents.get(seen.run.agent), seen.row)
-    at = opening_.at_step(rt, seen, seen.call_step - 1, agent, opening_.known(rt, seen.run))
-    judged = opening_.judged(rt, seen, at, dict(enumerate(seen.reply.asks)), set(ask_ids), are_new=False)
-    return at.opening(judged)
+    history = openings.read_history(rt, seen.run)
+    request = openings.request_at(rt, seen, seen.call_step - 1, agent, history)
+    return openings.check(rt, seen, request, dict(enumerate(seen.reply.asks)), set(ask_ids), are_new=False)
 
 
 def _named(ask_ids: Sequence[Any], known: Collection[str], field: str) -> Sequence[str]:
@@ -101,13 +100,12 @@ def _named(ask_ids: Sequence[Any], known: Collection[str], field: str) -> Sequen
     for place, ask_id in enumerate(ask_ids):
         if ask_id not in known:
             there = ", ".join(sorted(known)) or "none"
-            told = f"{ask_id!r} is no call of what is held; there are: {there}"
-            raise InvalidMessage(told, field=f"{field}.{place}")
+            raise InvalidMessage(f"{ask_id!r} is no call of what is held; there are: {there}", field=f"{field}.{place}")
     return ask_ids
 
 
-def _refused(seen: SteppedRows, code: str, told: str) -> StepRefused:
-    return StepRefused(told, code=code, rev=seen.row.rev, standing=seen.standing.value)
+def _refused(seen: SteppedRows, code: str, problem: str) -> StepRefused:
+    return StepRefused(problem, code=code, rev=seen.row.rev, standing=seen.standing.value)
 
 
 def _asks(seen: SteppedRows) -> set[str]:
@@ -126,65 +124,59 @@ def _refuse_opened(seen: SteppedRows, ask_ids: Sequence[str]) -> None:
         raise _refused(seen, "started", f"{', '.join(opened)} cannot be held back any more: the calls were opened")
 
 
-def supplied(tx: Tx, rt: Runtime, seen: SteppedRows, results: Sequence[Mapping[str, Any]]) -> Done:
+def supplied(unit: Unit, seen: SteppedRows, results: Sequence[Mapping[str, Any]]) -> Changes:
     """The consumer gives results. A call that is being carried out loses its claim; the first terminal write counts."""
-    given = {one["ask_id"]: one for one in results}
+    given = {result["ask_id"]: result for result in results}
     by_ask = {call.ask_id: call for call in seen.calls}
-    early = {ask_id: _verdict(one) for ask_id, one in given.items() if ask_id not in by_ask}
-    given_up: list[Intent] = []
+    early = {ask_id: _verdict(result) for ask_id, result in given.items() if ask_id not in by_ask}
     for ask_id in given.keys() & by_ask.keys():
-        _supply(tx, rt, seen, by_ask[ask_id], given[ask_id])
+        _supply(unit, seen, by_ask[ask_id], given[ask_id])
         if seen.run is not None and seen.run.children:
-            given_up += subagents.given_up(tx, call_id=by_ask[ask_id].id)
-    changes = {"verdicts": {**seen.row.verdicts, **early}} if early else {}
-    return Done(changes=changes, intents=[*given_up, *_commit(seen), *_move_on(tx, rt, seen)])
+            subagents.give_up(unit, call_id=by_ask[ask_id].id)
+    if seen.run is not None and any(call.status in IN_FLIGHT_CALL for call in seen.calls):
+        unit.follow(commit_round(seen.run))  # the round may be settled by this
+    _resume_if_possible(unit, seen)
+    return {"verdicts": {**seen.row.verdicts, **early}} if early else {}
 
 
-def _move_on(tx: Tx, rt: Runtime, seen: SteppedRows) -> list[Intent]:
-    """What stood behind a call that is settled now, or was decided meanwhile, goes on; the run comes back then."""
+def _resume_if_possible(unit: Unit, seen: SteppedRows) -> None:
+    """Calls behind one that is settled now, or that were decided meanwhile, continue; the run is held again then."""
     run = seen.run
     if run is None or not run.suspended or run.reason is not Reason.HELD:
-        return []
-    mode = rt.agents.get(run.agent).tool_mode
-    return [wake(tx, rt, run)] if may_go_on(tx, run, mode) else []
+        return
+    if waiting.may_continue(unit, run, unit.rt.agents.get(run.agent).tool_mode):
+        waiting.resume_run(unit, run)
 
 
 def check_results(seen: SteppedRows, results: Sequence[Any]) -> None:
-    for place, one in enumerate(results):
-        match one:
+    for place, result in enumerate(results):
+        match result:
             case {"ask_id": str(), "content": str(), **rest} if not rest.keys() - {"is_error"}:
                 pass
             case _:
-                told = f'give {{"ask_id", "content", "is_error"?}}; got {one!r:.120}'
-                raise InvalidMessage(told, field=f"results.{place}")
-    _named([one["ask_id"] for one in results], _asks(seen), "results")
+                problem = f'give {{"ask_id", "content", "is_error"?}}; got {result!r:.120}'
+                raise InvalidMessage(problem, field=f"results.{place}")
+    _named([result["ask_id"] for result in results], _asks(seen), "results")
 
 
-def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": "result", "content": one["content"], "is_error": bool(one.get("is_error"))}
+def _verdict(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": "result", "content": result["content"], "is_error": bool(result.get("is_error"))}
 
 
-def _supply(tx: Tx, rt: Runtime, seen: SteppedRows, call: Call, one: Mapping[str, Any]) -> None:
+def _supply(unit: Unit, seen: SteppedRows, call: Call, result: Mapping[str, Any]) -> None:
     assert seen.run is not None
-    status = CallStatus.FAILED if one.get("is_error") else CallStatus.SUCCEEDED
+    status = CallStatus.FAILED if result.get("is_error") else CallStatus.SUCCEEDED
     if call.status is CallStatus.SUSPENDED:
-        calls.resume(tx, call.id, step=seen.run.step, arguments=None, lease_until=None)
-        close_of_calls(tx, [call.id])
-    if not calls.supply_result(tx, call, status=status, code=CLIENT_SUPPLIED, content=one["content"], now=rt.now()):
-        raise _refused(seen, "settled", f"call {call.ask_id!r} is {call.status.value} already: its result stands")
+        calls.resume(unit.tx, call.id, step=seen.run.step, arguments=None, lease_until=None)
+        suspensions.close_of_calls(unit.tx, [call.id])
+    content = result["content"]
+    if not calls.supply_result(unit.tx, call, status=status, code=CLIENT_SUPPLIED, content=content, now=unit.now):
+        raise _refused(seen, "settled", f"call {call.ask_id!r} is {call.status.value} already: its result stays")
 
 
-def _commit(seen: SteppedRows) -> list[Intent]:
-    """Whoever settles the last call of a round asks for its commit."""
-    run = seen.run
-    assert run is not None
-    is_out = any(call.status in IN_FLIGHT_CALL for call in seen.calls)
-    return [CommitRound(run_id=run.id, step=run.step, group=run.group, of=run.subject)] if is_out else []
-
-
-def waiting(rt: Runtime, seen: SteppedRows) -> dict[str, Call]:
-    """The calls of the run that somebody is asked about, of whichever round, by the model's ids. Where a provider has
-    used one again, the newest.
+def suspended_calls(rt: Runtime, seen: SteppedRows) -> dict[str, Call]:
+    """The calls of the run that wait for a decision, of whichever round, by the model's ids. Where a provider has used
+    one again, the newest.
     """
     if seen.run is None or not seen.run.suspended:
         return {}
@@ -195,7 +187,7 @@ def waiting(rt: Runtime, seen: SteppedRows) -> dict[str, Call]:
 
 def verdict_on(seen: SteppedRows, args: Mapping[str, Any], asked: Collection[str]) -> dict[str, Any] | None:
     """What is said of a call before it is opened. None: it is open, and its question is answered. `asked`: calls that
-    wait for somebody, whatever is held.
+    wait for a decision, whatever is held.
     """
     ask_id, opened = args["ask_id"], {call.ask_id for call in seen.calls}
     _named([ask_id], {*_asks(seen), *opened, *asked}, "ask_id")
@@ -203,7 +195,7 @@ def verdict_on(seen: SteppedRows, args: Mapping[str, Any], asked: Collection[str
         return None
     if args.get("payload") is not None:
         raise InvalidMessage(f"call {ask_id!r} asks for no payload: it has not been opened", field="payload")
-    others = {name: one for name, one in seen.row.verdicts.items() if name != ask_id}
+    others = {name: verdict for name, verdict in seen.row.verdicts.items() if name != ask_id}
     return {"verdicts": others if args["allow"] else {**others, ask_id: {"kind": "deny", "reason": args.get("reason")}}}
 
 
@@ -216,5 +208,5 @@ def question_of(
     request = DecisionRequest(
         target=by_ask[args["ask_id"]].id, action=action, payload=payload, reason=args.get("reason")
     )
-    (asked,) = check_decisions(rt, [request])
+    (asked,) = approvals.check_decisions(rt, [request])
     return request, asked

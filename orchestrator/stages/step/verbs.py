@@ -1,15 +1,14 @@
-"""A verb, from its arrival to its commit.
+"""A verb of the consumer, from its arrival to its commit.
 
-Looked at without a lock, decided outside any transaction (plugins may be heard), and written only if the turn is still
-at the revision that was looked at; else all of it is done anew. What was answered is kept under the key of the request:
-whoever asks again under it gets the same answer, and nothing happens twice.
+The turn is read without a lock, the verb is decided outside any transaction (plugins may be asked), and it is written
+only if the turn is still at the revision that was read; otherwise all of it is done anew. The response is stored under
+the key of the request: a request that comes again under it gets the same response, and nothing happens twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import structlog
@@ -19,13 +18,13 @@ from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.reasons import cancelled
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.core.settling import check_allowed
-from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.stepping import Drive, Standing, StepRequest, Verb, check, check_model, merged
-from chordage.orchestrator.run import approvals, endings
-from chordage.orchestrator.run.waiting import hand_on
+from chordage.orchestrator.run import approvals, endings, waiting
+from chordage.orchestrator.run.unit import LiveEvent, Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.stages.step import held_run, planned, settle
-from chordage.orchestrator.stages.step.settle import Done
+from chordage.orchestrator.stages.step.settle import Changes, Settlement
 from chordage.orchestrator.store import stepped, threads
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.stepped import SteppedRows, load_view
@@ -34,25 +33,19 @@ log = structlog.get_logger()
 
 TRIES = 8
 CANCELLED_CALL = "This call was cancelled together with the run that asked for it."
-Write = Callable[[Tx, SteppedRows], Done]
+Write = Callable[[Unit, SteppedRows], Changes]
+MAY_MOVE_ON = frozenset({Standing.READY, Standing.HELD, Standing.PARKED, Standing.FAILED})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stepping:
-    """What a verb came to. `duplicate`: it had been done before under the same key."""
+    """The response to a verb. `duplicate`: it had been done before under the same key."""
 
     turn_id: str
     run_id: str | None
     rev: int
     standing: Standing
     duplicate: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Written:
-    answer: Stepping
-    intents: list[Intent]
-    ended: Run | None = None
 
 
 def step(rt: Runtime, request: StepRequest) -> tuple[Stepping, list[Intent]]:
@@ -62,58 +55,59 @@ def step(rt: Runtime, request: StepRequest) -> tuple[Stepping, list[Intent]]:
     for _ in range(TRIES):
         with rt.store.read() as tx:
             seen = load_view(tx, request.target, space=request.space)
-            before = _done_before(tx, seen, request, key)
+            before = _stored_response(tx, seen, request, key)
         if before is not None:
             return before, []
         _check(request, seen)
-        write = _decided(rt, request, seen)
+        write = _decide(rt, request, seen)
         try:
-            written = rt.store.insist(partial(_written, rt=rt, request=request, key=key, seen=seen, write=write))
+            return insist(rt, lambda unit: _write(unit, request, key, seen, write))  # noqa: B023 - called at once
         except LostRace:
             continue
-        _tell(rt, written)
-        return written.answer, written.intents
     raise StepRefused(f"turn {seen.turn.id} changes too fast: look at it, and try again", code="busy", rev=seen.row.rev)
 
 
-def _done_before(tx: Tx, seen: SteppedRows, request: StepRequest, key: str) -> Stepping | None:
+def _stored_response(tx: Tx, seen: SteppedRows, request: StepRequest, key: str) -> Stepping | None:
     before = stepped.stored_response(tx, seen.turn.id, key)
     if before is None:
         return None
-    asked, response = before
-    if asked != request.hash:
-        told = f"the key {key!r} was used for another request about turn {seen.turn.id}: take a new one"
-        raise StepRefused(told, code="key_reused", rev=seen.row.rev, standing=seen.standing.value)
+    request_hash, response = before
+    if request_hash != request.hash:
+        problem = f"the key {key!r} was used for another request about turn {seen.turn.id}: take a new one"
+        raise StepRefused(problem, code="key_reused", rev=seen.row.rev, standing=seen.standing.value)
     return Stepping(**{**response, "standing": Standing(response["standing"]), "duplicate": True})
 
 
 def _check(request: StepRequest, seen: SteppedRows) -> None:
     rev = seen.row.rev
     if request.if_rev is not None and request.if_rev != rev:
-        told = f"turn {seen.turn.id} is at rev {rev}, not {request.if_rev}: look at it again"
-        raise StepRefused(told, code="stale_rev", rev=rev, standing=seen.standing.value)
+        problem = f"turn {seen.turn.id} is at rev {rev}, not {request.if_rev}: look at it again"
+        raise StepRefused(problem, code="stale_rev", rev=rev, standing=seen.standing.value)
     check_allowed(request.verb, seen.standing, rev)
     planned.check_verb(request, seen)
 
 
-def _written(tx: Tx, rt: Runtime, request: StepRequest, key: str, seen: SteppedRows, write: Write) -> _Written:
+def _write(unit: Unit, request: StepRequest, key: str, seen: SteppedRows, write: Write) -> Stepping:
+    tx, turn_id = unit.tx, seen.turn.id
     if request.verb is Verb.CANCEL:  # it locks more than we do, and in an order of its own
-        done, locked = write(tx, seen), load_view(tx, seen.turn.id)
+        changes = write(unit, seen)
+        locked = load_view(tx, turn_id)
     else:
-        early = write(tx, seen) if request.verb is Verb.COMPACT else None  # a thread is locked before its run
-        locked = load_view(tx, seen.turn.id, lock=True)
+        early = write(unit, seen) if request.verb is Verb.COMPACT else None  # a thread is locked before its run
+        locked = load_view(tx, turn_id, lock=True)
         if _moved(locked, seen):  # perhaps by this very request: the next look finds its key
             raise LostRace
-        done = early or write(tx, locked)
-    if not stepped.change(tx, locked.row, **done.changes):
+        changes = write(unit, locked) if early is None else early
+    if not stepped.change(tx, locked.row, **changes):
         raise LostRace
-    now_seen = load_view(tx, seen.turn.id)
-    answer = Stepping(
-        turn_id=seen.turn.id, run_id=now_seen.turn.run_id, rev=now_seen.row.rev, standing=now_seen.standing
-    )
-    kept = {name: value for name, value in asdict(answer).items() if name != "duplicate"}
-    stepped.store_response(tx, seen.turn.id, key, request.hash, kept, rt.now())
-    return _Written(answer=answer, intents=done.intents, ended=seen.run if done.ended else None)
+    after = load_view(tx, turn_id)
+    response = Stepping(turn_id=turn_id, run_id=after.turn.run_id, rev=after.row.rev, standing=after.standing)
+    kept = {name: value for name, value in asdict(response).items() if name != "duplicate"}
+    stepped.store_response(tx, turn_id, key, request.hash, kept, unit.now)
+    if response.run_id is not None and after.run is not None and after.run.status is not RunStatus.DONE:
+        stepped_to = {"turn": turn_id, "rev": response.rev}
+        unit.announce(LiveEvent(run_id=response.run_id, kind="run.stepped", data=stepped_to), first=True)
+    return response
 
 
 def _moved(now: SteppedRows, seen: SteppedRows) -> bool:
@@ -124,23 +118,12 @@ def _place(run: Run | None) -> tuple[Any, ...] | None:
     return (run.id, run.epoch, run.step, run.phase, run.status) if run else None
 
 
-def _tell(rt: Runtime, written: _Written) -> None:
-    if written.ended is not None:
-        endings.tell_the_end(rt, written.ended)
-    elif written.answer.run_id is not None:
-        rt.events.emit(written.answer.run_id, "run.stepped", turn=written.answer.turn_id, rev=written.answer.rev)
-
-
-def _change(changes: dict[str, Any]) -> Write:
-    return lambda _tx, _seen: Done(changes=changes, intents=[])
-
-
-def _decided(rt: Runtime, request: StepRequest, seen: SteppedRows) -> Write:
+def _decide(rt: Runtime, request: StepRequest, seen: SteppedRows) -> Write:
     """What the verb writes, decided on what was seen."""
     args = request.args
     match request.verb:
         case Verb.NEXT | Verb.RUN:
-            return _onward(rt, seen, Drive.AUTO if request.verb is Verb.RUN else Drive.ONCE)
+            return _move_on(rt, seen, Drive.AUTO if request.verb is Verb.RUN else Drive.ONCE)
         case Verb.MESSAGES:
             return _change(held_run.add_messages(seen, args["messages"]))
         case Verb.STEER:
@@ -152,7 +135,7 @@ def _decided(rt: Runtime, request: StepRequest, seen: SteppedRows) -> Write:
         case Verb.OPTIONS:
             return _change({"options": merged(seen.row.options, args["options"])})
         case Verb.PLAN:
-            return _change(planned.given(rt, seen, args["plan"]))
+            return _change(planned.replace_plan(rt, seen, args["plan"]))
         case Verb.COMPACT:
             return _ask_to_compact
         case Verb.HOLD:
@@ -161,112 +144,98 @@ def _decided(rt: Runtime, request: StepRequest, seen: SteppedRows) -> Write:
             return _change({"parked": True, "held_until": None, "drive": Drive.STEP})
         case Verb.TOOL_RESPONSE:
             opening = held_run.opening_of_reply(rt, seen) if seen.standing is not Standing.TOOLING else None
-            return lambda tx, now: held_run.open_while_held(tx, rt, now, opening)
+            return lambda unit, now: held_run.open_while_held(unit, now, opening)
         case Verb.RETRY:
             again = held_run.opening_again(rt, seen, args["ask_ids"], force=bool(args.get("force")))
-            return lambda tx, now: held_run.open_while_held(tx, rt, now, again)
+            return lambda unit, now: held_run.open_while_held(unit, now, again)
         case Verb.TOOL_RESULTS:
             held_run.check_results(seen, args["results"])
-            return lambda tx, now: held_run.supplied(tx, rt, now, args["results"])
+            return lambda unit, now: held_run.supplied(unit, now, args["results"])
         case Verb.DECIDE:
-            return _decide(rt, seen, args)
+            return _decide_call(rt, seen, args)
         case Verb.CANCEL:
-            return lambda tx, now: _cancel(tx, rt, now, args.get("reason"))
+            return lambda unit, now: _cancel(unit, now, args.get("reason"))
 
 
-def _onward(rt: Runtime, seen: SteppedRows, drive: Drive) -> Write:
-    """A run that is held goes on at once; any other as soon as it comes to be held."""
-    if seen.standing not in {Standing.READY, Standing.HELD, Standing.PARKED, Standing.FAILED}:
+def _change(changes: Changes) -> Write:
+    return lambda _unit, _seen: changes
+
+
+def _move_on(rt: Runtime, seen: SteppedRows, drive: Drive) -> Write:
+    """A run that is held moves on at once; any other as soon as it is held."""
+    if seen.standing not in MAY_MOVE_ON:
         return _change({"drive": drive})
-    plan = _plan(rt, seen)
+    settlement = _settlement(rt, seen)
 
-    def write(tx: Tx, now: SteppedRows) -> Done:
-        done = settle.write(tx, rt, now, plan)
-        changes = {**done.changes, "drive": Drive.AUTO} if drive is Drive.AUTO else done.changes
-        return Done(changes=changes, intents=done.intents, ended=done.ended)
+    def write(unit: Unit, now: SteppedRows) -> Changes:
+        changes = settle.write(unit, now, settlement)
+        return {**changes, "drive": Drive.AUTO} if drive is Drive.AUTO else changes
 
     return write
 
 
-def _plan(rt: Runtime, seen: SteppedRows) -> settle.Plan:
-    return settle.plan(rt, seen) if seen.plan is None else planned.plan(rt, seen)
+def _settlement(rt: Runtime, seen: SteppedRows) -> Settlement:
+    return settle.settle(rt, seen) if seen.plan is None else planned.settle_plan(rt, seen)
 
 
-def _ask_to_compact(tx: Tx, seen: SteppedRows) -> Done:
+def _ask_to_compact(unit: Unit, seen: SteppedRows) -> Changes:
     """A summary before the next request. The thread counts requests; this one is its consumer's."""
-    return Done(changes={"compacts": threads.request_compaction(tx, seen.turn.thread_id)}, intents=[])
+    return {"compacts": threads.request_compaction(unit.tx, seen.turn.thread_id)}
 
 
-def _decide(rt: Runtime, seen: SteppedRows, args: Any) -> Write:
-    waiting = held_run.waiting(rt, seen)
-    verdict = held_run.verdict_on(seen, args, waiting)
+def _decide_call(rt: Runtime, seen: SteppedRows, args: Any) -> Write:
+    suspended = held_run.suspended_calls(rt, seen)
+    verdict = held_run.verdict_on(seen, args, suspended)
     if verdict is not None:
         return _change(verdict)
-    request, asked = held_run.question_of(rt, seen, args, waiting)
+    request, asked = held_run.question_of(rt, seen, args, suspended)
 
-    def write(tx: Tx, _now: SteppedRows) -> Done:
-        return Done(changes={}, intents=approvals.take_decisions(tx, rt, [request], [asked], held_run.SOURCE)[1])
+    def write(unit: Unit, _now: SteppedRows) -> Changes:
+        approvals.take_decisions(unit, [request], [asked], held_run.SOURCE)
+        return {}
 
     return write
 
 
-def _cancel(tx: Tx, rt: Runtime, seen: SteppedRows, reason: str | None) -> Done:
+def _cancel(unit: Unit, seen: SteppedRows, reason: str | None) -> Changes:
     if seen.run is None:
-        freed = endings.drop_queued(tx, rt, seen.turn.id, Disposition.CANCELLED, reason)
-        if freed is None:  # it has started meanwhile
-            raise LostRace
-        return Done(changes={"held_until": None}, intents=freed)
-    ended = endings.end_run(tx, rt, seen.run, cancelled(reason), content=CANCELLED_CALL)
-    if ended is None:
+        is_ended = endings.drop_queued(unit, seen.turn.id, Disposition.CANCELLED, reason)
+    else:
+        is_ended = endings.end_run(unit, seen.run, cancelled(reason), content=CANCELLED_CALL)
+    if not is_ended:  # it has started, or ended, meanwhile
         raise LostRace
-    return Done(changes={"held_until": None}, intents=ended, ended=True)
+    return {"held_until": None}
 
 
 def step_on(rt: Runtime, run_id: str) -> list[Intent]:
-    """A held run whose consumer has said what follows. Nothing happens to it where somebody was faster; the place that
-    it left and does not take again is handed on.
+    """Move on a held run whose consumer has said in advance what follows. Where another was faster, nothing happens;
+    the place that the run left and does not take again is handed on.
     """
     for _ in range(TRIES):
         with rt.store.read() as tx:
             seen = load_view(tx, run_id)
-        is_due = seen.row.drive is not Drive.STEP and seen.standing in {
-            Standing.READY, Standing.HELD, Standing.PARKED, Standing.FAILED,
-        }  # fmt: skip
-        if not is_due:
+        if seen.row.drive is Drive.STEP or seen.standing not in MAY_MOVE_ON:
             break
         try:
-            return _step_on(rt, seen)
+            settlement = _settlement(rt, seen)
+            return insist(rt, lambda unit: _step_on(unit, seen, settlement))[1]  # noqa: B023 - called at once
         except LostRace:
             continue
         except StepRefused as refused:
-            log.info("a run cannot go on by itself", run=run_id, code=refused.code, why=str(refused))
-            _leave_to_consumer(rt, seen)
+            log.info("a run cannot continue by itself", run=run_id, code=refused.code, why=str(refused))
+            with Unit(rt) as unit:  # what its consumer gave cannot be sent as it is
+                stepped.change(unit.tx, seen.row, drive=Drive.STEP, held_until=None)
             break
         except (RoomError, UnknownAgent) as error:  # rescue sends for it again
-            log.warning("a run cannot go on yet", run=run_id, error=str(error))
+            log.warning("a run cannot continue yet", run=run_id, error=str(error))
             break
-    with rt.store.read() as tx:
-        return hand_on(tx, seen.turn.group)
+    with Unit(rt, rt.store.read) as unit:
+        waiting.hand_on_place(unit, seen.turn.group)
+    return unit.intents
 
 
-def _step_on(rt: Runtime, seen: SteppedRows) -> list[Intent]:
-    plan = _plan(rt, seen)
-
-    def work(tx: Tx) -> tuple[Done, Run | None]:
-        locked = load_view(tx, seen.turn.id, lock=True)
-        if _moved(locked, seen):
-            raise LostRace
-        done = settle.write(tx, rt, locked, plan)
-        stepped.change(tx, locked.row, **done.changes)
-        return done, locked.run
-
-    done, run = rt.store.insist(work)
-    if done.ended and run is not None:
-        endings.tell_the_end(rt, run)
-    return done.intents
-
-
-def _leave_to_consumer(rt: Runtime, seen: SteppedRows) -> None:
-    """What its consumer gave cannot be sent as it is."""
-    with rt.store.write() as tx:
-        stepped.change(tx, seen.row, drive=Drive.STEP, held_until=None)
+def _step_on(unit: Unit, seen: SteppedRows, settlement: Settlement) -> None:
+    locked = load_view(unit.tx, seen.turn.id, lock=True)
+    if _moved(locked, seen):
+        raise LostRace
+    stepped.change(unit.tx, locked.row, **settle.write(unit, locked, settlement))

@@ -199,7 +199,7 @@ def test_the_first_terminal_result_of_a_running_call_counts(world):
 
     (result,) = it.look().tool_response
     assert (result["content"], result["is_error"], it.look().standing) == ("mine", True, Standing.HELD)
-    with pytest.raises(StepRefused, match="its result stands"):
+    with pytest.raises(StepRefused, match="its result stays"):
         it.do("tool_results", results=[{"ask_id": "a", "content": "late"}])
     it.next()
     it.next()

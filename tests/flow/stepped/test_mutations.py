@@ -210,7 +210,7 @@ def test_no_request_leaves_with_an_open_call(world):
     it.next()
     it.push(it.link, {"role": "tool", "ask_id": "a", "content": "A"}, USER)
 
-    with pytest.raises(StepRefused, match="behind the asks b") as refused:
+    with pytest.raises(StepRefused, match="no result for the asks b") as refused:
         it.next()
 
     assert (refused.value.code, it.look().standing, len(it.asked)) == ("open_calls", Standing.HELD, 1)

@@ -58,14 +58,14 @@ def test_next_may_be_said_while_the_turn_is_starting(world):
     """Its run is open, and not held yet."""
     world.models.script = lambda _: text("R")
     turn = world.submit(control=Control.STEP)
-    hold, said = world.store.insist, []
+    hold, said = world.store.retry, []
 
-    def once(work, **more):
-        world.store.insist = hold
+    def once(attempt, **more):
+        world.store.retry = hold
         said.append(world.step(turn, "next").standing)
-        return hold(work, **more)
+        return hold(attempt, **more)
 
-    world.store.insist = once
+    world.store.retry = once
     world.run_dry()
 
     assert said == [Standing.QUEUED]
