@@ -125,7 +125,7 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settlement:
+class SettledCall:
     """What an answer makes of its call without the tool."""
 
     status: CallStatus
@@ -167,23 +167,23 @@ def digest(arguments: dict[str, Any]) -> str:
     return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def settled_by(asked: Suspension, answer: Decision) -> Settlement | None:
+def settled_by(asked: Suspension, answer: Decision) -> SettledCall | None:
     """What the call comes to by the answer alone; None when the tool has to run."""
     if answer.action is Action.CANCEL:
-        return Settlement(status=CallStatus.CANCELLED, code="denied", content=denial(asked.why, answer.reason))
+        return SettledCall(status=CallStatus.CANCELLED, code="denied", content=denial(asked.why, answer.reason))
     if asked.why is Why.CHILD:
         return _of_the_child(answer)
     if asked.why is Why.UNKNOWN:
         return _of_the_unknown(answer)
     if asked.resume_mode is ResumeMode.USE_AS_RESULT:
-        return Settlement(status=CallStatus.SUCCEEDED, code=None, content=as_text(answer.payload))
+        return SettledCall(status=CallStatus.SUCCEEDED, code=None, content=as_text(answer.payload))
     return None
 
 
-def _of_the_child(answer: Decision) -> Settlement:
+def _of_the_child(answer: Decision) -> SettledCall:
     """Its end has been put into words for the model when it was stored."""
     code, content = answer.payload["code"], answer.payload["content"]
-    return Settlement(status=CallStatus.FAILED if code else CallStatus.SUCCEEDED, code=code, content=content)
+    return SettledCall(status=CallStatus.FAILED if code else CallStatus.SUCCEEDED, code=code, content=content)
 
 
 def denial(why: Why, reason: str | None) -> str:
@@ -194,16 +194,16 @@ def denial(why: Why, reason: str | None) -> str:
     return f"This call was denied and has not been executed.{said}"
 
 
-def _of_the_unknown(answer: Decision) -> Settlement | None:
+def _of_the_unknown(answer: Decision) -> SettledCall | None:
     match answer.payload:
         case {"answer": "arrived", "code": code, "content": content, "full": full}:
             status = CallStatus.FAILED if code else CallStatus.SUCCEEDED
-            return Settlement(status=status, code=code, content=content, full=full)
+            return SettledCall(status=status, code=code, content=content, full=full)
         case {"answer": "result", **given}:
-            return Settlement(status=CallStatus.SUCCEEDED, code=None, content=as_text(given.get("result")))
+            return SettledCall(status=CallStatus.SUCCEEDED, code=None, content=as_text(given.get("result")))
         case {"answer": "failed", **given}:
             said = f"The call failed. {given.get('reason') or ''}".strip()
-            return Settlement(status=CallStatus.FAILED, code="failed_by_decision", content=said)
+            return SettledCall(status=CallStatus.FAILED, code="failed_by_decision", content=said)
         case _:
             return None
 

@@ -20,7 +20,7 @@ STATE_CONFLICT = "state_conflict"  # the code of a call that is refused
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Place:
+class StatePlace:
     """Where a value is kept. `owner` is the thread, the run or the call."""
 
     scope: Scope
@@ -42,7 +42,7 @@ class Noter:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class StateEntry:
     """What a place holds, and who wrote it in the last round in which it was written, and how."""
 
     value: Any = None
@@ -63,38 +63,40 @@ class Entry:
         return self.is_of_round(noter) and noter.call_id != "" and self.writer not in {"", noter.call_id}
 
 
-def by_place(noter: Noter, updates: Iterable[SetState]) -> dict[Place, list[SetState]]:
+def by_place(noter: Noter, updates: Iterable[SetState]) -> dict[StatePlace, list[SetState]]:
     """In the order in which everybody locks, so that nobody waits in a ring."""
-    found: dict[Place, list[SetState]] = {}
+    found: dict[StatePlace, list[SetState]] = {}
     for one in updates:
-        found.setdefault(Place(one.scope, noter.owner(one.scope), one.key), []).append(one)
+        found.setdefault(StatePlace(one.scope, noter.owner(one.scope), one.key), []).append(one)
     return dict(sorted(found.items()))
 
 
-def noted(held: Mapping[Place, Entry], noter: Noter, updates: Iterable[SetState]) -> dict[Place, Entry]:
+def noted(
+    held: Mapping[StatePlace, StateEntry], noter: Noter, updates: Iterable[SetState]
+) -> dict[StatePlace, StateEntry]:
     """What has to be written: all of it, or `Refused`. `held` is what the places hold that are written here."""
     mine = by_place(noter, updates)
-    return {place: _after(place, held.get(place, Entry()), noter, mine[place]) for place in mine}
+    return {place: _after(place, held.get(place, StateEntry()), noter, mine[place]) for place in mine}
 
 
-def _after(place: Place, before: Entry, noter: Noter, updates: Sequence[SetState]) -> Entry:
+def _after(place: StatePlace, before: StateEntry, noter: Noter, updates: Sequence[SetState]) -> StateEntry:
     shared, way = before.is_beside(noter), _way(before, noter, updates)
     named, other = f"{place.key} of the {place.scope}", before.writer or "several calls"
     if shared and way is not before.merge:
-        raise Refused(
+        raise StateRefused(
             f"{named} was written by {other} in the same round as {before.merge}, and by {noter.call_id} as {way}"
         )
     value = reduce(combined, updates, before.value)
     if shared and way is Merge.EXCLUSIVE and not _is_same(value, before.value):
-        raise Refused(
+        raise StateRefused(
             f"{named} was set to something else by {other} in the same round; "
             "use merge add or union where several calls may write"
         )
     writer = None if shared else noter.call_id
-    return Entry(value=value, run_id=noter.run_id, step=noter.step, writer=writer, merge=way)
+    return StateEntry(value=value, run_id=noter.run_id, step=noter.step, writer=writer, merge=way)
 
 
-def _way(before: Entry, noter: Noter, updates: Sequence[SetState]) -> Merge:
+def _way(before: StateEntry, noter: Noter, updates: Sequence[SetState]) -> Merge:
     """Two ways of one writer to write a place do not commute with another's: the value is then its alone."""
     ways = {one.merge for one in updates} | ({before.merge} if before.is_by(noter) else set())
     return updates[0].merge if len(ways) == 1 else Merge.EXCLUSIVE
@@ -118,7 +120,7 @@ class Merge(StrEnum):
     UNION = "union"  # lists are joined, each member once
 
 
-class Refused(Exception):
+class StateRefused(Exception):
     """Nothing is kept of what somebody noted, and why."""
 
 
@@ -160,11 +162,11 @@ def combined(held: Any, update: SetState) -> Any:
             return update.value
         case Merge.ADD:
             if held is not None and not _has_sum(held, update.value):
-                raise Refused(f"{named} holds {held!r}, to which {update.value!r} cannot be added")
+                raise StateRefused(f"{named} holds {held!r}, to which {update.value!r} cannot be added")
             return (held or 0) + update.value
         case Merge.UNION:
             if not isinstance(held, list | None):
-                raise Refused(f"{named} holds {held!r}, which is no list to join")
+                raise StateRefused(f"{named} holds {held!r}, which is no list to join")
             return each_once([*(held or []), *update.value])
 
 

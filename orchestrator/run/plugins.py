@@ -18,7 +18,7 @@ from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Reply, Said
 from chordage.orchestrator.core.phases import Hook, Scope
-from chordage.orchestrator.core.plugin_state import Noter, Refused, SetState, combined
+from chordage.orchestrator.core.plugin_state import Noter, SetState, StateRefused, combined
 from chordage.orchestrator.core.reasons import Ending
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.plugins.plugin_set import PluginSet
@@ -139,7 +139,7 @@ class PluginSession:
         self.notes += updates
         for update in updates:
             values = self.state()[update.scope]
-            with suppress(Refused):  # what is refused here is refused when it is stored
+            with suppress(StateRefused):  # what is refused here is refused when it is stored
                 values[update.key] = combined(values.get(update.key), update)
         return given
 

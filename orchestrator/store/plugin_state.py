@@ -13,7 +13,16 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, or_, select, update
 
 from chordage.orchestrator.core.phases import Scope
-from chordage.orchestrator.core.plugin_state import Entry, Merge, Noter, Place, Refused, SetState, by_place, noted
+from chordage.orchestrator.core.plugin_state import (
+    Merge,
+    Noter,
+    SetState,
+    StateEntry,
+    StatePlace,
+    StateRefused,
+    by_place,
+    noted,
+)
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import plugin_state
 from chordage.orchestrator.store.statements import insert_or
@@ -36,20 +45,20 @@ def note(tx: Tx, noter: Noter, updates: Sequence[SetState]) -> str | None:
     places = {place: _locked(tx, place) for place in by_place(noter, updates)}
     try:
         new = noted(places, noter, updates)
-    except Refused as why:
+    except StateRefused as why:
         return str(why)
     for place, entry in new.items():
         tx.execute(update(plugin_state).where(_at(place)).values(asdict(entry)))
     return None
 
 
-def _locked(tx: Tx, place: Place) -> Entry:
+def _locked(tx: Tx, place: StatePlace) -> StateEntry:
     """A row that does not exist cannot be locked, so it is inserted first."""
     tx.execute(insert_or(tx.dialect.name, plugin_state).values(asdict(place)).on_conflict_do_nothing())
     row = tx.execute(select(plugin_state).where(_at(place)).with_for_update()).one()
     merge = None if row.merge is None else Merge(row.merge)
-    return Entry(value=row.value, run_id=row.run_id, step=row.step, writer=row.writer, merge=merge)
+    return StateEntry(value=row.value, run_id=row.run_id, step=row.step, writer=row.writer, merge=merge)
 
 
-def _at(place: Place) -> ColumnElement[bool]:
+def _at(place: StatePlace) -> ColumnElement[bool]:
     return and_(*(plugin_state.c[name] == value for name, value in asdict(place).items()))

@@ -28,7 +28,7 @@ PATIENCE = 60.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LiveEvent:
+class ShownEvent:
     """An entry of the run's live stream."""
 
     kind: str
@@ -67,7 +67,7 @@ def submit(settings: Settings, text: str) -> str:
     return turn_id
 
 
-def play(fleet: Fleet, turn_id: str, show: Callable[[LiveEvent], None], check: Callable[[], None]) -> PlayedTurn:
+def play(fleet: Fleet, turn_id: str, show: Callable[[ShownEvent], None], check: Callable[[], None]) -> PlayedTurn:
     """Returns when the turn is done. The live stream may lose entries; what is returned comes from the database."""
     store = Store(fleet.settings.database, pool_size=1)
     members = _Members(fleet)
@@ -89,7 +89,7 @@ def play(fleet: Fleet, turn_id: str, show: Callable[[LiveEvent], None], check: C
 
 def _live_events(
     settings: Settings, run_id: str, is_done: Callable[[], bool], check: Callable[[], None]
-) -> Iterator[LiveEvent]:
+) -> Iterator[ShownEvent]:
     """The run's live stream, from its beginning until the turn is done."""
     assert settings.redis is not None
     give_up = time.monotonic() + PATIENCE
@@ -100,7 +100,7 @@ def _live_events(
             done = is_done()
             entries = _read_after(redis, f"{settings.prefix}live:{run_id}", last)
             for last, entry in entries:  # noqa: B007 - the next read begins there
-                yield LiveEvent(kind=entry["kind"], data=json.loads(entry["data"]))
+                yield ShownEvent(kind=entry["kind"], data=json.loads(entry["data"]))
             if done and not entries:
                 return
             if time.monotonic() > give_up:

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from chordage.workers.demo.play import LiveEvent, PlayedTurn, WorkSpan
+from chordage.workers.demo.play import PlayedTurn, ShownEvent, WorkSpan
 from chordage.workers.fleet.fleet import Fleet
 
 NAMES = 9  # the width of the first column
@@ -43,7 +43,7 @@ class Quiet:
 
     def started(self, fleet: Fleet, seconds: float) -> None: ...
     def message(self, who: str, text: str) -> None: ...
-    def event(self, event: LiveEvent) -> None: ...
+    def event(self, event: ShownEvent) -> None: ...
     def summary(self, played: PlayedTurn) -> None: ...
     def next_steps(self) -> None: ...
 
@@ -72,7 +72,7 @@ class Show(Quiet):
         self._console.print(table)
         self._console.print()
 
-    def event(self, event: LiveEvent) -> None:
+    def event(self, event: ShownEvent) -> None:
         match event.kind:
             case "model.replied":
                 self._end_live()

@@ -9,10 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordage.orchestrator.core.phases import Scope
-from chordage.orchestrator.core.plugin_state import Entry, Merge, Noter, Place, Refused, SetState, by_place, noted
+from chordage.orchestrator.core.plugin_state import (
+    Merge,
+    Noter,
+    SetState,
+    StateEntry,
+    StatePlace,
+    StateRefused,
+    by_place,
+    noted,
+)
 
 ROUND = Noter(thread_id="t1", run_id="r1", step=3)
-K = Place(Scope.RUN, "r1", "k")
+K = StatePlace(Scope.RUN, "r1", "k")
 
 
 def note(value, merge="exclusive", *, key="k", scope="run"):
@@ -25,12 +34,12 @@ def of(call, *updates):
 
 def after(*writes, held=None):
     """The places and the refusals by call, one write after the other; `held` is from before the round."""
-    entries = {place: Entry(value=value) for place, value in (held or {}).items()}
+    entries = {place: StateEntry(value=value) for place, value in (held or {}).items()}
     refused = {}
     for noter, updates in writes:
         try:
             entries |= noted(entries, noter, updates)
-        except Refused as why:
+        except StateRefused as why:
             refused[noter.call_id] = str(why)
     return {place: entry.value for place, entry in entries.items()}, refused
 
@@ -40,7 +49,7 @@ def test_nothing_noted_is_nothing_to_write():
 
 
 def test_sums_and_unions_are_put_together_with_what_was_there():
-    seen = Place(Scope.THREAD, "t1", "seen")
+    seen = StatePlace(Scope.THREAD, "t1", "seen")
     first = of("c1", note(1, "add"), note({"b"}, "union", key="seen", scope="thread"))
     second = of("c2", note(2, "add"), note(["a", "c"], "union", key="seen", scope="thread"))
 
@@ -67,7 +76,7 @@ def test_what_was_there_before_the_round_is_simply_replaced():
 
 
 def test_another_run_of_the_thread_is_another_round():
-    place = Place(Scope.THREAD, "t1", "k")
+    place = StatePlace(Scope.THREAD, "t1", "k")
     earlier = replace(ROUND, run_id="r0", call_id="c0"), (note("old", scope="thread"),)
     assert after(earlier, of("c1", note("new", scope="thread"))) == ({place: "new"}, {})
 
@@ -127,14 +136,14 @@ def test_a_call_that_mixes_ways_does_not_get_around_what_another_has_added():
 def test_each_call_has_notes_of_its_own():
     values, refused = after(of("c1", note("x", scope="call")), of("c2", note("y", scope="call")))
 
-    assert values == {Place(Scope.CALL, "c1", "k"): "x", Place(Scope.CALL, "c2", "k"): "y"}
+    assert values == {StatePlace(Scope.CALL, "c1", "k"): "x", StatePlace(Scope.CALL, "c2", "k"): "y"}
     assert refused == {}
 
 
 def test_the_same_key_in_two_scopes_is_two_places():
     values, refused = after(of("c1", note("x")), of("c2", note("y", scope="thread")))
 
-    assert values == {K: "x", Place(Scope.THREAD, "t1", "k"): "y"}
+    assert values == {K: "x", StatePlace(Scope.THREAD, "t1", "k"): "y"}
     assert refused == {}
 
 
@@ -168,7 +177,7 @@ def test_everybody_writes_the_places_in_one_order():
 
 def test_the_way_is_remembered_for_those_who_come_later():
     (entry,) = noted({}, *of("c1", note(1, "add"))).values()
-    assert entry == Entry(value=1, run_id="r1", step=3, writer="c1", merge=Merge.ADD)
+    assert entry == StateEntry(value=1, run_id="r1", step=3, writer="c1", merge=Merge.ADD)
 
 
 additive = st.one_of(
