@@ -14,6 +14,9 @@ from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.store import approvals, runs
 from chordage.orchestrator.store.approvals import SuspensionRow
 from chordage.orchestrator.store.database import Store, Tx
+from chordage.orchestrator.views.conversion import view_of
+
+ANSWER = "answer_"  # begins the columns of the answer in a row of a question with its answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,13 +112,9 @@ def _is_in_space(tx: Tx, run_id: str, space: str | None) -> bool:
 
 
 def open_question(row: SuspensionRow) -> OpenQuestion:
-    values = dict(row)
-    overdue = values.pop("escalated_at") is not None
-    own = {"root_run": values["run_id"], "root_thread": values["thread_id"], "path": values["agent"]}
-    values |= {name: values[name] or of_root for name, of_root in own.items()}
-    enums = {"why": Why, "resume_mode": ResumeMode, "on_expiry": OnExpiry}
-    values |= {name: enum(values[name]) for name, enum in enums.items() if values[name] in set(enum)}
-    return OpenQuestion(**values, overdue=overdue)
+    own = {"root_run": row["run_id"], "root_thread": row["thread_id"], "path": row["agent"]}
+    root = {name: row[name] or of_run for name, of_run in own.items()}
+    return view_of(OpenQuestion, row, overdue=row["escalated_at"] is not None, **root)
 
 
 def schema_asked(store: Store, target: str) -> dict[str, Any] | None:
@@ -135,18 +134,7 @@ def by_id(tx: Tx, suspension_ids: Collection[str]) -> dict[str, QuestionView]:
 
 
 def _question(row: SuspensionRow) -> QuestionView:
-    return QuestionView(
-        id=row["id"], why=Why(row["why"]), prompt=row["prompt"], schema=row["schema"],
-        resume_mode=ResumeMode(row["resume_mode"]), status=SuspensionStatus(row["status"]),
-        created_at=row["created_at"], expires_at=row["expires_at"], on_expiry=OnExpiry(row["on_expiry"]),
-        overdue=row["status"] == SuspensionStatus.OPEN.value and row["escalated_at"] is not None,
-        answer=_answer(row) if row["answer_id"] is not None else None,
-    )  # fmt: skip
-
-
-def _answer(row: SuspensionRow) -> AnswerView:
-    return AnswerView(
-        id=row["answer_id"], action=Action(row["answer_action"]), payload=row["answer_payload"],
-        edited_args=row["answer_edited_args"], reason=row["answer_reason"], source=row["answer_source"],
-        created_at=row["answer_created_at"], applied_at=row["answer_applied_at"],
-    )  # fmt: skip
+    overdue = row["status"] == SuspensionStatus.OPEN.value and row["escalated_at"] is not None
+    columns = {name.removeprefix(ANSWER): row[name] for name in row if name.startswith(ANSWER)}
+    answer = None if columns["id"] is None else view_of(AnswerView, columns)
+    return view_of(QuestionView, row, overdue=overdue, answer=answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ from chordage.orchestrator.store import calls, children, runs
 from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.views import approvals
 from chordage.orchestrator.views.approvals import QuestionView
+from chordage.orchestrator.views.conversion import view_of
 
 MAX_PART = 262_144  # characters of one part of a result
 
@@ -78,7 +79,7 @@ def by_round(tx: Tx, rows: Iterable[Call]) -> dict[tuple[str, int], tuple[CallVi
     questions = approvals.about_calls(tx, rows)
     parents = [call.id for call in rows if call.suspension_id in questions and questions[call.suspension_id].is_child]
     child_rows = children.of_calls(tx, parents) if parents else []
-    child_of = {row["parent_call"]: _child_view(row) for row in child_rows}
+    child_of = {row["parent_call"]: view_of(ChildView, row, turn_id=row["id"]) for row in child_rows}
     rounds: dict[tuple[str, int], list[CallView]] = {}
     for call in rows:
         question = questions.get(call.suspension_id) if call.suspension_id else None
@@ -91,19 +92,7 @@ def _call_view(call: Call, question: QuestionView | None, child: ChildView | Non
     seconds = None
     if call.started_at is not None and call.ended_at is not None:
         seconds = round((call.ended_at - call.started_at).total_seconds(), 6)
-    return CallView(
-        id=call.id, ask_id=call.ask_id, generation=call.generation, tool=call.tool, arguments=call.arguments,
-        effect=call.effect, status=call.status, code=call.code, content=call.content, progress=call.progress,
-        worker=call.worker, started_at=call.started_at, ended_at=call.ended_at, seconds=seconds,
-        wake_ups=1 + call.resends, replayed_at=call.replayed_at, question=question, child=child,
-    )  # fmt: skip
-
-
-def _child_view(row: Mapping[str, Any]) -> ChildView:
-    return ChildView(
-        turn_id=row["id"], thread_id=row["thread_id"], agent=row["agent"], run_id=row["run_id"],
-        status=TurnStatus(row["status"]), disposition=Disposition(row["disposition"]) if row["disposition"] else None,
-    )  # fmt: skip
+    return view_of(CallView, call, seconds=seconds, wake_ups=1 + call.resends, question=question, child=child)
 
 
 def queued_children(store: Store, root_run: str) -> list[tuple[str, str]]:
@@ -131,11 +120,9 @@ def result(
         why = "has no result yet" if call is not None else "is not there"
         raise NotFound(f"call {call_id!r} {why}; `chordage show RUN --json` has the calls of a run with their ids")
     end = offset + len(part.text)
-    return ResultView(
-        call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, tool=call.tool, status=call.status,
-        code=call.code, offset=offset, text=part.text, total=part.total,
-        next_offset=end if end < part.total else None,
-    )  # fmt: skip
+    next_offset = end if end < part.total else None
+    text = {"offset": offset, "text": part.text, "total": part.total, "next_offset": next_offset}
+    return view_of(ResultView, call, call_id=call.id, **text)
 
 
 def result_parts(store: Store, call_id: str) -> Iterator[ResultView]:

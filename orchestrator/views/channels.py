@@ -12,6 +12,7 @@ from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.gateways.ports import Agents, Channels
 from chordage.orchestrator.store import polls
 from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.views.conversion import view_of
 
 
 class ChannelState(StrEnum):
@@ -83,11 +84,8 @@ def _view(
         except UserError as error:
             fault = str(error)
         state = _state(row, now, fault=fault)
-    columns = {key: value for key, value in (row or {}).items() if key not in {"name", "revision", "lease_until"}}
-    refusals = tuple(
-        RefusedMessage(key=each["key"], why=each["why"], excerpt=each["excerpt"], at=each["at"]) for each in refused
-    )
-    return ChannelView(name=name, plugin=plugin, agent=agent, state=state, fault=fault, refusals=refusals, **columns)
+    refusals = tuple(view_of(RefusedMessage, each) for each in refused)
+    return view_of(ChannelView, row, name=name, plugin=plugin, agent=agent, state=state, fault=fault, refusals=refusals)
 
 
 def _state(row: dict[str, Any] | None, now: datetime, *, fault: str | None) -> ChannelState:

@@ -10,6 +10,7 @@ from chordage.orchestrator.core.deliveries import DeliveryStatus, shown
 from chordage.orchestrator.store import outbox, projection
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.outbox import Delivery
+from chordage.orchestrator.views.conversion import view_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +40,10 @@ class BusView:
     seconds_behind: float
     generation: int  # how often it was built
     worker: str | None  # that writes it now
-    moved_at: datetime | None
-    failures: int
-    error: str | None
-    error_at: datetime | None
+    moved_at: datetime | None = None
+    failures: int = 0
+    error: str | None = None
+    error_at: datetime | None = None
     deliveries_pending: int
     dead_letters: int
 
@@ -61,12 +62,10 @@ def deliveries(store: Store, *, status: DeliveryStatus | None = None, limit: int
 
 
 def _view(row: Delivery) -> DeliveryView:
-    return DeliveryView(
-        id=row.id, turn_id=row.turn_id, thread_id=row.thread_id, status=row.status,
-        channel="webhook" if "url" in row.target else str(row.target.get("channel")), to=shown(row.target),
-        target=row.target, key=row.key, attempts=row.attempts, error=row.error, in_hand=row.claim_token is not None,
-        created_at=row.created_at, next_at=row.next_at if row.status is DeliveryStatus.PENDING else None,
-        sent_at=row.sent_at, dead_at=row.dead_at,
+    return view_of(
+        DeliveryView, row, to=shown(row.target), in_hand=row.claim_token is not None,
+        channel="webhook" if "url" in row.target else str(row.target.get("channel")),
+        next_at=row.next_at if row.status is DeliveryStatus.PENDING else None,
     )  # fmt: skip
 
 
@@ -76,7 +75,9 @@ def bus(store: Store, now: datetime) -> BusView:
         position = row.mark.position if row else 0
         rows_behind, since = projection.lag(tx, position)
         counts = outbox.counts(tx)
-    return BusView(
+    return view_of(
+        BusView,
+        row,
         position=position,
         top=row.top if row else rows_behind,
         rows_behind=rows_behind,
@@ -85,8 +86,4 @@ def bus(store: Store, now: datetime) -> BusView:
         worker=row.claim_worker if row and row.claim_token and not row.is_free(now) else None,
         deliveries_pending=counts.get(DeliveryStatus.PENDING.value, 0),
         dead_letters=counts.get(DeliveryStatus.DEAD.value, 0),
-        moved_at=row.moved_at if row else None,
-        failures=row.failures if row else 0,
-        error=row.error if row else None,
-        error_at=row.error_at if row else None,
     )

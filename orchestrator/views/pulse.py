@@ -10,6 +10,7 @@ from chordage.orchestrator.core.pulse import PulseRow, PulseState, WorkItem, Wor
 from chordage.orchestrator.gateways.schedules.room_work import WorkSnapshot
 from chordage.orchestrator.store import pulse
 from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.views.conversion import view_of
 
 NEW = "new"  # the pulse has not read its file yet
 PAUSED = "paused"
@@ -24,14 +25,14 @@ class StandingItem:
     state: str  # new, live, paused, done or gone
     schedule: str | None
     next_due: datetime | None
-    last_slot: datetime | None
+    last_slot: datetime | None = None
     turns: int
-    turn_id: str | None  # the newest
+    turn_id: str | None = None  # the newest
     under_way: bool
-    started_at: datetime | None
-    ended_at: datetime | None
-    disposition: str | None
-    run_id: str | None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    disposition: str | None = None
+    run_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +57,9 @@ def standing_work(
 
 
 def _item(kind: WorkKind, name: str | None, item: WorkItem | None, row: PulseRow | None) -> StandingItem:
-    return StandingItem(
+    return view_of(
+        StandingItem,
+        row,
         name=name,
         kind=kind,
         path=item.path if item else row.path if row else "",
@@ -64,14 +67,8 @@ def _item(kind: WorkKind, name: str | None, item: WorkItem | None, row: PulseRow
         state=_state(item, row),
         schedule=(item.schedule_words or None) if item else row.schedule if row else None,
         next_due=row.next_due if row and row.state is PulseState.LIVE and not row.paused else None,
-        last_slot=row.last_slot if row else None,
         turns=row.count if row else 0,
-        turn_id=row.turn_id if row else None,
         under_way=row.open if row else False,
-        started_at=row.started_at if row else None,
-        ended_at=row.ended_at if row else None,
-        disposition=row.disposition if row else None,
-        run_id=row.run_id if row else None,
     )
 
 

@@ -23,6 +23,7 @@ from chordage.orchestrator.store import journal, runs
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views import calls
 from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.conversion import view_of
 
 
 class StepStatus(StrEnum):
@@ -73,11 +74,11 @@ class RunStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InferenceStep(RunStep):
-    worker: str | None  # that makes or made the model call, once it is recorded
-    model: str | None
-    stop: StopReason | None
-    text: str | None
-    asks: int  # how many calls the reply asked for
+    worker: str | None = None  # that makes or made the model call, once it is recorded
+    model: str | None = None
+    stop: StopReason | None = None
+    text: str | None = None
+    asks: int = 0  # how many calls the reply asked for
     attempts: tuple[AttemptView, ...]
     usage: Usage
     seconds: float | None
@@ -142,12 +143,12 @@ class CompactionStep(RunStep):
     """A summary replaced the older part of the conversation, or no summary could be made."""
 
     cause: Cause
-    worker: str | None
+    worker: str | None = None
     model: str
-    summary: str | None
+    summary: str | None = None
     why_not: str | None  # why there is no summary; the history is unchanged
-    upto: int | None  # the last journal row that the summary covers
-    entries: int  # messages, replies and notes that it replaced
+    upto: int | None = None  # the last journal row that the summary covers
+    entries: int = 0  # messages, replies and notes that it replaced
     attempts: tuple[AttemptView, ...]
     usage: Usage
     seconds: float
@@ -217,13 +218,7 @@ def run_with_journal(store: Store, run_id: str) -> tuple[RunView, list[Entry]]:
     kin = {name: getattr(row.kin, name, None) for name in ("parent_run", "parent_call", "root_run", "path")}
     order = list(StepKind)
     steps = sorted(_Steps(row, entries, rounds), key=lambda step: (step.number, order.index(step.kind)))
-    view = RunView(
-        run_id=row.id, thread_id=row.thread_id, turn_id=row.turn_id, agent=row.agent, group=row.group,
-        strategy=row.strategy, status=row.status, reason=row.reason, code=row.code, detail=row.detail,
-        rounds=row.rounds, usage=row.usage, started_at=row.started_at, ended_at=row.ended_at, extra=extra,
-        steps=tuple(steps), **kin,
-    )  # fmt: skip
-    return view, entries
+    return view_of(RunView, row, run_id=row.id, extra=extra, steps=tuple(steps), **kin), entries
 
 
 class _Steps:
@@ -281,10 +276,7 @@ class _Steps:
             case Checkpoint.COMPACTED | Checkpoint.COMPACTION_FAILED:
                 return _compaction(entry)
             case Checkpoint.RUN_INTERRUPTED:
-                return Interruption(
-                    number=entry.step, reason=Reason(body["reason"]), code=body["code"], detail=body["detail"],
-                    at=entry.at,
-                )  # fmt: skip
+                return view_of(Interruption, body, number=entry.step, at=entry.at)
         return None
 
     def _inference(self, entry: Entry) -> InferenceStep:
@@ -294,10 +286,10 @@ class _Steps:
             plan = PlanView(decision=body["decision"], ends=body["ends"], refused=len(body["refused"]))
             asks = 0 if plan.ends else len(plan.decision["execution_commands"])
         attempts = _attempts(body)
-        return InferenceStep(
-            number=entry.step, worker=body.get("worker"), model=body["model"], stop=StopReason(body["stop"]),
-            text=body["text"], asks=asks, attempts=attempts, usage=Usage(**body["usage"]), seconds=_seconds(attempts),
-            at=entry.at, refused=None if entry.kind is Checkpoint.PLAN else self._refused.get(entry.step), plan=plan,
+        return view_of(
+            InferenceStep, body, number=entry.step, at=entry.at, asks=asks, attempts=attempts,
+            usage=Usage(**body["usage"]), seconds=_seconds(attempts), plan=plan,
+            refused=None if entry.kind is Checkpoint.PLAN else self._refused.get(entry.step),
             is_history=entry.kind is not Checkpoint.REPLY_HELD,
         )  # fmt: skip
 
@@ -341,9 +333,9 @@ class _Steps:
         ends = (entry for entry in self._entries if entry.kind is Checkpoint.RUN_FINISHED and entry.step == number)
         attempts = tuple(attempt for entry in ends for attempt in _attempts(entry.body))
         yield InferenceStep(
-            number=number, status=StepStatus.BROKEN_OFF if is_over else StepStatus.OPEN, worker=run.claim_worker,
-            model=None, stop=None, text=None, asks=0, attempts=attempts, usage=Usage(),
-            seconds=_seconds(attempts) if attempts else None, at=run.ended_at,
+            number=number, at=run.ended_at, status=StepStatus.BROKEN_OFF if is_over else StepStatus.OPEN,
+            worker=run.claim_worker, attempts=attempts, usage=Usage(),
+            seconds=_seconds(attempts) if attempts else None,
         )  # fmt: skip
 
     def _is_at(self, number: int) -> bool:
@@ -356,22 +348,15 @@ class _Steps:
 def _compaction(entry: Entry) -> CompactionStep:
     body = entry.body
     attempts = _attempts(body)
-    return CompactionStep(
-        number=entry.step, cause=Cause(body["cause"]), worker=body.get("worker"), model=body["model"],
-        summary=body.get("summary"), why_not=body.get("why"), upto=body.get("upto"), entries=body.get("entries", 0),
-        attempts=attempts, usage=Usage(**body["usage"]), seconds=_seconds(attempts), at=entry.at,
+    return view_of(
+        CompactionStep, body, number=entry.step, at=entry.at, why_not=body.get("why"), attempts=attempts,
+        usage=Usage(**body["usage"]), seconds=_seconds(attempts),
     )  # fmt: skip
 
 
 def _attempts(body: Mapping[str, Any]) -> tuple[AttemptView, ...]:
     return tuple(
-        AttemptView(
-            model=str(attempt["model"]),
-            seconds=float(attempt["seconds"] or 0),
-            fault=Fault(str(attempt["fault"])) if attempt["fault"] else None,
-            detail=str(attempt["detail"]),
-        )
-        for attempt in body.get("attempts", ())
+        view_of(AttemptView, attempt, seconds=float(attempt["seconds"] or 0)) for attempt in body.get("attempts", ())
     )
 
 

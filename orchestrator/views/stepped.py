@@ -20,6 +20,7 @@ from chordage.orchestrator.store import journal
 from chordage.orchestrator.store import stepped as stepped_rows
 from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.store.stepped import SteppedRows, load_view
+from chordage.orchestrator.views.conversion import view_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,25 +125,14 @@ def stepped(store: Store, target: str, *, space: str | None = None) -> SteppedVi
     row, run, turn, reply = rows.row, rows.run, rows.turn, rows.reply
     held_reply = None
     if reply is not None and rows.reply_id is not None:
-        held_reply = HeldReply(
-            id=rows.reply_id, iteration=row.iteration, text=reply.text, asks=reply.asks, stop=reply.stop,
-            model=reply.model, usage=reply.usage,
-        )  # fmt: skip
-    calls = tuple(
-        HeldCall(
-            id=call.id, ask_id=call.ask_id, tool=call.tool, generation=call.generation, status=call.status,
-            code=call.code, content=call.content,
-        )
-        for call in rows.calls
-    )  # fmt: skip
-    return SteppedView(
-        turn_id=turn.id, run_id=run.id if run else None, thread_id=turn.thread_id, agent=turn.agent, rev=row.rev,
-        standing=rows.standing, drive=row.drive, mutated=row.mutated, iteration=row.iteration,
-        max_iterations=row.max_iterations, reply=held_reply, plan=_plan(rows.plan), round=held_round, calls=calls,
-        pending=tuple(row.given), replaces=row.replaces, steers=tuple(row.steers), verdicts=row.verdicts,
-        params=row.params, options=row.options, held_until=None if is_done else row.held_until, error=row.error,
-        disposition=turn.disposition, reason=run.reason.value if run and run.reason else None,
-        code=run.code if run else None, detail=run.detail if run else None, answer=answer,
+        held_reply = view_of(HeldReply, reply, id=rows.reply_id, iteration=row.iteration)
+    return view_of(
+        SteppedView, row, turn_id=turn.id, run_id=run.id if run else None, thread_id=turn.thread_id, agent=turn.agent,
+        standing=rows.standing, reply=held_reply, plan=_plan(rows.plan), round=held_round,
+        calls=tuple(view_of(HeldCall, call) for call in rows.calls), pending=tuple(row.given),
+        steers=tuple(row.steers), held_until=None if is_done else row.held_until, disposition=turn.disposition,
+        reason=run.reason.value if run and run.reason else None, code=run.code if run else None,
+        detail=run.detail if run else None, answer=answer,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.threads import ThreadRow
 from chordage.orchestrator.views import calls
 from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.conversion import view_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,14 +67,8 @@ def threads(store: Store, *, limit: int = 20, before: ThreadView | None = None) 
 
 
 def _view(row: ThreadRow) -> ThreadView:
-    values = dict(row)
-    last_fact_at = values.pop("last_fact_at")
-    status = values.pop("open_run_status")
-    return ThreadView(
-        **values,
-        open_run_status=RunStatus(status) if status else None,
-        last_activity=max(values["last_turn_at"], last_fact_at or values["last_turn_at"]),
-    )
+    last_turn_at = row["last_turn_at"]
+    return view_of(ThreadView, row, last_activity=max(last_turn_at, row["last_fact_at"] or last_turn_at))
 
 
 def history(store: Store, thread_id: str, *, limit: int = 100, before: int | None = None) -> list[Remark]:

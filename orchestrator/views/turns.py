@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from chordage.orchestrator.core import message
@@ -19,12 +17,9 @@ from chordage.orchestrator.store import approvals
 from chordage.orchestrator.store import turns as turn_rows
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views.approvals import OpenQuestion, open_question
+from chordage.orchestrator.views.conversion import view_of
 
 MAX_QUESTIONS = 100  # shown with a turn; the inbox has all
-_ENUMS: Mapping[str, type[StrEnum]] = {
-    "group": Group, "origin": Origin, "sender": Sender, "reason": Reason, "disposition": Disposition,
-    "status": TurnStatus,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,15 +109,15 @@ def turn(store: Store, turn_id: str, *, space: str | None = None) -> TurnView:
             questions = tuple(open_question(open_row) for open_row in open_rows)
     if row is None or not message.holds(space, row["root_thread"] or row["thread_id"]):
         raise _not_found(turn_id)
-    values = _typed(row)
-    reply = values.pop("last_reply") or {}
-    end = values.pop("end") or {}
-    rounds = values.pop("rounds") or 0
-    tokens = {name: values.pop(name) or 0 for name in TOKENS}
-    return TurnView(
-        **values, answer=reply.get("text"), output=end.get("output"), rounds=rounds, usage=Usage(**tokens),
+    return view_of(
+        TurnView,
+        row,
+        answer=(row["last_reply"] or {}).get("text"),
+        output=(row["end"] or {}).get("output"),
+        rounds=row["rounds"] or 0,
+        usage=Usage(**{name: row[name] or 0 for name in TOKENS}),
         questions=questions,
-    )  # fmt: skip
+    )
 
 
 def is_done(store: Store, turn_id: str) -> bool:
@@ -146,15 +141,8 @@ def turns(
     """Newest first. The next page is what came before the last of this one."""
     with store.read() as tx:
         rows = turn_rows.newest(tx, limit=limit, status=status, thread_id=thread_id, agent=agent, before=before)
-    return [TurnLine(**_typed(row)) for row in rows]
+    return [view_of(TurnLine, row) for row in rows]
 
 
 def _not_found(turn_id: str) -> NotFound:
     return NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
-
-
-def _typed(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """A row with its words as enums. A word that only a newer version knows stays as it is."""
-    values = dict(row)
-    known = {name: enum for name, enum in _ENUMS.items() if values.get(name) in set(enum)}
-    return values | {name: enum(values[name]) for name, enum in known.items()}
