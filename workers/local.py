@@ -18,7 +18,7 @@ from typing import TypeVar, assert_never
 import structlog
 
 from chordage.orchestrator import stages, views
-from chordage.orchestrator.core import kinship
+from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.errors import ChordageError
 from chordage.orchestrator.core.intents import (
     Advance,
@@ -94,7 +94,9 @@ def _instead_of_message(rt: Runtime, intent: Intent) -> list[Intent]:
             return [*late, *stages.after_lone_call(rt, call_ids[-1])]
         case CancelTurn(turn_id=turn_id, reason=reason):
             return stages.cancel_turn(rt, turn_id, reason)[1]
-        case Dispatch(group=group, hint=hint) if hint is not None and hint.thread_id.startswith(kinship.THREAD):
+        case Dispatch(group=group, hint=hint) if hint is not None and hint.thread_id.startswith(
+            subagents.THREAD_PREFIX
+        ):
             return stages.dispatch(rt, group, hint, only=True)
         case Dispatch():
             return []  # the end of our turn lets another begin: that one is not ours

@@ -1,8 +1,8 @@
-"""Rows as frozen values: what the stages read."""
+"""The rows that stages read and write, as frozen values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.approvals import Question
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
@@ -18,7 +17,7 @@ from chordage.orchestrator.core.stepping import Control
 
 
 class Subject(NamedTuple):
-    """What a message is about, for who watches the fleet: a thread, and the agent that is at work on it."""
+    """What a wake-up is about, for monitors: a thread, and the agent that works on it."""
 
     thread_id: str
     agent: str
@@ -29,8 +28,8 @@ class Phase(StrEnum):
 
     INFERENCE = "inference"
     TOOL_ROUND = "tool_round"
-    REPLAY = "replay"  # calls that were decided are carried out; also where a run rests while it waits
-    HELD = "held"  # a reply lies with the consumer of a stepped run, or nothing was asked yet
+    REPLAY = "replay"  # decided calls are carried out; also the phase of a run that waits for decisions
+    HELD = "held"  # a stepped run waits for its consumer, with a reply or before the first request
 
 
 class Checkpoint(StrEnum):
@@ -38,21 +37,21 @@ class Checkpoint(StrEnum):
 
     USER_MESSAGE = "UserMessage"
     ASSISTANT_TURN = "AssistantTurnCommitted"
-    PLAN = "PlanCommitted"  # of a strategy that plans its rounds; no part of the conversation
+    PLAN = "PlanCommitted"  # of a planning strategy; not part of the conversation
     TOOL_RESULTS = "ToolResultsCommitted"
     OUTPUT_REFUSED = "OutputRefused"
-    COMPACTED = "HistoryCompacted"  # a summary stands for what was said before it
-    COMPACTION_FAILED = "CompactionFailed"  # it was tried, and nothing changed
-    REPLY_HELD = "ReplyHeld"  # no history: what becomes of it is said by its consumer
+    COMPACTED = "HistoryCompacted"  # a summary replaces everything before it
+    COMPACTION_FAILED = "CompactionFailed"  # the history is unchanged
+    REPLY_HELD = "ReplyHeld"  # not history yet: its consumer decides
     CLIENT_MESSAGES = "ClientMessages"
     CLIENT_STEERS = "ClientSteers"
     RUN_WAITING = "RunWaiting"
     RUN_INTERRUPTED = "RunInterrupted"
-    ROLLED_BACK = "RolledBack"  # what the run said has left the history
+    ROLLED_BACK = "RolledBack"  # the messages of the run left the history
     RUN_FINISHED = "RunFinished"
-    # Notes: what the fleet is to know of and no run has a checkpoint for. Their `run_id` is the id of their subject.
+    # Notes: events for the bus that are no checkpoint of a run. Their `run_id` is the id of their subject.
     TURN_QUEUED = "TurnQueued"
-    TURN_DROPPED = "TurnDropped"  # it ended, and never had a run
+    TURN_DROPPED = "TurnDropped"  # it ended without a run
     CALL_SUSPENDED = "CallSuspended"
     CALL_DECIDED = "CallDecided"
     DELIVERED = "Delivered"
@@ -60,15 +59,38 @@ class Checkpoint(StrEnum):
 
 
 NOTES = frozenset(
-    {
-        Checkpoint.TURN_QUEUED,
-        Checkpoint.TURN_DROPPED,
-        Checkpoint.CALL_SUSPENDED,
-        Checkpoint.CALL_DECIDED,
-        Checkpoint.DELIVERED,
-        Checkpoint.DELIVERY_DEAD,
-    }
-)
+    {Checkpoint.TURN_QUEUED, Checkpoint.TURN_DROPPED, Checkpoint.CALL_SUSPENDED, Checkpoint.CALL_DECIDED,
+     Checkpoint.DELIVERED, Checkpoint.DELIVERY_DEAD}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kin:
+    """The position of a sub-agent's turn and run in its tree. The root of a tree has none."""
+
+    parent_run: str
+    parent_call: str
+    root_run: str
+    root_thread: str
+    path: str  # names of the agents from the root down to this one, with "/" between them
+    max_depth: int  # the lowest limit of its ancestors
+
+    @property
+    def depth(self) -> int:
+        return self.path.count("/")
+
+
+KIN_COLUMNS = tuple(column.name for column in fields(Kin))
+
+
+def kin_columns(kin: Kin | None) -> dict[str, Any]:
+    return dict.fromkeys(KIN_COLUMNS) if kin is None else asdict(kin)
+
+
+def take_kin(row: dict[str, Any]) -> Kin | None:
+    """Remove the columns of kin from the row."""
+    values = {name: row.pop(name) for name in KIN_COLUMNS}
+    return None if values["parent_run"] is None else Kin(**values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,10 +114,15 @@ class Turn:
     queued_at: datetime
     started_at: datetime | None
     done_at: datetime | None
-    kin: Kin | None = None  # of a child
+    kin: Kin | None = None
     control: Control = Control.AUTO
-    max_rounds: int | None = None  # of its own, within those of its agent
+    max_rounds: int | None = None  # from its message; None: as its agent says
     timeout: float | None = None
+
+    @property
+    def home_thread(self) -> str:
+        """The thread of the conversation: for a sub-agent's turn, that of the root."""
+        return self.kin.root_thread if self.kin else self.thread_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,17 +149,17 @@ class Run:
     usage: Usage
     started_at: datetime
     ended_at: datetime | None
-    suspended: int = 0  # 1 once a call of it was suspended
+    suspended: int = 0  # 1 once one of its calls was suspended
     rested_ms: int = 0  # how long it has waited for decisions
     rested_since: datetime | None = None
     replay_from: int | None = None
-    steers: int = 0  # 1 while a message waits to be taken in at the next step
-    kept: Ending | None = None  # what it ends with once nothing is suspended any more
+    steers: int = 0  # 1 while a steering message waits for the next step
+    kept: Ending | None = None  # how it ends once no call is suspended any more
     in_flight: int = 0  # calls of the open round or replay that are not settled
-    kin: Kin | None = None  # of a child
+    kin: Kin | None = None
     children: int = 0  # how many sub-agents it has asked
     control: Control = Control.AUTO
-    max_rounds: int | None = None  # that its message has brought
+    max_rounds: int | None = None  # from its message; None: as its agent says
     timeout: float | None = None
 
     @property
@@ -140,8 +167,13 @@ class Run:
         return Subject(self.thread_id, self.agent)
 
     @property
+    def home_thread(self) -> str:
+        """The thread of the conversation: for a sub-agent's run, that of the root."""
+        return self.kin.root_thread if self.kin else self.thread_id
+
+    @property
     def next_inference(self) -> int | None:
-        """The step at which the model may be asked now; none while the round is still out."""
+        """The step at which the model may be asked now; None while calls are in flight."""
         match self.phase:
             case Phase.INFERENCE:
                 return self.step
@@ -149,16 +181,16 @@ class Run:
                 return None if self.in_flight else self.step + 1
 
     def worked(self, now: datetime) -> float:
-        """Seconds since it started, without those it waited for people."""
+        """Seconds since the start, without the time spent waiting for decisions."""
         return (now - self.started_at).total_seconds() - self.rested_ms / 1000
 
     def work_key(self, step: int) -> str:
-        """Under which Redis knows that somebody has this model call in hand."""
+        """The key of the Redis lock of this model call."""
         return f"{self.id}:{self.epoch}:{step}"
 
     @property
     def owner(self) -> str:
-        """The name under which the run holds its thread."""
+        """The owner's name in the Redis lock of the thread."""
         return f"{self.id}:{self.epoch}"
 
 
@@ -195,7 +227,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """Of a call, what the history of its thread needs."""
+    """The part of a call that the history of its thread needs."""
 
     id: str
     run_id: str
@@ -224,7 +256,7 @@ class NewCall:
     content: str | None = None
     suspension_id: str | None = None
     question: Question | None = None
-    parked: bool = False  # it stands behind one that is suspended
+    parked: bool = False  # behind a suspended call of a sequential round
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

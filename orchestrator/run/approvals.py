@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chordage.orchestrator.core import kinship, message, text
+from chordage.orchestrator.core import message, text
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
 from chordage.orchestrator.core.approvals import (
     Action,
@@ -77,7 +77,7 @@ def _asked(rt: Runtime, request: DecisionRequest, space: str | None) -> Suspensi
         suspension = approvals.find(tx, before.suspension_id if before else request.target)
         about = suspension or calls.load(tx, request.target)
         run = runs.load(tx, about.run_id) if about else None
-    if run is None or not message.holds(space, kinship.home_of(run.thread_id, run.kin)):
+    if run is None or not message.holds(space, run.home_thread):
         raise NotFound(
             f"there is no suspension and no call {request.target!r}; `chordage inbox` lists what waits, with whole ids"
         )

@@ -10,10 +10,9 @@ from typing import Any
 
 from chordage.orchestrator.core.errors import BrokenAgent, Unavailable, UserError
 from chordage.orchestrator.core.intents import Dispatch, Intent
-from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.model import Attempt
 from chordage.orchestrator.core.reasons import BY_A_MESSAGE, ROLLED_BACK, Ending, Reason, disposition_of, failed
-from chordage.orchestrator.core.records import Checkpoint, Phase, Run
+from chordage.orchestrator.core.records import Checkpoint, Kin, Phase, Run
 from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, attempts_of
 from chordage.orchestrator.run import rounds, subagents, waiting

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator.core import kinship
+from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.intents import Intent
@@ -106,7 +106,7 @@ def _of_parent(tx: Tx, parent: Run, limit: float, now: datetime) -> Deadline:
     """For a run that waits for its child, time counts while the child works."""
     worked = timedelta(seconds=parent.worked(parent.rested_since or now))
     if parent.rested_since is not None:
-        worked += kinship.covered(children.spans(tx, parent.id, parent.rested_since, now))
+        worked += subagents.covered(children.spans(tx, parent.id, parent.rested_since, now))
     ending = out_of_time(limit, of=parent.agent)
     return Deadline(run=parent, at=now + timedelta(seconds=limit) - worked, ending=ending)
 

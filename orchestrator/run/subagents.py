@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from chordage.orchestrator.core import kinship, subagents
+from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec, SubAgent, ToolMode
 from chordage.orchestrator.core.approvals import Action, Decision, Suspension, Why, settled_by
 from chordage.orchestrator.core.errors import InvalidMessage, UserError
 from chordage.orchestrator.core.intents import CancelTurn, Dispatch, Hint
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, check
 from chordage.orchestrator.core.reasons import Ending, cancelled
-from chordage.orchestrator.core.records import Call, NewCall, Run, Subject
+from chordage.orchestrator.core.records import Call, Kin, NewCall, Run, Subject, kin_columns
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus, RunStatus
 from chordage.orchestrator.run import waiting
 from chordage.orchestrator.run.unit import Unit
@@ -69,7 +69,7 @@ def _suspended(rt: Runtime, run: Run, agent: AgentSpec, call: NewCall, left: int
 
 def _refusal(rt: Runtime, run: Run, agent: AgentSpec, sub: SubAgent, text: str, left: int) -> Refusal | None:
     """Why no child can be started for this call, in words for the model."""
-    kin = _kin(run, agent, sub, "")
+    kin = subagents.kin_of_child(run, agent, sub, "")
     if kin.depth > kin.max_depth:
         return subagents.too_deep(kin.depth, kin.max_depth)
     if left <= 0:
@@ -83,11 +83,6 @@ def _refusal(rt: Runtime, run: Run, agent: AgentSpec, sub: SubAgent, text: str, 
     except UserError as error:
         return "agent_unavailable", f"The sub-agent {sub.agent} cannot be asked: {error}"
     return None
-
-
-def _kin(run: Run, agent: AgentSpec, sub: SubAgent, call_id: str) -> kinship.Kin:
-    parent = {"id": run.id, "thread_id": run.thread_id, "agent": run.agent}
-    return kinship.child_of(parent, run.kin, call_id=call_id, agent=sub.agent, max_depth=agent.limits.max_depth)
 
 
 def start_children(unit: Unit, run: Run, agent: AgentSpec, asked: Sequence[NewCall | Call]) -> None:
@@ -111,7 +106,7 @@ def _admit(unit: Unit, run: Run, agent: AgentSpec, call: NewCall | Call, tenant:
     """A turn of its own on a thread of its own, in the group of its parent and for the tenant of the whole tree."""
     sub = subagents.of_tool(agent, call.tool)
     assert sub is not None
-    now, turn_id, thread_id = unit.now, unit.rt.new_id(), f"{kinship.THREAD}{call.id}"
+    now, turn_id, thread_id = unit.now, unit.rt.new_id(), f"{subagents.THREAD_PREFIX}{call.id}"
     arrival = threads.arrive(unit.tx, thread_id, sub.agent, now)
     fields = {
         "id": turn_id, "thread_id": thread_id, "arrival": arrival, "agent": sub.agent, "grp": run.group.value,
@@ -120,7 +115,7 @@ def _admit(unit: Unit, run: Run, agent: AgentSpec, call: NewCall | Call, tenant:
         "strategy": _strategy(unit.rt, sub.agent), "source": SOURCE, "dedupe_key": None, "reply_target": None,
         "not_before": None, "due_at": now, "deadline": None, "queued_at": now, "nudge_at": now,
     }  # fmt: skip
-    turns.admit(unit.tx, {**fields, **kinship.columns(_kin(run, agent, sub, call.id))})
+    turns.admit(unit.tx, {**fields, **kin_columns(subagents.kin_of_child(run, agent, sub, call.id))})
     unit.follow(Dispatch(group=run.group, hint=Hint(turn_id, thread_id), of=Subject(thread_id, sub.agent)))
 
 
@@ -195,12 +190,12 @@ def after_end(unit: Unit, run: Run, ending: Ending, text: str | None) -> None:
         give_up(unit, run_id=run.id)
 
 
-def after_drop(unit: Unit, kin: kinship.Kin, detail: str | None) -> None:
+def after_drop(unit: Unit, kin: Kin, detail: str | None) -> None:
     """As `after_end`, of a child that never started."""
     _answer(unit, kin, cancelled(detail), None, run_id=None)
 
 
-def _answer(unit: Unit, kin: kinship.Kin, ending: Ending, text: str | None, *, run_id: str | None) -> None:
+def _answer(unit: Unit, kin: Kin, ending: Ending, text: str | None, *, run_id: str | None) -> None:
     """Stored only where the parent still waits for it."""
     tx = unit.tx
     parent = runs.lock(tx, kin.parent_run)

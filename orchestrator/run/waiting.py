@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from chordage.orchestrator.core import kinship
+from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import OnUnknown, ToolMode
 from chordage.orchestrator.core.approvals import Question, SuspensionStatus
 from chordage.orchestrator.core.errors import UserError
@@ -75,7 +75,7 @@ def resume_run(unit: Unit, run: Run) -> None:
     since = run.rested_since or unit.now
     rested = unit.now - since
     if run.children:
-        rested -= kinship.covered(children.spans(unit.tx, run.id, since, unit.now))
+        rested -= subagents.covered(children.spans(unit.tx, run.id, since, unit.now))
     rested_ms = run.rested_ms + max(0, int(rested.total_seconds() * 1000))
     runs.resume(unit.tx, run, rested_ms=rested_ms, lease_until=unit.lease())
     unit.follow(advance(run))

@@ -6,7 +6,7 @@ write to, and the next heartbeat makes those workers stop.
 
 from __future__ import annotations
 
-from chordage.orchestrator.core import kinship, message
+from chordage.orchestrator.core import message
 from chordage.orchestrator.core.errors import Conflict, LostRace, NotFound
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.reasons import cancelled
@@ -40,9 +40,7 @@ def _check_reach(rt: Runtime, turn_id: str, space: str) -> None:
     """What decides it never changes while a turn lives, so it may be asked before the turn is locked."""
     with rt.store.read() as tx:
         turn = turns.load(tx, turn_id)
-        if turn is None or not (
-            message.holds(space, kinship.home_of(turn.thread_id, turn.kin)) or children.is_given_up(tx, turn_id)
-        ):
+        if turn is None or not (message.holds(space, turn.home_thread) or children.is_given_up(tx, turn_id)):
             raise _not_there(turn_id)
 
 

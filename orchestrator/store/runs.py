@@ -16,12 +16,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Update, and_, bindparam, func, or_, select, update
 
-from chordage.orchestrator.core import kinship, limits
+from chordage.orchestrator.core import limits
 from chordage.orchestrator.core.errors import Crossed
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
-from chordage.orchestrator.core.records import Phase, Run
+from chordage.orchestrator.core.records import Phase, Run, take_kin
 from chordage.orchestrator.core.status import RUN, RunStatus, sources
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.database import Tx
@@ -59,7 +59,7 @@ def _from_row(row: Mapping[Any, Any]) -> Run:
         "reason": Reason(reason) if reason else None,
         "kept": Ending(**{**kept, "reason": Reason(kept["reason"])}) if kept["reason"] else None,
         "timeout": limits.in_seconds(fields.pop("timeout_ms")),
-        "kin": kinship.taken_from(fields),
+        "kin": take_kin(fields),
         "usage": Usage(**{name: fields.pop(name) for name in TOKENS}),
     }
     return Run(**fields, **typed)

@@ -98,7 +98,7 @@ SpacedId = String(300)  # an id with the prefix of its space: core/message.py
 
 
 def _ancestry() -> list[Column[Any]]:
-    """The position of a child in its tree: core/kinship.py."""
+    """The position of a child in its tree: core/records.Kin."""
     return [
         Column("parent_run", Id),
         Column("parent_call", Id),

@@ -16,10 +16,10 @@ from sqlalchemy import Table, bindparam, case, exists, insert, literal_column, o
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
-from chordage.orchestrator.core import kinship, limits
+from chordage.orchestrator.core import limits
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.model import TOKENS, Usage
-from chordage.orchestrator.core.records import Phase, Run, Turn
+from chordage.orchestrator.core.records import KIN_COLUMNS, Phase, Run, Turn, kin_columns
 from chordage.orchestrator.core.status import RunStatus, TurnStatus
 from chordage.orchestrator.store import fairness, groups, journal
 from chordage.orchestrator.store.database import Tx
@@ -57,7 +57,7 @@ _IS_AWAITED = exists().where(
 )
 _OF_RUN = (
     "id", "thread_id", "turn_id", "agent", "grp", "strategy", "control", "max_rounds", "timeout_ms", "lease_until",
-    "started_at", *kinship.COLUMNS,
+    "started_at", *KIN_COLUMNS,
 )  # fmt: skip
 _OF_ANY_RUN: dict[str, ColumnElement[Any]] = {
     "status": literal_column(f"'{RunStatus.RUNNING}'"),
@@ -156,7 +156,7 @@ def _run_binds(start: Start) -> dict[str, Any]:
         "thread_id": turn.thread_id, "agent": turn.agent, "strategy": turn.strategy, "grp": turn.group.value,
         "id": start.run_id, "turn_id": turn.id, "control": turn.control.value, "started_at": start.now,
         "lease_until": start.lease_until, "max_rounds": turn.max_rounds,
-        "timeout_ms": limits.in_ms(turn.timeout), **kinship.columns(turn.kin),
+        "timeout_ms": limits.in_ms(turn.timeout), **kin_columns(turn.kin),
     }  # fmt: skip
     line = {
         "of_thread": turn.thread_id, "of_arrival": turn.arrival, "of_agent": turn.agent, "of_strategy": turn.strategy,

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from chordage.orchestrator.core import kinship, message
+from chordage.orchestrator.core import message
 from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.core.model import Reply
 from chordage.orchestrator.core.planning.state import asks_in
@@ -162,7 +162,7 @@ def _find(tx: Tx, target: str, space: str | None) -> tuple[Turn, Run | None]:
     if turn is None:
         run = runs.load(tx, target)
         turn = turns.load(tx, run.turn_id) if run else None
-    if turn is None or not message.holds(space, kinship.home_of(turn.thread_id, turn.kin)):
+    if turn is None or not message.holds(space, turn.home_thread):
         raise NotFound(f"there is no turn and no run {target!r}; `chordage turns` lists them")
     if run is None and turn.run_id is not None:
         run = runs.load(tx, turn.run_id)

@@ -27,14 +27,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from chordage.orchestrator.core import kinship, limits
+from chordage.orchestrator.core import limits
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
-from chordage.orchestrator.core.kinship import Kin
 from chordage.orchestrator.core.model import TOKENS
 from chordage.orchestrator.core.reasons import WITHOUT_A_RUN
-from chordage.orchestrator.core.records import Checkpoint, Subject, Turn
+from chordage.orchestrator.core.records import KIN_COLUMNS, Checkpoint, Kin, Subject, Turn, kin_columns, take_kin
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.database import Tx
@@ -56,7 +55,7 @@ from chordage.orchestrator.store.statements import PreparedStatement
 
 # Unless a message says otherwise: no sub-agent's, steers no run, and not driven by a consumer.
 _USUAL = {
-    **kinship.columns(None), "steers": 0, "control": Control.AUTO.value, "coalesce_key": None, "max_rounds": None,
+    **kin_columns(None), "steers": 0, "control": Control.AUTO.value, "coalesce_key": None, "max_rounds": None,
     "timeout_ms": None, "space": None,
 }  # fmt: skip
 COLUMNS = [
@@ -65,7 +64,7 @@ COLUMNS = [
         "id", "thread_id", "arrival", "agent", "grp", "tenant", "status", "disposition", "run_id", "origin", "channel",
         "sender", "text", "meta", "strategy", "control", "deadline", "queued_at", "started_at", "done_at",
         "max_rounds", "timeout_ms",
-        *kinship.COLUMNS,
+        *KIN_COLUMNS,
     )
 ]  # fmt: skip
 
@@ -77,7 +76,7 @@ def from_row(row: Mapping[Any, Any]) -> Turn:
     fields["control"] = Control(fields["control"])
     fields["disposition"] = Disposition(fields["disposition"]) if fields["disposition"] else None
     fields["timeout"] = limits.in_seconds(fields.pop("timeout_ms"))
-    kin = kinship.taken_from(fields)
+    kin = take_kin(fields)
     return Turn(**fields, kin=kin)
 
 
@@ -141,7 +140,7 @@ _FIELDS = (
     "id", "thread_id", "arrival", "agent", "grp", "rank", "tenant", "origin", "channel", "sender", "text", "meta",
     "strategy", "control", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at",
     "nudge_at", "coalesce_key", "max_rounds", "timeout_ms", "space",
-    *kinship.COLUMNS,
+    *KIN_COLUMNS,
     "steers",
 )  # fmt: skip
 
@@ -356,12 +355,12 @@ def end_queued(
             status=TurnStatus.DONE.value, disposition=disposition.value, detail=detail, into_turn=into, done_at=now,
             ready=0,
         )
-        .returning(turns.c.thread_id, turns.c.reply_target, *(turns.c[name] for name in kinship.COLUMNS))
+        .returning(turns.c.thread_id, turns.c.reply_target, *(turns.c[name] for name in KIN_COLUMNS))
     )  # fmt: skip
     row = tx.execute(ended).mappings().first()
     if row is None:
         return None
-    kin = kinship.taken_from(dict(row))
+    kin = take_kin(dict(row))
     return DroppedTurn(turn_id=turn_id, thread_id=row["thread_id"], reply_target=row["reply_target"], kin=kin)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from chordage.orchestrator.core import kinship, message
+from chordage.orchestrator.core import message
 from chordage.orchestrator.core.approvals import Action, OnExpiry, ResumeMode, SuspensionStatus, Why
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.records import Call
@@ -108,7 +108,7 @@ def inbox(
 
 def _is_in_space(tx: Tx, run_id: str, space: str | None) -> bool:
     run = runs.load(tx, run_id)
-    return run is not None and message.holds(space, kinship.home_of(run.thread_id, run.kin))
+    return run is not None and message.holds(space, run.home_thread)
 
 
 def open_question(row: SuspensionRow) -> OpenQuestion:

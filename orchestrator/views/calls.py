@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from chordage.orchestrator.core import kinship, message
+from chordage.orchestrator.core import message
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.records import Call
@@ -113,7 +113,7 @@ def result(
     with store.read() as tx:
         call = calls.load(tx, call_id)
         run = runs.load(tx, call.run_id) if call is not None else None
-        if run is None or not message.holds(space, kinship.home_of(run.thread_id, run.kin)):
+        if run is None or not message.holds(space, run.home_thread):
             call = None
         part = calls.result_part(tx, call_id, offset, limit)
     if call is None or part is None:

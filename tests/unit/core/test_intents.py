@@ -59,6 +59,6 @@ def test_an_intent_cannot_be_changed_on_its_way():
 
 
 def test_a_fan_out_can_be_hashed_with_its_batches():
-    fan = CallTools(run_id="r", thread_id="t", step=2, batches=(("a", "c"), ("b",)), group=Group.CHORE)
+    fan = CallTools(run_id="r", step=2, batches=(("a", "c"), ("b",)), group=Group.CHORE)
 
     assert {fan: "sent"}[fan] == "sent"
