@@ -23,6 +23,7 @@ from chordage.orchestrator.core.errors import ConfigError, RoomError, Unavailabl
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
+from chordage.orchestrator.gateways.address_guard import AddressGuard
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secrets_of
 from chordage.orchestrator.gateways.ids import Ids
@@ -37,7 +38,6 @@ from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.gateways.room.reading import Copies
 from chordage.orchestrator.gateways.schedules.room_work import RoomWork
 from chordage.orchestrator.gateways.steadiness import Steadiness
-from chordage.orchestrator.gateways.tools.safe_http import AddressGuard
 from chordage.orchestrator.plugins.loading import PluginSets
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import schema_version

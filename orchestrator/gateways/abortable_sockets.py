@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 
 import httpcore
 
+from chordage.orchestrator.gateways.address_guard import AddressGuard
 from chordage.orchestrator.gateways.name_lookup import NAMES
-from chordage.orchestrator.gateways.ports import Abort
 
 T = TypeVar("T")
 SLICE = 0.6  # together with CHECK_EVERY below the second within which an abort is noticed
@@ -35,10 +35,10 @@ _CONNECTING = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN}
 
 
 class CallLimits:
-    """One exchange: when it must end, and what may abort it."""
+    """One exchange: when it must end, and what may abort it: `check` raises where it should."""
 
-    def __init__(self, abort: Abort, timeout: float) -> None:
-        self._abort = abort
+    def __init__(self, check: Callable[[], None], timeout: float) -> None:
+        self._check = check
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
         self._next_check = 0.0
@@ -53,7 +53,7 @@ class CallLimits:
             now = time.monotonic()
             if now >= self._next_check:
                 self._next_check = now + CHECK_EVERY
-                self._abort.check()
+                self._check()
             if now >= self._deadline:
                 raise too_late(f"not finished within {self._timeout:g} s")
             if now >= silent_until:
@@ -62,9 +62,15 @@ class CallLimits:
 
 
 class Backend(httpcore.NetworkBackend):
-    """Opens the sockets of one connection. `limits` are those of the exchange that uses it now."""
+    """Opens the sockets of one connection. `limits` are those of the exchange that uses it now.
+
+    With a guard, only the addresses that it allows are tried.
+    """
 
     limits: CallLimits
+
+    def __init__(self, guard: AddressGuard | None = None) -> None:
+        self._guard = guard
 
     def connect_tcp(
         self,
@@ -96,10 +102,16 @@ class Backend(httpcore.NetworkBackend):
     def _look_up(self, host: str, port: int, timeout: float | None) -> list[Any]:
         try:
             answer = NAMES.ask(host, port)
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+        try:
             for seconds in self.limits.slices(timeout, httpcore.ConnectTimeout):
                 if futures.wait([answer], seconds).done:
                     break
-            return answer.result()
+        except httpcore.ConnectTimeout as error:
+            raise httpcore.ConnectTimeout(f"{host} was not found: {error}") from error
+        try:
+            return self._guard.addresses_of(host, answer) if self._guard else answer.result()
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(f"{host}: {error}") from error
 

@@ -29,15 +29,6 @@ class Names:
         self._lock = threading.Lock()
         self._under_way: dict[_Name, Future[list[AddressInfo]]] = {}
 
-    def look_up(self, host: str, port: int, seconds: float) -> list[AddressInfo]:
-        """Raises OSError, TimeoutError among them, and UnicodeError for what cannot be a name."""
-        if seconds <= 0:
-            raise TimeoutError(f"there was no time left to look up {host}")
-        try:
-            return self.ask(host, port).result(seconds)
-        except TimeoutError:
-            raise TimeoutError(f"{host} was not found within {seconds:.3g} s") from None
-
     def ask(self, host: str, port: int) -> Future[list[AddressInfo]]:
         """Raises OSError where too many lookups are under way."""
         answer: Future[list[AddressInfo]] = Future()

@@ -7,7 +7,7 @@ limit is that of the whole exchange, however slowly its bytes come.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -41,7 +41,7 @@ class JsonClient:
 
     def __init__(self, *, proxy: str | None = None) -> None:
         self._http = HttpClient(proxy=lambda _url: proxy)
-        self._abort = _UntilClosed()
+        self._closed = threading.Event()
 
     def request(
         self,
@@ -60,7 +60,7 @@ class JsonClient:
         if params:
             request.url = request.url.copy_merge_params(dict(params))
         try:
-            with self._http.send(request, self._abort, timeout=timeout) as exchange:
+            with self._http.send(request, self._check(), timeout=timeout) as exchange:
                 content = exchange.read(LARGEST + 1)
                 if len(content) > LARGEST:
                     raise Unavailable(f"{host} answered with more than {LARGEST} bytes")
@@ -71,24 +71,18 @@ class JsonClient:
             raise Unavailable(f"{host} does not answer ({type(error).__name__})") from None
 
     def close(self) -> None:
-        abort, self._abort = self._abort, _UntilClosed()
-        abort.closed.set()
+        closed, self._closed = self._closed, threading.Event()
+        closed.set()
         self._http.close()
 
+    def _check(self) -> Callable[[], None]:
+        closed = self._closed
 
-class _UntilClosed:
-    """Implements the Abort port."""
+        def check() -> None:
+            if closed.is_set():
+                raise Unavailable("the channel was closed")
 
-    def __init__(self) -> None:
-        self.closed = threading.Event()
-
-    def check(self) -> None:
-        if self.closed.is_set():
-            raise Unavailable("the channel was closed")
-
-    def wait(self, seconds: float) -> None:
-        self.closed.wait(seconds)
-        self.check()
+        return check
 
 
 def check_accepted(host: str, answer: JsonResponse) -> None:

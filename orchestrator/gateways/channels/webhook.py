@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import http.client
 import json
 import time
 from collections.abc import Mapping
@@ -27,16 +26,8 @@ from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.deliveries import receiver_of_url, secret_for, shown
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
 from chordage.orchestrator.core.retry import retry_after
+from chordage.orchestrator.gateways.address_guard import AddressGuard, AddressRefused, NotPublic
 from chordage.orchestrator.gateways.room.tables import Complain, PairsTable, Text, TomlTable, Url
-from chordage.orchestrator.gateways.tools.safe_http import (
-    AddressGuard,
-    AddressRefused,
-    NotPublic,
-    RequestDeadline,
-    checked_url,
-    connection_to,
-    target_of,
-)
 
 GONE = 410
 SECRET_PREFIX = "whsec_"  # noqa: S105 - what the specification puts in front of a secret
@@ -89,7 +80,7 @@ class Webhook:
             raise Undeliverable(f"{name}: {error}; CHORDAGE_WEBHOOK_ALLOW may allow its network") from error
         except AddressRefused as error:
             raise Undeliverable(f"{name}: {error}") from error
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             raise TryLater(f"{name} does not answer: {error or type(error).__name__}") from error
         if not 200 <= status < 300:
             why = f"{name} answered {status}{': ' + answer if answer else ''}"
@@ -100,14 +91,12 @@ class Webhook:
     def close(self) -> None: ...
 
     def _post(self, url: str, key: str, body: bytes) -> tuple[int, str, float | None]:
-        parts = checked_url(url)
-        deadline = RequestDeadline(at=time.monotonic() + self.timeout, stall=self.timeout)
-        with connection_to(parts, self.guard, deadline) as connection:
-            connection.request("POST", target_of(parts), body=body, headers=self._headers(url, key, body))
-            response = connection.getresponse()
-            text = response.read(_READ).decode("utf-8", "replace").replace("\x00", "")
-            headers = {name.lower(): value for name, value in response.getheaders()}
-            return response.status, " ".join(text.split())[:200], retry_after(headers, datetime.now(UTC))
+        from chordage.orchestrator.gateways.http_client import guarded  # httpx is heavy, and most workers send nothing
+
+        headers = self._headers(url, key, body)
+        with guarded("POST", url, self.guard, headers=headers, content=body, timeout=self.timeout) as exchange:
+            text = exchange.read_raw(_READ)[0].decode("utf-8", "replace").replace("\x00", "")
+            return exchange.status, " ".join(text.split())[:200], retry_after(exchange.headers, datetime.now(UTC))
 
     def secrets_for(self, url: str) -> list[bytes]:
         """The first is the one to give to a receiver; the others are still valid."""
@@ -119,7 +108,7 @@ class Webhook:
         made = [signatures.standard(secret, key, now, body) for secret in self.secrets_for(url)]
         signature = {"webhook-signature": " ".join(made)} if made else {}
         return {
-            "User-Agent": "chordage", "Content-Type": "application/json", "Connection": "close", **self.headers,
+            "User-Agent": "chordage", "Content-Type": "application/json", **self.headers,
             "Idempotency-Key": key, "webhook-id": key, "webhook-timestamp": str(now), **signature,
         }  # fmt: skip
 

@@ -47,7 +47,7 @@ class RemoteModel:
         try:
             with (
                 _transport_failures(),
-                self._http.send(request, context.abort, timeout=context.timeout, silence=silence) as exchange,
+                self._http.send(request, context.abort.check, timeout=context.timeout, silence=silence) as exchange,
             ):
                 return self._reply(exchange, context)
         except AttemptFailed as failure:

@@ -6,25 +6,16 @@ the address that is checked would not be the address that is reached.
 
 from __future__ import annotations
 
-import http.client
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from email.message import Message
 from urllib.parse import urljoin
 
-from chordage.orchestrator.gateways.tools.safe_http import (
-    LATE,
-    AddressGuard,
-    AddressRefused,
-    RequestDeadline,
-    checked_url,
-    connection_to,
-    target_of,
-)
+from chordage.orchestrator.gateways.address_guard import AddressGuard, AddressRefused
 
 REDIRECTS = {301, 302, 303, 307, 308}
-_CHUNK = 16_384
-_HEADERS = {"User-Agent": "chordage", "Accept-Encoding": "identity", "Connection": "close"}
+_HEADERS = {"User-Agent": "chordage", "Accept-Encoding": "identity"}
 _TEXTUAL = ("text/", "application/json", "application/xml", "application/javascript", "application/x-ndjson")
 
 
@@ -47,45 +38,42 @@ class WebGetter:
 
     def get(self, url: str, *, cancelled: Callable[[], bool] = lambda: False) -> WebPage:
         """Raises AddressRefused for what is not to be fetched, TimeoutError, and OSError when no good answer comes."""
-        deadline = RequestDeadline(at=time.monotonic() + self.timeout, stall=self.stall)
+
+        def check() -> None:
+            if cancelled():
+                raise TimeoutError("the call was cancelled")
+
+        deadline = time.monotonic() + self.timeout
         for _ in range(self.most_redirects + 1):
-            page = self._request(url, deadline, cancelled)
+            page = self._request(url, deadline - time.monotonic(), check)
             if isinstance(page, WebPage):
                 return page
             url = urljoin(url, page)
         raise AddressRefused(f"more than {self.most_redirects} redirects; the last one leads to {url}")
 
-    def _request(self, url: str, deadline: RequestDeadline, cancelled: Callable[[], bool]) -> WebPage | str:
+    def _request(self, url: str, timeout: float, check: Callable[[], None]) -> WebPage | str:
         """The page, or where a redirect leads."""
-        parts = checked_url(url)
-        with connection_to(parts, self.guard, deadline) as connection:
-            connection.request("GET", target_of(parts), headers=_HEADERS)
-            response = connection.getresponse()
-            location = response.getheader("Location")
-            if response.status in REDIRECTS and location:
+        from chordage.orchestrator.gateways.http_client import guarded  # httpx is heavy
+
+        with guarded(
+            "GET", url, self.guard, headers=_HEADERS, timeout=timeout, silence=self.stall, check=check
+        ) as exchange:
+            location = exchange.headers.get("location")
+            if exchange.status in REDIRECTS and location:
                 return location
-            headers = response.headers
-            kind = headers.get_content_type() if "Content-Type" in headers else "text/plain"
+            content_type = Message()
+            content_type["Content-Type"] = exchange.headers.get("content-type", "text/plain")
+            kind = content_type.get_content_type()
             if not kind.startswith(_TEXTUAL) and not kind.endswith(("+json", "+xml")):
                 raise AddressRefused(f"{url} is {kind}, and only text can be read")
-            body = self._body(response, deadline, cancelled)
+            body, is_whole = exchange.read_raw(self.size_limit)
             return WebPage(
                 url=url,
-                status=response.status,
+                status=exchange.status,
                 content_type=kind,
-                text=_decoded(body[: self.size_limit], headers.get_content_charset()),
-                truncated=len(body) > self.size_limit or bool(response.length),
+                text=_decoded(body, content_type.get_content_charset()),
+                truncated=not is_whole,
             )
-
-    def _body(
-        self, response: http.client.HTTPResponse, deadline: RequestDeadline, cancelled: Callable[[], bool]
-    ) -> bytes:
-        body = bytearray()
-        while len(body) <= self.size_limit and (chunk := response.read1(_CHUNK)):
-            body += chunk
-            if cancelled() or time.monotonic() > deadline.at:
-                raise TimeoutError(LATE)
-        return bytes(body)
 
 
 def _decoded(body: bytes, charset: str | None) -> str:

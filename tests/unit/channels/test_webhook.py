@@ -12,9 +12,9 @@ from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.channels import Outgoing
 from chordage.orchestrator.core.deliveries import receiver_of_url, secret_for
 from chordage.orchestrator.core.errors import RoomError, TryLater, Undeliverable
+from chordage.orchestrator.gateways.address_guard import AddressGuard
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secret_of
-from chordage.orchestrator.gateways.tools.safe_http import AddressGuard
 from support.bus import WebReceiver
 
 REPLY = Outgoing(key="turn-1", thread_id="t", turn_id="turn-1", text="ok", body={"reason": "natural_end", "text": "ok"})

@@ -54,7 +54,7 @@ def forever_pinging(connection, over):
 def time_to_abort(url, *, prompt="hello", error=Aborted):
     agent = an_agent("openai:m", model_timeout=30)
     abort = AbortsAfter(0.15, error)
-    http = HttpClient(tls=anonymous_tls(ssl.PROTOCOL_TLS_CLIENT))
+    http = HttpClient(tls=lambda: anonymous_tls(ssl.PROTOCOL_TLS_CLIENT))
     with catalog_at(url, http=http) as catalog, pytest.raises(error):
         catalog.complete(agent, a_prompt(prompt), abort=abort)
     return time.monotonic() - abort.at

@@ -17,7 +17,7 @@ from support.raw_server import anonymous_tls, raw_server, read_request
 
 def backend():
     made = Backend()
-    made.limits = CallLimits(Calm(), timeout=30)
+    made.limits = CallLimits(Calm().check, timeout=30)
     return made
 
 

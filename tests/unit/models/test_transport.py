@@ -162,7 +162,7 @@ def test_a_refused_connection_is_a_connection_fault_that_names_the_address():
 
 
 def test_tls_works():
-    http = HttpClient(tls=anonymous_tls(ssl.PROTOCOL_TLS_CLIENT))
+    http = HttpClient(tls=lambda: anonymous_tls(ssl.PROTOCOL_TLS_CLIENT))
     with raw_server(hello_again_and_again, tls=True) as server, catalog_at(server.url, http=http) as catalog:
         long = a_prompt("x" * 1_000_000)
         for _ in range(3):
@@ -211,8 +211,7 @@ def test_https_goes_through_the_proxy_of_the_environment():
 
     with raw_server(proxy) as server:
         environ = {"HTTPS_PROXY": server.url, "NO_PROXY": "example.org"}
-        tls = anonymous_tls(ssl.PROTOCOL_TLS_CLIENT)
-        http = HttpClient(proxy=partial(proxy_of, environ), tls=tls)
+        http = HttpClient(proxy=partial(proxy_of, environ), tls=lambda: anonymous_tls(ssl.PROTOCOL_TLS_CLIENT))
         with catalog_at("https://models.example.com", http=http) as catalog:
             reply = catalog.complete(an_agent("openai:m", stream=False), a_prompt("hello"), abort=Calm())
     assert reply.text == "hello"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from chordage.orchestrator.gateways.tools.safe_http import AddressGuard, AddressRefused, checked_url
+from chordage.orchestrator.gateways.address_guard import AddressGuard, AddressRefused, checked_url
 from chordage.orchestrator.gateways.tools.web import WebGetter
 
 HERE = ("127.0.0.0/8",)
@@ -119,9 +119,12 @@ def test_a_redirect_to_where_one_may_not_go_is_refused(trap):
         getter().get(f"{base}/a")
 
 
-def test_the_connection_goes_to_the_address_that_was_checked():
-    answers = [["127.0.0.1"], ["10.0.0.1"]]
-    asked = []
+def test_the_connection_goes_to_the_address_that_was_checked(monkeypatch):
+    answers = ["127.0.0.1", "10.0.0.1"]
+    asked, lookup = [], socket.getaddrinfo
+
+    def rebinding(host, port, **options):
+        return lookup(answers.pop(0) if host == "rebinding.test" else host, port, **options)
 
     def host(request):
         asked.append(request.headers["Host"])
@@ -129,17 +132,17 @@ def test_the_connection_goes_to_the_address_that_was_checked():
 
     with server(a=host) as base:
         port = base.rpartition(":")[2]
-        guard = AddressGuard(allow=HERE, resolve=lambda name, port: answers.pop(0))
-        assert WebGetter(guard=guard).get(f"http://rebinding.test:{port}/a").text == "ok"
+        monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+        assert getter().get(f"http://rebinding.test:{port}/a").text == "ok"
         with pytest.raises(AddressRefused, match=r"rebinding.test is at 10.0.0.1, which is not a public address"):
-            WebGetter(guard=guard).get(f"http://rebinding.test:{port}/a")
+            getter().get(f"http://rebinding.test:{port}/a")
     assert asked == [f"rebinding.test:{port}"]
+    assert answers == []  # each name is looked up once
 
 
 def test_one_bad_address_among_good_ones_is_enough_to_refuse():
-    guard = AddressGuard(resolve=lambda name, port: ["93.184.216.34", "192.168.0.1"])
     with pytest.raises(AddressRefused, match=r"192\.168\.0\.1"):
-        guard.address_of("mixed.test", 80)
+        AddressGuard().check("mixed.test", ["93.184.216.34", "192.168.0.1"])
 
 
 @pytest.mark.parametrize(
@@ -167,19 +170,19 @@ def test_one_bad_address_among_good_ones_is_enough_to_refuse():
 )
 def test_addresses_that_are_not_public_are_refused(address):
     with pytest.raises(AddressRefused, match="is not a public address"):
-        AddressGuard(resolve=lambda name, port: [address]).address_of("trap.test", 80)
+        AddressGuard().check("trap.test", [address])
 
 
 @pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "::ffff:93.184.216.34"])
 def test_public_addresses_are_fine(address):
-    assert AddressGuard(resolve=lambda name, port: [address]).address_of("good.test", 80)
+    AddressGuard().check("good.test", [address])
 
 
 def test_a_private_network_can_be_allowed_by_name():
-    guard = AddressGuard(allow=["10.1.0.0/16"], resolve=lambda name, port: [name])
-    assert guard.address_of("10.1.2.3", 80) == "10.1.2.3"
+    guard = AddressGuard(allow=["10.1.0.0/16"])
+    guard.check("10.1.2.3", ["10.1.2.3"])
     with pytest.raises(AddressRefused):
-        guard.address_of("10.2.0.1", 80)
+        guard.check("10.2.0.1", ["10.2.0.1"])
 
 
 @pytest.mark.parametrize(
@@ -204,12 +207,19 @@ def test_a_name_nobody_knows_is_refused(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(AddressRefused, match=r"gone.test cannot be found: .*not known"):
-        AddressGuard().address_of("gone.test", 80)
+        getter().get("http://gone.test/")
 
 
-def test_a_name_without_address_is_refused():
-    with pytest.raises(AddressRefused, match="has no address"):
-        AddressGuard(resolve=lambda name, port: []).address_of("empty.test", 80)
+def test_a_name_without_address_is_refused(monkeypatch):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *asked, **options: [])
+    with pytest.raises(AddressRefused, match="empty.test has no address"):
+        getter().get("http://empty.test/")
+
+
+@pytest.mark.parametrize("url", ["http://0177.0.0.1/", "http://[::ffff:7f00:1]/", "http://[::1%25lo]/"])
+def test_an_address_in_disguise_is_refused(url):
+    with pytest.raises(AddressRefused):
+        WebGetter().get(url)
 
 
 def test_a_server_that_dribbles_is_cut_off():
