@@ -1,4 +1,4 @@
-"""A call that waits for a decision: what is asked, what was answered, and what the answer makes of the call."""
+"""A call that waits for a decision: the question, the decision, and the result that a decision alone gives a call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chordage.orchestrator.core.status import CallStatus
 
 
 class ResumeMode(StrEnum):
-    """What the decision is used for once it is there."""
+    """What the decision is used for."""
 
     REPLAY = "replay_tool_call"  # the tool runs with the same arguments
     USE_AS_RESULT = "use_decision_as_tool_result"  # the decision is the result, the tool does not run
@@ -21,32 +21,32 @@ class ResumeMode(StrEnum):
 
 
 class OnExpiry(StrEnum):
-    """What happens when nobody decided in time."""
+    """What happens when no decision comes in time."""
 
     DENY = "deny"
     CANCEL_RUN = "cancel_run"
     ESCALATE = "escalate"  # it stays open, and the inbox shows it as overdue
-    DEFAULT = "default"  # `default` is taken as if somebody had answered it
+    DEFAULT = "default"  # `default` is applied like a decision
 
 
 class Why(StrEnum):
-    """Who put the call aside."""
+    """Why a call waits."""
 
     GATE = "permission"
     TOOL = "tool"
     UNKNOWN = "outcome_unknown"
-    CHILD = "child"  # nobody is asked: a sub-agent is at work, and its end is the answer
+    CHILD = "child"  # no person is asked: the end of a sub-agent is the answer
 
 
 class SuspensionStatus(StrEnum):
     OPEN = "open"
-    DECIDED = "decided"  # the answer is stored and not applied yet
+    DECIDED = "decided"  # the decision is stored and not applied yet
     SETTLED = "settled"
-    SUPERSEDED = "superseded"  # its run ended without an answer
+    SUPERSEDED = "superseded"  # its run ended without a decision
 
 
 class Action(StrEnum):
-    """What a decision does. The commands' own words, approve and deny, are read as well."""
+    """What a decision does. The words of the commands, approve and deny, are accepted too."""
 
     RESUME = "resume"
     CANCEL = "cancel"
@@ -58,7 +58,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What has to be decided before the call goes on."""
+    """What has to be decided before the call continues."""
 
     why: Why
     prompt: str
@@ -89,12 +89,12 @@ class Suspension:
     on_expiry: OnExpiry
     default: Any
     escalated_at: datetime | None
-    about_claim: str | None = None  # the claim whose holder may still come with the result
+    about_claim: str | None = None  # the claim whose holder may still deliver the result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRequest:
-    """An answer as it comes in. `target`: the id of the suspension, or of its call."""
+    """A decision as it comes in. `target`: the id of the suspension, or of its call."""
 
     target: str
     action: Action
@@ -106,7 +106,7 @@ class DecisionRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """An answer as it is stored."""
+    """A decision as it is stored."""
 
     id: str
     suspension_id: str
@@ -119,14 +119,14 @@ class Decision:
     key: str | None
 
     def says(self, request: DecisionRequest) -> bool:
-        """Whether the request is this very answer once more."""
-        said = (self.action, self.payload, self.edited_args, self.reason, self.key)
-        return said == (request.action, request.payload, request.edited_args, request.reason, request.key)
+        """Whether the request is a copy of this decision."""
+        content = (self.action, self.payload, self.edited_args, self.reason, self.key)
+        return content == (request.action, request.payload, request.edited_args, request.reason, request.key)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettledCall:
-    """What an answer makes of its call without the tool."""
+    """The result of a call that its decision settled without the tool."""
 
     status: CallStatus
     code: str | None
@@ -134,10 +134,6 @@ class SettledCall:
     full: str | None = None
 
 
-UNKNOWN_PROMPT = (
-    "A worker died while {tool} was running. It is not known whether the call took effect. Look, and then answer: "
-    "`retry` runs it again, `result` gives the result it had, `failed` tells the model that it failed."
-)
 UNKNOWN_SCHEMA = {
     "type": "object",
     "properties": {"answer": {"enum": ["retry", "result", "failed"]}, "result": {}, "reason": {"type": "string"}},
@@ -147,82 +143,79 @@ UNKNOWN_SCHEMA = {
 
 
 def about_the_unknown(tool: str) -> Question:
-    return Question(why=Why.UNKNOWN, prompt=UNKNOWN_PROMPT.format(tool=tool), schema=UNKNOWN_SCHEMA)
-
-
-ARRIVED = "arrived"  # no person can give this answer: the schema has no such word
+    """The question about an unsafe call whose worker died."""
+    prompt = (
+        f"A worker died while {tool} was running. It is not known whether the call took effect. Look, and then answer: "
+        "`retry` runs it again, `result` gives the result it had, `failed` tells the model that it failed."
+    )
+    return Question(why=Why.UNKNOWN, prompt=prompt, schema=UNKNOWN_SCHEMA)
 
 
 def arrived(suspension_id: str, *, code: str | None, content: str, full: str | None) -> DecisionRequest:
-    """The result itself, from the process that had been taken for dead."""
-    payload = {"answer": ARRIVED, "code": code, "content": content, "full": full}
+    """The result from a process that was taken for dead. A person cannot answer so: it does not fit UNKNOWN_SCHEMA."""
+    payload = {"answer": "arrived", "code": code, "content": content, "full": full}
     return DecisionRequest(target=suspension_id, action=Action.RESUME, payload=payload)
 
 
 def digest(arguments: dict[str, Any]) -> str:
-    """Of exactly these arguments, whatever order their keys came in."""
+    """The same for equal arguments, whatever the order of their keys."""
     import hashlib  # loads a library of its own: `import chordage` alone must not pay for it
 
-    written = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()
+    text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def settled_by(asked: Suspension, answer: Decision) -> SettledCall | None:
-    """What the call comes to by the answer alone; None when the tool has to run."""
-    if answer.action is Action.CANCEL:
-        return SettledCall(status=CallStatus.CANCELLED, code="denied", content=denial(asked.why, answer.reason))
-    if asked.why is Why.CHILD:
-        return _of_the_child(answer)
-    if asked.why is Why.UNKNOWN:
-        return _of_the_unknown(answer)
-    if asked.resume_mode is ResumeMode.USE_AS_RESULT:
-        return SettledCall(status=CallStatus.SUCCEEDED, code=None, content=as_text(answer.payload))
+def settled_by(suspension: Suspension, decision: Decision) -> SettledCall | None:
+    """The result of the call where the decision alone gives one; None when the tool has to run."""
+    if decision.action is Action.CANCEL:
+        content = denial(suspension.why, decision.reason)
+        return SettledCall(status=CallStatus.CANCELLED, code="denied", content=content)
+    if suspension.why is Why.CHILD:  # `subagents.payload_of` has written the content
+        return _settled(decision.payload["code"], decision.payload["content"])
+    if suspension.why is Why.UNKNOWN:
+        return _settled_unknown(decision.payload)
+    if suspension.resume_mode is ResumeMode.USE_AS_RESULT:
+        return _settled(None, as_text(decision.payload))
     return None
 
 
-def _of_the_child(answer: Decision) -> SettledCall:
-    """Its end has been put into words for the model when it was stored."""
-    code, content = answer.payload["code"], answer.payload["content"]
-    return SettledCall(status=CallStatus.FAILED if code else CallStatus.SUCCEEDED, code=code, content=content)
-
-
-def denial(why: Why, reason: str | None) -> str:
-    """What the model reads of a call that was denied."""
-    said = f" The reason given: {reason}" if reason else ""
-    if why is Why.CHILD:
-        return f"The sub-agent was cancelled before it answered.{said}"
-    return f"This call was denied and has not been executed.{said}"
-
-
-def _of_the_unknown(answer: Decision) -> SettledCall | None:
-    match answer.payload:
+def _settled_unknown(payload: Any) -> SettledCall | None:
+    match payload:
         case {"answer": "arrived", "code": code, "content": content, "full": full}:
-            status = CallStatus.FAILED if code else CallStatus.SUCCEEDED
-            return SettledCall(status=status, code=code, content=content, full=full)
-        case {"answer": "result", **given}:
-            return SettledCall(status=CallStatus.SUCCEEDED, code=None, content=as_text(given.get("result")))
-        case {"answer": "failed", **given}:
-            said = f"The call failed. {given.get('reason') or ''}".strip()
-            return SettledCall(status=CallStatus.FAILED, code="failed_by_decision", content=said)
+            return _settled(code, content, full)
+        case {"answer": "result", **answer}:
+            return _settled(None, as_text(answer.get("result")))
+        case {"answer": "failed", **answer}:
+            return _settled("failed_by_decision", f"The call failed. {answer.get('reason') or ''}".strip())
         case _:
             return None
 
 
-def seen_by_tool(asked: Suspension, answer: Decision) -> Any:
-    """What the tool is told of the answer when it runs."""
-    return answer.payload if asked.resume_mode is ResumeMode.PASS_TO_TOOL else None
+def _settled(code: str | None, content: str, full: str | None = None) -> SettledCall:
+    status = CallStatus.FAILED if code else CallStatus.SUCCEEDED
+    return SettledCall(status=status, code=code, content=content, full=full)
+
+
+def denial(why: Why, reason: str | None) -> str:
+    """What the model reads of a call that was denied."""
+    given = f" The reason given: {reason}" if reason else ""
+    if why is Why.CHILD:
+        return f"The sub-agent was cancelled before it answered.{given}"
+    return f"This call was denied and has not been executed.{given}"
+
+
+def seen_by_tool(suspension: Suspension, decision: Decision) -> Any:
+    """The decision as the resumed tool sees it."""
+    return decision.payload if suspension.resume_mode is ResumeMode.PASS_TO_TOOL else None
 
 
 def as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else _as_json(value)
 
 
-SCHEMA_DEPTH = 4  # levels of a schema that are spelled out
-
-
-def answers(schema: Mapping[str, Any] | bool | None, depth: int = SCHEMA_DEPTH) -> str:
-    """A JSON Schema in one line for people: `{"answer": "retry" | "failed", "reason"?: text}`; `?` marks a key that
-    may be left out.
+def answers(schema: Mapping[str, Any] | bool | None, depth: int = 4) -> str:
+    """A JSON Schema in one line for people, to `depth` levels: `{"answer": "retry" | "failed", "reason"?: text}`.
+    `?` marks an optional key.
     """
     if not isinstance(schema, Mapping) or not schema or depth == 0:
         return "anything"

@@ -1,4 +1,10 @@
-"""A message and a turn request, and the rules each origin lays on them."""
+"""A message, the request for a turn that carries it, and the rules for both.
+
+Every thread id has the form `SPACE:NAME`, and the space says whose thread it is. A caller, over HTTP or through a
+Celery task, has a space of its own, and the ids that it gives are names inside that space. So it cannot reach a thread
+of a channel, a webhook or the agent, whether that exists already or not, and no list of taken names is needed: an id
+outside the space cannot be written.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from chordage.orchestrator.core import limits as limits_
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
@@ -35,14 +41,7 @@ class Sender(StrEnum):
     SERVICE = "service"
 
 
-SELF_MADE = frozenset({Origin.TASK, Origin.CHORE, Origin.WILL})
-NAME_MAX = 200
-HOLD_MAX = 366 * 86_400.0  # seconds
-NAMES = ("thread_id", "channel", "tenant", "dedupe_key", "coalesce_key")
-NAMED_IN_SPACE = frozenset({"thread_id", "coalesce_key"})
-# As JSON writes it; a backslash before it that is itself escaped makes it six harmless characters.
-_NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-
+SELF_MADE = frozenset({Origin.TASK, Origin.CHORE, Origin.WILL})  # work that the agent's own room schedules
 GROUP_OF = {
     Origin.INVOKE: Group.CHAT,
     Origin.CHAT: Group.CHAT,
@@ -51,10 +50,40 @@ GROUP_OF = {
     Origin.WILL: Group.WILL,
 }
 
+OF_TASK, OF_CHORE, OF_WILL = SELF_MADE_THREADS = ("task:", "chore:", "will:")
+_THREAD_OF = {Origin.TASK: (OF_TASK, "<id>"), Origin.CHORE: (OF_CHORE, "<key>"), Origin.WILL: (OF_WILL, "<agent>")}
+CALLERS = "api"  # the space of all callers, until each has a key; the space of a key is to be `api@` and its tenant
+# The name of a channel is the space of its threads, so no channel may have one of these names.
+TAKEN = frozenset({CALLERS, "hook", "task", "chore", "will", "child", "invoke", "chat"})
+
+NAME_MAX = 200
+_HOLD_MAX = 366 * 86_400.0  # seconds
+# As JSON writes it; a backslash before it that is itself escaped makes it six harmless characters.
+_NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def prefix(space: str) -> str:
+    return f"{space}:"
+
+
+def placed(space: str, name: str) -> str:
+    """The id of this name in the space. An id of the space is returned as it is."""
+    return name if name.startswith(prefix(space)) else f"{prefix(space)}{name}"
+
+
+def name_in(space: str | None, id_: str) -> str:
+    """The reverse of `placed`."""
+    return id_ if space is None else id_.removeprefix(prefix(space))
+
+
+def holds(space: str | None, thread_id: str) -> bool:
+    """Whether the thread is in the space. Space None is an operator's, who may reach every thread."""
+    return space is None or thread_id.startswith(prefix(space))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """How large a message may be. Over it is an error, never a truncation."""
+    """How large a message may be. A larger one is refused, never truncated."""
 
     text_bytes: int = 256 * 1024
     meta_bytes: int = 64 * 1024
@@ -72,7 +101,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Once:
-    """What was signed, in short: within so many seconds it is taken once, under whatever id it comes."""
+    """The digest of signed bytes: for so many seconds they are accepted once, under whatever id they come."""
 
     digest: str
     seconds: float
@@ -80,46 +109,63 @@ class Once:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnRequest:
+    """A message and how its turn is to run. Names that a caller gives are put into its space when it is built."""
+
     message: Message
-    agent: str | None = None
-    strategy: str | None = None
+    agent: str | None = None  # None: the room's default
+    strategy: str | None = None  # None: as the agent says
     control: Control = Control.AUTO
-    step: StepTerms | None = None  # of control step
-    group: Group | None = None
+    step: StepTerms | None = None  # with control step
+    group: Group | None = None  # None: that of the origin
     tenant: str | None = None
     source: str = "api"
-    space: str | None = None  # of a caller: where its threads lie. None: it operates, and may name every thread
+    space: str | None = None  # of a caller; None: an operator's
     dedupe_key: str | None = None
-    once: Once | None = None  # beside the dedupe key, where that may be forged
-    coalesce_key: str | None = None  # of the queued turns that have it, the latest is kept
+    once: Once | None = None  # in addition to the dedupe key, where that may be forged
+    coalesce_key: str | None = None  # of the queued turns with the same key, the latest is kept
     reply_target: dict[str, Any] | None = None
     not_before: datetime | None = None
     deadline: datetime | None = None
     when_busy: WhenBusy | None = None  # None: as the agent says
     while_waiting: WhileWaiting | None = None  # None: as the agent says
     limits: TurnLimits = AS_THE_AGENT_SAYS  # within those of the agent
-    decisions: tuple[DecisionRequest, ...] = ()  # applied before the message is looked at
+    decisions: tuple[DecisionRequest, ...] = ()  # applied before the message is admitted
 
     def __post_init__(self) -> None:
-        """What a caller names lies in its space from here on: nobody ever holds a request for a thread outside it."""
         if self.space is None:
             return
-        thread_id, key = self.message.thread_id, self.coalesce_key
-        if thread_id is not None:
-            message = replace(self.message, thread_id=placed(self.space, thread_id))
+        if self.message.thread_id is not None:
+            message = replace(self.message, thread_id=placed(self.space, self.message.thread_id))
             object.__setattr__(self, "message", message)
-        if key is not None:
-            object.__setattr__(self, "coalesce_key", placed(self.space, key))
+        if self.coalesce_key is not None:
+            object.__setattr__(self, "coalesce_key", placed(self.space, self.coalesce_key))
+
+
+def group_of(request: TurnRequest) -> Group:
+    return request.group or GROUP_OF[request.message.origin]
+
+
+def thread_of(message: Message, agent: str, turn_id: str, space: str | None = None) -> str:
+    """The thread of a message. Without one, a will goes to its agent's and any other to a new one, in the sender's
+    space if it has one.
+    """
+    if message.thread_id is not None:
+        return message.thread_id
+    return f"{OF_WILL}{agent}" if message.origin is Origin.WILL else placed(space or message.origin, turn_id)
 
 
 def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
-    """Every rule of a turn request; the first that is broken is raised, with the field it is about."""
+    """Raises InvalidMessage with the field of the first rule that is broken."""
     message = request.message
-    _check_caller(request)
-    _check_origin(message)
-    for name in NAMES:
-        _check_name(name, _given(request, name))
-    check_thread(message)
+    _check_origin(message, request.space)
+    # The names as the sender wrote them.
+    thread_id, key = (value and name_in(request.space, value) for value in (message.thread_id, request.coalesce_key))
+    _check_name("thread_id", thread_id)
+    _check_name("channel", message.channel)
+    _check_name("tenant", request.tenant)
+    _check_name("dedupe_key", request.dedupe_key)
+    _check_name("coalesce_key", key)
+    _check_thread(message)
     _check_text(message, bounds)
     limits_.check(request.limits)
     _check_group(request)
@@ -133,57 +179,54 @@ def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
         check_target(request.reply_target)
 
 
-def _given(request: TurnRequest, name: str) -> str | None:
-    """As whoever sent it has written it."""
-    value: str | None = getattr(request.message if hasattr(request.message, name) else request, name)
-    return name_in(request.space, value) if value is not None and name in NAMED_IN_SPACE else value
-
-
-def _check_caller(request: TurnRequest) -> None:
-    origin = request.message.origin
-    if request.space is not None and origin in SELF_MADE:
-        told = f"origin {origin.value!r} is the agent's own and comes from its room: give 'invoke' or 'chat'"
-        raise InvalidMessage(told, field="origin")
-
-
-def _check_step(request: TurnRequest) -> None:
-    terms = request.step
-    if terms is None:
-        return
-    if request.control is not Control.STEP:
-        raise InvalidMessage(
-            "step lays down how a turn is driven by its consumer: give control 'step' with it", field="step"
-        )
-    if terms.max_iterations is not None and not 1 <= terms.max_iterations < 2**31:
-        told = f"max_iterations is {terms.max_iterations}: give at least 1, or null for no limit"
-        raise InvalidMessage(told, field="step.max_iterations")
-    if terms.hold_seconds is not None and not 0 < terms.hold_seconds <= HOLD_MAX:
-        told = f"hold_seconds is {terms.hold_seconds:g}: give more than 0 and at most {HOLD_MAX:g}, or null"
-        raise InvalidMessage(told, field="step.hold_seconds")
-
-
-def _check_origin(message: Message) -> None:
-    if message.origin is Origin.CHAT:
+def _check_origin(message: Message, space: str | None) -> None:
+    origin = message.origin
+    if space is not None and origin in SELF_MADE:
+        problem = f"origin {origin.value!r} is the agent's own and comes from its room: give 'invoke' or 'chat'"
+        raise InvalidMessage(problem, field="origin")
+    if origin is Origin.CHAT:
         if not (message.channel or "").strip():
             raise InvalidMessage("origin 'chat' needs a channel, such as 'api' or 'telegram'", field="channel")
     elif message.channel is not None:
-        raise InvalidMessage(f"origin {message.origin.value!r} takes no channel: leave it out", field="channel")
-    if message.origin in SELF_MADE and message.sender is not Sender.SELF:
-        raise InvalidMessage(
-            f"origin {message.origin.value!r} needs sender 'self', not {message.sender.value!r}", field="sender"
-        )
+        raise InvalidMessage(f"origin {origin.value!r} takes no channel: leave it out", field="channel")
+    if origin in SELF_MADE and message.sender is not Sender.SELF:
+        problem = f"origin {origin.value!r} needs sender 'self', not {message.sender.value!r}"
+        raise InvalidMessage(problem, field="sender")
+
+
+def _check_name(field: str, name: str | None) -> None:
+    """A key, or the value of an indexed column, has to be short and visible."""
+    if name is None:
+        return
+    if not 1 <= len(name) <= NAME_MAX:
+        raise InvalidMessage(f"{field} must have 1 to {NAME_MAX} characters, not {len(name)}", field=field)
+    if not name.isprintable() or name.isspace():
+        raise InvalidMessage(f"{field} must be visible characters: no control characters, not blank", field=field)
+
+
+def _check_thread(message: Message) -> None:
+    """Scheduled work has threads of its own. That a will's is named after its agent is checked by `arrivals`."""
+    if message.origin not in SELF_MADE:
+        return
+    thread_prefix, rest = _THREAD_OF[message.origin]
+    thread_id, form, origin = message.thread_id, f"'{thread_prefix}{rest}'", message.origin.value
+    if thread_id is None:
+        if message.origin is not Origin.WILL:
+            raise InvalidMessage(f"origin {origin!r} needs the thread_id of its work: {form}", field="thread_id")
+    elif not thread_id.removeprefix(thread_prefix).strip():
+        raise InvalidMessage(f"thread_id {thread_id!r} names nothing: give {form}", field="thread_id")
+    elif not thread_id.startswith(thread_prefix):
+        problem = f"origin {origin!r} takes the thread_id {form}, not {thread_id!r}"
+        raise InvalidMessage(problem, field="thread_id")
 
 
 def _check_text(message: Message, bounds: Bounds) -> None:
-    if not message.text.strip() and not _has_parts(message.meta):
+    parts = message.meta.get("parts")
+    if not message.text.strip() and not (isinstance(parts, list) and parts):
         raise InvalidMessage("text is blank: say something, or give content parts in meta.parts", field="text")
     _check_characters("text", message.text)
     _check_size("text", message.text, bounds.text_bytes)
     _check_json("meta", message.meta, bounds.meta_bytes)
-
-
-def _has_parts(meta: dict[str, Any]) -> bool:
-    return isinstance(meta.get("parts"), list) and bool(meta["parts"])
 
 
 def _check_json(field: str, value: dict[str, Any], limit: int) -> None:
@@ -198,15 +241,14 @@ def _check_json(field: str, value: dict[str, Any], limit: int) -> None:
 
 
 def _check_characters(field: str, text: str) -> None:
-    """PostgreSQL stores no NUL, and no half of a surrogate pair is UTF-8: refuse both before they are half stored."""
+    """PostgreSQL stores no NUL, and half of a surrogate pair cannot be encoded as UTF-8."""
     if "\x00" in text:
         raise InvalidMessage(f"{field} holds a NUL character: remove it", field=field)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidMessage(
-            f"{field} holds half of a surrogate pair, which is no Unicode text, at character {error.start}", field=field
-        ) from error
+        problem = f"{field} holds half of a surrogate pair, which is no Unicode text, at character {error.start}"
+        raise InvalidMessage(problem, field=field) from error
 
 
 def _check_size(field: str, text: str, limit: int) -> None:
@@ -214,106 +256,26 @@ def _check_size(field: str, text: str, limit: int) -> None:
         raise InvalidMessage(f"{field} has {size} bytes, the limit is {limit}", field=field, too_large=True)
 
 
-def _check_name(field: str, name: str | None) -> None:
-    """What becomes a key or a column of its own: visible, and short enough to be one."""
-    if name is None:
-        return
-    if not 1 <= len(name) <= NAME_MAX:
-        raise InvalidMessage(f"{field} must have 1 to {NAME_MAX} characters, not {len(name)}", field=field)
-    if not name.isprintable() or name.isspace():
-        raise InvalidMessage(f"{field} must be visible characters: no control characters, not blank", field=field)
-
-
 def _check_group(request: TurnRequest) -> None:
-    own = GROUP_OF[request.message.origin]
-    if request.group is not None and request.group.rank < own.rank:
+    origin, group = request.message.origin, request.group
+    if group is not None and group.rank < GROUP_OF[origin].rank:
         raise InvalidMessage(
-            f"group {request.group.value!r} ranks above {own.value!r}, the group of origin "
-            f"{request.message.origin.value!r}: a turn may only be moved downwards",
+            f"group {group.value!r} ranks above {GROUP_OF[origin].value!r}, the group of origin {origin.value!r}: "
+            "a turn may only be moved downwards",
             field="group",
         )
 
 
-def group_of(request: TurnRequest) -> Group:
-    return request.group or GROUP_OF[request.message.origin]
-
-
-# Which thread a message may come on: each kind of standing work has one of its own, named after it.
-
-OF_TASK, OF_CHORE, OF_WILL = "task:", "chore:", "will:"
-# What a thread of such work is called; the rest of the name says which.
-NAMED_AFTER = {"task": (OF_TASK, "<id>"), "chore": (OF_CHORE, "<key>"), "will": (OF_WILL, "<agent>")}
-SELF_MADE_THREADS = (OF_TASK, OF_CHORE, OF_WILL)
-
-
-class Named(Protocol):
-    """What of a message names its thread."""
-
-    @property
-    def origin(self) -> str: ...
-    @property
-    def thread_id(self) -> str | None: ...
-
-
-def check_thread(message: Named) -> None:
-    """What can be told without the agent: a will's thread bears its name, and is checked where that is known."""
-    if (named := NAMED_AFTER.get(message.origin)) is None:
+def _check_step(request: TurnRequest) -> None:
+    terms = request.step
+    if terms is None:
         return
-    prefix, what = named
-    thread_id = message.thread_id
-    if thread_id is None and message.origin != "will":
-        told = f"origin {str(message.origin)!r} needs the thread_id of its work: '{prefix}{what}'"
-        raise InvalidMessage(told, field="thread_id")
-    if thread_id is not None and not thread_id.removeprefix(prefix).strip():
-        raise InvalidMessage(f"thread_id {thread_id!r} names nothing: give '{prefix}{what}'", field="thread_id")
-    if thread_id is not None and not thread_id.startswith(prefix):
-        told = f"origin {str(message.origin)!r} takes the thread_id '{prefix}{what}', not {thread_id!r}"
-        raise InvalidMessage(told, field="thread_id")
-
-
-def check_will(message: Named, agent: str) -> None:
-    """A will has the thread of its agent and no other: there is one of each."""
-    if message.origin != "will" or message.thread_id in {None, f"{OF_WILL}{agent}"}:
-        return
-    told = f"a will of agent {agent!r} goes on thread '{OF_WILL}{agent}', not {message.thread_id!r}: leave it out"
-    raise InvalidMessage(told, field="thread_id")
-
-
-def thread_of(message: Named, agent: str, turn_id: str, space: str | None = None) -> str:
-    """Where a message goes that names no thread: a will to its agent's, any other to a new one, in its sender's space
-    where that has one.
-    """
-    if message.thread_id is not None:
-        return message.thread_id
-    return f"{OF_WILL}{agent}" if message.origin == "will" else placed(space or message.origin, turn_id)
-
-
-# Spaces of threads: what stands before the first colon of a thread's id says whose it is.
-#
-# A caller, over HTTP or by the name of a Celery task, has a space of its own. What it calls a thread is a name inside
-# that space, so it reaches no thread of a channel, a hook or the agent, whether that is there already or comes later.
-# Nobody has to list the names that are taken: an id outside the space cannot be written down.
-
-CALLERS = "api"  # of all callers, until each has a key; the space of a key is to be called `api@` and its tenant
-# No channel may be called like one of these: the name of a channel is the space of its threads.
-TAKEN = frozenset({CALLERS, "hook", "task", "chore", "will", "child", "invoke", "chat"})
-_END = ":"
-
-
-def prefix(space: str) -> str:
-    return f"{space}{_END}"
-
-
-def placed(space: str, name: str) -> str:
-    """The id of what is called so in this space. An id of the space stands for itself."""
-    return name if name.startswith(prefix(space)) else f"{prefix(space)}{name}"
-
-
-def name_in(space: str | None, id_: str) -> str:
-    """What it is called inside the space."""
-    return id_ if space is None else id_.removeprefix(prefix(space))
-
-
-def holds(space: str | None, thread_id: str) -> bool:
-    """`space` None: of whoever operates, and may reach every thread."""
-    return space is None or thread_id.startswith(prefix(space))
+    if request.control is not Control.STEP:
+        problem = "step lays down how a turn is driven by its consumer: give control 'step' with it"
+        raise InvalidMessage(problem, field="step")
+    if terms.max_iterations is not None and not 1 <= terms.max_iterations < 2**31:
+        problem = f"max_iterations is {terms.max_iterations}: give at least 1, or null for no limit"
+        raise InvalidMessage(problem, field="step.max_iterations")
+    if terms.hold_seconds is not None and not 0 < terms.hold_seconds <= _HOLD_MAX:
+        problem = f"hold_seconds is {terms.hold_seconds:g}: give more than 0 and at most {_HOLD_MAX:g}, or null"
+        raise InvalidMessage(problem, field="step.hold_seconds")
