@@ -12,6 +12,7 @@ from typing import get_args
 
 import pytest
 
+from chordage.orchestrator import stages
 from chordage.orchestrator.core.approvals import Question, Why
 from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.core.status import Disposition
@@ -134,3 +135,15 @@ def test_a_savepoint_that_is_undone_takes_its_notes_along(world: World) -> None:
             raise RuntimeError
 
     assert kinds(world) == {"kept"}
+
+
+def test_a_reply_that_came_too_late_announces_nothing(world: World) -> None:
+    """Its turn was cancelled while the model was asked."""
+    turn = world.submit()
+    world.models.before_reply = lambda _: stages.cancel_turn(world.runtime, turn)
+
+    world.run_dry()
+
+    assert world.row("turns", id=turn)["disposition"] == "cancelled"
+    assert not kinds(world) & {"model.replied", "plan.made"}
+    assert world.events.done == [turn]

@@ -16,6 +16,7 @@ from chordage.orchestrator.core.phases import Scope
 from chordage.orchestrator.core.plugin_state import Merge, SetState
 from chordage.orchestrator.core.verdicts import AmendArguments
 from chordage.orchestrator.run import approvals
+from chordage.orchestrator.run.unit import Unit
 from support.fakes import rounds_of, spoken
 from support.hooks import after_model, after_tool, gate
 from support.lock_waits import somebody_waits_for_a_lock
@@ -267,10 +268,11 @@ def _commit_the_round_while_an_answer_is_taken(world, answer):
     rt, run = world.runtime, world.row("runs")
     asked = approvals.check_decisions(rt, [answer])
     with ThreadPoolExecutor(1) as pool:
-        with world.store.write() as tx:
-            _, joined = approvals.take_decisions(tx, rt, [answer], asked, "test")
-            stages.run_batch(rt, [world.rows("calls")[1]["id"]])
+        with Unit(rt) as unit:
+            approvals.take_decisions(unit, [answer], asked, "test")
+            with world.as_another_process():
+                stages.run_batch(rt, [world.rows("calls")[1]["id"]])
             commit = pool.submit(stages.commit_round, rt, run["id"], run["step"])
             until(lambda: commit.done() or somebody_waits_for_a_lock(world.store), "the commit waits for the run")
             assert not commit.done(), "it did not wait"
-        return commit.result(), joined
+        return commit.result(), unit.intents

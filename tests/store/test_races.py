@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy import func, insert, select
 
 from chordage.orchestrator.core.groups import Group
@@ -138,10 +140,11 @@ def test_a_writer_of_an_old_epoch_step_or_token_changes_nothing(store):
         RunClaim(run=run, step=1, token="another"),
         RunClaim(run=run, step=1, token=None),
         RunClaim(run=run, step=3, token="token"),
+        RunClaim(run=replace(run, epoch=run.epoch + 1), step=1, token="token"),
     ]
 
     with store.write() as tx:
-        assert [runs.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW) for at in wrong] == [False] * 3
+        assert [runs.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW) for at in wrong] == [False] * 4
         assert runs.end(tx, run, cancelled(), NOW)
         right = RunClaim(run=run, step=1, token="token")
         assert not runs.finish(tx, right, NATURAL_END, usage=NO_USAGE, now=NOW)

@@ -119,7 +119,7 @@ class World:
             self._thread.held = held
 
     @contextmanager
-    def _as_another(self) -> Iterator[None]:
+    def as_another_process(self) -> Iterator[None]:
         """What a test does in the middle of a stage stands for another process."""
         held, self._thread.held = getattr(self._thread, "held", False), False
         try:
@@ -135,7 +135,7 @@ class World:
     def _before_commit(self, connection) -> None:
         if connection.engine is not self.store.engine:
             return
-        with self._as_another():
+        with self.as_another_process():
             self.before_commit(connection)
         if self.die_at is not None and self.die_before and self.commits + 1 >= self.die_at:
             self._die()
@@ -182,20 +182,20 @@ class World:
         origin = more.pop("origin", Origin.INVOKE)
         sender = more.pop("sender", Sender.SERVICE)
         message = Message(origin=origin, channel=None, sender=sender, thread_id=thread, text=text)
-        with self._as_another():
+        with self.as_another_process():
             admitted, intents = stages.admit(self.runtime, TurnRequest(message=message, **more))
         self.pending += intents
         return admitted.turn_id
 
     def decide(self, *requests: DecisionRequest) -> list[Decided]:
-        with self._as_another():
+        with self.as_another_process():
             decided, intents = stages.decide(self.runtime, requests, source="test")
         self.pending += intents
         return decided
 
     def step(self, target: str, verb: str, *, if_rev: int | None = None, key: str | None = None, **args: object):
         request = StepRequest(target=target, verb=Verb(verb), args=args, if_rev=if_rev, key=key)
-        with self._as_another():
+        with self.as_another_process():
             stepping, intents = stages.step(self.runtime, request)
         self.pending += intents
         return stepping
@@ -206,7 +206,7 @@ class World:
     def deliver(self, intent: Intent, *, doubt: bool = False) -> list[Intent]:
         """Carry one intent out, as a worker does; what follows from it is pending now."""
         self.revive()
-        with self._as_another():
+        with self.as_another_process():
             following = [as_sent(follow) for follow in self._carry_out(intent, doubt)]
         self.pending += following
         return following
@@ -260,7 +260,7 @@ class World:
     def sweep(self, seconds: float = 0.0) -> list[Intent]:
         self.revive()
         self.clock.pass_by(seconds)
-        with self._as_another():
+        with self.as_another_process():
             woken = stages.rescue(self.runtime)
         self.pending += woken
         return woken

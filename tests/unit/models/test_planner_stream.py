@@ -40,7 +40,7 @@ def plan_and_answer(server_url, wire):
 
     with catalog_at(server_url) as catalog:
         runtime = SimpleNamespace(models=Watched(catalog))
-        reply, plan = planning.hear(runtime, an_agent(f"{wire}:m", stream=True), ASK, Calm())
+        reply, plan = planning.ask_planner(runtime, an_agent(f"{wire}:m", stream=True), ASK, Calm())
     return reply, plan, time.monotonic() - seen[-1][0], len(seen)
 
 
@@ -68,5 +68,5 @@ def test_any_other_stream_is_read_to_its_end(tmp_path, wire):
 def test_without_a_stream_the_whole_plan_is_read(tmp_path):
     with serving(tmp_path, script("response")) as server, catalog_at(server.url) as catalog:
         agent = replace(an_agent("openai:m"), stream=False)
-        _, plan = planning.hear(SimpleNamespace(models=catalog), agent, ASK, Calm())
+        _, plan = planning.ask_planner(SimpleNamespace(models=catalog), agent, ASK, Calm())
     assert plan.ends is PlanEnd.RESPONSE

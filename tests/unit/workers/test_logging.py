@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import structlog
 
 from chordage.config import log
-from chordage.orchestrator.run import endings
+from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.run import unit
+from chordage.orchestrator.run.unit import TurnDropped, Unit
+from support.fakes import RecordingEvents
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +51,9 @@ def test_at_debug_it_does(capsys) -> None:
 @pytest.mark.parametrize("style", ["json", "text"])
 def test_the_line_of_an_ended_turn_has_its_ids_in_both_formats(style, capsys, monkeypatch) -> None:
     log.configure("INFO", style)
-    monkeypatch.setattr(endings, "log", structlog.get_logger())
-    endings.log_unstarted("turn-1", endings.Disposition.EXPIRED)
+    monkeypatch.setattr(unit, "log", structlog.get_logger())
+    with Unit(SimpleNamespace(now=lambda: None, events=RecordingEvents()), nullcontext) as of_turn:
+        of_turn.announce(TurnDropped(turn_id="turn-1", disposition=Disposition.EXPIRED))
 
     (line,) = capsys.readouterr().err.splitlines()
     if style == "json":
