@@ -21,7 +21,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -323,34 +323,28 @@ class Store:
             self._engine, self._plain = make_engines(self.url, pool_size=self._pool_size, hold=self._hold)
             self._pid = os.getpid()
 
-    @contextmanager
-    def write(self) -> Iterator[Tx]:
+    def write(self) -> AbstractContextManager[Tx]:
         """A transaction that commits when the block ends and leaves no trace when it raises."""
-        with self._named(), self.engine.begin() as tx:
-            yield tx
+        return self._open(self.engine.begin)
 
-    @contextmanager
-    def one_trip(self) -> Iterator[Tx]:
+    def one_trip(self) -> AbstractContextManager[Tx]:
         """A transaction whose statements are all posted: they are sent with the commit, when the block ends. No result
         can be read before, so each statement must do nothing if an earlier one has found nothing.
 
         Their locks are held for no round trip, and not until this thread has the processor again: among a hundred
         threads that is many times as long. Without a pipeline, as on SQLite, this is `write`.
         """
-        with self.write() as tx:
-            yield tx
+        return self.write()
 
     @contextmanager
     def unlimited(self) -> Iterator[Tx]:
         """As `write`, for a migration: without limits on its time, or on the wait for another migration."""
-        with self._named(), self.engine.connect() as tx, without_limits(tx):
+        with self._open(self.engine.connect) as tx, without_limits(tx):
             yield tx
 
-    @contextmanager
-    def read(self) -> Iterator[Tx]:
+    def read(self) -> AbstractContextManager[Tx]:
         """Statements that are each a transaction of their own; each sees what is committed when it runs."""
-        with self._named(), self.plain.connect() as tx:
-            yield tx
+        return self._open(self.plain.connect)
 
     def ping(self) -> None:
         """Raises Unavailable if nothing can be written now: on SQLite a locked file can still be read."""
@@ -361,10 +355,11 @@ class Store:
     single = read
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _open(self, transaction: Callable[[], AbstractContextManager[Tx]]) -> Iterator[Tx]:
         """Errors of the driver as ours: a database that does not answer, a conflict, a wrong schema."""
         try:
-            yield
+            with transaction() as tx:
+                yield tx
         except PoolTimeout as error:
             raise Unavailable(
                 f"all connections of this process to the database were in use for {PATIENCE} s (CHORDAGE_POOL_SIZE)"

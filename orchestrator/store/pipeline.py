@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # connection is free of both.
 STALE_PLAN = {"0A000", "26000"}
 PLAIN = "chordage_plain"  # the option of an engine whose statements are each a transaction of their own
+# In the info of a connection to PostgreSQL without a pipeline: the statements that begin a transaction.
+BEGIN = "chordage_begin"
 SINCE_17 = 170_000  # a server of PostgreSQL can end a transaction that takes too long
 
 
@@ -231,7 +233,7 @@ def _on_checkin(_driver: Any, record: Any) -> None:
 
 def pipeline_of(tx: Connection) -> Pipeline | None:
     """None: its statements go one by one."""
-    return tx.connection.info.get(Pipeline)
+    return tx.info.get(Pipeline)
 
 
 def post(tx: Connection, pipeline: Pipeline, statement: NamedStatement, values: Sequence[Any]) -> PendingResult:
@@ -257,22 +259,19 @@ def flush(tx: Connection, *, commit: bool = False) -> None:
         raise
 
 
-_BEGIN = "chordage_begin"  # of a connection without a pipeline: the statements that begin a transaction
-
-
 def install_plain(engine: Engine, settings: Mapping[str, str], settings_since_17: Mapping[str, str]) -> None:
     """Leave no state in the session: each transaction makes these settings, in one round trip with its BEGIN."""
 
     def connected(driver: Any, record: Any) -> None:
         local = {**settings, **(settings_since_17 if driver.info.server_version >= SINCE_17 else {})}
         calls = ", ".join(f"set_config({_literal(name)}, {_literal(value)}, true)" for name, value in local.items())
-        record.info[_BEGIN] = f"BEGIN; SELECT {calls}"
+        record.info[BEGIN] = f"BEGIN; SELECT {calls}"
 
     _watch_sessions(engine)
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", lambda tx: None if _is_plain(tx) else _begin(tx))
-    event.listen(engine, "before_cursor_execute", lambda tx, *_: begin_single(tx))
-    event.listen(engine, "after_cursor_execute", lambda tx, *_: commit_single(tx))
+    event.listen(engine, "before_cursor_execute", lambda tx, *_: begin_single(tx) if _is_plain(tx) else None)
+    event.listen(engine, "after_cursor_execute", lambda tx, *_: commit_single(tx) if _is_plain(tx) else None)
 
 
 def _literal(value: str) -> str:
@@ -281,22 +280,20 @@ def _literal(value: str) -> str:
 
 def begin_single(tx: Connection) -> None:
     """Before a statement that is a transaction of its own, on a connection without a pipeline."""
-    if _BEGIN in tx.connection.info and _is_plain(tx):
-        if not _is_idle(driver := _driver_of(tx)):
-            driver.rollback()  # the statement before it failed
-        _begin(tx)
+    if not _is_idle(driver := _driver_of(tx)):
+        driver.rollback()  # the statement before it failed
+    _begin(tx)
 
 
 def commit_single(tx: Connection) -> None:
-    if _BEGIN in tx.connection.info and _is_plain(tx):
-        try:
-            _driver_of(tx).commit()
-        except tx.dialect.loaded_dbapi.Error as error:
-            raise library_error(tx, "COMMIT", error) from error
+    try:
+        _driver_of(tx).commit()
+    except tx.dialect.loaded_dbapi.Error as error:
+        raise library_error(tx, "COMMIT", error) from error
 
 
 def _begin(tx: Connection) -> None:
-    begin = tx.connection.info[_BEGIN]
+    begin = tx.connection.info[BEGIN]
     try:
         _driver_of(tx).execute(begin)
     except tx.dialect.loaded_dbapi.Error as error:
@@ -304,7 +301,7 @@ def _begin(tx: Connection) -> None:
 
 
 def _is_plain(tx: Connection) -> bool:
-    return bool(tx.get_execution_options().get(PLAIN, False))
+    return PLAIN in tx.get_execution_options()
 
 
 def _driver_of(tx: Connection) -> Any:

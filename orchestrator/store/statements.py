@@ -118,7 +118,7 @@ class PreparedStatement:
 
     def send(self, tx: Tx, binds: Mapping[str, Any]) -> SentStatement:
         """As `rows`, without waiting for the result: the statement may go with the next one, or with the commit."""
-        through = pipeline.pipeline_of(tx)
+        through: Pipeline | None = tx.info.get(Pipeline)
         sent: SentStatement
         if through is None:
             compiled = self.compiled(tx.dialect, style=CURSOR_BINDS[tx.dialect.name])
@@ -177,7 +177,9 @@ CURSOR_BINDS = {"postgresql": "pyformat", "sqlite": "named"}
 
 
 def _fetch(tx: Tx, compiled: CompiledStatement, binds: Mapping[str, Any]) -> FetchedRows:
-    pipeline.begin_single(tx)
+    is_single = pipeline.BEGIN in tx.info and pipeline.PLAIN in tx.get_execution_options()
+    if is_single:
+        pipeline.begin_single(tx)
     assert tx.connection.dbapi_connection is not None
     cursor = tx.connection.dbapi_connection.cursor()
     try:
@@ -187,7 +189,8 @@ def _fetch(tx: Tx, compiled: CompiledStatement, binds: Mapping[str, Any]) -> Fet
         raise library_error(tx, compiled.sql, error) from error
     finally:
         cursor.close()
-    pipeline.commit_single(tx)
+    if is_single:
+        pipeline.commit_single(tx)
     return fetched
 
 

@@ -72,8 +72,9 @@ class World:
             events=self.events, clock=self.clock, new_id=CountedIds(), worker="world", budgets=self.budgets,
             queues=self,
         )  # fmt: skip
+        self._engines = (self.store.engine, self.store.plain)
         if not self.store.is_postgres:
-            for engine in (self.store.engine, self.store.plain):
+            for engine in self._engines:
                 event.listen(engine, "connect", _unsynced)  # nobody pulls a plug here
         self._watch_commits()
 
@@ -133,7 +134,7 @@ class World:
             raise Died
 
     def _before_commit(self, connection) -> None:
-        if connection.engine is not self.store.engine:
+        if connection.engine is not self._engines[0]:
             return
         with self.as_another_process():
             self.before_commit(connection)
@@ -144,11 +145,11 @@ class World:
         self._count(connection, statement)
 
     def _count(self, connection, statement: str) -> None:
-        if connection.engine not in {self.store.engine, self.store.plain}:
+        if connection.engine not in self._engines:
             return
         self.statements += 1
         writes = statement.lstrip().upper().startswith(("UPDATE", "INSERT", "DELETE"))
-        if writes and connection.engine is self.store.plain:
+        if writes and connection.engine is self._engines[1]:
             self._after_commit()
 
     def close(self) -> None:
