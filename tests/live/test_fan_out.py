@@ -32,7 +32,7 @@ def settings(tmp_path, redis_url):
 
 def a_round(number: int) -> CallTools:
     batches = tuple((f"call-{number}-{place}",) for place in range(WIDTH))
-    return CallTools(run_id=f"r{number}", thread_id="t", step=2, batches=batches, group=Group.CHAT)
+    return CallTools(run_id=f"r{number}", step=2, batches=batches, group=Group.CHAT)
 
 
 def fan_out(settings) -> None:
@@ -68,7 +68,7 @@ def test_calls_that_come_one_after_the_other_have_the_time_limit_of_all_of_them(
     app = make_app(settings)
     limit = app.tasks[names.CALL_TOOLS].time_limit
     batches = (("alone",), ("first", "second", "third"))
-    Courier(app).send([CallTools(run_id="r", thread_id="t", step=2, batches=batches, group=Group.CHAT)])
+    Courier(app).send([CallTools(run_id="r", step=2, batches=batches, group=Group.CHAT)])
 
     with redis_from(settings) as redis:
         sent = [json.loads(message)["headers"]["timelimit"][0] for message in redis.lrange(TOOLS, 0, -1)]
