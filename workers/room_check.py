@@ -10,6 +10,7 @@ import logging
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -21,10 +22,10 @@ from chordage.config.settings import FILE, SettingProblem, Settings
 from chordage.orchestrator.core import bounds, subagents
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import ConfigError, RoomError, UserError
+from chordage.orchestrator.core.text import counted
 from chordage.orchestrator.gateways.channels import room_channels
 from chordage.orchestrator.gateways.mcp.servers import McpServer
 from chordage.orchestrator.gateways.mcp.tools import Probe
-from chordage.orchestrator.gateways.models import ModelCatalog
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.gateways.room.files import Source, syntax_fault
 from chordage.orchestrator.gateways.room.reading import agent_files
@@ -70,13 +71,11 @@ class CheckFault:
 
     @property
     def file(self) -> str | None:
-        place = PLACE.match(self.text)
-        return place["file"] if place else None
+        return place["file"] if (place := PLACE.match(self.text)) else None
 
     @property
     def line(self) -> int | None:
-        place = PLACE.match(self.text)
-        return int(place["line"]) if place else None
+        return int(place["line"]) if (place := PLACE.match(self.text)) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +111,7 @@ def check(*, live: bool = False) -> CheckReport:
     environ = config.environment()
     section, settings = _settings()
     room = settings.room_path
-    section = replace(section, faults=[*section.faults, *_project_faults(settings)])
+    section = replace(section, faults=[*section.faults, *_team_faults(settings)])
     agents = agent_sections(room, environ, time_limit=settings.tool_time_limit, live=live)
     further = (_further(kind, checker, room, environ) for kind, checker in FURTHER)
     return CheckReport(room=room, sections=(section, *agents, *further))
@@ -132,8 +131,13 @@ def faults_of_room(settings: Settings) -> list[str]:
     return [*config.unknown_variables(), *_once((section.kind, section.faults) for section in sections)]
 
 
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+@contextmanager
+def _collect(faults: list[str], place: str = "") -> Iterator[None]:
+    """Add what is raised to `faults`. `place`: where it is, for errors that do not say so."""
+    try:
+        yield
+    except UserError as error:
+        faults.append(_placed(error, place) if place else str(error))
 
 
 def _further(kind: str, checker: Checker, room: Path, environ: Mapping[str, str]) -> CheckSection:
@@ -159,11 +163,11 @@ def _settings() -> tuple[CheckSection, Settings]:
         settings = Settings.model_construct(room=Path(config.environment().get("CHORDAGE_ROOM") or "."))
     else:
         settings = config.load()
-        faults = list(_address_faults(settings))
+        faults = _address_faults(settings)
     faults += config.unknown_variables()
     variables = [name for name in config.environment() if name.startswith("CHORDAGE_")]
     read = FILE if file.exists() else f"no {FILE}"
-    summary = f"{read}, {_counted(len(variables), 'variable')} in the environment"
+    summary = f"{read}, {counted(len(variables), 'variable')} in the environment"
     return CheckSection(kind="settings", summary=summary, faults=faults), settings
 
 
@@ -176,30 +180,29 @@ def _placed_problem(problem: SettingProblem, source: Source) -> str:
     return f"{FILE}:{source.line_of(problem.key)}: {problem.text}"
 
 
-def _address_faults(settings: Settings) -> Iterator[str]:
-    """What is wrong with them as far as one can see without connecting."""
-    checks: list[Callable[[], object]] = [lambda: Store(settings.database, pool_size=1).engine]
-    if settings.redis is not None:
-        checks.append(lambda: redis_from(settings).close())
-    for each in checks:
-        try:
-            each()
-        except UserError as error:
-            yield str(error)
-        except ValueError as error:
-            yield f"setting redis_url ({config.variable_of(('redis_url',))} or {FILE}): {error}"
+def _address_faults(settings: Settings) -> list[str]:
+    """What is wrong with them, without connecting."""
+    faults: list[str] = []
+    try:
+        with _collect(faults):
+            _ = Store(settings.database, pool_size=1).engine
+        with _collect(faults):
+            if settings.redis is not None:
+                redis_from(settings).close()
+    except ValueError as error:
+        faults.append(f"setting redis_url ({config.variable_of(('redis_url',))} or {FILE}): {error}")
+    return faults
 
 
-def _project_faults(settings: Settings) -> Iterator[str]:
+def _team_faults(settings: Settings) -> list[str]:
     """Of the team's own code that settings name, imported before any tool is, as a worker does it."""
-    checks: list[Callable[[Settings], None]] = [team_app.make_current]
-    if settings.around_tools:
-        checks.append(lambda given: room_from(given).check_around())
-    for each in checks:
-        try:
-            each(settings)
-        except UserError as error:
-            yield str(error)
+    faults: list[str] = []
+    with _collect(faults):
+        team_app.make_current(settings)
+    with _collect(faults):
+        if settings.around_tools:
+            room_from(settings).check_around()
+    return faults
 
 
 def agent_sections(
@@ -241,11 +244,11 @@ class _AgentChecks:
         if not agents and not faults:
             faults = [f"{room.path}: there is no agent: write an agent.toml, or run `chordage init` for an example"]
         names = f": {', '.join(agent.name for agent in agents)}" if agents else ""
-        summary, servers = f"{_counted(len(agents), 'agent')}{names}", _counted(self._servers, "server")
+        summary, servers = f"{counted(len(agents), 'agent')}{names}", counted(self._servers, "server")
         models = ", ".join(sorted(self._models)) or "none"
         return [
             CheckSection(kind="agents", summary=summary, faults=[*faults, *self._of_agents]),
-            CheckSection(kind="tools", summary=_counted(self._tools, "tool"), faults=of_tools),
+            CheckSection(kind="tools", summary=counted(self._tools, "tool"), faults=of_tools),
             CheckSection(kind="MCP", summary=servers, faults=self._of_servers, remarks=self._remarks),
             CheckSection(kind="models", summary=models, faults=self._of_models),
         ]
@@ -268,27 +271,19 @@ class _AgentChecks:
                 self._of_agents.append(f"{place}: {fault}")
         place = self._room.place_of(agent, "agents")
         self._of_agents += [f"{place}: {fault}" for fault in sub_agent_faults(agent, self._room.names(), tools)]
-        try:
+        with _collect(self._of_agents, self._room.place_of(agent, "output")):
             self._room.output_of(agent)
-        except UserError as error:
-            self._of_agents.append(_placed(error, self._room.place_of(agent, "output")))
 
     def _check_tools(self, agent: AgentSpec) -> dict[str, dict[str, Any]]:
         """The schemas of the arguments of those that can be used. An import that fails hides no other."""
         schemas: dict[str, dict[str, Any]] = {}
         before = len(self._of_tools)
         for path in agent.tools:
-            try:
-                tools = self._room.tools_at(path, agent)
-            except UserError as error:
-                self._of_tools.append(str(error))
-                continue
-            for tool in tools:
-                schemas[tool.name] = tool.spec.schema
-                try:
-                    check_time(agent.name, tool.spec, self._time_limit)
-                except UserError as error:
-                    self._of_tools.append(_placed(error, self._room.place_of(agent, "tools", path)))
+            with _collect(self._of_tools):
+                for tool in self._room.tools_at(path, agent):
+                    schemas[tool.name] = tool.spec.schema
+                    with _collect(self._of_tools, self._room.place_of(agent, "tools", path)):
+                        check_time(agent.name, tool.spec, self._time_limit)
         self._tools += len(schemas)
         if len(self._of_tools) == before:
             self._check_names(agent)
@@ -305,11 +300,11 @@ class _AgentChecks:
 
     def _check_server(self, server: McpServer) -> None:
         self._servers += 1
-        for each in (self._room.servers.check, lambda one: check_server_time(one, self._time_limit)):
-            try:
-                each(server)
-            except UserError as error:
-                (self._of_servers if server.required else self._remarks).append(str(error))
+        faults = self._of_servers if server.required else self._remarks
+        with _collect(faults):
+            self._room.servers.check(server)
+        with _collect(faults):
+            check_server_time(server, self._time_limit)
 
     def _probe(self, servers: Sequence[McpServer]) -> dict[str, Probe]:
         """Connect to each, as `chordage mcp` does."""
@@ -329,14 +324,9 @@ class _AgentChecks:
             return
         for key, model in _models(agent):
             self._models.add(model)
-            self._check_model(catalog, agent, key, model)
-
-    def _check_model(self, catalog: ModelCatalog, agent: AgentSpec, key: str, model: str) -> None:
-        try:
-            catalog.check(AgentSpec(name=agent.name, model=model))
-        except UserError as error:
             place = self._room.place_of(agent, key, model if key in {"fallbacks", "selectable_models"} else "")
-            self._of_models.append(_placed(error, place))
+            with _collect(self._of_models, place):
+                catalog.check(AgentSpec(name=agent.name, model=model))
 
 
 def _models(agent: AgentSpec) -> Iterator[tuple[str, str]]:

@@ -138,8 +138,10 @@ class BackgroundCall:
             self._thread.start()
 
 
-class Sweeper:
-    """Rescue. One worker sweeps in each slot of time, for all."""
+class SlotTimer:
+    """Work that one worker does in each slot of time, for all. Redis knows which."""
+
+    thread: str  # its name
 
     def __init__(self, app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
         self._courier = Courier(app)
@@ -148,10 +150,19 @@ class Sweeper:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="chordage-rescue", daemon=True).start()
+        threading.Thread(target=self._run, name=self.thread, daemon=True).start()
 
     def stop(self) -> None:
         self._stop.set()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class Sweeper(SlotTimer):
+    """Rescue."""
+
+    thread = "chordage-rescue"
 
     def _run(self) -> None:
         redis = redis_from(self._settings)
@@ -172,21 +183,11 @@ class Sweeper:
             log.exception("sweep failed")
 
 
-class Projector:
-    """Copies the journal to the bus. One worker copies in each slot of time, for all."""
+class Projector(SlotTimer):
+    """Copies the journal to the bus."""
 
-    def __init__(self, app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
-        self._courier = Courier(app)
-        self._settings = settings
-        self._runtime = runtime
-        self._stop = threading.Event()
-        self._not_before = 0.0
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="chordage-projection", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stop.set()
+    thread = "chordage-projection"
+    _not_before = 0.0
 
     def _run(self) -> None:
         redis = redis_from(self._settings)

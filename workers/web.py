@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 
@@ -14,16 +13,11 @@ from chordage.config.inert import inert
 from chordage.config.settings import Settings, SettingsFault
 from chordage.orchestrator import views
 from chordage.orchestrator.api.routes import SOURCE, SPACE, make_server
-from chordage.orchestrator.core.approvals import DecisionRequest
 from chordage.orchestrator.core.deliveries import Hosts
 from chordage.orchestrator.core.errors import UserError
-from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.gateways.room.agents import Room
-from chordage.orchestrator.run.approvals import Decided
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.stages import Admitted
 from chordage.orchestrator.store import schema_version
-from chordage.orchestrator.views import ResultView, TurnView
 from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept, accept_together, decide
 from chordage.workers import connections, team_app
@@ -55,32 +49,16 @@ def wired(settings: Settings) -> FastAPI:
     team_app.make_current(settings)
     rt = runtime_from(settings, serves=True)
     courier = Courier(make_celery(settings))
-    waiter = waiter_for(settings)
-
-    def take(request: TurnRequest) -> Admitted:
-        return accept(rt, courier, request)
-
-    def turn(turn_id: str) -> TurnView:
-        return views.turn(rt.store, turn_id, space=SPACE)
-
-    def wait(turn_id: str, seconds: float, gave_up: Callable[[], bool]) -> TurnView:
-        return wait_for_turn(waiter, rt, turn_id, seconds, gave_up)
-
-    def take_decisions(requests: Sequence[DecisionRequest]) -> list[Decided]:
-        return decide(rt, courier, requests, source=SOURCE, space=SPACE)
-
-    def read_result(call_id: str, offset: int, limit: int) -> ResultView:
-        return views.result(rt.store, call_id, offset=offset, limit=limit, space=SPACE)
 
     return make_server(
         faults=partial(_faults, rt),
         webhooks=receiver_of(settings, accept_together(rt, courier)) if "hook" in settings.loops else None,
-        accept=take,
-        turn=turn,
-        wait=wait,
+        accept=partial(accept, rt, courier),
+        turn=partial(views.turn, rt.store, space=SPACE),
+        wait=partial(wait_for_turn, waiter_for(settings), rt),
         inbox=partial(views.inbox, rt.store, space=SPACE),
-        decide=take_decisions,
-        result=read_result,
+        decide=partial(decide, rt, courier, source=SOURCE, space=SPACE),
+        result=partial(views.result, rt.store, space=SPACE),
         checks={"database": lambda: schema_version.check(rt.store), "redis": lambda: check_redis(settings)},
         bounds=rt.bounds,
         version=version("chordage"),

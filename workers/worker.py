@@ -55,7 +55,17 @@ class FleetWorker(Stock.Worker):  # type: ignore[misc]
     ) -> None:
         """`plan`, or else the options of `celery worker`."""
         if plan is None:
-            plan = self._plan(role, groups, reserved, hostname, queues, pool or pool_cls, concurrency, task_events)
+            plan = plan_of(
+                WorkerRole(role),
+                self.settings,
+                groups=groups,
+                reserved=reserved,
+                name=None if hostname is None or hostname.startswith(STOCK_NAME) else hostname,
+                events=bool(task_events),
+                queues=(queues if isinstance(queues, str) else ",".join(queues)) if queues else None,
+                pool=_pool(pool or pool_cls),
+                concurrency=int(concurrency) if concurrency and str(concurrency).isdecimal() else None,
+            )
             self._check(reserved=reserved, ready_file=ready_file)
         if plan.pool is Pool.PREFORK:
             _leave_sigterm_to_the_parent()
@@ -69,24 +79,6 @@ class FleetWorker(Stock.Worker):  # type: ignore[misc]
             task_events=plan.events,
             **{**options, "without_mingle": True, "without_gossip": True},
         )
-
-    def _plan(
-        self,
-        role: str,
-        groups: str | None,
-        reserved: bool,
-        hostname: str | None,
-        queues: Sequence[str] | str | None,
-        pool_cls: Any,
-        slots: int | str | None,
-        events: bool | None,
-    ) -> WorkerPlan:
-        name = None if hostname is None or hostname.startswith(STOCK_NAME) else hostname
-        return plan_of(
-            WorkerRole(role), self.settings, groups=groups, reserved=reserved, name=name, events=bool(events),
-            queues=(queues if isinstance(queues, str) else ",".join(queues)) if queues else None,
-            pool=_pool(pool_cls), concurrency=int(slots) if slots and str(slots).isdecimal() else None,
-        )  # fmt: skip
 
     def _check(self, *, reserved: bool, ready_file: Path | None) -> None:
         """As `chordage worker` does. Database and Redis are checked at the signal worker_init, in every worker."""

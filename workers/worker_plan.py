@@ -6,7 +6,7 @@ import fcntl
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -53,17 +53,26 @@ class WorkerPlan:
 
 
 def worker_options() -> tuple[click.Option, ...]:
-    """Options of `chordage worker` that `celery -A chordage worker` has as well."""
+    """Of `chordage worker` and of `celery -A chordage worker`."""
     return (
         click.Option(
             ("--role",),
             type=click.Choice([role.value for role in WorkerRole]),
             default=WorkerRole.ALL.value,
             show_default=True,
-            help="turns: in threads. tools: in processes. all: both, in threads.",
+            help="turns: decides and calls models, in threads. tools: runs tools, in processes. all: both, in threads, "
+            "for small machines.",
         ),
-        click.Option(("--groups",), metavar="NAMES", help="Only these groups: chat,task."),
-        click.Option(("--reserved",), is_flag=True, help="Only for chat, with as many slots as `reserve` says."),
+        click.Option(
+            ("--groups",),
+            metavar="NAMES",
+            help="Only these groups: chat,task. Add system for work that belongs to none; some worker must serve it.",
+        ),
+        click.Option(
+            ("--reserved",),
+            is_flag=True,
+            help="Only for chat, with as many slots as the setting `reserve`; with 0 it does nothing until it ends.",
+        ),
         click.Option(
             ("--ready-file",), type=click.Path(path_type=Path), help="Written when the worker is ready, for probes."
         ),
@@ -114,15 +123,19 @@ def queues_of(role: WorkerRole, settings: Settings, served: tuple[str, ...] | No
 
 
 def _groups_from(option: str) -> tuple[str, ...]:
+    names = _names_from(option, "group", (*(group.value for group in Group), SYSTEM_QUEUE))
+    if not any(name != SYSTEM_QUEUE for name in names):
+        raise click.BadParameter(f"name at least one of {', '.join(Group)}", param_hint="--groups")
+    return names
+
+
+def _names_from(option: str, what: str, known: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in option.split(",") if name.strip()))
-    known = (*(group.value for group in Group), SYSTEM_QUEUE)
     for name in names:
         if name not in known:
             raise click.BadParameter(
-                f"there is no group {name!r}: choose from {', '.join(known)}", param_hint="--groups"
+                f"there is no {what} {name!r}: choose from {', '.join(known)}", param_hint=f"--{what}s"
             )
-    if not any(name != SYSTEM_QUEUE for name in names):
-        raise click.BadParameter(f"name at least one of {', '.join(Group)}", param_hint="--groups")
     return names
 
 
@@ -133,13 +146,8 @@ def _check_alone(others: dict[str, object], *, beside: str) -> None:
 
 
 def _queues_from(option: str, settings: Settings) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in option.split(",") if name.strip()))
     known = (*ALL_QUEUES, *settings.intake_queues)
-    for name in names:
-        if name not in known:
-            raise click.BadParameter(
-                f"there is no queue {name!r}: choose from {', '.join(known)}", param_hint="--queues"
-            )
+    names = _names_from(option, "queue", known)
     if not names:
         raise click.BadParameter(f"name at least one of {', '.join(known)}", param_hint="--queues")
     return names

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import FastAPI, Path, Query, Request, Response
@@ -77,25 +77,11 @@ class StoredDecisions:
     decisions: list[Decided]
 
 
-class ReadInbox(Protocol):
-    def __call__(
-        self,
-        *,
-        limit: int,
-        agent: str | None,
-        thread_id: str | None,
-        run_id: str | None,
-        root_thread: str | None,
-        root_run: str | None,
-        why: Why | None,
-        after: str | None,
-    ) -> list[OpenQuestion]: ...
-
-
 Accept = Callable[[TurnRequest], Admission]
 ReadTurn = Callable[[str], TurnView]
 Decide = Callable[[Sequence[DecisionRequest]], list[Decided]]
-ReadResult = Callable[[str, int, int], ResultView]
+ReadInbox = Callable[..., list[OpenQuestion]]  # by the names of the query
+ReadResult = Callable[..., ResultView]
 
 _DONE: dict[str, Any] = {"model": TurnView, "description": "It was waited for, and is done."}
 Id = Annotated[str, Path(max_length=200, pattern=r"^[0-9A-Za-z-]+$")]
@@ -228,7 +214,7 @@ def _add_results(app: FastAPI, result: ReadResult) -> None:
         responses=documented(403, 404, 421, 422, 500, 503),
     )
     def read_result(call_id: Id, offset: Offset = 0, limit: Limit = 65_536) -> ResultView:
-        return result(call_id, offset, limit)
+        return result(call_id, offset=offset, limit=limit)
 
 
 def _add_health(app: FastAPI, health: Health, faults: Callable[[], list[str]]) -> None:

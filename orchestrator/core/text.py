@@ -75,6 +75,10 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=repr)
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+
+
 def each_once(members: Iterable[Any]) -> list[Any]:
     """In an order of their own, so that it does not matter who came first."""
     found = {canonical(member): member for member in members}

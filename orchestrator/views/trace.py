@@ -16,6 +16,7 @@ from chordage.orchestrator.core.approvals import Action
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Checkpoint, Entry
 from chordage.orchestrator.core.status import Disposition, TurnStatus
+from chordage.orchestrator.core.text import counted
 from chordage.orchestrator.store import trace_reads
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.trace_reads import WINDOW, TraceRow
@@ -315,7 +316,7 @@ def _of_step(
             for call in step.calls:
                 yield from _of_call(call, step.number, questions.get(call.id, ()))
             if step.at is not None:
-                yield event(EventKind.ROUND, f"results of {_counted(len(step.calls), 'call')} recorded")
+                yield event(EventKind.ROUND, f"results of {counted(len(step.calls), 'call')} recorded")
         case ReplayStep():
             yield event(EventKind.REPLAYED, f"{_named(step.calls)} resumed after a decision")
         case WaitStep():
@@ -327,9 +328,9 @@ def _of_step(
             yield event(EventKind.TOOK_IN, text, id=step.turn_id)
         case PushedStep():
             place = "in place of the whole history" if step.replaces else "behind the history"
-            yield event(EventKind.PUSHED, f"its consumer gave {_counted(len(step.messages), 'message')}, {place}")
+            yield event(EventKind.PUSHED, f"its consumer gave {counted(len(step.messages), 'message')}, {place}")
         case ConsumerSteerStep():
-            yield event(EventKind.SAID, f"its consumer steered with {_counted(len(step.texts), 'text')}")
+            yield event(EventKind.SAID, f"its consumer steered with {counted(len(step.texts), 'text')}")
         case CompactionStep():
             summed = f"{step.entries} entries summed up" if step.why_not is None else f"no summary: {step.why_not}"
             yield event(
@@ -352,7 +353,7 @@ def _inference(step: InferenceStep, journal: tuple[int, ...]) -> TraceEvent:
     failed = [f"{attempt.model}: {attempt.fault.value}" for attempt in step.attempts if attempt.fault]
     after = f" after {', '.join(failed)}" if failed else ""
     stop = f" stops with {step.stop.value}" if step.stop else ""
-    asks = f", asks for {_counted(step.asks, 'call')}" if step.asks else ""
+    asks = f", asks for {counted(step.asks, 'call')}" if step.asks else ""
     refused = f"; refused as output: {step.refused}" if step.refused else ""
     return TraceEvent(
         at=step.at, kind=kind, told=f"{step.model}{after}{stop}{asks}{refused}", step=step.number, worker=step.worker,
@@ -383,11 +384,7 @@ def _of_call(call: CallView, step: int, questions: Sequence[QuestionView]) -> It
 
 
 def _named(calls: Sequence[CallView]) -> str:
-    return f"{_counted(len(calls), 'call')} ({', '.join(call.tool for call in calls)})"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{counted(len(calls), 'call')} ({', '.join(call.tool for call in calls)})"
 
 
 # The end, and what was sent

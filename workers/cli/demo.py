@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 from chordage.workers.cli.output import console, json_option, print_json
 
 if TYPE_CHECKING:
-    from chordage.workers.demo.play import PlayedTurn, WorkSpan
+    from chordage.workers.demo.play import PlayedTurn
     from chordage.workers.demo.show import Quiet
 
 
@@ -65,25 +66,11 @@ def _perform(folder: Path, show: Quiet) -> PlayedTurn:
 
 
 def _as_json(played: PlayedTurn, seconds: float) -> dict[str, Any]:
-    turn = played.turn
+    names = ("turn_id", "thread_id", "disposition", "answer")
+    models, calls = ([asdict(span) for span in spans] for spans in (played.model_calls, played.calls))
     return {
-        "turn": {
-            "turn_id": turn.turn_id,
-            "thread_id": turn.thread_id,
-            "disposition": turn.disposition,
-            "answer": turn.answer,
-        },
-        "models": [_span(span) for span in played.model_calls],
-        "calls": [{"tool": span.what, **_span(span)} for span in played.calls],
+        "turn": {name: getattr(played.turn, name) for name in names},
+        "models": [{name: value for name, value in span.items() if name != "what"} for span in models],
+        "calls": [{"tool": span.pop("what"), **span} for span in calls],
         "seconds": round(seconds, 3),
-    }
-
-
-def _span(span: WorkSpan) -> dict[str, Any]:
-    return {
-        "worker": span.worker,
-        "member": span.member,
-        "status": span.status,
-        "started": span.started,
-        "ended": span.ended,
     }

@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def size_options(command: F) -> F:
+    """The options of `dev`, `run` and `start`."""
+    tools = click.option(
+        "--tools", type=click.IntRange(1, 16), default=2, show_default=True, help="Worker processes for tools."
+    )
+    host = click.option("--host", help="Where the HTTP server listens.  [default: 127.0.0.1]")
+    port = click.option("--port", type=click.IntRange(0, 65535), help="Its port; 0 for any.  [default: 8630]")
+    return tools(host(port(command)))
+
+
 def fleet_options(command: F) -> F:
-    """The options of both `run` and `start`."""
-    for option in (
-        click.option("--port", type=click.IntRange(0, 65535), help="Its port; 0 for any.  [default: 8630]"),
-        click.option("--host", help="Where the HTTP server listens.  [default: 127.0.0.1]"),
-        click.option("--no-workers", is_flag=True, help="Only the loops; workers run elsewhere, or later."),
-        click.option(
-            "--tools", type=click.IntRange(1, 16), default=2, show_default=True, help="Worker processes for tools."
-        ),
-        click.option(
-            "--loop",
-            "loops",
-            type=click.Choice(LOOPS),
-            multiple=True,
-            help="Only these; may be given several times.  [default: all that have something to do]",
-        ),
-    ):
-        command = option(command)
-    return command
+    """The options of `run` and `start`."""
+    loops = click.option(
+        "--loop",
+        "loops",
+        type=click.Choice(LOOPS),
+        multiple=True,
+        help="Only these; may be given several times.  [default: all that have something to do]",
+    )
+    no_workers = click.option("--no-workers", is_flag=True, help="Only the loops; workers run elsewhere, or later.")
+    return loops(no_workers(size_options(command)))
 
 
 @click.command()
-@click.option("--host", help="Where the HTTP server listens.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(1, 65535), help="Its port.  [default: 8630]")
 @click.option("--demo", "with_demo", is_flag=True, help="With the example room instead of this folder.")
-@click.option("--tools", type=click.IntRange(1, 16), default=2, show_default=True, help="Worker processes for tools.")
+@size_options
 def dev(host: str | None, port: int | None, with_demo: bool, tools: int) -> None:
     """Start everything on this machine: Redis, workers, beat and the HTTP server. Ctrl-C ends it.
 
@@ -73,15 +73,7 @@ def dev(host: str | None, port: int | None, with_demo: bool, tools: int) -> None
 @click.command()
 @fleet_options
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Written when all are ready, for probes.")
-def run(
-    *,
-    loops: tuple[Any, ...],
-    tools: int,
-    no_workers: bool,
-    host: str | None,
-    port: int | None,
-    ready_file: Path | None,
-) -> None:
+def run(*, loops: tuple[Any, ...], tools: int, no_workers: bool, ready_file: Path | None, **address: Any) -> None:
     """Run runtime loops and the workers for their turns, until Ctrl-C or SIGTERM.
 
     \b
@@ -92,7 +84,7 @@ def run(
     """  # noqa: D301 - click's mark for lines that stay as they are
     from chordage.workers.fleet import roles
 
-    settings = _settings(host=host, port=port, wanted=loops)
+    settings = _settings(**address, wanted=loops)
     members = roles.of_fleet(settings, tools=tools, with_workers=not no_workers)
     _check(settings, members)
     hold(settings, members, command="run", ready_file=ready_file)
@@ -110,9 +102,8 @@ def start(*, loops: tuple[str, ...], tools: int, no_workers: bool, host: str | N
     settings = load(host=host, port=port)
     _check_before_start(settings)
     warn_if_open(settings.host)
-    given = {"--tools": tools, "--host": host, "--port": port}
-    options = [word for loop in loops for word in ("--loop", loop)]
-    options += [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    values = [("--tools", tools), ("--host", host), ("--port", port), *(("--loop", loop) for loop in loops)]
+    options = [word for name, value in values if value is not None for word in (name, str(value))]
     options += ["--no-workers"] if no_workers else []
     try:
         with busy("starting …"):
@@ -150,7 +141,7 @@ def stop(grace: float) -> None:
     with busy("stopping …"):
         stopped = background.stop(room, settings.state_path, grace)
     seconds = span(time.monotonic() - began)
-    if stopped.end is background.End.KILLED:
+    if stopped.killed:
         say(f"killed process {stopped.pid}, which had not ended within {grace:g} s ({seconds})")
     elif stopped.pid is not None:
         say(f"stopped process {stopped.pid} ({seconds})")

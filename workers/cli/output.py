@@ -235,10 +235,6 @@ def indented(text: str, indent: str = "  ") -> Iterator[str]:
     return (f"{indent}{line}".rstrip() for line in text.splitlines())
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
-
-
 @contextmanager
 def busy(text: str) -> Iterator[None]:
     """A spinner on a terminal; nothing elsewhere."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from errno import EADDRINUSE
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -24,6 +24,7 @@ from chordage.workers.worker_plan import (
     WorkerRole,
     plan_of,
     wait_without_reserve,
+    worker_options,
 )
 
 if TYPE_CHECKING:
@@ -35,26 +36,9 @@ FLOWER_COLUMNS = "name,args,kwargs,state,received,runtime,worker"  # Flower's de
 LOOPBACK = frozenset({"localhost", "ip6-localhost"})
 
 
-@click.command()
-@click.option(
-    "--role",
-    type=click.Choice([role.value for role in WorkerRole]),
-    default=WorkerRole.ALL.value,
-    show_default=True,
-    help="turns: decides and calls models, in threads. tools: runs tools, in processes. all: both, for small machines.",
-)
+@click.command(params=[*worker_options()])
 @click.option(
     "--queues", metavar="NAMES", help="Only these queues, first served first: chat,task or chore.tools,will.tools."
-)
-@click.option(
-    "--groups",
-    metavar="NAMES",
-    help="Only these groups: chat,task. Add system for work that belongs to none; some worker must serve it.",
-)
-@click.option(
-    "--reserved",
-    is_flag=True,
-    help="Only for chat, with as many slots as the setting `reserve`; with 0 it does nothing until it is stopped.",
 )
 @click.option(
     "--pool",
@@ -68,39 +52,19 @@ LOOPBACK = frozenset({"localhost", "ip6-localhost"})
 )
 @click.option("--name", help="Name among the workers of this machine.  [default: the role, with a number of its own]")
 @click.option("--events", is_flag=True, help="Report every task, for Flower.")
-@click.option("--ready-file", type=click.Path(path_type=Path), help="Written when the worker is ready, for probes.")
-def worker(
-    *,
-    role: str,
-    queues: str | None,
-    groups: str | None,
-    reserved: bool,
-    pool: str | None,
-    concurrency: int | None,
-    name: str | None,
-    events: bool,
-    ready_file: Path | None,
-) -> None:
+def worker(*, role: str, reserved: bool, ready_file: Path | None, **options: Any) -> None:
     """Start one worker. It ends on SIGTERM or Ctrl-C, and hands its unfinished work over."""
     settings = settings_for_cli()
-    plan = plan_of(
-        WorkerRole(role), settings, queues=queues, groups=groups, reserved=reserved, pool=pool, concurrency=concurrency,
-        name=name, events=events,
-    )  # fmt: skip
+    plan = plan_of(WorkerRole(role), settings, reserved=reserved, **options)
     if reserved and not settings.reserve:
         wait_without_reserve(ready_file, lambda text: say(f"chordage: {text}", err=True))
         return
-    _report_room(settings)
-    check_ready_with_redis(settings)
-    run_worker(settings, plan, ready_file)
-
-
-def _report_room(settings: Settings) -> None:
-    """A broken agent stops no worker: only its own work waits."""
     from chordage.workers import room_check
 
-    for fault in room_check.faults_of_room(settings):
+    for fault in room_check.faults_of_room(settings):  # a broken agent stops no worker: only its own work waits
         say(f"chordage: {fault}", err=True)
+    check_ready_with_redis(settings)
+    run_worker(settings, plan, ready_file)
 
 
 def run_worker(settings: Settings, plan: WorkerPlan, ready_file: Path | None = None) -> NoReturn:
@@ -190,23 +154,19 @@ def flower(port: int, address: str, options: tuple[str, ...]) -> None:
 
     refuse_open_flower(address, options)
     check_redis(settings)
-    given = (
-        f"--port={port}",
-        f"--address={address}",
-        f"--tasks-columns={FLOWER_COLUMNS}",
-        *options,
-    )  # the last one counts
-    serve_flower(make_app(settings, own_transport=False), given, f"{address}:{port}")
+    ours = (f"--port={port}", f"--address={address}", f"--tasks-columns={FLOWER_COLUMNS}")
+    # An option that is given twice has its last value.
+    serve_flower(make_app(settings, own_transport=False), (*ours, *options), f"{address}:{port}")
 
 
-def refuse_open_flower(address: str, given: tuple[str, ...]) -> None:
+def refuse_open_flower(address: str, arguments: tuple[str, ...]) -> None:
     """Flower shows threads and ids, and can stop workers, without asking who is there. Its own reading of its options
     decides: they may also be variables FLOWER_…, or in flowerconfig.py.
     """
     from flower.command import apply_env_options, apply_options, options
 
     apply_env_options()
-    apply_options("flower", [f"--address={address}", *given])
+    apply_options("flower", [f"--address={address}", *arguments])
     if options.unix_socket or options.basic_auth or options.auth or _is_loopback(options.address):
         return
     raise ConfigError(
@@ -224,9 +184,9 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def serve_flower(app: Celery, given: Sequence[str], place: str) -> None:
+def serve_flower(app: Celery, options: Sequence[str], place: str) -> None:
     try:
-        app.start(["flower", *given])
+        app.start(["flower", *options])
     except OSError as error:
         if error.errno != EADDRINUSE:
             raise

@@ -12,11 +12,11 @@ import click
 from chordage.orchestrator.core.approvals import Action, OnExpiry, SuspensionStatus
 from chordage.orchestrator.core.compaction import Cause
 from chordage.orchestrator.core.deliveries import DeliveryStatus
+from chordage.orchestrator.core.text import counted
 from chordage.workers.cli.context import command_settings, open_store
 from chordage.workers.cli.output import (
     ago,
     clock,
-    counted,
     indented,
     json_option,
     moment,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.core.text import counted
 from chordage.workers.cli.context import command_settings, has_no_database, open_store
-from chordage.workers.cli.output import ago, counted, json_option, print_json, print_table, say, span
+from chordage.workers.cli.output import ago, json_option, print_json, print_table, say, span
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
@@ -149,43 +150,36 @@ def _fault(check: Callable[[], None]) -> str | None:
 
 def _as_json(settings: Settings, health: FleetHealth) -> dict[str, Any]:
     summary = health.summary
-    runs = summary is not None and health.is_ready
+    names = ("version", "endpoint", "started_at", "heartbeat_at", "restarted_at")
+    members = summary.members if summary else ()
     return {
         "status": "stopped" if health.pid is None else "running" if health.is_ready else "starting",
         "running": health.pid is not None,
         "pid": health.pid,
-        "version": summary.version if summary else None,
+        **{name: getattr(summary, name, None) for name in names},
         "loops": summary.loops if summary else [],
-        "endpoint": summary.endpoint if summary else None,
         "room": str(settings.room_path),
         "state": str(settings.state_path),
         "database": _database(settings),
         "redis": _redis(settings),
-        "started_at": summary.started_at if summary else None,
-        "heartbeat_at": summary.heartbeat_at if summary else None,
-        "uptime": round(_uptime(health), 1) if runs else None,
+        "uptime": round(_uptime(summary), 1) if summary and health.is_ready else None,
         "restarts": summary.restarts if summary else 0,
-        "restarted_at": summary.restarted_at if summary else None,
-        "members": [_member(member) for member in summary.members] if summary else [],
-        "left_behind": [{"name": member.name, "pid": member.pid} for member in health.left_behind],
+        "members": [_only(member, "name", "pid", "state", "restarts", "restarted_at") for member in members],
+        "left_behind": [_only(member, "name", "pid") for member in health.left_behind],
         "groups": health.groups,
-        "connections": {"taken": health.capacity.taken, "at_most": health.capacity.at_most}
-        if health.capacity
-        else None,
+        "connections": (limit := health.capacity) and {"taken": limit.taken, "at_most": limit.at_most},
         "health": health.faults,
         "faults": health.room,
     }
 
 
-def _member(member: MemberStatus) -> dict[str, Any]:
-    restarted = {"restarts": member.restarts, "restarted_at": member.restarted_at}
-    return {"name": member.name, "pid": member.pid, "state": member.state, **restarted}
+def _only(member: MemberStatus, *names: str) -> dict[str, Any]:
+    return {name: getattr(member, name) for name in names}
 
 
-def _uptime(health: FleetHealth) -> float:
-    assert health.summary is not None
-    assert health.summary.started_at is not None
-    return (datetime.now(UTC) - health.summary.started_at).total_seconds()
+def _uptime(summary: FleetSummary) -> float:
+    assert summary.started_at is not None
+    return (datetime.now(UTC) - summary.started_at).total_seconds()
 
 
 def _print(settings: Settings, health: FleetHealth) -> None:
@@ -219,7 +213,7 @@ def _head(settings: Settings, health: FleetHealth) -> Iterator[str]:
     if not health.is_ready or summary is None:
         yield f"chordage starts, process {health.pid}"
         return
-    yield f"chordage {summary.version} runs, process {health.pid}, for {span(_uptime(health))}"
+    yield f"chordage {summary.version} runs, process {health.pid}, for {span(_uptime(summary))}"
     limit = health.capacity
     for name, value in (
         ("HTTP", summary.endpoint),

@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from chordage.config.settings import Settings
-from chordage.orchestrator.core import bounds
 from chordage.orchestrator.system import private_files
 from chordage.workers.fleet import process_identity, state_lock
 from chordage.workers.fleet.member import Member
@@ -91,6 +91,9 @@ class FleetSummary:
         )
 
 
+SUMMARY = TypeAdapter(FleetSummary)
+
+
 def write(room: Path, summary: FleetSummary) -> None:
     """Whole or not at all. Raises OSError where the room cannot be written to."""
     private_files.write(room / FILE, json.dumps(asdict(summary), default=datetime.isoformat, indent=2) + "\n")
@@ -99,22 +102,9 @@ def write(room: Path, summary: FleetSummary) -> None:
 def read(room: Path) -> FleetSummary | None:
     """None where there is none, and where it cannot be read: the next fleet writes it again."""
     try:
-        return _from_json(bounds.loads_json((room / FILE).read_text()))
-    except (OSError, ValueError, TypeError, KeyError):
+        return SUMMARY.validate_json((room / FILE).read_bytes())
+    except (OSError, ValueError):
         return None
-
-
-def _from_json(data: dict[str, Any]) -> FleetSummary:
-    times = {name: data[name] and datetime.fromisoformat(data[name]) for name in ("started_at", "heartbeat_at")}
-    members = tuple(_member(member) for member in data["members"])
-    status = FleetStatus(data["status"])
-    return FleetSummary(**{**data, **times, "members": members, "loops": tuple(data["loops"]), "status": status})
-
-
-def _member(data: dict[str, Any]) -> MemberStatus:
-    at = data.get("restarted_at")
-    typed = {"state": MemberState(data["state"]), "restarted_at": at and datetime.fromisoformat(at)}
-    return MemberStatus(**{**data, **typed})
 
 
 def corrected(room: Path) -> FleetSummary | None:

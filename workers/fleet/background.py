@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from chordage.orchestrator.core.errors import NotFound, Unavailable
@@ -20,12 +19,6 @@ from chordage.workers.fleet.roles import CHORDAGE
 
 PATIENCE = 150.0  # longer than a fleet waits for its own members, and for the reaper of one that was killed before it
 REAPER = 30.0  # how long the reaper of a killed fleet may take: three ranks, and each has its grace
-CHECK = 0.05
-
-
-class End(StrEnum):
-    STOPPED = "stopped"
-    KILLED = "killed"
 
 
 def start(state: Path, options: Sequence[str], environment: Mapping[str, str]) -> Member:
@@ -48,7 +41,7 @@ def start(state: Path, options: Sequence[str], environment: Mapping[str, str]) -
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stopped:
     pid: int | None  # None: the fleet had ended already, and had left processes behind
-    end: End
+    killed: bool  # it did not end within the grace
     left_behind: tuple[MemberStatus, ...]  # the processes that had to be killed
 
 
@@ -59,14 +52,15 @@ def stop(room: Path, state: Path, grace: float) -> Stopped:
     because the reaper was killed too are killed here.
     """
     pid = state_lock.fleet_pid(state)
-    end = End.STOPPED
-    if pid is not None and not _terminate(state, pid, grace):
-        end = End.KILLED
+    killed = pid is not None and not _terminate(state, pid, grace)
+    if pid is not None and killed:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    if not _wait_for_lock(state, time.monotonic() + REAPER):
+    # The lock is held until the last process of the fleet has ended, its reaper included.
+    if not process_identity.wait_until(lambda: not state_lock.fleet_is_held(state), time.monotonic() + REAPER):
         raise Unavailable(f"{state} is still in use after {REAPER:g} s by what is left of a fleet; try again")
-    left = _left_behind(room)
+    summary = agent_run.corrected(room)
+    left = () if summary is None or summary.pid is not None else summary.members
     for member in left:
         assert member.pid is not None
         process_identity.kill_group(member.pid, member.born)
@@ -75,12 +69,7 @@ def stop(room: Path, state: Path, grace: float) -> Stopped:
     agent_run.corrected(room)
     if pid is None and not left:
         raise NotFound(f"no fleet runs on {state}; `chordage start` starts one")
-    return Stopped(pid=pid, end=end, left_behind=left)
-
-
-def _left_behind(room: Path) -> tuple[MemberStatus, ...]:
-    summary = agent_run.corrected(room)
-    return () if summary is None or summary.pid is not None else summary.members
+    return Stopped(pid=pid, killed=killed, left_behind=left)
 
 
 def _terminate(state: Path, pid: int, grace: float) -> bool:
@@ -88,18 +77,9 @@ def _terminate(state: Path, pid: int, grace: float) -> bool:
     born = process_identity.start_time(pid)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + grace
-    while state_lock.fleet_pid(state) == pid or (born is not None and process_identity.is_alive(pid, born)):
-        if time.monotonic() > until:
-            return False
-        time.sleep(CHECK)
-    return True
 
+    def has_ended() -> bool:
+        is_alive = born is not None and process_identity.is_alive(pid, born)
+        return state_lock.fleet_pid(state) != pid and not is_alive
 
-def _wait_for_lock(state: Path, until: float) -> bool:
-    """Whether the last process of the fleet has ended, its reaper included."""
-    while state_lock.fleet_is_held(state):
-        if time.monotonic() > until:
-            return False
-        time.sleep(CHECK)
-    return True
+    return process_identity.wait_until(has_ended, time.monotonic() + grace)

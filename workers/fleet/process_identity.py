@@ -9,10 +9,13 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 PROC = Path("/proc")
 _STATE, _STARTED = 0, 19  # fields behind the name, which may hold anything
+CHECK = 0.05  # seconds between two looks while waiting
 GONE = "gone"  # the start time of a process that had ended before it was read
 
 
@@ -47,6 +50,15 @@ def is_alive(pid: int, born: str | None) -> bool:
     """Whether the process that started at `born` still runs. Without `born`, any process of that number counts."""
     now = start_time(pid)
     return now is not None and born in {None, "", now}
+
+
+def wait_until(is_so: Callable[[], bool], until: float) -> bool:
+    """Whether it became so before that moment of the monotonic clock."""
+    while not is_so():
+        if time.monotonic() > until:
+            return False
+        time.sleep(CHECK)
+    return True
 
 
 def kill_group(pid: int, born: str | None) -> None:

@@ -55,8 +55,7 @@ def end(leaders: list[tuple[int, str]]) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + GRACE
-    while any(process_identity.is_alive(pid, born) for pid, born in leaders) and time.monotonic() < until:
-        time.sleep(0.05)
+    process_identity.wait_until(lambda: not any(process_identity.is_alive(*leader) for leader in leaders), until)
     for pid, born in leaders:
         process_identity.kill_group(pid, born)
 

