@@ -13,11 +13,10 @@ from chordage.orchestrator.core.deliveries import DeliveryRules, ReplyBounds
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
-from chordage.orchestrator.gateways.channels.none import NoChannels
-from chordage.orchestrator.gateways.channels.webhook import Webhook
+from chordage.orchestrator.gateways.absent import NoChannels, NoPlugins, NoQueues, NoWebHooks
 from chordage.orchestrator.gateways.in_flight import InFlight
-from chordage.orchestrator.gateways.no_redis import NoQueues
 from chordage.orchestrator.gateways.ports import (
+    AgentPlugins,
     Agents,
     Bus,
     Channel,
@@ -32,10 +31,9 @@ from chordage.orchestrator.gateways.ports import (
 )
 from chordage.orchestrator.gateways.schedules.room_work import RoomWork
 from chordage.orchestrator.gateways.steadiness import Steadiness
-from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.store.database import Store
 
-NO_PLUGINS = PluginSet()
+NO_PLUGINS = NoPlugins()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,12 +55,12 @@ class Runtime:
     in_flight: InFlight = field(default_factory=InFlight)
     heart: Store | None = None  # for the heartbeat alone, so that it waits for no connection; None: `store`
     steadiness: Steadiness | None = None  # None: leases of others are judged at any time
-    plugin_sets: Callable[[AgentSpec], PluginSet] = lambda _agent: NO_PLUGINS  # the plugins of an agent
+    plugin_sets: Callable[[AgentSpec], AgentPlugins] = lambda _agent: NO_PLUGINS  # the plugins of an agent
     work: RoomWork | None = None  # tasks, chores and the will
     outputs: Callable[[AgentSpec], OutputForm | None] = lambda _agent: None  # what its final answer has to be
     channels: Channels = field(default_factory=NoChannels)
     replies: ReplyBounds = field(default_factory=ReplyBounds)  # of callers
-    web_hooks: Channel = field(default_factory=Webhook)  # of reply targets that name a URL
+    web_hooks: Channel = field(default_factory=NoWebHooks)  # of reply targets that name a URL
     bus: Bus | None = None  # None: there is no Redis
     bus_rules: BusRules = field(default_factory=BusRules)
     delivery: DeliveryRules = field(default_factory=DeliveryRules)
@@ -71,4 +69,4 @@ class Runtime:
         return self.clock()
 
     def has_plugins(self, agent: AgentSpec) -> bool:
-        return bool(self.plugin_sets(agent).plugins)
+        return bool(self.plugin_sets(agent).ids)

@@ -23,13 +23,13 @@ from chordage.orchestrator.core.errors import ConfigError, RoomError, Unavailabl
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
+from chordage.orchestrator.gateways.absent import NoEvents, NoLocks, NoQueues
 from chordage.orchestrator.gateways.address_guard import AddressGuard
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secrets_of
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp.servers import McpServer
 from chordage.orchestrator.gateways.models import ModelCatalog, TableProviders
-from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks, NoQueues
 from chordage.orchestrator.gateways.ports import Events, Locks, Queues
 from chordage.orchestrator.gateways.redis_bus import RedisBus
 from chordage.orchestrator.gateways.redis_events import RedisEvents

@@ -28,8 +28,9 @@ from chordage.orchestrator.gateways.mcp.servers import McpServer
 from chordage.orchestrator.gateways.mcp.tools import Probe
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.gateways.room.files import Source, syntax_fault
-from chordage.orchestrator.gateways.room.reading import agent_files
-from chordage.orchestrator.gateways.schedules import room_work
+from chordage.orchestrator.gateways.room.reading import agent_files, known_agents, no_such_agent
+from chordage.orchestrator.gateways.schedules import front_matter
+from chordage.orchestrator.gateways.schedules.room_work import RoomWork
 from chordage.orchestrator.gateways.webhooks import bindings as webhooks
 from chordage.orchestrator.plugins.permission import PermissionRule, parsed_rule
 from chordage.orchestrator.store.database import Store
@@ -52,7 +53,7 @@ Checker = Callable[[Path, Mapping[str, str]], Sequence[RoomError]]
 FURTHER: list[tuple[str, Checker]] = [
     ("hooks", webhooks.faults),
     ("channels", room_channels.faults),
-    ("pulse", lambda room, _environ: room_work.faults(room)),
+    ("pulse", lambda room, _environ: pulse_faults(room)),
 ]
 
 
@@ -352,6 +353,25 @@ def sub_agent_faults(agent: AgentSpec, known: Sequence[str], tools: Collection[s
     for name in subagents.specs(agent):
         if name in tools:
             yield f"its tool {name} would never be called; rename it with @tool(name=...)"
+
+
+def pulse_faults(room: Path) -> list[RoomError]:
+    """What is wrong with tasks, chores and the will, in the order of their paths. Nothing is written."""
+    work = RoomWork(room).read()
+    faults, known = dict(work.faults), known_agents(room) if work.items else []
+    for item in work.items.values():
+        if (why := no_such_agent(item.agent, known)) is not None and not item.closed:
+            line = _line_of(room / item.path, "agent")
+            faults.setdefault(item.path, front_matter.fault(item.path, line, f"agent: {why}"))
+    return [error for _path, error in sorted(faults.items())]
+
+
+def _line_of(file: Path, key: str) -> int:
+    """1 where the file has changed since it was read."""
+    try:
+        return front_matter.parts_of(file.read_text(encoding="utf-8"), file.name).line(key)
+    except (OSError, UnicodeDecodeError, RoomError):
+        return 1
 
 
 def permission_faults(

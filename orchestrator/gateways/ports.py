@@ -13,6 +13,7 @@ from chordage.orchestrator.core.bus import BusCursor, BusEntry
 from chordage.orchestrator.core.channels import Outgoing, Polled, Terms
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.model import Prompt, Reply
+from chordage.orchestrator.core.phases import Hook, Moment
 
 
 class Abort(Protocol):
@@ -123,6 +124,22 @@ class Tools(Protocol):
 
     def reconcile(self, agent: AgentSpec, order: CallOrder) -> ToolOutcome | None:
         """What became of a call whose worker died: its outcome, or None when it is known not to have happened."""
+        ...
+
+
+class AgentPlugins(Protocol):
+    """All plugins of one agent."""
+
+    ids: tuple[str, ...]  # in their order
+
+    def listens(self, hook: Hook) -> bool:
+        """Whether it is worth putting a context together for it."""
+        ...
+
+    def ask(self, hook: Hook, context: Moment) -> list[tuple[str, Any]]:
+        """All verdicts (core/verdicts.py), each with the plugin that gave it. Raises PluginFailed, but not for
+        `Hook.RUN_END`.
+        """
         ...
 
 

@@ -21,7 +21,7 @@ from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.plugin_state import Noter, SetState, StateRefused, combined
 from chordage.orchestrator.core.reasons import Ending
 from chordage.orchestrator.core.records import Run
-from chordage.orchestrator.plugins.plugin_set import PluginSet
+from chordage.orchestrator.gateways.ports import AgentPlugins
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import plugin_state, runs
 from chordage.orchestrator.store.database import Tx
@@ -35,7 +35,7 @@ class PluginSession:
     """The plugins of an agent in one piece of work on a run. Collects what they note."""
 
     rt: Runtime
-    plugins: PluginSet
+    plugins: AgentPlugins
     run: Run
     agent: AgentSpec
     step: int

@@ -10,7 +10,7 @@ from chordage.orchestrator.core.agent import WhenBusy
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, Hint
-from chordage.orchestrator.gateways.no_redis import NoLocks
+from chordage.orchestrator.gateways.absent import NoLocks
 from chordage.orchestrator.store import schema, starts, turns
 from chordage.orchestrator.store.fairness import StartRule
 from chordage.orchestrator.store.statements import PreparedStatement

@@ -34,12 +34,12 @@ def pulse(ctx: click.Context, *, as_json: bool) -> None:
         return
     settings = command_settings()
     with open_store(settings) as store:
-        from chordage.orchestrator.gateways.schedules import room_work
         from chordage.orchestrator.gateways.schedules.room_work import RoomWork
         from chordage.orchestrator.views import standing_work
+        from chordage.workers.room_check import pulse_faults
 
         snapshot = RoomWork(settings.room_path).read()
-        faults = [str(error) for error in room_work.faults(settings.room_path)]
+        faults = [str(error) for error in pulse_faults(settings.room_path)]
         work = standing_work(store, snapshot, faults, _nameless(settings.room_path, snapshot))
     print_json(work) if as_json else _print(work)
     if work.faults:

@@ -23,7 +23,7 @@ from chordage.orchestrator.core.intents import CallModel, Dispatch, Intent
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.reasons import NATURAL_END
 from chordage.orchestrator.core.records import Run
-from chordage.orchestrator.gateways.no_redis import NoEvents, NoLocks
+from chordage.orchestrator.gateways.absent import NoEvents, NoLocks
 from chordage.orchestrator.gateways.ports import Models, Tools
 from chordage.orchestrator.run import endings
 from chordage.orchestrator.runtime import Runtime

@@ -17,7 +17,6 @@ import structlog
 from chordage.orchestrator.core.errors import LostRace, RoomError
 from chordage.orchestrator.core.pulse import WorkItem, WorkKind
 from chordage.orchestrator.gateways.room.files import Stamp
-from chordage.orchestrator.gateways.room.reading import known_agents, no_such_agent
 from chordage.orchestrator.gateways.schedules import files, front_matter
 from chordage.orchestrator.gateways.schedules.documents import read_item
 from chordage.orchestrator.gateways.schedules.front_matter import fault
@@ -212,21 +211,3 @@ def _with_id(file: Path, path: str) -> WorkItem | None:
         why = f"it has no id, and none can be written into it ({error.strerror}): add a line such as `id: abcd2345`"
         raise fault(path, 1, why) from error
     return read_item(path, after)
-
-
-def faults(room: Path) -> list[RoomError]:
-    """What is wrong with tasks, chores and the will, in the order of their paths. Nothing is written."""
-    now = RoomWork(room).read()
-    wrong, known = dict(now.faults), known_agents(room) if now.items else []
-    for item in now.items.values():
-        if (why := no_such_agent(item.agent, known)) is not None and not item.closed:
-            wrong.setdefault(item.path, fault(item.path, _line_of(room / item.path, "agent"), f"agent: {why}"))
-    return [error for _path, error in sorted(wrong.items())]
-
-
-def _line_of(file: Path, key: str) -> int:
-    """1 where the file has changed since it was read."""
-    try:
-        return front_matter.parts_of(file.read_text(encoding="utf-8"), file.name).line(key)
-    except (OSError, UnicodeDecodeError, RoomError):
-        return 1

@@ -8,7 +8,8 @@ import pytest
 
 from chordage.orchestrator.core.pulse import WorkKind
 from chordage.orchestrator.gateways.schedules import files, room_work
-from chordage.orchestrator.gateways.schedules.room_work import RoomWork, faults
+from chordage.orchestrator.gateways.schedules.room_work import RoomWork
+from chordage.workers.room_check import pulse_faults
 from support.standing import aged
 
 
@@ -43,7 +44,7 @@ def test_links_out_of_the_room_are_not_followed(room):
     look = RoomWork(room).read()
 
     assert {key for _kind, key in look.items} == {"in", "within"}
-    assert [str(error).split(": is a")[0] for error in faults(room)] == [
+    assert [str(error).split(": is a")[0] for error in pulse_faults(room)] == [
         "chores/more:1", "chores/out.md:1", "will.md:1",
     ]  # fmt: skip
 
@@ -57,7 +58,7 @@ def test_links_that_lead_in_a_circle_are_a_fault_of_their_own(room):
     look = RoomWork(room).read()
 
     assert {key for _kind, key in look.items} == {"in"}
-    assert [str(error).split(": ")[0] for error in faults(room)] == [
+    assert [str(error).split(": ")[0] for error in pulse_faults(room)] == [
         "chores/a.md:1", "chores/b.md:1", "chores/folder:1",
     ]  # fmt: skip
 
@@ -67,7 +68,7 @@ def test_what_is_no_file_or_too_large_is_refused(room):
     (room / "chores/folder.md").mkdir()
     (room / "chores/large.md").write_bytes(b"x" * (files.LARGEST + 1))
 
-    assert [str(error).split(": ")[0] for error in faults(room)] == [
+    assert [str(error).split(": ")[0] for error in pulse_faults(room)] == [
         "chores/folder.md:1", "chores/large.md:1", "chores/pipe.md:1",
     ]  # fmt: skip
 
@@ -77,7 +78,7 @@ def test_folders_that_never_end_are_refused(room):
     deep.mkdir(parents=True)
     (deep / "a.md").write_text("x")
 
-    assert "deep here" in str(faults(room)[0])
+    assert "deep here" in str(pulse_faults(room)[0])
 
 
 @pytest.mark.parametrize("name", ["a\nb.md", "a\x1b[31m.md", "a\u202e.md", "more\n/a.md"])
@@ -87,7 +88,7 @@ def test_a_name_with_characters_that_nobody_sees_is_a_fault_of_one_line(room, na
     place.write_text("every: 1h")
 
     assert RoomWork(room).read().items == {}
-    (told,) = map(str, faults(room))
+    (told,) = map(str, pulse_faults(room))
     assert told.isprintable()
     assert "rename it" in told
 
@@ -95,7 +96,7 @@ def test_a_name_with_characters_that_nobody_sees_is_a_fault_of_one_line(room, na
 def test_name_that_is_no_unicode_is_a_fault(room):
     (room / os.fsdecode(b"chores/\xff.md")).write_text("x")
 
-    assert "not UTF-8" in str(faults(room)[0])
+    assert "not UTF-8" in str(pulse_faults(room)[0])
 
 
 def test_folder_that_cannot_be_read_hides_nothing_for_good(room, monkeypatch):
@@ -134,7 +135,7 @@ def test_file_that_was_saved_just_now_is_read_again_for_it_may_change_without_a_
 
 def test_id_is_written_once_and_looking_alone_writes_none(room):
     file = _written(room / "tasks/a.md", "Paint.\n")
-    assert faults(room) == []
+    assert pulse_faults(room) == []
     assert file.read_text() == "Paint.\n"
     one, other = RoomWork(room), RoomWork(room)
     one.read()

@@ -1,0 +1,84 @@
+"""The ports of what a process does without: Redis (then SQL decides everything, and there are no watchers), plugins,
+channels and web hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from chordage.orchestrator.core.channels import Outgoing, Polled
+from chordage.orchestrator.core.errors import NotFound, RoomError, TryLater
+from chordage.orchestrator.core.phases import Hook, Moment
+
+
+class NoLocks:
+    def take(self, thread_id: str, owner: str) -> str | None:  # noqa: ARG002
+        return None
+
+    def extend(self, thread_id: str, owner: str) -> bool:  # noqa: ARG002
+        return True
+
+    def release(self, thread_id: str, owner: str) -> None: ...
+    def once(self, key: str) -> bool:  # noqa: ARG002
+        return True
+
+    def forget(self, key: str) -> None: ...
+    def alive(self, keys: list[str]) -> set[str]:  # noqa: ARG002
+        return set()
+
+    def begun(self, keys: list[str]) -> set[str]:  # noqa: ARG002
+        return set()
+
+    def renew(self, keys: list[str]) -> bool:  # noqa: ARG002
+        return True
+
+
+class NoQueues:
+    def is_empty(self, queue: str) -> bool:  # noqa: ARG002
+        return False
+
+
+class NoEvents:
+    def emit(self, run_id: str, kind: str, **data: Any) -> None: ...
+    def turn_done(self, turn_id: str) -> None: ...
+
+
+class NoPlugins:
+    ids: tuple[str, ...] = ()
+
+    def listens(self, hook: Hook) -> bool:  # noqa: ARG002
+        return False
+
+    def ask(self, hook: Hook, context: Moment) -> list[tuple[str, Any]]:  # noqa: ARG002
+        return []
+
+
+class NoChannels:
+    def names(self) -> list[str]:
+        return []
+
+    def get(self, name: str) -> NoReturn:
+        raise NotFound(f"there is no channel {name!r}: write a binding into channels.toml")
+
+    def terms(self, name: str) -> NoReturn:
+        raise NotFound(f"there is no channel {name!r}: write a binding into channels.toml")
+
+    def faults(self) -> list[RoomError]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class NoWebHooks:
+    """Another process sends the replies to URLs."""
+
+    def poll(self, cursor: str | None) -> Polled:
+        return Polled(messages=(), cursor=cursor)
+
+    def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
+        raise TryLater(f"this process sends no web hooks, so reply {reply.key} to {address.get('url')} waits")
+
+    def close(self) -> None:
+        """Nothing is open."""
