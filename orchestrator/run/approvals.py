@@ -28,7 +28,7 @@ from chordage.orchestrator.core.records import Call, Phase, Run
 from chordage.orchestrator.core.rounds import due, must_wait
 from chordage.orchestrator.core.status import CallStatus, RunStatus
 from chordage.orchestrator.gateways.schemas import complaint_about
-from chordage.orchestrator.run import endings, rounds, subagents, waiting
+from chordage.orchestrator.run import checkpoints, endings, rounds, subagents, waiting
 from chordage.orchestrator.run.model_request import invalid_arguments
 from chordage.orchestrator.run.unit import LiveEvent, Unit, insist
 from chordage.orchestrator.runtime import Runtime
@@ -232,13 +232,13 @@ def _is_free(unit: Unit, seen: Run, agent: AgentSpec) -> bool:
     if calls_due:
         _replay(unit, run, agent, calls_due, answered)
         return False
-    settled = rounds.settled_calls(unit.tx, run)
+    settled = checkpoints.settled_calls(unit.tx, run)
     has_kept_an_end = run.kept is not None
     if run.phase is not Phase.INFERENCE and (
         must_wait(settled, open_calls, agent.mixed_round, has_kept_an_end=has_kept_an_end)
         or subagents.are_unanswered(unit.tx, run)
     ):
-        rows = rounds.checkpoint(unit, run, settled)
+        rows = checkpoints.of_round(unit, run, settled)
         waiting.suspend_run(unit, claim, to=claim.step, kept=run.kept, rows=rows, mode=agent.tool_mode)
         return False
     if run.kept is None or open_calls:
@@ -271,7 +271,7 @@ def _answered(tx: Tx, run: Run) -> Answered:
 def _replay(unit: Unit, run: Run, agent: AgentSpec, calls_due: Sequence[Call], answered: Answered) -> None:
     """A step of its own, in which the calls that were decided are settled or sent."""
     step = run.step + 1
-    checkpoint = rounds.checkpoint(unit, run)
+    checkpoint = checkpoints.of_round(unit, run)
     sent = _apply(unit, run, agent, calls_due, answered, step=step)
     replay_from = min([call.step for call in sent], default=step)
     runs.open_replay(unit.tx, run, to=step, replay_from=replay_from, lease_until=unit.lease())

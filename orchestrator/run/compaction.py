@@ -21,7 +21,7 @@ from chordage.orchestrator.core.records import Checkpoint, Phase
 from chordage.orchestrator.core.stepping import RequestTerms
 from chordage.orchestrator.core.text import clean_reply, clean_text
 from chordage.orchestrator.gateways.ports import Abort
-from chordage.orchestrator.run import plugins, rounds
+from chordage.orchestrator.run import checkpoints, plugins
 from chordage.orchestrator.run.plugins import PluginSession
 from chordage.orchestrator.run.unit import LiveEvent, Unit, insist
 from chordage.orchestrator.runtime import Runtime
@@ -92,8 +92,8 @@ def _record(unit: Unit, work: Compaction, reply: Reply, fault: str | None) -> bo
     to, usage = (claim.step + 1, Phase.INFERENCE), reply.usage
     if not runs.open_step(unit.tx, claim, to=to, rounds=0, usage=usage, lease_until=unit.lease()):
         return False
-    settled = rounds.settled_calls(unit.tx, run, work.past.calls)
-    journal.append(unit.tx, rounds.checkpoint(unit, run, settled))
+    settled = checkpoints.settled_calls(unit.tx, run, work.past.calls)
+    journal.append(unit.tx, checkpoints.of_round(unit, run, settled))
     if fault is None:
         kind, body = Checkpoint.COMPACTED, compaction.body(work.cut, reply, work.cause, work.past.asked)
         event = LiveEvent(run_id=run.id, kind="history.compacted", data={"entries": work.cut.replaced})

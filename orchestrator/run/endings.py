@@ -15,7 +15,7 @@ from chordage.orchestrator.core.reasons import BY_A_MESSAGE, ROLLED_BACK, Ending
 from chordage.orchestrator.core.records import Checkpoint, Kin, Phase, Run
 from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, attempts_of
-from chordage.orchestrator.run import rounds, subagents, waiting
+from chordage.orchestrator.run import checkpoints, subagents, waiting
 from chordage.orchestrator.run.unit import NO_USAGE, RunEnded, TurnDropped, Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import approvals, calls, journal, outbox, runs, turns
@@ -111,7 +111,7 @@ def _last_checkpoint(unit: Unit, run: Run) -> list[journal.Row]:
     is_recorded = run.status is RunStatus.WAITING and run.reason is not Reason.HELD
     if run.phase is Phase.INFERENCE or run.in_flight or is_recorded:
         return []
-    return rounds.checkpoint(unit, run)
+    return checkpoints.of_round(unit, run)
 
 
 def drop_queued(

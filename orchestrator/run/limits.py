@@ -25,7 +25,7 @@ from chordage.orchestrator.core.reasons import Ending, out_of_time
 from chordage.orchestrator.core.records import Checkpoint, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.transcript import body_of
-from chordage.orchestrator.run import endings, rounds
+from chordage.orchestrator.run import checkpoints, endings
 from chordage.orchestrator.run.unit import NO_USAGE, RunEnded, Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import children, journal, runs
@@ -129,7 +129,7 @@ def _end(unit: Unit, claim: RunClaim, ending: Ending, partial: PartialReply) -> 
     if not runs.finish(unit.tx, claim, ending, usage=NO_USAGE, now=unit.now):
         return
     endings.close_open_calls(unit, run, code="run_ended", content=CALL_CLOSED)
-    rows = rounds.checkpoint(unit, run)
+    rows = checkpoints.of_round(unit, run)
     if partial.text:
         cut = Reply(text=partial.text, asks=(), stop=StopReason.UNKNOWN, model="", attempts=partial.attempts)
         body = {**body_of(cut), "worker": unit.rt.worker}

@@ -17,7 +17,7 @@ from chordage.orchestrator.core.moves import RunTools
 from chordage.orchestrator.core.phases import ShownCall
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
 from chordage.orchestrator.core.reasons import Ending, too_many_calls
-from chordage.orchestrator.core.records import Answer, Call, Checkpoint, NewCall, Phase, Run
+from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.rounds import generations, spread
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.transcript import NOT_RUN
@@ -27,8 +27,7 @@ from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome, 
 from chordage.orchestrator.run.plugins import PluginSession
 from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, journal, runs
-from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store import calls, runs
 
 Asks = Mapping[int, ToolAsk]  # by the place in the round
 
@@ -218,29 +217,3 @@ def send(unit: Unit, run: Run, agent: AgentSpec, step: int, runnable: Sequence[N
             of=run.subject, tools={call.id: call.tool for call in runnable},
         )
     )  # fmt: skip
-
-
-# The checkpoint: it is written with the run's next commit.
-
-
-def settled_calls(tx: Tx, run: Run, known: Sequence[Answer] | None = None) -> Sequence[Answer | Call]:
-    """The calls of the round or replay at which the run stands. `known`: the results of its thread, already read."""
-    match run.phase:
-        case Phase.TOOL_ROUND if known is not None and not run.suspended:
-            return [call for call in known if call.run_id == run.id and call.step == run.step]
-        case Phase.TOOL_ROUND:
-            joined = calls.of_replay(tx, run.id, run.step) if run.suspended else []
-            return [*calls.of_step(tx, run.id, run.step), *joined]
-        case Phase.REPLAY:
-            return calls.of_replay(tx, run.id, run.step)
-        case Phase.INFERENCE | Phase.HELD:
-            return []
-
-
-def checkpoint(unit: Unit, run: Run, settled: Sequence[Answer | Call] | None = None) -> list[journal.Row]:
-    """`settled`: what `settled_calls` found, where it is at hand."""
-    settled = settled_calls(unit.tx, run) if settled is None else settled
-    if not settled:
-        return []
-    body = {"calls": [{"id": call.id, "status": call.status.value, "code": call.code} for call in settled]}
-    return [journal.entry(run.thread_id, run.id, run.step, Checkpoint.TOOL_RESULTS, body, unit.now)]

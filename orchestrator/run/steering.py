@@ -17,7 +17,7 @@ from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.records import Checkpoint, Phase, Run, Turn
 from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.transcript import message_of
-from chordage.orchestrator.run import rounds
+from chordage.orchestrator.run import checkpoints
 from chordage.orchestrator.run.unit import NO_USAGE, TurnSteered, Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import journal, outbox, runs, steering
@@ -38,7 +38,7 @@ def _nothing_waits(unit: Unit, claim: RunClaim) -> bool:
     if not messages:
         steering.clear_pending(unit.tx, run.id)
         return True
-    take_in(unit, claim, messages, first=claim.step, behind=rounds.checkpoint(unit, run))
+    take_in(unit, claim, messages, first=claim.step, behind=checkpoints.of_round(unit, run))
     return False
 
 

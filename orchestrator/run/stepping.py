@@ -23,7 +23,7 @@ from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control, Drive, RequestTerms, Stepped, digest
 from chordage.orchestrator.core.transcript import attempts_of
 from chordage.orchestrator.plugins.planners import FAULT, PlannerFailed
-from chordage.orchestrator.run import approvals, rounds, waiting
+from chordage.orchestrator.run import approvals, checkpoints, waiting
 from chordage.orchestrator.run.unit import RunHeld, Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import journal, runs, stepped
@@ -147,7 +147,7 @@ def _add_steers(unit: Unit, seen: Run) -> None:
     if run is None or _moved(run, seen):
         return
     row = _locked(unit, run)
-    rows = [*rounds.checkpoint(unit, run), steers_row(unit, run, run.step, row.steers)]
+    rows = [*checkpoints.of_round(unit, run), steers_row(unit, run, run.step, row.steers)]
     runs.open_next_inference(unit.tx, run, lease_until=unit.lease())
     journal.append(unit.tx, rows)
     stepped.change(unit.tx, row, steers=[])

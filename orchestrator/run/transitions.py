@@ -31,6 +31,7 @@ from chordage.orchestrator.core.transcript import NOT_RUN, body_of
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.run import (
     approvals,
+    checkpoints,
     endings,
     limits,
     output,
@@ -365,7 +366,7 @@ def _end_later(
 def _rows(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> list[journal.Row]:
     """The checkpoint of the round before, and the reply."""
     run = request.run
-    checkpoint = rounds.checkpoint(unit, run, rounds.settled_calls(unit.tx, run, request.known))
+    checkpoint = checkpoints.of_round(unit, run, checkpoints.settled_calls(unit.tx, run, request.known))
     body = {**body_of(outcome.reply), "worker": unit.rt.worker}
     kind = Checkpoint.REPLY_HELD if outcome.held else Checkpoint.ASSISTANT_TURN
     if outcome.plan is not None and request.planning is not None:

@@ -13,7 +13,7 @@ from chordage.orchestrator.core.settling import NOT_RUN_CAP
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.stepping import RequestTerms
 from chordage.orchestrator.core.transcript import NOT_RUN, build
-from chordage.orchestrator.run import plugins, rounds
+from chordage.orchestrator.run import checkpoints, plugins, rounds
 from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome, offered_tools
 from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
@@ -134,7 +134,7 @@ def send(unit: Unit, run: Run, opening: Opening, *, rounds_made: int, rested_ms:
     """From held to the round. Where the run stands behind that step already, they join as calls of a replay do."""
     is_first = opening.step > run.step
     to = (opening.step, Phase.TOOL_ROUND) if is_first else (run.step + 1, Phase.REPLAY)
-    checkpoint = rounds.checkpoint(unit, run)
+    checkpoint = checkpoints.of_round(unit, run)
     runs.resume_held(
         unit.tx, run, to=to, rounds=rounds_made, rested_ms=rested_ms, lease_until=unit.lease(),
         replay_from=None if is_first else opening.step,

@@ -24,7 +24,17 @@ from chordage.orchestrator.core.stepping import PENDING, Drive, digest, tuned
 from chordage.orchestrator.core.transcript import NOT_RUN, build
 from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.plugins.base import PluginFailed
-from chordage.orchestrator.run import endings, output, planning, rounds, stepping, subagents, transitions, waiting
+from chordage.orchestrator.run import (
+    checkpoints,
+    endings,
+    output,
+    planning,
+    rounds,
+    stepping,
+    subagents,
+    transitions,
+    waiting,
+)
 from chordage.orchestrator.run.model_request import ModelRequest
 from chordage.orchestrator.run.stepping import Recorded
 from chordage.orchestrator.run.unit import RunEnded, Unit
@@ -297,7 +307,7 @@ def _to_model(unit: Unit, seen: SteppedRows, settlement: Settlement) -> Changes:
     )
     if is_news:
         steers = [stepping.steers_row(unit, run, run.step, row.steers)] if row.steers else []
-        journal.append(unit.tx, [*rounds.checkpoint(unit, run), *steers])
+        journal.append(unit.tx, [*checkpoints.of_round(unit, run), *steers])
     to = (max(run.step, settlement.step) + 1, Phase.INFERENCE) if is_news else (run.step, run.phase)
     is_round = settlement.rule.fate is Fate.APPENDED and settlement.output is None
     _resume(unit, run, to=to, rounds_made=int(is_round))
@@ -324,7 +334,7 @@ def _to_end(unit: Unit, seen: SteppedRows, settlement: Settlement) -> Changes:
     text = reply.text if reply else None
     accepted = settlement.output.told() if isinstance(settlement.output, Accepted) else {}
     details = settlement.details | accepted
-    endings.close_turn(unit, run, step, ending, rounds.checkpoint(unit, run), text=text, details=details)
+    endings.close_turn(unit, run, step, ending, checkpoints.of_round(unit, run), text=text, details=details)
     unit.announce(RunEnded(run=run))
     return _changes(seen)
 
@@ -332,7 +342,7 @@ def _to_end(unit: Unit, seen: SteppedRows, settlement: Settlement) -> Changes:
 def _wait_before_end(unit: Unit, seen: SteppedRows, ending: Ending) -> Changes:
     """Calls of an earlier round still wait for a decision: the run waits with them, as any run does."""
     run = _run(seen)
-    journal.append(unit.tx, rounds.checkpoint(unit, run))
+    journal.append(unit.tx, checkpoints.of_round(unit, run))
     _resume(unit, run, to=(run.step + 1, Phase.REPLAY))
     if ending.reason is not Reason.NATURAL_END:
         runs.keep_ending(unit.tx, run.id, ending)
