@@ -63,7 +63,7 @@ def test_messages_that_are_undone_together_are_stored_one_by_one(world):
     assert len(world.rows("turns")) == 3
 
 
-def test_a_message_that_is_undone_again_and_again_is_told_so(world, monkeypatch):
+def test_repeatedly_undone_message_gets_an_error(world, monkeypatch):
     monkeypatch.setattr(admission, "CROSSED_TRIES", 1)
 
     with pytest.raises(Crossed, match="nothing was stored, and it is safe to repeat"):

@@ -39,7 +39,7 @@ def status(world, turn: str) -> str:
     return str(world.row("turns", id=turn)["status"])
 
 
-def test_its_turns_stay_queued_and_those_of_others_start_though_theirs_is_the_only_place(world):
+def test_its_turns_stay_queued_and_those_of_others_start_even_with_one_slot(world):
     world.budgets[Group.CHAT] = 1
     waiting = [world.submit(thread=None) for _ in range(30)]
     others = [world.submit(thread=None, agent="bob") for _ in range(3)]
@@ -71,7 +71,7 @@ def test_the_order_of_a_thread_is_kept_while_its_agent_is_broken(world):
 
 
 @pytest.mark.parametrize("delivered", [1, 3])
-def test_a_run_under_way_waits_as_long_as_it_takes_and_then_goes_on(world, delivered):
+def test_run_under_way_waits_without_limit_and_then_continues(world, delivered):
     world.models.script = rounds_of(2, rounds=2)
     turn = world.submit()
     for _ in range(delivered):

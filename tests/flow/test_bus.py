@@ -45,7 +45,7 @@ def journal_ids(world):
         return [fact.id for fact in projection.facts(tx, 0, 10_000)]
 
 
-def test_the_fleet_hears_of_a_turn_from_its_arrival_to_its_end(world: World, redis) -> None:
+def test_fleet_stream_follows_a_turn_from_arrival_to_end(world: World, redis) -> None:
     play(world, 1)
     settle(world)
 
@@ -75,7 +75,7 @@ def test_the_stream_of_a_run_has_all_that_it_committed(world: World, redis) -> N
     assert 0 < redis.ttl(f"{PREFIX}bus:run:{run}") <= 86_400
 
 
-def test_a_turn_that_ends_in_the_queue_is_told_of_too(world: World, redis) -> None:
+def test_turn_that_ends_in_the_queue_is_announced_too(world: World, redis) -> None:
     turn = world.submit("hi", thread="t")
     stages.cancel_turn(world.runtime, turn, "not needed")
     settle(world)
@@ -84,7 +84,7 @@ def test_a_turn_that_ends_in_the_queue_is_told_of_too(world: World, redis) -> No
     assert stream(redis)[1]["data"] == {"turn": turn, "disposition": "cancelled", "detail": "not needed", "into": None}
 
 
-def test_questions_and_answers_are_told_of(world: World, redis) -> None:
+def test_questions_and_answers_are_announced(world: World, redis) -> None:
     world.tools.asks = asks_once(0)
     world.models.script = rounds_of(1)
     world.submit("hi", thread="t")
@@ -167,7 +167,7 @@ def test_while_one_holds_the_claim_another_does_nothing(world: World, redis) -> 
     assert stream(redis) == []
 
 
-def test_of_two_who_look_at_a_new_database_at_once_one_gives_its_bus_a_name(world: World, redis) -> None:
+def test_two_projectors_of_a_new_database_agree_on_the_name_of_its_bus(world: World, redis) -> None:
     with ThreadPoolExecutor(4) as pool:
         looks = [pool.submit(stages.project, world.runtime) for _ in range(4)]
 
@@ -240,7 +240,7 @@ def test_a_truth_that_was_put_back_builds_the_bus_anew(world: World, redis) -> N
     assert kinds(redis)[-1] == "turn.ended"
 
 
-def test_the_bus_of_another_database_is_left_alone_until_somebody_takes_it_over(world: World, redis) -> None:
+def test_bus_of_another_database_is_left_alone_until_an_operator_takes_it_over(world: World, redis) -> None:
     play(world, 1)
     foreign = BusCursor(bus="theirs", generation=7, position=1)
     world.runtime.bus.begin(foreign)
@@ -268,7 +268,7 @@ def test_the_bus_is_built_anew_on_request_and_is_what_it_was(world: World, redis
     assert snapshot(redis) == whole
 
 
-def test_the_bus_is_not_built_anew_under_the_hands_of_whoever_writes_it(world: World, redis) -> None:
+def test_bus_is_not_rebuilt_during_another_write(world: World, redis) -> None:
     play(world, 1)
     settle(world)
     now = world.clock()
@@ -335,7 +335,7 @@ def test_a_body_that_is_too_long_is_left_to_the_truth(world: World, redis) -> No
     assert told[2]["kind"] == "run.finished"
 
 
-def test_a_consumer_goes_on_behind_the_last_entry_it_has_seen(world: World, redis) -> None:
+def test_consumer_continues_after_the_last_entry_it_read(world: World, redis) -> None:
     play(world, 1)
     settle(world)
     last = redis.xrange(f"{PREFIX}bus")[1][0]
@@ -382,7 +382,7 @@ def test_a_row_that_commits_late_with_a_smaller_id_is_not_passed_over(postgres: 
 
 
 @pytest.mark.postgres
-def test_a_long_transaction_of_somebody_else_holds_nothing_up(postgres: World) -> None:
+def test_long_foreign_transaction_delays_nothing(postgres: World) -> None:
     world = postgres
     play(world, 1)
     with world.store.engine.connect() as foreign:
@@ -437,7 +437,7 @@ def test_a_kind_that_is_not_known_is_copied_as_it_is_and_stops_nothing(world: Wo
     assert [entry["kind"] for entry in stream(redis)].count("turn.ended") == 2
 
 
-def test_an_end_for_a_reason_that_is_not_known_is_told_without_a_disposition(world: World, redis) -> None:
+def test_end_for_an_unknown_reason_is_announced_without_a_disposition(world: World, redis) -> None:
     play(world, 1)
     run = world.row("runs")["id"]
     written_by_a_newer_version(world, run, kind="RunFinished", reason="paused_for_ever", code="x")
@@ -446,7 +446,7 @@ def test_an_end_for_a_reason_that_is_not_known_is_told_without_a_disposition(wor
     assert stream(redis)[-1]["data"] == {"reason": "paused_for_ever", "code": "x"}
 
 
-def test_the_stream_of_a_run_tells_how_its_turn_ended(world: World, redis) -> None:
+def test_stream_of_a_run_ends_with_the_result_of_its_turn(world: World, redis) -> None:
     play(world, 1)
     settle(world)
     told = stream(redis, f":run:{world.row('runs')['id']}")[-1]

@@ -116,7 +116,7 @@ def run_dry_parents_first(world) -> None:
 
 
 @pytest.mark.parametrize("run_dry", [World.run_dry, run_dry_parents_first], ids=["children first", "parents first"])
-def test_several_children_and_a_tool_are_one_round_and_stand_in_the_order_they_were_asked_for(world, run_dry):
+def test_several_children_and_a_tool_are_one_round_in_the_order_of_their_calls(world, run_dry):
     settle_in(world)
     change(world, "ada", agents=(SubAgent(agent="bob"), SubAgent(agent="cleo")))
     world.models.script = Lines({"ada": [[ask("bob"), PURE, ask("cleo")]]})
@@ -157,7 +157,7 @@ def test_in_sequence_one_child_comes_after_the_other(world):
     check_all(world.store)
 
 
-def test_a_child_that_fails_is_an_error_result_and_the_run_goes_on(world):
+def test_failed_child_is_an_error_result_and_the_run_continues(world):
     settle_in(world)
     world.models.script = Lines({"ada": [[ask("bob")]], "bob": [[PURE], [PURE], [PURE]]})
     change(world, "bob", limits=Limits(max_rounds=2))
@@ -171,7 +171,7 @@ def test_a_child_that_fails_is_an_error_result_and_the_run_goes_on(world):
     check_all(world.store)
 
 
-def test_a_child_whose_agent_was_broken_meanwhile_fails_and_says_so(world):
+def test_child_whose_agent_broke_meanwhile_fails_with_the_reason(world):
     settle_in(world)
     world.models.script = Lines({"ada": [[ask("bob")]]})
     turn = world.submit()
@@ -197,7 +197,7 @@ def test_a_child_whose_agent_was_broken_meanwhile_fails_and_says_so(world):
     ("arguments", "said"),
     [({}, "message"), ({"message": " "}, "not blank"), ({"message": "a\x00b", "x": 1}, "no parameter 'x'")],
 )
-def test_a_sub_agent_that_is_asked_wrongly_is_not_started(world, arguments, said):
+def test_sub_agent_with_invalid_arguments_is_not_started(world, arguments, said):
     settle_in(world)
     world.models.script = Lines({"ada": [[("ask_bob", arguments)]]})
     world.submit()
@@ -209,7 +209,7 @@ def test_a_sub_agent_that_is_asked_wrongly_is_not_started(world, arguments, said
     assert len(world.rows("turns")) == 1
 
 
-def test_a_sub_agent_that_is_not_there_is_told_to_the_model(world):
+def test_model_gets_an_error_for_a_missing_sub_agent(world):
     settle_in(world)
     change(world, "ada", agents=(SubAgent(agent="nobody"),))
     world.models.script = Lines({"ada": [[ask("nobody")]]})
@@ -221,7 +221,7 @@ def test_a_sub_agent_that_is_not_there_is_told_to_the_model(world):
     assert "no agent 'nobody'" in content
 
 
-def test_an_agent_that_asks_itself_comes_to_the_depth_limit_and_goes_on(world):
+def test_agent_that_calls_itself_reaches_the_depth_limit_and_continues(world):
     settle_in(world, "ada")
     change(world, "ada", limits=Limits(max_depth=3))
     world.models.script = Lines({"ada": [[ask("ada")]]})
@@ -246,7 +246,7 @@ def test_no_sub_agent_may_go_deeper_than_its_ancestors_allow(world):
     assert sorted(by_agent(world)) == ["ada", "bob"]
 
 
-def test_a_run_asks_as_many_sub_agents_as_it_may_over_all_its_rounds(world):
+def test_run_calls_at_most_its_number_of_sub_agents_over_all_rounds(world):
     settle_in(world)
     change(world, "ada", limits=Limits(max_children=3))
     world.models.script = Lines({"ada": [[ask("bob")] * 2, [ask("bob")] * 2]})
@@ -284,7 +284,7 @@ def the_wait(world, agent: str = "bob") -> dict[str, object]:
     return found
 
 
-def test_nobody_may_answer_for_a_sub_agent(world):
+def test_result_of_a_sub_agent_cannot_be_supplied_from_outside(world):
     settle_in(world)
     world.models.script = Lines({"ada": [[ask("bob")]], "bob": [[PURE]]})
     world.tools.asks = asks_once(0)
@@ -295,7 +295,7 @@ def test_nobody_may_answer_for_a_sub_agent(world):
         world.decide(DecisionRequest(target=the_wait(world)["id"], action=Action.RESUME, payload="me"))
 
 
-def test_whoever_denies_the_call_cancels_the_child_and_all_below_it(world):
+def test_denial_of_the_call_cancels_the_child_and_its_descendants(world):
     settle_in(world)
     world.models.script = Lines({"ada": [[ask("bob")]], "bob": [[ask("cleo")]], "cleo": [[PURE]]})
     world.tools.asks = asks_once(0)
@@ -393,7 +393,7 @@ def test_a_later_message_on_the_root_cancels_the_whole_tree(world):
     check_all(world.store)
 
 
-def test_a_later_message_waits_while_children_work_and_nobody_is_asked(world):
+def test_later_message_waits_while_children_work_without_a_question(world):
     settle_in(world)
     world.models.script = Lines({"ada": [[ask("bob")]], "bob": [[PURE]]})
     first = world.submit()
@@ -407,7 +407,7 @@ def test_a_later_message_waits_while_children_work_and_nobody_is_asked(world):
     check_all(world.store)
 
 
-def test_a_call_of_a_sub_agent_may_need_leave_and_then_is_asked_with_the_edited_message(world):
+def test_sub_agent_call_may_need_approval_and_then_gets_the_edited_message(world):
     settle_in(world)
     install(world, gate(GATE))
     world.models.script = Lines({"ada": [[ask("bob", "go")]]})

@@ -35,7 +35,7 @@ def whole_run(world, intent: Dispatch) -> None:
 
 
 @pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
-def test_a_child_that_starts_while_it_is_cancelled_blocks_nobody(world):
+def test_child_that_starts_while_it_is_cancelled_blocks_no_other(world):
     child, parent_run = with_a_queued_child(world)
     (start,) = [intent for intent in world.pending if isinstance(intent, Dispatch)]
     world.pending.remove(start)
@@ -60,7 +60,7 @@ def test_a_child_that_starts_while_it_is_cancelled_blocks_nobody(world):
     check_all(world.store)
 
 
-def test_a_queued_child_that_is_cancelled_tells_its_parent(world):
+def test_cancelled_queued_child_informs_its_parent(world):
     child, _ = with_a_queued_child(world)
     ended, intents = stages.cancel_turn(world.runtime, child, "no more")
     world.pending += intents
@@ -72,7 +72,7 @@ def test_a_queued_child_that_is_cancelled_tells_its_parent(world):
     check_all(world.store)
 
 
-def test_by_name_a_child_of_others_is_cancelled_only_once_nobody_waits_for_it(world):
+def test_children_of_others_are_cancelled_by_name_only_without_a_waiting_parent(world):
     """Our own wake-ups come by that name too, and nobody can tell them from what a caller sends."""
     child, _ = with_a_queued_child(world)
     with pytest.raises(NotFound):

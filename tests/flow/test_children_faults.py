@@ -111,7 +111,7 @@ def test_a_tree_can_be_cancelled_at_any_moment(world, delivered):
 
 
 @pytest.mark.parametrize("delivered", range(2, 14))
-def test_a_child_can_be_cancelled_at_any_moment_and_its_parent_goes_on(world, delivered):
+def test_child_can_be_cancelled_at_any_moment_and_its_parent_continues(world, delivered):
     turn = a_tree(world)
     for _ in range(delivered):
         if world.pending:

@@ -58,7 +58,7 @@ def test_what_replaces_a_turn_has_its_place_in_time(world: World) -> None:
     assert world.row("turns", status="queued")["ready"] == 1
 
 
-def test_a_turn_for_later_starts_no_earlier_than_it_says(world: World) -> None:
+def test_scheduled_turn_starts_no_earlier_than_its_time(world: World) -> None:
     later = world.clock() + timedelta(hours=1)
     world.submit("now", **CHORE)
     latest = world.submit("later", not_before=later, **CHORE)
@@ -95,7 +95,7 @@ def test_different_work_is_not_merged(world: World) -> None:
     assert dispositions(world) == ["answered"] * 5
 
 
-def test_work_of_one_key_may_lie_on_several_threads(world: World) -> None:
+def test_work_of_one_key_may_be_on_several_threads(world: World) -> None:
     """The line behind the merged one moves on."""
     older = world.submit("old", thread="b", coalesce_key="k")
     behind = world.submit("behind", thread="b")
@@ -127,7 +127,7 @@ def test_a_known_dedupe_key_finds_its_turn_though_that_was_merged(world: World) 
     assert world.row("turns", status="queued")["id"] == second
 
 
-def test_whoever_was_to_be_told_hears_that_the_turn_was_merged(world: World) -> None:
+def test_reply_target_learns_that_the_turn_was_merged(world: World) -> None:
     older = world.submit(**CHORE, reply_target={"channel": "tg", "address": "42"})
     newer = world.submit(**CHORE)
 
@@ -136,7 +136,7 @@ def test_whoever_was_to_be_told_hears_that_the_turn_was_merged(world: World) -> 
     assert newer in told["body"]["detail"]
 
 
-def test_a_stepped_turn_gives_its_place_to_another(world: World) -> None:
+def test_stepped_turn_yields_its_slot_to_another(world: World) -> None:
     older = world.submit(control=Control.STEP, coalesce_key="k")
     newer = world.submit(control=Control.STEP, coalesce_key="k")
     world.run_dry()
@@ -161,7 +161,7 @@ def test_decisions_in_the_message_are_taken_though_it_replaces_another(world: Wo
     check_all(world.store)
 
 
-def test_what_its_agent_does_by_habit_is_not_for_standing_work(world: World) -> None:
+def test_default_of_its_agent_is_not_applied_to_standing_work(world: World) -> None:
     habits = {"when_busy": WhenBusy.INTERRUPT, "while_waiting": None}
     world.agents.agents["ada"] = AgentSpec(name="ada", model="fake", **habits)
     in_the_model_call(world, lambda: world.submit("tick", **CHORE))

@@ -58,7 +58,7 @@ def test_a_thousand_triggers_from_all_sides_while_a_chore_runs_are_one_further_t
     check_all(crowd.store)
 
 
-def test_one_key_on_many_threads_keeps_one_queued_and_nobody_waits_for_each_other(crowd: World) -> None:
+def test_one_key_on_many_threads_keeps_one_queued_turn_without_lock_waits(crowd: World) -> None:
     crowd.models.script = lambda prompt: spoken("ok")
     places = [(f"t{n % 7}", f"k{n % 3}") for n in range(120)]
 
@@ -91,7 +91,7 @@ def test_the_same_message_from_all_sides_is_one_turn(crowd: World) -> None:
 
 @pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 @pytest.mark.parametrize("thread", ["chore:backup", "a", "z"])
-def test_a_turn_that_is_just_starting_stands_beside_the_new_one(world: World, thread: str) -> None:
+def test_starting_turn_is_kept_beside_the_new_one(world: World, thread: str) -> None:
     world.models.script = lambda prompt: spoken("ok")
     own = CHORE if thread == "chore:backup" else {"thread": "m", "coalesce_key": "k"}
     first = world.submit("first", **own)
@@ -113,7 +113,7 @@ def test_a_turn_that_is_just_starting_stands_beside_the_new_one(world: World, th
 
 
 @pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
-def test_who_loses_again_and_again_is_told_to_try_again_and_leaves_nothing(crowd: World, monkeypatch) -> None:
+def test_repeated_loser_gets_a_retryable_error_and_leaves_nothing(crowd: World, monkeypatch) -> None:
     """Others move the work on to a further thread whenever this one has just looked where it lies."""
     crowd.submit(thread="a", coalesce_key="k")
     busy: list[int] = []

@@ -33,7 +33,7 @@ def compact(world, thread="t1"):
 
 
 @pytest.mark.parametrize(("threshold", "times"), [(FITS, 1), (FITS + 1, 0), (None, 0)])
-def test_at_the_threshold_the_older_part_gives_way_before_the_next_reply(world, threshold, times):
+def test_at_the_threshold_the_older_part_is_summarised_before_the_next_reply(world, threshold, times):
     summing(world, lambda prompt: spoken("aye"), threshold=threshold)
     talk(world, "first")
     talk(world, "second")
@@ -58,7 +58,7 @@ def test_the_summary_is_a_step_of_the_run_with_its_cost(world):
     assert (body["upto"], body["entries"], body["cause"]) == (world.rows("journal")[1]["id"], 2, "threshold")
 
 
-def test_who_writes_it_sees_the_part_without_tools_and_the_agent_s_own_words(world):
+def test_summary_request_contains_the_part_without_tools_and_the_agents_own_prompt(world):
     change_agent(world, instructions="You are Ada.", params={"max_tokens": 3})
     summing(world, rounds(1), threshold=FITS)
     talk(world, "first")
@@ -72,7 +72,7 @@ def test_who_writes_it_sees_the_part_without_tools_and_the_agent_s_own_words(wor
     ]
 
 
-def test_in_a_long_run_its_message_and_the_results_nobody_has_seen_stay(world):
+def test_long_run_keeps_its_message_and_its_unread_results(world):
     summing(world, rounds(1, 1, 1), threshold=ASKS)
     talk(world, "find out")
 
@@ -111,7 +111,7 @@ def test_a_summary_takes_in_the_one_before(world):
     assert last_prompt(world) == ["summary 2", "third"]
 
 
-def test_the_newest_exchanges_stay_word_for_word_if_the_agent_says_so(world):
+def test_newest_exchanges_stay_verbatim_if_the_agent_sets_so(world):
     summing(world, lambda prompt: spoken(f"re: {prompt.said[-1].text}"), threshold=FITS, keep=2)
     for text in "abcd":
         talk(world, text)
@@ -130,7 +130,7 @@ def test_on_request_the_next_turn_of_an_idle_thread_begins_with_it_and_only_that
     assert last_prompt(world) == ["summary 1", "second", "aye", "third"]
 
 
-def test_a_request_that_comes_while_the_model_is_asked_is_seen_by_the_next_inference(world):
+def test_request_during_the_model_call_takes_effect_at_the_next_inference(world):
     summing(world, rounds(1, 1))
     talk(world, "before")
     summing(world, rounds(1, 1))
@@ -169,7 +169,7 @@ def test_a_thread_that_is_not_there_cannot_be_compacted(world):
         compact(world, "gone")
 
 
-def test_nothing_from_an_open_call_on_is_taken_and_its_late_result_stands_in_place(world):
+def test_open_call_and_all_after_it_stay_and_its_late_result_keeps_its_place(world):
     world.tools.asks = asks_once(1)
     summing(world, lambda prompt: spoken("aye"))
     talk(world, "before")
@@ -211,7 +211,7 @@ def planning(prompt):
 
 
 @pytest.mark.parametrize("history", [True, False])
-def test_whoever_is_told_the_history_waits_for_the_summary_and_a_planner_without_it_does_not(world, history):
+def test_planner_with_history_waits_for_the_summary_and_one_without_does_not(world, history):
     summing(world, lambda prompt: spoken("aye"))
     talk(world, "first")
     change_agent(world, plan=PlanSpec(history=history))
@@ -229,7 +229,7 @@ def test_whoever_is_told_the_history_waits_for_the_summary_and_a_planner_without
     check_all(world.store)
 
 
-def test_a_planner_whose_history_is_too_long_is_asked_behind_the_summary_with_nothing_of_its_run_lost(world):
+def test_planner_with_too_long_a_history_is_called_after_the_summary_and_loses_nothing_of_its_run(world):
     summing(world, lambda prompt: spoken("aye"), threshold=FITS)
     talk(world, "first")
     change_agent(world, plan=PlanSpec())
@@ -276,7 +276,7 @@ def test_what_plugins_note_at_the_start_is_kept_with_the_summary(world):
     assert seen == [True]
 
 
-def test_plugins_hear_of_the_start_once_and_see_where_the_run_begins(world):
+def test_start_hook_of_plugins_runs_once_and_shows_where_the_run_begins(world):
     starts, in_run = [], []
     note_start = heard(Hook.RUN_START, lambda context: starts.append(context.step) or [], "starts")
     look = heard(
@@ -339,7 +339,7 @@ def test_a_run_that_is_rolled_back_takes_its_summary_along(world):
     check_all(world.store)
 
 
-def test_messages_that_a_run_takes_in_stay_word_for_word(world):
+def test_messages_that_a_run_absorbs_stay_verbatim(world):
     summing(world, rounds(1, 1, 1, 1), threshold=ASKS)
     once = iter([True])
     world.models.before_reply = lambda prompt: (
@@ -406,7 +406,7 @@ def test_show_draws_the_step_and_the_history_is_shown_whole(world):
     assert [remark.text for remark in views.history(world.store, "t1")] == ["first", "aye", "second", "aye"]
 
 
-def test_show_says_why_there_is_no_summary(world):
+def test_show_gives_the_reason_for_a_missing_summary(world):
     summing(world, lambda prompt: spoken("aye"), writer=lambda prompt: spoken(" "), threshold=FITS)
     talk(world, "first")
     turn = talk(world, "second")

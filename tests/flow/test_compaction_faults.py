@@ -35,7 +35,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("writer", BROKEN)
-def test_without_a_summary_the_history_stays_whole_and_the_run_goes_on(world, writer):
+def test_without_a_summary_the_history_stays_whole_and_the_run_continues(world, writer):
     write, why = BROKEN[writer]
     summing(world, lambda prompt: spoken("aye"), writer=write, model="x:small", threshold=FITS)
     talk(world, "first")

@@ -29,7 +29,7 @@ def play(world: World, **more) -> str:
     return turn
 
 
-def test_71_the_bus_tells_a_run_from_started_to_finished_with_what_was_said(world: World, receiver) -> None:
+def test_71_bus_follows_a_run_from_started_to_finished_with_its_text(world: World, receiver) -> None:
     play(world)
     settle(world)
 
@@ -63,7 +63,7 @@ def test_74_a_failed_delivery_is_retried_with_backoff_and_is_visible(world: Worl
     assert views.bus(world.store, world.clock()).deliveries_pending == 1
 
 
-def test_76_what_is_told_is_durable_before_and_a_failing_listener_fails_no_run(world: World, receiver) -> None:
+def test_76_announcements_are_durable_first_and_a_failing_listener_fails_no_run(world: World, receiver) -> None:
     on_record = []
 
     def listen(run_id, kind, **data):
@@ -111,7 +111,7 @@ def test_79_a_reply_is_rolled_back_with_its_step(world: World, receiver) -> None
     assert world.row("runs")["step"] == 1
 
 
-def test_81_a_late_reply_after_a_cancel_is_not_told_of(world: World, receiver) -> None:
+def test_81_late_reply_after_a_cancel_is_not_announced(world: World, receiver) -> None:
     turn = world.submit("hi", thread="t")
     world.models.script = lambda prompt: spoken("late")
     world.models.before_reply = lambda prompt: stages.cancel_turn(world.runtime, turn, "enough")

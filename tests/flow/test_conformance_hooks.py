@@ -63,7 +63,7 @@ def test_9_the_method_of_a_hook_is_upper_case_and_a_blank_one_refused(tmp_path, 
     assert bool(found.faults) == (not bound)
 
 
-def test_11_payload_gives_thread_text_and_meta_and_its_binding_origin_sender_and_reply_target(world, deliver):
+def test_11_payload_becomes_thread_text_and_meta_and_its_binding_origin_sender_and_reply_target(world, deliver):
     claims = {"origin": "task", "sender": "owner", "reply_target": {"channel": "mine"}}
 
     assert deliver({"thread_id": "t", "text": "hello", "n": 1, "m": 2, **claims}) == 202

@@ -97,7 +97,7 @@ def test_ids_are_uuids_of_version_seven_and_grow(world):  # 9
     assert made == sorted(made)
 
 
-def test_results_that_nobody_asked_for_are_not_told(world):  # 24
+def test_results_without_a_call_are_left_out(world):  # 24
     world.models.script = rounds_of(2)
     world.submit()
     world.run_dry()
@@ -110,7 +110,7 @@ def test_results_that_nobody_asked_for_are_not_told(world):  # 24
     assert "stray" not in told(world)
 
 
-def test_a_failed_result_that_was_asked_for_is_told_as_an_error(world):  # 24
+def test_failed_result_of_a_call_is_an_error(world):  # 24
     world.models.script = rounds_of(1, tool="nobody")
     world.submit()
     world.run_dry()
@@ -125,7 +125,7 @@ def test_a_result_that_reads_like_the_placeholder_is_a_result_all_the_same(world
     assert (result.content, result.is_error) == (AWAITING, False)
 
 
-def test_a_call_whose_result_is_gone_is_told_as_not_run(world):  # 27
+def test_call_whose_result_is_gone_is_marked_not_run(world):  # 27
     world.models.script = rounds_of(2)
     world.submit()
     world.run_dry()
@@ -136,7 +136,7 @@ def test_a_call_whose_result_is_gone_is_told_as_not_run(world):  # 27
     assert told(world)[:2] == ["pure0", NOT_RUN]
 
 
-def test_every_ask_in_the_view_has_its_answer_and_a_plain_reply_asks_nothing(world):  # 29
+def test_every_call_in_the_view_has_its_result_and_a_plain_reply_has_no_calls(world):  # 29
     suspended(world, 1, width=2)
     world.submit("never mind")
     world.run_dry()
@@ -154,7 +154,7 @@ def test_a_decision_names_the_question_or_its_call(world, by):  # 31
     assert (decided.suspension_id, statuses(world)) == (asked["id"], ["succeeded"])
 
 
-def test_an_approved_call_runs_with_what_it_was_asked_with(world):  # 32
+def test_approved_call_runs_with_its_original_arguments(world):  # 32
     (asked,) = suspended(world, 0)
     decide(world, asked["id"])
     assert [order.arguments for order in world.tools.orders] == [{"n": 0}, {"n": 0}]
@@ -162,7 +162,7 @@ def test_an_approved_call_runs_with_what_it_was_asked_with(world):  # 32
     assert list(world.tools.finished.values()) == [1]
 
 
-def test_a_denial_is_told_with_its_reason(world):  # 34
+def test_denial_carries_its_reason(world):  # 34
     (asked,) = suspended(world, 0)
     decide(world, asked["id"], Action.CANCEL, reason="not on a Sunday")
     assert "not on a Sunday" in told(world)[0]
@@ -178,7 +178,7 @@ def test_a_decision_about_something_unknown_moves_nothing(world):  # 36, 47
     assert (world.inbox(), world.rows("decisions"), world.pending) == ([asked], [], [])
 
 
-def test_what_is_decided_goes_on_and_the_rest_waits(world):  # 37
+def test_decided_calls_continue_and_the_others_wait(world):  # 37
     first, second = suspended(world, 0, 1, width=2)
     decide(world, first["id"])
     assert (statuses(world), world.inbox()) == (["succeeded", "suspended"], [second])

@@ -41,7 +41,7 @@ def test_2_a_blank_thread_or_blank_text_is_refused(world: World, blank: str) -> 
     assert refused(world, text=blank) == "text"
 
 
-def test_19_a_chat_without_a_thread_is_given_one(world: World) -> None:
+def test_19_chat_without_a_thread_gets_one(world: World) -> None:
     first, second = send(world), send(world)
 
     assert first != second

@@ -51,7 +51,7 @@ def test_what_was_noted_for_a_call_is_not_there_in_the_next_run(world):  # 57
 
 
 @pytest.mark.parametrize(("key", "turns"), [("k", 1), (None, 2)])
-def test_a_message_with_a_key_is_one_turn_and_one_without_is_told_once(world, key, turns):  # 59
+def test_message_with_a_key_is_one_turn_and_one_without_is_announced_once(world, key, turns):  # 59
     world.models.script = rounds_of(0, rounds=0)
     for _ in range(2):
         world.submit(dedupe_key=key)
@@ -75,7 +75,7 @@ def test_phases_come_in_their_order_and_a_run_begins_and_ends_once_though_it_wai
     assert seen == ["run_start", *step, *tools, *step, "run_end"]
 
 
-def test_plugins_are_asked_as_they_declare_and_else_as_they_are_listed(world):  # 62
+def test_plugins_run_in_declared_order_and_else_as_listed(world):  # 62
     seen = []
 
     def one(name, **declared):
@@ -100,7 +100,7 @@ def test_block_beats_suspend_beats_a_supplied_result_in_any_order(world, order):
     assert len(world.inbox()) == 1
 
 
-def test_of_two_equal_verdicts_one_is_kept_whoever_was_asked_first(world):  # 64
+def test_of_two_equal_verdicts_the_same_is_kept_in_any_order(world):  # 64
     play(world, gate(Block("of b"), "b"), gate(Block("of a"), "a"), script=rounds_of(1))
     assert told(world) == ["of a"]
 
@@ -125,7 +125,7 @@ def test_an_approved_call_is_judged_anew_by_what_has_happened_meanwhile(world): 
     ("cooldown", "changes", "shown"),
     [(0, False, [1, 1, 1]), (2, False, [1, 0, 1]), (9, False, [1, 0, 0]), (9, True, [1, 1, 1])],
 )
-def test_a_context_message_keeps_its_cooldown_unless_it_says_something_new(world, cooldown, changes, shown):  # 67
+def test_context_message_keeps_its_cooldown_unless_its_text_changes(world, cooldown, changes, shown):  # 67
     def say(context):
         return [AddContextMessage(key="k", text=f"note {context.rounds if changes else ''}", cooldown=cooldown)]
 
@@ -150,7 +150,7 @@ def test_what_is_noted_in_one_step_is_there_in_the_next(world):  # 69
     assert seen == [0, 1, 2]
 
 
-def test_a_tool_that_is_kept_from_the_model_is_refused_though_it_is_asked_for(world):  # 71
+def test_tool_withheld_from_the_model_is_refused_when_it_is_called(world):  # 71
     play(world, heard(Hook.BEFORE_INFERENCE, Exclude(["pure"])), script=rounds_of(1))
     assert "pure" not in {offer.name for offer in world.models.prompts[0].offers}
     assert (column(world, "code"), world.tools.ran.total()) == (["out_of_scope"], 0)

@@ -46,7 +46,7 @@ def test_4_a_polled_message_has_a_thread_of_its_own_origin_chat_and_is_answered_
     assert leaving["target"] == {"channel": "telegram", "chat": "5"}
 
 
-def test_6_update_41_gives_a_message_and_the_cursor_42_and_the_stored_cursor_is_the_offset(
+def test_6_update_41_becomes_a_message_with_cursor_42_and_the_stored_cursor_is_the_offset(
     world: World, tmp_path: Path
 ) -> None:
     with telegram() as server:
@@ -76,7 +76,7 @@ def test_7_the_owners_chat_is_owner_a_listed_peer_is_peer_and_other_allowed_chat
     assert standing(world, "telegram")["passed_over"] == 1
 
 
-def test_16_one_failing_message_of_a_batch_does_not_drop_the_rest(world: World) -> None:
+def test_16_one_failing_message_of_a_batch_does_not_drop_the_others(world: World) -> None:
     bind(world, ListChannel(messages=[incoming(1), incoming(2, "\x00"), incoming(3), incoming(4, sender="king")]))
 
     look(world)

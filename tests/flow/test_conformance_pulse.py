@@ -52,7 +52,7 @@ def test_22_rescanning_without_a_change_yields_nothing_and_the_same_state(standi
     assert standing.world.rows("pulse") == rows
 
 
-def test_24_after_a_run_the_state_tells_when_how_and_which(standing):
+def test_24_after_a_run_the_state_has_its_time_result_and_turn(standing):
     standing.file("tasks/fence.md", TASK)
     standing.tick_and_finish()
     standing.tick(1)
@@ -161,7 +161,7 @@ def test_41_a_body_edit_keeps_the_cursor_and_a_schedule_edit_resets_it(standing)
     assert (row["next_due"] - row["anchor"]).total_seconds() == 7200
 
 
-def test_42_of_two_who_tick_at_once_one_makes_the_turn(standing):
+def test_42_two_simultaneous_ticks_make_one_turn(standing):
     standing.file("tasks/fence.md", TASK)
     standing.file("chores/look.md", MINUTELY)
     other = standing.also()
@@ -202,7 +202,7 @@ def test_47_different_items_run_side_by_side_and_one_never_does(standing):
     assert len(standing.world.rows("turns", status="queued")) == 2
 
 
-def test_49_the_last_look_is_told_without_touching_the_disk(standing):
+def test_49_last_look_is_reported_without_touching_the_disk(standing):
     file = aged_task(standing)
     standing.tick()
     file.unlink()

@@ -9,7 +9,7 @@ from support.invariants import check_all
 from support.world import Died, World
 
 
-def test_84_a_run_whose_owner_died_goes_on_within_lease_and_sweep_and_its_thread_is_usable(world: World) -> None:
+def test_84_run_of_a_dead_owner_continues_within_lease_and_sweep_and_frees_its_thread(world: World) -> None:
     def die() -> None:
         raise world.kill()
 

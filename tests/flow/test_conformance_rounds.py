@@ -29,7 +29,7 @@ from support.questions import ASK, GATE, approve, asks_of
 from support.world import Died, Header
 
 
-def test_when_the_only_call_waits_the_model_is_asked_once_and_the_run_waits(world):  # 11
+def test_when_the_only_call_waits_the_model_is_called_once_and_the_run_waits(world):  # 11
     world.tools.asks = asks_of(0)
     play(world, script=rounds_of(1))
     assert (len(world.models.prompts), world.row("runs")["status"], column(world, "status")) == (
@@ -50,7 +50,7 @@ def test_of_three_calls_the_middle_one_waits_and_the_others_have_results(world, 
     assert column(world, "status") == ["succeeded", "suspended", "succeeded"]
 
 
-def test_the_gate_hears_every_call_of_a_round_though_an_earlier_one_waits(world):  # 14
+def test_every_call_of_a_round_is_checked_even_if_an_earlier_one_waits(world):  # 14
     seen = []
 
     def say(context):
@@ -61,7 +61,7 @@ def test_the_gate_hears_every_call_of_a_round_though_an_earlier_one_waits(world)
     assert (seen, [order.arguments["n"] for order in world.tools.orders]) == ([0, 1, 2], [1, 2])
 
 
-def test_a_tool_may_put_itself_aside_and_the_question_is_filled_in(world):  # 16
+def test_tool_may_suspend_itself_and_its_question_is_completed(world):  # 16
     world.tools.asks = asks_of(0)
     play(world, script=rounds_of(1))
     (row,) = world.inbox()
@@ -71,13 +71,13 @@ def test_a_tool_may_put_itself_aside_and_the_question_is_filled_in(world):  # 16
     }  # fmt: skip
 
 
-def test_bad_arguments_are_told_instead_of_asked_about(world):  # 17
+def test_bad_arguments_are_an_error_and_not_a_question(world):  # 17
     replies = iter([asking(("pure", {"n": "x"})), spoken("ok")])
     play(world, gate(GATE), script=lambda prompt: next(replies))
     assert (column(world, "code"), world.rows("suspensions")) == (["invalid_arguments"], [])
 
 
-def test_an_end_before_inference_waits_while_a_question_stands(world):  # 19
+def test_end_before_inference_waits_for_an_open_question(world):  # 19
     end = Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED))
     world.tools.asks = asks_of(1)
     play(world, heard(Hook.BEFORE_INFERENCE, lambda context: [end] if context.rounds else None))
@@ -89,7 +89,7 @@ def test_an_end_before_inference_waits_while_a_question_stands(world):  # 19
     check_all(world.store)
 
 
-def test_a_call_asks_three_times_under_three_names_and_then_succeeds(world):  # 21
+def test_call_suspends_three_times_with_three_questions_and_then_succeeds(world):  # 21
     world.tools.asks = lambda order: ASK if len(world.tools.orders) < 4 else None
     play(world, script=rounds_of(1))
     for _ in range(3):
@@ -98,14 +98,14 @@ def test_a_call_asks_three_times_under_three_names_and_then_succeeds(world):  # 
     assert (column(world, "status"), told(world)) == (["succeeded"], ["pure0"])
 
 
-def test_a_tool_that_does_not_exist_is_an_error_and_the_run_goes_on(world):  # 74
+def test_unknown_tool_is_an_error_and_the_run_continues(world):  # 74
     turn = play(world, script=rounds_of(1, tool="nobody"))
     assert (column(world, "code"), turn["disposition"]) == (["unknown_tool"], "answered")
     assert "nobody" in told(world)[0]
 
 
 @pytest.mark.parametrize("mode", list(ToolMode))
-def test_the_gate_shows_every_call_of_a_round_what_was_known_before_it(world, mode):  # 76
+def test_check_sees_the_same_earlier_state_for_every_call_of_a_round(world, mode):  # 76
     change_agent(world, tool_mode=mode)
     seen = []
 
@@ -117,7 +117,7 @@ def test_the_gate_shows_every_call_of_a_round_what_was_known_before_it(world, mo
     assert seen == [0, 0, 0, 3, 3, 3]
 
 
-def test_in_sequence_each_call_is_followed_by_what_those_before_it_have_noted(world):  # 76
+def test_sequential_call_sees_the_notes_of_those_before_it(world):  # 76
     change_agent(world, tool_mode=ToolMode.SEQUENTIAL)
     seen = []
 
@@ -162,7 +162,7 @@ def test_a_tool_over_its_time_fails_with_a_mark_of_its_own(world):  # 81
     assert (column(world, "code"), turn["disposition"]) == (["timeout"], "answered")
 
 
-def test_results_stand_in_the_order_of_the_calls_and_events_name_them_by_their_ids(world):  # 82
+def test_results_keep_the_order_of_the_calls_and_events_carry_their_ids(world):  # 82
     world.models.script = rounds_of(3)
     world.submit()
     while not any(isinstance(intent, Header) for intent in world.pending):
@@ -177,7 +177,7 @@ def test_results_stand_in_the_order_of_the_calls_and_events_name_them_by_their_i
     assert [call["id"] for call in committed["body"]["calls"]] == ids
 
 
-def test_malformed_arguments_are_not_run_with_and_the_model_is_told(world):  # 102
+def test_malformed_arguments_do_not_run_and_the_model_gets_an_error(world):  # 102
     ask = ToolAsk(id="a", name="pure", arguments=None, raw='{"n": 1')
     broken = Reply(text="", asks=(ask,), stop=StopReason.TOOL_USE, model="fake")
     replies = iter([broken, spoken("ok")])

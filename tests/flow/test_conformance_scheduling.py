@@ -27,7 +27,7 @@ def test_51_turns_of_one_thread_never_overlap(world: World) -> None:
     assert world.row("turns", id=second)["started_at"] >= world.row("turns", id=first)["done_at"]
 
 
-def test_52_a_queued_turn_tells_its_place_in_the_line_of_its_thread(world: World) -> None:
+def test_52_queued_turn_shows_its_position_on_its_thread(world: World) -> None:
     turns = [world.submit(text) for text in "abc"]
     stages.dispatch(world.runtime, Group.CHAT)
 

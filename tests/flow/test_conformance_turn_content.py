@@ -24,7 +24,7 @@ from support.one_turn import change_agent, play, statuses
 from support.world import World
 
 
-def test_89_a_limit_of_n_model_rounds_allows_n_then_says_so_and_keeps_every_step(world: World) -> None:
+def test_89_limit_of_n_model_rounds_allows_n_then_reports_it_and_keeps_every_step(world: World) -> None:
     change_agent(world, limits=Limits(max_rounds=3))
     play(world, script=rounds_of(2, rounds=10))
 
@@ -36,7 +36,7 @@ def test_89_a_limit_of_n_model_rounds_allows_n_then_says_so_and_keeps_every_step
     check_all(world.store)
 
 
-def test_91_a_token_budget_ends_the_run_after_the_step_that_crossed_it_and_that_step_stays(world: World) -> None:
+def test_91_token_budget_ends_the_run_after_the_step_that_exceeds_it_and_keeps_that_step(world: World) -> None:
     play(world, Stops(token_budget=10), script=rounds_of(1, rounds=10))
 
     run = world.row("runs")
@@ -52,7 +52,7 @@ def test_92_a_cost_budget_without_a_price_is_refused_before_any_model_call() -> 
         Stops(cost_budget=1.0)
 
 
-def test_96_a_failure_inside_a_chat_is_told_where_the_answer_would_be(world: World) -> None:
+def test_96_failure_inside_a_chat_is_shown_in_place_of_the_answer(world: World) -> None:
     def fails(_prompt):
         raise ModelFailed("the provider is down", fault=Fault.SERVER, attempts=())
 
@@ -66,7 +66,7 @@ def test_96_a_failure_inside_a_chat_is_told_where_the_answer_would_be(world: Wor
     assert told["text"] is None
 
 
-def test_97_a_summary_never_stands_between_a_call_and_its_result(world: World) -> None:
+def test_97_summary_never_separates_a_call_from_its_result(world: World) -> None:
     world.models.script = rounds_of(2)
     for number in range(3):
         world.submit(f"message {number}")
@@ -82,7 +82,7 @@ def test_97_a_summary_never_stands_between_a_call_and_its_result(world: World) -
     check_all(world.store)
 
 
-def test_99_what_is_steered_in_during_a_model_call_is_heard_by_the_next_one_in_its_order(world: World) -> None:
+def test_99_messages_steered_in_during_a_model_call_reach_the_next_one_in_order(world: World) -> None:
     world.models.script = all_it_heard
     in_the_model_call(world, lambda: [steer(world, text) for text in ("one", "two", "three")])
     world.submit("do it")
@@ -93,7 +93,7 @@ def test_99_what_is_steered_in_during_a_model_call_is_heard_by_the_next_one_in_i
     check_all(world.store)
 
 
-def test_102_a_message_just_before_the_end_makes_the_run_go_on(world: World) -> None:
+def test_102_message_just_before_the_end_makes_the_run_continue(world: World) -> None:
     world.models.script = lambda prompt: spoken(f"heard {len(heard(prompt))}")
     in_the_model_call(world, lambda: steer(world, "one more thing"))
     first = world.submit("do it")
@@ -117,7 +117,7 @@ def test_104_between_taking_a_message_in_and_taking_it_back_one_wins(world: Worl
     check_all(world.store)
 
 
-def test_107_whoever_gives_up_waiting_for_a_turn_cancels_nothing(world: World) -> None:
+def test_107_giving_up_the_wait_for_a_turn_cancels_nothing(world: World) -> None:
     turn = world.submit("do it")
     seen = views.turn(world.store, turn)  # a waiter looks, and goes
     world.run_dry()

@@ -85,7 +85,7 @@ def test_a_reconcilable_call_that_did_happen_is_not_run_again(world: World) -> N
     assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
-def test_an_unsafe_call_cut_in_the_middle_is_closed_as_unknown_where_nobody_shall_be_asked(world: World) -> None:
+def test_interrupted_unsafe_call_is_closed_as_unknown_where_questions_are_off(world: World) -> None:
     world.agents.agents["ada"] = replace(world.agents.agents["ada"], on_unknown=OnUnknown.FAIL)
     world.models.script = rounds_of(2, tool="unsafe")
     world.submit()
@@ -108,7 +108,7 @@ def test_an_unsafe_call_cut_in_the_middle_is_closed_as_unknown_where_nobody_shal
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
-def test_a_run_that_keeps_killing_its_workers_is_given_up_as_poison(world: World, rounds: int) -> None:
+def test_run_that_keeps_killing_its_workers_ends_as_poison(world: World, rounds: int) -> None:
     """At its first step, or behind a round."""
 
     def die_at_the_last_step(prompt):
@@ -168,7 +168,7 @@ def test_a_first_death_after_a_beat_counts_although_redis_has_forgotten(world: W
 
 
 @pytest.mark.parametrize("what", ["run", "call"])
-def test_work_given_up_as_poison_goes_on_if_its_holder_was_only_late(world: World, what: str, monkeypatch) -> None:
+def test_work_ended_as_poison_continues_if_its_holder_was_only_late(world: World, what: str, monkeypatch) -> None:
     """Between the look of the sweep and the end that it writes, the heartbeat comes through."""
     world.runtime = replace(world.runtime, leases=replace(world.runtime.leases, poison_after=1))
     world.models.script = rounds_of(1, rounds=int(what == "call"))
@@ -212,7 +212,7 @@ def test_a_call_that_keeps_killing_its_workers_ends_the_run_as_poison(world: Wor
 
 
 @pytest.mark.parametrize("tool", ["pure", "idempotent", "reconcilable"])
-def test_a_call_whose_process_is_told_to_end_each_time_is_poison_however_often_its_message_comes(world, tool):
+def test_call_whose_process_is_ended_each_time_is_poison_however_often_its_message_comes(world, tool):
     """What it is told with is raised in the call, which lets go of it; the message of a lost process comes back."""
 
     def end(order):
@@ -268,7 +268,7 @@ def test_one_sweep_after_the_lease_the_run_moves_again(world: World) -> None:
     assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
-def test_work_that_is_in_hand_is_left_alone(world: World) -> None:
+def test_work_in_flight_is_left_alone(world: World) -> None:
     """The model call was picked up late and its worker lives: no second one is woken."""
     world.submit()
     world.deliver(world.pending.pop(0))
@@ -400,7 +400,7 @@ def test_model_that_fails_for_good_ends_the_run_with_its_fault(world: World) -> 
     check_all(world.store)
 
 
-def test_an_agent_that_disappears_is_waited_for_and_then_given_up(world: World) -> None:
+def test_missing_agent_is_awaited_and_then_given_up(world: World) -> None:
     from chordage.orchestrator.core.errors import UnknownAgent
 
     turn = world.submit()
@@ -435,7 +435,7 @@ def test_a_reply_that_no_database_could_hold_is_kept_with_its_bad_characters_rep
     assert world.row("calls")["code"] == "unknown_tool"
 
 
-def test_work_that_fails_in_a_way_nobody_foresaw_ends_as_poison_and_not_never(world: World) -> None:
+def test_work_with_an_unforeseen_failure_ends_as_poison(world: World) -> None:
     def explode(prompt):
         raise ZeroDivisionError
 
@@ -457,7 +457,7 @@ def test_work_that_fails_in_a_way_nobody_foresaw_ends_as_poison_and_not_never(wo
 
 
 @pytest.mark.parametrize("effect", ["pure", "idempotent", "reconcilable", "unsafe"])
-def test_a_call_that_ends_in_a_way_nobody_foresaw_ends_the_turn_somehow(world: World, effect: str) -> None:
+def test_call_with_an_unforeseen_end_still_ends_the_turn(world: World, effect: str) -> None:
     def explode(order):
         raise MemoryError
 
@@ -482,7 +482,7 @@ def test_a_call_that_ends_in_a_way_nobody_foresaw_ends_the_turn_somehow(world: W
     check_all(world.store)
 
 
-def test_a_decision_that_fails_in_a_way_nobody_foresaw_ends_as_poison(world: World) -> None:
+def test_decision_with_an_unforeseen_failure_ends_as_poison(world: World) -> None:
     def explode(name):
         raise PermissionError("agent.toml")
 

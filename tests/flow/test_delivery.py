@@ -72,7 +72,7 @@ def test_nothing_leaves_before_its_facts_are_on_the_bus(world: World, receiver) 
     assert states(world) == ["sent"]
 
 
-def test_the_bus_says_that_something_is_due(world: World, receiver) -> None:
+def test_bus_announces_that_a_delivery_is_due(world: World, receiver) -> None:
     answered(world, "t")
     while Deliver() not in (following := world.deliver(Project())):
         assert following
@@ -95,9 +95,7 @@ def test_replies_of_a_thread_leave_in_their_order_although_the_first_fails(world
     assert states(world) == ["sent"] * 3
 
 
-def test_a_failing_receiver_is_asked_again_with_growing_pauses_and_then_it_is_a_dead_letter(
-    world: World, receiver
-) -> None:
+def test_failing_receiver_is_retried_with_growing_pauses_and_becomes_a_dead_letter(world: World, receiver) -> None:
     (turn,) = answered(world, "t")
     receiver.says = refuse(TryLater("busy"))
     project(world)
@@ -116,7 +114,7 @@ def test_a_failing_receiver_is_asked_again_with_growing_pauses_and_then_it_is_a_
     assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
-def test_what_the_receiver_asks_for_is_waited_for(world: World, receiver) -> None:
+def test_pause_requested_by_the_receiver_is_kept(world: World, receiver) -> None:
     answered(world, "t")
     receiver.says = refuse(TryLater("busy", 600.0))
     settle(world)
@@ -159,7 +157,7 @@ def test_a_dead_letter_that_is_sent_again_has_all_its_attempts(world: World, rec
     assert len(world.rows("journal", kind="DeliveryDead")) == 2
 
 
-def test_an_unknown_channel_is_a_dead_letter_in_words(world: World, receiver) -> None:
+def test_unknown_channel_is_a_dead_letter_with_a_message(world: World, receiver) -> None:
     answered(world, "t", target={"channel": "nowhere"})
     settle(world)
 
@@ -167,7 +165,7 @@ def test_an_unknown_channel_is_a_dead_letter_in_words(world: World, receiver) ->
     assert "there is no channel 'nowhere'" in world.row("outbox")["error"]
 
 
-def test_a_failure_that_nobody_foresaw_is_tried_again(world: World, receiver) -> None:
+def test_unforeseen_failure_is_retried(world: World, receiver) -> None:
     answered(world, "t")
     receiver.says = refuse(ZeroDivisionError())
     settle(world)
@@ -176,9 +174,7 @@ def test_a_failure_that_nobody_foresaw_is_tried_again(world: World, receiver) ->
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["behind", "before"])
-def test_whoever_dies_at_any_commit_leaves_nothing_unsent_and_nothing_twice_by_its_key(
-    world: World, receiver, before: bool
-) -> None:
+def test_death_at_any_commit_leaves_nothing_unsent_and_no_duplicate_key(world: World, receiver, before: bool) -> None:
     turns = answered(world, "t", "t", "u")
     for at in range(1, 14):
         world.commits, world.die_at, world.die_before = 0, at, before
@@ -198,7 +194,7 @@ def test_whoever_dies_at_any_commit_leaves_nothing_unsent_and_nothing_twice_by_i
     assert states(world) == ["sent"] * 3
 
 
-def test_whoever_dies_between_sending_and_recording_sends_again_with_the_same_key(world: World, receiver) -> None:
+def test_death_between_sending_and_recording_sends_again_with_the_same_key(world: World, receiver) -> None:
     (turn,) = answered(world, "t")
 
     def die():
@@ -218,7 +214,7 @@ def test_whoever_dies_between_sending_and_recording_sends_again_with_the_same_ke
     assert states(world) == ["sent"]
 
 
-def test_a_late_word_of_whoever_lost_the_lease_changes_nothing(world: World, receiver) -> None:
+def test_late_result_after_a_lost_lease_changes_nothing(world: World, receiver) -> None:
     answered(world, "t")
     project(world)
     (late,) = stage.take(world.runtime)
@@ -240,7 +236,7 @@ def test_two_that_deliver_at_once_take_no_row_twice(world: World, receiver) -> N
     assert len(taken) == len({one.id for one in taken}) == world.runtime.delivery.to_one
 
 
-def test_a_receiver_has_only_so_many_in_hand_and_others_pass_it(world: World, receiver) -> None:
+def test_receiver_has_a_bounded_number_in_flight_and_others_pass_it(world: World, receiver) -> None:
     answered(world, *(f"s{n}" for n in range(8)), target={"url": "https://slow.example/x"})
     answered(world, "f", target={"url": "https://fast.example/x"})
     project(world)
@@ -256,7 +252,7 @@ def test_a_backlog_on_one_thread_is_put_off_and_comes_out_in_order(world: World,
     assert receiver.keys == turns
 
 
-def test_deliveries_are_told_of_on_the_bus_and_shown_with_the_turn(world: World, receiver) -> None:
+def test_deliveries_are_announced_on_the_bus_and_shown_with_the_turn(world: World, receiver) -> None:
     from chordage.orchestrator import views
 
     turn, _ = answered(world, "t"), answered(world, "u", target={"channel": "nowhere"})
@@ -278,7 +274,7 @@ def test_a_turn_without_a_reply_target_leaves_nothing(world: World, receiver) ->
     assert world.rows("outbox") == []
 
 
-def test_what_was_dropped_from_the_queue_is_told_to_whoever_asked(world: World, receiver) -> None:
+def test_reply_target_learns_that_its_message_was_dropped_from_the_queue(world: World, receiver) -> None:
     turn = world.submit("hi", thread="t", reply_target=ME)
     stages.cancel_turn(world.runtime, turn, "no need")
     settle(world)
@@ -294,7 +290,7 @@ def test_a_worker_that_stops_takes_nothing_more(world: World, receiver) -> None:
     assert (world.deliver(Deliver()), receiver.got) == ([], [])
 
 
-def test_what_takes_long_goes_on_in_another_message(world: World, receiver, monkeypatch) -> None:
+def test_long_work_continues_in_another_message(world: World, receiver, monkeypatch) -> None:
     answered(world, "t")
     monkeypatch.setattr(stage, "AT_ONE_GO", -1.0)
 

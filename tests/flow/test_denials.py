@@ -33,7 +33,7 @@ def test_a_denial_that_is_to_be_remembered_is_refused_with_what_to_do(world: Wor
     assert (world.inbox(), world.rows("decisions")) == ([question], [])
 
 
-def test_a_denial_with_a_reason_stands(world: World) -> None:
+def test_denial_with_a_reason_is_kept(world: World) -> None:
     question = a_question(world)
 
     world.decide(DecisionRequest(target=str(question["id"]), action=Action.CANCEL, reason="too dear"))
@@ -43,7 +43,7 @@ def test_a_denial_with_a_reason_stands(world: World) -> None:
     assert "too dear" in str(world.row("calls")["content"])
 
 
-def test_the_consumer_of_a_stepped_turn_is_told_the_same(world: World) -> None:
+def test_consumer_of_a_stepped_turn_sees_the_same(world: World) -> None:
     world.tools.asks = asks_once(0)
     it = consume(world, asks("a"), text("done"))
     it.next()

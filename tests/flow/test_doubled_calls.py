@@ -12,7 +12,7 @@ from support.world import Died, World
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["at the first step", "behind a round"])
-def test_a_wake_up_that_comes_again_while_the_model_is_asked_changes_nothing(world: World, number: int) -> None:
+def test_repeated_wake_up_during_the_model_call_changes_nothing(world: World, number: int) -> None:
     world.models.script = rounds_of(1)
     last: list[CallModel] = []
     deliver = world.deliver
@@ -33,7 +33,7 @@ def test_a_wake_up_that_comes_again_while_the_model_is_asked_changes_nothing(wor
     check_all(world.store)
 
 
-def test_after_the_death_of_its_holder_the_model_is_asked_again(world: World) -> None:
+def test_after_the_death_of_its_holder_the_model_is_called_again(world: World) -> None:
     def die_once(prompt) -> None:
         world.models.before_reply = lambda prompt: None
         raise world.kill()

@@ -105,9 +105,7 @@ def test_a_message_ends_a_run_that_started_while_it_was_stored(world, leave_open
 
 
 @on_postgres
-def test_a_message_that_finds_such_a_run_in_the_hand_of_another_lets_all_go_and_waits_for_it(
-    world, monkeypatch
-) -> None:
+def test_message_for_such_a_run_held_by_another_releases_its_locks_and_waits(world, monkeypatch) -> None:
     """It holds turns by then, and runs are locked before turns."""
     world.models.script = all_it_heard
     world.submit("do it")

@@ -113,7 +113,7 @@ def test_a_tenant_whose_turns_may_not_start_is_passed_over(world: World) -> None
     assert started(world) == ["b", "c", "d", "d"]
 
 
-def test_a_turn_that_slept_takes_its_place_in_the_ring_when_its_time_has_come(world: World) -> None:
+def test_turn_that_slept_takes_its_place_in_the_rotation_when_it_is_due(world: World) -> None:
     world.budgets[Group.CHAT] = 1
     (sleeper,) = queue(world, "b", not_before=world.clock() + timedelta(hours=1))
     assert world.row("turns", id=sleeper)["ready"] == 2
@@ -138,7 +138,7 @@ def test_a_wake_up_that_names_a_turn_out_of_turn_starts_the_one_whose_turn_it_is
     assert world.row("turns", id=guest)["status"] == "active"
 
 
-def test_what_rescue_sends_obeys_the_ring(world: World) -> None:
+def test_rescue_obeys_the_rotation(world: World) -> None:
     world.budgets[Group.CHAT] = 1
     world.models.script = lambda prompt: spoken("ok")
     queue(world, *["hog"] * 5, "guest", "other")
@@ -151,7 +151,7 @@ def test_what_rescue_sends_obeys_the_ring(world: World) -> None:
     assert Counter(started(world)) == {"hog": 5, "guest": 1, "other": 1}
 
 
-def test_whoever_has_just_been_served_and_asks_again_stands_behind_the_others(world: World) -> None:
+def test_tenant_served_last_is_served_after_the_others(world: World) -> None:
     """One turn at a time, each asked for when the last is answered: that is no way to the front."""
     world.models.script = lambda prompt: spoken("ok")
     world.budgets[Group.CHAT] = 1
@@ -195,7 +195,7 @@ def test_a_single_tenant_moves_no_mark(world: World) -> None:
     assert world.row("groups", name="chat")["served"] is None
 
 
-def test_whoever_sits_does_not_take_the_place_of_the_first(world: World) -> None:
+def test_running_tenant_does_not_take_the_place_of_the_first(world: World) -> None:
     """Two places, three tenants: the second may start first, the third may not before the first has."""
     queue(world, *"aabbcc")
     with world.store.write() as tx:
@@ -215,7 +215,7 @@ def start(world: World, turn_id: str, *, budget: int, place: fairness.StartRule 
         return start_row(tx, turn_id, run_id, budget, rules=[place], now=world.clock())
 
 
-def test_ten_thousand_turns_of_one_tenant_are_one_step_of_the_ring(world: World) -> None:
+def test_ten_thousand_turns_of_one_tenant_are_one_step_of_the_rotation(world: World) -> None:
     crowd(world.store, 2_000, threads=2_000, tenants=1, prefix="hog")
     (guest,) = queue(world, "guest")
     world.budgets[Group.CHAT] = 1
@@ -291,7 +291,7 @@ def play(world: World, schedule: list[tuple[object, ...]]) -> None:
 
 @settings(LONG, max_examples=40)
 @given(schedule=moves)
-def test_nobody_is_served_twice_while_another_waits_whatever_the_schedule(migrated_database_url, schedule) -> None:
+def test_no_tenant_is_served_twice_while_another_waits_in_any_schedule(migrated_database_url, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
         play(world, schedule)
 
@@ -299,12 +299,12 @@ def test_nobody_is_served_twice_while_another_waits_whatever_the_schedule(migrat
 @pytest.mark.postgres
 @settings(LONG, max_examples=6)
 @given(schedule=moves)
-def test_nobody_is_served_twice_on_postgres_whatever_the_schedule(migrated_database_url, schedule) -> None:
+def test_no_tenant_is_served_twice_on_postgres_in_any_schedule(migrated_database_url, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:
         play(world, schedule)
 
 
-def test_a_budget_that_is_lowered_below_what_runs_starts_nobody(world: World) -> None:
+def test_budget_lowered_below_what_runs_starts_no_turn(world: World) -> None:
     queue(world, *"aab")
     world.budgets[Group.CHAT] = 2
     for _ in range(2):
@@ -319,9 +319,7 @@ def test_a_budget_that_is_lowered_below_what_runs_starts_nobody(world: World) ->
 @pytest.mark.parametrize(
     ("place", "started"), [(one, one is fairness.StartRule.HAS_ROOM) for one in fairness.StartRule]
 )
-def test_who_was_next_when_it_was_looked_for_is_asked_again_under_the_lock(
-    world: World, place: fairness.StartRule, started: bool
-) -> None:
+def test_next_turn_is_chosen_again_under_the_lock(world: World, place: fairness.StartRule, started: bool) -> None:
     """Somebody else may have started in between. Only `invoke`, which waits for one turn, looks at nobody else."""
     first, second = queue(world, "a", "a")
     (of_other,) = queue(world, "b")

@@ -92,7 +92,7 @@ def test_a_chat_comes_between_any_two_model_calls_of_a_chore(world: World, path)
 
 
 @pytest.mark.parametrize(("group", "messages"), [(Group.CHAT, 1), (Group.TASK, 3), (Group.CHORE, 3), (Group.WILL, 3)])
-def test_a_chat_that_goes_on_costs_no_message_and_any_other_run_one_for_each_further_call(
+def test_continuing_chat_costs_no_message_and_another_run_one_for_each_further_call(
     world: World, group: Group, messages: int
 ) -> None:
     world.models.script = saying(PAUSED, PAUSED, "done")

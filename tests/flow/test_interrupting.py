@@ -48,7 +48,7 @@ def test_on_a_free_thread_there_is_nothing_to_end(world: World, manner: WhenBusy
     assert dispositions(world) == ["answered"]
 
 
-def test_an_interrupted_round_keeps_what_is_finished_and_the_next_turn_is_told(world: World) -> None:
+def test_interrupted_round_keeps_finished_results_and_the_next_turn_learns_of_it(world: World) -> None:
     world.models.script = a_round_then_all_it_heard
 
     def interrupt_the_second(order) -> None:
@@ -85,7 +85,7 @@ def test_an_interrupted_model_call_is_not_waited_for(world: World) -> None:
     check_all(world.store)
 
 
-def test_work_in_hand_is_told_to_stop(world: World) -> None:
+def test_work_in_flight_is_cancelled(world: World) -> None:
     """By the heartbeat of whoever does it, as after a cancel."""
     world.models.script = a_round_then_all_it_heard
     aborted = []
@@ -107,7 +107,7 @@ def test_work_in_hand_is_told_to_stop(world: World) -> None:
 
 
 @pytest.mark.parametrize("manner", ENDING)
-def test_it_comes_before_whoever_was_queued_and_they_keep_their_order(world: World, manner: WhenBusy) -> None:
+def test_it_comes_before_queued_turns_and_they_keep_their_order(world: World, manner: WhenBusy) -> None:
     world.models.script = a_round_then_all_it_heard
     in_the_first_call(world, lambda: [world.submit("one"), world.submit("two"), world.submit("now", when_busy=manner)])
     world.submit("do it")
@@ -156,7 +156,7 @@ def test_one_after_the_other_each_ends_the_one_before(world: World) -> None:
     check_all(world.store)
 
 
-def test_who_was_to_steer_the_run_that_ended_has_a_turn_of_its_own_behind(world: World) -> None:
+def test_message_meant_to_steer_the_ended_run_gets_its_own_turn_behind(world: World) -> None:
     """It came before the message that ended the run, and is not told to the model as if it had come after it."""
     world.models.script = a_round_then_all_it_heard
     in_the_first_call(world, lambda: [steer(world, "mind this"), interrupt(world, "now")])
@@ -168,7 +168,7 @@ def test_who_was_to_steer_the_run_that_ended_has_a_turn_of_its_own_behind(world:
     check_all(world.store)
 
 
-def test_who_came_before_the_interruption_is_not_taken_in_beside_who_came_after_it(world: World) -> None:
+def test_earlier_message_is_not_absorbed_beside_a_later_one(world: World) -> None:
     world.models.script = a_round_then_all_it_heard
     in_the_first_call(world, lambda: [steer(world, "older"), interrupt(world, "now")])
     in_the_model_call(world, lambda: steer(world, "younger"), number=2)
@@ -180,7 +180,7 @@ def test_who_came_before_the_interruption_is_not_taken_in_beside_who_came_after_
     check_all(world.store)
 
 
-def test_a_run_that_was_rolled_back_has_never_said_anything(world: World) -> None:
+def test_rolled_back_run_leaves_no_text(world: World) -> None:
     world.models.script = a_round_then_all_it_heard
     world.submit("before")
     world.run_dry()
@@ -254,7 +254,7 @@ def test_a_run_that_waits_is_ended_too(world: World, manner, code, disposition, 
     check_all(world.store)
 
 
-def test_a_run_that_waits_is_left_alone_where_the_message_says_hold(world: World) -> None:
+def test_waiting_run_is_left_alone_where_the_message_is_set_to_hold(world: World) -> None:
     world.models.script = a_round_then_all_it_heard
     world.tools.asks = asks_once(0, 1)
     world.submit("do it")
@@ -265,7 +265,7 @@ def test_a_run_that_waits_is_left_alone_where_the_message_says_hold(world: World
     assert world.row("runs")["status"] == "waiting"
 
 
-def test_what_the_agent_does_by_habit_does_not_let_a_chore_end_a_chat(world: World) -> None:
+def test_default_of_the_agent_does_not_let_a_chore_end_a_chat(world: World) -> None:
     change_agent(world, when_busy=WhenBusy.INTERRUPT)
     world.models.script = all_it_heard
     in_the_model_call(world, lambda: world.submit("tick", group=Group.CHORE, thread="t1"))
@@ -276,7 +276,7 @@ def test_what_the_agent_does_by_habit_does_not_let_a_chore_end_a_chat(world: Wor
 
 
 @pytest.mark.parametrize("manner", [*ENDING, None])
-def test_the_agent_may_say_what_a_message_does(world: World, manner: WhenBusy | None) -> None:
+def test_agent_may_set_what_a_message_does(world: World, manner: WhenBusy | None) -> None:
     change_agent(world, when_busy=manner or WhenBusy.REJECT)
     world.models.script = all_it_heard
     refused = []
@@ -295,7 +295,7 @@ def test_the_agent_may_say_what_a_message_does(world: World, manner: WhenBusy | 
     assert bool(refused) == (manner is None)
 
 
-def test_who_answers_a_question_does_not_by_habit_end_the_run_that_asked(world: World) -> None:
+def test_answer_to_a_question_does_not_by_default_end_the_run_that_asked(world: World) -> None:
     change_agent(world, when_busy=WhenBusy.INTERRUPT)
     world.models.script = a_round_then_all_it_heard
     world.tools.asks = asks_once(0, 1)

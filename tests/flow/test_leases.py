@@ -90,7 +90,7 @@ def decide(world, answer):
     world.decide(DecisionRequest(target=asked["id"], action=Action.RESUME, payload={"answer": answer}))
 
 
-def test_no_person_gives_the_answer_of_a_tool(world: World) -> None:
+def test_person_cannot_supply_the_answer_of_a_tool(world: World) -> None:
     from chordage.orchestrator.core.errors import InvalidDecision
 
     world.models.script = rounds_of(1, tool="unsafe")
@@ -107,7 +107,7 @@ def test_no_person_gives_the_answer_of_a_tool(world: World) -> None:
         world.decide(DecisionRequest(target=asked["id"], action=Action.RESUME, payload=payload))
 
 
-def test_a_call_that_is_asked_about_is_not_told_to_stop_and_one_in_another_hand_is(world: World) -> None:
+def test_call_with_a_question_is_not_cancelled_and_one_held_by_another_worker_is(world: World) -> None:
     world.models.script = rounds_of(1, tool="unsafe")
     heard = []
 
@@ -131,7 +131,7 @@ def test_a_call_that_is_asked_about_is_not_told_to_stop_and_one_in_another_hand_
     assert [stops for stops, _ in heard] == [False, True]
 
 
-def test_a_call_that_another_claims_while_it_is_in_hand_is_given_away(world: World) -> None:
+def test_call_claimed_by_another_while_in_flight_is_lost(world: World) -> None:
     world.models.script = rounds_of(1, tool="reconcilable")
     heard = []
 
@@ -150,7 +150,7 @@ def test_a_call_that_another_claims_while_it_is_in_hand_is_given_away(world: Wor
     assert world.row("calls")["status"] == "running", "its result is refused"
 
 
-def test_of_two_who_have_one_call_in_hand_the_former_is_told_to_stop_and_the_latter_is_not(world: World) -> None:
+def test_of_two_holders_of_one_call_the_former_is_cancelled_and_the_latter_not(world: World) -> None:
     """Two threads, or two processes of one pool, whose parent looks after both."""
     world.models.script = rounds_of(1, tool="reconcilable")
     former, latter = (InFlightWork(run_id="", epoch=1, token=token, worker="h:1") for token in ("former", "latter"))
@@ -173,7 +173,7 @@ def test_of_two_who_have_one_call_in_hand_the_former_is_told_to_stop_and_the_lat
     assert former._why is not None
 
 
-def test_nobody_is_judged_before_those_who_live_had_a_beat_to_renew(world: World) -> None:
+def test_leases_are_judged_only_after_live_workers_had_a_beat_to_renew(world: World) -> None:
     """The database, or the whole machine, was away for longer than a lease: its first sweep comes before the beats."""
     seconds = [0.0]
     steadiness = Steadiness(gap=10, enough=10, of=[lambda: seconds[0]])
@@ -206,7 +206,7 @@ def test_nobody_is_judged_before_those_who_live_had_a_beat_to_renew(world: World
     assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
-def test_who_is_dead_is_judged_a_beat_after_the_outage(world: World) -> None:
+def test_dead_worker_is_judged_a_beat_after_the_outage(world: World) -> None:
     seconds = [0.0]
     world.runtime = replace(world.runtime, steadiness=Steadiness(gap=10, enough=10, of=[lambda: seconds[0]]))
     world.models.script = rounds_of(1, tool="unsafe")
@@ -261,7 +261,7 @@ def lease_of_the_run(store):
 
 @pytest.mark.parametrize("table", ["runs", "calls"])
 @pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
-def test_a_row_that_another_transaction_holds_is_passed_over_and_asked_for_at_the_next_look(world: World, table):
+def test_locked_row_is_skipped_and_found_at_the_next_look(world: World, table):
     world.models.script = rounds_of(2, tool="idempotent")
     for thread in ("one", "two"):
         world.submit(thread=thread)

@@ -36,7 +36,7 @@ def costing(prompt) -> Reply:
     )
 
 
-def test_an_answered_turn_is_told_with_its_ids_duration_rounds_and_tokens(world: World, lines) -> None:
+def test_answered_turn_is_logged_with_its_ids_duration_rounds_and_tokens(world: World, lines) -> None:
     world.models.script = costing
     turn = world.submit(thread="customer-4")
     world.clock.pass_by(2)
@@ -54,7 +54,7 @@ def test_an_answered_turn_is_told_with_its_ids_duration_rounds_and_tokens(world:
     assert line["seconds"] >= 0
 
 
-def test_a_failed_turn_is_told_with_its_code(world: World, lines) -> None:
+def test_failed_turn_is_logged_with_its_code(world: World, lines) -> None:
     world.models.script = lambda prompt: Reply(text="", asks=(), stop=StopReason.REFUSAL, model="m")
     world.submit()
     world.run_dry()
@@ -65,7 +65,7 @@ def test_a_failed_turn_is_told_with_its_code(world: World, lines) -> None:
 
 
 @pytest.mark.parametrize("started", [True, False], ids=["at work", "queued"])
-def test_a_cancelled_turn_is_told_once(world: World, lines, started) -> None:
+def test_cancelled_turn_is_logged_once(world: World, lines, started) -> None:
     world.models.script = rounds_of(1)
     turn = world.submit()
     if started:
@@ -78,7 +78,7 @@ def test_a_cancelled_turn_is_told_once(world: World, lines, started) -> None:
     assert [(line["turn"], line["disposition"]) for line in lines()] == [(turn, "cancelled")]
 
 
-def test_turns_that_never_had_a_run_are_told_as_well(world: World, lines) -> None:
+def test_turns_that_never_had_a_run_are_logged_too(world: World, lines) -> None:
     world.models.script = lambda prompt: spoken("ok")
     now = world.clock.now
     gone = world.submit(thread="a", not_before=now + timedelta(seconds=60), deadline=now + timedelta(seconds=90))
@@ -92,7 +92,7 @@ def test_turns_that_never_had_a_run_are_told_as_well(world: World, lines) -> Non
     assert len(lines()) == len(told)
 
 
-def test_a_steered_message_is_told_with_the_run_that_took_it_in(world: World, lines) -> None:
+def test_steered_message_is_logged_with_the_run_that_absorbed_it(world: World, lines) -> None:
     world.models.script = a_round_then_all_it_heard
     in_the_first_call(world, lambda: steer(world, "mind this"))
     world.submit("do it")
@@ -102,7 +102,7 @@ def test_a_steered_message_is_told_with_the_run_that_took_it_in(world: World, li
     assert {line["run"] for line in lines()} == {world.row("runs")["id"]}
 
 
-def test_no_sweep_pulse_or_projection_says_anything(world: World, told) -> None:
+def test_sweeps_pulse_and_projection_log_nothing(world: World, told) -> None:
     for _ in range(3):
         world.sweep(seconds=5)
         pulse.tick(world.runtime)

@@ -70,7 +70,7 @@ def test_a_required_server_that_comes_back_in_time_costs_nothing_but_time(world,
     assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
-def test_no_connection_to_the_database_is_held_while_a_server_is_asked(world, server):
+def test_no_database_connection_is_held_during_a_server_call(world, server):
     held = []
     server.on_post = lambda: held.append(
         [engine.pool.checkedout() for engine in (world.store.engine, world.store.plain)]

@@ -9,7 +9,7 @@ from chordage.orchestrator.store import turns
 from support.world import World
 
 
-def test_a_stage_that_opens_a_second_transaction_is_told_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_that_opens_a_second_transaction_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     load = turns.load
 
     def greedy(tx, turn_id):

@@ -44,7 +44,7 @@ def test_a_backlog_on_one_thread_delays_no_other(world: World) -> None:
     assert world.row("turns", id=other)["status"] == "active"
 
 
-def test_no_more_runs_than_the_budget_and_the_rest_start_as_others_end(world: World) -> None:
+def test_no_more_runs_than_the_budget_and_others_start_as_they_end(world: World) -> None:
     world.budgets[Group.CHAT] = 2
     for number in range(6):
         world.submit(thread=f"t{number}")
@@ -114,7 +114,7 @@ def test_a_lock_left_behind_by_a_run_that_is_done_is_taken_over(world: World) ->
     assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
-def test_a_run_that_goes_on_has_its_thread_again_though_redis_forgot_it(world: World) -> None:
+def test_continuing_run_takes_its_thread_lock_again_after_redis_lost_it(world: World) -> None:
     world.models.script = rounds_of(1, rounds=3)
     world.submit()
     held = []
@@ -130,7 +130,7 @@ def test_a_run_that_goes_on_has_its_thread_again_though_redis_forgot_it(world: W
     assert held == [False, True, True, False]  # its first lock is as fresh as the run, and at its end there is none
 
 
-def test_whoever_waits_is_told_before_the_thread_is_let_go(world: World, monkeypatch) -> None:
+def test_waiters_are_notified_before_the_thread_is_released(world: World, monkeypatch) -> None:
     """And who is quick enough to send the next message by then takes the lock over."""
     held_when_told = []
     monkeypatch.setattr(world.events, "turn_done", lambda turn: held_when_told.append(bool(world.locks.threads)))
@@ -238,7 +238,7 @@ def test_lost_calls_of_a_capped_agent_are_sent_again_as_one_batch(world: World) 
     assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
-def test_a_ready_turn_that_was_overtaken_on_its_thread_holds_up_nobody_else(world: World) -> None:
+def test_ready_turn_overtaken_on_its_thread_blocks_no_other(world: World) -> None:
     world.budgets[Group.CHORE] = 1
     world.models.script = lambda prompt: spoken("ok")
     world.submit(thread="a", group=Group.CHORE)
@@ -257,7 +257,7 @@ def test_a_turn_starts_although_the_clock_of_the_worker_is_behind(world: World) 
     assert stages.dispatch(world.runtime, Group.CHAT)
 
 
-def test_queued_turns_that_nobody_takes_up_are_asked_for_less_and_less_often(world: World) -> None:
+def test_queued_turns_without_a_worker_are_announced_less_and_less_often(world: World) -> None:
     for number in range(10):
         world.submit(thread=f"t{number}")
     world.pending.clear()

@@ -54,7 +54,7 @@ def test_one_that_does_not_is_put_right_in_one_more_attempt(world, strategy, fir
     check_all(world.store)
 
 
-def test_the_model_is_told_what_was_wrong_behind_what_it_said(world):
+def test_model_gets_the_problem_after_its_own_reply(world):
     play(world, BAD, GOOD)
 
     asked, again = world.models.prompts
@@ -129,7 +129,7 @@ def test_tools_run_before_and_only_the_answer_behind_them_has_to_fit(world):
     check_all(world.store)
 
 
-def test_a_round_between_two_refusals_gives_no_second_repair(world):
+def test_round_between_two_refusals_allows_no_second_repair(world):
     turn = play(world, BAD, asking(("pure", {"n": 1})), BAD, GOOD)
 
     assert (turn.code, len(refusals(world)), len(world.models.prompts)) == ("output_invalid", 1, 3)
@@ -144,7 +144,7 @@ def test_a_repair_is_no_round_but_a_round_behind_it_counts(world):
     check_all(world.store)
 
 
-def test_no_repair_is_asked_for_when_the_time_of_the_turn_is_up(world):
+def test_no_repair_is_requested_when_the_time_of_the_turn_is_up(world):
     change_agent(world, limits=Limits(timeout=10))
     world.models.before_reply = lambda prompt: world.clock.pass_by(11)
     turn = play(world, BAD, GOOD)
@@ -163,7 +163,7 @@ def test_replies_that_were_cut_or_declined_keep_their_reason(world, strategy, st
     assert refusals(world) == []
 
 
-def test_calls_of_an_answer_that_may_call_nothing_are_closed_and_told_before_the_repair(world):
+def test_calls_of_an_answer_without_tools_are_closed_and_answered_before_the_repair(world):
     asks = replace(asking(("pure", {"n": 1})), text=PROSE)
     turn = play(world, asks, GOOD, strategy="direct")
 
@@ -173,7 +173,7 @@ def test_calls_of_an_answer_that_may_call_nothing_are_closed_and_told_before_the
     check_all(world.store)
 
 
-def test_a_run_that_a_plugin_stops_is_not_asked_to_repair(world):
+def test_run_stopped_by_a_plugin_is_not_repaired(world):
     install(world, after_model(Terminate(stopped("budget", "spent"))))
     turn = play(world, BAD)
 

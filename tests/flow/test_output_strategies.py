@@ -95,7 +95,7 @@ def test_death_at_any_commit_changes_nothing(world, at):
     check_all(world.store)
 
 
-def test_a_strategy_of_ones_own_is_held_to_the_output_as_well(world, monkeypatch):
+def test_custom_strategy_must_meet_the_output_schema_too(world, monkeypatch):
     module = ModuleType("own_code")
     module.once = lambda view: Infer() if view.reply is None else Finish(ending=NATURAL_END)
     monkeypatch.setitem(sys.modules, "own_code", module)

@@ -25,7 +25,7 @@ def play(world, *replies) -> str:
 
 
 @pytest.mark.parametrize("meanwhile", [PROSE, BAD, GOOD])
-def test_what_is_said_while_a_call_waits_need_not_fit_and_costs_no_repair(world, meanwhile):
+def test_text_while_a_call_waits_need_not_fit_and_costs_no_repair(world, meanwhile):
     turn = play(world, ASK, meanwhile, BAD, '{"n": 9}')
     assert refusals(world) == []
 

@@ -51,7 +51,7 @@ def _importable(monkeypatch):
     monkeypatch.setitem(sys.modules, "own_code", module)
 
 
-def test_a_strategy_of_ones_own_decides(world):
+def test_custom_strategy_decides(world):
     change_agent(world, strategy="own_code:two_rounds_and_no_more")
     world.submit()
     world.models.script = lambda prompt: rounds_of(1, rounds=9)(prompt) if prompt.offers else spoken("enough")
@@ -69,7 +69,7 @@ def test_a_strategy_of_ones_own_decides(world):
         ("says_nothing", "strategy 'own_code:says_nothing' returned None, which is no move"),
     ],
 )
-def test_a_strategy_that_fails_ends_its_run_and_says_so(world, name, told):
+def test_failing_custom_strategy_ends_its_run_with_the_reason(world, name, told):
     change_agent(world, strategy=f"own_code:{name}")
     play(world)
 
@@ -77,7 +77,7 @@ def test_a_strategy_that_fails_ends_its_run_and_says_so(world, name, told):
     assert (run["reason"], run["code"], run["detail"]) == ("error", "strategy", told)
 
 
-def test_whoever_sends_a_message_names_no_code(world):
+def test_message_cannot_name_code(world):
     with pytest.raises(InvalidMessage, match="use one of: direct, plan_execute, react"):
         world.submit(strategy="own_code:two_rounds_and_no_more")
 

@@ -52,7 +52,7 @@ def end_a_run(world: World) -> None:
 
 
 @pytest.mark.parametrize("budget", [2, 4])
-def test_a_run_that_ends_while_a_dispatcher_sees_one_free_place_hands_its_own_on(world: World, budget: int) -> None:
+def test_run_that_ends_while_a_dispatcher_sees_one_free_slot_passes_its_own_on(world: World, budget: int) -> None:
     world.budgets[Group.CHAT] = budget
     world.models.script = lambda prompt: spoken("ok")
     for _ in range(3 * budget):
@@ -71,7 +71,7 @@ def test_a_run_that_ends_while_a_dispatcher_sees_one_free_place_hands_its_own_on
     run_dry_in_order(world)
 
 
-def test_a_run_that_ends_before_the_mark_is_set_leaves_its_place_to_whoever_sets_it(world: World) -> None:
+def test_run_that_ends_before_the_mark_is_set_leaves_its_slot_to_the_setter(world: World) -> None:
     """A wake-up finds no place. Before it can say so, the runs that had the places end and send nobody."""
     world.budgets[Group.CHAT] = 2
     world.models.script = lambda prompt: spoken("ok")
@@ -90,7 +90,7 @@ def test_a_run_that_ends_before_the_mark_is_set_leaves_its_place_to_whoever_sets
 
 
 @pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
-def test_a_run_whose_end_is_not_committed_yet_is_waited_for_by_whoever_finds_no_place(world: World) -> None:
+def test_dispatcher_without_a_slot_waits_for_an_uncommitted_end(world: World) -> None:
     world.budgets[Group.CHAT] = 1
     world.models.script = lambda prompt: spoken("ok")
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_a_run_whose_end_is_not_committed_yet_is_waited_for_by_whoever_finds_no_
 
 
 @pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
-def test_a_run_whose_row_is_not_let_go_keeps_no_wake_up_waiting_for_ever(world: World, monkeypatch) -> None:
+def test_locked_row_of_a_run_keeps_no_wake_up_waiting_for_ever(world: World, monkeypatch) -> None:
     """A process may stand still with its transaction open."""
     world.budgets[Group.CHAT] = 1
     for _ in range(2):
@@ -199,7 +199,7 @@ def unless_asked_again(get):
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_a_turn_that_starts_and_cannot_go_on_costs_those_behind_it_no_wake_up(world: World, gone: bool) -> None:
+def test_started_turn_that_cannot_continue_costs_those_behind_it_no_wake_up(world: World, gone: bool) -> None:
     """Its agent is gone, or a service does not answer just then. The wake-ups of the others have been in vain."""
     world.agents.agents["bob"] = AgentSpec(name="bob", model="fake")
     world.models.script = lambda prompt: spoken("ok")
@@ -231,7 +231,7 @@ def wait_behind(world: World) -> None:
     assert world.deliver(wake_up) == []
 
 
-def test_a_parked_run_that_a_decision_has_moved_hands_its_place_on(world: World) -> None:
+def test_parked_run_moved_by_a_decision_passes_its_slot_on(world: World) -> None:
     world.budgets[Group.CHAT] = 1
     world.tools.asks = asks_once(0)
     it = consume(world, asks("a"), spoken("done"))
@@ -250,7 +250,7 @@ def test_a_parked_run_that_a_decision_has_moved_hands_its_place_on(world: World)
 
 
 @pytest.mark.parametrize("why", ["parked", "refused", "broken"])
-def test_a_run_that_does_not_go_on_by_itself_hands_its_place_on(world: World, why: str) -> None:
+def test_run_that_does_not_continue_by_itself_passes_its_slot_on(world: World, why: str) -> None:
     """It was held for a moment, and does not take its place again."""
     world.budgets[Group.CHAT] = 1
     it = consume(world, asks("a", "b"), spoken("done"))

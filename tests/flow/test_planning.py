@@ -50,7 +50,7 @@ def test_two_rounds_are_planned_carried_out_and_answered_from(world):
     check_all(world.store)
 
 
-def test_the_answer_is_given_from_the_results_and_without_tools(world):
+def test_answer_is_written_from_the_results_and_without_tools(world):
     play(world, plan_of("pure"))
 
     last = world.models.prompts[-1]
@@ -111,7 +111,7 @@ def failing_at(index: int, plans):
     return reply
 
 
-def test_a_planner_that_fails_loses_no_record_and_the_answer_is_given(world):
+def test_failing_planner_loses_no_record_and_the_answer_is_written(world):
     change_agent(world, plan=PlanSpec())
     world.models.script = failing_at(1, [plan_of("pure")])
     world.submit("find out", strategy="plan_execute")
@@ -183,7 +183,7 @@ def test_one_tool_may_carry_out_a_whole_round(world):
 
 
 @pytest.mark.parametrize("nothing", ["null", "[]", "no list"])
-def test_a_round_counts_though_its_tool_tells_nothing_of_it(world, nothing):
+def test_round_counts_even_if_its_tool_reports_nothing_of_it(world, nothing):
     """A11"""
     world.tools.says = lambda order: nothing
     play(world, *[plan_of("pure")] * 9, executor="unsafe", max_rounds=3)
@@ -192,7 +192,7 @@ def test_a_round_counts_though_its_tool_tells_nothing_of_it(world, nothing):
     assert finished(world)["extra"]["planning"] == {"rounds": 3, "ends": "max_rounds"}
 
 
-def test_what_a_whole_round_is_refused_for_stands_at_its_place(world):
+def test_reason_that_refuses_a_whole_round_has_its_place(world):
     """A18"""
     world.tools.says = lambda order: json.dumps(["did"] * len(order.arguments["commands"]))
     play(world, plan_of("nowhere", "pure"), executor="unsafe")
@@ -226,7 +226,7 @@ def test_the_same_failure_in_two_rounds_ends_planning(world):
     assert finished(world)["extra"]["planning"] == {"rounds": 2, "ends": "stuck"}
 
 
-def test_what_was_done_is_told_before_the_first_word_of_the_answer(world):
+def test_what_was_done_is_announced_before_the_first_text_of_the_answer(world):
     """A37"""
     play(world, plan_of("pure"))
     kinds = [kind for _, kind, _ in world.events.seen]

@@ -66,7 +66,7 @@ def answer(world, payload=True, action=Action.RESUME):
     world.run_dry()
 
 
-def test_every_phase_is_heard_in_its_order(world):
+def test_every_phase_runs_in_its_order(world):
     heard = []
 
     def listener(hook):
@@ -80,7 +80,7 @@ def test_every_phase_is_heard_in_its_order(world):
     assert heard == ["run_start", *step, "before_tool_execute", "after_tool_execute", *step, "run_end"]
 
 
-def test_a_blocked_call_is_an_error_for_the_model_and_the_run_goes_on(world):
+def test_blocked_call_is_an_error_for_the_model_and_the_run_continues(world):
     install(world, saying(Hook.BEFORE_TOOL_EXECUTE, Block("not on Sundays"), when=lambda c: c.call.arguments["n"] == 0))
     assert play(world)["disposition"] == "answered"
 
@@ -114,7 +114,7 @@ def test_bad_arguments_beat_approval(world):
     assert world.rows("suspensions") == []
 
 
-def test_a_gate_may_ask_a_person_and_the_call_has_not_run_before(world):
+def test_check_may_ask_a_person_and_the_call_does_not_run_before(world):
     install(
         world,
         saying(
@@ -163,7 +163,7 @@ def test_what_became_forbidden_meanwhile_stays_forbidden_though_approved(world):
     check_all(world.store)
 
 
-def test_an_answer_to_another_question_lets_no_call_run(world):
+def test_answer_to_another_question_runs_no_call(world):
     install(world, Permission(ask=["pure"]))
     play(world, rounds_of(1))
 
@@ -172,7 +172,7 @@ def test_an_answer_to_another_question_lets_no_call_run(world):
     assert world.tools.ran.total() == 0
 
 
-def test_a_remembered_approval_is_not_asked_for_again_on_this_thread(world):
+def test_remembered_approval_is_not_requested_again_on_this_thread(world):
     install(world, Permission(ask=["pure"]))
     play(world, rounds_of(1))
     answer(world, {"remember": True})
@@ -210,14 +210,14 @@ def test_context_messages_and_overrides_reach_the_model(world):
     assert seen[0].params == {"t": 1}
 
 
-def test_a_plugin_may_end_the_run_before_the_model_is_asked(world):
+def test_plugin_may_end_the_run_before_the_model_call(world):
     install(world, saying(Hook.BEFORE_INFERENCE, Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED, detail="enough"))))
     assert play(world)["disposition"] == "answered"
     assert (world.models.prompts, world.row("runs")["reason"]) == ([], "behavior_requested")
     check_all(world.store)
 
 
-def test_a_stop_after_inference_lets_the_round_finish_first(world):
+def test_stop_after_inference_finishes_the_round_first(world):
     install(world, saying(Hook.AFTER_INFERENCE, Terminate(stopped("mine", "that was it"))))
     play(world)
 
@@ -259,7 +259,7 @@ def test_a_stop_while_something_waits_applies_after_it(world):
     check_all(world.store)
 
 
-def test_counters_go_on_after_a_suspension(world):
+def test_counters_continue_after_a_suspension(world):
     install(
         world,
         Stops(max_rounds=2),
@@ -387,7 +387,7 @@ def test_after_a_call_its_plugins_see_the_arguments_it_was_amended_to(world):
 
 
 @pytest.mark.parametrize("death", range(1, 7))
-def test_a_call_asks_again_and_what_its_plugins_noted_is_on_record_from_the_same_moment(world, death):
+def test_call_suspends_again_and_the_notes_of_its_plugins_are_recorded_with_it(world, death):
     noted = SetState(scope=Scope.RUN, key="n", value=1)
     again = SuspendCall(prompt="Sure?")
     install(
@@ -403,7 +403,7 @@ def test_a_call_asks_again_and_what_its_plugins_noted_is_on_record_from_the_same
     assert [row["value"] for row in world.rows("plugin_state") if row["key"] == "n"] == [1] * (len(questions) - 1)
 
 
-def test_what_a_gate_noted_and_what_was_noted_after_another_call_of_the_round_conflict(world):
+def test_notes_of_a_check_and_notes_after_another_call_of_the_round_conflict(world):
     def noted(number):
         return SetState(scope=Scope.RUN, key="k", value=number)
 
@@ -416,7 +416,7 @@ def test_what_a_gate_noted_and_what_was_noted_after_another_call_of_the_round_co
     assert [row["value"] for row in world.rows("plugin_state")] == [0]
 
 
-def test_of_two_notes_under_one_key_the_later_stands(world):
+def test_of_two_notes_under_one_key_the_later_wins(world):
     noted = [SetState(scope=Scope.RUN, key="k", value=value) for value in ("before the reply", "at the gate")]
     install(
         world,

@@ -138,7 +138,7 @@ def test_a_message_with_a_key_that_cannot_be_stored_is_accounted_for_all_the_sam
 
 
 @pytest.mark.parametrize("field", ["key", "text", "thread", "address", "meta"])
-def test_a_nul_anywhere_in_a_message_holds_up_nobody(world: World, field: str) -> None:
+def test_nul_anywhere_in_a_message_delays_no_other(world: World, field: str) -> None:
     told = {"a": "nul\x00"} if field in {"address", "meta"} else "nul\x00"
     bind(world, ListChannel(messages=[incoming(1, **{field: told}), incoming(2)]))
 
@@ -233,7 +233,7 @@ def test_one_process_looks_at_a_time_and_another_takes_over_when_it_is_gone(worl
     assert channel.asked == [None, "2"]
 
 
-def test_a_lease_that_is_renewed_is_kept_and_one_let_go_is_free_at_once(world: World) -> None:
+def test_renewed_lease_is_kept_and_a_released_one_is_free_at_once(world: World) -> None:
     bind(world, numbered(1))
     look(world)
     world.clock.pass_by(25)
@@ -245,7 +245,7 @@ def test_a_lease_that_is_renewed_is_kept_and_one_let_go_is_free_at_once(world: W
     assert other_process(world).outcome is PollOutcome.NOTHING
 
 
-def test_a_failing_channel_rests_longer_each_time_up_to_a_bound_and_recovers(world: World) -> None:
+def test_failing_channel_pauses_longer_each_time_up_to_a_bound_and_recovers(world: World) -> None:
     channel = bind(world, numbered(1))
     channel.fails = [Unavailable("no route")] * 9
 

@@ -38,7 +38,7 @@ def test_tokens_of_the_cache_are_recorded_and_shown(world):
     assert "200 (120 cached, 60 written to the cache) tokens in, 10 out" in told
 
 
-def test_what_a_sub_agent_has_written_counts_into_whoever_asked(world):
+def test_cache_writes_of_a_sub_agent_count_into_its_parent(world):
     settle_in(world)
     world.models.script = using(Lines({"ada": [[ask("bob")]]}))
     world.submit()

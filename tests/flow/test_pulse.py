@@ -148,7 +148,7 @@ def test_task_that_failed_is_not_repeated_until_it_is_edited(standing):
     assert len(standing.tick(1)) == 1
 
 
-def test_pausing_holds_a_task_back_and_going_on_does_not_repeat_it(standing):
+def test_pausing_holds_a_task_back_and_resuming_does_not_repeat_it(standing):
     paused = TASK.replace("id:", "paused: true\nid:")
     standing.file("tasks/fence.md", paused)
     assert standing.tick() == []
@@ -311,7 +311,7 @@ def test_full_queue_that_refuses_one_takes_another_that_replaces_its_own(standin
     assert [turn["thread_id"] for turn in standing.world.rows("turns", status="queued")] == ["chore:b"]
 
 
-def test_full_queue_is_tried_a_few_times_each_tick_and_each_refused_says_so_once(standing, monkeypatch):
+def test_full_queue_is_tried_a_few_times_each_tick_and_each_refusal_is_reported_once(standing, monkeypatch):
     monkeypatch.setattr(pulse, "REFUSALS", 2)
     bound(standing, 0, Overflow.REJECT)
     for name in "abcde":
@@ -361,7 +361,7 @@ def test_a_will_waits_while_people_or_tasks_are_queued_beyond_their_budget_and_c
     assert [turn["disposition"] for turn in standing.turns()] == ["answered"]
 
 
-def test_a_will_does_not_wait_for_people_who_are_all_at_work(standing):
+def test_scheduled_work_does_not_wait_for_slots_of_busy_people(standing):
     standing.world.runtime.budgets[Group.CHAT] = 1
     standing.file("will.md", "be nice")
     standing.world.submit("one")
@@ -459,7 +459,7 @@ def test_tick_with_nothing_due_costs_three_statements_however_much_there_is(stan
 # by hand
 
 
-def test_turn_by_hand_leaves_the_schedule_alone(standing):
+def test_manual_turn_leaves_the_schedule_alone(standing):
     standing.file("chores/look.md", HOURLY)
     standing.tick_and_finish()
     standing.tick(1)
@@ -474,7 +474,7 @@ def test_turn_by_hand_leaves_the_schedule_alone(standing):
     assert standing.row(WorkKind.CHORE, "look")["next_due"] == due
 
 
-def test_by_hand_is_refused_while_its_turn_runs_and_for_what_is_closed(under_way):
+def test_manual_turn_is_refused_while_its_turn_runs_and_for_closed_tasks(under_way):
     with pytest.raises(Conflict, match="wait for its end"):
         pulse.run_now(under_way.runtime, "task:abcd2345")
     under_way.file("tasks/gate.md", "---\nid: gate\nstatus: done\n---\n")
@@ -483,7 +483,7 @@ def test_by_hand_is_refused_while_its_turn_runs_and_for_what_is_closed(under_way
         pulse.run_now(under_way.runtime, "gate")
 
 
-def test_by_hand_says_what_there_is_when_a_name_is_wrong_or_means_two(under_way):
+def test_manual_run_lists_the_choices_when_a_name_is_wrong_or_ambiguous(under_way):
     under_way.file("chores/abcd2345.md", HOURLY)
     under_way.file("chores/broken.md", "---\nevery: never\n---\n")
 
@@ -527,13 +527,13 @@ def test_write_that_died_before_the_file_changed_is_made_again(under_way, monkey
     assert under_way.tick(1) == under_way.tick(60) == []
 
 
-def test_comment_that_is_made_again_stands_there_once(under_way):
+def test_repeated_comment_is_stored_once(under_way):
     desk(under_way).comment("half", "m1")
 
     assert desk(under_way).comment("half", "m1").text.count("half") == 1
 
 
-def test_status_that_nobody_knows_and_a_task_that_is_gone_are_refused(under_way):
+def test_unknown_status_and_missing_task_are_refused(under_way):
     with pytest.raises(InvalidMessage, match="todo, doing, done, cancelled"):
         desk(under_way).write(body=None, status="later", version=None)
     (under_way.room / "tasks/fence.md").unlink()
@@ -556,5 +556,5 @@ def test_editor_that_saves_all_the_time_wins(under_way, monkeypatch):
     assert "half" not in (under_way.room / "tasks/fence.md").read_text()
 
 
-def test_threads_of_no_task_have_no_desk(standing):
+def test_threads_without_a_task_have_no_task_file(standing):
     assert task_file.of_thread(standing.runtime, "chore:look") is None

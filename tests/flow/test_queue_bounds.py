@@ -71,7 +71,7 @@ def test_another_group_and_a_known_dedupe_key_are_not_refused(world: World) -> N
     assert queued(world) == ["a", "b"]
 
 
-def test_the_oldest_gives_way_and_says_to_whom(world: World) -> None:
+def test_oldest_turn_is_dropped_and_names_its_successor(world: World) -> None:
     bound(world, 2, Overflow.DROP_OLDEST)
     first = submit(world, "a", reply_target={"channel": "tg", "to": "x"})
     submit(world, "b")
@@ -86,7 +86,7 @@ def test_the_oldest_gives_way_and_says_to_whom(world: World) -> None:
     assert first in world.events.done
 
 
-def test_the_line_behind_the_one_that_gave_way_moves_on(world: World) -> None:
+def test_turns_behind_the_dropped_one_move_up(world: World) -> None:
     world.models.script = lambda prompt: spoken("ok")
     bound(world, 2, Overflow.DROP_OLDEST)
     submit(world, "a", thread="t")
@@ -175,7 +175,7 @@ def test_however_many_come_at_once_the_bound_holds(world: World, overflow: Overf
     check_all(world.store)
 
 
-def test_a_process_that_dies_before_the_commit_has_dropped_nobody(world: World) -> None:
+def test_process_that_dies_before_the_commit_has_dropped_no_turn(world: World) -> None:
     bound(world, 1, Overflow.DROP_OLDEST)
     first = submit(world, "a")
     world.die_at, world.die_before = world.commits + 1, True

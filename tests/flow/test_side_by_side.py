@@ -28,7 +28,7 @@ def sent_when_bob_has_acted(world, **how):
     return sent[0]
 
 
-def test_nobody_is_told_that_a_sub_agent_did_nothing_which_was_cut_off(world):
+def test_interrupted_sub_agent_is_not_reported_as_having_done_nothing(world):
     settle_in(world)
     sent_when_bob_has_acted(world, when_busy=WhenBusy.INTERRUPT, group=Group.CHAT)
 
@@ -79,7 +79,7 @@ def test_by_habit_a_chore_ends_no_chat_that_waits_for_a_person(world):
     assert world.rows("runs")[0]["status"] == "waiting"
 
 
-def test_by_habit_a_chore_ends_no_chat_that_lies_with_its_consumer(world):
+def test_chore_by_default_ends_no_chat_that_is_with_its_consumer(world):
     change_agent(world, when_busy=WhenBusy.INTERRUPT)
     driven = consume(world, text("R"))
     driven.next()
@@ -97,7 +97,7 @@ def test_by_habit_a_chore_ends_no_chat_that_lies_with_its_consumer(world):
     ],
     ids=["driven", "driven, by habit", "of another group"],
 )
-def test_a_run_takes_in_nobody_who_is_to_be_answered_in_another_way(world, habit, sent):
+def test_run_absorbs_no_message_with_another_reply_target(world, habit, sent):
     change_agent(world, when_busy=habit)
     world.models.script = a_round_then_all_it_heard
     came = []

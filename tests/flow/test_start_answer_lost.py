@@ -41,7 +41,7 @@ def undo(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("go_wrong", [lose_the_answer, undo])
-def test_a_start_that_nobody_heard_of_is_one_start(world: World, monkeypatch, go_wrong) -> None:
+def test_start_whose_answer_was_lost_is_one_start(world: World, monkeypatch, go_wrong) -> None:
     world.models.script = rounds_of(2)
     go_wrong(world, monkeypatch)
     first, second = world.submit("one"), world.submit("two")

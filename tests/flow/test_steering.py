@@ -44,7 +44,7 @@ def test_on_a_free_thread_it_is_a_turn_like_any_other(world: World) -> None:
     assert world.row("runs")["turn_id"] == turn
 
 
-def test_into_a_round_it_is_heard_behind_the_results(world: World) -> None:
+def test_message_during_a_round_comes_after_the_results(world: World) -> None:
     world.models.script = a_round_then_all_it_heard
     in_the_first_call(world, lambda: steer(world, "mind this"))
     first = world.submit("do it")
@@ -72,7 +72,7 @@ def test_behind_the_last_reply_it_keeps_the_run_from_ending(world: World) -> Non
     check_all(world.store)
 
 
-def test_while_the_model_asks_for_tools_it_waits_for_their_results(world: World) -> None:
+def test_message_while_the_model_calls_tools_waits_for_their_results(world: World) -> None:
     world.models.script = a_round_then_all_it_heard
     in_the_model_call(world, lambda: steer(world, "and this"))
     world.submit("do it")
@@ -98,7 +98,7 @@ def test_behind_a_last_reply_with_half_a_call_it_has_a_step_of_its_own(world: Wo
     check_all(world.store)
 
 
-def test_several_are_heard_in_the_order_in_which_they_came(world: World) -> None:
+def test_several_messages_are_absorbed_in_order_of_arrival(world: World) -> None:
     world.models.script = a_round_then_all_it_heard
     in_the_first_call(world, lambda: [steer(world, text) for text in ("one", "two", "three")])
     world.submit("do it")
@@ -109,7 +109,7 @@ def test_several_are_heard_in_the_order_in_which_they_came(world: World) -> None
     check_all(world.store)
 
 
-def test_one_that_comes_during_each_reply_is_heard_each_time(world: World) -> None:
+def test_message_during_each_reply_is_absorbed_each_time(world: World) -> None:
     world.models.script = all_it_heard
 
     def write_twice(prompt) -> None:
@@ -136,7 +136,7 @@ def test_it_overtakes_what_is_queued_behind_the_run(world: World) -> None:
     check_all(world.store)
 
 
-def test_whoever_is_queued_behind_another_turn_is_heard_as_soon_as_that_starts(world: World) -> None:
+def test_message_queued_behind_another_turn_is_absorbed_as_soon_as_that_starts(world: World) -> None:
     world.models.script = all_it_heard
     world.submit("do it")
     steer(world, "and this")
@@ -159,7 +159,7 @@ class Starts(Plugin):
         return []
 
 
-def test_plugins_hear_of_the_start_of_a_run_that_takes_messages_in_at_once(world: World) -> None:
+def test_start_hook_runs_for_a_run_that_absorbs_messages_at_once(world: World) -> None:
     starts = Starts()
     install(world, starts)
     world.models.script = a_round_then_all_it_heard
@@ -171,7 +171,7 @@ def test_plugins_hear_of_the_start_of_a_run_that_takes_messages_in_at_once(world
 
 
 @pytest.mark.parametrize("other", [{"agent": "bob"}, {"strategy": "direct"}], ids=["agent", "strategy"])
-def test_a_run_takes_in_only_what_it_can_answer_as_asked(world: World, other: dict) -> None:
+def test_run_absorbs_only_messages_it_can_answer_as_requested(world: World, other: dict) -> None:
     world.agents.agents["bob"] = AgentSpec(name="bob", model="fake")
     world.models.script = a_round_then_all_it_heard
     in_the_first_call(world, lambda: [steer(world, "not for you", **other), steer(world, "for you")])
@@ -199,7 +199,7 @@ def test_a_message_for_later_queues(world: World) -> None:
 
 
 @pytest.mark.parametrize("end", ["max_rounds", "timeout", "max_tokens", "error"])
-def test_a_run_that_has_to_stop_takes_in_nobody_and_the_message_is_next(world: World, end: str) -> None:
+def test_run_that_has_to_stop_absorbs_none_and_the_message_is_next(world: World, end: str) -> None:
     def reply(prompt):
         if len(world.models.prompts) > 1:
             return all_it_heard(prompt)
@@ -234,7 +234,7 @@ class BreaksOnce(Plugin):
         raise RuntimeError("a plugin that breaks")
 
 
-def test_a_run_that_waits_takes_it_in_once_it_goes_on(world: World) -> None:
+def test_waiting_run_absorbs_it_once_it_resumes(world: World) -> None:
     world.models.script = a_round_then_all_it_heard
     world.tools.asks = asks_once(0, 1)
     world.submit("do it")
@@ -280,7 +280,7 @@ def test_it_goes_past_no_question_that_comes_after_it(world: World) -> None:
 
 
 @pytest.mark.parametrize("mixed", list(MixedRound))
-def test_beside_a_call_that_waits_the_run_goes_on_with_it_before_it_rests(world: World, mixed: MixedRound) -> None:
+def test_with_a_waiting_call_the_run_continues_with_it_before_it_suspends(world: World, mixed: MixedRound) -> None:
     change_agent(world, mixed_round=mixed)
     world.models.script = a_round_then_all_it_heard
     world.tools.asks = asks_once(1)
@@ -315,7 +315,7 @@ def test_one_that_is_cancelled_in_time_leaves_no_trace_in_the_run(world: World) 
     check_all(world.store)
 
 
-def test_one_that_is_cancelled_during_the_last_reply_lets_the_run_end(world: World) -> None:
+def test_cancelled_message_during_the_last_reply_lets_the_run_end(world: World) -> None:
     world.models.script = all_it_heard
     in_the_model_call(world, lambda: stages.cancel_turn(world.runtime, steer(world, "mind this")))
     world.submit("do it")
@@ -326,7 +326,7 @@ def test_one_that_is_cancelled_during_the_last_reply_lets_the_run_end(world: Wor
     check_all(world.store)
 
 
-def test_one_whose_time_is_over_is_not_heard(world: World) -> None:
+def test_expired_message_is_not_absorbed(world: World) -> None:
     world.models.script = a_round_then_all_it_heard
 
     def write_too_late() -> None:
@@ -358,7 +358,7 @@ def test_the_run_that_is_cancelled_leaves_it_in_the_queue(world: World) -> None:
     check_all(world.store)
 
 
-def test_the_agent_may_say_that_messages_steer(world: World) -> None:
+def test_agent_may_set_that_messages_steer(world: World) -> None:
     change_agent(world, when_busy=WhenBusy.STEER)
     world.models.script = a_round_then_all_it_heard
     in_the_first_call(world, lambda: [world.submit("by habit"), world.submit("not so", when_busy=WhenBusy.ENQUEUE)])
@@ -368,7 +368,7 @@ def test_the_agent_may_say_that_messages_steer(world: World) -> None:
     assert dispositions(world) == ["answered", "steered", "answered"]
 
 
-def test_whoever_is_to_be_told_learns_into_which_run_it_went(world: World) -> None:
+def test_reply_target_learns_which_run_absorbed_it(world: World) -> None:
     world.models.script = a_round_then_all_it_heard
     in_the_first_call(world, lambda: steer(world, "mind this", reply_target={"channel": "me"}))
     world.submit("do it")
@@ -397,7 +397,7 @@ def test_it_is_shown_with_its_run_and_as_a_step_of_it(world: World) -> None:
     assert [remark.text for remark in views.history(world.store, "t1")][-2:] == ["mind this", "do it | mind this"]
 
 
-def test_a_run_that_nobody_steers_sends_no_statement_more(world: World) -> None:
+def test_run_without_steering_sends_no_further_statement(world: World) -> None:
     """The flag is read with the run, and the guard of its end is part of the statement that ends it."""
     world.models.script = rounds_of(2)
     sent = []
@@ -426,7 +426,7 @@ def test_a_wake_up_that_comes_twice_takes_nothing_in_twice(world: World) -> None
     check_all(world.store)
 
 
-def test_whoever_saw_the_round_settled_too_early_takes_nothing_in(world: World) -> None:
+def test_round_that_seemed_settled_too_early_absorbs_nothing(world: World) -> None:
     """A call that was decided about may join a round between the look at the run and its lock."""
     world.models.script = a_round_then_all_it_heard
 

@@ -51,7 +51,7 @@ def offers(prompt) -> set[str]:
     return {offer.name for offer in prompt.offers}
 
 
-def test_the_model_is_offered_to_read_on_once_it_was_given_a_beginning(reading):
+def test_model_is_offered_to_read_on_once_it_got_a_beginning(reading):
     play(reading, asking(("report", {})), lambda _: reads(reading.rows("calls")[0]["id"], offset=100), spoken("ok"))
 
     first, second, third = reading.models.prompts
@@ -103,7 +103,7 @@ def test_only_results_of_its_own_thread_can_be_read(reading):
     assert len(refused) == 2
 
 
-def test_a_result_that_is_not_there_is_told_so(reading):
+def test_missing_result_is_reported(reading):
     with pytest.raises(NotFound, match="call 'gone' is not there"):
         views.result(reading.store, "gone")
 

@@ -55,7 +55,7 @@ def statuses(world) -> list[str]:
     return [call["status"] for call in world.rows("calls")]
 
 
-def test_a_round_of_which_every_call_waits_puts_the_run_to_rest(world):
+def test_round_whose_calls_all_wait_suspends_the_run(world):
     world.models.script = rounds_of(1)
     world.tools.asks = asks_once(0)
     world.submit()
@@ -74,7 +74,7 @@ def test_a_round_of_which_every_call_waits_puts_the_run_to_rest(world):
     assert len(world.models.prompts) == 1
 
 
-def test_an_approved_call_runs_once_more_and_its_result_stands_where_it_was_asked_for(world):
+def test_approved_call_runs_once_more_and_its_result_has_the_place_of_the_call(world):
     world.models.script = rounds_of(1)
     world.tools.asks = asks_once(0)
     world.submit()
@@ -88,7 +88,7 @@ def test_an_approved_call_runs_once_more_and_its_result_stands_where_it_was_aske
     check_all(world.store)
 
 
-def test_a_mixed_round_goes_on_with_a_placeholder_and_waits_at_its_natural_end(world):
+def test_mixed_round_continues_with_a_placeholder_and_waits_at_its_natural_end(world):
     world.models.script = rounds_of(3)
     world.tools.asks = asks_once(1)
     world.submit()
@@ -160,7 +160,7 @@ def test_a_decision_may_be_handed_to_the_tool(world):
     assert [order.decision for order in world.tools.orders] == [None, {"amount": 5}]
 
 
-def test_a_call_may_ask_again_and_again_and_each_question_is_its_own(world):
+def test_call_may_suspend_again_and_each_question_is_its_own(world):
     world.models.script = rounds_of(1)
     world.tools.asks = lambda order: ASK if len(world.tools.orders) < 4 else None
     world.submit()
@@ -214,7 +214,7 @@ def test_edited_arguments_are_checked_and_used(world):
     assert world.row("decisions")["edited_digest"] != row["digest"]
 
 
-def test_an_answer_must_fit_what_was_asked(world):
+def test_answer_must_fit_the_question(world):
     world.models.script = rounds_of(1)
     schema = {"type": "object", "required": ["amount"], "properties": {"amount": {"type": "integer"}}}
     world.tools.asks = asks_once(0, question=replace(ASK, schema=schema))
@@ -227,7 +227,7 @@ def test_an_answer_must_fit_what_was_asked(world):
     assert world.inbox() == [row]
 
 
-def test_nobody_can_decide_what_is_not_there_or_was_never_asked(world):
+def test_missing_or_unasked_question_cannot_be_decided(world):
     world.models.script = rounds_of(1)
     world.submit()
     world.run_dry()
@@ -280,7 +280,7 @@ def test_one_of_two_is_approved_and_a_day_later_the_other(world):
     check_all(world.store)
 
 
-def test_in_batch_mode_decided_calls_go_on_only_together(world):
+def test_in_batch_mode_decided_calls_continue_only_together(world):
     settings(world, tool_mode=ToolMode.PARALLEL_BATCH)
     world.models.script = rounds_of(2)
     world.tools.asks = asks_once(0, 1)
@@ -297,7 +297,7 @@ def test_in_batch_mode_decided_calls_go_on_only_together(world):
     check_all(world.store)
 
 
-def test_in_sequence_what_stands_behind_a_waiting_call_runs_after_it(world):
+def test_sequential_calls_behind_a_waiting_one_run_after_it(world):
     settings(world, tool_mode=ToolMode.SEQUENTIAL, mixed_round=MixedRound.CONTINUE)
     world.models.script = rounds_of(3)
     world.tools.asks = asks_once(1)
@@ -369,7 +369,7 @@ def test_a_message_ends_a_waiting_run_of_a_chat_and_keeps_what_was_finished(worl
     check_all(world.store)
 
 
-def test_a_message_may_be_told_to_wait_with_the_run(world):
+def test_message_may_be_set_to_wait_with_the_run(world):
     world.models.script = rounds_of(1)
     world.tools.asks = asks_once(0)
     first = world.submit()
@@ -415,7 +415,7 @@ def test_a_waiting_run_costs_no_budget_and_no_sweep(world):
 
 
 @pytest.mark.parametrize("on_expiry", list(OnExpiry))
-def test_a_question_nobody_answers_ends_as_it_was_laid_down(world, on_expiry):
+def test_unanswered_question_ends_as_configured(world, on_expiry):
     world.models.script = rounds_of(1)
     question = replace(ASK, expires_in=60.0, on_expiry=on_expiry, default="green", resume_mode=ResumeMode.USE_AS_RESULT)
     world.tools.asks = asks_once(0, question=question)
@@ -454,7 +454,7 @@ def test_a_cancelled_run_is_decided_about_no_more(world):
     check_all(world.store)
 
 
-def test_the_next_turn_is_told_that_the_one_before_was_cut_off(world):
+def test_next_turn_learns_that_the_one_before_was_interrupted(world):
     world.models.script = rounds_of(1)
     world.tools.asks = asks_once(0)
     turn = world.submit("first")
@@ -489,7 +489,7 @@ def test_an_unsafe_call_whose_worker_died_is_a_question_for_a_person(world):
 
 
 @pytest.mark.parametrize(("answer", "status", "runs"), [("retry", "succeeded", 2), ("failed", "failed", 1)])
-def test_a_person_may_have_it_run_again_or_say_that_it_failed(world, answer, status, runs):
+def test_person_may_have_it_run_again_or_report_its_failure(world, answer, status, runs):
     world.models.script = rounds_of(1, tool="unsafe")
     world.tools.before = lambda order: (_ for _ in ()).throw(world.kill())
     world.submit()
@@ -506,7 +506,7 @@ def test_a_person_may_have_it_run_again_or_say_that_it_failed(world, answer, sta
     check_all(world.store)
 
 
-def test_an_agent_may_rather_fail_than_ask(world):
+def test_agent_may_prefer_a_failure_to_a_question(world):
     settings(world, on_unknown=OnUnknown.FAIL)
     world.models.script = rounds_of(1, tool="unsafe")
     world.tools.before = lambda order: (_ for _ in ()).throw(world.kill())
@@ -521,7 +521,7 @@ def test_an_agent_may_rather_fail_than_ask(world):
     check_all(world.store)
 
 
-def test_a_result_that_comes_three_replies_later_stands_behind_its_question(world):
+def test_result_three_replies_later_comes_after_its_call(world):
     asked_ids = iter(range(100))
 
     def script(prompt):
@@ -542,7 +542,7 @@ def test_a_result_that_comes_three_replies_later_stands_behind_its_question(worl
     check_all(world.store)
 
 
-def test_in_sequence_rescue_sends_no_call_past_the_one_it_stands_behind(world):
+def test_sequential_rescue_sends_no_call_past_the_one_before_it(world):
     settings(world, tool_mode=ToolMode.SEQUENTIAL)
     world.models.script = rounds_of(2, tool="unsafe")
     world.tools.before = lambda order: (_ for _ in ()).throw(world.kill())

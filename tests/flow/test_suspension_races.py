@@ -42,7 +42,7 @@ def test_a_retried_approval_of_a_call_answers_no_later_question(world):
     assert world.inbox() == [second]
 
 
-def test_a_run_that_ends_with_an_error_asks_nobody_any_more(world):
+def test_run_that_ends_with_an_error_has_no_open_question(world):
     replies = count(1)
 
     def break_at_the_second_reply(context):
@@ -55,7 +55,7 @@ def test_a_run_that_ends_with_an_error_asks_nobody_any_more(world):
     assert world.inbox() == []
 
 
-def test_an_error_beside_a_call_that_waits_waits_for_nobody(world):
+def test_error_beside_a_waiting_call_waits_for_no_decision(world):
     world.tools.asks = asks_once(0)
     play(world, after_tool(break_down))
     assert world.row("runs")["status"] == "done"
@@ -86,7 +86,7 @@ def test_nothing_stays_parked_behind_a_call_that_was_refused(world):
     assert statuses(world)[2] != "new"
 
 
-def test_a_reply_that_is_only_a_pause_puts_no_run_to_rest(world):
+def test_pause_reply_does_not_suspend_a_run(world):
     usual = rounds_of(2)
 
     def pause_at_the_second_reply(prompt):
@@ -118,7 +118,7 @@ def test_a_heartbeat_sets_no_parked_call_free(world):
     assert statuses(world)[2] == "new"
 
 
-def test_a_redelivered_batch_does_not_overtake_the_call_in_hand(world):
+def test_redelivered_batch_does_not_overtake_the_call_in_flight(world):
     change_agent(world, tool_mode=ToolMode.SEQUENTIAL)
     course = []
 
@@ -158,7 +158,7 @@ def test_what_an_approved_call_is_carried_out_with_is_on_record_before_it_runs(w
     assert world.row("calls")["arguments"] == {"n": 9}
 
 
-def test_a_call_that_asks_again_asks_about_what_it_would_be_carried_out_with(world):
+def test_call_that_suspends_again_asks_about_its_effective_arguments(world):
     def ask_twice(context):
         payload = context.call.resumed and context.call.resumed.payload
         return [] if payload == "again" else [AmendArguments({"n": 9}), GATE] if payload else [GATE]

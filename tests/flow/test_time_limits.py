@@ -47,7 +47,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("of_agent", "of_turn"), WAYS.values(), ids=list(WAYS))
-def test_a_model_call_is_broken_off_and_what_it_had_said_is_kept(world, of_agent, of_turn):
+def test_interrupted_model_call_keeps_its_partial_text(world, of_agent, of_turn):
     change_agent(world, **of_agent)
     world.models.script = lambda _: spoken("the whole answer")
     world.models.streams = lambda on_delta, _: [on_delta(word) for word in ("the ", "whole ")]
@@ -60,7 +60,7 @@ def test_a_model_call_is_broken_off_and_what_it_had_said_is_kept(world, of_agent
     check_all(world.store)
 
 
-def test_a_model_call_that_had_said_nothing_leaves_no_empty_words(world):
+def test_interrupted_model_call_without_text_leaves_no_empty_reply(world):
     change_agent(world, limits=Limits(timeout=10))
     slow_model(world, 11)
     turn = play(world)
@@ -69,7 +69,7 @@ def test_a_model_call_that_had_said_nothing_leaves_no_empty_words(world):
     assert [row["kind"] for row in world.rows("journal")] == ["UserMessage", "RunInterrupted", "RunFinished"]
 
 
-def test_what_a_broken_attempt_had_said_is_not_kept(world):
+def test_partial_text_of_a_failed_attempt_is_not_kept(world):
     def streams(on_delta, on_reset):
         on_delta("first try")
         on_reset()
@@ -81,7 +81,7 @@ def test_what_a_broken_attempt_had_said_is_not_kept(world):
     assert play(world).answer == "second"
 
 
-def test_the_next_turn_is_told_that_the_one_before_was_cut_off(world):
+def test_next_turn_learns_that_the_one_before_was_interrupted(world):
     change_agent(world, limits=Limits(timeout=10))
     world.models.script = lambda _: spoken("done")
     world.models.streams = lambda on_delta, _: on_delta("half")
@@ -146,7 +146,7 @@ def test_a_call_that_comes_up_too_late_is_not_started(world):
     assert "not started" in world.rows("calls")[1]["content"]
 
 
-def test_a_planner_is_broken_off_and_what_was_done_before_is_told(world):
+def test_interrupted_planner_reports_what_was_done_before(world):
     change_agent(world, limits=Limits(timeout=10), plan=PlanSpec())
     plan = '{"next_action": "execute", "execution_commands": [{"tool_name": "pure", "tool_kwargs": {"n": 3}}]}'
     world.models.script = lambda _: spoken(plan)
@@ -272,7 +272,7 @@ def test_a_broken_room_does_not_keep_the_sweep_from_turns_with_limits_of_their_o
 # sub-agents
 
 
-def test_a_child_has_no_more_time_than_is_left_to_whoever_asked(world):
+def test_child_has_no_more_time_than_its_parent_has_left(world):
     settle_in(world)
     change(world, "ada", limits=Limits(timeout=10))
     world.models.script = Lines({"ada": [[ask("bob")]]})
@@ -376,7 +376,7 @@ def test_a_stepped_turn_has_the_same_limit_of_calls(world):
     check_all(world.store)
 
 
-def test_a_question_that_comes_too_late_is_not_asked(world):
+def test_question_that_comes_too_late_is_not_asked(world):
     change_agent(world, limits=Limits(timeout=10))
     world.models.script = rounds_of(1)
 
@@ -392,7 +392,7 @@ def test_a_question_that_comes_too_late_is_not_asked(world):
     check_all(world.store)
 
 
-def test_the_next_turn_is_told_that_a_round_was_cut_off(world):
+def test_next_turn_learns_that_a_round_was_interrupted(world):
     change_agent(world, limits=Limits(timeout=10))
     slow_tool(world, 11)
     play(world)

@@ -124,9 +124,7 @@ def test_each_way_to_end_is_shown_once_and_last_with_its_reason(world: World, di
 @pytest.mark.parametrize(
     ("overflow", "thread"), [(Overflow.DROP_OLDEST, "another"), (Overflow.REPLACE_PENDING, "mine")]
 )
-def test_message_that_gave_way_in_a_full_queue_names_the_one_it_gave_way_to(
-    world: World, overflow: Overflow, thread: str
-) -> None:
+def test_message_dropped_from_a_full_queue_names_its_successor(world: World, overflow: Overflow, thread: str) -> None:
     bounds = {Group.CHAT: QueueBound(max_queued=1, overflow=overflow)}
     world.runtime = replace(world.runtime, queue_bounds=bounds)
     older = world.submit("old", thread="mine")
@@ -144,7 +142,7 @@ def test_message_that_gave_way_in_a_full_queue_names_the_one_it_gave_way_to(
     assert views.trace(world.store, newer).disposition is Disposition.ANSWERED
 
 
-def test_refused_message_is_not_traced_and_the_message_says_why(world: World) -> None:
+def test_refused_message_is_not_traced_and_the_message_gives_the_reason(world: World) -> None:
     _answered(world)
     world.submit("busy")
     world.deliver(world.pending.pop(0))
@@ -224,7 +222,7 @@ def test_chain_of_merged_messages_is_followed_to_its_end(world: World) -> None:
     assert (trace.turn.turn_id, met) == (last, 3)
 
 
-def test_queue_is_told_with_who_was_ahead_and_when_the_way_was_free(world: World) -> None:
+def test_queue_shows_the_turns_ahead_and_when_the_way_was_free(world: World) -> None:
     first, second = world.submit("one"), world.submit("two")
     world.deliver(world.pending.pop(0))
     world.clock.pass_by(9)
@@ -237,7 +235,7 @@ def test_queue_is_told_with_who_was_ahead_and_when_the_way_was_free(world: World
     assert marks[EventKind.STARTED].seconds == 9
 
 
-def test_what_is_not_done_has_no_end_and_says_what_it_waits_for(world: World) -> None:
+def test_unfinished_turn_has_no_end_and_names_what_it_waits_for(world: World) -> None:
     world.submit("one")
     second = world.submit("two")
 
@@ -248,7 +246,7 @@ def test_what_is_not_done_has_no_end_and_says_what_it_waits_for(world: World) ->
     assert trace.turn.fate == "queued, number 2 in the line of its thread"
 
 
-def test_a_turn_that_is_ready_says_what_it_may_wait_for(world: World) -> None:
+def test_ready_turn_names_what_it_may_wait_for(world: World) -> None:
     turn = world.submit()
 
     (mark,) = [mark for mark in views.trace(world.store, turn).marks if mark.kind is EventKind.READY]
@@ -259,7 +257,7 @@ def test_a_turn_that_is_ready_says_what_it_may_wait_for(world: World) -> None:
     )
 
 
-def test_sub_agent_is_named_with_its_turn_and_who_asked_it(world: World) -> None:
+def test_sub_agent_is_named_with_its_turn_and_its_parent(world: World) -> None:
     settle_in(world)
     world.models.script = Lines({"ada": [[ask("bob", "who?")]]})
     turn = _answered(world)
@@ -272,7 +270,7 @@ def test_sub_agent_is_named_with_its_turn_and_who_asked_it(world: World) -> None
     assert f"asked by run {world.row('turns', id=turn)['run_id']} (ada/bob)" in received.told
 
 
-def test_reply_in_the_outbox_is_told_without_what_its_target_holds(world: World) -> None:
+def test_reply_in_the_outbox_is_shown_without_the_content_of_its_target(world: World) -> None:
     turn = world.submit(reply_target={"channel": "telegram", "address": "42", "token": "secret"})
     world.run_dry()
     trace = views.trace(world.store, turn)
@@ -286,7 +284,7 @@ def test_reply_in_the_outbox_is_told_without_what_its_target_holds(world: World)
     assert "secret" not in repr(trace)
 
 
-def test_message_is_found_by_turn_run_thread_key_and_beginning(world: World) -> None:
+def test_message_is_found_by_turn_run_thread_key_and_prefix(world: World) -> None:
     first = world.submit("one", dedupe_key="k1")
     world.run_dry()
     second = world.submit("two", dedupe_key="k2")
@@ -301,7 +299,7 @@ def test_message_is_found_by_turn_run_thread_key_and_beginning(world: World) -> 
     assert views.trace(world.store, "k1").dedupe_key == "k1"
 
 
-def test_beginning_of_an_id_that_is_no_others_is_enough(world: World) -> None:
+def test_unique_prefix_of_an_id_is_enough(world: World) -> None:
     world.runtime = replace(world.runtime, new_id=iter(["aaaa1-1", "aaaa2-2", "bbbb3-3", "bbbb4-4"] * 9).__next__)
     turn = world.submit()
 
@@ -313,7 +311,7 @@ def test_beginning_of_an_id_that_is_no_others_is_enough(world: World) -> None:
     world.pending.clear()
 
 
-def test_beginning_of_several_ids_is_refused_with_some_of_them(world: World) -> None:
+def test_ambiguous_prefix_is_refused_with_some_of_the_ids(world: World) -> None:
     first = world.submit(thread="a")
     world.submit(thread="b")
 
@@ -322,7 +320,7 @@ def test_beginning_of_several_ids_is_refused_with_some_of_them(world: World) -> 
     world.run_dry()
 
 
-def test_key_of_two_sources_is_refused_with_the_options_that_tell_them_apart(world: World) -> None:
+def test_key_of_two_sources_is_refused_with_the_options_that_distinguish_them(world: World) -> None:
     world.submit("one", dedupe_key="k", source="http")
     second = world.submit("two", dedupe_key="k", source="cli")
 
@@ -334,7 +332,7 @@ def test_key_of_two_sources_is_refused_with_the_options_that_tell_them_apart(wor
     world.run_dry()
 
 
-def test_looking_for_a_key_asks_once_for_each_source_and_not_for_each_message(world: World) -> None:
+def test_looking_for_a_key_queries_once_for_each_source_and_not_for_each_message(world: World) -> None:
     for number in range(30):
         world.submit("hi", thread=f"t{number}", dedupe_key=f"k{number}", source="http" if number % 2 else "cli")
     before = world.statements
@@ -347,7 +345,7 @@ def test_looking_for_a_key_asks_once_for_each_source_and_not_for_each_message(wo
     world.pending.clear()
 
 
-def test_what_the_journal_notes_beside_checkpoints_gives_its_points_their_positions(world: World) -> None:
+def test_journal_notes_beside_checkpoints_determine_their_positions(world: World) -> None:
     turn = _expired(world)
     row = {"thread_id": "t1", "run_id": turn, "step": 0, "at": world.clock()}
     with world.store.write() as tx:

@@ -21,7 +21,7 @@ def test_turn_is_answered_with_the_results_in_the_models_order(world: World) -> 
     check_all(world.store)
 
 
-def test_the_checkpoints_stand_in_their_canonical_order(world: World) -> None:
+def test_checkpoints_have_their_canonical_order(world: World) -> None:
     world.models.script = rounds_of(1, rounds=2)
     world.submit()
 
@@ -42,7 +42,7 @@ def test_write_commits_of_a_turn_are_three_and_one_more_a_reply_and_a_call(world
     assert world.commits <= 3 + rounds * (1 + width)
 
 
-def test_results_of_failed_calls_reach_the_model_as_errors_and_the_run_goes_on(world: World) -> None:
+def test_results_of_failed_calls_reach_the_model_as_errors_and_the_run_continues(world: World) -> None:
     replies = iter([asking(("nobody", {}), ("pure", {"n": "x"}), ("pure", {"n": 1})), spoken("ok")])
     world.models.script = lambda prompt: next(replies)
     world.submit()
@@ -103,7 +103,7 @@ def test_pause_turn_is_sent_back_unchanged(world: World) -> None:
     assert world.row("runs")["reason"] == "natural_end"
 
 
-def test_the_limit_of_rounds_stops_the_run_before_a_round_that_nobody_would_read(world: World) -> None:
+def test_limit_of_rounds_stops_the_run_before_a_round_that_would_not_be_read(world: World) -> None:
     world.agents.agents["ada"] = AgentSpec(name="ada", model="fake", limits=Limits(max_rounds=2))
     world.models.script = rounds_of(1, rounds=99)
     world.submit()
@@ -148,7 +148,7 @@ def test_concurrency_caps_how_many_calls_of_a_round_are_out_at_once(world: World
     assert world.rows("journal")[-2]["body"]["text"] == "done: hi [pure0 pure1 pure2 pure3 pure4]"
 
 
-def test_a_thread_remembers_what_was_said_in_earlier_turns(world: World) -> None:
+def test_thread_remembers_earlier_turns(world: World) -> None:
     world.models.script = lambda prompt: spoken(f"heard {len(prompt.said)}")
     for text in ("one", "two"):
         world.submit(text)

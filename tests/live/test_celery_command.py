@@ -85,7 +85,7 @@ def test_stock_workers_have_names_pools_and_queues_by_their_role(rig, stock) -> 
     assert rig.row("turns", id=turn)["disposition"] == "answered"
 
 
-def test_a_stock_worker_that_is_told_to_end_lets_a_tool_finish_also_if_its_children_are_told_too(rig, stock) -> None:
+def test_stock_worker_asked_to_end_lets_a_tool_finish_even_if_its_children_get_the_signal_too(rig, stock) -> None:
     """As a supervisor does that signals every process of a service."""
     rig.worker("turns", "--role", "turns")
     tools = stock("tools", "--role", "tools", "-c", "2")
@@ -112,7 +112,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("arguments", REFUSED)
-def test_what_a_worker_cannot_do_with_is_refused_in_words(rig, arguments) -> None:
+def test_options_a_worker_cannot_use_are_refused_with_a_message(rig, arguments) -> None:
     done = celery(rig, "worker", *arguments)
 
     assert done.returncode != 0
@@ -136,7 +136,7 @@ def test_inspect_control_status_and_report_find_the_fleet(rig, stock) -> None:
         assert (done.returncode, expected in done.stdout) == (0, True), (arguments, done.stdout, done.stderr)
 
 
-def test_beat_sends_ticks_and_does_not_tell_each(rig, stock) -> None:
+def test_beat_sends_ticks_and_does_not_log_each(rig, stock) -> None:
     stock("all").wait_until_ready()
     log = rig.folder / "beat.log"
     beat = processes.spawn([*CELERY, "beat", "-l", "INFO"], log, env=rig.env, cwd=rig.folder)

@@ -109,7 +109,7 @@ def test_a_known_dedupe_key_shows_the_first_turn(chordage):
     assert "a turn with this dedupe key exists" in again.stderr
 
 
-def test_who_waits_gets_the_answer(start, rt):
+def test_waiting_client_gets_the_answer(start, rt):
     process = start("submit", "please add", "--wait")
     local.complete(rt, queued(rt).turn_id, on_wait=lambda turn: None)
 
@@ -118,7 +118,7 @@ def test_who_waits_gets_the_answer(start, rt):
     assert (process.returncode, out, err) == (0, "Sums: 3\n34\n", "")
 
 
-def test_who_waits_for_a_turn_that_fails_learns_why(start, rt):
+def test_client_that_waits_for_a_failed_turn_gets_the_reason(start, rt):
     process = start("submit", "fail", "--wait", "--json")
     turn = local.complete(rt, queued(rt).turn_id, on_wait=lambda turn: None)
 
@@ -129,7 +129,7 @@ def test_who_waits_for_a_turn_that_fails_learns_why(start, rt):
     assert f"turn {turn.turn_id} failed (model_auth: " in err
 
 
-def test_who_waits_too_short_a_time_is_told_so(chordage, rt):
+def test_client_that_waits_too_short_a_time_gets_a_timeout(chordage, rt):
     done = chordage("submit", "hello", "--wait", "--timeout", "0.2")
 
     turn = queued(rt)
@@ -137,7 +137,7 @@ def test_who_waits_too_short_a_time_is_told_so(chordage, rt):
     assert f"turn {turn.turn_id} is not done after 0.2 s (queued, number 1" in done.stderr
 
 
-def test_who_stops_waiting_leaves_the_turn_alone(start, settings, rt):
+def test_client_that_stops_waiting_leaves_the_turn_alone(start, settings, rt):
     process = start("submit", "hello", "--wait")
     turn = queued(rt)
     channel = done_channel(settings.prefix, turn.turn_id)

@@ -109,7 +109,7 @@ def test_a_message_is_taken_into_a_running_round(fleet):
     check_all(fleet.runtime.store)
 
 
-def test_whoever_waits_for_a_steered_turn_gets_the_answer_of_its_run(fleet):
+def test_client_that_waits_for_a_steered_turn_gets_the_answer_of_its_run(fleet):
     submit(fleet, "wait-2", "waited")
     until((fleet.room / "wait-2.begun").exists, "the tool is at work")
     command = [sys.executable, "-m", "chordage.workers.cli", "submit", "mind me", "--thread", "api:waited"]

@@ -110,7 +110,7 @@ def test_a_header_that_comes_again_after_the_last_sends_the_body_again_under_the
 
 
 @pytest.mark.redis
-def test_a_chord_of_somebody_else_is_joined_as_celery_joins_it(settings) -> None:
+def test_foreign_chord_is_joined_as_celery_joins_it(settings) -> None:
     app = make_app(settings)
     body = app.signature("somebody.else", queue="chat", kwargs={})
 

@@ -191,7 +191,7 @@ def open_to_others(paths):
     return {str(path): oct(mode) for path in paths if (mode := path.lstat().st_mode) & 0o077}
 
 
-def test_nobody_else_can_use_a_file_or_folder_that_a_fleet_makes(room, start_dev):
+def test_other_users_cannot_access_a_file_or_folder_that_a_fleet_makes(room, start_dev):
     (room / "chores").mkdir()
     (room / "chores" / "tidy.md").write_text("---\nevery: 1s\n---\nTidy up.\n")
     before = {room, *room.rglob("*")}
@@ -209,7 +209,7 @@ def test_nobody_else_can_use_a_file_or_folder_that_a_fleet_makes(room, start_dev
     assert open_to_others(made_in(room, before)) == {}
 
 
-def test_what_was_open_to_others_is_closed_at_start_and_it_is_said(room, start_dev):
+def test_paths_open_to_others_are_closed_at_start_and_reported(room, start_dev):
     first, _url = start_dev()
     assert processes.stop(first, signal.SIGINT) == 0
     ours = [room / ".chordage", *(room / ".chordage").rglob("*"), *room.glob("execution.db*"), room / "agent.run"]
@@ -255,7 +255,7 @@ def test_reaper_that_is_killed_is_replaced_and_does_its_work(room, start_dev):
     until(lambda: not alive_in(room), "everybody is gone", 25)
 
 
-def test_worker_that_dies_is_started_again_and_it_is_said(room, start_dev):
+def test_worker_that_dies_is_restarted_and_reported(room, start_dev):
     dev, url = start_dev()
     ready = room / ".chordage" / "ready" / "turns"
     first = int(ready.read_text())
@@ -268,7 +268,7 @@ def test_worker_that_dies_is_started_again_and_it_is_said(room, start_dev):
     assert processes.stop(dev, signal.SIGTERM) == 0
 
 
-def test_turn_goes_on_after_everything_was_killed_in_the_middle_of_it(room, start_dev):
+def test_turn_continues_after_everything_was_killed_in_the_middle_of_it(room, start_dev):
     (room / "day_out.py").write_text(gate.TOOL)
     (room / "script.yaml").write_text(SLOW_SCRIPT)
     first, _url = start_dev()

@@ -91,18 +91,18 @@ def shown(events, name: str | None = None) -> list[dict]:
     return [{"name": event["name"], **ast.literal_eval(event["kwargs"])} for event in received]
 
 
-def test_every_task_says_its_thread_and_its_agent(seen) -> None:
+def test_every_task_shows_its_thread_and_its_agent(seen) -> None:
     told = shown(seen)
 
     assert {task["name"] for task in told} >= {"turns.submit", "turns.dispatch", "tools.call", "rounds.commit"}
     assert {(task.get("thread"), task.get("agent")) for task in told} == {("api:customer-4", "clerk")}
 
 
-def test_a_task_of_tool_calls_says_which_tools(seen) -> None:
+def test_task_of_tool_calls_shows_which_tools(seen) -> None:
     assert sorted(task["tool"] for task in shown(seen, "tools.call")) == ["idempotent", "pure"]
 
 
-def test_nothing_of_what_was_said_is_shown(seen) -> None:
+def test_no_message_text_is_shown(seen) -> None:
     assert SECRET not in str(seen)
 
 

@@ -54,7 +54,7 @@ def test_worker_is_ready_again_after_a_restart(celery_setup):
     assert {name for answer in answers for name in answer} == {first.hostname(), second.hostname()}
 
 
-def test_worker_that_is_asked_to_stop_finishes_what_it_has_and_ends_well(celery_setup, tmp_path):
+def test_worker_asked_to_stop_finishes_its_work_and_exits_with_success(celery_setup, tmp_path):
     asked, _ = celery_setup.worker_cluster
     gate = tmp_path / "gate"
     result = round_of(celery_setup.app, 4, str(gate))
@@ -77,7 +77,7 @@ def test_broker_restart_leaves_the_port_and_the_workers_in_place(celery_setup):
     assert len(round_of(celery_setup.app, 3).get(timeout=60)) == 3
 
 
-def test_worker_that_cannot_start_says_why(tmp_path):
+def test_worker_that_cannot_start_gives_the_reason(tmp_path):
     broken = WorkerContainer("broken", WorkerPlan(app="no_such_module"), {}, tmp_path)
 
     with pytest.raises(AssertionError, match="(?s)worker broken ended.*no_such_module"):

@@ -120,7 +120,7 @@ def system_of(request) -> str:
     return "\n\n".join(block["text"] for block in request.body["system"])
 
 
-def test_a_call_that_must_be_asked_about_runs_once_it_is_approved(rig):
+def test_call_that_needs_approval_runs_once_it_is_approved(rig):
     turn = submit(rig, Plan(id="asked", tools=("pure", "idempotent")))
     until(lambda: rig.rows("runs", turn_id=turn, status="waiting"), "the run waits")
     (question,) = json.loads(chordage(rig, "inbox", "--json"))
@@ -161,7 +161,7 @@ def test_a_stop_ends_the_run_with_its_code(rig):
     assert [call["status"] for call in rig.rows("calls", run_id=run["id"])] == ["succeeded"] * 2
 
 
-def test_what_a_plugin_of_the_room_says_is_in_the_prompt(rig):
+def test_context_from_a_plugin_of_the_room_is_in_the_prompt(rig):
     turn = submit(rig, Plan(id="kind", tools=("pure", "pure")))
     run_of(rig, turn)
 

@@ -66,7 +66,7 @@ def _a_word_reaches_who_waits(rig: Rig, turn: str) -> None:
         assert word.wait(5)
 
 
-def test_a_fleet_goes_on_with_the_server_that_the_sentinels_have_made_the_master(
+def test_fleet_continues_with_the_master_that_the_sentinels_elected(
     folder, valkey_program, tmp_path, databases
 ) -> None:
     url = databases.migrated("sqlite")

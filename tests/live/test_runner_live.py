@@ -100,7 +100,7 @@ with chordage.client(app=app) as client:
 """
 
 
-def test_any_celery_app_drives_a_run_by_name_and_is_told_what_is_wrong(rig):
+def test_any_celery_app_drives_a_run_by_name_and_gets_its_errors(rig):
     command = [sys.executable, "-c", BY_NAME, Plan(id="by-name", tools=("pure",)).text, rig.settings.redis]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode == 0, done.stderr

@@ -33,7 +33,7 @@ def test_server_answers_with_the_settings_a_broker_needs(start_valkey):
     assert server.pid == psutil.Process(server.pid).pid == os.getsid(server.pid)
 
 
-def test_server_obeys_nobody_who_does_not_know_its_password(start_valkey):
+def test_server_obeys_no_client_without_its_password(start_valkey):
     server = start_valkey()
 
     with redis.Redis("127.0.0.1", server.port) as stranger, pytest.raises(redis.AuthenticationError):
@@ -45,7 +45,7 @@ def test_server_obeys_nobody_who_does_not_know_its_password(start_valkey):
         guessing.ping()
 
 
-def test_password_stays_over_restarts_and_lies_where_only_its_owner_can_read_it(start_valkey):
+def test_password_survives_restarts_in_a_file_only_its_owner_can_read(start_valkey):
     server = start_valkey()
     before = server.url
     secret = (server.state_dir / "auth.conf").read_text().split()[1]
@@ -101,7 +101,7 @@ def test_without_append_only_file_nothing_survives_a_kill(start_valkey):
         assert client.get("key") is None
 
 
-def test_frozen_server_answers_nobody_and_then_goes_on(start_valkey):
+def test_frozen_server_answers_no_client_and_then_continues(start_valkey):
     server = start_valkey()
 
     with connect(server, socket_timeout=0.2) as client, server.frozen(), pytest.raises(redis.TimeoutError):
@@ -200,7 +200,7 @@ def test_program_that_never_answers_is_given_up_and_killed(tmp_path):
     assert not server.running
 
 
-def test_another_port_is_tried_when_somebody_was_faster(tmp_path):
+def test_another_port_is_tried_when_a_port_was_taken_meanwhile(tmp_path):
     quarrelsome = tmp_path / "valkey-server"
     quarrelsome.write_text("#!/bin/sh\necho '1:M 1 Jan # bind: Address already in use'\nexit 1\n")
     quarrelsome.chmod(0o755)

@@ -131,7 +131,7 @@ def test_what_is_written_by_others_is_noted_in_our_journal_and_not_in_theirs(app
 
 
 @pytest.mark.postgres
-def test_in_a_schema_with_tables_of_another_it_says_so_and_changes_nothing(application):
+def test_schema_with_tables_of_another_application_is_refused_unchanged(application):
     store = Store(f"{application.url}?options=-csearch_path%3Dpublic")
     before = tables_of(application, "public")
 
@@ -143,7 +143,7 @@ def test_in_a_schema_with_tables_of_another_it_says_so_and_changes_nothing(appli
     store.close()
 
 
-def test_in_a_file_with_tables_of_another_it_says_so_and_changes_nothing(databases, make_database_url):
+def test_file_with_tables_of_another_application_is_refused_unchanged(databases, make_database_url):
     store = Store(make_database_url(databases.empty, "sqlite"))
     with store.write() as tx:
         tx.execute(text("CREATE TABLE runs (shoes text)"))
@@ -158,7 +158,7 @@ def test_in_a_file_with_tables_of_another_it_says_so_and_changes_nothing(databas
 
 
 @pytest.mark.postgres
-def test_an_account_that_may_not_make_a_schema_is_told_what_its_owner_is_to_say(application):
+def test_account_that_may_not_make_a_schema_is_shown_the_command_for_its_owner(application):
     application.rows("CREATE ROLE clerk LOGIN")
     limited = make_url(application.url).set(username="clerk").render_as_string(hide_password=False)
     store = Store(limited)
@@ -188,7 +188,7 @@ def test_a_pooler_that_drops_the_search_path_is_found_out_before_anything_is_mad
 
 
 @pytest.mark.postgres
-def test_what_the_url_says_goes_before_what_we_say(application):
+def test_settings_in_the_url_take_precedence_over_ours(application):
     more = "connect_timeout=7&options=-cstatement_timeout%3D777&options=-c%20work_mem%3D2MB&application_name=mine"
     store = Store(f"{application.url}?{more}")
     with store.read() as tx:

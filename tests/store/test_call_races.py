@@ -16,7 +16,7 @@ from support.rows import LATER, NOW, a_call, load_call
 RACERS = 6
 
 
-def test_a_call_is_claimed_by_one_until_rescue_has_taken_it_out_of_its_hand(store):
+def test_call_is_claimed_by_one_until_rescue_has_released_it(store):
     call = a_call(store)
 
     def claim(tx, token, now=NOW):
@@ -73,7 +73,7 @@ def test_a_holder_that_lost_its_claim_counts_no_crash_and_frees_no_call_of_anoth
     assert (counted.worker, counted.expiries) == (None, before.expiries + 1)
 
 
-def test_whoever_lost_the_claim_of_a_call_cannot_settle_it(store):
+def test_lost_claim_cannot_settle_a_call(store):
     call = a_call(store)
     with store.single() as tx:
         calls.claim(tx, call, "first", "w1", now=NOW, lease_until=LATER)
@@ -86,7 +86,7 @@ def test_whoever_lost_the_claim_of_a_call_cannot_settle_it(store):
 
 
 @pytest.mark.parametrize("token", ["mine", None])
-def test_a_call_that_is_let_go_counts_as_a_death(store, token):
+def test_released_call_counts_as_a_crash(store, token):
     call = a_call(store)
     with store.single() as tx:
         if token:

@@ -30,7 +30,7 @@ def store(migrated_database_url):
     store.close()
 
 
-def test_one_of_two_that_wait_for_each_other_is_undone_and_told_that_it_may_repeat(store):
+def test_one_of_two_deadlocked_transactions_is_undone_with_a_retryable_error(store):
     both_hold_one = threading.Barrier(2)
 
     def crosswise(first, second):
@@ -49,7 +49,7 @@ def test_one_of_two_that_wait_for_each_other_is_undone_and_told_that_it_may_repe
     assert "in conflict with another (deadlock detected); nothing was stored" in str(undone)
 
 
-def test_a_lock_that_is_not_free_in_time_is_no_conflict_that_somebody_would_try_again_at_once(store):
+def test_lock_timeout_is_no_conflict_that_is_retried_at_once(store):
     with store.write() as tx:
         groups.lock(tx, Group.CHAT)
         with pytest.raises(Unavailable, match="locked by another transaction") as told, store.write() as other:
@@ -75,7 +75,7 @@ def test_a_database_that_is_away_is_no_conflict():
     store.close()
 
 
-def test_of_statements_in_one_trip_the_one_that_failed_is_told_and_not_those_behind_it(store):
+def test_of_statements_in_one_trip_the_one_that_failed_is_reported_and_not_those_behind_it(store):
     """A violated index is LostRace to whoever starts a turn; a database that is away would be something else."""
     add_chat = PreparedStatement(text("INSERT INTO groups (name) VALUES ('chat')"))
     look = PreparedStatement(text("SELECT 1"))
@@ -96,7 +96,7 @@ def stand_still(wire: Pipeline) -> None:
     wire._libpq.consume_input()
 
 
-def test_who_stands_still_in_the_middle_of_a_trip_does_not_hold_its_locks_for_ever(store, monkeypatch):
+def test_process_that_stops_in_the_middle_of_a_trip_does_not_hold_its_locks_for_ever(store, monkeypatch):
     with store.write() as tx:
         if tx.execute(text("SHOW server_version_num")).scalar() < "170000":
             pytest.skip("platform: PostgreSQL has no transaction_timeout before 17")

@@ -53,7 +53,7 @@ def test_the_oldest_wait_is_that_of_a_turn_that_is_due(world: World) -> None:
     assert seen(world).waits_since == came
 
 
-def test_a_budget_in_the_database_is_told_as_such_and_taken_back(world: World) -> None:
+def test_budget_in_the_database_is_shown_as_such_and_removed(world: World) -> None:
     with world.store.write() as tx:
         groups.set_budget(tx, Group.CHAT, 0)
     now = seen(world, bounds={Group.CHAT: QueueBound(max_queued=3)})
@@ -67,7 +67,9 @@ def test_a_budget_in_the_database_is_told_as_such_and_taken_back(world: World) -
     assert stages.dispatch(world.runtime, Group.CHAT)
 
 
-def test_only_so_many_are_counted_and_the_busiest_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_tenants_are_counted_and_the_busiest_are_shown(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(groups, "MAX_COUNTED", 50)
     crowd(world.store, 60, threads=60, tenants=12)
 

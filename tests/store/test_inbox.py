@@ -83,7 +83,7 @@ def test_the_inbox_pages_oldest_first_without_gap_or_double(world):
     assert pages == [["t0", "t1", "t2"], ["t3", "t4", "t5"], ["t6"]]
 
 
-def test_a_page_goes_on_after_a_question_that_was_answered_meanwhile(world):
+def test_page_continues_after_a_question_that_was_answered_meanwhile(world):
     wait_on(world, "t1", "t2")
     (first,) = views.inbox(world.store, limit=1)
     answer(world, first)
@@ -121,7 +121,7 @@ def test_a_question_that_was_escalated_is_overdue(world):
     assert run_of(world, turn_id).steps[1].calls[0].question.overdue
 
 
-def test_a_waiting_run_stands_at_its_wait(world):
+def test_waiting_run_is_shown_at_its_wait(world):
     (turn_id,) = wait_on(world, "t1")
 
     _, asked, wait = run_of(world, turn_id).steps
@@ -134,7 +134,7 @@ def test_a_waiting_run_stands_at_its_wait(world):
     assert (wait.at, [one.id for one in wait.calls]) == (world.clock.now, [call.id])
 
 
-def test_a_run_that_has_just_been_decided_about_is_not_shown_to_ask_its_model(world):
+def test_run_that_was_just_decided_is_not_shown_at_a_model_call(world):
     (turn_id,) = wait_on(world, "t1")
     answer(world, views.inbox(world.store)[0])
 
@@ -143,7 +143,7 @@ def test_a_run_that_has_just_been_decided_about_is_not_shown_to_ask_its_model(wo
     assert (last.kind, last.status, last.until) == (StepKind.WAITING, StepStatus.DONE, world.clock.now)
 
 
-def test_a_run_whose_decided_call_is_out_stands_at_an_open_replay(world):
+def test_run_whose_decided_call_is_out_is_shown_at_an_open_replay(world):
     (turn_id,) = wait_on(world, "t1")
     answer(world, views.inbox(world.store)[0])
     while not any(call["status"] == "resuming" for call in world.rows("calls")):
@@ -155,7 +155,7 @@ def test_a_run_whose_decided_call_is_out_stands_at_an_open_replay(world):
     assert [call.status for call in last.calls] == [CallStatus.RESUMING]
 
 
-def test_a_run_that_went_on_shows_the_wait_the_answer_and_the_replay(world):
+def test_resumed_run_shows_the_wait_the_answer_and_the_replay(world):
     (turn_id,) = wait_on(world, "t1")
     world.clock.pass_by(90)
     answer(world, views.inbox(world.store)[0], reason="fine", edited_args={"n": 7})
@@ -187,7 +187,7 @@ def test_a_denied_call_shows_its_denial(world):
     assert [call.status for call in steps[3].calls] == [CallStatus.CANCELLED]
 
 
-def test_each_wait_of_a_call_that_asks_twice_is_shown_and_none_with_the_answer_of_another(world):
+def test_each_wait_of_a_call_that_suspends_twice_is_shown_with_its_own_answer(world):
     world.tools.asks = lambda order: ASK if len(world.tools.orders) < 3 else None
     (turn_id,) = wait_on(world, "t1")
     for _ in range(2):

@@ -66,7 +66,7 @@ def test_the_first_on_a_free_thread_is_ready_and_the_next_is_not(store):
     assert ready(store) == ["a"]
 
 
-def test_whoever_waited_longest_is_ready_when_the_run_ends(store):
+def test_longest_waiting_turn_is_ready_when_the_run_ends(store):
     a_run(store)
     with store.write() as tx:
         admit(tx, "b")
@@ -170,7 +170,7 @@ def test_a_turn_that_stepped_in_front_is_in_the_queue_of_its_group_as_any(store)
         assert [[row.turn_id for row in rows] for rows in listed] == [["a"], ["a"]]
 
 
-def test_no_more_turns_are_woken_than_were_asked_for(store):
+def test_no_more_turns_are_woken_than_requested(store):
     crowd(store, 300, threads=300, tenants=1, ready=2, not_before=NOW)
 
     with store.write() as tx:

@@ -102,7 +102,7 @@ def test_nothing_is_left_to_generate(store):
         assert compare_metadata(context, schema.metadata) == []
 
 
-def test_versions_read_from_file_names_are_those_of_alembic():
+def test_versions_read_from_file_names_equal_those_of_alembic():
     config = Config()
     config.set_main_option("script_location", "chordage.orchestrator.store:migrations")
     config.set_main_option("path_separator", "os")
@@ -235,7 +235,7 @@ def test_tables_of_a_pre_release_are_refused_and_left_alone(empty, schema_of_old
 
 
 @pytest.mark.parametrize("spoilt", ["ALTER TABLE groups RENAME served TO was_served", "ALTER TABLE groups RENAME TO g"])
-def test_missing_table_or_column_is_an_error_that_says_migrate(empty, spoilt):
+def test_missing_table_or_column_is_an_error_that_names_migrate(empty, spoilt):
     schema_version.upgrade(empty)
     with empty.write() as tx:
         tx.execute(text(spoilt))

@@ -74,7 +74,7 @@ def test_posted_statements_go_before_the_one_that_is_read(store):
         assert SPEND.changed(tx, {"of": "task"}) == 0
 
 
-def test_posted_statements_go_before_those_of_sqlalchemy(store):
+def test_posted_statements_are_sent_before_those_of_sqlalchemy(store):
     with store.write() as tx:
         ADD.send(tx, {"name": "chat", "budget": 3})
         assert tx.execute(text("UPDATE groups SET budget = 9")).rowcount == 1
@@ -301,7 +301,7 @@ def test_stale_plan_is_prepared_again_on_a_new_connection(store, spoilt):
         assert NAMES.rows(tx, {}) == [{"name": "chat"}]
 
 
-def test_result_can_be_read_after_its_connection_was_given_away(store, monkeypatch):
+def test_result_can_be_read_after_its_connection_was_reused(store, monkeypatch):
     """A thread that reads what a connection has said to it stands still; the next thread has that connection, and
     reads too.
     """

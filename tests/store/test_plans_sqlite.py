@@ -39,7 +39,7 @@ def goes_through(steps: list[str]) -> list[str]:
     return [step for step in steps if OF_ALL_TURNS in step or (step.startswith("SCAN") and step.split()[1] in names)]
 
 
-def test_no_hot_statement_goes_along_the_history_of_a_thread(store) -> None:
+def test_no_prepared_statement_scans_the_history_of_a_thread(store) -> None:
     with store.read() as tx:
         found = {}
         for name, hot in plans.hot_statements():

@@ -79,7 +79,7 @@ def test_the_same_value_twice_is_no_conflict_in_whatever_form_the_database_retur
     assert held(store)[Scope.RUN] == {"k": value}
 
 
-def test_whoever_notes_in_another_order_waits_for_nobody_in_a_ring(store):
+def test_notes_in_another_order_cause_no_deadlock(store):
     both = [update(1, Merge.ADD, key=key) for key in "ab"]
 
     told = race(store, [lambda tx, n=n: note(tx, CALLS[n], *both[:: (1, -1)[n % 2]]) for n in range(RACERS)])

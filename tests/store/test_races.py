@@ -55,7 +55,7 @@ def test_a_thread_gets_one_open_run_though_two_of_its_turns_are_ready(store):
     assert (count(store, "runs"), count(store, "turns", status="queued", ready=1)) == (1, 1)
 
 
-def test_the_index_refuses_a_second_open_run_whatever_anybody_believed(store):
+def test_index_refuses_a_second_open_run_whatever_the_code_assumed(store):
     run = a_run(store)
     with store.read() as tx:
         row = dict(tx.execute(select(schema.runs)).first()._mapping)

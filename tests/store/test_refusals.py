@@ -18,7 +18,7 @@ def was_refused(store, *kinds, run="r"):
         return journal.was_refused(tx, "r")
 
 
-def test_a_refusal_counts_whatever_was_said_since(store):
+def test_refusal_counts_whatever_came_since(store):
     assert was_refused(store, USER, ANSWER, REFUSED, ANSWER, ANSWER)
 
 

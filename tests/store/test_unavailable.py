@@ -66,7 +66,7 @@ def test_a_locked_sqlite_file_is_unavailable_and_is_used_again_once_it_is_free(f
     store.close()
 
 
-def test_a_sqlite_file_that_is_locked_before_anybody_has_opened_it_is_unavailable_in_time(tmp_path, monkeypatch):
+def test_sqlite_file_locked_before_its_first_use_is_unavailable_in_time(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "BUSY_MS", 20)
     monkeypatch.setattr(database, "PATIENCE", 0.4)
     path = tmp_path / "new.db"
@@ -81,7 +81,7 @@ def test_a_sqlite_file_that_is_locked_before_anybody_has_opened_it_is_unavailabl
     store.close()
 
 
-def test_whoever_waits_for_the_lock_of_sqlite_keeps_nobody_from_reading(file, monkeypatch):
+def test_wait_for_the_lock_of_sqlite_blocks_no_reader(file, monkeypatch):
     monkeypatch.setattr(database, "PATIENCE", 1)
     store = Store(file.render_as_string(), pool_size=1)
     with contextlib.ExitStack() as held, store.read() as tx:
@@ -90,7 +90,7 @@ def test_whoever_waits_for_the_lock_of_sqlite_keeps_nobody_from_reading(file, mo
     store.close()
 
 
-def test_a_sqlite_file_that_may_not_be_written_says_so(file, monkeypatch):
+def test_read_only_sqlite_file_is_reported(file, monkeypatch):
     store = Store(f"{file.render_as_string().replace('sqlite:///', 'sqlite:///file:')}?mode=ro&uri=true")
 
     with pytest.raises(Unavailable, match="cannot be used: attempt to write a readonly database"):
@@ -108,7 +108,7 @@ def test_every_wait_ends_before_a_lease_runs_out():
 
 
 @pytest.mark.postgres
-def test_a_table_that_somebody_has_locked_is_unavailable_in_time(migrated_database_url):
+def test_locked_table_is_unavailable_in_time(migrated_database_url):
     store = Store(migrated_database_url("postgres"), hold=1.0)
     holding = Store(store.url)
     with holding.write() as holder:

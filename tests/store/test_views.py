@@ -67,7 +67,7 @@ def test_queued_turns_know_their_place_in_the_line_of_their_thread(world):
     assert views.turn(world.store, third).fate == "queued, number 2 in the line of its thread"
 
 
-def test_a_turn_of_a_higher_group_stands_before_older_ones_on_its_thread(world):
+def test_turn_of_a_higher_group_comes_before_older_ones_on_its_thread(world):
     running = world.submit("runs")
     world.deliver(Dispatch(group=Group.CHAT))
     low = world.submit("low", group=Group.CHORE)
@@ -76,7 +76,7 @@ def test_a_turn_of_a_higher_group_stands_before_older_ones_on_its_thread(world):
     assert [views.turn(world.store, turn_id).position for turn_id in (running, low, high)] == [None, 2, 1]
 
 
-def test_a_failed_turn_says_why_in_three_fields(world):
+def test_failed_turn_gives_the_reason_in_three_fields(world):
     world.models.script = lambda prompt: (_ for _ in ()).throw(_model_failed())
     turn_id = world.submit()
     world.run_dry()
@@ -94,7 +94,7 @@ def _model_failed() -> Exception:
     return ModelFailed("the key is wrong", fault=Fault.AUTH, attempts=())
 
 
-def test_a_turn_that_was_stopped_is_answered_and_says_what_stopped_it(world):
+def test_stopped_turn_is_answered_and_names_what_stopped_it(world):
     world.models.script = lambda prompt: Reply(text="half", asks=(), stop=StopReason.MAX_TOKENS, model="fake")
     turn_id = world.submit()
     world.run_dry()
@@ -180,7 +180,7 @@ def test_a_list_shows_only_how_a_long_message_begins(world):
     assert line.text == "x" * 200
 
 
-def test_threads_tell_what_is_queued_what_runs_and_when_something_last_happened(world):
+def test_threads_show_queued_and_running_turns_and_the_time_of_the_last_event(world):
     world.submit("a", thread="old")
     world.clock.pass_by(10)
     first = world.submit("b", thread="busy")
@@ -211,7 +211,7 @@ def test_threads_page_by_their_last_turn(world):
     assert [thread.thread_id for thread in [*first, *second, *third]] == ["t4", "t3", "t2", "t1", "t0"]
 
 
-def test_history_tells_who_said_what_and_what_the_calls_brought(world):
+def test_history_shows_authors_messages_and_results_of_calls(world):
     world.models.script = rounds_of(2)
     turn_id = world.submit("hello")
     world.run_dry()
@@ -239,7 +239,7 @@ def test_history_pages_backwards(world):
     assert [remark.text for remark in [*before, *newest]] == ["0", "yes", "1", "yes", "2", "yes"]
 
 
-def test_a_thread_on_which_nothing_was_said_yet_has_an_empty_history(world):
+def test_thread_without_messages_has_an_empty_history(world):
     world.submit()
 
     assert views.history(world.store, "t1") == []
@@ -291,7 +291,7 @@ def test_a_run_shows_its_steps_in_order_with_model_attempts_usage_and_calls(worl
     assert (answered.status, answered.text) == (StepStatus.DONE, "ok")
 
 
-def test_a_call_shows_the_id_that_the_model_gave_it_and_how_often_that_was_used(world):
+def test_call_shows_the_id_of_the_model_and_how_often_it_was_used(world):
     again = Reply(text="", asks=(ToolAsk(id="same", name="pure", arguments={}),), stop=StopReason.TOOL_USE, model="m")
     replies = iter([again, again, spoken("ok")])
     world.models.script = lambda prompt: next(replies)
@@ -314,7 +314,7 @@ def run_of(world: World, turn_id: str) -> views.RunView:
     return views.run(world.store, run_id)
 
 
-def test_a_run_whose_model_is_being_asked_stands_at_an_open_step(world):
+def test_run_during_its_model_call_is_shown_at_an_open_step(world):
     turn_id = world.submit()
     deliver_until(world, CallModel)
 
@@ -323,7 +323,7 @@ def test_a_run_whose_model_is_being_asked_stands_at_an_open_step(world):
     assert (step.number, step.status, step.model) == (1, StepStatus.OPEN, None)
 
 
-def test_a_run_whose_calls_are_out_stands_at_an_open_round(world):
+def test_run_whose_calls_are_out_is_shown_at_an_open_round(world):
     world.models.script = rounds_of(2)
     turn_id = world.submit()
     while not world.rows("calls"):

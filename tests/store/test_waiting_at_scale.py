@@ -147,7 +147,7 @@ def watched(migrated_database_url) -> Iterator[list[Watched]]:
         one.world.close()
 
 
-def test_no_statement_of_a_sweep_walks_through_those_that_wait(watched):
+def test_no_statement_of_a_sweep_scans_the_waiting_turns(watched):
     few, many = watched
     sent, little = few.sweep()
     sent_again, much = many.sweep()
@@ -163,7 +163,7 @@ def test_no_statement_of_a_sweep_walks_through_those_that_wait(watched):
 
 
 @pytest.mark.parametrize("held", [FEW, 600])
-def test_a_line_that_stands_still_is_found_behind_all_those_that_are_held(store, held):
+def test_idle_thread_is_found_behind_all_held_ones(store, held):
     """Turns that wait with a waiting run may be many and old; they must not hide the one that nobody made ready."""
     crowded(store, held)
     world = World(store)

@@ -23,7 +23,7 @@ def test_alone_one_is_served_at_once():
     assert asked == [[1], [2]]
 
 
-def test_who_comes_while_another_is_served_is_served_together_with_his_like():
+def test_requests_that_arrive_during_a_commit_share_the_next():
     gate, lines = threading.Event(), []
 
     def work(line):
@@ -52,7 +52,7 @@ def test_an_exception_is_raised_for_whom_it_is():
         batcher(3)
 
 
-def test_work_that_fails_leaves_nobody_waiting():
+def test_failing_work_leaves_no_caller_waiting():
     batcher = CommitBatcher(lambda line: 1 / 0, nothing)
 
     for _ in range(2):

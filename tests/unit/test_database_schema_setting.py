@@ -9,7 +9,7 @@ from chordage.config.settings import SettingsFault, load
 URL = "postgresql://me:secret@h/x"
 
 
-def test_it_is_part_of_the_address_of_the_database_that_every_process_is_given():
+def test_it_is_part_of_the_database_url_that_every_process_gets():
     assert load(database_url=URL, database_schema="agents").database == f"{URL}?options=-csearch_path%3Dagents"
     more = f"{URL}?options=-cwork_mem%3D2MB"
     assert load(database_url=more, database_schema="agents").database == f"{more}&options=-csearch_path%3Dagents"
@@ -37,7 +37,7 @@ def test_pipeline_is_switched_off_in_the_address_of_postgresql_only():
         ({"database_url": URL, "database_schema": ""}, "CHORDAGE_DATABASE_SCHEMA"),
     ],
 )
-def test_a_schema_that_cannot_be_is_told_of_without_the_password(given, told):
+def test_invalid_schema_is_reported_without_the_password(given, told):
     with pytest.raises(SettingsFault, match=told) as error:
         load(**given)
 

@@ -41,7 +41,7 @@ def test_nothing_that_acts_on_a_terminal_is_left_and_all_of_it_is_shown(text):
 
 
 @given(st.text())
-def test_any_text_is_inert_and_json_says_the_same(text):
+def test_any_text_is_inert_and_json_is_equivalent(text):
     assert not ACTIVE.search(inert(text))
     assert "\n" not in inert_line(text)
     document = inert_json(json.dumps({"text": text}, ensure_ascii=False))
@@ -50,7 +50,7 @@ def test_any_text_is_inert_and_json_says_the_same(text):
     inert(text).encode()
 
 
-def test_words_stay_as_they_are():
+def test_plain_text_is_unchanged():
     for text in ("a\n\tb", "Ä ł 日本 👩\u200d💻", "नमस्\u200dते", "C:\\new"):
         assert inert(text) == text
     assert (inert("a\r\nb"), inert_line("a\nb")) == ("a\nb", "a\\nb")
@@ -71,7 +71,7 @@ def logged(monkeypatch):
     structlog.reset_defaults()
 
 
-def test_a_log_line_is_one_line_whoever_wrote_what_is_in_it(logged):
+def test_log_line_is_one_line_whatever_its_content(logged):
     structlog.get_logger("a").warning("refused\x1b[2J", why="no\n2026-01-01 [error] forged", key={"k": "\u202e\x1b"})
     logging.getLogger("b").warning("of %s", "another\r\n[error] library\x1b]52;c;x\x07")
 

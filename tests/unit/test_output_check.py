@@ -16,7 +16,7 @@ def test_a_value_without_problems_is_accepted():
     assert output.check(Saying(lambda value: []), "```json\n[1]\n```") == Accepted(value=[1])
 
 
-def test_problems_and_words_that_are_no_json_refuse_it():
+def test_problems_and_text_that_is_no_json_refuse_it():
     assert output.check(Saying(lambda value: ["$: no", "$.a: no"]), "{}") == Refused(why="- $: no\n- $.a: no")
     refused = output.check(Saying(lambda value: []), "no")
     assert isinstance(refused, Refused)

@@ -49,7 +49,7 @@ def test_it_ends_within_two_seconds_though_a_look_does_not():
     hang.set()
 
 
-def test_it_waits_as_long_as_it_is_told_and_the_end_wakes_it():
+def test_it_waits_as_long_as_requested_and_the_end_wakes_it():
     looks: list[str] = []
 
     def look(name: str) -> float:

@@ -39,7 +39,7 @@ def test_each_form_is_understood_and_shown_without_its_password(url) -> None:
     assert "p%40w" not in repr(address)
 
 
-def test_tls_asks_for_a_certificate_unless_told_otherwise() -> None:
+def test_tls_requires_a_certificate_by_default() -> None:
     assert parse("rediss://h").tls == {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
     assert parse("rediss://h?ssl_cert_reqs=CERT_NONE").tls == {"ssl_cert_reqs": "none", "ssl_check_hostname": False}
     assert parse("rediss://h?ssl_ca_certs=/ca.pem&ssl_check_hostname=false").tls == {
@@ -84,14 +84,14 @@ def test_what_is_no_redis_is_refused_with_what_there_may_be(url, monkeypatch, tm
     ("url", "kind"),
     [("redis://h", object), ("rediss://h", SSLConnection), ("unix:///r.sock", UnixDomainSocketConnection)],
 )
-def test_our_clients_connect_as_the_address_says(url, kind) -> None:
+def test_our_clients_connect_as_the_address_demands(url, kind) -> None:
     with client_of(parse(url), socket_timeout=1) as client:
         assert isinstance(client, Redis)
         assert issubclass(client.connection_pool.connection_class, kind)
         client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)  # takes all it is given
 
 
-def test_our_clients_ask_the_sentinels_with_their_own_password() -> None:
+def test_our_clients_query_the_sentinels_with_their_own_password() -> None:
     with client_of(parse(SENTINELS, master="mymaster", sentinel_password="other")) as client:
         pool = client.connection_pool
         assert isinstance(pool, SentinelConnectionPool)
@@ -102,7 +102,7 @@ def test_our_clients_ask_the_sentinels_with_their_own_password() -> None:
         assert asked.connection_pool.connection_kwargs["password"] == "other"
 
 
-def test_celery_is_told_the_same(tmp_path) -> None:
+def test_celery_gets_the_same(tmp_path) -> None:
     settings = load(
         room=tmp_path, redis_url=SENTINELS, redis_master="mymaster", redis_sentinel_password="other", prefix="shop"
     )

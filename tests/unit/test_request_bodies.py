@@ -103,7 +103,7 @@ def test_the_time_is_that_of_the_whole_body_and_not_of_a_piece():
     run(test)
 
 
-def test_when_too_many_come_the_one_that_came_first_gives_way():
+def test_when_too_many_come_the_first_one_is_dropped():
     async def test(tasks):
         bodies, slow = RequestBodies(at_once=3), [Sender(event(b"x", more=True)) for _ in range(3)]
         waiting = []
@@ -122,7 +122,7 @@ def test_when_too_many_come_the_one_that_came_first_gives_way():
     run(test)
 
 
-def test_when_they_hold_too_much_the_one_that_came_first_gives_way():
+def test_when_they_hold_too_much_the_first_one_is_dropped():
     async def test(tasks):
         bodies = RequestBodies(bytes_at_once=1500)
         first, second = (Sender(event(b"x" * 700, more=True)) for _ in range(2))
@@ -140,7 +140,7 @@ def test_when_they_hold_too_much_the_one_that_came_first_gives_way():
     run(test)
 
 
-def test_one_that_is_too_much_by_itself_gives_way_itself():
+def test_single_body_that_is_too_large_is_dropped_itself():
     async def test(tasks):
         read = Read(RequestBodies(bytes_at_once=100), Sender(event(b"x" * 101, more=True)), tasks)
         while read.outcome is None:

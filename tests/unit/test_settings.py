@@ -50,7 +50,7 @@ def test_setting_that_is_wrong_is_refused_with_its_name_and_what_fits(monkeypatc
     assert f"(CHORDAGE_{name} or chordage.toml): {told}" in str(refused.value)
 
 
-def test_secret_that_is_wrong_is_not_told(monkeypatch):
+def test_invalid_secret_is_not_shown(monkeypatch):
     monkeypatch.setenv("CHORDAGE_WEBHOOK_SECRET", "whsec_half a secret")
 
     with pytest.raises(SettingsFault) as refused:
@@ -66,7 +66,7 @@ def test_setting_within_another_that_there_is_not_is_named_with_its_variable(mon
         load()
 
 
-def test_setting_of_the_file_that_there_is_not_is_told_with_the_one_meant(monkeypatch, tmp_path):
+def test_unknown_setting_of_the_file_is_reported_with_the_nearest_one(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "chordage.toml").write_text("sweeep = 3\n")
 
@@ -75,7 +75,7 @@ def test_setting_of_the_file_that_there_is_not_is_told_with_the_one_meant(monkey
 
 
 @pytest.mark.parametrize("given", ["a,b", " a , b,", '["a", "b"]'])
-def test_names_are_given_with_commas_or_as_a_json_list(monkeypatch, given):
+def test_names_are_separated_by_commas_or_a_json_list(monkeypatch, given):
     monkeypatch.setenv("CHORDAGE_INTAKE_QUEUES", given)
 
     assert load().intake_queues == ("a", "b")
@@ -99,7 +99,7 @@ def test_documentation_names_every_setting(name):
     assert re.search(rf"`{variable_of((name,))}(__|`)", named), "say in docs/reference/settings.md what it is for"
 
 
-def test_documentation_tells_the_numbers_that_are_usual():
+def test_documentation_has_the_default_numbers():
     usual = {variable_of((name,)): one.default for name, one in Settings.model_fields.items()}
     told = {variables.strip("`"): default for variables, default in rows_of_the_documentation()}
     numbers = {name: value for name, value in usual.items() if isinstance(value, int | float) and name in told}

@@ -77,7 +77,7 @@ def test_missing_service_skips_on_a_laptop_and_fails_in_ci(monkeypatch):
 
 
 @pytest.mark.parametrize(("value", "means"), [("true", True), ("1", True), ("false", False), ("0", False), ("", False)])
-def test_ci_is_told_by_the_environment(monkeypatch, value, means):
+def test_ci_is_recognised_by_the_environment(monkeypatch, value, means):
     monkeypatch.setenv("CI", value)
 
     assert skips.in_ci() is means

@@ -95,7 +95,7 @@ def test_a_message_that_interrupts_ends_it_all_the_same(world):
     check_all(world.store)
 
 
-def test_a_message_that_steers_is_taken_in_when_the_run_goes_on(world):
+def test_steering_message_joins_the_run_when_it_resumes(world):
     it = consume(world, asks("a"), text("done"))
     it.next()
     world.submit("by the way", when_busy=WhenBusy.STEER)
@@ -108,7 +108,7 @@ def test_a_message_that_steers_is_taken_in_when_the_run_goes_on(world):
     check_all(world.store)
 
 
-def test_the_gate_is_heard_when_calls_are_opened_and_what_it_blocks_is_a_result(world):
+def test_call_check_runs_when_calls_are_opened_and_a_block_becomes_a_result(world):
     install(world, Hook.BEFORE_TOOL_EXECUTE, lambda _context: [Block(reason="not on a Sunday")])
     it = consume(world, asks("a"), text("done"))
     it.next()
@@ -120,7 +120,7 @@ def test_the_gate_is_heard_when_calls_are_opened_and_what_it_blocks_is_a_result(
     check_all(world.store)
 
 
-def test_a_broken_gate_ends_the_run_and_the_reply_is_kept(world):
+def test_failing_call_check_ends_the_run_and_keeps_the_reply(world):
     def broken(_context):
         raise RuntimeError("out of order")
 
@@ -134,7 +134,7 @@ def test_a_broken_gate_ends_the_run_and_the_reply_is_kept(world):
     check_all(world.store)
 
 
-def test_a_plugin_that_stops_the_run_lets_its_consumer_look_and_its_tools_finish(world):
+def test_plugin_stop_leaves_the_consumer_time_to_read_and_the_tools_to_finish(world):
     install(world, Hook.AFTER_INFERENCE, lambda _context: [Terminate(ending=stopped("budget"))])
     it = consume(world, asks("a"), text("done"))
     it.next()
@@ -145,7 +145,7 @@ def test_a_plugin_that_stops_the_run_lets_its_consumer_look_and_its_tools_finish
     check_all(world.store)
 
 
-def test_run_start_is_heard_once_also_behind_words_before_the_first_request(world):
+def test_run_start_hook_runs_once_even_with_messages_before_the_first_request(world):
     heard = []
     install(world, Hook.RUN_START, lambda context: heard.append(in_short(context.said)) or [])
     it = consume(world, asks("a"), text("done"))
@@ -155,7 +155,7 @@ def test_run_start_is_heard_once_also_behind_words_before_the_first_request(worl
     assert heard == [["hi", "U"]]
 
 
-def test_a_wake_up_that_comes_again_while_the_first_request_is_made_asks_no_second_time(world):
+def test_repeated_wake_up_during_the_first_request_makes_no_second_request(world):
     it = consume(world, text("R"))
     again = [CallModel(run_id=it.look().run_id, step=1, group=Group.CHAT)]
     world.models.before_reply = lambda _prompt: world.deliver(again.pop()) if again else None

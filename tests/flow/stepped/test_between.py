@@ -36,7 +36,7 @@ def deliver_all_but_starts(world):
     world.pending = kept
 
 
-def test_the_sub_agent_of_a_call_that_was_dropped_does_not_go_on(world):
+def test_sub_agent_of_a_dropped_call_does_not_continue(world):
     settle_in(world)
     driven = of_a_family(world, asking(ask("bob"), ids=("b",)), spoken("fin"))
     world.step(driven.turn, "tool_response")
@@ -47,7 +47,7 @@ def test_the_sub_agent_of_a_call_that_was_dropped_does_not_go_on(world):
     assert by_agent(world)["bob"]["disposition"] == "cancelled"
 
 
-def test_the_sub_agent_of_a_call_with_a_result_of_the_consumers_does_not_go_on(world):
+def test_sub_agent_of_a_call_with_a_consumer_result_does_not_continue(world):
     settle_in(world)
     driven = of_a_family(world, asking(ask("bob"), ids=("b",)), spoken("fin"))
     world.step(driven.turn, "tool_response")
@@ -57,7 +57,7 @@ def test_the_sub_agent_of_a_call_with_a_result_of_the_consumers_does_not_go_on(w
     assert by_agent(world)["bob"]["disposition"] == "cancelled"
 
 
-def test_in_sequence_one_sub_agent_is_asked_after_the_other(world):
+def test_sequential_sub_agents_start_one_after_the_other(world):
     settle_in(world)
     change(world, "ada", tool_mode=ToolMode.SEQUENTIAL, agents=(SubAgent(agent="bob"), SubAgent(agent="cleo")))
     calls = [ask("bob"), ask("bob", "again"), ask("cleo"), ("pure", {"n": 0})]
@@ -76,7 +76,7 @@ def test_in_sequence_one_sub_agent_is_asked_after_the_other(world):
     check_all(world.store)
 
 
-def test_in_sequence_a_result_of_the_consumers_lets_go_what_stood_behind(world):
+def test_consumer_result_for_a_sequential_call_releases_the_calls_behind_it(world):
     change_agent(world, tool_mode=ToolMode.SEQUENTIAL)
     driven = consume(world, asks("a", "b"), text("fin"))
     world.tools.asks = asks_once(0)
@@ -92,7 +92,7 @@ def test_in_sequence_a_result_of_the_consumers_lets_go_what_stood_behind(world):
     check_all(world.store)
 
 
-def test_whoever_gives_the_history_anew_is_not_asked_about_the_old_one(world):
+def test_consumer_that_replaces_the_history_gets_no_question_about_the_old_one(world):
     change_agent(world, mixed_round=MixedRound.CONTINUE)
     driven = consume(world, asks("a", "b"), text("mid"), text("fin"))
     world.tools.asks = asks_once(0)
@@ -116,7 +116,7 @@ def test_a_message_for_a_stepped_run_that_would_end_is_taken_in(world):
     assert driven.look().standing is Standing.HELD
 
 
-def test_a_request_that_failed_is_not_made_for_ever_with_nobody_there(world):
+def test_failed_request_without_a_consumer_is_not_repeated_for_ever(world):
     def down(prompt):
         raise ModelFailed("down", fault=Fault.SERVER, attempts=())
 
@@ -131,7 +131,7 @@ def test_a_request_that_failed_is_not_made_for_ever_with_nobody_there(world):
     assert Consumer(world, turn).look().standing is Standing.PARKED
 
 
-def test_what_was_decided_while_the_model_was_asked_goes_on_though_the_reply_is_held(world):
+def test_decision_made_during_the_model_call_takes_effect_while_the_reply_is_held(world):
     change_agent(world, mixed_round=MixedRound.CONTINUE)
     driven = consume(world, asks("a", "b"), text("mid"), text("fin"))
     world.tools.asks = asks_once(0)

@@ -85,7 +85,7 @@ def test_B52_a_pause_is_sent_back_unchanged(world):
     assert it.asked[1] == ["hi", "wait"]
 
 
-def test_A21_B41_B43_B44_results_stand_in_the_order_asked_whatever_finished_first(world):
+def test_A21_B41_B43_B44_results_keep_the_order_of_the_calls_whatever_finished_first(world):
     it = held(world, "a", "b", "c")
     world.step(it.turn, "next")
     (fan_out,) = world.pending
@@ -177,7 +177,7 @@ def test_only_calls_of_the_reply_that_have_ended_are_retried(world):
         it.do("retry", ask_ids=["z"])
 
 
-def test_results_of_the_consumer_stand_in_for_calls_that_were_not_opened(world):
+def test_consumer_results_replace_calls_that_were_not_opened(world):
     it = held(world, "a", "b")
     it.do("tool_results", results=[{"ask_id": "b", "content": "mine"}])
     it.next()
@@ -206,7 +206,7 @@ def test_the_first_terminal_result_of_a_running_call_counts(world):
     check_all(world.store)
 
 
-def test_a_call_that_waits_for_a_decision_can_be_given_its_result(world):
+def test_call_that_waits_for_a_decision_accepts_a_consumer_result(world):
     world.tools.asks = lambda _order: ASK
     it = held(world, "a")
     it.do("tool_response")
@@ -290,7 +290,7 @@ def test_a_decision_from_the_inbox_is_carried_out_while_the_reply_stays_held(wor
     check_all(world.store)
 
 
-def test_when_all_calls_wait_the_run_waits_for_decisions_and_then_asks(world):
+def test_run_whose_calls_all_wait_suspends_and_then_calls_the_model(world):
     asked: set[str] = set()
     world.tools.asks = lambda order: None if order.call_id in asked else (asked.add(order.call_id) or ASK)
     it = held(world, "a")
@@ -303,7 +303,7 @@ def test_when_all_calls_wait_the_run_waits_for_decisions_and_then_asks(world):
     check_all(world.store)
 
 
-def test_a_mixed_round_goes_on_with_a_placeholder_and_waits_before_its_end(world):
+def test_mixed_round_continues_with_a_placeholder_and_waits_before_its_end(world):
     asked: set[str] = set()
 
     def once(order):

@@ -80,7 +80,7 @@ def test_what_the_consumer_pushed_stays_where_it_is(world):
     assert shown(world) == ["summary 1", "hi", "R", "U"]
 
 
-def test_a_history_given_anew_is_not_summed_up_for_nothing(world):
+def test_replaced_history_is_not_summarised_in_vain(world):
     it = with_a_past(world, asks("a"), text("R"), text("done"))
     it.next()
     it.do("params", params={}, messages=[USER])
@@ -91,7 +91,7 @@ def test_a_history_given_anew_is_not_summed_up_for_nothing(world):
 
 
 @pytest.mark.parametrize("threshold", [1, None])
-def test_neither_a_threshold_nor_somebody_else_decides_what_its_model_sees(world, threshold):
+def test_only_the_consumer_decides_what_its_model_sees_not_a_threshold(world, threshold):
     it = with_a_past(world, text("done"), threshold=threshold)
     stages.ask_to_compact(world.runtime, "t1")
     it.next()
@@ -99,7 +99,7 @@ def test_neither_a_threshold_nor_somebody_else_decides_what_its_model_sees(world
     assert (shown(world), summaries(world)) == (["first", "aye", "hi"], [])
 
 
-def test_said_twice_before_one_request_or_again_under_its_key_it_is_one_summary(world):
+def test_two_summary_requests_before_one_model_call_or_with_one_key_make_one_summary(world):
     it = with_a_past(world, asks("a"), text("done"))
     first = world.step(it.turn, "compact", key="k")
     again = world.step(it.turn, "compact", key="k")
@@ -110,7 +110,7 @@ def test_said_twice_before_one_request_or_again_under_its_key_it_is_one_summary(
     assert world.row("threads")["compact_asked"] == 2
 
 
-def test_run_start_is_heard_once_also_where_a_summary_comes_first(world):
+def test_run_start_hook_runs_once_even_if_a_summary_comes_first(world):
     heard = []
     it = with_a_past(world, text("done"))
     hooks.install(world, hooks.heard(Hook.RUN_START, lambda context: heard.append(context.step) or []))

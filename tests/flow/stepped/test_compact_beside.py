@@ -49,7 +49,7 @@ def planned(world, *plans: str, **spec: Any) -> Consumer:
 
 @pytest.mark.parametrize("at", range(5))
 @pytest.mark.parametrize("history", [True, False])
-def test_a_summary_asked_for_at_any_hold_of_a_plan_is_made_once_and_no_plan_or_record_is_lost(world, at, history):
+def test_summary_requested_at_any_hold_of_a_plan_is_made_once_and_loses_no_plan_or_record(world, at, history):
     it = planned(world, plan_of("pure"), plan_of("idempotent"), history=history)
     for _ in range(at):
         it.next()
@@ -64,7 +64,7 @@ def test_a_summary_asked_for_at_any_hold_of_a_plan_is_made_once_and_no_plan_or_r
     check_all(world.store)
 
 
-def test_a_plan_of_the_consumers_is_carried_out_before_the_summary_that_was_asked_for(world):
+def test_consumer_plan_is_carried_out_before_the_requested_summary(world):
     it = planned(world, plan_of("pure"))
     it.do("compact")
     it.do("plan", plan={"tool_command": {"tool_name": "idempotent", "tool_kwargs": {"n": 7}}})
@@ -76,7 +76,7 @@ def test_a_plan_of_the_consumers_is_carried_out_before_the_summary_that_was_aske
     check_all(world.store)
 
 
-def test_no_summary_goes_over_a_call_that_waits_and_its_result_still_stands_where_it_was_asked_for(world):
+def test_summary_stops_before_a_waiting_call_and_its_result_keeps_its_place(world):
     world.tools.asks = asks_once(1)
     it = with_a_past(world, in_turn(asks("a", "b"), asks("c"), text("done")))
     it.next()
@@ -94,7 +94,7 @@ def test_no_summary_goes_over_a_call_that_waits_and_its_result_still_stands_wher
     check_all(world.store)
 
 
-def test_a_decision_that_comes_while_the_summary_is_written_goes_on_behind_it(world):
+def test_decision_during_the_summary_takes_effect_after_it(world):
     world.tools.asks = asks_once(1)
 
     def writer(_prompt):
@@ -183,7 +183,7 @@ def test_a_summary_of_a_run_that_was_ended_meanwhile_is_refused_and_made_by_the_
     check_all(world.store)
 
 
-def test_a_cancel_while_it_is_asked_for_and_held_leaves_the_request_to_nobody_elses_harm(world):
+def test_cancel_with_a_summary_requested_and_held_leaves_other_requests_intact(world):
     it = with_a_past(world, in_turn(asks("a"), text("done")))
     it.do("compact")
     it.do("cancel")
@@ -206,7 +206,7 @@ def test_a_summary_in_a_run_that_is_rolled_back_goes_with_it(world):
     check_all(world.store)
 
 
-def test_somebody_elses_request_waits_through_a_stepped_run_and_is_kept_for_the_next(world):
+def test_summary_request_by_another_waits_for_the_stepped_run_and_is_kept_for_the_next(world):
     it = with_a_past(world, in_turn(text("done")))
     stages.ask_to_compact(world.runtime, "t1")
     it.do("run")
@@ -216,7 +216,7 @@ def test_somebody_elses_request_waits_through_a_stepped_run_and_is_kept_for_the_
     assert len(summaries(world)) == 1
 
 
-def test_a_threshold_that_is_crossed_by_a_driven_plan_counts_for_the_next_run(world):
+def test_threshold_reached_by_a_driven_plan_counts_for_the_next_run(world):
     it = planned(world, plan_of("pure"))
     summing(world, planner(plan_of("pure")), threshold=1)
     it.do("run")

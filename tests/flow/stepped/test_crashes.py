@@ -165,7 +165,7 @@ def test_intents_doubled_and_late_change_nothing(world, seed):
 
 
 @pytest.mark.parametrize("verb", ["next", "tool_response"])
-def test_of_two_consumers_at_the_same_revision_one_is_told_to_look_again(world, verb):
+def test_second_consumer_at_the_same_revision_must_read_again(world, verb):
     world.models.script = script
     it = Consumer(world, world.submit(control=Control.STEP))
     world.run_dry()

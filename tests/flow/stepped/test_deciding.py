@@ -39,7 +39,7 @@ def test_a_run_that_waits_is_moved_on_by_its_consumer(world, allow, result):
     check_all(world.store)
 
 
-def test_a_question_is_answered_with_what_it_asks_for(world):
+def test_question_accepts_the_answer_it_describes(world):
     it = waiting(world, HOW_MANY)
     with pytest.raises(InvalidDecision, match="does not fit"):
         world.step(it.turn, "decide", ask_id="a", allow=True)
@@ -61,7 +61,7 @@ def test_the_same_key_answers_once_and_another_answer_under_it_is_refused(world)
     assert it.runs == 2, "once to ask, once to run"
 
 
-def test_who_comes_second_is_told_and_changes_nothing(world):
+def test_second_decision_is_refused_and_changes_nothing(world):
     it = waiting(world)
     world.step(it.turn, "decide", ask_id="a", allow=True)
     with pytest.raises((Conflict, InvalidMessage)):
@@ -102,7 +102,7 @@ def test_a_record_that_waits_is_decided_behind_its_round(world):
     check_all(world.store)
 
 
-def test_a_decision_while_the_model_is_asked_goes_on_beside_the_reply(world):
+def test_decision_during_the_model_call_takes_effect_beside_the_reply(world):
     world.tools.asks = asks_once(0)
     it = consume(world, asks("a", "b"), text("not yet"), text("done"))
     it.next()
@@ -141,7 +141,7 @@ def test_a_sub_agent_is_denied_and_never_answered_for(world):
     check_all(world.store)
 
 
-def test_a_call_that_nobody_is_asked_about_has_nothing_to_decide(world):
+def test_call_without_a_question_has_nothing_to_decide(world):
     it = waiting(world)
     with pytest.raises(InvalidMessage, match="'z' is no call of what is held; there are: a"):
         world.step(it.turn, "decide", ask_id="z", allow=True)
@@ -151,7 +151,7 @@ def test_a_call_that_nobody_is_asked_about_has_nothing_to_decide(world):
         world.step(queued, "decide", ask_id="a", allow=True)
 
 
-def test_a_call_that_was_not_opened_asks_for_no_payload(world):
+def test_call_that_was_not_opened_needs_no_payload(world):
     it = consume(world, asks("a"))
     it.next()
     with pytest.raises(InvalidMessage, match="has not been opened"):

@@ -88,7 +88,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("does", "request_", "executions"), ROWS)
-def test_holding_a_reply_that_asks_for_tools(world, does, request_, executions):
+def test_reply_with_tool_calls_is_held(world, does, request_, executions):
     it = consume(world, asks("a", "b"), text("done"))
     it.next()
 
@@ -112,7 +112,7 @@ TEXT_ROWS = [
 
 
 @pytest.mark.parametrize(("does", "request_"), TEXT_ROWS)
-def test_holding_a_reply_of_text(world, does, request_):
+def test_reply_of_text_is_held(world, does, request_):
     it = consume(world, text("R"), text("done"))
     it.next()
 
@@ -158,7 +158,7 @@ def test_B14_changed_params_are_used_by_the_next_request(world):
     assert [prompt.params for prompt in world.models.prompts] == [{}, {"max_tokens": 9}]
 
 
-def test_B21_request_options_are_neutral_in_any_standing(world):
+def test_B21_request_options_are_neutral_in_any_state(world):
     it = consume(world, asks("a"), text())
     agents = []
     complete = world.models.complete
@@ -222,7 +222,7 @@ def test_no_request_leaves_with_an_open_call(world):
     check_all(world.store)
 
 
-def test_the_asks_of_the_consumers_own_message_are_carried_out(world):
+def test_calls_in_the_consumers_own_message_are_carried_out(world):
     own = {"role": "assistant", "text": "", "asks": [{"id": "x", "name": "pure", "arguments": {"n": 5}}]}
     it = consume(world, asks("a"), text())
     it.next()

@@ -63,7 +63,7 @@ def test_a_model_that_the_file_names_may_be_chosen(world, named):
     assert asked == ["other:model", "fake"]
 
 
-def test_a_model_that_the_file_names_no_more_is_not_asked_and_another_may_be_chosen(world):
+def test_model_removed_from_the_file_is_not_called_and_another_may_be_chosen(world):
     of_file(world, selectable_models=("other:model",))
     it = consume(world, text(), params={"model": "other:model"})
     of_file(world, selectable_models=())

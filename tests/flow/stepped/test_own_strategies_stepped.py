@@ -87,7 +87,7 @@ def test_what_its_consumer_pushes_counts_as_with_any(world):
     check_all(world.store)
 
 
-def test_a_tool_that_was_not_offered_does_not_run_though_it_is_asked_for(world):
+def test_tool_that_was_not_offered_does_not_run_when_the_model_calls_it(world):
     it = consume(world, "greedy", in_turn(asks("a"), text("done")))
     it.do("run")
 
@@ -118,7 +118,7 @@ def test_one_that_does_not_plan_takes_no_plan(world):
 @pytest.mark.parametrize(
     ("name", "told"), [("breaks", "raised ZeroDivisionError"), ("plans_too_late", "answers a reply with Plan")]
 )
-def test_one_that_fails_ends_its_run_and_says_so(world, name, told):
+def test_failing_strategy_ends_its_run_with_the_reason(world, name, told):
     it = consume(world, name, in_turn(text("R")))
     it.next()
     it.next()

@@ -141,7 +141,7 @@ def test_planning_is_finished_from_a_held_plan(world, plan):
     check_all(world.store)
 
 
-def test_planning_is_finished_behind_a_round_and_no_planner_is_asked_again(world):
+def test_planning_finishes_after_a_round_without_calling_the_planner_again(world):
     it = consume(world, plan_of("pure"), plan_of("pure"))
     it.next()
     it.next()
@@ -160,7 +160,7 @@ def test_planning_is_finished_behind_a_round_and_no_planner_is_asked_again(world
 
 
 @pytest.mark.parametrize("rounds_before", [0, 1])
-def test_a_consumer_may_decide_where_no_planner_was_asked(world, rounds_before):
+def test_consumer_may_decide_where_no_planner_was_called(world, rounds_before):
     it = consume(world, plan_of("pure"))
     for _ in range(2 * rounds_before):
         it.next()
@@ -210,7 +210,7 @@ def test_a_plan_is_no_message(world, verb, args):
     assert (error.code, error.standing) == ("plan_held", "held")
 
 
-def test_words_behind_a_round_reach_the_planner_and_the_answer(world):
+def test_message_after_a_round_reaches_the_planner_and_the_answer(world):
     it = consume(world, plan_of("pure"))
     it.next()
     it.next()
@@ -237,7 +237,7 @@ def test_a_steer_while_a_plan_is_carried_out_reaches_the_next_planner(world):
     check_all(world.store)
 
 
-def test_a_steer_right_before_the_planner_is_asked_reaches_it(world):
+def test_steer_just_before_the_planner_call_reaches_it(world):
     it = consume(world, plan_of("pure"))
     it.next()
     it.next()
@@ -276,7 +276,7 @@ def test_commands_are_denied_or_held_back_by_their_ids(world):
     check_all(world.store)
 
 
-def test_a_new_plan_makes_void_what_was_said_of_the_calls_of_the_one_before(world):
+def test_new_plan_discards_what_was_set_for_the_calls_of_the_old_one(world):
     it = consume(world, plan_of("pure"))
     it.next()
     it.do("decide", ask_id="plan-1-0", allow=False)
@@ -296,7 +296,7 @@ def test_a_round_in_which_nothing_may_run_is_held_with_its_records(world):
     check_all(world.store)
 
 
-def test_calls_stand_at_the_places_of_their_commands(world):
+def test_calls_have_the_positions_of_their_commands(world):
     it = consume(world, plan_of("nowhere", "pure"))
     it.next()
     it.next()
@@ -343,7 +343,7 @@ def test_at_the_limit_of_rounds_the_answer_follows(world):
     assert (len(plans_asked(world)), it.look().reply.text.startswith("answer:")) == (1, True)
 
 
-def test_at_the_cap_the_calls_of_a_plan_are_closed_or_run_as_the_policy_says(world):
+def test_at_the_cap_the_calls_of_a_plan_are_closed_or_run_by_policy(world):
     it = consume(world, plan_of("pure"), max_iterations=1)
     it.do("run")
     assert (it.look().code, it.runs, world.row("calls")["code"]) == ("max_iterations", 0, "not_run_cap")
@@ -358,7 +358,7 @@ def test_at_the_cap_the_calls_of_a_plan_are_closed_or_run_as_the_policy_says(wor
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_run_goes_on_to_the_end_from_wherever_it_is_held(world, at):
+def test_run_continues_to_the_end_from_every_hold(world, at):
     it = consume(world, plan_of("pure"))
     for _ in range(at):
         it.next()
@@ -370,7 +370,7 @@ def test_run_goes_on_to_the_end_from_wherever_it_is_held(world, at):
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_what_is_held_can_be_parked_and_goes_on(world, at):
+def test_held_run_can_be_parked_and_continues(world, at):
     it = consume(world, plan_of("pure"))
     for _ in range(at):
         it.next()
@@ -455,7 +455,7 @@ def test_or_a_failure_that_is_tried_again_or_decided_without_it(world):
 
 
 @pytest.mark.parametrize("how", [stopped("budget"), BEHAVIOR])
-def test_a_plugin_that_ends_the_run_lets_its_consumer_look_and_a_round_finish_where_it_only_stops(world, how):
+def test_plugin_stop_leaves_time_to_read_and_finishes_a_round_where_it_only_stops(world, how):
     hooks.install(world, hooks.heard(Hook.AFTER_INFERENCE, lambda _context: [Terminate(ending=how)]))
     it = consume(world, plan_of("pure"))
     it.next()
@@ -466,7 +466,7 @@ def test_a_plugin_that_ends_the_run_lets_its_consumer_look_and_a_round_finish_wh
     check_all(world.store)
 
 
-def test_a_broken_gate_ends_the_run_and_the_plan_is_kept(world):
+def test_failing_call_check_ends_the_run_and_keeps_the_plan(world):
     def broken(_context):
         raise RuntimeError("out of order")
 

@@ -58,7 +58,7 @@ def refused(it: Consumer, verb: str, **args: Any) -> StepRefused:
 
 
 @pytest.mark.parametrize("mode", list(ToolMode))
-def test_a_call_that_asks_leaves_its_round_with_the_consumer_until_it_is_answered(world, mode):
+def test_call_with_a_question_leaves_its_round_with_the_consumer_until_it_is_answered(world, mode):
     world.tools.asks = asks_once(1)
     it = consume(world, plan_of("pure", "pure", "pure"))
     change_agent(world, tool_mode=mode)
@@ -74,7 +74,7 @@ def test_a_call_that_asks_leaves_its_round_with_the_consumer_until_it_is_answere
     check_all(world.store)
 
 
-def test_where_a_mixed_round_waits_the_planner_waits_too_and_is_asked_once(world):
+def test_planner_waits_with_a_mixed_round_and_is_called_once(world):
     world.tools.asks = asks_once(0)
     it = consume(world, plan_of("pure", "pure"))
     change_agent(world, mixed_round=MixedRound.WAIT)
@@ -107,7 +107,7 @@ def test_an_answer_that_comes_while_the_next_plan_is_held_changes_the_record_and
     check_all(world.store)
 
 
-def test_an_answer_that_comes_while_a_plan_of_the_consumers_lies_there_leaves_it_there(world):
+def test_answer_that_arrives_during_a_consumer_plan_leaves_the_plan_in_place(world):
     world.tools.asks = asks_once(0)
     it = consume(world, plan_of("pure"))
     it.next()
@@ -230,7 +230,7 @@ def test_an_empty_plan_behind_a_round_ends_planning_and_steers_are_not_lost(worl
     check_all(world.store)
 
 
-def test_a_history_given_anew_is_all_that_the_planner_is_told(world):
+def test_planner_sees_only_the_replaced_history(world):
     it = consume(world, plan_of("pure"))
     it.do("params", params={}, messages=[USER])
     it.next()
@@ -310,7 +310,7 @@ def own_code(monkeypatch, request):
 
 
 @pytest.mark.parametrize("policy", list(OnPlannerError))
-def test_a_planner_of_ones_own_that_raises_leaves_the_run_with_its_consumer(world, own_code, policy):
+def test_custom_planner_that_raises_leaves_the_run_with_its_consumer(world, own_code, policy):
     def breaks_down(_asked):
         raise ZeroDivisionError("in the planner")
 
@@ -329,7 +329,7 @@ def test_a_planner_of_ones_own_that_raises_leaves_the_run_with_its_consumer(worl
     check_all(world.store)
 
 
-def test_one_that_raises_while_the_run_goes_on_by_itself_ends_it_and_keeps_the_records(world, own_code):
+def test_planner_that_raises_in_an_automatic_run_ends_it_and_keeps_the_records(world, own_code):
     def once(asked):
         if asked["info"]["done_plans"]:
             raise ZeroDivisionError("in the planner")

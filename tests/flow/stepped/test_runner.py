@@ -85,7 +85,7 @@ def test_B1_B6_each_reply_is_handed_out_once_and_text_ends_the_loop(client, worl
     check_all(world.store)
 
 
-def test_B63_a_loop_over_a_turn_that_is_done_hands_out_nothing(client, world):
+def test_B63_loop_over_a_finished_turn_yields_nothing(client, world):
     it = runner(client, world, text("done"))
     assert len(list(it)) == 1
     assert list(it) == []
@@ -120,7 +120,7 @@ def test_settings_steers_and_calls_are_reached_from_the_loop(client, world):
     assert world.models.prompts[0].params == {"temperature": 1, "max_tokens": 5}
 
 
-def test_B65_B73_the_same_runner_goes_on_behind_its_break(client, world):
+def test_B65_B73_same_runner_continues_after_its_break(client, world):
     it = runner(client, world, asks("a"), text("done"))
     for _ in it:
         break
@@ -150,7 +150,7 @@ def test_B66_a_loop_whose_block_raises_can_be_resumed(client, world):
     assert [message.text for message in it] == ["done"]
 
 
-def test_B64_B70_until_done_goes_on_behind_a_break_and_again(client, world):
+def test_B64_B70_until_done_continues_after_a_break_and_again(client, world):
     it = runner(client, world, asks("a"), asks("b"), text("done"))
     for _ in it:
         break
@@ -160,7 +160,7 @@ def test_B64_B70_until_done_goes_on_behind_a_break_and_again(client, world):
     assert world.tools.ran.total() == 2
 
 
-def test_B67_B69_a_failed_request_is_raised_and_the_loop_can_go_on(client, world):
+def test_B67_B69_failed_request_is_raised_and_the_loop_can_continue(client, world):
     it = runner(client, world, asks("a"), text("done"))
     failures = iter([None, "down"])
 
@@ -177,7 +177,7 @@ def test_B67_B69_a_failed_request_is_raised_and_the_loop_can_go_on(client, world
     assert world.tools.ran.total() == 1
 
 
-def test_a_planner_of_ones_own_that_fails_is_raised_and_decided_without(client, world, monkeypatch):
+def test_failure_of_a_custom_planner_is_raised_and_the_consumer_decides_without_it(client, world, monkeypatch):
     module = ModuleType("planner_that_fails")
     module.plan = lambda asked: 1 / 0
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -199,7 +199,7 @@ def test_B71_done_waits_and_does_not_drive(client, world):
     assert asked(world) == []
 
 
-def test_who_comes_second_is_told_that_the_turn_has_moved(client, world):
+def test_second_consumer_learns_that_the_turn_has_moved(client, world):
     one = runner(client, world, asks("a"), asks("b"), text("done"))
     loop = iter(one)
     next(loop)
@@ -211,7 +211,7 @@ def test_who_comes_second_is_told_that_the_turn_has_moved(client, world):
         next(loop)
 
 
-def test_words_from_beside_do_not_disturb_the_loop(client, world):
+def test_messages_sent_beside_it_do_not_disturb_the_loop(client, world):
     it = runner(client, world, asks("a"), text("done"))
     for message in it:
         if message.asks:
@@ -275,7 +275,7 @@ def test_plans_and_rounds_are_handed_out_as_messages(client, world):
     check_all(world.store)
 
 
-def test_a_runner_made_anew_hands_out_the_round_it_finds_held(client, world):
+def test_new_runner_yields_the_round_that_is_held(client, world):
     change_agent(world, plan=PlanSpec())
     world.models.script = planner(plan_of("pure"))
     it = client.runner("hi", thread_id="t1", timeout=PATIENCE, strategy="plan_execute")
@@ -289,7 +289,7 @@ def test_a_runner_made_anew_hands_out_the_round_it_finds_held(client, world):
     ]  # fmt: skip
 
 
-def test_a_summary_is_asked_for_from_the_loop(client, world):
+def test_loop_can_request_a_summary(client, world):
     it = runner(client, world, asks("a"), text("done"))
     for _ in it:
         it.compact()

@@ -24,7 +24,7 @@ def has(it: Consumer, *parts: str) -> None:
         assert any(part in line for line in shown), f"{part!r} is not in\n" + "\n".join(shown)
 
 
-def test_what_was_pushed_and_steered_stands_in_the_timeline(world):
+def test_timeline_shows_pushed_and_steered_messages(world):
     it = consume(world, text("R"), asks("a"), text("done"))
     it.next()
     it.push(it.link, USER)
@@ -42,7 +42,7 @@ def test_what_was_pushed_and_steered_stands_in_the_timeline(world):
     assert "     S" in lines(it)
 
 
-def test_a_history_given_anew_and_a_reply_that_was_dropped_are_told_as_such(world):
+def test_timeline_marks_a_replaced_history_and_a_dropped_reply(world):
     it = consume(world, text("dropped words"), text("done"))
     it.next()
     it.do("params", params={}, messages=[USER])
@@ -51,7 +51,7 @@ def test_a_history_given_anew_and_a_reply_that_was_dropped_are_told_as_such(worl
     has(it, "1 message, in place of the whole history", ", not appended", "     dropped words")
 
 
-def test_what_is_pending_is_shown_with_params_and_what_was_said_of_calls(world):
+def test_pending_request_is_shown_with_its_params_and_the_settings_of_calls(world):
     it = consume(world, asks("a", "b", "c"), max_iterations=5)
     it.next()
     it.do("params", params={"temperature": 0})
@@ -91,7 +91,7 @@ def test_all_of_it_is_in_the_json(world):
     assert told["driven"]["standing"] == "done"
 
 
-def test_a_turn_that_nobody_drives_says_nothing_of_it(world):
+def test_turn_without_a_consumer_shows_no_stepping(world):
     turn = world.submit()
     world.run_dry()
 

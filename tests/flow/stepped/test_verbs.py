@@ -23,7 +23,7 @@ def refused(it, verb, **args):
     return error.value
 
 
-def test_B71_a_stepped_turn_asks_nothing_until_its_consumer_says_next(world):
+def test_B71_stepped_turn_calls_no_model_until_its_consumer_sends_next(world):
     it = consume(world, text())
 
     assert (it.look().standing, it.asked, world.locks.threads) == (Standing.READY, [], {})
@@ -44,7 +44,7 @@ def test_B1_B2_B7_the_history_grows_by_reply_then_results_and_ends_with_the_last
     check_all(world.store)
 
 
-def test_next_may_be_said_before_the_turn_has_started(world):
+def test_next_is_accepted_before_the_turn_has_started(world):
     world.models.script = lambda _: text("R")
     turn = world.submit(control=Control.STEP)
     world.step(turn, "messages", messages=[USER])
@@ -54,7 +54,7 @@ def test_next_may_be_said_before_the_turn_has_started(world):
     assert [[one.text for one in prompt.said] for prompt in world.models.prompts] == [["hi", "U"]]
 
 
-def test_next_may_be_said_while_the_turn_is_starting(world):
+def test_next_is_accepted_while_the_turn_starts(world):
     """Its run is open, and not held yet."""
     world.models.script = lambda _: text("R")
     turn = world.submit(control=Control.STEP)
@@ -125,7 +125,7 @@ def test_a_key_with_another_request_is_a_conflict(world):
     assert refused(it, "steer", key="k", text="two").code == "key_reused"
 
 
-def test_a_verb_in_the_wrong_standing_is_refused_with_what_it_is_at(world):
+def test_verb_in_the_wrong_state_is_refused_with_the_current_state(world):
     it = consume(world, text())
 
     error = refused(it, "tool_response")
@@ -133,7 +133,7 @@ def test_a_verb_in_the_wrong_standing_is_refused_with_what_it_is_at(world):
     assert (error.code, error.standing) == ("not_allowed", "ready")
 
 
-def test_what_is_not_there_or_not_stepped_is_told_apart(world):
+def test_missing_and_unstepped_turns_have_different_errors(world):
     other = world.submit(thread="t2")
     with pytest.raises(NotFound, match="no turn and no run 'nobody'"):
         world.step("nobody", "next")
@@ -259,7 +259,7 @@ def test_after_a_failure_the_history_may_be_touched(world):
     check_all(world.store)
 
 
-def test_B70_run_goes_on_to_the_end_by_itself(world):
+def test_B70_run_continues_to_the_end_by_itself(world):
     it = consume(world, asks("a"), asks("b"), text("done"))
     it.do("run")
 
@@ -267,7 +267,7 @@ def test_B70_run_goes_on_to_the_end_by_itself(world):
     check_all(world.store)
 
 
-def test_a_run_that_goes_on_by_itself_ends_with_a_failure(world):
+def test_run_that_continues_by_itself_ends_with_a_failure(world):
     it = consume(world, text())
     world.models.before_reply = failing(1)
     it.do("run")
@@ -276,7 +276,7 @@ def test_a_run_that_goes_on_by_itself_ends_with_a_failure(world):
     check_all(world.store)
 
 
-def test_run_is_heard_while_the_model_is_asked_and_while_tools_run(world):
+def test_run_verb_is_accepted_during_the_model_call_and_while_tools_run(world):
     it = consume(world, asks("a"), asks("b"), text("done"))
     world.models.before_reply = lambda _prompt: world.step(it.turn, "run") if not it.look().iteration else None
     it.next()
@@ -285,7 +285,7 @@ def test_run_is_heard_while_the_model_is_asked_and_while_tools_run(world):
     check_all(world.store)
 
 
-def test_a_steer_while_tools_run_stands_behind_their_results(world):
+def test_steer_while_tools_run_comes_after_their_results(world):
     it = consume(world, asks("a"), text("done"))
     it.next()
     world.tools.before = lambda _order: world.step(it.turn, "steer", text="S")
@@ -296,7 +296,7 @@ def test_a_steer_while_tools_run_stands_behind_their_results(world):
     check_all(world.store)
 
 
-def test_B59_B60_at_the_cap_tools_run_or_not_as_the_policy_says(world):
+def test_B59_B60_at_the_cap_tools_run_or_not_by_policy(world):
     it = consume(world, asks("a"), max_iterations=1, cap_policy=CapPolicy.RUN_TOOLS)
     it.do("run")
     assert (it.runs, len(it.asked), it.look().code) == (1, 1, "max_iterations")
@@ -393,7 +393,7 @@ def test_a_wake_up_that_got_lost_is_sent_again(world):
     check_all(world.store)
 
 
-def test_a_history_that_cannot_be_sent_stops_a_run_that_goes_on_by_itself(world):
+def test_history_that_cannot_be_sent_stops_an_automatic_run(world):
     it = consume(world, asks("a", "b"), text("done"))
     it.next()
     it.push(it.link, {"role": "tool", "ask_id": "a", "content": "A"}, USER)

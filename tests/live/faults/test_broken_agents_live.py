@@ -30,7 +30,7 @@ def sent(rig, text, **fields):
     return app.send_task(names.SUBMIT, kwargs={"text": text, **fields}, queue="chat")
 
 
-def test_workers_start_beside_broken_agents_and_messages_for_those_are_kept_until_they_are_repaired(rig):
+def test_workers_start_with_broken_agents_and_keep_their_messages_until_they_are_repaired(rig):
     rig.worker("all", "--role", "all")
     rig.ready()
     early = rig.submit(Plan(id="early"), agent="late")

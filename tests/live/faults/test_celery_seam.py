@@ -78,7 +78,7 @@ REFUSED = [
 ]
 
 
-def test_a_turn_that_breaks_a_rule_fails_with_words_and_leaves_nothing(make_rig, migrated_database_url):
+def test_turn_that_breaks_a_rule_fails_with_a_message_and_leaves_nothing(make_rig, migrated_database_url):
     rig = make_rig(migrated_database_url("sqlite"))
     rig.worker("all", "--role", "all", "--concurrency", "1")
     rig.ready()

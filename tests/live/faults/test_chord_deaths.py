@@ -42,7 +42,7 @@ def test_a_chord_whose_process_dies_costs_time_only(who, make_rig, migrated_data
 
 
 @pytest.mark.parametrize("error", ["Ignore", "Reject"])
-def test_a_tool_that_raises_an_order_to_celery_gives_an_error_result(error, make_rig, migrated_database_url):
+def test_tool_that_raises_a_celery_exception_gives_an_error_result(error, make_rig, migrated_database_url):
     rig = make_rig(migrated_database_url("sqlite"))
     rig.worker("all", "--role", "all", "--concurrency", "4")
     rig.ready()
@@ -104,7 +104,7 @@ def executed(rig, name):
     return sum(stats["total"].get(name, 0) for stats in told.values())
 
 
-def test_a_message_that_comes_again_while_its_work_is_in_hand_starts_nothing(make_rig, migrated_database_url):
+def test_message_that_comes_again_while_its_work_is_in_flight_starts_nothing(make_rig, migrated_database_url):
     """The visibility timeout is shorter than a call, so Redis hands the message out again in the middle of it: when the
     heartbeat has put it on record, which is what keeps others from it.
     """

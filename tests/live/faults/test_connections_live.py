@@ -17,7 +17,7 @@ TURNS = 60
 PROCESSES = 3
 
 
-def test_no_process_holds_more_than_the_table_says(make_rig, migrated_database_url):
+def test_no_process_holds_more_connections_than_the_table_allows(make_rig, migrated_database_url):
     url = migrated_database_url("postgres")
     rig = make_rig(url, log_level="WARNING")
     turns = rig.worker("turns", "--role", "turns")

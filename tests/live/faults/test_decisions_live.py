@@ -206,7 +206,7 @@ def test_a_result_that_comes_three_replies_later_takes_the_place_of_its_placehol
 
 
 @pytest.mark.parametrize("wire", PATHS)
-def test_a_model_that_is_asked_again_reads_something_new_behind_its_own_reply(make_rig, migrated_database_url, wire):
+def test_second_model_call_reads_something_new_after_its_own_reply(make_rig, migrated_database_url, wire):
     """Anthropic refuses a conversation that ends with the assistant: newer models take no beginnings of replies."""
     rig = small_rig(make_rig, migrated_database_url("sqlite"), wire)
     row = asked_and_rests(rig, Plan(id="late", tools=("asks", "pure")))

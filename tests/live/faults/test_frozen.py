@@ -61,7 +61,7 @@ def test_a_tool_that_keeps_the_interpreter_to_itself_is_not_taken_for_dead(rig, 
     check_rig(rig)
 
 
-def test_a_child_that_stands_still_is_not_taken_for_dead(rig):
+def test_stopped_child_is_not_taken_for_dead(rig):
     fleet(rig, "tools")
     rig.submit(Plan(id="stop", tools=("unsafe",), seconds=0.5))
     pid = until(lambda: begun(rig, "unsafe"), "the call begins")[0]["pid"]
@@ -76,7 +76,7 @@ def test_a_child_that_stands_still_is_not_taken_for_dead(rig):
     check_rig(rig)
 
 
-def test_a_machine_that_stands_still_takes_nobody_for_dead_when_it_goes_on(rig):
+def test_suspended_machine_takes_no_process_for_dead_when_it_resumes(rig):
     fleet(rig, "tools")
     rig.submit(Plan(id="sleep", tools=("unsafe",), seconds=1.0))
     rig.submit(Plan(id="model", rounds=0, latency=2.0))
@@ -96,7 +96,7 @@ def test_a_machine_that_stands_still_takes_nobody_for_dead_when_it_goes_on(rig):
     check_rig(rig)
 
 
-def test_a_child_whose_call_was_given_to_another_ends_before_it_acts(rig):
+def test_child_whose_call_was_reassigned_ends_before_it_acts(rig):
     """A worker with all its processes stands still while others go on: for them it is dead. Then it goes on."""
     fleet(rig, "one", "two")
     rig.submit(Plan(id="pay", tools=("charge_on_record",), seconds=8 * LEASE))

@@ -108,7 +108,7 @@ def _connections(worker, rig):
     return sum(c.raddr and c.raddr.port == port for c in psutil.Process(worker.pid).net_connections("tcp"))
 
 
-def test_turns_of_a_worker_that_is_told_to_stop_are_answered_by_the_other(make_rig, migrated_database_url):
+def test_turns_of_a_stopping_worker_are_answered_by_the_other(make_rig, migrated_database_url):
     rig = make_rig(migrated_database_url("sqlite"), lease=30, beat=10, sweep=60, budgets={"chat": 600})
     rig.agent("slow", "scripted:slow.yaml", "[{text: 'done: {user}', latency: 5.0}]")
     leaving, staying = (rig.worker(f"turns-{n}", "--role", "turns", "--concurrency", "300") for n in (1, 2))
@@ -167,7 +167,7 @@ def test_a_tool_within_the_grace_is_finished_and_its_worker_ends_well(make_rig, 
     check_rig(rig)
 
 
-def test_a_tool_beyond_the_grace_that_may_run_again_is_let_go_at_once(make_rig, migrated_database_url):
+def test_repeatable_tool_beyond_the_grace_is_released_at_once(make_rig, migrated_database_url):
     rig, leaving = _with_a_tool_in_hand(make_rig(migrated_database_url("sqlite"), lease=30, soft_shutdown=1), 10.0)
 
     leaving.process.send_signal(signal.SIGTERM)

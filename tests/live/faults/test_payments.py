@@ -112,7 +112,7 @@ def sell(rig: Rig, murders: Murders, accountant: Accountant, *tools: str) -> Non
 
 
 @pytest.mark.postgres
-def test_a_person_who_looks_into_the_book_lets_nobody_pay_twice(make_rig, migrated_database_url):
+def test_checking_the_account_book_prevents_a_second_payment(make_rig, migrated_database_url):
     rig = shop(make_rig, migrated_database_url("postgres"))
     murders, accountant = Murders(rig, ["till-1", "till-2"]), Accountant(rig)
 

@@ -191,7 +191,7 @@ def test_plans_are_shown_where_they_were_made(rig):
 TAIL = 2.0  # seconds that the planner's stream would go on
 
 
-def test_a_planner_that_says_response_is_not_listened_to_any_longer(rig):
+def test_planner_stream_is_ignored_after_response(rig):
     turn = rig.submit(Plan(id="cut", rounds=0, tail=TAIL), agent="planner")
     rig.wait_until_done()
 

@@ -37,7 +37,7 @@ def is_stopped(server):
 
 
 @pytest.mark.parametrize("go_away", [stops_answering, is_stopped])
-def test_a_reply_and_a_result_in_hand_outlive_an_outage_longer_than_a_lease(go_away, make_rig, start_postgres):
+def test_reply_and_result_in_flight_outlive_an_outage_longer_than_a_lease(go_away, make_rig, start_postgres):
     server = start_postgres(fsync=True)
     rig = make_rig(migrated(server), lease=LEASE, beat=1, sweep=1, log_level="WARNING")
     agent = rig.room / "agent.toml"

@@ -77,7 +77,7 @@ def test_nothing_is_lost_or_doubled(fault, backend, appendonly, make_rig, migrat
     check_rig(rig)
 
 
-def test_a_worker_with_work_in_hand_and_free_slots_survives_the_loss_of_redis(make_rig, migrated_database_url):
+def test_worker_with_work_in_flight_and_free_slots_survives_the_loss_of_redis(make_rig, migrated_database_url):
     """Celery ends here without `_connparams` of workers/transport.py."""
     rig = make_rig(migrated_database_url("sqlite"))
     worker = rig.worker("all", "--role", "all", "--concurrency", "4")

@@ -88,7 +88,7 @@ def test_a_request_that_is_being_answered_takes_the_time_it_takes():
         assert the_rest(connection).endswith(b"here")
 
 
-def test_an_answer_that_nobody_reads_is_given_up(monkeypatch):
+def test_answer_without_a_reader_is_given_up(monkeypatch):
     monkeypatch.setattr(server_loop, "READ_SECONDS", 0.3)
     app, sent = FastAPI(), threading.Event()
 

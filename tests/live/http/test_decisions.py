@@ -47,7 +47,7 @@ def messages(settings):
         ]
 
 
-def test_what_waits_is_read_decided_about_and_goes_on(client, rt, settings):
+def test_open_question_is_read_decided_and_its_run_continues(client, rt, settings):
     turn = waiting_turn(rt, "send", thread_id="t")
     first, second = client.get("/inbox", params={"thread_id": "api:t"}).json()["questions"]
 
@@ -65,7 +65,7 @@ def test_what_waits_is_read_decided_about_and_goes_on(client, rt, settings):
     assert "sent to" in carry_on(rt, turn).answer
 
 
-def test_a_question_is_told_with_its_schema_and_when_it_expires(client, rt):
+def test_question_is_shown_with_its_schema_and_its_expiry(client, rt):
     waiting_turn(rt, "deploy")
 
     (question,) = client.get("/inbox").json()["questions"]
@@ -132,7 +132,7 @@ def test_a_decision_that_breaks_a_rule_names_the_field(client, body, field, deta
     assert detail in response.json()["detail"]
 
 
-def test_an_answer_that_does_not_fit_is_told_which_answers_there_are(client, rt):
+def test_answer_that_does_not_fit_is_refused_with_the_possible_answers(client, rt):
     waiting_turn(rt, "deploy")
     (question,) = client.get("/inbox").json()["questions"]
 
@@ -142,7 +142,7 @@ def test_an_answer_that_does_not_fit_is_told_which_answers_there_are(client, rt)
     assert 'with a payload such as {"ok": true | false}' in response.json()["detail"]
 
 
-def test_what_nobody_asked_is_not_found_and_nothing_of_its_batch_is_stored(client, rt):
+def test_unasked_question_is_not_found_and_nothing_of_its_batch_is_stored(client, rt):
     waiting_turn(rt, "send")
     question = client.get("/inbox").json()["questions"][0]
 

@@ -67,7 +67,7 @@ def test_as_many_as_may_wait_go_away_and_as_many_others_wait_at_once(settings, h
     assert time.monotonic() - began >= 1, "it was let wait"
 
 
-def test_whoever_stays_is_answered_when_another_goes(settings):
+def test_remaining_client_is_answered_when_another_disconnects(settings):
     with served(web.wired(settings)) as client:
         address = (client.base_url.host, client.base_url.port)
         gone = socket.create_connection(address)

@@ -84,7 +84,7 @@ def test_a_page_of_another_site_changes_nothing(client, rt, page, kind):
 
 @pytest.mark.parametrize("kind", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("path", ["/turns", "/decisions"])
-def test_a_body_that_does_not_say_it_is_json_is_415(client, rt, path, kind):
+def test_body_without_a_json_content_type_is_415(client, rt, path, kind):
     headers = {} if kind is None else {"Content-Type": kind}
 
     response = client.post(path, content=BODY, headers=headers)
@@ -95,11 +95,11 @@ def test_a_body_that_does_not_say_it_is_json_is_415(client, rt, path, kind):
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/problem+json"])
-def test_a_body_that_says_so_is_taken(client, kind):
+def test_body_with_a_json_content_type_is_accepted(client, kind):
     assert client.post("/turns", content=BODY, headers={"Content-Type": kind}).status_code == 202
 
 
-def test_our_own_page_may_ask(client):
+def test_requests_of_our_own_page_are_accepted(client):
     origin = f"http://{client.base_url.host}:{client.base_url.port}"
 
     assert client.post("/turns", json={"text": "x"}, headers={"Origin": origin}).status_code == 202
@@ -118,7 +118,7 @@ def test_what_the_operator_names_is_taken_as_host_and_as_page(settings):
     assert codes == [202, 202, 421]
 
 
-def test_a_sender_of_web_hooks_says_no_origin_and_any_type(client):
+def test_webhook_sender_needs_no_origin_and_no_content_type(client):
     response = client.put("/hooks/open", content=signed_deliveries.body(), headers={"Content-Type": "text/plain"})
 
     assert response.status_code == 202

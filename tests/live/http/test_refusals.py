@@ -112,7 +112,7 @@ def test_a_busy_thread_can_be_a_conflict(client, rt):
 
 
 @pytest.mark.parametrize("manner", ["enqueue", "interrupt", "rollback", "steer"])
-def test_any_other_manner_is_accepted_while_a_thread_is_busy(client, rt, manner):
+def test_any_other_value_of_when_busy_is_accepted_while_a_thread_is_busy(client, rt, manner):
     turn_id = client.post("/turns", json={"text": "x", "thread_id": "t"}).json()["turn_id"]
     local.begin(rt, views.turn(rt.store, turn_id))
 

@@ -37,7 +37,7 @@ def test_health_is_good_while_both_services_answer(client):
     )
 
 
-def test_a_broken_agent_is_told_by_health_and_to_whoever_asks_for_it_while_others_are_served(settings):
+def test_broken_agent_is_reported_by_health_and_to_its_callers_while_others_are_served(settings):
     (settings.room_path / "agents").mkdir(exist_ok=True)
     (settings.room_path / "agents" / "beta.toml").write_text('name = "beta"\nmodel = 3\n')
     told = "agents/beta.toml:2: model: must be a text that is not blank; got 3"
@@ -100,7 +100,7 @@ def test_a_message_is_accepted_while_redis_is_gone(broken_redis, rt):
     assert [line.text for line in views.turns(rt.store)] == ["hello"], "rescue will wake the fleet"
 
 
-def test_a_database_that_is_away_is_a_503_that_does_not_say_where_it_is():
+def test_unreachable_database_is_a_503_without_its_address():
     away = raising(Unavailable("the database at postgresql://user@secret.host/db does not answer"))
     with served(server_with(accept=away, turn=away)) as client:
         responses = [client.post("/turns", json={"text": "x"}), client.get("/turns/x")]
@@ -128,7 +128,7 @@ def test_an_accepted_message_stays_accepted_when_waiting_for_it_fails(settings, 
     assert (response.status_code, response.json()["turn_id"]) == (202, "1")
 
 
-def test_those_who_wait_never_keep_a_message_from_coming_in():
+def test_waiting_clients_never_keep_a_message_from_coming_in():
     """Four may wait; the others are sent home at once, although the four are still there."""
     admitted, enough = stages.Admitted(turn_id="1", thread_id="t"), threading.Event()
     app = server_with(
@@ -144,7 +144,7 @@ def test_those_who_wait_never_keep_a_message_from_coming_in():
         assert {waiter.result().status_code for waiter in waiting} == {202}
 
 
-def test_a_server_that_stops_lets_those_go_who_wait(settings, rt):
+def test_stopping_server_releases_waiting_clients(settings, rt):
     with ThreadPoolExecutor() as threads:
         with served(web.wired(settings), timeout_graceful_shutdown=1) as client:
             waiter = threads.submit(httpx.post, f"{client.base_url}/turns?wait=60", json={"text": "x"}, timeout=90)
@@ -161,7 +161,7 @@ def _waits_go_on() -> list[str]:
     return [one.name for one in threading.enumerate() if "AnyIO worker" in one.name]
 
 
-def test_a_server_that_lacks_a_service_says_so_and_ends(monkeypatch, tmp_path):
+def test_server_that_lacks_a_service_reports_it_and_ends(monkeypatch, tmp_path):
     client_room.write(tmp_path / "room")
     monkeypatch.setenv("CHORDAGE_ROOM", str(tmp_path / "room"))
     monkeypatch.setenv("CHORDAGE_REDIS_URL", "redis://127.0.0.1:1/0")
@@ -170,7 +170,7 @@ def test_a_server_that_lacks_a_service_says_so_and_ends(monkeypatch, tmp_path):
         web.make_app()
 
 
-def test_health_says_when_the_database_has_another_schema(settings, tmp_path):
+def test_health_reports_another_schema_of_the_database(settings, tmp_path):
     other = with_database(settings, f"sqlite:///{tmp_path}/new.db")
     with served(web.wired(other)) as client:
         response = client.get("/health")
@@ -179,7 +179,7 @@ def test_health_says_when_the_database_has_another_schema(settings, tmp_path):
     assert "run `chordage migrate`" in response.json()["services"]["database"]
 
 
-def test_a_full_queue_is_a_429_that_says_when_to_try_again(settings):
+def test_full_queue_is_a_429_with_the_time_to_try_again(settings):
     bounds = QueueBounds(chat=QueueBoundSetting(max_queued=1))
     with served(web.wired(settings.model_copy(update={"bounds": bounds}))) as client:
         first, second = (client.post("/turns", json={"text": text}) for text in "ab")

@@ -53,7 +53,7 @@ def test_a_thread_that_a_caller_names_is_its_own_whatever_it_is_called(client, r
     assert [remark.text for remark in views.history(rt.store, f"api:{name}")][0] == "what was said?"
 
 
-def test_a_caller_goes_on_with_a_thread_by_the_name_it_gave_and_by_the_one_it_was_told(client, rt, by_name):
+def test_caller_continues_a_thread_by_its_own_name_and_by_the_returned_one(client, rt, by_name):
     first = client.post("/turns", json={"text": "one", "thread_id": "customer-4"}).json()
     told = client.post("/turns", json={"text": "two", "thread_id": first["thread_id"]}).json()
     by_name(names.SUBMIT, text="three", thread_id="customer-4")
@@ -62,7 +62,7 @@ def test_a_caller_goes_on_with_a_thread_by_the_name_it_gave_and_by_the_one_it_wa
     assert len(views.turns(rt.store, thread_id="api:customer-4")) == 3
 
 
-def test_a_thread_that_was_made_for_a_caller_is_one_it_can_go_on_with(client):
+def test_caller_can_continue_a_thread_that_was_made_for_it(client):
     first = client.post("/turns", json={"text": "one"}).json()
     again = client.post("/turns", json={"text": "two", "thread_id": first["thread_id"]}).json()
 
@@ -91,7 +91,7 @@ def test_a_name_that_is_only_the_space_is_refused(client, name):
     assert (response.status_code, response.json()["field"]) == (422, "thread_id")
 
 
-def test_the_same_work_of_a_caller_replaces_nobody_elses(client, rt):
+def test_same_work_of_a_caller_replaces_no_turn_of_another(client, rt):
     message = Message(origin=Origin.INVOKE, channel=None, sender=Sender.PEER, thread_id="tg:2", text="theirs")
     theirs = stages.admit(rt, TurnRequest(message=message, source="poll:tg", coalesce_key="index"))[0].turn_id
 
@@ -128,7 +128,7 @@ def test_questions_of_others_are_neither_shown_nor_answered(client, rt):
 
 
 @pytest.mark.usefixtures("asking")
-def test_a_page_of_the_inbox_is_full_of_ones_own(client, rt):
+def test_page_of_the_inbox_is_full_of_the_callers_own(client, rt):
     asking_room.waiting_turn(rt, "send", thread_id="tg:2")
     asking_room.waiting_turn(rt, "send", thread_id="api:a")
     asking_room.waiting_turn(rt, "send", thread_id="api@other:a")
@@ -180,7 +180,7 @@ def test_nothing_by_name_reaches_a_turn_of_others(rt, by_name, name):
         ({"sender": "self"}, "sender"),
     ],
 )
-def test_by_name_nobody_speaks_as_the_owner_or_as_the_agent(rt, by_name, fields, field):
+def test_caller_cannot_speak_as_the_owner_or_as_the_agent_by_name(rt, by_name, fields, field):
     with pytest.raises(InvalidMessage) as refused:
         by_name(names.SUBMIT, text="x", **fields)
 
@@ -204,7 +204,7 @@ def test_a_caller_has_its_answer_sent_nowhere_that_is_not_listed(client, rt, by_
     assert views.turns(rt.store) == []
 
 
-def test_what_the_room_lists_and_what_the_room_itself_says_is_taken(settings, rt):
+def test_message_in_the_name_of_a_listed_sender_or_the_room_is_accepted(settings, rt):
     given = settings.model_copy(update={"reply_hosts": ("crm.example.org",), "reply_channels": ("tg?chat_id=2",)})
     listed = [{"url": "https://crm.example.org/in"}, {"channel": "tg", "chat_id": 2}]
     with served(web.wired(given)) as client:

@@ -47,7 +47,7 @@ def test_an_accepted_message_wakes_the_fleet(client, settings):
     assert json.loads(message)["headers"]["task"] == "turns.dispatch"
 
 
-def test_the_same_dedupe_key_gives_the_first_turn_again(client):
+def test_same_dedupe_key_returns_the_first_turn_again(client):
     first = client.post("/turns", json={"text": "hello", "dedupe_key": "k"}).json()
     again = client.post("/turns", json={"text": "hello again", "dedupe_key": "k"})
 
@@ -55,7 +55,7 @@ def test_the_same_dedupe_key_gives_the_first_turn_again(client):
     assert again.json() == {**first, "duplicate": True}
 
 
-def test_waiting_gives_the_finished_turn_as_soon_as_it_is_done(client, rt):
+def test_waiting_returns_the_finished_turn_as_soon_as_it_is_done(client, rt):
     with ThreadPoolExecutor() as threads:
         response = threads.submit(client.post, "/turns?wait=20", json={"text": "hello", "thread_id": "t1"})
         turn_id = until(lambda: [line.turn_id for line in views.turns(rt.store)], "the turn is there", pause=0.005)[0]
@@ -67,14 +67,14 @@ def test_waiting_gives_the_finished_turn_as_soon_as_it_is_done(client, rt):
     assert done.headers["Location"] == f"/turns/{turn_id}"
 
 
-def test_waiting_in_vain_gives_the_receipt(client):
+def test_wait_that_times_out_returns_the_receipt(client):
     response = client.post("/turns?wait=0.2", json={"text": "hello"})
 
     assert response.status_code == 202
     assert response.json()["duplicate"] is False
 
 
-def test_who_waits_for_a_turn_that_failed_gets_it_all_the_same(client, rt):
+def test_wait_for_a_failed_turn_returns_it_all_the_same(client, rt):
     turn_id = client.post("/turns", json={"text": "fail", "dedupe_key": "k"}).json()["turn_id"]
     finish(rt, turn_id)
 
@@ -84,7 +84,7 @@ def test_who_waits_for_a_turn_that_failed_gets_it_all_the_same(client, rt):
     assert (response.json()["disposition"], response.json()["code"]) == ("failed", "model_auth")
 
 
-def test_the_api_says_of_itself_where_the_sender_comes_from(client):
+def test_api_sets_the_origin_of_the_sender_itself(client):
     schema = client.get("/openapi.json").json()
 
     assert "the sender of every message over HTTP is `service`" in schema["info"]["description"]
@@ -109,7 +109,7 @@ def test_the_api_says_of_itself_where_the_sender_comes_from(client):
     assert PROBLEM in answers["422"]["content"]
 
 
-def test_a_turn_tells_how_it_came(client):
+def test_turn_shows_its_origin(client):
     turn_id = client.post("/turns", json={"text": "hello", "dedupe_key": "k"}).json()["turn_id"]
     turn = client.get(f"/turns/{turn_id}").json()
     assert (turn["source"], turn["dedupe_key"], turn["questions"]) == ("http", "k", [])
@@ -123,7 +123,7 @@ def asking(settings):
 
 
 @pytest.mark.usefixtures("asking")
-def test_a_turn_that_waits_tells_the_questions_that_are_open(client, rt):
+def test_waiting_turn_shows_its_open_questions(client, rt):
     waits = asking_room.waiting_turn(rt, "send", space="api")
 
     turn = client.get(f"/turns/{waits.turn_id}").json()

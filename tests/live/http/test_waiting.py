@@ -21,7 +21,7 @@ from support.web_server import finish, with_redis
 pytestmark = pytest.mark.redis
 
 
-def test_word_that_a_turn_is_done_arrives_within_milliseconds(settings, rt):
+def test_notification_of_a_done_turn_arrives_within_milliseconds(settings, rt):
     """From the publish to the return of the wait, measured ten times: far below the second of the backstop."""
     redis, waiter = redis_from(settings), waiter_for(settings)
     times = []
@@ -80,7 +80,7 @@ def server_has_listeners(server: object, settings: Settings, turn_id: str) -> in
 
 
 @pytest.mark.parametrize("redis", ["none", "dead"])
-def test_without_redis_a_wait_asks_the_database(settings, rt, redis):
+def test_without_redis_a_wait_queries_the_database(settings, rt, redis):
     dead = with_redis(settings, "redis://127.0.0.1:1/0")
     client = TurnWaiter(None, prefix="") if redis == "none" else waiter_for(dead)
     turn_id = _submitted(rt, "hello")
@@ -106,7 +106,7 @@ def test_a_turn_that_is_done_is_not_waited_for(settings, rt):
     waiter.close()
 
 
-def test_who_waits_next_listens_on_the_connection_of_the_one_before(settings, rt):
+def test_next_wait_listens_on_the_connection_of_the_one_before(settings, rt):
     waiter, redis = waiter_for(settings), redis_from(settings)
     others = {one["id"] for one in redis.client_list()}
     heard = []
@@ -126,7 +126,7 @@ def test_who_waits_next_listens_on_the_connection_of_the_one_before(settings, rt
     assert max(heard) < 4, "it was not the time that ended the wait"
 
 
-def test_a_connection_that_broke_while_nobody_waited_is_not_waited_on(settings, rt, start_valkey):
+def test_connection_that_broke_without_a_waiter_is_not_used_again(settings, rt, start_valkey):
     server = start_valkey()
     waiter = waiter_for(with_redis(settings, server.url))
     with waiter.subscribed("a turn"):
@@ -140,7 +140,7 @@ def test_a_connection_that_broke_while_nobody_waited_is_not_waited_on(settings, 
     waiter.close()
 
 
-def test_while_nobody_has_told_anything_a_look_is_a_cheap_one(rt, monkeypatch):
+def test_without_notifications_a_look_is_cheap(rt, monkeypatch):
     turn_id, looked = _submitted(rt, "hello"), []
     monkeypatch.setattr(turn_waiter, "READ_EVERY_ALONE", 0.01)
     turn, is_done = turn_waiter.views.turn, turn_waiter.views.is_done

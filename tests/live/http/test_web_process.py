@@ -39,7 +39,7 @@ def web(folder, *options):
 
 @pytest.mark.usefixtures("environ")
 @pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["one", "two"])
-def test_with_port_0_it_takes_a_port_that_is_free_and_says_which(tmp_path, more):
+def test_port_0_takes_a_free_port_and_prints_it(tmp_path, more):
     with web(tmp_path, "--port", "0", *more) as said:
         url = re.search(r"HTTP on (http://127\.0\.0\.1:\d+)", said())[1]
         until(lambda: _answers(url), "it answers", patience=30)
@@ -55,7 +55,7 @@ def _answers(url):
 
 
 @pytest.mark.usefixtures("environ")
-def test_beyond_this_machine_it_is_told_loudly_what_that_means(monkeypatch, capsys):
+def test_listening_beyond_this_machine_prints_a_warning(monkeypatch, capsys):
     """uvicorn makes the app in this process, or in others, and asks the environment for the address."""
     import uvicorn
 

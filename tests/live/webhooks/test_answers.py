@@ -59,7 +59,7 @@ def test_another_secret_is_403(door, name):
 
 @pytest.mark.parametrize("name", ["standard", "plain"])
 @pytest.mark.parametrize("at", [-400, 400])
-def test_a_signature_from_another_time_is_403_and_told_as_a_wrong_one(door, name, at):
+def test_signature_from_another_time_is_403_and_reported_as_a_wrong_one(door, name, at):
     body = signed_deliveries.bodies(name)
 
     stale = refused(door.post(name, body, SIGNED[name](body, at=at)), 403)
@@ -93,7 +93,7 @@ def test_a_copy_under_another_id_is_409_and_names_the_turn(door, name, header):
     assert len(door.stored()) == 1
 
 
-def test_the_same_words_at_another_signed_time_are_another_delivery(door):
+def test_same_body_at_another_signed_time_is_another_delivery(door):
     body = signed_deliveries.bodies("plain")
 
     codes = [door.post("plain", body, SIGNED["plain"](body, at=at)).status_code for at in (0, 1)]
@@ -101,7 +101,7 @@ def test_the_same_words_at_another_signed_time_are_another_delivery(door):
     assert codes == [202, 202]
 
 
-def test_a_replay_with_a_wrong_signature_is_told_nothing(door):
+def test_replay_with_a_wrong_signature_learns_nothing(door):
     body = signed_deliveries.bodies("standard")
     headers = SIGNED["standard"](body)
     door.post("standard", body, headers)
@@ -121,7 +121,7 @@ def test_after_a_change_of_secrets_both_are_right_for_a_while(door):
     assert door.post("standard", body, several).status_code == 202
 
 
-def test_a_header_given_twice_is_no_signature(door):
+def test_duplicate_header_is_no_signature(door):
     body = signed_deliveries.bodies("github")
     signed = list(SIGNED["github"](body).items())
 
@@ -159,7 +159,7 @@ def test_a_body_too_large_by_what_it_announces_is_413_and_not_read(door):
     assert answer_to(door, head.encode()).startswith("HTTP/1.1 413 ")
 
 
-def test_a_length_that_is_a_lie_hides_nothing(door):
+def test_false_length_hides_nothing(door):
     """What comes after the announced length is no part of the delivery."""
     body = b'{"text": "a"}'
     signed = "".join(f"{name}: {value}\r\n" for name, value in signed_deliveries.bare(body).items())
@@ -223,7 +223,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("body", "field"), MALFORMED.values(), ids=MALFORMED)
-def test_a_signed_body_that_is_no_message_is_422_and_says_why(door, body, field):
+def test_signed_body_that_is_no_message_is_422_with_the_reason(door, body, field):
     problem = refused(door.post("bare", body, signed_deliveries.bare(body)), 422)
 
     assert problem["field"] == field

@@ -91,7 +91,7 @@ def test_a_burst_is_stored_whole_and_in_the_order_of_each_thread(door):
     assert {turn.thread_id for turn in stored} == {"hook:github:7"}
 
 
-def test_a_database_that_is_away_is_503_and_says_nothing_of_it(settings):
+def test_unreachable_database_is_503_without_details(settings):
     body = signed_deliveries.bodies("bare")
     with served(web.wired(with_database(settings, "postgresql://nobody@127.0.0.1:9/none"))) as client:
         response = client.post("/hooks/bare", content=body, headers=signed_deliveries.bare(body))

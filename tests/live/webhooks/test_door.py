@@ -78,7 +78,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("error", "status", "outcome"), FAILURES.values(), ids=FAILURES)
-def test_what_goes_wrong_behind_the_door_is_told_without_what_is_ours(post, noted, error, status, outcome):
+def test_internal_error_of_the_endpoint_is_reported_without_internal_details(post, noted, error, status, outcome):
     body = signed_deliveries.bodies("bare")
 
     response = post("/hooks/bare", body, signed_deliveries.bare(body), raising(error))
@@ -89,7 +89,7 @@ def test_what_goes_wrong_behind_the_door_is_told_without_what_is_ours(post, note
     assert response.headers.get("Retry-After") == {429: "7", 503: "5"}.get(status)
 
 
-def test_a_broken_binding_is_told_like_a_database_that_is_away(post):
+def test_broken_binding_is_answered_like_an_unreachable_database(post):
     broken = post("/hooks/broken", b"{}", {}, raising(AssertionError()))
     body = signed_deliveries.bodies("bare")
     away = post("/hooks/bare", body, signed_deliveries.bare(body), raising(Unavailable("x")))
@@ -98,14 +98,14 @@ def test_a_broken_binding_is_told_like_a_database_that_is_away(post):
     assert broken.headers["Retry-After"] == away.headers["Retry-After"]
 
 
-def test_a_decoder_may_say_that_it_is_no_message(post, noted):
+def test_decoder_may_report_that_it_is_no_message(post, noted):
     response = post("/hooks/own", b"nothing", {}, raising(AssertionError()))
 
     assert (response.status_code, response.content) == (204, b"")
     assert noted.outcomes[0] == ("own", "ignored")
 
 
-def test_a_decoder_that_fails_is_503_and_told_to_the_operator_alone(post, noted):
+def test_failing_decoder_is_503_and_reported_to_the_operator_alone(post, noted):
     response = post("/hooks/own", b"", {}, raising(AssertionError()))
 
     assert "ZeroDivision" not in json.dumps(refused(response, 503))

@@ -73,7 +73,7 @@ def fill(one, data):
 @pytest.mark.redis
 @pytest.mark.slow
 @pytest.mark.parametrize("way", HEADS)
-def test_slow_connections_cost_little_keep_nobody_out_and_are_given_back(server, way):
+def test_slow_connections_cost_little_block_no_other_and_are_released(server, way):
     url, process = server
     host, port = re.match(r"http://(.+):(\d+)", url).groups()
     for _ in range(3):
@@ -138,7 +138,7 @@ def test_a_body_that_takes_too_long_is_408_and_its_connection_is_closed(post, wa
 
 
 @pytest.mark.parametrize("way", HEADS)
-def test_a_body_that_gave_way_is_503_and_may_come_again(post, way):
+def test_displaced_body_is_503_and_may_come_again(post, way):
     answer, noted = post(way, bodies=RequestBodies(bytes_at_once=1))
 
     assert answer.startswith("HTTP/1.1 503 ")

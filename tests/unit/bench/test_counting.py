@@ -62,7 +62,7 @@ def test_log_is_counted_across_what_would_have_been_its_checkpoint(file):
     assert found.bytes >= 1200 * 4096
 
 
-def test_counting_needs_a_database_at_rest(file):
+def test_counting_needs_an_idle_database(file):
     reader = connection(file)
     reader.execute("INSERT INTO words VALUES ('in the log')")
     reader.execute("BEGIN")
@@ -98,7 +98,7 @@ def test_postgres_counts_commits_that_write_and_nothing_else(postgres_server):
         "PUBLISH /3.celeryev/worker.heartbeat {}",
     ],
 )
-def test_what_an_idle_fleet_says_is_not_counted(command):
+def test_log_of_an_idle_fleet_is_not_counted(command):
     assert CHATTER.search(command)
 
 
@@ -111,5 +111,5 @@ def test_what_an_idle_fleet_says_is_not_counted(command):
         "SET chordage:thread:t r:1 NX PX 60000",
     ],
 )
-def test_what_a_turn_says_is_counted(command):
+def test_log_of_a_turn_is_counted(command):
     assert not CHATTER.search(command)

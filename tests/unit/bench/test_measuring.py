@@ -36,7 +36,7 @@ class Counter:
             self.inside -= 1
 
 
-def test_closed_loop_keeps_so_many_turns_in_flight_and_does_exactly_as_many_as_asked():
+def test_closed_loop_keeps_so_many_turns_in_flight_and_does_exactly_as_many_as_requested():
     counter = Counter(wait_for=4)
 
     lap = measuring.closed_loop(counter, turns=12, in_flight=4)
@@ -63,7 +63,7 @@ def test_ideal_turn_waits_for_every_model_call_and_for_one_tool_a_round():
     assert TurnShape(rounds=3, model_delay=1, tool_delay=2).ideal == 10
 
 
-def test_room_asks_for_as_many_tools_and_rounds_as_the_shape_says(tmp_path):
+def test_room_has_as_many_tools_and_rounds_as_the_shape_sets(tmp_path):
     workload.write_room(tmp_path, TurnShape(rounds=2, calls=3))
     room = Room(tmp_path)
     prompt = Prompt(system="", said=(UserSays(text="Look it up."),), offers=(), params={})

@@ -92,7 +92,7 @@ def test_wrong_options_are_refused_before_anything_starts(arguments, said):
     assert said in done.output
 
 
-def test_package_without_the_benchmarks_says_where_they_are(monkeypatch):
+def test_package_without_the_benchmarks_names_their_place(monkeypatch):
     monkeypatch.setattr(command_of_the_package, "COMMAND", "chordage.benchmarks_elsewhere.command")
 
     done = CliRunner().invoke(command_of_the_package._load(), ["--postgres"])

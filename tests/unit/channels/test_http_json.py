@@ -116,7 +116,7 @@ def test_an_empty_answer_leaves_the_cursor_where_it_is(channel):
     assert channel(everybody="peer").poll("9").cursor == "9"
 
 
-def test_who_is_on_no_list_is_passed_over(service, channel):
+def test_sender_on_no_list_is_skipped(service, channel):
     service.answer = {"messages": [{"id": n, "text": "x", "by": who} for n, who in enumerate(["a", "b", "c", "d"])]}
 
     polled = channel(sender_path="by", owners=["a"], peers="b", guests=["c"]).poll(None)
@@ -177,7 +177,7 @@ def test_a_reply_is_posted_with_its_key(service, channel):
 @pytest.mark.parametrize(
     ("status", "kind"), [(400, Undeliverable), (404, Undeliverable), (429, Unavailable), (500, Unavailable)]
 )
-def test_a_refusal_says_whether_another_try_helps(service, channel, status, kind):
+def test_refusal_shows_whether_another_try_helps(service, channel, status, kind):
     service.status = status
 
     with pytest.raises(kind, match=f"deliver_url answered {status}"):
@@ -189,7 +189,7 @@ def test_without_a_url_for_replies_none_can_be_sent(bound):
         bound("http_json", url="http://127.0.0.1:9", everybody="guest").deliver({}, REPLY)
 
 
-def test_a_service_that_is_away_is_told_by_its_host_alone(bound):
+def test_unreachable_service_is_named_by_its_host_alone(bound):
     with pytest.raises(Unavailable, match=r"127.0.0.1 does not answer \(ConnectError\)") as raised:
         bound("http_json", url="http://127.0.0.1:9/secret-path", everybody="guest").poll(None)
 

@@ -62,7 +62,7 @@ def test_mail_is_a_message_of_its_writer_and_the_next_look_begins_behind_it(serv
     assert box.poll(later.cursor).messages == ()
 
 
-def test_mail_that_was_there_before_us_is_left_alone_unless_it_is_asked_for(server, mailbox):
+def test_old_mail_is_left_alone_unless_requested(server, mailbox):
     drop(server, a_mail(1))
     box = mailbox(read_old=False)
 
@@ -73,7 +73,7 @@ def test_mail_that_was_there_before_us_is_left_alone_unless_it_is_asked_for(serv
     assert [message.text for message in box.poll(first.cursor).messages] == ["mail 2"]
 
 
-def test_owner_peers_and_others_are_told_apart_and_strangers_are_not_heard(server, mailbox):
+def test_owner_peers_and_others_are_distinguished_and_strangers_ignored(server, mailbox):
     for number, writer in enumerate(("boss@example.org", "Pal <PAL@example.com>", "friend@example.org", "evil@x.net")):
         drop(server, a_mail(number, From=writer))
 
@@ -182,7 +182,7 @@ def test_a_mail_whose_size_is_not_known_is_not_fetched_whole_and_put_on_record(s
     assert sum(handed_out) < 10_000
 
 
-def test_a_conversation_is_a_thread_where_that_is_asked_for(server, mailbox):
+def test_conversation_is_a_thread_where_configured(server, mailbox):
     drop(
         server,
         a_mail(1),
@@ -209,7 +209,7 @@ def test_html_is_read_where_there_is_no_plain_text():
     ("<!DOCTYPE html><?xml?>shown", "shown"), ("<![<![x", "<![<![x"), ('<a title="x>shown', "shown"),
     ("one<br/>two<BR />three", "one\ntwo\nthree"), ("<style>x", ""), ("<style>x>", ""),
 ])  # fmt: skip
-def test_words_of_html_are_told_from_its_marks(html, words):
+def test_text_of_html_is_separated_from_its_markup(html, words):
     assert stripped(html) == words
 
 
@@ -263,7 +263,7 @@ def test_mail_in_html_broken_mail_and_unknown_letters_are_read_as_far_as_they_ca
     ],
     ids=["nested", "many", "quotes", "type", "disposition", "mail in mail"],
 )
-def test_a_mail_that_is_made_to_break_the_reader_holds_up_nobody(header):
+def test_mail_made_to_break_the_reader_delays_no_other(header):
     access = AddressAccess(owners=frozenset({"ann@x.example"}), peers=frozenset(), allowed=frozenset())
     rules = MailRules(access=access, own="", automatic=False, by_references=True)
     began = time.monotonic()
@@ -274,7 +274,7 @@ def test_a_mail_that_is_made_to_break_the_reader_holds_up_nobody(header):
     assert time.monotonic() - began < 5
 
 
-def test_mail_is_marked_only_where_asked_and_only_when_it_was_stored(server, mailbox):
+def test_mail_is_marked_only_where_configured_and_only_when_it_was_stored(server, mailbox):
     drop(server, a_mail(1), a_mail(2))
     plain = mailbox()
     plain.poll(plain.poll(None).cursor)
@@ -288,7 +288,7 @@ def test_mail_is_marked_only_where_asked_and_only_when_it_was_stored(server, mai
     assert unseen(server) == 1
 
 
-def test_mail_is_moved_where_asked_once_it_was_stored(server, mailbox):
+def test_mail_is_moved_where_configured_once_it_was_stored(server, mailbox):
     drop(server, a_mail(1), a_mail(2))
     done = f"{server.folder}done"
     server.make(done)
@@ -317,7 +317,7 @@ def unseen(server):
         ({"tls": "starttls"}, "STARTTLS|TLS"),
     ],
 )
-def test_what_is_wrong_with_a_mailbox_is_told_without_its_password(mailbox, wrong, words):
+def test_fault_of_a_mailbox_is_reported_without_its_password(mailbox, wrong, words):
     with pytest.raises(Unavailable, match=words) as raised:
         mailbox(**wrong).poll(None)
 
@@ -391,7 +391,7 @@ def test_an_answer_belongs_to_the_conversation_and_has_the_same_id_each_time(ser
         (("EHLO", ""), Unavailable),
     ],
 )
-def test_a_mail_server_says_whether_another_try_helps(post, monkeypatch, refusal, kind):
+def test_error_of_a_mail_server_shows_whether_another_try_helps(post, monkeypatch, refusal, kind):
     monkeypatch.setattr(Smtp, "refuses", refusal)
 
     with pytest.raises(kind):

@@ -49,7 +49,7 @@ def test_a_channel_is_made_once(written):
     assert channels.get("phone") is channels.get("phone")
 
 
-def test_a_missing_variable_is_named_with_file_line_and_key_and_the_other_binding_goes_on(written):
+def test_missing_variable_is_named_with_file_line_and_key_and_the_other_binding_works(written):
     channels = written(GOOD, HEADER="y")
 
     (fault,) = told(channels)
@@ -132,12 +132,12 @@ def test_one_malformed_binding_stops_no_other(written):
     assert channels.get("phone") is not None
 
 
-def test_a_binding_that_is_not_there_is_told_with_those_that_are(written):
+def test_unknown_binding_is_reported_with_the_existing_ones(written):
     with pytest.raises(NotFound, match="no channel 'fax'.*; there are: bare, phone"):
         written(GOOD, BOT="1", HEADER="2").get("fax")
 
 
-def test_an_agent_that_is_not_there_is_told_with_its_line(written, room):
+def test_unknown_agent_is_reported_with_its_line(written, room):
     written(
         '[a]\nplugin = "http_json"\nagent = "nobody"\n[a.config]\nurl = "http://127.0.0.1/"\neverybody = "service"\n'
     )
@@ -182,13 +182,13 @@ def own(room, written, config="token_env = 'TOKEN'"):
     return written(text, TOKEN="verysecret")
 
 
-def test_a_plugin_of_ones_own_lies_in_the_room(room, written):
+def test_custom_plugin_is_a_file_in_the_room(room, written):
     channel = own(room, written).get("it")
 
     assert channel.poll("7").cursor == "7"
 
 
-def test_what_a_plugin_of_ones_own_raises_is_told_without_secrets(room, written):
+def test_error_of_a_custom_plugin_is_reported_without_secrets(room, written):
     from chordage.orchestrator.core.errors import Unavailable
 
     channel = own(room, written).get("it")
@@ -204,7 +204,7 @@ def test_what_a_plugin_of_ones_own_raises_is_told_without_secrets(room, written)
         channel.deliver({}, None)
 
 
-def test_an_option_that_a_plugin_of_ones_own_refuses_is_told_with_its_line(room, written):
+def test_option_that_a_custom_plugin_refuses_is_reported_with_its_line(room, written):
     (fault,) = told(own(room, written, "bad = 1"))
 
     assert fault == "channels.toml:4: it.config.bad: is not good"

@@ -26,7 +26,7 @@ def reply(text, **more):
     return Outgoing(**{"key": "k1", "thread_id": "t", "turn_id": "u1", "text": text, "body": {}, **more})
 
 
-def test_update_41_gives_a_message_and_the_cursor_42_and_the_cursor_40_is_sent_as_the_offset(server, channel):
+def test_update_41_becomes_a_message_with_cursor_42_and_cursor_40_is_sent_as_the_offset(server, channel):
     server.say("hello", chat=5)
 
     polled = channel.poll("40")
@@ -37,7 +37,7 @@ def test_update_41_gives_a_message_and_the_cursor_42_and_the_cursor_40_is_sent_a
     assert server.asked[-1]["allowed_updates"] == ["message"]
 
 
-def test_the_first_look_asks_for_all_that_telegram_has_kept(server, channel):
+def test_first_look_requests_all_that_telegram_has_kept(server, channel):
     assert channel.poll(None).cursor is None
     assert "offset" not in server.asked[-1]
 
@@ -51,7 +51,7 @@ def test_the_owners_chat_is_owner_listed_peers_are_peer_and_allowed_chats_guest(
     assert senders == ["owner", "peer", "peer", "guest", "guest"]
 
 
-def test_whoever_is_not_listed_is_not_heard_and_does_not_hold_up_the_others(server, channel):
+def test_unlisted_sender_is_ignored_and_does_not_delay_the_others(server, channel):
     server.say("let me in", chat=66)
     server.say("hello", chat=5)
 
@@ -61,7 +61,7 @@ def test_whoever_is_not_listed_is_not_heard_and_does_not_hold_up_the_others(serv
     assert (polled.cursor, polled.passed_over) == ("43", 1)
 
 
-def test_nobody_is_heard_where_nobody_is_listed(server, bound):
+def test_all_senders_are_ignored_without_a_list(server, bound):
     server.say("hello", chat=5)
 
     polled = bound("telegram", token=TOKEN, api_base=server.url, poll_timeout_sec=0).poll(None)
@@ -129,7 +129,7 @@ def test_characters_outside_the_basic_plane_count_twice(server, channel):
     assert [len(sent["text"]) for sent in server.sent] == [2048, 952]
 
 
-def test_a_reply_that_failed_halfway_goes_on_with_the_part_that_failed(server, channel):
+def test_reply_that_failed_halfway_continues_with_the_part_that_failed(server, channel):
     channel.deliver({"chat": "5"}, reply("first", key="other"))
     refusals = [(200, {"ok": True, "result": {}}), (500, {"ok": False})]
     server.refusals = refusals
@@ -158,7 +158,7 @@ def test_a_turn_without_an_answer_is_not_passed_over_in_silence(server, channel)
         (403, {"ok": False, "description": "bot was blocked"}, Undeliverable, "bot was blocked"),
     ],
 )
-def test_a_refusal_says_whether_another_try_helps(server, channel, status, said, kind, words):
+def test_refusal_shows_whether_another_try_helps(server, channel, status, said, kind, words):
     server.refusals = [(status, said)]
 
     with pytest.raises(kind, match=words):

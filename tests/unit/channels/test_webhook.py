@@ -113,7 +113,7 @@ def test_gone_is_gone(receiver):
         Webhook(guard=HERE).deliver({"url": receiver.url}, REPLY)
 
 
-def test_who_does_not_answer_is_tried_again(receiver):
+def test_receiver_that_does_not_answer_is_retried(receiver):
     receiver.pause = lambda path: time.sleep(0.6)  # the fault itself
     with pytest.raises(TryLater, match="does not answer"):
         Webhook(guard=HERE, timeout=0.2).deliver({"url": receiver.url}, REPLY)
@@ -126,7 +126,7 @@ def bound(tmp_path, config, **environ):
     return RoomChannels(tmp_path, environ=environ).get("it")
 
 
-def test_a_channel_says_where_and_with_which_headers_and_polls_nothing(receiver, tmp_path):
+def test_channel_shows_its_url_and_headers_and_polls_nothing(receiver, tmp_path):
     config = f'url = "{receiver.url}/room"\nheaders = {{ X-Room = "1" }}\nsecret_env = "S"'
     channel = bound(tmp_path, config, S="whsec_" + base64.b64encode(b"s").decode())
     channel.deliver({"chat": 42}, REPLY)

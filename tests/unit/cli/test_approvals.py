@@ -45,7 +45,7 @@ def answer_of(rt, turn):
     return views.turn(rt.store, turn.turn_id).answer
 
 
-def test_the_inbox_tells_programs_everything_in_one_line(chordage, rt):
+def test_inbox_prints_one_line_of_json_for_programs(chordage, rt):
     turn = asking_room.waiting_turn(rt, "deploy", thread_id="t")
 
     (line,) = chordage("inbox").stdout.splitlines()
@@ -59,7 +59,7 @@ def test_the_inbox_tells_programs_everything_in_one_line(chordage, rt):
     assert (question["run_id"], question["arguments"], question["overdue"]) == (turn.run_id, {"env": "prod"}, False)
 
 
-def test_the_inbox_tells_people_what_to_answer(rt, room):
+def test_inbox_shows_people_how_to_answer(rt, room):
     asking_room.waiting_turn(rt, "deploy", thread_id="t")
 
     lines = on_a_terminal(room, "inbox")
@@ -70,7 +70,7 @@ def test_the_inbox_tells_people_what_to_answer(rt, room):
     assert max(map(len, lines)) <= 80 + len("\x1b[36m\x1b[0m")
 
 
-def test_the_inbox_tells_people_where_a_plain_yes_will_do(rt, room):
+def test_inbox_shows_people_where_a_plain_yes_suffices(rt, room):
     turn = asking_room.waiting_turn(rt, "wipe", thread_id="t")
 
     assert "  approve it, or answer with --payload: object | null" in on_a_terminal(room, "inbox")
@@ -78,7 +78,7 @@ def test_the_inbox_tells_people_where_a_plain_yes_will_do(rt, room):
 
 
 @pytest.mark.parametrize(("tool", "payload", "told"), [("send", "true", False), ("deploy", '{"ok": true}', True)])
-def test_the_time_of_a_call_is_told_with_its_wait_where_it_began_before_its_question(chordage, rt, tool, payload, told):
+def test_time_of_a_call_is_shown_with_its_wait_where_it_began_before_its_question(chordage, rt, tool, payload, told):
     """An unsafe call keeps its first beginning, any other the last one."""
     turn = asking_room.waiting_turn(rt, tool, thread_id="t")
     chordage("approve", *[one["id"] for one in questions(chordage)], "--payload", payload)
@@ -102,7 +102,7 @@ def test_the_inbox_can_be_narrowed_and_paged(chordage, rt):
     assert tools("--limit", "1", "--after", questions(chordage)[1]["id"]) == ["deploy"]
 
 
-def test_an_inbox_with_nothing_in_it_says_so(chordage, rt, room):
+def test_empty_inbox_prints_a_message(chordage, rt, room):
     assert (chordage("inbox").stdout, questions(chordage)) == ("", [])
     assert on_a_terminal(room, "inbox") == ["no call waits for a decision"]
 
@@ -114,7 +114,7 @@ def test_a_page_after_what_never_was_is_refused(chordage, rt):
     assert done.stderr.startswith("chordage: leave `after` out to start again: there is no suspension 'gone'")
 
 
-def test_an_approved_call_goes_on_here_when_there_is_no_fleet(chordage, rt):
+def test_approved_call_continues_here_when_there_is_no_fleet(chordage, rt):
     turn = asking_room.waiting_turn(rt, "send")
     ids = [question["id"] for question in questions(chordage)]
 
@@ -138,7 +138,7 @@ def test_a_call_can_be_named_by_its_own_id_and_get_other_arguments(chordage, rt)
     assert answer_of(rt, turn) == "It came to this: deployed to test"
 
 
-def test_a_yes_has_no_words_where_only_that_fits(chordage, rt):
+def test_yes_alone_takes_no_text(chordage, rt):
     turn = asking_room.waiting_turn(rt, "wipe")
 
     chordage("approve", questions(chordage)[0]["id"])
@@ -169,7 +169,7 @@ def test_the_same_answer_again_changes_nothing_and_another_one_is_refused(chorda
     assert (other.exit_code, "with the same key 'k' and other content" in other.stderr) == (1, True)
 
 
-def test_an_answer_that_does_not_fit_is_told_which_answers_there_are(chordage, rt, room):
+def test_answer_that_does_not_fit_is_refused_with_the_possible_answers(chordage, rt, room):
     asking_room.waiting_turn(rt, "send")
     first, _ = questions(chordage)
     with sqlite3.connect(room / "execution.db") as connection:
@@ -203,7 +203,7 @@ def test_a_batch_is_taken_whole(chordage, rt, room):
     assert answer_of(rt, turn).startswith("It came to this: sent to bob\nThis call was denied")
 
 
-def test_a_batch_may_use_the_words_of_the_commands(chordage, rt, room):
+def test_batch_may_use_the_verbs_of_the_commands(chordage, rt, room):
     turn = asking_room.waiting_turn(rt, "send")
     to = {question["arguments"]["to"]: question["id"] for question in questions(chordage)}
     (room / "answers.json").write_text(
@@ -220,7 +220,7 @@ def test_a_batch_may_use_the_words_of_the_commands(chordage, rt, room):
 
 
 @pytest.mark.parametrize("command", ["approve", "deny", "decide"])
-def test_help_says_where_the_run_goes_on_without_a_fleet(chordage, command):
+def test_help_explains_where_the_run_continues_without_a_fleet(chordage, command):
     assert "the run resumes in this process" in " ".join(chordage(command, "--help").stdout.split())
 
 
@@ -250,7 +250,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize(("batch", "told"), BATCHES.values(), ids=BATCHES)
-def test_a_batch_that_is_none_is_told_in_one_line(chordage, rt, batch, told):
+def test_invalid_batch_is_reported_in_one_line(chordage, rt, batch, told):
     done = chordage("decide", "-", stdin=batch)
 
     assert (done.exit_code, done.stdout) == (2, "")
@@ -276,7 +276,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("arguments", "told"), OPTIONS.values(), ids=OPTIONS)
-def test_a_wrong_option_is_told_before_anything_is_stored(chordage, rt, arguments, told):
+def test_wrong_option_is_reported_before_anything_is_stored(chordage, rt, arguments, told):
     done = chordage(*arguments)
 
     assert (done.exit_code, done.stdout) == (2, "")
@@ -321,7 +321,7 @@ def test_ctrl_c_leaves_the_decision_stored(chordage, rt, room):
     assert questions(chordage) == []
 
 
-def test_invoke_says_that_its_turn_waits_and_for_what(rt, capsys):
+def test_invoke_prints_that_its_turn_waits_and_for_what(rt, capsys):
     says = _Patience()
     turn_id = stages.admit(rt, request_from({"text": "send"}, source="test", space=None))[0].turn_id
     due = local.begin(rt, views.turn(rt.store, turn_id))

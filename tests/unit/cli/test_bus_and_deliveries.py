@@ -41,7 +41,7 @@ def give_up(rt, why="the receiver said 500"):
         tx.execute(update(schema.outbox).values(**values))
 
 
-def test_no_deliveries_are_told_so_to_programs(chordage, rt):
+def test_empty_list_of_deliveries_is_printed_for_programs(chordage, rt):
     assert chordage("deliveries").stdout == ""
     assert json.loads(chordage("deliveries", "--json").stdout) == []
 
@@ -56,7 +56,7 @@ def test_reply_is_listed_with_where_it_goes_and_without_what_is_secret_there(cho
     assert cells[3:5] == [reply, "0"]
 
 
-def test_dead_letters_and_pending_ones_are_told_apart(chordage, rt, reply):
+def test_dead_letters_and_pending_ones_are_shown_apart(chordage, rt, reply):
     assert (chordage("deliveries", "--dead").stdout, len(chordage("deliveries", "--pending").stdout) > 0) == ("", True)
     give_up(rt)
 
@@ -87,14 +87,14 @@ def test_dead_letter_is_due_again_once(chordage, rt, reply):
         (("99",), 1, "there is no delivery 99; `chordage deliveries --dead` lists the dead letters"),
     ],
 )
-def test_retry_of_what_is_none_says_what_to_give(chordage, rt, options, code, told):
+def test_retry_of_no_dead_letter_lists_valid_arguments(chordage, rt, options, code, told):
     done = chordage("deliveries", "retry", *options)
 
     assert (done.exit_code, done.stdout) == (code, "")
     assert told in done.stderr
 
 
-def test_bus_that_nobody_writes_is_behind_and_asks_for_a_worker(chordage, rt, reply):
+def test_bus_without_a_writer_is_behind_and_needs_a_worker(chordage, rt, reply):
     with rt.store.write() as tx:
         tx.execute(update(schema.journal).values(at=datetime.now(UTC) - timedelta(hours=1)))
 
@@ -108,7 +108,7 @@ def test_bus_that_nobody_writes_is_behind_and_asks_for_a_worker(chordage, rt, re
     assert (told["position"], told["deliveries_pending"], told["dead_letters"]) == (0, 1, 0)
 
 
-def test_bus_that_stands_still_says_why_and_ends_with_one(chordage, rt, reply):
+def test_stalled_bus_gives_the_reason_and_exits_with_one(chordage, rt, reply):
     give_up(rt)
     at = datetime.now(UTC) - timedelta(minutes=5)
     values = {
@@ -145,7 +145,7 @@ def test_bus_is_built_anew_from_the_database_alone(chordage, rt, reply, redis_ur
     assert f"up to date, at row {told['to']} of {told['to']}" in status
 
 
-def test_the_secret_of_a_receiver_is_told_by_its_url(chordage, room, monkeypatch):
+def test_secret_of_a_receiver_is_shown_by_its_url(chordage, room, monkeypatch):
     monkeypatch.setenv("CHORDAGE_WEBHOOK_SECRET", "new,old")
     told = chordage("deliveries", "secret", "https://crm.example.org/in").stdout.split()
     assert told == chordage("deliveries", "secret", "https://CRM.example.org:443/").stdout.split()

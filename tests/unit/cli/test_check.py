@@ -96,7 +96,7 @@ def run(*options: str):
         ),
     ],
 )
-def test_all_that_is_wrong_is_told_at_once_with_its_place(broken, told):
+def test_all_faults_are_reported_at_once_with_their_places(broken, told):
     done = run()
 
     assert told in done.output
@@ -112,7 +112,7 @@ def test_programs_get_each_fault_with_its_file_and_line(broken):
     assert [one["line"] for one in told["remarks"]] == [17], "what is not required is no fault"
 
 
-def test_room_without_fault_is_told_with_what_was_looked_at(room):
+def test_valid_room_is_reported_with_what_was_checked(room):
     write_room(room)
     done = run()
 
@@ -123,21 +123,21 @@ def test_room_without_fault_is_told_with_what_was_looked_at(room):
     assert "hooks     no faults" in done.output
 
 
-def test_fault_of_an_agents_file_is_told_once(room):
+def test_fault_of_an_agents_file_is_reported_once(room):
     (room / "agent.toml").write_text('name = "a"\nmodel = "scripted:script.yaml"\nconcurency = 3\ntools = ["gone"]\n')
     told = [one["told"] for one in json.loads(run("--json").output)["faults"]]
 
     assert len([line for line in told if "concurency" in line]) == 1
 
 
-def test_several_faults_of_an_agents_file_are_told_once(room):
+def test_several_faults_of_an_agents_file_are_reported_once(room):
     (room / "agent.toml").write_text('model = "scripted:script.yaml"\nconcurency = 3\nstraem = true\n')
     told = json.loads(run("--json").output)["faults"]
 
     assert [(one["kind"], one["line"]) for one in told] == [("agents", 2), ("agents", 3)]
 
 
-def test_variable_that_is_wrong_is_named_and_the_rest_looked_at_all_the_same(room, monkeypatch):
+def test_invalid_variable_is_named_and_the_rest_is_checked(room, monkeypatch):
     write_room(room)
     monkeypatch.setenv("CHORDAGE_PORT", "99999999")
     done = run()
@@ -146,7 +146,7 @@ def test_variable_that_is_wrong_is_named_and_the_rest_looked_at_all_the_same(roo
     assert done.exit_code == 1
 
 
-def test_settings_that_are_no_toml_are_told_with_their_line(room):
+def test_settings_that_are_no_toml_are_reported_with_their_line(room):
     write_room(room)
     (room / "chordage.toml").write_text("lease = 30\nbeat = = 1\n")
 
@@ -164,7 +164,7 @@ def test_folder_that_is_no_room_is_a_fault(room, monkeypatch, name, told):
     assert told in done.output
 
 
-def test_two_tools_of_one_name_are_told(room):
+def test_two_tools_of_one_name_are_reported(room):
     names = [f"checked_tools_{next(NUMBERS)}" for _ in range(2)]
     for name in names:
         (room / f"{name}.py").write_text(SLOW.replace(", timeout=2000", ""))
@@ -174,7 +174,7 @@ def test_two_tools_of_one_name_are_told(room):
     assert f"tools: agent.toml:2: tools: '{names[1]}' is called slow like '{names[0]}'" in run().output
 
 
-def test_further_checkers_are_heard_also_when_they_give_up(room, monkeypatch):
+def test_further_checkers_run_even_if_one_gives_up(room, monkeypatch):
     write_room(room)
 
     def finds(path, environ):
@@ -191,7 +191,7 @@ def test_further_checkers_are_heard_also_when_they_give_up(room, monkeypatch):
     assert done.exit_code == 1
 
 
-def test_all_faults_of_a_channel_are_told_at_once_each_with_its_line(room):
+def test_all_faults_of_a_channel_are_reported_at_once_each_with_its_line(room):
     write_room(room)
     config = '[channels.phone.config]\ntoken_env = "NOT_THERE"\nownr = 3\npoll_timeout_sec = "x"\n'
     (room / "channels.toml").write_text(f'[channels.phone]\nplugin = "telegram"\nevry = 3\n{config}')

@@ -67,7 +67,7 @@ def test_rules_that_speak_of_tools_that_are_there_are_none(room):
 
 
 @pytest.mark.mcp
-def test_a_required_server_that_cannot_be_reached_is_a_fault_when_it_is_asked(room):
+def test_unreachable_required_server_is_a_fault_of_a_check_with_servers(room):
     add(room, '[mcp.github]\nurl = "http://127.0.0.1:1/mcp"\nconnect_timeout = 5\n')
     add(room, '[mcp.search]\nurl = "http://127.0.0.1:1/mcp"\nrequired = false\n')
     assert check().exit_code == 0
@@ -79,7 +79,7 @@ def test_a_required_server_that_cannot_be_reached_is_a_fault_when_it_is_asked(ro
 
 
 @pytest.mark.mcp
-def test_a_rule_for_a_tool_that_no_server_offers_is_found_when_they_are_asked(room, monkeypatch):
+def test_rule_for_a_tool_that_no_server_offers_is_found_in_a_check_with_servers(room, monkeypatch):
     from chordage.orchestrator.gateways.mcp.link import ServerHealth, ServerState
     from chordage.orchestrator.gateways.mcp.offers import Offer
     from chordage.orchestrator.gateways.mcp.tools import McpServers, Probe
@@ -105,7 +105,7 @@ def test_a_rule_for_a_tool_that_no_server_offers_is_found_when_they_are_asked(ro
         ("CHORDAGE_QQQ", "docs/reference/settings.md lists all there are"),
     ],
 )
-def test_a_variable_that_is_no_setting_is_told_by_check_and_where_a_fleet_starts(room, monkeypatch, name, told):
+def test_unknown_variable_is_reported_by_check_and_where_a_fleet_starts(room, monkeypatch, name, told):
     monkeypatch.setenv(name, "1")
     monkeypatch.setattr("chordage.workers.cli.fleet.hold", lambda *_given, **_named: None)
     expected = f"variable {name}: there is no such setting; {told}"
@@ -148,13 +148,13 @@ def test_a_chore_with_a_misspelt_schedule_is_a_fault_and_is_not_run_every_hour(r
     assert "pulse: will.md:2: timezon: there is no such key; did you mean timezone?" in done.stdout
 
 
-def test_a_key_of_ones_own_in_a_chore_is_no_fault(room):
+def test_custom_key_in_a_chore_is_no_fault(room):
     (room / "chores").mkdir()
     (room / "chores" / "a.md").write_text("---\nevery: 5m\nowner: Eve\nnotes: x\n---\nDo it.\n")
     assert check().exit_code == 0
 
 
-def test_what_two_agents_share_is_told_once(room):
+def test_fault_of_two_agents_is_reported_once(room):
     (room / "s.yaml").write_text("replies: 3\n")
     (room / "agents").mkdir()
     (room / "agents" / "b.toml").write_text('name = "b"\nmodel = "scripted:s.yaml"\nfallbacks = ["scripted:s.yaml"]\n')

@@ -25,7 +25,7 @@ def test_the_sub_agents_of_a_turn_are_carried_out_with_it(chordage):
 
 
 @pytest.mark.usefixtures("asker")
-def test_a_turn_shows_its_sub_agents_and_they_show_who_asked(chordage):
+def test_turn_shows_its_sub_agents_and_they_show_their_parent(chordage):
     chordage("invoke", "please", "--agent", "lead")
     lines = json.loads(chordage("turns", "--json").stdout)
     root = next(line for line in lines if line["agent"] == "lead")

@@ -41,7 +41,7 @@ RULES = {
 
 
 @pytest.mark.parametrize(("arguments", "told"), RULES.values(), ids=RULES)
-def test_a_broken_rule_is_told_before_any_service_is_asked(chordage, room, arguments, told):
+def test_broken_rule_is_reported_before_any_service_is_contacted(chordage, room, arguments, told):
     done = chordage("submit", *arguments, redis_url=DEAD)
 
     assert done.exit_code == 2
@@ -88,7 +88,7 @@ def test_a_broken_agent_file_is_named_with_line_and_key(chordage, room, command)
     assert "agent.toml:2: model" in done.stderr
 
 
-def test_a_tool_that_cannot_be_imported_is_told_before_a_turn_is_made(chordage, room):
+def test_tool_that_cannot_be_imported_is_reported_before_a_turn_is_made(chordage, room):
     (room / "agent.toml").write_text('model = "scripted:script.yaml"\ntools = ["nowhere:tool"]\n')
 
     done = chordage("invoke", "x")
@@ -98,7 +98,7 @@ def test_a_tool_that_cannot_be_imported_is_told_before_a_turn_is_made(chordage, 
     assert not (room / "execution.db").exists()
 
 
-def test_a_missing_key_is_told_before_a_turn_is_made(chordage, room, monkeypatch):
+def test_missing_key_is_reported_before_a_turn_is_made(chordage, room, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     (room / "agent.toml").write_text('model = "openai:gpt-4o"\n')
 
@@ -219,7 +219,7 @@ def test_an_unreachable_redis_is_one_line_and_nothing_is_stored(chordage, argume
     assert json.loads(chordage("turns", "--json").stdout) == []
 
 
-def test_without_any_redis_submit_says_how_to_get_one(chordage):
+def test_without_any_redis_submit_explains_how_to_get_one(chordage):
     chordage("migrate")
 
     done = chordage("submit", "x")
@@ -236,7 +236,7 @@ def set_version(room, version):
 
 
 @pytest.mark.parametrize("arguments", [*READERS, ("invoke", "x"), ("migrate",), ("migrate", "--check")])
-def test_a_database_of_another_version_is_told_apart(chordage, room, arguments):
+def test_database_of_another_version_has_its_own_error(chordage, room, arguments):
     chordage("migrate")
     set_version(room, "9999")
 
@@ -249,7 +249,7 @@ def test_a_database_of_another_version_is_told_apart(chordage, room, arguments):
 
 
 @pytest.mark.parametrize("arguments", [*READERS, ("invoke", "x"), ("migrate",), ("migrate", "--check")])
-def test_a_database_made_by_an_earlier_pre_release_is_told_of_in_one_line(chordage, room, arguments):
+def test_database_of_an_earlier_pre_release_is_reported_in_one_line(chordage, room, arguments):
     chordage("migrate")
     with sqlite3.connect(room / "execution.db") as connection:
         connection.execute("UPDATE chordage_version SET checksum = 'of before'")
@@ -264,7 +264,7 @@ def test_a_database_made_by_an_earlier_pre_release_is_told_of_in_one_line(chorda
 
 
 @pytest.mark.parametrize("arguments", READERS)
-def test_an_empty_database_is_told_to_be_migrated(chordage, room, arguments):
+def test_error_of_an_empty_database_names_migrate(chordage, room, arguments):
     (room / "execution.db").touch()
 
     done = chordage(*arguments, redis_url=DEAD)
@@ -281,7 +281,7 @@ def test_an_empty_database_is_told_to_be_migrated(chordage, room, arguments):
         (("compact", "nope"), "there is no thread 'nope'; `chordage threads` lists them"),
     ],
 )
-def test_an_unknown_id_says_where_to_look(chordage, arguments, told):
+def test_error_of_an_unknown_id_names_where_to_look(chordage, arguments, told):
     chordage("migrate")
 
     done = chordage(*arguments)

@@ -50,7 +50,7 @@ def test_a_turn_is_carried_out_with_its_tools_and_the_answer_is_printed(chordage
     assert (turn.sender, turn.origin, turn.rounds) == ("owner", "invoke", 1)
 
 
-def test_a_thread_is_gone_on_with(chordage):
+def test_invoke_continues_a_thread(chordage):
     chordage("invoke", "one", "--thread", "t")
     chordage("invoke", "two", "--thread", "t", "--agent", "bob")
 
@@ -72,7 +72,7 @@ def test_json_shows_the_whole_turn(chordage):
     assert turn["meta"] == {"ticket": 7}
 
 
-def test_a_turn_that_fails_says_why_and_has_its_own_exit_code(chordage, room):
+def test_failed_turn_gives_the_reason_and_has_its_own_exit_code(chordage, room):
     done = chordage("invoke", "fail")
 
     assert (done.exit_code, done.stdout) == (3, "")
@@ -85,7 +85,7 @@ def test_strategy_direct_offers_no_tools(chordage, room):
     assert newest(room).strategy == "direct"
 
 
-def test_a_script_that_breaks_is_told_before_a_database_is_made(chordage, room):
+def test_broken_script_is_reported_before_a_database_is_made(chordage, room):
     (room / "script.yaml").write_text("- text: x\n  bogus: y\n")
 
     done = chordage("invoke", "hi")

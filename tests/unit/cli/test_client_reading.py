@@ -175,7 +175,7 @@ def test_a_turn_that_is_done_cannot_be_cancelled(chordage, rt):
     assert f"turn {turn_id} is done already; `chordage show {turn_id}` shows how it ended" in done.stderr
 
 
-def test_migrate_makes_the_database_and_says_so(chordage):
+def test_migrate_makes_the_database_and_reports_it(chordage):
     first, second, check = chordage("migrate"), chordage("migrate"), chordage("migrate", "--check")
 
     newest = schema_version.newest()
@@ -184,7 +184,7 @@ def test_migrate_makes_the_database_and_says_so(chordage):
     assert {done.exit_code for done in (first, second, check)} == {0}
 
 
-def test_migrate_tells_programs_what_it_did(chordage):
+def test_migrate_reports_its_changes_to_programs(chordage):
     assert json.loads(chordage("migrate", "--json").stdout) == {"before": None, "after": schema_version.newest()}
 
 

@@ -24,14 +24,14 @@ def test_help_lists_every_command_and_imports_none_of_them():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_listed_command_can_be_asked_for_help(name):
+def test_every_listed_command_has_help(name):
     result = CliRunner().invoke(main, [name, "--help"])
 
     assert result.exit_code == 0
     assert f"Usage: main {name}" in result.output
 
 
-def test_misspelt_command_is_told_the_nearest_one():
+def test_misspelt_command_is_reported_with_the_nearest_one():
     result = CliRunner().invoke(main, ["subnit"])
 
     assert result.exit_code == 2
@@ -49,7 +49,7 @@ def test_version_is_printed():
     assert CliRunner().invoke(main, ["--version"]).output.startswith("chordage ")
 
 
-def test_exit_code_tells_bad_input_from_what_is_broken():
+def test_exit_code_distinguishes_bad_input_from_failures():
     assert output.exit_code(InvalidMessage("text is blank", field="text")) == 2
     assert output.exit_code(Unavailable("Redis does not answer")) == 1
 
@@ -65,7 +65,7 @@ def test_bug_of_ours_keeps_its_traceback(monkeypatch):
     assert isinstance(result.exception, ZeroDivisionError)
 
 
-def test_ctrl_c_is_told_in_a_word_and_with_the_exit_code_of_a_shell(monkeypatch):
+def test_ctrl_c_prints_one_word_and_exits_with_the_code_of_a_shell(monkeypatch):
     def interrupted(**_):
         raise KeyboardInterrupt
 

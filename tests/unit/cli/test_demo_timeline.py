@@ -21,7 +21,7 @@ def part(begin, end):
     ("begin", "end", "drawn"),
     [(0, 2, "━━━━━━━━"), (0, 1, "━━━━    "), (1, 2, "    ━━━━"), (0.5, 0.5, "  ━     "), (2, 2, "       ━")],
 )
-def test_bar_lies_where_its_time_lies_and_is_never_nothing(begin, end, drawn):
+def test_bar_is_at_its_time_and_never_empty(begin, end, drawn):
     assert show.bar(part(begin, end), START, 2.0, 8) == drawn
 
 
@@ -30,7 +30,7 @@ def test_axis_marks_half_seconds_where_there_are_few_and_whole_ones_otherwise():
     assert show.axis(4.0, 20).split() == ["0s", "1s", "2s", "3s", "4s"]
 
 
-def test_span_reaches_from_the_first_beginning_to_the_last_end():
+def test_span_reaches_from_the_first_start_to_the_last_end():
     parts = [part(1, 2), part(0.5, 1), part(0.75, 3)]
 
     start, seconds = show.span(parts)

@@ -69,14 +69,14 @@ def test_poll_is_started_where_there_is_something_to_poll():
     assert "# poll: chordage poll\n" in (ROOT / "Procfile").read_text()
 
 
-def test_nobody_of_ours_starts_before_the_services_and_the_schema():
+def test_no_process_of_ours_starts_before_the_services_and_the_schema():
     for name, service in ours().items():
         waits = service["depends_on"]
         assert waits["postgres"] == waits["redis"] == {"condition": "service_healthy"}
         assert name == "migrate" or waits["migrate"] == {"condition": "service_completed_successfully"}
 
 
-def test_services_that_are_waited_for_can_say_that_they_are_healthy():
+def test_required_services_have_health_checks():
     services = compose()["services"]
 
     assert all(
@@ -84,7 +84,7 @@ def test_services_that_are_waited_for_can_say_that_they_are_healthy():
     )
 
 
-def test_redis_keeps_what_it_is_given():
+def test_redis_keeps_its_data():
     assert compose()["services"]["redis"]["command"][1:] == ["--appendonly", "yes", "--maxmemory-policy", "noeviction"]
 
 

@@ -24,7 +24,7 @@ def run(monkeypatch, tmp_path):
     return lambda *arguments: CliRunner().invoke(main, list(arguments))
 
 
-def test_folder_without_an_agent_is_told_three_ways_out(run):
+def test_folder_without_an_agent_is_reported_with_three_ways_out(run):
     result = run("dev")
 
     assert result.exit_code == 1
@@ -32,7 +32,7 @@ def test_folder_without_an_agent_is_told_three_ways_out(run):
 
 
 @pytest.mark.parametrize("command", ["dev", "run", "start"])
-def test_broken_agent_is_told_before_anything_starts_and_stops_nothing_else(run, tmp_path, monkeypatch, command):
+def test_broken_agent_is_reported_before_anything_starts_and_stops_nothing_else(run, tmp_path, monkeypatch, command):
     (tmp_path / "agent.toml").write_text("model = 3\n")
     (tmp_path / "hooks.toml").write_text("[hooks.one]\n")
     started = []
@@ -48,7 +48,7 @@ def test_broken_agent_is_told_before_anything_starts_and_stops_nothing_else(run,
     assert "a broken agent waits until it is repaired" in result.output
 
 
-def test_taken_port_is_told_with_the_option(run, tmp_path):
+def test_taken_port_is_reported_with_the_option(run, tmp_path):
     write_room(tmp_path)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -60,7 +60,7 @@ def test_taken_port_is_told_with_the_option(run, tmp_path):
     assert "--port" in result.stderr
 
 
-def test_second_fleet_in_a_folder_is_told_the_process_of_the_first(run, tmp_path):
+def test_second_fleet_in_a_folder_is_refused_with_the_process_of_the_first(run, tmp_path):
     write_room(tmp_path)
     with state_lock.lock_fleet(tmp_path / ".chordage"):
         here = FleetAddresses(pid=os.getpid(), room=str(tmp_path), redis_url="redis://x", database_url="sqlite://")

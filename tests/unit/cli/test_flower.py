@@ -57,7 +57,7 @@ def test_the_guard_may_be_a_variable_or_a_file(monkeypatch, tmp_path) -> None:
     refuse_open_flower("0.0.0.0", ())
 
 
-def test_the_command_says_it_in_one_line_and_starts_nothing(monkeypatch) -> None:
+def test_error_is_one_line_and_nothing_starts(monkeypatch) -> None:
     forget_settings(monkeypatch)
     monkeypatch.setenv("CHORDAGE_REDIS_URL", "redis://127.0.0.1:1/0")
     done = CliRunner().invoke(main, ["flower", "--address", "0.0.0.0"])
@@ -75,14 +75,14 @@ class FaultyApp:
         raise self.fault
 
 
-def test_a_port_in_use_is_told_with_what_to_do() -> None:
+def test_port_in_use_is_reported_with_the_remedy() -> None:
     app = FaultyApp(OSError(EADDRINUSE, "Address already in use"))
 
     with pytest.raises(ConfigError, match=r"127\.0\.0\.1:5555 is in use: choose another port with --port"):
         serve_flower(app, (), "127.0.0.1:5555")
 
 
-def test_another_fault_of_the_address_is_told_as_it_is() -> None:
+def test_another_fault_of_the_address_is_reported_unchanged() -> None:
     app = FaultyApp(OSError(EADDRNOTAVAIL, "Cannot assign requested address"))
 
     with pytest.raises(OSError, match="Cannot assign"):

@@ -37,7 +37,7 @@ def test_a_budget_is_laid_down_and_left_to_the_setting_again(chordage):
 
 
 @pytest.mark.parametrize("options", [("32",), ("--unset",)])
-def test_whoever_lays_a_budget_down_sends_for_the_turns_that_wait_for_it(chordage, monkeypatch, options):
+def test_setting_a_budget_dispatches_the_turns_that_wait_for_it(chordage, monkeypatch, options):
     chordage("migrate")
     sent = []
     monkeypatch.setattr(Courier, "send", lambda _courier, intents: sent.extend(intents))
@@ -55,7 +55,7 @@ def test_neither_a_number_nor_unset_is_a_wrong_use(chordage):
         assert chordage("groups", "set", "chat", *options).exit_code == 2
 
 
-def test_a_closed_group_refuses_a_message_and_says_which_setting_closes_it(chordage):
+def test_closed_group_refuses_a_message_and_names_the_setting_that_closes_it(chordage):
     done = chordage("invoke", "hi", bounds__chat__max_queued="0")
 
     assert done.exit_code == 1

@@ -47,7 +47,7 @@ def front_matter(file) -> dict[str, object]:
     return yaml.safe_load(told)
 
 
-def test_init_says_what_each_file_is_and_what_to_do_next(monkeypatch, tmp_path):
+def test_init_explains_each_file_and_the_next_step(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, ["init", "room"])
 
@@ -100,7 +100,7 @@ def test_its_examples_hold_when_they_are_uncommented(room, monkeypatch):
         assert hook["config"].keys() == {"origin", "sender", "thread_field", "text_field"}
 
 
-def test_every_variable_an_example_reads_is_told_as_missing_by_its_name(room):
+def test_every_variable_an_example_reads_is_reported_as_missing_by_its_name(room):
     named = {name for file in room.glob("*.toml") for name in re.findall(r'_env = "(\w+)"', file.read_text())}
 
     assert named == set(SECRETS)

@@ -53,7 +53,7 @@ def test_the_value_is_in_the_turn_and_the_refusal_in_its_steps(chordage, till):
     assert "     I think it is -5.\n     refused as output: it is not one JSON value" in lines
 
 
-def test_an_answer_that_never_fits_is_an_error_that_says_why(chordage, till):
+def test_answer_that_never_fits_is_an_error_with_the_reason(chordage, till):
     done = chordage("invoke", "twice", "--agent", "till")
 
     assert (done.exit_code, done.stdout) == (3, "")
@@ -61,7 +61,7 @@ def test_an_answer_that_never_fits_is_an_error_that_says_why(chordage, till):
     assert "$.cents: Value error, nobody is paid back here)" in done.stderr
 
 
-def test_a_model_that_is_not_there_is_told_before_a_turn_is_stored(chordage, room, till):
+def test_missing_model_is_reported_before_a_turn_is_stored(chordage, room, till):
     (room / "agents" / "till.toml").write_text(f'model = "scripted:till.yaml"\noutput = "{till}:Totl"\n')
     done = chordage("invoke", "how much?", "--agent", "till")
 

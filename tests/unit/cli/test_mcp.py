@@ -43,7 +43,7 @@ def test_tools_are_listed_as_the_model_is_offered_them(chordage, give):
     assert lines == [["kit_add", "bob", "pure", "add"], ["kit_linger_long", "bob", "pure", "linger.long"]]
 
 
-def test_one_that_fails_is_told_and_the_others_are_listed(chordage, give):
+def test_failing_server_is_reported_and_the_others_are_listed(chordage, give):
     give(KIT + AWAY)
 
     done = chordage("mcp")
@@ -56,7 +56,7 @@ def test_one_that_fails_is_told_and_the_others_are_listed(chordage, give):
     assert "secret" not in done.stdout + done.stderr
 
 
-def test_programs_are_told_everything(chordage, give):
+def test_json_output_contains_everything(chordage, give):
     give(KIT + 'except = ["delete"]\n' + AWAY)
 
     done = chordage("mcp", "--agent", "bob", "--json")
@@ -89,7 +89,7 @@ def test_a_room_without_servers_is_fine(chordage):
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_an_unknown_agent_is_told(chordage):
+def test_unknown_agent_is_reported(chordage):
     done = chordage("mcp", "--agent", "nobody")
 
     assert done.exit_code == 1

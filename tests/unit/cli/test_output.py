@@ -43,13 +43,13 @@ def test_table_for_people_has_a_heading(capsys, monkeypatch):
     assert lines[2] == "there are none"
 
 
-def test_times_are_told_in_the_largest_unit_that_fits():
+def test_durations_are_shown_in_the_largest_unit_that_fits():
     assert [span(seconds) for seconds in (0.25, 12, 119, 120, 7200, 172800)] == [
         "0.2 s", "12 s", "119 s", "2 min", "2 h", "2 d",
     ]  # fmt: skip
 
 
-def test_moments_are_told_from_now():
+def test_times_are_shown_relative_to_now():
     assert ago(NOW - timedelta(seconds=30), NOW) == "30 s ago"
     assert ago(NOW + timedelta(minutes=5), NOW) == "in 5 min"
     assert ago(NOW, NOW) == "now"

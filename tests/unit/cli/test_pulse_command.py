@@ -41,7 +41,7 @@ def test_pulse_lists_what_there_is(room):
     assert said.stdout.split("\t")[:5] == ["chore:look", "new", "-", "-", "every 300 s"]
 
 
-def test_pulse_tells_faults_with_file_and_line_and_exits_with_one(room):
+def test_pulse_reports_faults_with_file_and_line_and_exits_with_one(room):
     (room / "will.md").write_text("---\ncron: soon\n---\n")
 
     said = chordage("pulse", "--json")
@@ -75,7 +75,7 @@ def test_what_should_have_come_by_now_is_due_and_not_so_long_ago(room):
     assert [pulse._short_row(replace(item, next_due=due))[2] for due in (moment, later, None)] == ["due", later, None]
 
 
-def test_pulse_run_stores_a_turn_and_says_that_nobody_takes_it_up(room):
+def test_pulse_run_stores_a_turn_and_reports_a_missing_worker(room):
     said = chordage("pulse", "run", "look")
 
     assert said.exit_code == 0
@@ -85,7 +85,7 @@ def test_pulse_run_stores_a_turn_and_says_that_nobody_takes_it_up(room):
     assert json.loads(chordage("pulse", "--json").stdout)["items"][0]["under_way"] is True
 
 
-def test_pulse_run_of_nothing_says_what_there_is(room):
+def test_pulse_run_without_a_name_lists_the_choices(room):
     said = chordage("pulse", "run", "nothing")
 
     assert (said.exit_code, "chore:look" in said.stderr) == (1, True)

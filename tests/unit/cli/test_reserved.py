@@ -13,7 +13,7 @@ from support.waiting import until
 
 
 @pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGINT])
-def test_with_a_reserve_of_none_it_stays_until_it_is_told_to_end(tmp_path, ends):
+def test_with_a_reserve_of_none_it_stays_until_it_is_ended(tmp_path, ends):
     ready = tmp_path / "ready"
     command = [sys.executable, "-m", "chordage.workers.cli", "worker", "--reserved", "--ready-file", str(ready)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CHORDAGE_")}

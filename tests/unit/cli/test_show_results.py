@@ -50,7 +50,7 @@ def test_a_call_is_shown_with_its_whole_result(chordage, turn, form):
     assert json.loads(chordage("show", form.format(call), "--json").stdout)["result"]["text"] == LONG
 
 
-def test_a_call_that_is_not_there_is_told_so(chordage, turn):
+def test_missing_call_is_reported(chordage, turn):
     shown = chordage("show", "call:nothing")
     assert shown.exit_code == 1
     assert "call 'nothing' is not there" in shown.stderr

@@ -12,7 +12,7 @@ from chordage.workers.fleet import agent_run, background, state_lock
 from chordage.workers.fleet.agent_run import FleetStatus, FleetSummary, MemberState, MemberStatus
 
 
-def test_nothing_that_runs_is_told_with_exit_code_three_and_leaves_nothing_behind(chordage, room):
+def test_without_processes_it_prints_so_exits_with_three_and_leaves_nothing_behind(chordage, room):
     done = chordage("status")
 
     assert done.exit_code == 3
@@ -21,20 +21,20 @@ def test_nothing_that_runs_is_told_with_exit_code_three_and_leaves_nothing_behin
     assert not (room / "execution.db").exists()
 
 
-def test_where_redis_is_set_workers_of_a_supervisor_are_told_of(chordage):
+def test_where_redis_is_set_workers_of_a_supervisor_are_mentioned(chordage):
     done = chordage("status", redis_url="redis://:secret@127.0.0.1:1/0")
 
     assert "workers that a supervisor started are not looked for here: `celery -A chordage status`" in done.output
 
 
-def test_help_says_what_the_exit_codes_mean(chordage):
+def test_help_explains_the_exit_codes(chordage):
     words = {name: " ".join(chordage(name, "--help").output.split()) for name in ("status", "stop")}
 
     assert "3 nothing runs here" in words["status"]
     assert "1 none was running here" in words["stop"]
 
 
-def test_what_queues_is_told_also_while_nothing_runs(chordage):
+def test_queues_are_shown_even_while_nothing_runs(chordage):
     chordage("invoke", "hello")
     told = json.loads(chordage("status", "--json").output)
 
@@ -45,7 +45,7 @@ def test_what_queues_is_told_also_while_nothing_runs(chordage):
     assert told["health"] == {"database": None}
 
 
-def test_fleet_that_has_not_said_that_it_is_up_is_told_as_starting(chordage, room):
+def test_fleet_that_is_not_up_yet_is_shown_as_starting(chordage, room):
     with state_lock.lock_fleet(room / ".chordage"):
         done = chordage("status")
 
@@ -54,7 +54,7 @@ def test_fleet_that_has_not_said_that_it_is_up_is_told_as_starting(chordage, roo
 
 
 @pytest.mark.parametrize(("times", "told"), [(1, "restarted once 5 min ago"), (3, "restarted 3 times, last 5 min ago")])
-def test_processes_that_had_to_be_started_again_are_told_with_how_often_and_when(chordage, room, times, told):
+def test_restarted_processes_are_shown_with_how_often_and_when(chordage, room, times, told):
     now = datetime.now(UTC)
     then = now - timedelta(minutes=5)
     member = MemberStatus(name="web", pid=1, state=MemberState.RUNNING, restarts=times, restarted_at=then)
@@ -74,7 +74,7 @@ def test_processes_that_had_to_be_started_again_are_told_with_how_often_and_when
     assert programs["restarted_at"] == then.isoformat()
 
 
-def test_a_fleet_whose_room_has_no_agent_run_is_told_all_the_same(chordage, room):
+def test_fleet_whose_room_has_no_agent_run_is_shown_all_the_same(chordage, room):
     now, state = datetime.now(UTC), room / ".chordage"
     summary = FleetSummary(
         version="1", pid=os.getpid(), status=FleetStatus.RUNNING, loops=("pulse",), endpoint=None, room=str(room),
@@ -85,7 +85,7 @@ def test_a_fleet_whose_room_has_no_agent_run_is_told_all_the_same(chordage, room
         assert f"chordage 1 runs, process {os.getpid()}" in chordage("status").output
 
 
-def test_the_address_of_redis_is_told_without_its_password(chordage, room):
+def test_address_of_redis_is_shown_without_its_password(chordage, room):
     now, state = datetime.now(UTC), room / ".chordage"
     summary = FleetSummary(
         version="1", pid=os.getpid(), status=FleetStatus.RUNNING, loops=(), endpoint=None,
@@ -123,7 +123,7 @@ def test_stop_without_a_fleet_is_an_error_with_what_to_do(chordage):
     ("in_a_hurry", "told"),
     [(False, "has ended; nothing is left running"), (True, "is still ending; `chordage stop` waits for that")],
 )
-def test_start_that_is_interrupted_says_what_is_left(chordage, room, monkeypatch, in_a_hurry, told):
+def test_interrupted_start_lists_what_is_left(chordage, room, monkeypatch, in_a_hurry, told):
     def interrupted(state, *_):
         if in_a_hurry:
             held.append(state_lock.lock_fleet(state))
@@ -147,7 +147,7 @@ def test_second_start_is_refused_with_the_process_of_the_first(chordage, room):
     assert f"already, process {os.getpid()}: use that one, or stop it: `chordage stop`" in done.stderr
 
 
-def test_path_of_a_message_is_one_line_for_each_point_where_nobody_watches(chordage):
+def test_path_of_a_message_is_one_line_per_point_without_a_terminal(chordage):
     turn = json.loads(chordage("invoke", "add", "--json").output)["turn_id"]
     lines = chordage("trace", turn).output.splitlines()
 
@@ -180,7 +180,7 @@ def test_path_of_a_message_for_programs_has_ids_workers_and_positions(chordage):
     assert all(mark["worker"] for mark in told["marks"] if mark["kind"] == "model")
 
 
-def test_message_that_is_not_there_is_told_with_what_may_have_become_of_it(chordage):
+def test_missing_message_is_reported_with_possible_reasons(chordage):
     chordage("invoke", "hello")
     done = chordage("trace", "nowhere", "--agent", "ada")
 

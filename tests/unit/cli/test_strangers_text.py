@@ -64,7 +64,7 @@ def ids(tmp_path):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command)[:12])
-def test_no_command_lets_it_act_on_a_terminal(ids, command):
+def test_no_command_lets_foreign_text_act_on_a_terminal(ids, command):
     words = [str(ids.get(word, word)) for word in command]
     lines = on_a_terminal(ids["room"], *words, codes=(0, 1, 2, 3))
     shown = STYLE.sub("", "\n".join(lines))
@@ -73,7 +73,7 @@ def test_no_command_lets_it_act_on_a_terminal(ids, command):
 
 
 @pytest.mark.parametrize("command", [["turns"], ["show", "TURN"], ["trace", "TURN"], ["inbox"], ["deliveries"]])
-def test_json_says_it_exactly_and_harmlessly(ids, monkeypatch, capsysbinary, command):
+def test_json_quotes_foreign_text_exactly_and_harmlessly(ids, monkeypatch, capsysbinary, command):
     from click.testing import CliRunner
 
     from chordage.workers.cli import main
@@ -96,7 +96,7 @@ def _strings(value: object) -> set[str]:
             return set()
 
 
-def test_a_turn_that_is_carried_out_here_shows_the_reply_as_words(tmp_path):
+def test_turn_carried_out_here_shows_the_reply_as_text(tmp_path):
     room = asking_room.write(tmp_path / "room")
     (room / "script.yaml").write_text('- text: "one \\e]0;root\\a two \\u202e three"\n')
     lines = on_a_terminal(room, "invoke", "hello")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chordage.workers.cli.invoke import StreamedAnswer
 
 
-def test_progress_of_tools_at_work_side_by_side_is_told_with_their_names(capsys):
+def test_progress_of_tools_at_work_side_by_side_is_shown_with_their_names(capsys):
     streamed = StreamedAnswer(shown=True)
     for call, tool in (("c1", "weather"), ("c2", "trains")):
         streamed.emit("r", "tool.started", call=call, tool=tool)
@@ -15,7 +15,7 @@ def test_progress_of_tools_at_work_side_by_side_is_told_with_their_names(capsys)
     assert capsys.readouterr().err.split() == ["·", "weather", "·", "trains", "weather", "20%", "trains", "0%"]
 
 
-def test_a_reply_that_is_begun_again_is_told_and_shown_once_as_the_last(capsys):
+def test_restarted_reply_is_marked_and_shown_once_as_the_last(capsys):
     streamed = StreamedAnswer(shown=True)
     streamed.emit("r", "model.reset", step=1)
     for text in ("one ", "tw"):

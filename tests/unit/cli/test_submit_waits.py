@@ -40,7 +40,7 @@ def waited(monkeypatch, capsys):
     return wait
 
 
-def test_it_says_once_what_to_do_and_goes_on_waiting(waited):
+def test_submit_prints_once_what_to_do_and_keeps_waiting(waited):
     suspended = turn(ACTIVE, Reason.SUSPENDED)
     code, said = waited(turn(ACTIVE), suspended, suspended, turn(ACTIVE), turn(DONE))
     assert (code, said.out) == (submit.ANSWERED, "ok\n")
@@ -49,7 +49,7 @@ def test_it_says_once_what_to_do_and_goes_on_waiting(waited):
     assert said.err.count("\n") == 1
 
 
-def test_it_says_so_again_where_a_second_question_comes(waited):
+def test_submit_prints_it_again_for_a_second_question(waited):
     suspended = turn(ACTIVE, Reason.SUSPENDED)
     _code, said = waited(suspended, turn(ACTIVE), suspended, turn(DONE))
     assert said.err.count("waits for a decision") == 2
@@ -63,7 +63,7 @@ def test_the_time_is_up_all_the_same(waited):
 
 
 @pytest.mark.parametrize("name", ["submit", "invoke"])
-def test_the_help_names_all_strategies_also_those_of_packages(monkeypatch, name):
+def test_help_names_all_strategies_including_those_of_packages(monkeypatch, name):
     monkeypatch.setattr(loading, "names", lambda: ["direct", "plan_execute", "react", "ours_by_entry_point"])
     told = " ".join(CliRunner().invoke(main, [name, "--help"]).stdout.split())
     assert "direct, plan_execute, react, ours_by_entry_point" in told
@@ -75,7 +75,7 @@ def test_turns_in_json_have_channel_and_sender(chordage):
     assert (line["channel"], line["sender"]) == (None, "owner")
 
 
-def test_a_simulation_says_how_far_it_is_and_how_long_it_takes():
+def test_simulation_prints_its_progress_and_its_duration():
     assert progress(900, 3600, 1234, 60) == "15 min of 60 min (25%), 1,234 turns done, 60 s so far, about 3 min to go"
     assert progress(1, 3600, 0, 0.5) == "1.0 s of 60 min (0%), 0 turns done, 0.5 s so far"
     assert (

@@ -17,7 +17,7 @@ COMMAND = Path(__file__).parents[3] / "workers" / "command.py"
 
 
 @pytest.mark.parametrize("command", ["start", "run", "dev"])
-def test_a_state_folder_that_cannot_be_written_is_told_with_the_setting(monkeypatch, tmp_path, command):
+def test_state_folder_that_cannot_be_written_is_reported_with_the_setting(monkeypatch, tmp_path, command):
     monkeypatch.chdir(tmp_path)
     forget_settings(monkeypatch)
     write_room(tmp_path)

@@ -30,7 +30,7 @@ def test_hooks_are_listed_without_redis_and_without_counts(chordage, hooks):
     assert rows[4][:5] == ["open", "PUT", "/hooks/open", "none", "bob"]
 
 
-def test_a_fault_is_told_with_its_place_and_the_exit_code_is_one(chordage, hooks):
+def test_fault_is_reported_with_its_place_and_the_exit_code_is_one(chordage, hooks):
     signed_deliveries.write(hooks, BROKEN + signed_deliveries.FILE)
 
     done = chordage("hooks")
@@ -55,7 +55,7 @@ def test_a_room_without_hooks_has_none_to_list(chordage):
     assert chordage("hooks").exit_code == 0
 
 
-def test_without_redis_it_says_where_the_counts_are(chordage, hooks):
+def test_without_redis_it_names_where_the_counts_are(chordage, hooks):
     done = chordage("hooks", redis_url="redis://127.0.0.1:9/0")
 
     assert (done.exit_code, done.stdout.count("\n")) == (0, 5)
@@ -80,7 +80,7 @@ def test_a_delivery_is_signed_and_taken_in_every_form(chordage, server, name):
 
 
 @pytest.mark.redis
-def test_what_was_refused_is_said_with_its_reason(chordage, server):
+def test_refusal_is_printed_with_its_reason(chordage, server):
     first = json.loads(chordage("hooks", "send", "github", "--text", "x", "--id", "1", "--json", **server).stdout)
 
     again = chordage("hooks", "send", "github", "--text", "x", "--id", "1", **server)
@@ -93,7 +93,7 @@ def test_what_was_refused_is_said_with_its_reason(chordage, server):
 
 
 @pytest.mark.redis
-def test_a_body_of_ones_own_and_a_thread_go_along(chordage, server):
+def test_custom_body_and_thread_are_sent(chordage, server):
     body = b'{"text": "from a file"}'
 
     assert chordage("hooks", "send", "bare", "--body", "-", stdin=body, **server).stdout.startswith("202")
@@ -110,7 +110,7 @@ def test_a_body_of_ones_own_and_a_thread_go_along(chordage, server):
         (("bare", "--text", "x", "--id", "ä"), 2, "visible ASCII"),
     ],
 )
-def test_what_cannot_be_sent_is_said(chordage, hooks, arguments, code, told):
+def test_send_failure_is_reported(chordage, hooks, arguments, code, told):
     signed_deliveries.write(hooks, BROKEN + signed_deliveries.FILE)
 
     done = chordage("hooks", "send", *arguments)

@@ -111,7 +111,7 @@ def test_wrong_option_is_a_usage_error(run, options, told):
     assert told in result.stderr
 
 
-def test_room_without_an_agent_is_told_what_it_needs(run):
+def test_room_without_an_agent_is_reported_with_what_it_needs(run):
     result = run("worker")
 
     assert result.exit_code == 1
@@ -119,7 +119,7 @@ def test_room_without_an_agent_is_told_what_it_needs(run):
     assert "write an agent.toml" in result.stderr
 
 
-def test_broken_agent_is_told_with_file_and_line_and_stops_no_worker(run, tmp_path, monkeypatch):
+def test_broken_agent_is_reported_with_file_and_line_and_stops_no_worker(run, tmp_path, monkeypatch):
     (tmp_path / "agent.toml").write_text('model = "scripted:s.yaml"\ntoools = []\n')
     monkeypatch.setenv("CHORDAGE_REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setattr("chordage.workers.cli.context.check_ready", lambda _settings: None)
@@ -132,7 +132,7 @@ def test_broken_agent_is_told_with_file_and_line_and_stops_no_worker(run, tmp_pa
     assert "chordage: agent.toml:2: toools: there is no such key; did you mean tools?\n" in result.stderr
 
 
-def test_missing_redis_is_told_with_the_setting(run, tmp_path):
+def test_missing_redis_is_reported_with_the_setting(run, tmp_path):
     write_room(tmp_path)
 
     result = run("worker")
@@ -155,7 +155,7 @@ def test_missing_database_names_migrate_and_leaves_no_file(run, tmp_path, comman
 
 
 @pytest.mark.parametrize("command", ["worker", "beat", "web"])
-def test_unreachable_redis_is_told_with_its_place(run, tmp_path, command):
+def test_unreachable_redis_is_reported_with_its_address(run, tmp_path, command):
     write_room(tmp_path)
     (tmp_path / "chordage.toml").write_text('redis_url = "redis://127.0.0.1:1/0"\n')
     run("migrate")

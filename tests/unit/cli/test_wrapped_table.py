@@ -42,6 +42,6 @@ def test_no_line_is_wider_than_the_terminal():
         assert lines[len(lines) // 3].startswith(ID)
 
 
-def test_what_fits_is_told():
+def test_table_reports_what_fits():
     assert wrapped_table.fits([("a", "b"), ("1", "2")], 4)
     assert not wrapped_table.fits([("a", "b"), ("1", "2")], 3)

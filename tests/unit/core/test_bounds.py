@@ -102,6 +102,6 @@ def test_depth_of_a_value_is_counted_without_a_call_for_each_level():
         value = value[0]
 
 
-def test_what_is_no_json_is_told_by_the_parser():
+def test_invalid_json_is_reported_by_the_parser():
     with pytest.raises(json.JSONDecodeError, match="Expecting value"):
         bounds.loads_json("nonsense")

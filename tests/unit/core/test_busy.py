@@ -24,7 +24,7 @@ def request(**more: object) -> TurnRequest:
 
 @pytest.mark.parametrize("said", [None, *WhenBusy])
 @pytest.mark.parametrize("usual", list(WhenBusy))
-def test_the_message_has_the_word_and_where_it_is_silent_its_agent(said, usual):
+def test_message_decides_and_else_its_agent(said, usual):
     manner = arrivals.effective_when_busy(request(when_busy=said), replace(ADA, when_busy=usual), NOW)
 
     assert manner is (said or usual)
@@ -40,7 +40,7 @@ def test_what_is_for_later_touches_nothing_now(manner):
 
 
 @pytest.mark.parametrize("manner", list(WhenBusy))
-def test_who_decides_about_a_run_ends_it_only_in_so_many_words(manner):
+def test_decision_about_a_run_ends_it_only_if_set_explicitly(manner):
     decides = request(decisions=(DecisionRequest(target="x", action=Action.RESUME),))
     by_habit = arrivals.effective_when_busy(decides, replace(ADA, when_busy=manner), NOW)
     by_word = arrivals.effective_when_busy(replace(decides, when_busy=manner), ADA, NOW)

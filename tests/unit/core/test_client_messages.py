@@ -45,7 +45,7 @@ def normal(*messages, before=()):
         ([LINK, result("a"), result("a")], "messages.2.ask_id"),
     ],
 )
-def test_what_cannot_stand_there_is_refused_with_its_place(messages, field):
+def test_invalid_client_message_is_refused_with_its_place(messages, field):
     with pytest.raises(InvalidMessage) as refused:
         normal(*messages)
 
@@ -68,7 +68,7 @@ def test_results_pushed_later_answer_the_message_pushed_before():
     assert [ask.id for ask in client_messages.open_asks([*before, *normal(result("b"), before=before)])] == ["a"]
 
 
-def test_asks_that_nobody_can_answer_any_more_are_found():
+def test_calls_that_can_no_longer_be_answered_are_found():
     assert client_messages.left_open(normal(LINK, result("a"), USER)) == ["b"]
     assert client_messages.left_open(normal(LINK)) == []
     assert client_messages.left_open(normal(LINK, result("b"), result("a"), USER)) == []
@@ -82,20 +82,20 @@ def told(*messages, calls=(), replaces=False):
     return build(entries, calls)
 
 
-def test_results_stand_in_the_order_of_the_asks_whoever_gave_them():
+def test_results_keep_the_order_of_the_calls_whatever_their_source():
     said = told(*normal(LINK, result("b", "B")), calls=[a_call(place=0, ask_id="a", content="A")])
 
     assert [(one.ask_id, one.content) for one in said if isinstance(one, ToolSays)] == [("a", "A"), ("b", "B")]
     assert isinstance(said[1], AssistantSays)
 
 
-def test_the_newest_life_of_a_call_is_told():
+def test_newest_attempt_of_a_call_is_shown():
     calls = [a_call(place=0, content="first"), a_call(place=0, generation=2, content="second")]
 
     (answer,) = [one for one in told(*normal(LINK, result("b")), calls=calls) if getattr(one, "ask_id", "") == "a"]
     assert answer.content == "second"
 
 
-def test_a_history_given_anew_takes_the_place_of_what_was_said():
+def test_replaced_history_takes_the_place_of_the_old_one():
     assert told(*normal(USER), replaces=True) == (UserSays(text="no"),)
     assert told(*normal(USER)) == (UserSays(text="hi"), UserSays(text="no"))

@@ -105,7 +105,7 @@ def test_calls_stay_with_their_results_and_nothing_open_or_new_falls_behind_the_
 
 
 @given(history=histories(), keep=st.integers(0, 3))
-def test_what_is_left_is_said_exactly_as_before_behind_the_summary(history, keep):
+def test_kept_part_is_unchanged_after_the_summary(history, keep):
     entries, calls, run = history
     found = cut(entries, calls, run, keep=keep)
     if found is None:
@@ -141,7 +141,7 @@ def test_nothing_is_cut_twice_at_one_point(history, keep):
         assert cut(compacted(entries, found, run), calls, run, keep=keep) is None
 
 
-def test_a_late_result_that_the_model_has_not_seen_stays_where_it_was_asked_for():
+def test_late_unread_result_stays_at_its_call():
     entries = [message(1), reply(2, an_ask("a"), step=1), reply(3, step=3), reply(4, step=5), reply(5, step=7)]
     late = a_call(step=2, ask_id="a", replayed_at=8)
     seen = a_call(step=2, ask_id="a", replayed_at=6)
@@ -160,7 +160,7 @@ def test_a_message_in_the_middle_of_its_run_is_kept_beside_the_summary_from_one_
     assert cut([*later, message(9, "next")], [], "next").said == ()
 
 
-def test_what_a_consumer_has_said_stays_with_the_open_calls_it_asks_for():
+def test_messages_of_a_consumer_stay_with_their_open_calls():
     given = an_entry(3, Checkpoint.CLIENT_MESSAGES, {"messages": [], "replaces": False}, step=3)
     entries = [message(1, "old"), reply(2, run="old"), given, reply(4, step=5), reply(5, step=7)]
     open_call = a_call(step=4, status=CallStatus.SUSPENDED)
@@ -169,7 +169,7 @@ def test_what_a_consumer_has_said_stays_with_the_open_calls_it_asks_for():
     assert cut(entries, [], "r").upto == 4
 
 
-def test_messages_that_were_never_answered_do_not_keep_the_rest_from_being_cut():
+def test_messages_that_were_never_answered_do_not_keep_the_others_from_being_cut():
     entries = [message(1, "a"), reply(2, run="a"), message(3, "b"), message(4, "c"), message(5)]
     assert cut(entries, [], "r").upto == 4
 
@@ -212,7 +212,7 @@ def test_a_failure_is_not_tried_again_in_its_run_until_much_was_added_but_once_i
     assert cause(FULL, [*entries, failure(4, "next")], "next", 0) is None
 
 
-def test_what_is_not_recorded_yet_is_said_behind_a_summary_and_without_one():
+def test_unrecorded_messages_come_after_a_summary_and_without_one():
     unwritten = an_entry(0, USER, {"text": "to be"}, step=3)
 
     assert standing([message(1), unwritten])[1][-1] is unwritten

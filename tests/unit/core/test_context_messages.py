@@ -28,11 +28,11 @@ def test_without_a_cooldown_it_is_in_every_prompt():
 
 
 @given(st.integers(1, 5), st.integers(1, 30))
-def test_with_a_cooldown_it_rests_that_many_steps(cooldown, steps):
+def test_with_a_cooldown_it_pauses_that_many_steps(cooldown, steps):
     assert shown_at(cooldown, steps) == list(range(0, steps, cooldown + 1))
 
 
-def test_new_words_are_shown_at_once():
+def test_changed_text_is_shown_at_once():
     first = due([("p", note("old", cooldown=9))], {}, 1)
     second = due([("p", note("new", cooldown=9))], first.shown, 2)
 
@@ -46,7 +46,7 @@ def test_messages_of_several_plugins_add_up():
     assert due(given, {}, 1).texts == ("1", "2", "3")
 
 
-def test_one_plugin_says_one_thing_under_a_key():
+def test_plugin_has_one_text_per_key():
     assert due([("a", note("1")), ("a", note("2"))], {}, 1).texts == ("2",)
 
 

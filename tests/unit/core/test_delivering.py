@@ -50,7 +50,7 @@ def test_what_may_be_secret_in_an_address_is_not_shown():
     assert shown({"channel": "me", "chat": 1}) == "channel me (chat=1)"
 
 
-def test_pauses_grow_up_to_the_longest_with_jitter_and_honour_what_is_asked_for():
+def test_pauses_grow_up_to_the_longest_with_jitter_and_honour_retry_after():
     rules = DeliveryRules(first=4, longest=100)
     assert [rules.pause(n, 1.0) for n in (1, 2, 3, 9)] == [4, 8, 16, 100]
     assert rules.pause(1, 0.0) == 2

@@ -36,12 +36,12 @@ def test_the_drawing_is_the_tree():
     assert drawn() == {kind.__name__: kind.__base__.__name__ if kind is not ChordageError else None for kind in CLASSES}
 
 
-def test_an_error_without_a_text_says_what_its_docstring_says():
+def test_error_without_a_text_shows_its_docstring():
     assert str(LostRace()) == "Somebody else was first; the transaction is undone and nothing is wrong."
     assert all(kind.__doc__ for kind in CLASSES)
 
 
-def test_a_text_given_is_the_text_shown():
+def test_text_of_an_error_is_shown():
     assert str(WrongSchema("at 0001, needs 0002")) == "at 0001, needs 0002"
 
 

@@ -27,7 +27,7 @@ def test_every_group_has_a_queue_and_a_twin_for_its_tools():
     ]
 
 
-def test_queues_stand_in_the_order_of_rank():
+def test_queues_are_in_the_order_of_rank():
     assert TURN_QUEUES == ("chat", "task", "chore", "will")
     assert TOOL_QUEUES == ("chat.tools", "task.tools", "chore.tools", "will.tools")
 

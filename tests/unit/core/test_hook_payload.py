@@ -56,7 +56,7 @@ def test_meta_keeps_what_is_there():
     assert webhooks.meta_of(shape, PAYLOAD, {"x-event": "push"}) == {"n": 7, "a.c.1.d": None, "x-event": "push"}
 
 
-def test_a_payload_is_laid_out_as_its_paths_say():
+def test_payload_is_placed_by_its_paths():
     laid = webhooks.laid_out([("a", "1"), ("a.b", "2"), ("c.0.d", "3")])
 
     assert laid == {"a": {"b": "2"}, "c": {"0": {"d": "3"}}}

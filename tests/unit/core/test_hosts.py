@@ -18,7 +18,7 @@ def test_only_this_machine_reaches_loopback(host):
 
 
 @pytest.mark.parametrize("host", BEYOND)
-def test_beyond_it_is_told_what_that_means(host):
+def test_listening_beyond_it_is_explained(host):
     assert not is_loopback(host)
     assert "checks no credentials" in exposure_warning(host)
 

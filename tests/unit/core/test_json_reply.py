@@ -48,7 +48,7 @@ def test_any_value_is_read_as_it_was_written_alone_or_in_a_fence(value, indented
         'See {this}:\n```json\n{"a": 1}\n```',
     ],
 )
-def test_a_value_is_found_behind_a_fence_and_between_words(text):
+def test_value_is_found_behind_a_fence_and_between_text(text):
     assert value_in(text) == {"a": 1}
 
 
@@ -90,7 +90,7 @@ def test_what_is_no_single_value_is_refused_with_the_reason(text, says):
     assert says in why(text)
 
 
-def test_the_place_of_a_mistake_is_told():
+def test_place_of_a_mistake_is_reported():
     assert why('{"a": 1,\n "b": tru}') == (
         'it is not one JSON value: Expecting value at line 2, column 7, near \'{"a": 1,\\n "b": tru}\''
     )

@@ -15,7 +15,7 @@ def test_a_lease_ends_so_many_seconds_from_now():
     assert LeaseRules(seconds=30).until(NOON) == NOON + timedelta(seconds=30)
 
 
-def test_a_wake_up_that_nobody_picks_up_is_repeated_less_and_less_often():
+def test_unclaimed_wake_up_is_repeated_less_and_less_often():
     rules = LeaseRules(seconds=30)
 
     waits = [(rules.until_after_resend(NOON, resends) - NOON).total_seconds() for resends in range(8)]

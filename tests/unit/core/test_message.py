@@ -63,7 +63,7 @@ def test_only_the_agent_itself_sends_tasks_chores_and_wills(origin, sender):
 
 
 @pytest.mark.parametrize("sender", list(Sender))
-def test_anybody_may_chat_and_invoke(sender):
+def test_every_sender_may_chat_and_invoke(sender):
     assert accepted(**CHAT, sender=sender)
     assert accepted(origin=Origin.INVOKE, sender=sender)
 
@@ -101,7 +101,7 @@ def test_a_blank_text_is_refused(text):
     assert refused(text=text).field == "text"
 
 
-def test_content_parts_may_stand_in_for_the_text():
+def test_content_parts_may_replace_the_text():
     assert accepted(text="", meta={"parts": [{"type": "image"}]})
     assert refused(text="", meta={"parts": []}).field == "text"
 
@@ -238,7 +238,7 @@ def test_terms_of_stepping_come_with_control_step_and_within_bounds():
 
 
 @pytest.mark.parametrize("seconds", [0, -1, -86_400])
-def test_a_deadline_lies_ahead(seconds):
+def test_deadline_is_in_the_future(seconds):
     assert refused(deadline=NOON + timedelta(seconds=seconds)).field == "deadline"
     assert accepted(deadline=NOON + timedelta(microseconds=1))
 
@@ -253,10 +253,10 @@ def test_a_turn_that_could_never_start_is_refused(later):
     assert accepted(deadline=deadline, not_before=deadline - timedelta(microseconds=1))
 
 
-def test_not_before_may_lie_in_the_past():
+def test_not_before_may_be_in_the_past():
     assert accepted(not_before=NOON - timedelta(days=1))
 
 
-def test_the_first_broken_rule_is_told():
+def test_first_broken_rule_is_reported():
     assert refused(origin=Origin.CHAT, channel=None, thread_id="", text="").field == "channel"
     assert refused(thread_id="", text="").field == "thread_id"

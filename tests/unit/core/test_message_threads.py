@@ -58,7 +58,7 @@ def test_a_message_without_a_thread_gets_one():
     assert thread_of(a_request(thread_id="telegram:42:topic").message, "ada", "u1") == "telegram:42:topic"
 
 
-def test_work_is_the_same_by_its_thread_or_by_a_key_that_is_given():
+def test_work_is_the_same_by_its_thread_or_by_its_key():
     assert arrivals.key_of(a_request(), "t1") is None
     assert arrivals.key_of(a_request(coalesce_key="k"), "t1") == "k"
     assert arrivals.key_of(a_request(**CHORE), "chore:backup") == "chore:backup"
@@ -67,7 +67,7 @@ def test_work_is_the_same_by_its_thread_or_by_a_key_that_is_given():
 
 
 @pytest.mark.parametrize("key", ["chore:backup", "task:1", "will:ada"])
-def test_nobody_takes_the_place_of_an_agents_own_work(key):
+def test_agents_own_work_is_never_replaced(key):
     error = refused(coalesce_key=key, thread_id=key)
 
     assert error.field == "coalesce_key"

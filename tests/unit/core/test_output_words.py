@@ -19,7 +19,7 @@ def test_the_demand_shows_the_schema_as_it_is():
     assert "exactly one JSON value" in said
 
 
-def test_a_refusal_is_a_note_behind_the_reply_and_no_word_of_the_user():
+def test_refusal_is_a_note_after_the_reply_and_no_user_message():
     said = build(
         [
             entry(Checkpoint.USER_MESSAGE, text="hi"),
@@ -33,7 +33,7 @@ def test_a_refusal_is_a_note_behind_the_reply_and_no_word_of_the_user():
     assert "$: 'n' is missing\nAnswer again with only the JSON value" in said[-1].text
 
 
-def test_one_complaint_stands_alone_and_several_are_a_list():
+def test_single_complaint_is_a_line_and_several_are_a_list():
     assert output.listed(["a"]) == "a"
     assert output.listed(["a", "b"]) == "- a\n- b"
 
@@ -47,7 +47,7 @@ def test_a_thousand_complaints_are_cut_and_so_is_a_long_one():
     assert len(long) < output.COMPLAINT_LENGTH + 10
 
 
-def test_the_end_after_two_refusals_says_it_in_one_line():
+def test_end_after_two_refusals_is_one_line():
     ending = output.given_up("- $.a: wrong\n- $.b: wrong").ending
     assert (ending.reason, ending.code) == (Reason.ERROR, "output_invalid")
     assert ending.detail.endswith("also after one repair: $.a: wrong; $.b: wrong")

@@ -55,7 +55,7 @@ def shuffled(lists):
 
 
 @given(shuffled(all_of(amends, blocks, asks, results)))
-def test_a_gate_is_the_same_in_any_order(both):
+def test_combined_verdict_is_the_same_in_any_order(both):
     one, other = both
     assert verdicts_.gate(one) == verdicts_.gate(other)
 
@@ -83,16 +83,16 @@ def test_the_strictest_verdict_holds(verdicts):
 
 
 @given(all_of(blocks, asks, results), blocks)
-def test_nobody_can_soften_a_block(verdicts, block):
+def test_block_cannot_be_softened(verdicts, block):
     assert isinstance(verdicts_.gate([("a", block), *verdicts]).verdict, Block)
 
 
-def test_a_call_that_nobody_speaks_of_runs_as_it_was_asked_for():
+def test_call_without_a_verdict_runs_unchanged():
     assert verdicts_.gate([]) == Gate()
     assert verdicts_.gate([]).arguments({"q": 1}) == {"q": 1}
 
 
-def test_of_two_equal_verdicts_the_first_plugin_in_the_alphabet_is_heard():
+def test_of_two_equal_verdicts_the_alphabetically_first_plugin_counts():
     given = [("b", Block("because of b")), ("a", Block("because of a")), ("c", SuspendCall(prompt="?"))]
 
     assert verdicts_.gate(given) == Gate(verdict=Block("because of a"), plugin="a", code=GateCode.BLOCKED)

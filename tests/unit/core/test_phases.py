@@ -113,7 +113,7 @@ def test_a_plugin_may_end_a_run_as_its_behaviour():
     assert verdicts.Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED)).ending.reason is Reason.BEHAVIOR_REQUESTED
 
 
-def test_words_become_members_of_their_sets():
+def test_strings_become_members_of_their_enums():
     note = SetState(scope="thread", key="k", value={"b", "a"}, merge="union")
     asked = verdicts.SuspendCall(prompt="?", resume_mode="pass_decision_to_tool", on_expiry="escalate")
 
@@ -121,7 +121,7 @@ def test_words_become_members_of_their_sets():
     assert (asked.resume_mode, asked.on_expiry) == (ResumeMode.PASS_TO_TOOL, OnExpiry.ESCALATE)
 
 
-def test_a_suspended_call_asks_what_the_gate_asks():
+def test_suspended_call_has_the_question_of_its_check():
     asked = verdicts.SuspendCall(
         prompt="may it?", schema={"type": "null"}, expires_in=60, on_expiry="default", default={"a": 1}
     )
@@ -137,7 +137,7 @@ def test_a_suspended_call_asks_what_the_gate_asks():
     )
 
 
-def test_a_context_tells_what_is_of_its_run_and_what_was_noted():
+def test_context_has_the_data_and_notes_of_its_run():
     said = (UserSays(text="before"), UserSays(text="now"))
     state = {Scope.RUN: {"mine.count": 3}}
     seen = RunStart(run_id="r", thread_id="t", agent="a", group=Group.CHAT, said=said, said_before=1, state=state)
@@ -147,7 +147,7 @@ def test_a_context_tells_what_is_of_its_run_and_what_was_noted():
     assert seen.noted(Scope.THREAD, "mine.count", 0) == 0
 
 
-def test_nothing_is_noted_unless_it_is_given():
+def test_without_notes_nothing_is_stored():
     seen = RunStart(run_id="r", thread_id="t", agent="a", group=Group.CHAT)
 
     assert seen.noted(Scope.RUN, "x") is None

@@ -93,7 +93,7 @@ def test_one_call_may_change_its_mind():
 
 
 @pytest.mark.parametrize(("way", "value", "stands"), [("exclusive", "x", "x"), ("add", 1, 2)])
-def test_nobody_changes_alone_what_several_have_written(way, value, stands):
+def test_key_written_by_several_cannot_be_changed_by_one(way, value, stands):
     values, refused = after(*(of(call, note(value, way)) for call in ("c1", "c2")), of("c1", note("y")))
 
     assert values == {K: stands}
@@ -175,7 +175,7 @@ def test_everybody_writes_the_places_in_one_order():
     assert [f"{place.scope} {place.key}" for place in one] == ["call k", "run a", "run b", "run k"]
 
 
-def test_the_way_is_remembered_for_those_who_come_later():
+def test_access_path_is_remembered_for_later_writers():
     (entry,) = noted({}, *of("c1", note(1, "add"))).values()
     assert entry == StateEntry(value=1, run_id="r1", step=3, writer="c1", merge=Merge.ADD)
 
@@ -200,7 +200,7 @@ any_note = st.builds(note, st.integers(0, 2), st.sampled_from(["exclusive", "add
 
 
 @given(st.lists(st.lists(any_note, max_size=3), max_size=5), st.data())
-def test_those_that_are_kept_could_have_come_in_any_order(calls, data):
+def test_kept_writes_could_have_come_in_any_order(calls, data):
     made = [of(f"c{number}", *updates) for number, updates in enumerate(calls)]
     values, refused = after(*made)
 

@@ -55,7 +55,7 @@ def test_what_is_not_listed_is_refused_with_the_setting_that_lists_it(target):
 
 
 @pytest.mark.parametrize("target", ALLOWED, ids=str)
-def test_nothing_is_listed_unless_somebody_does(target):
+def test_list_is_empty_unless_configured(target):
     with pytest.raises(InvalidMessage):
         ReplyBounds().check(target)
 

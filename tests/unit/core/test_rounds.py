@@ -56,7 +56,7 @@ def test_without_a_cap_every_call_is_a_batch_of_its_own():
 @example(asked=["call_3_1", ""])
 @example(asked=["a_3_2", "a", "a"])
 @given(asked=st.lists(sent, max_size=8))
-def test_every_ask_of_a_reply_has_an_id_of_its_own(asked):
+def test_every_call_of_a_reply_has_its_own_id(asked):
     named = distinct([an_ask(ask_id) for ask_id in asked], step=3)
 
     assert len({ask.id for ask in named}) == len(asked)
@@ -64,7 +64,7 @@ def test_every_ask_of_a_reply_has_an_id_of_its_own(asked):
 
 
 @given(asked=st.lists(sent, max_size=8))
-def test_asks_keep_their_order_and_all_else(asked):
+def test_calls_keep_their_order_and_all_else(asked):
     before = [an_ask(ask_id, name=f"tool{place}", arguments={"n": place}) for place, ask_id in enumerate(asked)]
 
     named = distinct(before, step=3)
@@ -72,7 +72,7 @@ def test_asks_keep_their_order_and_all_else(asked):
     assert [(ask.name, ask.arguments) for ask in named] == [(ask.name, ask.arguments) for ask in before]
 
 
-def test_an_id_that_nobody_else_has_stays_as_it_is():
+def test_unique_id_is_unchanged():
     asks = (an_ask("x"), an_ask("y"))
 
     assert distinct(asks, step=1) == asks

@@ -128,7 +128,7 @@ def test_secrets_are_not_shown():
     assert "secret" not in repr(FORMS["github"]).replace("secrets", "")
 
 
-def test_without_an_id_what_was_signed_tells_a_copy():
+def test_without_an_id_the_signed_part_identifies_a_copy():
     seal, headers = FORMS["bare"], {}
 
     assert signatures.proof(seal, headers, b"a") == signatures.proof(seal, {"x-other": "1"}, b"a")

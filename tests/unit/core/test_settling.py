@@ -57,7 +57,7 @@ OWN = {"role": "assistant", "text": "mine", "asks": [{"id": "x", "name": "pure",
         pytest.param(None, (OWN,), Fate.NONE, Route.TOOLS, "x", id="ready-with-open-asks"),
     ],
 )
-def test_what_follows_is_said_by_the_reply_or_by_the_consumers_list(reply, messages, fate, route, opens):
+def test_next_step_follows_from_the_reply_or_the_consumers_list(reply, messages, fate, route, opens):
     found = rule(reply, *messages)
 
     assert (found.fate, found.route, found.open_ids, found.closes) == (fate, route, frozenset(opens), None)
@@ -101,19 +101,19 @@ def test_at_the_cap_calls_are_closed_and_the_run_is_stopped():
     assert (found.ending.reason, found.ending.code) == (Reason.STOPPED, "max_iterations")
 
 
-def test_at_the_cap_calls_run_where_the_policy_says_so_and_then_it_stops():
+def test_at_the_cap_calls_run_if_the_policy_allows_and_then_it_stops():
     found = rule(TOOLS, max_iterations=1, cap_policy=CapPolicy.RUN_TOOLS)
 
     assert (found.route, found.closes, found.ending.code) == (Route.TOOLS, None, "max_iterations")
 
 
-def test_at_the_cap_a_text_reply_ends_as_it_would_and_a_mutation_asks_no_more():
+def test_at_the_cap_a_text_reply_ends_as_usual_and_a_mutation_calls_no_model():
     assert rule(TEXT, max_iterations=1).ending == NATURAL_END
     assert rule(TEXT, USER, max_iterations=1).ending.code == "max_iterations"
     assert rule(TEXT, max_iterations=2).route is Route.END
 
 
-def test_the_stop_of_a_plugin_lets_the_round_finish_and_any_other_end_does_not():
+def test_stop_of_a_plugin_finishes_the_round_and_any_other_end_does_not():
     budget, enough = stopped("tokens"), Ending(reason=Reason.BEHAVIOR_REQUESTED)
 
     assert (rule(TOOLS, kept=budget).route, rule(TOOLS, kept=budget).ending) == (Route.TOOLS, budget)

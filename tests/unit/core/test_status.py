@@ -53,7 +53,7 @@ def test_every_state_has_its_line_in_the_table(machine):
 
 
 @pytest.mark.parametrize("machine", TABLES)
-def test_final_states_are_those_that_lead_nowhere(machine):
+def test_final_states_have_no_successors(machine):
     leads_nowhere = {state.value for state, onward in TABLES[machine].items() if not onward}
 
     assert leads_nowhere == FINAL[machine]

@@ -42,7 +42,7 @@ def test_the_table_has_a_line_for_every_verb():
 
 
 @pytest.mark.parametrize(("verb", "standing", "is_allowed"), CELLS)
-def test_a_verb_is_taken_where_the_table_says_so(verb, standing, is_allowed):
+def test_verb_is_accepted_where_the_table_allows(verb, standing, is_allowed):
     if is_allowed:
         check_allowed(Verb(verb), standing, 7)
         return
@@ -51,7 +51,7 @@ def test_a_verb_is_taken_where_the_table_says_so(verb, standing, is_allowed):
     assert (refused.value.code, refused.value.rev, refused.value.standing) == ("not_allowed", 7, standing.value)
 
 
-def test_two_requests_are_the_same_if_they_say_the_same_with_the_same_parameters():
+def test_two_requests_are_equal_if_verb_and_parameters_are():
     said = (UserSays(text="hi"),)
 
     assert digest(said, {"a": 1, "b": 2}) == digest(said, {"b": 2, "a": 1})

@@ -66,7 +66,7 @@ def histories(draw: st.DrawFn):
 
 
 @given(history=histories())
-def test_each_ask_is_answered_once_directly_behind_it_and_in_order(history):
+def test_each_call_has_one_result_directly_behind_it_and_in_order(history):
     said = build(*history)
 
     expected = []
@@ -80,7 +80,7 @@ def test_each_ask_is_answered_once_directly_behind_it_and_in_order(history):
 
 
 @given(history=histories())
-def test_what_was_said_is_said_in_the_order_of_the_journal(history):
+def test_messages_keep_the_order_of_the_journal(history):
     entries, _ = history
 
     told = [type(one) for one in build(*history) if not isinstance(one, ToolSays)]
@@ -90,7 +90,7 @@ def test_what_was_said_is_said_in_the_order_of_the_journal(history):
 
 
 @given(history=histories())
-def test_calls_nobody_asked_for_are_not_told(history):
+def test_results_without_a_call_are_left_out(history):
     assert all(ask_id != "orphan" for ask_id, _, _ in answers(build(*history)))
 
 
@@ -135,7 +135,7 @@ def test_a_call_without_a_row_did_not_run():
     assert answers(build([assistant(1, an_ask("a"))], [])) == [("a", NOT_RUN, True)]
 
 
-def test_the_two_texts_say_what_is_true():
+def test_two_texts_are_true():
     assert "did not run" in NOT_RUN
     assert "has not been executed" in AWAITING
     assert "awaits a decision" in AWAITING
@@ -155,7 +155,7 @@ def test_two_runs_of_one_thread_do_not_share_results():
     assert answers(build(entries, calls)) == [("a", "mine", False), ("a", NOT_RUN, True)]
 
 
-def test_nothing_said_makes_an_empty_prompt():
+def test_empty_journal_makes_an_empty_prompt():
     assert build([], [a_call()]) == ()
 
 
@@ -189,7 +189,7 @@ def test_the_journal_keeps_what_a_reply_cost_and_how_often_it_was_tried():
     assert (body["model"], body["stop"]) == ("n", "end")
 
 
-def test_an_ask_of_an_older_journal_has_no_raw_text():
+def test_call_of_an_older_journal_has_no_raw_text():
     assert ask_from({"id": "a", "name": "search", "arguments": {}}) == an_ask("a")
 
 

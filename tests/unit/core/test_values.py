@@ -19,7 +19,7 @@ from support.builders import a_call, a_run
         (Phase.TOOL_ROUND, 7, None),
     ],
 )
-def test_the_model_may_be_asked_at_an_open_inference_or_behind_a_settled_round(phase, in_flight, expected):
+def test_model_may_be_called_at_an_open_inference_or_after_a_settled_round(phase, in_flight, expected):
     assert a_run(step=4, phase=phase, in_flight=in_flight).next_inference == expected
 
 
@@ -47,7 +47,7 @@ def test_a_tool_that_declares_nothing_is_unsafe():
     assert ToolSpec(name="t", description="", schema={}).effect is Effect.UNSAFE
 
 
-def test_an_agent_has_a_limit_of_rounds_unless_it_says_otherwise():
+def test_agent_has_a_limit_of_rounds_by_default():
     assert Limits().max_rounds == 25
     assert Limits(max_rounds=None).max_rounds is None
 

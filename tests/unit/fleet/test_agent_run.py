@@ -92,7 +92,7 @@ def test_lock_whose_holder_began_at_another_time_is_held_by_what_is_left_of_it(t
         assert state_lock.fleet_pid(tmp_path) is None
 
 
-def test_members_that_live_are_kept_so_that_somebody_can_end_them(tmp_path, summary):
+def test_live_members_are_kept_so_that_they_can_be_ended(tmp_path, summary):
     born = process_identity.start_time(os.getpid())
     here = MemberStatus(name="turns", pid=os.getpid(), state=MemberState.RUNNING, born=born)
     later = replace(here, name="tools-1", born="1")
@@ -102,11 +102,11 @@ def test_members_that_live_are_kept_so_that_somebody_can_end_them(tmp_path, summ
 
 
 @pytest.mark.parametrize("born", [None, ""])
-def test_member_whose_birth_nobody_knows_is_never_taken_for_a_process_that_lives(born):
+def test_member_with_an_unknown_start_time_is_never_taken_for_a_live_process(born):
     assert not MemberStatus(name="web", pid=os.getpid(), state=MemberState.RUNNING, born=born).lives
 
 
-def test_room_that_cannot_be_written_to_is_told_once_and_stops_nobody(tmp_path, monkeypatch, summary):
+def test_read_only_room_is_reported_once_and_stops_no_process(tmp_path, monkeypatch, summary):
     monkeypatch.chdir(tmp_path)
     said = []
     settings = load(room=tmp_path / "gone", database_url="postgresql://me:secret@db/x")
@@ -161,7 +161,7 @@ def test_summary_of_a_version_that_did_not_count_is_read_all_the_same(tmp_path, 
     assert agent_run.read(tmp_path).restarts == 0
 
 
-def test_process_is_told_from_one_that_has_its_number_later(tmp_path):
+def test_process_is_distinguished_from_a_later_one_with_its_number(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     born = process_identity.start_time(process.pid)
 
@@ -172,7 +172,7 @@ def test_process_is_told_from_one_that_has_its_number_later(tmp_path):
     assert process_identity.start_time(GONE) is None
 
 
-def test_birth_is_asked_of_ps_where_there_is_no_proc(tmp_path):
+def test_start_time_comes_from_ps_where_there_is_no_proc(tmp_path):
     first = process_identity.start_time(os.getpid(), proc=tmp_path)
 
     assert first

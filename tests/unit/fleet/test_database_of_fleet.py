@@ -14,7 +14,7 @@ URL = "postgresql://me@h/x"
 @pytest.mark.parametrize(
     "given", [{"database_url": URL, "database_schema": "agents"}, {"database_url": URL}, {"database_schema": None}]
 )
-def test_a_member_reads_from_its_environment_what_the_fleet_was_given(tmp_path, monkeypatch, given):
+def test_member_reads_the_database_of_the_fleet_from_its_environment(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
     forget_settings(monkeypatch)
     fleet = Fleet(load(**given), [])

@@ -61,7 +61,7 @@ def test_database_that_is_set_wins_over_the_fleets(fleet, monkeypatch):
     assert settings_for_cli().database == "sqlite:////mine.db"
 
 
-def test_what_a_command_is_given_wins_over_all(fleet):
+def test_settings_of_a_command_take_precedence(fleet):
     assert settings_for_cli(port=1234).port == 1234
 
 
@@ -85,7 +85,7 @@ def test_whereabouts_are_for_their_owner_only(fleet, state):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"pid": 1})])
-def test_damaged_file_is_told_with_what_to_do(fleet, state, text):
+def test_damaged_file_is_reported_with_the_remedy(fleet, state, text):
     (state / fleet_file.FILE).write_text(text)
 
     with pytest.raises(ConfigError, match=r"fleet\.json cannot be read.*delete it"):

@@ -48,7 +48,7 @@ def test_only_what_is_written_from_now_on_is_passed_on_with_the_name_of_the_memb
     assert told == ["turns: of today"]
 
 
-def test_half_a_line_waits_for_its_other_half_and_a_log_put_aside_begins_anew(tmp_path):
+def test_half_a_line_waits_for_its_other_half_and_a_rotated_log_is_read_from_its_start(tmp_path):
     member = Member(MemberRole(name="turns", arguments=()), tmp_path, {})
     member.log.parent.mkdir()
     member.log.write_text("long before\n" * 9)

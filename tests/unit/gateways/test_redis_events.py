@@ -32,14 +32,14 @@ def said_by(redis_url: str, then: str) -> list[str]:
         return [fields["kind"] for _, fields in redis.xrange("news:live:first")]
 
 
-def test_a_process_that_ends_has_told_all_its_news_in_their_order(redis_url):
+def test_process_that_ends_has_published_all_its_events_in_order(redis_url):
     """Its thread waits for more when the process ends."""
     took_one = "time.sleep(0.01)"  # less than it waits
 
     assert said_by(redis_url, f'{took_one}; events.emit("first", "tool.progress")') == ["run.started", "tool.progress"]
 
 
-def test_a_fork_tells_its_own_news_and_not_those_of_its_parent(redis_url):
+def test_fork_publishes_its_own_events_and_not_those_of_its_parent(redis_url):
     child = 'events.emit("other", "run.started"); events.flush(); os._exit(0)'
     fork = f"pid = os.fork()\nif pid == 0:\n    {child}\nassert os.waitpid(pid, 0)[1] == 0"
 
@@ -50,7 +50,7 @@ def test_a_fork_tells_its_own_news_and_not_those_of_its_parent(redis_url):
         assert redis.xlen("news:live:other") == 1
 
 
-def test_news_come_within_a_moment_and_again_when_there_was_nothing_to_tell(redis_url):
+def test_events_arrive_within_a_moment_and_also_after_a_silence(redis_url):
     with Redis.from_url(redis_url) as redis:
         events = RedisEvents(redis, prefix="news:")
         for number in range(1, 4):
@@ -58,7 +58,7 @@ def test_news_come_within_a_moment_and_again_when_there_was_nothing_to_tell(redi
             until(lambda number=number: redis.xlen("news:live:first") == number, "it was told")
 
 
-def test_the_word_that_a_turn_is_done_waits_for_no_other_news(redis_url, monkeypatch):
+def test_notification_of_a_done_turn_waits_for_no_other_event(redis_url, monkeypatch):
     monkeypatch.setattr(redis_events, "GATHER", 3600)
     with Redis.from_url(redis_url) as redis, redis.pubsub() as listening:
         listening.subscribe(redis_events.done_channel("news:", "t1"))

@@ -32,7 +32,7 @@ def test_that_work_was_begun_is_known_when_its_lease_is_up_and_not_for_ever(lock
     until(lambda: not locks.begun(["k"]), "nobody looks any more")
 
 
-def test_work_that_was_let_go_was_not_begun(locks):
+def test_released_work_was_not_begun(locks):
     locks.once("k")
     locks.forget("k")
 
@@ -40,7 +40,7 @@ def test_work_that_was_let_go_was_not_begun(locks):
     assert locks.once("k")
 
 
-def test_while_redis_is_away_work_goes_on():
+def test_work_continues_while_redis_is_away():
     with Redis(port=1) as nobody:
         locks = RedisLocks(nobody, prefix="test:", lease=1)
 

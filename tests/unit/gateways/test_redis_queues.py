@@ -32,6 +32,6 @@ def test_a_queue_is_empty_until_a_message_waits_in_it_and_again_when_it_was_take
     assert (before, waits, others, taken) == (True, True, True, True)
 
 
-def test_nobody_says_that_it_is_empty_while_redis_is_away():
+def test_queue_is_not_reported_empty_while_redis_is_away():
     with Redis(port=1, socket_connect_timeout=1) as away:
         assert not RedisQueues(away, prefix="").is_empty("chat")

@@ -143,7 +143,7 @@ def test_values_fit_as_the_library_has_it(schema, value):
     assert validator(schema, foreign=True).is_valid(value) == expected
 
 
-def test_a_question_of_ones_own_code_may_have_lookarounds_and_is_checked_with_them():
+def test_schema_in_own_code_may_have_lookarounds_and_is_checked_with_them():
     schema = an_object(x={"pattern": "^(?!no)"})
 
     assert complaint_about({"x": "yes"}, schema) is None
@@ -167,7 +167,7 @@ def test_structured_content_is_checked_within_the_bounds():
     assert fault_of_result({"x": 1}, {"enum": ["x" * 300_000]}, "tool") is None, "the schema is too large"
 
 
-def test_a_pattern_of_ones_own_that_is_none_is_told_when_the_file_is_read():
+def test_invalid_pattern_is_reported_when_the_file_is_read():
     assert "'(' is no regular expression" in output_forms.fault_of(an_object(x={"pattern": "("}))
     assert output_forms.fault_of(an_object(x={"pattern": "^(?!no)"})) is None
 
@@ -185,7 +185,7 @@ ORDER = {"type": "object", "properties": {"amount": {"type": "integer"}}, "requi
     ("value", "told"),
     [({"amount": 5}, None), ({}, "'amount' is a required property"), ({"amount": "x"}, "amount: 'x' is not of type")],
 )
-def test_what_does_not_fit_is_told_with_its_place(value, told):
+def test_value_that_does_not_fit_is_reported_with_its_place(value, told):
     found = complaint_about(value, ORDER)
     assert found is None if told is None else found is not None and found.startswith(told)
 
@@ -196,6 +196,6 @@ def test_a_reference_is_not_followed_out_of_the_schema(reference):
         complaint_about({}, {"$ref": reference})
 
 
-def test_a_schema_that_is_none_is_told_as_such():
+def test_invalid_schema_is_reported_as_such():
     with pytest.raises(InvalidDecision, match="a schema that is none"):
         complaint_about({}, {"type": "thing"})

@@ -39,7 +39,7 @@ def steadiness(machine):
     return made
 
 
-def test_a_process_that_has_just_begun_judges_nobody(machine):
+def test_process_that_has_just_begun_judges_no_lease(machine):
     steadiness = Steadiness(gap=10, enough=5, of=machine.clocks())
     assert not steadiness.holds()
     beating(machine, 5, steadiness)
@@ -73,7 +73,7 @@ def test_a_short_silence_is_no_gap(machine, steadiness):
     assert not steadiness.is_due()
 
 
-def test_the_clocks_of_this_machine_go_on():
+def test_clocks_of_this_machine_advance():
     before = [clock() for clock in clocks()]
     assert len(before) >= 2
     assert all(clock() >= earlier for clock, earlier in zip(clocks(), before, strict=True))

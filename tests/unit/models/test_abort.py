@@ -95,7 +95,7 @@ def test_a_tls_handshake_that_is_not_answered_is_aborted_within_a_second():
 
 
 @pytest.mark.parametrize("error", [HandedOver, OutOfTime])
-def test_a_call_is_handed_over_or_given_up_within_a_second(error):
+def test_call_is_handed_over_or_given_up_within_a_second(error):
     with raw_server(silent_before_headers) as server:
         assert time_to_abort(server.url, error=error) < SECOND
 

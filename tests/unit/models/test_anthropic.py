@@ -66,7 +66,7 @@ def ending(stop="end_turn"):
     return [{"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {}}, {"type": "message_stop"}]
 
 
-def test_results_stand_together_directly_behind_their_calls_and_before_what_the_user_adds():
+def test_results_come_together_directly_after_their_calls_and_before_the_users_addition():
     sent = body("hi", asking("c1", "c2", text="Wait."), result("c1"), result("c2", "no", is_error=True), "and?")
     user, assistant, answers = sent["messages"]
     assert user == {"role": "user", "content": [{"type": "text", "text": "hi"}]}
@@ -94,14 +94,14 @@ def test_empty_text_is_left_out_and_the_user_always_begins():
     assert [one["text"] for one in sent[2]["content"]] == ["go", "on"]
 
 
-def test_ids_other_providers_gave_twice_or_with_strange_letters_are_made_legal_in_pairs():
+def test_duplicate_and_invalid_ids_of_other_providers_are_replaced_in_pairs():
     sent = body("hi", asking("f.a:0"), result("f.a:0"), asking("f.a:0"), result("f.a:0", "4"))["messages"]
     uses = [one["content"][0]["id"] for one in sent if one["role"] == "assistant"]
     results = [one["content"][0]["tool_use_id"] for one in sent if one["content"][0]["type"] == "tool_result"]
     assert uses == results == ["f_a_0", "f_a_0_2"]
 
 
-def test_the_system_prompt_and_a_token_limit_stand_beside_the_messages():
+def test_system_prompt_and_token_limit_are_fields_beside_the_messages():
     assert body("hi")["system"] == "Be brief."
     assert "system" not in body("hi", system="")
     assert body("hi")["max_tokens"] == 8192
@@ -152,7 +152,7 @@ def test_the_container_of_the_providers_own_tools_goes_back_with_a_paused_turn_s
     assert "container" not in body("hi", said(read(SEARCH, stop="pause_turn")))
 
 
-def test_tools_the_provider_runs_stand_beside_ours():
+def test_tools_of_the_provider_are_listed_beside_ours():
     search = {"type": "web_search_20250305", "name": "web_search"}
     sent = body("hi", offers=(ADD,), params={"anthropic": {"tools": [search]}})
     assert [one["name"] for one in sent["tools"]] == ["add", "web_search"]
@@ -175,7 +175,7 @@ def test_signed_thoughts_go_back_with_their_calls_streamed_or_not():
     assert body("hi", said(whole), result("c"))["messages"][1]["content"] == [thought, use]
 
 
-def test_blocks_are_made_anew_when_the_history_tells_other_calls_or_another_provider_sent_them():
+def test_blocks_are_rebuilt_for_other_calls_or_another_provider():
     reply = read({"type": "thinking", "thinking": "a", "signature": "b"}, {"type": "text", "text": "t"})
     changed = AssistantSays(text="t", asks=asking("new").asks, extra=reply.extra)
     assert [one["type"] for one in body("hi", changed, result("new"))["messages"][1]["content"]] == ["text", "tool_use"]
@@ -211,7 +211,7 @@ def test_cached_tokens_count_as_read():
     assert usage == Usage(input_tokens=28, output_tokens=2, cached_tokens=20, cache_write_tokens=3)
 
 
-def test_of_streamed_usage_the_last_word_counts():
+def test_of_streamed_usage_the_last_value_counts():
     start = {"type": "message_start", "message": {"usage": {"input_tokens": 5, "output_tokens": 1}}}
     last = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 9}}
     _, reply = stream(start, {"type": "ping"}, {"type": "new_kind"}, last, {"type": "message_stop"})
@@ -310,7 +310,7 @@ def test_an_event_of_the_wrong_shape_is_malformed(event):
         ("api_error", Fault.SERVER),
     ],
 )
-def test_an_error_event_is_the_error_it_says(kind, fault):
+def test_error_event_becomes_its_error(kind, fault):
     error = {"type": "error", "error": {"type": kind, "message": "why"}}
     with pytest.raises(AttemptFailed, match="why") as streamed:
         stream(error)

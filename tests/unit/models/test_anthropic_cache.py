@@ -43,7 +43,7 @@ def marks(request) -> list[str]:
     return found
 
 
-def test_a_first_request_marks_tools_system_and_what_was_said():
+def test_first_request_marks_tools_system_and_the_messages():
     request = body("hi")
     assert marks(request) == ["tools.1", "system.0", "0.0"]
     assert request["system"] == [{"type": "text", "text": "Be kind.", "cache_control": MARK}]
@@ -55,7 +55,7 @@ def test_the_end_of_the_request_before_is_marked_too_however_long_the_round_was(
     assert marks(request) == ["tools.1", "system.0", "2.1", "4.1"]
 
 
-def test_what_is_marked_in_one_request_is_the_beginning_of_the_next():
+def test_marked_part_of_a_request_is_the_beginning_of_the_next():
     first = body("hi", *a_round("1", "2"))
     second = body("hi", *a_round("1", "2"), *a_round("3", ids=("c",)))
 
@@ -100,7 +100,7 @@ def test_without_the_switch_the_request_is_as_it_was():
     ],
     ids=["whole", "system", "tools"],
 )
-def test_marks_of_the_room_stand_alone(params):
+def test_marks_of_the_room_are_the_only_ones(params):
     request = body("hi", params={"anthropic": params})
     assert json.dumps(request).count('"cache_control"') == 1
 

@@ -233,7 +233,7 @@ def test_nothing_is_reset_where_nothing_was_shown(tmp_path):
     assert resets == []
 
 
-def test_a_call_that_is_out_of_time_says_which_requests_were_made(tmp_path):
+def test_call_that_is_out_of_time_lists_the_requests_that_were_made(tmp_path):
     class Late(Calm):
         def check(self):
             raise OutOfTime

@@ -135,7 +135,7 @@ def catalog(server: ScriptedServer) -> Iterator[ModelCatalog]:
         yield catalog
 
 
-def test_the_table_has_23_scenarios_for_each_of_two_wire_formats():
+def test_table_has_23_scenarios_for_each_of_two_wire_formats():
     assert len(TABLE) == 46
 
 

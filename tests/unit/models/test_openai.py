@@ -67,7 +67,7 @@ def test_streaming_requests_usage():
     assert "stream" not in body("hi")
 
 
-def test_parameters_go_along_those_of_the_other_format_do_not_and_none_takes_a_field_out():
+def test_parameters_are_passed_except_those_of_the_other_format_and_none_removes_a_field():
     params = {"temperature": 0.5, "openai": {"seed": 1, "stream_options": None}, "anthropic": {"top_k": 3}}
     sent = body("hi", stream=True, params=params)
     assert (sent["temperature"], sent["seed"]) == (0.5, 1)
@@ -81,14 +81,14 @@ def test_max_tokens_gets_the_name_its_provider_wants():
     assert body("hi", params={"max_tokens": 9})["max_tokens"] == 9
 
 
-def test_a_tool_choice_is_one_word_and_goes_only_with_tools():
+def test_tool_choice_is_one_string_and_only_sent_with_tools():
     assert body("hi", offers=(ADD,), params={"tool_choice": "required"})["tool_choice"] == "required"
     named = body("hi", offers=(ADD,), params={"tool_choice": "add"})["tool_choice"]
     assert named == {"type": "function", "function": {"name": "add"}}
     assert "tool_choice" not in body("hi", params={"tool_choice": "required"})
 
 
-def test_tools_the_provider_runs_stand_beside_ours():
+def test_tools_of_the_provider_are_listed_beside_ours():
     sent = body("hi", offers=(ADD,), params={"openai": {"tools": [{"type": "web_search"}]}})
     assert [one["type"] for one in sent["tools"]] == ["function", "web_search"]
 
@@ -113,7 +113,7 @@ def test_finish_reasons(finish, stop):
 
 
 @pytest.mark.parametrize(("finish", "stop"), [("stop", StopReason.TOOL_USE), ("length", StopReason.MAX_TOKENS)])
-def test_calls_are_run_also_when_the_server_says_stop_but_not_when_they_were_cut(finish, stop):
+def test_calls_are_run_also_with_finish_reason_stop_but_not_when_they_were_cut(finish, stop):
     asked = read(message(finish, content=None, **call(0, "c", "add")))
     assert (asked.stop, len(asked.asks)) == (stop, 1)
 
@@ -221,7 +221,7 @@ def test_an_answer_of_the_wrong_shape_is_malformed(answer):
         ("something broke", Fault.SERVER),
     ],
 )
-def test_an_error_that_comes_with_200_is_the_error_it_says(error, fault):
+def test_error_that_comes_with_200_becomes_its_error(error, fault):
     with pytest.raises(AttemptFailed) as whole:
         read({"error": error})
     with pytest.raises(AttemptFailed) as streamed:
@@ -235,7 +235,7 @@ def test_a_stream_that_ends_in_an_error_is_a_server_fault():
     assert failed.value.fault is Fault.SERVER
 
 
-def test_a_stream_without_a_finish_reason_is_truncated_even_if_it_says_done():
+def test_stream_without_a_finish_reason_is_truncated_even_with_a_done_line():
     reader = WIRE.reader(TARGET)
     reader.feed('{"choices": [{"delta": {"content": "half an ans"}}]}')
     reader.feed("[DONE]")

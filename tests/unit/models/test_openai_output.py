@@ -41,7 +41,7 @@ def test_one_that_does_not_is_not():
     assert "response_format" not in sent(schema=None)
 
 
-def test_what_the_agent_says_itself_wins():
+def test_setting_of_the_agent_wins():
     mine = {"type": "json_object"}
     assert sent(params={"response_format": mine})["response_format"] == mine
     assert "response_format" not in sent(params={"openai": {"response_format": None}})
@@ -99,7 +99,7 @@ def test_models_that_allow_nothing_else_are_strict():
     assert strict(ModelForm(Loose).schema) is False
 
 
-def test_the_room_says_which_of_its_providers_take_schemas(tmp_path):
+def test_room_sets_which_of_its_providers_take_schemas(tmp_path):
     table = {"base_url": "http://127.0.0.1:1/v1", "json_schema": True}
     tables = {"local": table, "plain": {"base_url": "http://127.0.0.1:1/v1"}, "openai": {"json_schema": False}}
     made = TableProviders(lambda: tables, tmp_path)

@@ -86,5 +86,5 @@ def test_openai_gets_one_tool_message_for_each_call_directly_behind_it(said):
 
 
 @given(said=threads())
-def test_no_prompt_ends_with_the_models_own_words(said):
+def test_no_prompt_ends_with_the_models_own_text(said):
     assert messages(said, "anthropic")[-1]["role"] == "user"

@@ -45,7 +45,7 @@ def plan_and_answer(server_url, wire):
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_stream_that_says_response_is_cut_at_the_closing_quote(tmp_path, wire):
+def test_stream_with_response_is_cut_at_the_closing_quote(tmp_path, wire):
     with serving(tmp_path, script("response")) as server:
         reply, plan, after, pieces = plan_and_answer(server.url, wire)
 

@@ -70,7 +70,7 @@ def test_a_header_may_come_from_the_environment():
         provider.secret_headers({})
 
 
-def test_a_provider_made_in_code_with_an_unknown_wire_is_refused():
+def test_provider_made_in_code_with_an_unknown_wire_is_refused():
     provider = ProviderConfig(name="acme", wire="soap", base_url="http://x")
     with pytest.raises(ConfigError, match="'acme' has wire 'soap'"):
         RemoteModel(provider, "m", http=HttpClient(), environ={})

@@ -59,7 +59,7 @@ def test_the_sentence_is_found_whatever_is_wrapped_around_it(body, detail):
     assert refused(429, {}, body).detail == detail
 
 
-def test_a_redirect_says_where_to():
+def test_redirect_is_reported_with_its_target():
     assert refused(301, {"location": "https://else.where"}, "").detail == "301: https://else.where"
 
 

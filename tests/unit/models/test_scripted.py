@@ -34,7 +34,7 @@ TWO_STEPS = """
 """
 
 
-def test_the_reply_is_chosen_by_what_was_said_since_the_last_user_message(tmp_path):
+def test_reply_is_chosen_by_the_messages_since_the_last_user_message(tmp_path):
     first = play(tmp_path, TWO_STEPS, "Ann")
     assert (first.text, first.asks[0].name, first.stop) == ("Adding.", "add", StopReason.TOOL_USE)
     second = play(tmp_path, TWO_STEPS, "Ann", answered("Adding.", ADD), ADDED)
@@ -78,12 +78,12 @@ def test_replies_with_a_condition_stay_out_of_the_way_where_it_does_not_fit(tmp_
     assert play(tmp_path, script, "hello", answered("ordinary"), "hello").text == "second"
 
 
-def test_a_script_that_runs_out_says_which_reply_is_missing(tmp_path):
+def test_exhausted_script_names_the_missing_reply(tmp_path):
     with pytest.raises(RoomError, match=r"s\.yaml: the script has no reply number 2 to 'hi': add it"):
         play(tmp_path, "[{text: only}]", "hi", answered("only"))
 
 
-def test_a_script_may_begin_again_or_have_a_last_word(tmp_path):
+def test_script_may_repeat_or_have_a_final_reply(tmp_path):
     spoken = ("hi", answered("a"), answered("b"))
     assert play(tmp_path, "{replies: [a, b], repeat: true}", *spoken).text == "a"
     assert play(tmp_path, "{replies: [a, b], default: no more}", *spoken).text == "no more"
@@ -100,12 +100,12 @@ def test_broken_arguments_are_kept_as_they_are(tmp_path):
     assert (ask.arguments, ask.raw) == (None, '{"a": ')
 
 
-def test_stop_and_usage_are_as_the_script_says(tmp_path):
+def test_stop_and_usage_come_from_the_script(tmp_path):
     reply = play(tmp_path, "[{text: a, stop: refusal, usage: {input: 9, output: 2, cached: 3}}]", "hi")
     assert (reply.stop, reply.usage) == (StopReason.REFUSAL, Usage(input_tokens=9, output_tokens=2, cached_tokens=3))
 
 
-def test_usage_is_estimated_where_the_script_says_nothing(tmp_path):
+def test_usage_is_estimated_where_the_script_has_none(tmp_path):
     assert play(tmp_path, "[{text: twelve chars}]", "abcd", system="efgh").usage == Usage(
         input_tokens=2, output_tokens=3
     )

@@ -26,7 +26,7 @@ def two_rounds(complete):
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_script_says_the_same_over_http_as_in_the_process(tmp_path, wire, stream):
+def test_script_has_the_same_replies_over_http_as_in_the_process(tmp_path, wire, stream):
     agent = an_agent(f"{wire}:m", stream=stream)
     with serving(tmp_path, ROUNDS) as server, catalog_at(server.url) as remote:
         over_http = two_rounds(lambda prompt: remote.complete(agent, prompt, abort=Calm()))

@@ -106,7 +106,7 @@ def test_tls_that_cannot_even_begin_closes_the_socket():
     assert ours.fileno() == -1
 
 
-def test_a_stream_answers_what_httpcore_asks_about_its_socket():
+def test_stream_answers_the_queries_of_httpcore_about_its_socket():
     with raw_server(lambda connection, over: over.wait()) as server:
         stream = backend().connect_tcp("127.0.0.1", server.port)
         asked = ("client_addr", "server_addr", "ssl_object", "is_readable", "nonsense")

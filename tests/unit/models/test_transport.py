@@ -70,7 +70,7 @@ def test_a_connection_is_used_again_after_a_stream(tmp_path):
         assert server.connections == 1
 
 
-def test_a_stream_that_is_kept_open_behind_its_last_word_is_not_waited_for():
+def test_stream_kept_open_after_its_last_event_is_not_awaited():
     def never_ends(connection, over):
         read_request(connection)
         event = b'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\n'

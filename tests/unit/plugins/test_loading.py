@@ -81,7 +81,7 @@ def test_shipped_plugins_are_known_by_name():
     assert plugins.ids == ("tracing", "stops", "permission")
 
 
-def test_a_plugin_of_ones_own_is_an_import_path():
+def test_custom_plugin_is_an_import_path():
     plugins = plugin_set_of(
         [use(f"{NAME}:Mine", level=2), use("stops"), use(f"{NAME}:Bare"), use(f"{NAME}:Anything", a=1)]
     )
@@ -96,7 +96,7 @@ def test_an_entry_point_is_known_by_its_name(monkeypatch):
     assert plugin_set_of([use("fancy")]).ids == ("bare",)
 
 
-def test_nobody_takes_the_name_of_a_shipped_plugin(monkeypatch):
+def test_name_of_a_shipped_plugin_cannot_be_taken(monkeypatch):
     offer(monkeypatch, "stops", f"{NAME}:Bare")
 
     assert plugin_set_of([use("stops")]).ids == ("stops",)
@@ -136,14 +136,14 @@ def test_a_plugin_that_cannot_be_had_is_named_with_what_to_do(asked, said):
         ("(", "importing module broken_plugins raised SyntaxError: "),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_told_with_its_error(text, said, tmp_path, monkeypatch):
+def test_module_that_cannot_be_imported_is_reported_with_its_error(text, said, tmp_path, monkeypatch):
     (tmp_path / "broken_plugins.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
 
     assert said in fault(use("broken_plugins:X"))
 
 
-def test_an_entry_point_that_cannot_be_loaded_is_told(monkeypatch):
+def test_entry_point_that_cannot_be_loaded_is_reported(monkeypatch):
     offer(monkeypatch, "fancy", f"{NAME}:Gone")
 
     said = fault(use("fancy"))
@@ -151,7 +151,7 @@ def test_an_entry_point_that_cannot_be_loaded_is_told(monkeypatch):
     assert said.endswith("repair or remove the package that offers it")
 
 
-def test_an_entry_point_that_is_no_plugin_is_told(monkeypatch):
+def test_entry_point_that_is_no_plugin_is_reported(monkeypatch):
     offer(monkeypatch, "fancy", f"{NAME}:Stranger")
 
     assert "fancy is no plugin class" in fault(use("fancy"))

@@ -43,7 +43,7 @@ def test_every_wish_that_can_be_met_is_met(names, data):
         assert all(placed.index(name) < placed.index(later) for later in wishes[name] if later in placed)
 
 
-def test_a_circle_is_told_with_all_who_are_in_it():
+def test_cycle_is_reported_with_all_its_members():
     circle = [plugin("a", after=("c",)), plugin("b", after=("a",)), plugin("c", after=("b",)), plugin("d")]
 
     with pytest.raises(RoomError, match="in a circle: a before b before c before a; take one"):

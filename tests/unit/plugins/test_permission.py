@@ -42,7 +42,7 @@ def answer(verdicts):
     return ask
 
 
-def test_without_a_rule_a_call_is_asked_about(answer):
+def test_call_without_a_rule_needs_approval(answer):
     assert answer({}) == ["ask"]
 
 
@@ -86,7 +86,7 @@ def test_the_question_shows_the_call(verdicts):
     assert question.on_expiry is OnExpiry.ESCALATE
 
 
-def test_a_question_about_a_novel_shows_its_beginning(verdicts):
+def test_question_about_a_long_text_shows_its_beginning(verdicts):
     (question,) = verdicts({}, arguments={"text": "x" * 10_000})
 
     assert question.prompt.endswith("more characters)")
@@ -94,7 +94,7 @@ def test_a_question_about_a_novel_shows_its_beginning(verdicts):
 
 
 @pytest.mark.parametrize("payload", [None, {}, {"remember": False}, {"remember": "yes"}, "remember", 1])
-def test_a_decision_lets_the_call_pass_once(payload, verdicts):
+def test_decision_lets_the_call_pass_once(payload, verdicts):
     assert verdicts({"default": "deny"}, resumed=Resumed(payload)) == []
 
 
@@ -111,7 +111,7 @@ def test_an_answer_to_be_remembered_allows_the_tool_in_this_thread(verdicts):
     ]
 
 
-def test_what_is_remembered_reaches_no_further_than_the_rule_that_asked(verdicts):
+def test_remembered_approval_reaches_no_further_than_its_rule(verdicts):
     options = {"ask": ["sh*(cmd=git *)"]}
     (note,) = verdicts(options, tool="shell", arguments={"cmd": "git push"}, resumed=Resumed({"remember": True}))
 
@@ -147,7 +147,7 @@ def test_a_remembered_tool_is_shown_under_a_default_that_denies(moment):
     assert list(Permission(default="deny").before_inference(context)) == [Exclude(["search"])]
 
 
-def test_its_question_gives_way_to_a_block_of_another_plugin(verdicts):
+def test_its_question_yields_to_a_block_of_another_plugin(verdicts):
     given = [("permission", one) for one in verdicts({})]
 
     assert isinstance(gate([*given, ("zz", Block("no"))]).verdict, Block)

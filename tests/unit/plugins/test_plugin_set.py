@@ -31,7 +31,7 @@ def failure(answer, moment, *, hook=GATE, seconds=5.0):
     return str(caught.value)
 
 
-def test_each_plugin_is_asked_in_order_and_named_with_its_verdicts(moment):
+def test_plugins_run_in_order_and_their_verdicts_carry_their_names(moment):
     first = plugin(lambda _: [Block("1"), Block("2")], name="first")
     second = plugin(lambda context: iter([Block(context.call.tool)]), name="second")
 
@@ -48,28 +48,28 @@ def test_no_opinion_is_an_opinion(nothing, moment):
 
 
 @pytest.mark.parametrize("hook", Hook)
-def test_each_hook_is_heard_in_its_phase_alone(hook, moment):
+def test_each_hook_runs_in_its_phase_alone(hook, moment):
     plugins = PluginSet([plugin(lambda _: [SetState(scope=Scope.RUN, key="k", value=1)], hook=hook)])
 
     assert [one for one in Hook if plugins.listens(one)] == [hook]
     assert [one for one in Hook if plugins.ask(one, moment(one))] == [hook]
 
 
-def test_who_overrides_nothing_starts_no_thread(moment, monkeypatch):
+def test_plugin_that_overrides_nothing_starts_no_thread(moment, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", lambda *_: pytest.fail("a thread was started"))
     idle = type("Idle", (Plugin,), {"id": "idle"})()
 
     assert all(PluginSet(plugins).ask(hook, moment(hook)) == [] for hook in Hook for plugins in ([], [idle]))
 
 
-def test_a_hook_inherited_from_a_base_of_ones_own_is_heard(moment):
+def test_hook_inherited_from_a_custom_base_runs(moment):
     base = type(plugin(lambda _: [Block("no")]))
     heir = type("Heir", (base,), {"id": "heir"})()
 
     assert PluginSet([heir]).ask(GATE, moment(GATE)) == [("heir", Block("no"))]
 
 
-def test_a_plugin_that_raises_is_told_with_its_error(moment):
+def test_plugin_that_raises_is_reported_with_its_error(moment):
     def answer(_context):
         raise KeyError("colour")
 
@@ -83,7 +83,7 @@ def test_a_plugin_that_ends_the_program_ends_only_itself(moment):
     assert "raised SystemExit: 3" in failure(answer, moment)
 
 
-def test_a_generator_that_raises_on_the_way_is_told_too(moment):
+def test_generator_that_raises_on_the_way_is_reported_too(moment):
     def answer(_context):
         yield Block("no")
         raise OSError("gone")
@@ -117,11 +117,11 @@ async def answers_late(_context):
         (lambda _: [AmendResult("x")], "plugin 'mine' gave AmendResult in before_tool_execute, where it means nothing"),
     ],
 )
-def test_an_answer_that_is_none_is_told(answer, said, moment):
+def test_invalid_return_value_is_reported(answer, said, moment):
     assert said in failure(answer, moment)
 
 
-def test_at_the_end_of_a_run_failures_are_logged_and_the_others_are_heard(moment):
+def test_at_the_end_of_a_run_failures_are_logged_and_the_other_plugins_run(moment):
     def broken(_context):
         raise ValueError("oh")
 
@@ -151,7 +151,7 @@ def test_a_hook_sees_the_context_variables_of_its_caller(moment):
     assert given == [("mine", Block("somebody"))]
 
 
-def test_what_is_raised_into_the_one_who_waits_is_not_the_plugins_failure(moment, monkeypatch):
+def test_exception_raised_into_the_waiting_caller_is_not_the_plugins_failure(moment, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 

@@ -103,7 +103,7 @@ def test_what_is_written_to_a_cache_has_a_price_of_its_own(stop):
     assert (is_spent(3.29), is_spent(3.31)) == (True, False)
 
 
-def test_cached_input_costs_as_much_as_other_input_unless_it_is_said(stop):
+def test_cached_input_costs_as_much_as_other_input_by_default(stop):
     options = {"cost_budget": 2, "price_per_million": {"input": 2, "output": 0}}
 
     assert stop(options, usage=Usage(input_tokens=999_999, cached_tokens=999_999)) is None
@@ -146,7 +146,7 @@ def test_stop_on_tool(stop):
     assert stop({"stop_on_tool": "fin"}, both) is None
 
 
-def test_content_match_is_for_the_text_as_it_stands(stop):
+def test_content_match_compares_the_exact_text(stop):
     reply = a_reply(text="All done. [DONE]")
 
     assert stop({"content_match": "[DONE]"}, reply) == ("content_match", "the reply contains '[DONE]'")
@@ -176,7 +176,7 @@ OTHER, OTHER_REPLY = asking(an_ask("1", arguments={"q": "y"}), an_ask("2", "coun
         ((AssistantSays(text="hm"), AssistantSays(text="hm")), TEXT, False),
     ],
 )
-def test_a_loop_is_asking_for_the_same_again_and_again(said, reply, stops, stop):
+def test_repeated_equal_calls_are_a_loop(said, reply, stops, stop):
     found = stop({"loop_detection": 3}, reply, said=said)
 
     detail = "count, search: asked for the same in 3 rounds one after the other"

@@ -31,7 +31,7 @@ def line(moment):
 
 
 @pytest.mark.parametrize("hook", Hook)
-def test_every_phase_is_a_line_that_says_where(hook, line):
+def test_every_phase_is_a_line_with_its_position(hook, line):
     found = line(hook)
 
     assert (found["event"], found["run"], found["thread"], found["agent"], found["step"]) == (
@@ -39,14 +39,14 @@ def test_every_phase_is_a_line_that_says_where(hook, line):
     )  # fmt: skip
 
 
-def test_a_model_call_tells_how_long_it_took_and_what_came(line):
+def test_line_of_a_model_call_has_its_duration_and_reply(line):
     found = line(Hook.AFTER_INFERENCE, reply=REPLY)
 
     assert (found["seconds"], found["model"], found["stop"], found["asks"]) == (2.0, "m", "end", 0)
     assert "error" not in found
 
 
-def test_a_model_call_that_failed_tells_why(line):
+def test_line_of_a_failed_model_call_has_the_reason(line):
     error = ModelError(fault=Fault.AUTH, message="no", attempts=ATTEMPTS)
 
     for hook in (Hook.AFTER_INFERENCE, Hook.STEP_END):
@@ -54,7 +54,7 @@ def test_a_model_call_that_failed_tells_why(line):
         assert (found["seconds"], found["error"]) == (2.0, "auth")
 
 
-def test_a_moment_without_reply_and_error_is_told_all_the_same(line):
+def test_event_without_reply_and_error_is_logged_all_the_same(line):
     assert line(Hook.STEP_END, reply=None)["seconds"] == 0
 
 
@@ -66,7 +66,7 @@ def test_a_tool_call_is_named(line):
     assert (after["call"], after["tool"], after["code"], after["seconds"]) == ("c", "search", "timed_out", 60)
 
 
-def test_the_end_of_a_run_tells_its_reason(line):
+def test_line_of_the_end_of_a_run_has_its_reason(line):
     found = line(Hook.RUN_END, ending=stopped("timeout", "too long"), elapsed=12.5)
 
     assert (found["reason"], found["code"], found["seconds"]) == ("stopped", "timeout", 12.5)

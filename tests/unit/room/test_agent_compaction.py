@@ -15,7 +15,7 @@ def spec_of(folder, text):
     return folder.open().get(None).compaction
 
 
-def test_without_a_table_nothing_is_compacted_unless_somebody_asks(folder):
+def test_without_a_table_a_summary_is_made_only_on_request(folder):
     assert spec_of(folder, 'model = "m"\n') == CompactionSpec()
 
 
@@ -32,7 +32,7 @@ def test_every_key_reaches_the_definition(folder):
         ("treshold = 5", "treshold: there is no such key; did you mean threshold?"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(folder, line, told):
+def test_mistake_is_reported_with_its_line(folder, line, told):
     with pytest.raises(RoomError) as refusal:
         spec_of(folder, f'model = "m"\n[compaction]\n{line}\n')
     assert str(refusal.value) == f"agent.toml:3: compaction.{told}"

@@ -76,7 +76,7 @@ def test_without_a_table_an_agent_plans_as_usual(folder):
         ('planner = "best"', "agent.toml:5: plan.planner: there is no planner 'best'; give an import path"),
     ],
 )
-def test_a_mistake_in_the_table_is_told_with_its_line(folder, functions, line, told):
+def test_mistake_in_the_table_is_reported_with_its_line(folder, functions, line, told):
     assert told in fault(folder, f'model = "m"\nstrategy = "plan_execute"\n\n[plan]\n{line}\n')
 
 
@@ -96,5 +96,5 @@ def test_a_strategy_of_the_rooms_own_is_named_by_its_path(folder, functions):
         ("nowhere:own", "agent.toml:2: strategy: there is no module nowhere; put nowhere.py into the room"),
     ],
 )
-def test_a_strategy_that_is_not_there_is_told_with_its_line(folder, functions, strategy, told):
+def test_unknown_strategy_is_reported_with_its_line(folder, functions, strategy, told):
     assert told in fault(folder, f'model = "m"\nstrategy = "{strategy}"\n')

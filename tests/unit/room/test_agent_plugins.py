@@ -107,7 +107,7 @@ def test_time_and_calls_in_stops_are_limits_of_the_run_and_the_lower_one_counts(
     assert (found.timeout, found.max_tool_calls) == limits
 
 
-def test_plugins_may_stand_in_one_line(folder):
+def test_plugins_may_be_on_one_line(folder):
     folder.agent('model = "m"\nplugins = [{ use = "tracing", spans = false }]\n')
 
     assert folder.open().get(None).plugins == (PluginUse(use="tracing", options={"spans": False}),)
@@ -167,11 +167,11 @@ def test_plugins_may_stand_in_one_line(folder):
         ),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_place_and_remedy(folder, plugins_file, text, said):
+def test_mistake_is_reported_with_its_place_and_remedy(folder, plugins_file, text, said):
     assert said in fault(folder, f'model = "m"\n{text}')
 
 
-def test_all_mistakes_of_a_file_are_told_at_once(folder):
+def test_all_mistakes_of_a_file_are_reported_at_once(folder):
     said = fault(folder, 'tool_mode = "x"\n[stops]\ntimeout = 0\n[[plugins]]\nuse = "y"\n[[plugins]]\nuse = "z"\n')
 
     assert [line.split(":")[1] for line in sorted(said.splitlines(), key=lambda one: one.split(":")[1])] == [

@@ -22,7 +22,7 @@ def test_agent_toml_is_the_default_and_comes_first(folder):
     assert room.get("alpha").name == "alpha"
 
 
-def test_the_only_agent_is_the_default_wherever_it_stands(folder):
+def test_only_agent_is_the_default_wherever_its_file_is(folder):
     folder.agent('model = "m"', "agents/alpha.toml")
     assert folder.open().get(None).name == "alpha"
 
@@ -34,7 +34,7 @@ def test_of_several_none_is_the_default_without_agent_toml(folder):
         folder.open().get(None)
 
 
-def test_an_unknown_agent_is_told_with_those_there_are_and_with_the_faults(folder):
+def test_unknown_agent_is_reported_with_the_existing_ones_and_the_faults(folder):
     folder.agent()
     folder.agent("model = 5", "agents/broken.toml")
     with pytest.raises(UnknownAgent) as refusal:
@@ -149,7 +149,7 @@ def test_a_file_is_found_however_short_a_time_ago_another_was_not(folder):
         assert opened.get(f"fresh{number}").model == "two"
 
 
-def test_those_who_ask_at_once_for_what_is_not_there_share_a_look(folder, monkeypatch):
+def test_simultaneous_requests_for_a_missing_agent_share_a_look(folder, monkeypatch):
     folder.agent()
     opened = Room(folder.path, look_again=3600)
     looks, all_have_asked = [], threading.Event()
@@ -176,13 +176,13 @@ def test_those_who_ask_at_once_for_what_is_not_there_share_a_look(folder, monkey
     assert len(looks) <= 3, "one for the first, one for those who came meanwhile, one for who came last"
 
 
-def test_an_unchanged_room_hands_out_the_same_definition(folder):
+def test_unchanged_room_returns_the_same_definition(folder):
     folder.agent()
     room = folder.open()
     assert room.get(None) is room.get("agent")
 
 
-def test_threads_may_ask_while_files_change(folder):
+def test_threads_may_read_while_files_change(folder):
     folder.agent('model = "one"')
     room, seen = folder.open(), set()
 

@@ -45,7 +45,7 @@ def test_a_process_that_starts_while_a_file_is_broken_serves_the_copy_of_another
     assert len(room.faults) == 1
 
 
-def test_whoever_asks_once_is_told_the_fault_and_leaves_no_copy(folder):
+def test_single_lookup_gets_the_fault_and_leaves_no_copy(folder):
     folder.agent('model = "one"\nname = "clerk"')
     folder.open()
     assert [path.name for path in folder.path.iterdir()] == ["agent.toml"]
@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_written_costs_the_copies_alone(folder):
         serving(folder).get(None)
 
 
-def test_while_a_file_cannot_be_read_its_agent_may_be_any_that_is_asked_for(folder):
+def test_unreadable_file_may_hold_any_requested_agent(folder):
     folder.agent()
     folder.agent(HALF, "agents/clerk-file.toml")
     with pytest.raises(BrokenAgent, match="there is no agent 'clerk'.*\n.*agents/clerk-file.toml:2: this is not TOML"):

@@ -70,7 +70,7 @@ def test_a_model_is_all_it_takes(folder):
     assert folder.open().get(None) == AgentSpec(name="agent", model="m")
 
 
-def test_providers_are_told_by_name(folder):
+def test_providers_are_distinguished_by_name(folder):
     folder.agent(EVERYTHING)
     folder.agent('model = "m"\n[models.other]\nwire = "anthropic"\n', "agents/second.toml")
     assert folder.open().providers() == {
@@ -79,7 +79,7 @@ def test_providers_are_told_by_name(folder):
     }
 
 
-def test_a_provider_may_say_more_or_less(folder):
+def test_provider_may_have_more_or_fewer_settings(folder):
     said = {"headers": {"X-Team": "a"}, "silence": 5, "max_tokens_key": "max_completion_tokens"}
     folder.agent(
         'model = "m"\n[models.openai]\nheaders = { X-Team = "a" }\nsilence = 5\n'
@@ -111,7 +111,7 @@ def test_a_provider_must_be_a_table(folder):
         folder.open().get(None)
 
 
-def test_instructions_may_stand_in_a_file(folder):
+def test_instructions_may_be_in_a_file(folder):
     folder.write("prompts/brief.md", "Be brief.\n")
     folder.agent('model = "m"\ninstructions_file = "prompts/brief.md"')
     assert folder.open().get(None).instructions == "Be brief.\n"
@@ -197,7 +197,7 @@ def test_a_file_with_a_byte_order_mark_is_fine(folder):
         ('model = "m"\ninstructions_file = "no.md"', "agent.toml:2: instructions_file: "),
     ],
 )
-def test_a_mistake_is_told_with_its_place_and_remedy(folder, text, said):
+def test_mistake_is_reported_with_its_place_and_remedy(folder, text, said):
     assert said in fault(folder, text)
 
 
@@ -209,11 +209,11 @@ def test_a_mistake_is_told_with_its_place_and_remedy(folder, text, said):
         ('model = "m"\nmodel = "n"\n', "agent.toml:2: this is not TOML: "),
     ],
 )
-def test_a_syntax_error_is_told_with_its_line(folder, text, said):
+def test_syntax_error_is_reported_with_its_line(folder, text, said):
     assert fault(folder, text).startswith(said)
 
 
-def test_all_mistakes_of_a_file_are_told_at_once(folder):
+def test_all_mistakes_of_a_file_are_reported_at_once(folder):
     said = fault(folder, "stream = 1\nfoo = 2\n[limits]\nmax_rounds = 0\n")
     keys = [line.split(":")[2].strip() for line in said.splitlines()]
     assert sorted(keys) == ["foo", "limits.max_rounds", "model", "stream"]
@@ -235,6 +235,6 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
         Room(tmp_path / "nowhere")
 
 
-def test_an_empty_room_says_what_to_write(folder):
+def test_error_of_an_empty_room_explains_what_to_write(folder):
     with pytest.raises(UnknownAgent, match="there is no agent; write an agent.toml with at least `model = ...`"):
         folder.open().get(None)

@@ -70,7 +70,7 @@ def test_what_a_reader_refuses_is_marked(file, text, says):
     assert any(says in problem for problem in problems(file, text)), problems(file, text)
 
 
-def test_defaults_are_those_of_the_definitions():
+def test_defaults_equal_those_of_the_definitions():
     schema = SCHEMAS["agent"]()
 
     assert schema["$defs"]["LimitsTable"]["properties"]["max_rounds"]["default"] == 25

@@ -65,13 +65,13 @@ def test_check_names_every_one_of_them_with_its_line(room):
     assert "Traceback" not in told
 
 
-def test_the_rest_of_the_room_goes_on(room):
+def test_rest_of_the_room_works(room):
     done = call(room, "invoke", "hello")
 
     assert (done.returncode, done.stdout.strip()) == (0, "fine"), done.stderr
 
 
-def test_settings_that_are_too_deep_are_told(tmp_path, monkeypatch):
+def test_too_deep_settings_are_reported(tmp_path, monkeypatch):
     forget_settings(monkeypatch)
     (tmp_path / "agent.toml").write_text('name = "ada"\nmodel = "scripted:s.yaml"\n')
     (tmp_path / "chordage.toml").write_text(f"room = {BRACKETS}")
@@ -95,7 +95,7 @@ def test_a_schedule_has_a_longest():
         documents.read_item("chores/a.md", b"---\nrrule: FREQ=DAILY;BYHOUR=" + b"1," * 600 + b"1\n---\n")
 
 
-def test_a_file_with_very_many_faults_is_read_soon_and_some_are_told(tmp_path, monkeypatch):
+def test_file_with_very_many_faults_is_read_soon_and_some_are_reported(tmp_path, monkeypatch):
     forget_settings(monkeypatch)
     (tmp_path / "s.yaml").write_text("[{text: fine}]")
     keys = "".join(f"key{number} = 1\n" for number in range(20_000))

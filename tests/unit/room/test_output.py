@@ -108,7 +108,7 @@ def test_a_schema_in_a_file_beside_it_which_is_read_again_when_it_changes(folder
         ),
     ],
 )
-def test_what_is_wrong_in_the_agent_file_is_told_with_its_line(folder, text, says):
+def test_fault_in_the_agent_file_is_reported_with_its_line(folder, text, says):
     assert says in fault(folder, text)
 
 
@@ -122,7 +122,7 @@ def test_what_is_wrong_in_the_agent_file_is_told_with_its_line(folder, text, say
         ('{"type": 5}', "n.json: this is no JSON Schema (draft 2020-12): $.type: 5 is not valid"),
     ],
 )
-def test_what_is_wrong_with_a_schema_file_is_told(folder, text, says):
+def test_fault_of_a_schema_file_is_reported(folder, text, says):
     if text is not None:
         folder.write("n.json", text)
     told = fault(folder, 'output = "n.json"')
@@ -140,13 +140,13 @@ def test_what_is_wrong_with_a_schema_file_is_told(folder, text, says):
         ("shop_models:Callback", "Callback cannot be described in JSON Schema: PydanticInvalidForJsonSchema"),
     ],
 )
-def test_what_is_wrong_with_a_model_is_told_when_it_is_first_asked_for(folder, output, says):
+def test_fault_of_a_model_is_reported_at_its_first_use(folder, output, says):
     folder.write("shop_models.py", MODELS)
     told = import_fault(folder, output)
     assert told.startswith(f"agent.toml:3: output: {output!r}: ")
     assert says in told
 
 
-def test_a_model_whose_module_raises_is_told_with_its_line(folder):
+def test_model_whose_module_raises_is_reported_with_its_line(folder):
     folder.write("broken_models.py", "\n1 / 0\n")
     assert "broken_models.py:2" in import_fault(folder, "broken_models:Order")

@@ -50,7 +50,7 @@ def test_a_package_may_collect_tools_of_its_modules(folder, tools_file):
     assert names(folder, "kit.inner:count") == ["count"]
 
 
-def test_a_module_that_is_not_there_is_told_with_its_neighbour(folder, tools_file):
+def test_missing_module_is_reported_with_its_neighbour(folder, tools_file):
     said = fault(folder, "builtin:sleep", "my_toolz:search")
     assert said.startswith(
         "agent.toml:4: tools: 'my_toolz:search': there is no module my_toolz; did you mean my_tools?"
@@ -58,24 +58,24 @@ def test_a_module_that_is_not_there_is_told_with_its_neighbour(folder, tools_fil
     assert f"put my_toolz.py into {folder.path}, or install it" in said
 
 
-def test_a_submodule_that_is_not_there_is_told(folder, tools_file):
+def test_missing_submodule_is_reported(folder, tools_file):
     assert "there is no module my_tools.deep" in fault(folder, "my_tools.deep:search")
 
 
-def test_an_attribute_that_is_not_there_is_told_with_its_neighbour(folder, tools_file):
+def test_missing_attribute_is_reported_with_its_neighbour(folder, tools_file):
     assert fault(folder, "my_tools:serch") == (
         "agent.toml:3: tools: 'my_tools:serch': module my_tools has no 'serch'; did you mean search?"
     )
 
 
-def test_a_function_without_tool_is_told(folder, tools_file):
+def test_function_without_tool_is_reported(folder, tools_file):
     assert fault(folder, "my_tools:plain") == (
         "agent.toml:3: tools: 'my_tools:plain': plain is a function and not a tool; put @tool above it. "
         "Of tools, there are: count, search"
     )
 
 
-def test_a_decorator_above_tool_is_told(folder):
+def test_decorator_above_tool_is_reported(folder):
     folder.write(
         "wrapped.py",
         "import functools\nfrom chordage import tool\n"
@@ -87,7 +87,7 @@ def test_a_decorator_above_tool_is_told(folder):
     )
 
 
-def test_a_module_without_tools_is_told(folder):
+def test_module_without_tools_is_reported(folder):
     folder.write("bare.py", "def plain(): ...\n")
     assert "module bare has no tools; put @tool above the functions" in fault(folder, "bare")
 
@@ -102,7 +102,7 @@ def test_a_module_without_tools_is_told(folder):
         ("from chordage import tool\n@tool\ndef f(x): ...\n", "raised RoomError: tool f ("),
     ],
 )
-def test_a_module_that_fails_is_told_with_the_place_in_it(folder, source, said):
+def test_failing_module_is_reported_with_the_line_in_it(folder, source, said):
     file = folder.write("failing.py", source)
     message = fault(folder, "failing:f")
     assert f"importing module failing {said}" in message
@@ -110,11 +110,11 @@ def test_a_module_that_fails_is_told_with_the_place_in_it(folder, source, said):
 
 
 @pytest.mark.parametrize("path", ["my_tools:", ":search", "my tools:x", "./my_tools.py", "a:b:c", ".my_tools"])
-def test_what_is_no_import_path_is_told(folder, tools_file, path):
+def test_invalid_import_path_is_reported(folder, tools_file, path):
     assert "this is no import path; write module:function, or module for all its tools" in fault(folder, path)
 
 
-def test_B40_two_tools_of_one_name_are_told(folder, tools_file):
+def test_B40_two_tools_of_one_name_are_reported(folder, tools_file):
     folder.write("more.py", "from chordage import tool\n@tool\ndef search(q: str) -> str:\n    return q\n")
     said = fault(folder, "my_tools", "more:search")
     assert said.startswith("agent.toml:4: tools: 'more:search' is called search like 'my_tools'; ")
@@ -137,7 +137,7 @@ def test_a_definition_from_elsewhere_is_named_by_its_agent(folder):
         folder.open().toolbox.specs(stranger)
 
 
-def test_check_tells_of_files_and_of_python(folder, tools_file):
+def test_check_reports_files_and_python(folder, tools_file):
     folder.agent('model = "m"\ntools = ["my_tools:nothing"]')
     folder.agent("oops", "agents/broken.toml")
     folder.agent('model = "m"\ntools = ["my_tools"]', "agents/good.toml")
@@ -151,19 +151,19 @@ def test_definitions_alone_import_nothing(folder, tools_file):
     assert "my_tools" not in sys.modules
 
 
-def test_a_file_whose_name_is_taken_is_told_and_not_confused(folder):
+def test_file_with_a_taken_name_is_reported_and_not_confused(folder):
     folder.write("random.py", "from chordage import tool\n@tool\ndef roll() -> int:\n    return 4\n")
     said = fault(folder, "random:roll")
     assert f"{folder.path / 'random.py'} cannot be imported, because there is another module random (" in said
     assert "rename yours" in said
 
 
-def test_a_file_called_like_something_built_in_is_told(folder):
+def test_file_with_the_name_of_a_builtin_module_is_reported(folder):
     folder.write("time.py", "")
     assert "there is another module time (built into Python); rename yours" in fault(folder, "time:sleep")
 
 
-def test_a_file_whose_name_a_zipped_package_has_is_told(folder, tmp_path):
+def test_file_with_the_name_of_a_zipped_package_is_reported(folder, tmp_path):
     with zipfile.ZipFile(tmp_path / "site.zip", "w") as archive:
         archive.writestr("zipped.py", "")
     sys.path.insert(0, str(tmp_path / "site.zip"))

@@ -18,7 +18,7 @@ def test_a_list_of_names_is_enough(folder):
     assert sorted(specs(spec)) == ["ask_alpha", "ask_be_ta"]
 
 
-def test_a_table_for_each_tells_the_model_more_and_sets_a_time(folder):
+def test_table_for_each_gives_the_model_more_and_sets_a_time_limit(folder):
     folder.agent('model = "m"\n[agents.alpha]\ndescription = "Knows birds."\ntimeout = 60\n[agents.beta]')
     spec = folder.open().get(None)
 
@@ -41,14 +41,14 @@ def test_the_limits_of_a_tree_are_limits_of_the_agent(folder):
         ("[limits]\nmax_depth = 0", "agent.toml:3: limits.max_depth: must be a whole number, 1 or more"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(folder, text, said):
+def test_mistake_is_reported_with_its_place(folder, text, said):
     folder.agent(f'model = "m"\n{text}')
     with pytest.raises(RoomError) as refusal:
         folder.open().get(None)
     assert said in str(refusal.value)
 
 
-def test_a_check_finds_agents_that_are_not_there_and_tools_that_nobody_could_call(folder):
+def test_check_finds_missing_agents_and_tools_that_cannot_be_called(folder):
     folder.write("askers.py", "from chordage import tool\n\n@tool\ndef ask_alpha(x: str) -> str:\n    return x\n")
     folder.agent('model = "m"\nname = "lead"\ntools = ["askers"]\nagents = ["alpha", "nobody"]')
     folder.agent('model = "m"', "agents/alpha.toml")

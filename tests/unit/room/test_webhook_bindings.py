@@ -65,7 +65,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("text", "line", "key", "why"), BROKEN.values(), ids=BROKEN)
-def test_what_is_wrong_in_a_binding_is_told_with_its_line_and_key(folder, text, line, key, why):
+def test_fault_in_a_binding_is_reported_with_its_line_and_key(folder, text, line, key, why):
     folder.write("hooks.toml", text)
 
     found = hooks_file.read(folder.path, ENV)

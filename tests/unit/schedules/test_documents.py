@@ -101,7 +101,7 @@ def test_id_is_put_in_and_every_other_byte_stays(text):
     assert rest == text or rest.replace("---\r\n---\r\n" if "\r\n" in text else "---\n---\n", "", 1) == text
 
 
-def test_id_is_the_same_for_all_who_look_and_another_for_each_file():
+def test_id_is_the_same_for_all_readers_and_differs_for_each_file():
     ids = {files.new_id(path, b"x", at) for path in ("tasks/a.md", "tasks/b.md") for at in (1, 2)}
 
     assert len(ids) == 4
@@ -115,7 +115,7 @@ def test_id_is_the_same_for_all_who_look_and_another_for_each_file():
     ("---\nä: ö\nstatus: 'doing'\n---\n", "---\nä: ö\nstatus: done\n---\n"),
     ("---\r\nid: x\r\nstatus: todo\r\n---\r\n", "---\r\nid: x\r\nstatus: done\r\n---\r\n"),
 ])  # fmt: skip
-def test_status_is_changed_where_it_stands(before, after):
+def test_status_is_changed_in_place(before, after):
     assert front_matter.with_key(before, "tasks/a.md", "status", "done") == after
 
 
@@ -149,6 +149,6 @@ def test_replacing_keeps_the_mode_of_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("raw", "says"), [(b"\n\xff", ":2: this is not UTF-8"), (b"no id", "write the line `id: ...`")]
 )
-def test_file_that_is_no_task_any_more_says_so(raw, says):
+def test_file_that_is_no_task_any_more_is_reported(raw, says):
     with pytest.raises(RoomError, match=says):
         read_task("tasks/a.md", raw)

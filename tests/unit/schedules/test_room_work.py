@@ -82,7 +82,7 @@ def test_folders_that_never_end_are_refused(room):
 
 
 @pytest.mark.parametrize("name", ["a\nb.md", "a\x1b[31m.md", "a\u202e.md", "more\n/a.md"])
-def test_a_name_with_characters_that_nobody_sees_is_a_fault_of_one_line(room, name):
+def test_name_with_invisible_characters_is_a_fault_of_one_line(room, name):
     place = room / "chores" / name
     place.parent.mkdir(exist_ok=True)
     place.write_text("every: 1h")
@@ -146,7 +146,7 @@ def test_id_is_written_once_and_looking_alone_writes_none(room):
     assert file.read_text() == f"---\nid: {keys.pop()}\n---\nPaint.\n"
 
 
-def test_task_that_cannot_be_given_an_id_is_a_fault(room, monkeypatch):
+def test_task_that_cannot_get_an_id_is_a_fault(room, monkeypatch):
     _written(room / "tasks/a.md", "Paint.\n")
 
     def full(*_):
@@ -157,7 +157,7 @@ def test_task_that_cannot_be_given_an_id_is_a_fault(room, monkeypatch):
     assert "id: abcd2345" in str(RoomWork(room).read(give_ids=True).faults["tasks/a.md"])
 
 
-def test_task_that_is_saved_while_it_is_given_an_id_is_left_to_the_next_look(room, monkeypatch):
+def test_task_saved_while_it_gets_an_id_is_left_to_the_next_look(room, monkeypatch):
     file = _written(room / "tasks/a.md", "Paint.\n")
     work = RoomWork(room)
     with monkeypatch.context() as meanwhile:

@@ -59,7 +59,7 @@ def test_time_that_a_day_has_twice_comes_once_and_is_the_first(daily, zone):
 
 @pytest.mark.parametrize("hour", [1, 2])
 @both_zones
-def test_rule_asked_in_the_second_of_two_equal_hours_does_not_come_again(zone, hour):
+def test_rule_evaluated_in_the_second_of_two_equal_hours_does_not_fire_again(zone, hour):
     midnight = BACK[zone].astimezone(zone).replace(hour=23)
     schedule = rule_from(f"FREQ=DAILY;BYHOUR={hour};BYMINUTE=30;BYSECOND=0", zone)
     first, second = coming(schedule, midnight, 2)
@@ -95,7 +95,7 @@ def test_interval_is_counted_from_its_anchor_and_never_drifts():
 @pytest.mark.parametrize(("given", "seconds"), [
     (300, 300), ("45", 45), ("15m", 900), ("2h", 7200), ("1d", 86400), ("1h 30m", 5400), ("90s", 90), ("5min", 300),
 ])  # fmt: skip
-def test_spans_are_seconds_or_words(given, seconds):
+def test_spans_are_seconds_or_text(given, seconds):
     assert every_from(given).seconds == seconds
 
 
@@ -124,7 +124,7 @@ def test_what_is_no_recurrence_rule_is_refused(given):
         rule_from(given, UTC_ZONE)
 
 
-def test_zone_nobody_knows_is_refused():
+def test_unknown_zone_is_refused():
     with pytest.raises(ValueError, match="Europe/Berlin"):
         zone_from("Mars/Olympus")
 

@@ -59,7 +59,7 @@ def test_times_within_the_day_that_follow_the_clock_are_for_cron(rule):
     count=st.sampled_from(["", ";COUNT=1", ";COUNT=3", ";UNTIL=20260103T000000"]),
     second=st.integers(0, 86_399),
 )
-def test_times_within_the_day_are_those_of_dateutil(frequency, interval, count, second):
+def test_times_within_the_day_equal_those_of_dateutil(frequency, interval, count, second):
     start = datetime(2026, 1, 1) + timedelta(seconds=second)  # noqa: DTZ001 - dateutil's are without a zone
     rule = f"FREQ={frequency};INTERVAL={interval}{count}"
     first = start.strftime("DTSTART:%Y%m%dT%H%M%S")

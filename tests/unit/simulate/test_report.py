@@ -51,7 +51,7 @@ def test_at_eighty_columns_no_figure_is_cut_and_no_column_left_out(found, monkey
         assert all(word in told for word in how.split())
 
 
-def test_on_a_wide_terminal_headings_stand_on_one_line(found, monkeypatch, capsys):
+def test_on_a_wide_terminal_headings_take_one_line(found, monkeypatch, capsys):
     told = shown(found, monkeypatch, capsys, 160)
     heading = next(line for line in told.splitlines() if line.startswith("group"))
 

@@ -90,7 +90,7 @@ def test_rounds_have_their_mean_and_threads_come_round():
     assert all(seconds == 2.0 for _, work in made for seconds in work.models)
 
 
-def test_slots_are_given_in_the_order_of_the_groups_and_the_reserve_to_chat_alone():
+def test_slots_are_assigned_in_the_order_of_the_groups_and_the_reserve_to_chat_alone():
     slots = Slots(3, reserve=1)
     for group, number in itertools.product((Group.WILL, Group.TASK), range(2)):
         slots.put(group, f"{group.value}{number}")

@@ -25,7 +25,7 @@ def burst(size, **given):
     return MessageSource(**{**usual, "burst": size, "per_second": size / 10, **given})
 
 
-def test_a_budget_lets_so_many_run_and_the_others_wait_their_turn():
+def test_budget_bounds_running_turns_and_the_others_wait_their_turn():
     found = simulate(burst(40), budgets={Group.TASK: 10})
 
     (task,) = found.groups
@@ -40,13 +40,13 @@ def test_slots_bound_what_runs_however_large_the_budget():
     assert found.groups[0].until_asked.longest == pytest.approx(3.0, abs=0.1)
 
 
-def test_a_round_of_tools_gives_the_slot_back_and_waits_for_tool_slots():
+def test_round_of_tools_releases_the_slot_and_waits_for_tool_slots():
     found = simulate(burst(2, rounds=1, calls=4, tool_seconds=1), fleet=FleetSize(turn_slots=2, tool_slots=4))
 
     assert found.groups[0].until_done.longest == pytest.approx(4.0, abs=0.1), "1 + two rounds of four, one after + 1"
 
 
-def test_chat_goes_before_a_backlog_and_with_reserve_it_waits_for_nobody():
+def test_chat_passes_a_backlog_and_with_a_reserve_it_never_waits():
     background = burst(400, name="b")
     chat = MessageSource(
         name="c", group="chat", pattern="steady", per_second=1, rounds=0, model_seconds=0.1, spread="fixed"
@@ -75,7 +75,7 @@ def test_starts_of_one_group_go_one_by_one_and_that_row_is_named():
     assert slow.hot_rows[0].busy == 1.0
 
 
-def test_what_is_not_worked_off_in_time_is_left_and_said():
+def test_unfinished_work_is_left_and_reported():
     found = simulate(burst(30), budgets={Group.TASK: 1}, drain=0)
 
     assert found.groups[0].ways["queued"] + found.groups[0].ways["active"] == pytest.approx(20, abs=1)

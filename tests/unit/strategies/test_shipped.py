@@ -18,7 +18,7 @@ def view(stop=None, *asks, rounds=0, max_rounds=25):
     return View(rounds=rounds, reply=reply, max_rounds=max_rounds)
 
 
-def test_a_run_at_rest_asks_the_model_and_offers_the_tools():
+def test_idle_run_calls_the_model_and_offers_the_tools():
     assert react(view()) == Infer(offer_tools=True)
     assert react(view(rounds=25)) == Infer(offer_tools=True)
 
@@ -27,7 +27,7 @@ def test_tool_use_runs_the_tools():
     assert react(view(StopReason.TOOL_USE, an_ask())) == RunTools()
 
 
-def test_tool_use_that_asks_for_no_tool_is_the_end():
+def test_tool_use_without_a_call_is_the_end():
     assert react(view(StopReason.TOOL_USE)) == Finish(ending=NATURAL_END)
 
 
@@ -54,7 +54,7 @@ def test_every_other_stop_ends_the_run_and_runs_nothing(stop, reason, code, asks
 
 
 @pytest.mark.parametrize(("rounds", "opens"), [(0, True), (2, True), (3, False), (4, False)])
-def test_the_limit_is_reached_before_a_round_that_nobody_would_read(rounds, opens):
+def test_limit_is_reached_before_a_round_that_would_not_be_read(rounds, opens):
     move = react(view(StopReason.TOOL_USE, an_ask(), rounds=rounds, max_rounds=3))
 
     assert (move == RunTools()) is opens
@@ -73,7 +73,7 @@ def test_without_a_limit_there_is_always_another_round():
     rounds=st.integers(0, 50),
     max_rounds=st.none() | st.integers(1, 50),
 )
-def test_tools_run_only_where_they_were_asked_for_within_the_limit(stop, asks, rounds, max_rounds):
+def test_tools_run_only_where_they_were_called_within_the_limit(stop, asks, rounds, max_rounds):
     move = react(view(stop, *[an_ask()] * asks, rounds=rounds, max_rounds=max_rounds))
 
     may_run = stop is StopReason.TOOL_USE and asks > 0 and (max_rounds is None or rounds < max_rounds)
@@ -85,12 +85,12 @@ def test_strategies_are_found_by_name():
     assert STRATEGIES["react"] is react
 
 
-def test_the_model_is_asked_once_and_is_offered_nothing():
+def test_model_is_called_once_and_offered_no_tools():
     assert direct(View(rounds=0, reply=None, max_rounds=25)) == Infer(offer_tools=False)
 
 
 @pytest.mark.parametrize("stop", list(StopReason))
-def test_whatever_it_says_is_the_answer(stop):
+def test_any_reply_is_the_answer(stop):
     view = View(rounds=0, reply=a_reply(stop, an_ask()), max_rounds=25)
 
     assert direct(view) == Finish(ending=NATURAL_END)

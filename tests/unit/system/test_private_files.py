@@ -88,7 +88,7 @@ def test_database_file_is_private_from_its_first_moment_and_an_open_one_is_close
     two.dispose()
 
 
-def test_database_in_a_folder_that_is_not_there_is_said_by_sqlite(tmp_path):
+def test_missing_folder_of_a_database_is_reported_by_sqlite(tmp_path):
     one = database.make_engines(f"sqlite:///{tmp_path / 'nowhere' / 'execution.db'}", pool_size=4, hold=15).whole
 
     with pytest.raises(Exception, match="unable to open database file"):

@@ -59,7 +59,7 @@ def test_the_end_of_the_process_is_an_error_of_the_code(error):
         user_code.call(leaves(error))
 
 
-def test_a_signal_reaches_whoever_waits_in_the_main_thread():
+def test_signal_reaches_a_wait_in_the_main_thread():
     going_on = threading.Event()
 
     def job():
@@ -96,7 +96,7 @@ def out_of_time() -> None:
     raise OutOfTime
 
 
-def test_the_wait_ends_when_the_work_is_given_up(endless):
+def test_wait_ends_when_the_work_is_given_up(endless):
     began = time.monotonic()
     with pytest.raises(OutOfTime):
         within(60, endless, "endless", out_of_time)
@@ -108,5 +108,5 @@ def test_the_wait_ends_in_time(endless):
         within(0.1, endless, "endless")
 
 
-def test_a_job_that_is_done_is_not_given_up():
+def test_finished_job_is_not_given_up():
     assert within(60, lambda: 7, "quick", out_of_time) == 7

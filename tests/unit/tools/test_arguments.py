@@ -58,7 +58,7 @@ def test_wrong_arguments_are_an_outcome_and_the_function_does_not_run(bench):
     assert outcome.content == bench.complaints(explode, fuse="long")
 
 
-def test_a_thousand_mistakes_are_told_in_twenty_lines(bench):
+def test_thousand_mistakes_are_reported_in_twenty_lines(bench):
     @tool
     def add(numbers: list[int]) -> int:
         return sum(numbers)
@@ -76,7 +76,7 @@ def test_a_long_wrong_value_is_shortened(bench):
     assert len(bench.complaints(add, number="x" * 5000)) < 300
 
 
-def test_a_validator_that_breaks_is_told_and_does_not_escape(bench):
+def test_failing_validator_is_reported_and_does_not_escape(bench):
     def broken(value: int) -> int:
         return value // 0
 
@@ -88,7 +88,7 @@ def test_a_validator_that_breaks_is_told_and_does_not_escape(bench):
 
 
 @pytest.mark.parametrize("leaving", [SystemExit, KeyboardInterrupt])
-def test_a_validator_that_would_end_the_process_is_told_and_does_not_escape(bench, leaving):
+def test_validator_that_would_end_the_process_is_reported_and_does_not_escape(bench, leaving):
     def leave(value: int) -> int:
         raise leaving(value)
 

@@ -119,7 +119,7 @@ def test_a_failure_that_it_swallows_is_a_failure_all_the_same(call) -> None:
     assert not call(flaky, "swallowing", times=[1, 2]).ok
 
 
-def test_what_returns_no_context_manager_is_told_and_the_tool_does_not_run(call) -> None:
+def test_return_value_that_is_no_context_manager_is_reported_and_the_tool_does_not_run(call) -> None:
     outcome = call(flaky, "not_a_manager", times=[])
 
     assert "must return a context manager, not generator" in outcome.content
@@ -166,7 +166,7 @@ def test_they_are_closed_after_a_tool_that_fails_as_well(bench, monkeypatch) -> 
     assert [what for what, _ in django.closed] == ["old"] * 4  # two tries
 
 
-def test_a_django_that_nobody_has_set_up_is_left_alone(bench, monkeypatch) -> None:
+def test_django_without_a_setup_is_left_alone(bench, monkeypatch) -> None:
     django = FakeDjango(monkeypatch, configured=False)
     assert bench.call(thread_number).ok
     assert django.closed == []
@@ -180,7 +180,7 @@ def test_a_connection_that_cannot_be_closed_costs_no_result(bench, monkeypatch, 
     assert "could not be closed" in caplog.text
 
 
-def test_django_is_not_imported_where_nobody_has_done_so(bench) -> None:
+def test_django_is_not_imported_unless_it_already_is(bench) -> None:
     assert bench.call(thread_number).ok
     assert "django.db" not in sys.modules
 

@@ -48,14 +48,14 @@ def test_arithmetic_is_worked_out(bench, expression, result):
         ("1" * 501, "the expression has 501 characters; at most 500"),
     ],
 )
-def test_what_is_no_arithmetic_or_too_large_is_refused_in_words(bench, expression, why):
+def test_invalid_or_too_large_arithmetic_is_refused_with_a_message(bench, expression, why):
     outcome = bench.call(builtin.calculate, expression=expression)
     assert outcome.code == "raised"
     assert outcome.content.startswith("ToolError: ValueError: ")
     assert why in outcome.content
 
 
-def test_nesting_beyond_what_python_bears_is_refused_in_words():
+def test_nesting_beyond_the_limit_of_python_is_refused_with_a_message():
     usual = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack()) + 120)
     try:

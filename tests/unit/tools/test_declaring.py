@@ -95,11 +95,11 @@ def test_a_reconcilable_tool_needs_its_hook():
     refused("effect reconcilable needs reconcile=<function>", effect="reconcilable")
 
 
-def test_a_hook_that_would_never_be_asked_is_refused():
+def test_hook_that_would_never_run_is_refused():
     refused("reconcile is asked only for effect='reconcilable'; got effect='pure'", effect="pure", reconcile=print)
 
 
-def test_a_hook_may_only_ask_for_what_the_tool_has():
+def test_hook_may_only_take_parameters_of_the_tool():
     def find(order: str, customer: str) -> str | None:
         return None
 

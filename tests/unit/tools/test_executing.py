@@ -43,7 +43,7 @@ def quick(word: str) -> str:
     return word
 
 
-def test_sync_and_async_functions_give_their_results(bench):
+def test_sync_and_async_functions_return_their_results(bench):
     @tool
     async def slow(word: str) -> str:
         await asyncio.sleep(0)
@@ -53,7 +53,7 @@ def test_sync_and_async_functions_give_their_results(bench):
     assert bench.call(slow, word="b").content == "b"
 
 
-def test_B45_the_context_tells_of_the_call(bench):
+def test_B45_context_describes_the_call(bench):
     @tool
     def whoami(ctx: Context) -> list:
         return [ctx.run_id, ctx.thread_id, ctx.call_id, ctx.idempotency_key, ctx.attempt, ctx.cancelled]
@@ -85,7 +85,7 @@ def test_an_exception_is_an_outcome_without_a_traceback_and_the_log_has_it(bench
     assert "tool fail (" in caplog.text
 
 
-def test_an_exception_without_text_or_with_too_much_is_told_all_the_same(bench):
+def test_exception_without_text_or_with_too_much_is_reported_all_the_same(bench):
     class Mute(Exception):
         def __str__(self):
             raise RuntimeError
@@ -134,7 +134,7 @@ def test_a_coroutine_that_cancels_itself_is_an_outcome(bench):
     assert bench.call(confused).content == "ToolError: CancelledError"
 
 
-def test_a_tool_that_suspends_itself_asks_and_is_not_tried_again(bench):
+def test_tool_that_suspends_itself_asks_and_is_not_tried_again(bench):
     @tool
     def ask(ctx: Context) -> str:
         ctx.suspend("May I?", expires_in=60)
@@ -175,7 +175,7 @@ def test_other_exceptions_are_not_tried_again(bench):
     assert bench.calm.waited == []
 
 
-def test_the_tries_end_and_the_last_error_is_told(bench):
+def test_tries_end_and_the_last_error_is_reported(bench):
     @tool(retries=2)
     def broken() -> str:
         raise ValueError("no")
@@ -206,7 +206,7 @@ def test_a_call_that_is_cancelled_already_does_not_start(bench):
     assert not started.is_set()
 
 
-def test_a_function_over_its_time_is_left_and_told(bench):
+def test_function_over_its_time_is_abandoned_and_reported(bench):
     told = threading.Event()
 
     @tool(timeout=0.1)
@@ -317,7 +317,7 @@ def test_a_note_in_between_does_not_shorten_the_time_to_clean_up(bench):
     assert cleaned.is_set()
 
 
-def test_a_coroutine_given_up_before_it_began_ends_at_once(bench):
+def test_coroutine_abandoned_before_it_began_ends_at_once(bench):
     context, reports = Context(), Reports()
     context.cancel()
     attempt = ToolAttempt(lambda: asyncio.sleep(60), context, reports, str, around=nothing_around)
@@ -325,7 +325,7 @@ def test_a_coroutine_given_up_before_it_began_ends_at_once(bench):
     assert isinstance(ended.error, asyncio.CancelledError)
 
 
-def test_a_time_limit_from_outside_goes_through_and_the_tool_is_told(bench):
+def test_time_limit_from_outside_passes_through_and_cancels_the_tool(bench):
     told = threading.Event()
 
     class SoftLimit(Exception): ...
@@ -362,7 +362,7 @@ def test_progress_is_passed_on_from_the_calling_thread(bench):
     assert outcome.content != here.name
 
 
-def test_of_many_notes_at_once_the_newest_is_heard(bench):
+def test_of_many_notes_at_once_the_newest_is_kept(bench):
     @tool
     def chatter(ctx: Context) -> None:
         for number in range(10_000):

@@ -71,18 +71,18 @@ def test_a_page_is_fetched_with_status_type_and_text():
     assert (bad.status, bad.content_type, bad.text) == (404, "text/html", "é")
 
 
-def test_a_charset_nobody_knows_is_read_as_utf8():
+def test_unknown_charset_is_read_as_utf8():
     with server(a=page("ü".encode(), "text/plain; charset=klingon")) as base:
         assert getter().get(f"{base}/a").text == "ü"
 
 
-def test_a_page_over_the_size_limit_is_cut_and_says_so():
+def test_page_over_the_size_limit_is_cut_and_marked():
     with server(a=page(b"x" * 5000)) as base:
         found = getter(size_limit=1000).get(f"{base}/a")
     assert (found.text, found.truncated) == ("x" * 1000, True)
 
 
-def test_a_page_that_breaks_off_says_so():
+def test_truncated_page_is_marked():
     def broken(request):
         request.send_response(200)
         request.send_header("Content-Length", "100")
@@ -201,7 +201,7 @@ def test_what_is_no_web_address_is_refused(url, why):
         checked_url(url)
 
 
-def test_a_name_nobody_knows_is_refused(monkeypatch):
+def test_unknown_name_is_refused(monkeypatch):
     def unknown(*asked, **options):
         raise socket.gaierror(-2, "Name or service not known")
 

@@ -77,7 +77,7 @@ def loop():
         (loop, "it returned a list that is not JSON"),
     ],
 )
-def test_what_is_not_json_is_an_outcome_that_says_so(bench, make, why):
+def test_outcome_that_is_not_json_is_reported(bench, make, why):
     @tool
     def make_it() -> object:
         return make()

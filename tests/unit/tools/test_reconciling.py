@@ -59,7 +59,7 @@ def test_a_hook_may_be_async(bench):
         (careless, {"item": "x"}, "has no reconcile hook any more"),
     ],
 )
-def test_where_nobody_can_tell_the_outcome_is_unknown(bench, function, arguments, why):
+def test_outcome_is_unknown_where_it_cannot_be_determined(bench, function, arguments, why):
     outcome = asked(bench, function, **arguments)
     assert outcome.code == "outcome_unknown"
     assert outcome.content.startswith(f"ToolError: it is not known what became of this call of {function.__name__}: ")

@@ -51,7 +51,7 @@ def properties(bench, function):
     return bench.spec(function).schema["properties"]
 
 
-def test_required_and_optional_parameters_are_told_apart(bench):
+def test_required_and_optional_parameters_are_distinguished(bench):
     @tool
     def search(query: str, limit: int = 5, after: str | None = None) -> str:
         return query

@@ -81,7 +81,7 @@ def ask_channel(place: str, scheme: str) -> None:
 
 @pytest.mark.parametrize("ask", [ask_web_hook, ask_page, ask_channel])
 @pytest.mark.parametrize("how", list(FIRST))
-def test_a_target_that_drips_is_given_up_in_time(ask, how):
+def test_dripping_target_is_given_up_in_time(ask, how):
     with dripping(FIRST[how], DRIPS.get(how, b"x")) as place:
         began = time.monotonic()
         ask(place, "https" if how == "tls" else "http")
@@ -107,7 +107,7 @@ def stuck(monkeypatch):
 
 
 @pytest.mark.parametrize("ask", [ask_web_hook, ask_page, ask_channel])
-def test_a_name_that_is_not_found_in_time_is_given_up(stuck, ask):
+def test_name_that_is_not_resolved_in_time_is_given_up(stuck, ask):
     began = time.monotonic()
     ask("slow.test", "http")
     assert time.monotonic() - began < LIMIT + 1
@@ -117,7 +117,7 @@ def lookups() -> int:
     return sum(thread.name == "chordage-names" for thread in threading.enumerate())
 
 
-def test_one_name_keeps_one_thread_however_often_it_is_asked_for(stuck):
+def test_one_name_keeps_one_thread_however_often_it_is_requested(stuck):
     names = Names()
     for _ in range(5):
         with pytest.raises(TimeoutError):
@@ -134,6 +134,6 @@ def test_many_names_keep_a_bounded_number_of_threads_and_the_next_is_refused_at_
     assert lookups() == 3
 
 
-def test_an_address_is_looked_up_by_nobody():
+def test_literal_address_needs_no_lookup():
     names = Names(at_once=0)
     assert names.ask("127.0.0.1", 80).result(0)[0][4] == ("127.0.0.1", 80)

@@ -26,13 +26,13 @@ def test_progress_is_one_short_line(said, note):
     assert heard == [note]
 
 
-def test_a_context_of_ones_own_has_all_a_tool_asks_for():
+def test_custom_context_has_all_a_tool_needs():
     context = Context(call_id="mine")
     context.progress("nobody hears it")
     assert (context.call_id, context.attempt, context.cancelled) == ("mine", 1, False)
 
 
-def test_a_cancelled_context_says_so_and_reports_no_more():
+def test_cancelled_context_is_marked_and_reports_no_more():
     heard = []
     context = Context(on_progress=heard.append)
     context.cancel()

@@ -28,7 +28,7 @@ class Desk:
         return self.read()
 
 
-def test_tools_pass_on_what_they_are_asked():
+def test_tools_pass_on_their_arguments():
     desk = Desk()
     ctx = Context(task=desk)
 
@@ -47,7 +47,7 @@ def test_tools_pass_on_what_they_are_asked():
 
 
 @pytest.mark.parametrize("call", [task_read, lambda ctx: task_write(ctx, body="x"), lambda ctx: task_comment("x", ctx)])
-def test_turn_of_no_task_is_told_so(call):
+def test_turn_without_a_task_gets_an_error(call):
     with pytest.raises(NotFound, match="belongs to no task"):
         call(Context())
 

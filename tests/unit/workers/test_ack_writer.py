@@ -86,7 +86,7 @@ def test_a_note_that_is_refused_keeps_none_of_the_later_ones_back(writer, redis)
     assert len(connections(redis)) == 1, "a refusal is no reason to hang up"
 
 
-def test_whoever_writes_is_told_that_redis_is_away():
+def test_writer_gets_an_error_while_redis_is_away():
     away = AckWriter(lambda: ConnectionPool(port=1, socket_connect_timeout=1))
 
     with pytest.raises(RedisError):

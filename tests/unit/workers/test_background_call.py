@@ -8,7 +8,7 @@ from chordage.workers.timers import BackgroundCall
 from support.waiting import until
 
 
-def test_a_beat_does_not_wait_for_marks_and_leaves_out_those_that_come_meanwhile():
+def test_beat_does_not_wait_for_marks_and_leaves_out_those_that_come_meanwhile():
     going_on, done = threading.Event(), []
     aside = BackgroundCall()
 

@@ -32,7 +32,7 @@ def of_plan(settings, role, **more):
     return f"{plan.concurrency} {'threads' if threads else 'processes'}", taken
 
 
-def test_the_table_of_the_docs_says_what_the_code_does():
+def test_table_of_the_docs_equals_the_code():
     section = (
         (ROOT / "docs" / "how-to" / "operations.md").read_text().partition("### Connections")[2].partition("\n\n##")[0]
     )
@@ -127,7 +127,7 @@ def test_a_process_that_may_take_more_than_there_are_does_not_start(limited):
 
 
 @pytest.mark.postgres
-def test_a_process_that_may_take_more_than_are_left_says_so(limited):
+def test_process_that_may_take_more_connections_than_are_left_reports_it(limited):
     store = Store(limited)
     with store.read(), store.read():
         told = connections.shortage(load(database_url=limited), 3, "this worker")
@@ -140,7 +140,7 @@ def test_a_process_that_may_take_more_than_are_left_says_so(limited):
 
 
 @pytest.mark.postgres
-def test_a_connection_that_is_one_too_many_is_unavailable_and_says_what_to_do(limited):
+def test_one_connection_too_many_is_unavailable_with_the_remedy(limited):
     store = Store(limited, pool_size=5)
     with contextlib.ExitStack() as held:
         for _ in range(4):
@@ -169,5 +169,5 @@ def test_status_names_a_server_that_is_nearly_full(taken, is_fault):
     assert not told or told.startswith(f"{taken} of 100 connections are taken (max_connections of the server): raise")
 
 
-def test_nobody_waits_for_a_connection_for_ever():
+def test_no_caller_waits_for_a_connection_for_ever():
     assert 0 < database.PATIENCE < load().lease

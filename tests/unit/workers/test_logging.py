@@ -30,7 +30,7 @@ def as_it_was():
     structlog.reset_defaults()
 
 
-def test_beat_says_nothing_of_the_ticks_it_sends(capsys) -> None:
+def test_beat_logs_nothing_of_the_ticks_it_sends(capsys) -> None:
     log.configure("INFO", "text")
     logging.getLogger("celery.beat").info("Scheduler: Sending due task %s (%s)", "rescue", "system.rescue")
     logging.getLogger("celery.beat").error("Message Error")

@@ -51,7 +51,7 @@ def test_a_process_that_is_not_replaced_is_a_lost_slot():
 
 
 @pytest.mark.parametrize("error", [SystemExit(2), KeyboardInterrupt()])
-def test_a_thread_that_is_told_to_end_answers_for_its_task(error):
+def test_thread_asked_to_end_answers_for_its_task(error):
     pool = ThreadPool(limit=1)
     answers, answered = [], threading.Event()
 

@@ -11,7 +11,7 @@ from chordage.workers.app import PerProcess
 ASKING = 8
 
 
-def test_threads_that_ask_at_once_are_given_the_same():
+def test_simultaneous_threads_get_the_same():
     begun = threading.Barrier(ASKING)
     making = threading.Event()
     made, given = [], []

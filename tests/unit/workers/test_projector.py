@@ -83,7 +83,7 @@ def test_an_error_makes_it_pause_for_a_beat_and_does_not_end_it(error):
     until(lambda: not timers(), "both have stopped")
 
 
-def test_it_stops_when_it_is_told_and_looks_no_more():
+def test_it_stops_when_asked_and_looks_no_more():
     worker = Worker()
     worker.projector.start()
     until(lambda: worker.looks, "it looks")

@@ -31,7 +31,7 @@ def check(room, time_limit):
     check_agent(room, models_of(room), room.get(None), time_limit=time_limit)
 
 
-def test_an_agent_with_a_tool_that_may_take_longer_than_a_worker_lets_it_cannot_be_used(room) -> None:
+def test_agent_with_a_tool_limit_above_that_of_the_worker_cannot_be_used(room) -> None:
     with pytest.raises(RoomError, match=r"tool 'slow' may take 1200 s .* ends a call after 900 s: lower its timeout"):
         check(room, 900)
 

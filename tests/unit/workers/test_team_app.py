@@ -97,7 +97,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_is_wrong_with_it_is_said_in_one_line(tmp_path, project, name, monkeypatch) -> None:
+def test_fault_of_the_app_is_reported_in_one_line(tmp_path, project, name, monkeypatch) -> None:
     words = {
         "here": project(), "broken": project(source="\n\n1 / 0\n"), "folder": tmp_path,
         "ours": project(source="from celery import Celery\napp = Celery('chordage', set_as_current=False)\n"),

@@ -53,7 +53,7 @@ def waiting(redis):
 
 
 @pytest.mark.redis
-def test_a_message_in_hand_is_noted_until_it_is_acknowledged(broker, redis):
+def test_message_in_flight_is_noted_until_it_is_acknowledged(broker, redis):
     send(broker, "a", "b")
     first, second = taken(broker, 2)
     settled(first)
@@ -89,7 +89,7 @@ def test_one_that_is_refused_is_gone(broker, redis):
 
 
 @pytest.mark.redis
-def test_what_is_in_hand_when_a_channel_closes_waits_in_its_queue_again(broker, redis):
+def test_messages_in_flight_return_to_their_queue_when_a_channel_closes(broker, redis):
     send(broker, "a", "b", "c")
     done, *_ = taken(broker, 3)
     done.ack()
@@ -112,7 +112,7 @@ def test_what_a_dead_worker_held_is_found_by_its_note(redis_url, redis):
 
 
 @pytest.mark.redis
-def test_notes_go_on_when_the_connections_of_a_channel_are_made_anew(broker, redis):
+def test_notes_continue_when_the_connections_of_a_channel_are_rebuilt(broker, redis):
     send(broker, "a", "b")
     (first,) = taken(broker)
     settled(first)
@@ -151,7 +151,7 @@ def test_our_processes_use_the_transport_and_kombu_stays_as_it_is():
     assert (dict(vars(stock.QoS)), dict(vars(stock.Channel))) == before
 
 
-def test_flower_is_given_an_address_that_it_knows():
+def test_flower_gets_an_address_that_it_knows():
     app = make_app(Settings(redis_url="redis://127.0.0.1:1/0"), own_transport=False)
 
     assert app.connection_for_write().as_uri().startswith("redis://")
@@ -183,7 +183,7 @@ def test_a_kombu_that_records_messages_in_another_way_is_used_as_it_is(monkeypat
     assert [line["log_level"] for line in lines] == ["warning"]
 
 
-def test_a_channel_that_lost_its_connection_says_so_and_not_by_an_attribute_error():
+def test_channel_that_lost_its_connection_reports_it_without_an_attribute_error():
     channel = transport.RedisChannel.__new__(transport.RedisChannel)
     channel.connection = None
 

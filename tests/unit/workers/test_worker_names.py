@@ -43,7 +43,7 @@ def start(tmp_path):
         process.communicate()
 
 
-def test_three_workers_of_a_role_are_three_names_and_who_follows_a_killed_one_has_its_name(start) -> None:
+def test_three_workers_of_a_role_have_three_names_and_a_replacement_inherits_one(start) -> None:
     workers = [start() for _ in range(3)]
     assert [name for _, name in workers] == ["turns-1", "turns-2", "turns-3"]
 
@@ -53,20 +53,20 @@ def test_three_workers_of_a_role_are_three_names_and_who_follows_a_killed_one_ha
     assert start()[1] == "turns-2"
 
 
-def test_a_name_that_was_given_stays_as_it_is(tmp_path) -> None:
+def test_configured_name_is_unchanged(tmp_path) -> None:
     host = os.uname().nodename
     assert worker_plan.worker_hostname("mine", tmp_path, numbered=False) == f"mine@{host}"
     assert worker_plan.worker_hostname("mine@there", tmp_path, numbered=True) == "mine@there"
     assert not (tmp_path / worker_plan.NAMES_FOLDER).exists()
 
 
-def test_where_nothing_can_be_written_the_process_tells_them_apart(tmp_path) -> None:
+def test_without_a_writable_folder_processes_have_distinct_names(tmp_path) -> None:
     (tmp_path / "state").write_text("a file, and no folder")
 
     assert worker_plan.worker_hostname("turns", tmp_path / "state", numbered=True).startswith(f"turns-{os.getpid()}@")
 
 
-def test_the_files_are_nobody_elses(tmp_path) -> None:
+def test_files_are_accessible_only_to_their_owner(tmp_path) -> None:
     worker_plan.worker_hostname("turns", tmp_path, numbered=True)
 
     assert (tmp_path / worker_plan.NAMES_FOLDER).stat().st_mode & 0o777 == 0o700

@@ -42,13 +42,13 @@ def texts(*entries: Entry) -> list[str]:
     return [one.text for one in told(entries, OWN)]
 
 
-def test_it_is_the_words_of_earlier_runs_and_nothing_of_this_one():
+def test_background_is_the_text_of_earlier_runs_and_nothing_of_this_one():
     said = told([user("Paris?"), reply("sunny"), user("and Berlin?", OWN), reply("hm", run=OWN)], OWN)
 
     assert said == (UserSays(text="Paris?"), AssistantSays(text="sunny", asks=()))
 
 
-def test_calls_and_results_stay_out_and_so_does_a_reply_that_only_asks():
+def test_calls_and_results_stay_out_and_so_does_a_reply_of_calls_only():
     assert texts(user("Paris?"), reply("", "a"), reply("I look", "b", step=3), reply("sunny", step=5)) == [
         "Paris?", "I look", "sunny",
     ]  # fmt: skip
@@ -73,13 +73,13 @@ def test_the_newest_come_first_when_room_is_short_and_it_begins_with_a_user():
     assert (said[-1].text, isinstance(said[0], UserSays)) == ("a19", True)
 
 
-def test_a_remark_that_is_too_long_is_cut_and_says_so():
+def test_too_long_a_remark_is_cut_and_marked():
     (found,) = texts(user("x" * (EACH + 1)))
 
     assert found == f"{'x' * EACH}… ({EACH + 1} characters)"
 
 
-def test_where_the_history_was_given_anew_there_is_none():
+def test_replaced_history_has_no_background():
     given = entry(Checkpoint.CLIENT_MESSAGES, OWN, messages=[], replaces=True)
 
     assert texts(user("Paris?"), reply("sunny"), user("and Berlin?", OWN), given) == []
@@ -92,7 +92,7 @@ def test_the_note_about_results_that_stay_out_stays_out():
 
 
 @pytest.mark.parametrize("history", [(), (UserSays(text="Paris?"), AssistantSays(text="sunny", asks=()))])
-def test_it_stands_before_the_seven_things_and_is_none_of_them(history):
+def test_background_comes_before_the_seven_parts_and_is_none_of_them(history):
     ask = PlannerAsk(user_input="and Berlin?", tools=(), round_index=0, history=history)
 
     assert planner_prompt(ask).said[:-1] == history

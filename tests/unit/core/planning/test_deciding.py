@@ -58,12 +58,12 @@ def always(_):
     return {"execution_commands": [{"tool_name": "search"}]}
 
 
-def test_without_tools_no_planner_is_asked():
+def test_without_tools_no_planner_is_called():
     """A1"""
     assert play(always, offered=()) == (0, [], PlanEnd.NO_TOOLS)
 
 
-def test_five_rounds_are_the_limit_unless_somebody_says_otherwise():
+def test_limit_is_five_rounds_unless_configured():
     """A2"""
     assert MAX_ROUNDS == 5
     assert len(play(always)[1]) == 5
@@ -92,7 +92,7 @@ def test_a_round_without_records_counts():
     assert before_planning(round_index=1, offered=OFFERED, rounds=rounds) is None
 
 
-def test_no_limit_ends_only_when_the_planner_says_so():
+def test_without_a_limit_planning_ends_only_on_the_planners_word():
     def until(rounds):
         return "{}" if len(rounds) == 300 else always(rounds)
 
@@ -112,7 +112,7 @@ def test_garbage_leads_to_an_answer_without_tools():
     assert play(lambda _: "I do not know.") == (1, [], PlanEnd.UNREADABLE)
 
 
-def test_a_loop_that_is_switched_off_asks_no_planner():
+def test_disabled_loop_calls_no_planner():
     """A44"""
     assert play(always, use_tool=False) == (0, [], PlanEnd.TOOLS_OFF)
 
@@ -191,11 +191,11 @@ def test_every_stop_has_a_reason_of_its_own(reason):
     assert STOPS[reason]().reason is reason
 
 
-def test_every_reason_is_tested_but_the_one_that_only_a_failed_request_gives():
+def test_every_reason_is_tested_except_that_of_a_failed_request():
     assert set(PlanEnd) - set(STOPS) == {PlanEnd.PLANNER_ERROR}
 
 
-def test_what_the_planner_says_is_told_before_a_limit():
+def test_planners_verdict_comes_before_a_limit():
     said = decide(normalise({"next_action": "response"}), round_index=5, offered=OFFERED, overdue=True)
 
     assert said == Converge(reason=PlanEnd.RESPONSE)

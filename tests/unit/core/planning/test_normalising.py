@@ -154,7 +154,7 @@ def test_a_command_that_cannot_be_read_is_dropped_and_its_neighbours_are_kept(ba
 
 
 @pytest.mark.parametrize("purpose", [None, "", "  ", 5, ["x"]], ids=repr)
-def test_a_purpose_that_says_nothing_names_the_tool(purpose):
+def test_empty_purpose_names_the_tool(purpose):
     """A14"""
     (command,) = normalise({"execution_commands": [{**C, "purpose": purpose}]}).commands
 
@@ -194,7 +194,7 @@ def test_a_hint_is_looked_for_in_the_command_and_then_in_the_plan(own, of_the_pl
     assert command.todo_suggestion == expected
 
 
-def test_next_says_what_the_suggestion_says():
+def test_next_equals_the_suggestion():
     """A17"""
     (command,) = normalise({"execution_commands": [{"tool_name": "search", "next": "read"}]}).commands
 
@@ -278,7 +278,7 @@ def test_characters_that_no_database_takes_are_replaced():
     assert (command.tool_name, command.kwargs) == ("a\ufffdb", {"q?": "?"})
 
 
-def test_a_note_keeps_only_the_beginning_of_what_was_wrong():
+def test_note_keeps_only_the_beginning_of_the_error():
     notes = normalise({"next_action": "x" * 10_000, "use_tool": {"a": [1] * 1000}}).notes
 
     assert [len(note.detail) <= 90 for note in notes] == [True, True]

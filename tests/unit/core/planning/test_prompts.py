@@ -35,7 +35,7 @@ def an_ask(**given: Any) -> PlannerAsk:
     return PlannerAsk(**{"user_input": "how are things?", "tools": (OFFER,), "round_index": 0, **given})
 
 
-def test_the_planner_is_told_seven_things_by_their_names():
+def test_planner_prompt_has_seven_named_parts():
     """A41"""
     first, second = a_record("one"), a_record("two")
     rounds = [PlanRound(index=0, records=(first,)), PlanRound(index=1, records=(second,))]
@@ -55,7 +55,7 @@ def test_the_planner_is_told_seven_things_by_their_names():
     }
 
 
-def test_the_planner_is_asked_in_a_request_of_its_own():
+def test_planner_is_called_in_a_request_of_its_own():
     """A40: no instructions, no files and no tools of the conversation; without `history` nothing of it at all."""
     prompt = planner_prompt(an_ask(params={"t": 1}))
 
@@ -63,7 +63,7 @@ def test_the_planner_is_asked_in_a_request_of_its_own():
     assert [json.loads(said.text) for said in prompt.said] == [planner_input(an_ask())]
 
 
-def test_what_changes_each_round_stands_behind_what_does_not():
+def test_changing_parts_come_after_the_constant_ones():
     before, after = (
         planner_prompt(an_ask(round_index=at, rounds=[PlanRound(index=0, records=(a_record(),))])).said[0].text
         for at in (1, 2)
@@ -74,7 +74,7 @@ def test_what_changes_each_round_stands_behind_what_does_not():
     assert before[:same].endswith('"round_index": ')
 
 
-def test_the_planner_is_told_the_form_that_the_normaliser_reads():
+def test_planner_prompt_describes_the_form_that_the_normaliser_reads():
     for key in ("next_action", "execution_commands", "purpose", "tool_name", "tool_kwargs", "todo_suggestion"):
         assert f'"{key}"' in PLANNER
     assert PLANNER.index('"next_action"') < PLANNER.index('"execution_commands"')
@@ -94,7 +94,7 @@ def test_without_records_nothing_is_put_into_the_answer():
     assert answer_prompt(ANSWER, [], PlanEnd.MAX_ROUNDS) == Prompt(system="be kind", said=ANSWER.said, params={"t": 1})
 
 
-def test_the_answer_is_given_the_results_and_has_to_cite_them():
+def test_answer_prompt_contains_the_results_and_requires_citations():
     """A39"""
     prompt = answer_prompt(ANSWER, [a_record(), a_record("buy", status=PlanStatus.ERROR, error="no", result="no")])
     title, results, notice = prompt.said[-1].text.replace("]\n", "]\n\n").split("\n\n")
@@ -117,7 +117,7 @@ CUT = [
 
 
 @pytest.mark.parametrize("reason", [None, *PlanEnd])
-def test_an_answer_to_work_that_was_cut_short_has_to_say_what_is_missing(reason):
+def test_answer_to_interrupted_work_must_name_what_is_missing(reason):
     assert ("Say plainly what is missing." in results_text([a_record()], reason)) is (reason in CUT)
 
 

@@ -30,7 +30,7 @@ TEXT = json.dumps(PLAN)
         json.dumps(PLAN, indent=2),
     ],
 )
-def test_the_plan_is_found_wherever_it_stands(reply):
+def test_plan_is_found_anywhere_in_the_text(reply):
     assert plan_in(reply) == PLAN
 
 
@@ -43,11 +43,11 @@ def test_an_object_without_a_plan_is_better_than_none():
 
 
 @pytest.mark.parametrize("reply", [f"[{TEXT}]", f"Plans: [1, {TEXT}]", f'"{TEXT}'.replace('"', "'"), json.dumps(TEXT)])
-def test_what_stands_in_a_list_or_in_a_string_is_not_the_plan(reply):
+def test_object_in_a_list_or_in_a_string_is_not_the_plan(reply):
     assert plan_in(reply) is None
 
 
-def test_line_breaks_in_strings_are_let_through():
+def test_line_breaks_in_strings_are_accepted():
     assert plan_in('{"next_action": "execute", "a": "one\ntwo"}') == {"next_action": "execute", "a": "one\ntwo"}
 
 

@@ -72,7 +72,7 @@ def test_a_round_without_records_is_the_last_round_all_the_same():
     assert last_round_records(rounds, 2) == ()
 
 
-def test_results_are_given_by_purpose_and_failures_with_their_error():
+def test_results_are_keyed_by_purpose_and_failures_have_their_error():
     """A35"""
     failed = a_record("buy", status=PlanStatus.TIMEOUT, result="too slow", error="too slow")
 
@@ -108,7 +108,7 @@ def test_no_result_ever_takes_the_place_of_another(purposes):
     assert list(action_results(records).values()) == list(range(len(purposes)))
 
 
-def test_no_records_give_no_results_and_no_logs():
+def test_no_records_make_no_results_and_no_logs():
     """A36"""
     assert (action_results([]), tool_logs([])) == ({}, [])
 

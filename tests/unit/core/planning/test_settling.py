@@ -25,14 +25,14 @@ def failed(code: str, content: str = "it broke"):
     return of_one(status=CallStatus.FAILED, code=code, content=content)
 
 
-def test_a_record_says_what_was_meant_and_what_came_of_it():
+def test_record_has_the_purpose_and_the_outcome():
     record = of_one(id="c7", content="found", arguments={"q": "x"})
 
     assert (record.purpose, record.tool_name, record.todo_suggestion) == ("look", "search", "read")
     assert (record.success, record.result, record.error, record.call_id) == (True, "found", "", "c7")
 
 
-def test_records_stand_in_the_order_of_the_commands():
+def test_records_keep_the_order_of_the_commands():
     """A18"""
     commands = [Command(purpose=str(place), tool_name="t", kwargs={}) for place in range(3)]
     calls = [a_call(id=f"c{place}", place=place, content=str(place)) for place in range(3)]
@@ -50,7 +50,7 @@ def test_null_is_a_result():
     assert (record.success, record.result, record.error) == (True, None, "")
 
 
-def test_a_tool_that_raised_has_its_words_as_result_and_as_error():
+def test_tool_that_raised_has_its_message_as_result_and_as_error():
     """A23"""
     record = failed("raised", "ToolError: ValueError: no such day")
 
@@ -113,7 +113,7 @@ def test_the_status_of_a_call_decides(status, code, expected):
     assert record.error
 
 
-def test_a_call_that_waits_has_no_result_yet_and_says_so():
+def test_waiting_call_has_no_result_yet_and_is_marked():
     record = of_one(status=CallStatus.SUSPENDED, content=None)
 
     assert (record.result, record.error) == (None, "This call has not been executed: it awaits a decision.")
@@ -126,7 +126,7 @@ def test_a_command_without_a_call_did_not_run():
     assert (records[0].error, records[0].call_id) == ("This call did not run and has no result.", "")
 
 
-def test_the_arguments_are_those_the_tool_got():
+def test_arguments_are_those_the_tool_got():
     answer = Answer(
         id="c", run_id="r", step=2, place=0, ask_id="a", status=CallStatus.SUCCEEDED, code=None, content="found"
     )
@@ -149,7 +149,7 @@ def test_what_a_tool_returned_as_an_object_is_one_again(content, value):
     assert value_in(content) == value
 
 
-def test_a_command_that_was_not_offered_tells_the_planner_what_is():
+def test_command_that_was_not_offered_lists_the_offered_ones():
     """A53"""
     record = not_offered(COMMAND, {"read", "browse"})
 
@@ -158,5 +158,5 @@ def test_a_command_that_was_not_offered_tells_the_planner_what_is():
     assert not_offered(COMMAND, ()).error.endswith("Tools you may use: none.")
 
 
-def test_a_command_that_did_not_run_says_why():
+def test_command_that_did_not_run_gives_the_reason():
     assert (not_run(COMMAND, "too late").error, not_run(COMMAND).status) == ("too late", PlanStatus.CANCELLED)

@@ -67,7 +67,7 @@ def test_a_success_may_have_an_error_text():
     assert (record.success, record.error) == (True, "slow")
 
 
-def test_a_failure_without_words_gets_some():
+def test_failure_without_a_message_gets_one():
     """A34"""
     assert of_one({"success": False}).error == "Tool execution failed."
     assert of_one({"success": False, "result": "no"}).error == "no"
@@ -83,7 +83,7 @@ def test_a_failure_without_words_gets_some():
         ("x", True),
     ],
 )
-def test_only_without_status_and_success_do_the_words_decide(text, success):
+def test_only_without_status_and_success_does_the_text_decide(text, success):
     """A26"""
     assert of_one(text).success is success
     assert of_one({"result": text, "success": True}).success
@@ -97,7 +97,7 @@ def test_a_status_decides_before_success_does():
 
 
 @pytest.mark.parametrize("status", ["waiting", "fine", 3, None, ["ok"]])
-def test_a_status_that_nobody_can_supply_is_not_believed(status):
+def test_invalid_status_is_ignored(status):
     assert of_one({"status": status, "error": "broken"}).status is PlanStatus.ERROR
 
 
@@ -114,7 +114,7 @@ raw_records = st.recursive(
 
 
 @given(raw_records)
-def test_whatever_is_supplied_a_failure_always_has_words(raw):
+def test_every_failure_has_a_message(raw):
     """A55: any value passes through as a result."""
     for record in supplied(raw, [COMMAND]):
         assert record.success or record.error

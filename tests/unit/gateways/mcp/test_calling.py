@@ -41,24 +41,24 @@ def test_a_result_is_read(kit):
     assert kit.call("kit_add", a=1, b=2).content == "3"
 
 
-def test_a_structured_result_is_told_once(kit):
+def test_structured_result_is_returned_once(kit):
     assert json.loads(kit.call("kit_weather", city="Rome").content) == {"city": "Rome", "degrees": 21}
 
 
-def test_of_an_image_is_told_what_it_is(kit):
+def test_image_is_described_by_its_type(kit):
     assert json.loads(kit.call("kit_picture").content) == [
         {"type": "text", "text": "a cat"},
         {"type": "image", "mime_type": "image/png", "bytes": 300, "note": "the bytes are left out"},
     ]
 
 
-def test_a_tool_that_fails_gives_a_tool_error_in_its_words(kit):
+def test_failing_tool_gives_a_tool_error_with_its_message(kit):
     outcome = kit.call("kit_fail")
 
     assert (outcome.code, outcome.content) == ("mcp_tool_error", "ToolError: Error executing tool fail: no luck today")
 
 
-def test_a_tool_that_is_not_there_gives_a_tool_error_that_names_the_nearest(kit):
+def test_missing_tool_gives_a_tool_error_that_names_the_nearest(kit):
     outcome = kit.call("kit_ad", a=1, b=2)
 
     assert outcome.code == "unknown_tool"
@@ -97,7 +97,7 @@ def test_a_name_that_no_provider_takes_is_made_one(kit):
     assert kit.call("kit_linger_long").content == "the gate is open"
 
 
-def test_a_server_that_tells_of_new_tools_is_asked_for_them(make_kit):
+def test_server_that_announces_new_tools_is_listed_again(make_kit):
     kit = make_kit()
     assert "kit_late_add" not in kit.specs()
 
@@ -107,7 +107,7 @@ def test_a_server_that_tells_of_new_tools_is_asked_for_them(make_kit):
     assert "kit_late_add" in kit.specs()
 
 
-def test_agent_toml_chooses_and_says_what_tools_do(make_kit):
+def test_agent_toml_selects_and_describes_tools(make_kit):
     kit = make_kit("old", 'tools = ["a*", "die"]\neffect = "unsafe"\nresult_limit = 1\n[mcp.kit.effects]\ndie = "pure"')
 
     specs = kit.specs()
@@ -133,7 +133,7 @@ def test_an_answer_that_holds_nothing_is_none():
     assert value_of(result()) is None
 
 
-def test_what_is_structured_and_told_as_text_too_is_told_once():
+def test_structured_result_with_equal_text_is_returned_once():
     assert value_of(result(text('{"a": 1}'), structured_content={"a": 1})) == '{"a": 1}'
     assert value_of(result(text("3"), structured_content={"result": 3})) == "3"
     assert value_of(result(text("words"), structured_content={"result": "words"})) == "words"
@@ -143,14 +143,14 @@ def test_what_is_structured_alone_is_the_answer():
     assert value_of(result(structured_content={"a": 1})) == {"a": 1}
 
 
-def test_what_is_structured_and_told_otherwise_is_told_both_ways():
+def test_structured_result_with_other_text_is_returned_both_ways():
     assert value_of(result(text("three issues"), structured_content={"issues": [1, 2, 3]})) == {
         "content": "three issues",
         "structured": {"issues": [1, 2, 3]},
     }
 
 
-def test_files_links_and_sounds_are_told_as_what_they_are():
+def test_files_links_and_sounds_are_described_by_their_types():
     link = ResourceLink(type="resource_link", uri="file:///a.txt", name="a.txt", mime_type="text/plain")
     inline = TextResourceContents(uri="file:///b.txt", text="inside")
     blob = BlobResourceContents(uri="file:///c.bin", blob="AAAA")

@@ -30,7 +30,7 @@ def fault(folder, table, environ=PATH):
     return str(refusal.value)
 
 
-def test_a_missing_package_is_told_with_the_extra_that_brings_it(tmp_path):
+def test_missing_package_is_reported_with_its_extra(tmp_path):
     def without(_name):
         raise ModuleNotFoundError("No module named 'mcp'")
 
@@ -53,25 +53,25 @@ def test_a_missing_package_is_told_with_the_extra_that_brings_it(tmp_path):
         ('url_env = "NO_URL"', "url_env", "NO_URL"),
     ],
 )
-def test_a_missing_variable_is_told_with_file_key_and_name(table, key, variable, tmp_path):
+def test_missing_variable_is_reported_with_file_key_and_name(table, key, variable, tmp_path):
     said = fault(tmp_path, table, PATH | {variable: " "})
 
     assert said == f"agent.toml:2: mcp.x.{key}: variable {variable} is not set; set it in the environment"
 
 
-def test_a_variable_that_cannot_be_sent_is_told_and_not_shown(tmp_path):
+def test_variable_that_cannot_be_sent_is_reported_without_its_value(tmp_path):
     said = fault(tmp_path, 'url = "http://a"\ntoken_env = "TOKEN"', {"TOKEN": "abc\n"})
 
     assert said == "agent.toml:2: mcp.x.token_env: TOKEN holds characters that cannot be sent; set it anew"
 
 
-def test_a_variable_that_holds_no_address_is_told(tmp_path):
+def test_variable_without_an_address_is_reported(tmp_path):
     said = fault(tmp_path, 'url_env = "URL"', {"URL": "tools.example"})
 
     assert said == "agent.toml:2: mcp.x.url_env: URL must hold an address with http:// or https://"
 
 
-def test_a_program_that_is_not_there_is_told(tmp_path):
+def test_missing_program_is_reported(tmp_path):
     assert fault(tmp_path, 'command = "no-such-program"') == (
         "agent.toml:2: mcp.x.command: there is no program 'no-such-program' on the PATH; install it"
     )
@@ -88,7 +88,7 @@ def test_a_program_is_looked_for_where_the_server_will_look(tmp_path):
     room.servers.check(one)
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path):
+def test_missing_folder_is_reported(tmp_path):
     assert fault(tmp_path, 'command = "sh"\ncwd = "data"') == (
         f"agent.toml:2: mcp.x.cwd: there is no folder {tmp_path / 'data'}; a path is relative to the room"
     )
@@ -122,7 +122,7 @@ def test_a_call_of_a_server_that_lacks_something_is_a_tool_error(tmp_path):
         room.toolbox.specs(room.get(None))
 
 
-def test_a_call_that_may_take_longer_than_a_worker_lets_it_is_refused_at_the_start(tmp_path):
+def test_call_limit_above_that_of_the_worker_is_refused_at_the_start(tmp_path):
     room, _one = server(tmp_path, 'command = "sh"\ntimeout = 890')
 
     with pytest.raises(RoomError, match=r"agent.toml:2: mcp.x: a call may take 920 s .* ends a call after 900 s"):

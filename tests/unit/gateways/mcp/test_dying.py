@@ -25,7 +25,7 @@ def lingering(kit):
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_server_that_dies_in_a_call_gives_a_tool_error_and_the_next_call_works(transport, make_kit):
+def test_server_that_dies_in_a_call_gives_a_tool_error_and_the_next_call_works(transport, make_kit):
     kit = make_kit(transport)
     kit.start()
     with lingering(kit) as call:
@@ -41,7 +41,7 @@ def test_a_server_that_dies_in_a_call_gives_a_tool_error_and_the_next_call_works
     assert (kit.health().state, kit.health().connections) == (ServerState.CONNECTED, 2)
 
 
-def test_what_a_server_says_when_it_dies_is_told_and_what_may_be_called_again(make_kit):
+def test_last_output_of_a_dying_server_is_reported_with_what_may_be_called_again(make_kit):
     kit = make_kit("old", '[mcp.kit.effects]\ndie = "pure"\n"linger.long" = "idempotent"')
 
     died = kit.call("kit_die", words="out of memory").content
@@ -54,7 +54,7 @@ def test_what_a_server_says_when_it_dies_is_told_and_what_may_be_called_again(ma
 
 
 @pytest.mark.parametrize("transport", ["old", "http"])
-def test_a_server_that_died_while_nobody_called_is_not_noticed_by_the_next_call(transport, make_kit):
+def test_server_that_died_between_calls_does_not_disturb_the_next_call(transport, make_kit):
     kit = make_kit(transport)
     kit.start()
     kit.call("kit_pid")
@@ -66,7 +66,7 @@ def test_a_server_that_died_while_nobody_called_is_not_noticed_by_the_next_call(
 
 
 @pytest.mark.parametrize("transport", ["old", "http"])
-def test_a_server_that_hangs_gives_a_timeout_and_is_connected_to_anew(transport, make_kit):
+def test_hanging_server_gives_a_timeout_and_is_connected_to_again(transport, make_kit):
     kit = make_kit(transport, "timeout = 0.4")
     kit.start()
 
@@ -128,7 +128,7 @@ def test_a_server_that_keeps_dying_is_not_hammered(make_kit):
     assert len(kit.pids) == 2
 
 
-def test_a_required_server_that_cannot_be_listed_is_named_with_what_it_said(make_kit):
+def test_required_server_that_cannot_be_listed_is_named_with_its_error(make_kit):
     kit = make_kit("old")
     (kit.folder / "broken").touch()
 
@@ -142,7 +142,7 @@ def test_a_required_server_that_cannot_be_listed_is_named_with_what_it_said(make
     assert kit.health().state is ServerState.UNREACHABLE
 
 
-def test_an_address_where_nobody_listens_is_told(make_kit):
+def test_address_without_a_listener_is_reported(make_kit):
     with pytest.raises(ServerUnreachable, match="ConnectError: All connection attempts failed"):
         make_kit("http").specs()
 
@@ -172,7 +172,7 @@ def test_the_last_known_tools_are_offered_while_a_server_is_away(make_kit):
     assert kit.specs() == before
 
 
-def test_a_server_that_does_not_answer_in_time_is_given_up(make_kit):
+def test_server_that_does_not_answer_in_time_is_given_up(make_kit):
     kit = make_kit()
     (kit.folder / "agent.toml").write_text(
         'model = "m"\n[mcp.kit]\ncommand = "sleep"\nargs = ["60"]\nconnect_timeout = 0.2\n'
@@ -191,7 +191,7 @@ def test_calls_of_many_threads_share_one_connection(make_kit):
     assert len(kit.pids) == kit.health().connections == 1
 
 
-def test_a_tool_that_is_called_like_a_function_of_the_room_is_told(make_kit):
+def test_tool_with_the_name_of_a_function_of_the_room_is_reported(make_kit):
     kit = make_kit("old")
     (kit.folder / "clashing.py").write_text(
         "from chordage import tool\n@tool(effect='pure')\ndef kit_add(a: int) -> str:\n    return 'ours'\n"

@@ -29,7 +29,7 @@ def names(*tools, **said):
     return list(offers_of(server(**said), listed(*tools)).by_name)
 
 
-def test_everything_is_offered_unless_something_else_is_said():
+def test_everything_is_offered_by_default():
     assert names("read", "write") == ["kit_read", "kit_write"]
     assert names("read_file", "read_dir", "write", only=("read_*",)) == ["kit_read_file", "kit_read_dir"]
     assert names("read_file", "read_all", without=("*_all",)) == ["kit_read_file"]
@@ -49,7 +49,7 @@ def test_long_names_that_begin_alike_stay_two():
     assert len(one) == len(other) == 64
 
 
-def test_two_tools_of_one_name_are_told():
+def test_two_tools_of_one_name_are_reported():
     with pytest.raises(RoomError) as refusal:
         offers_of(server(), listed("a.b", "a/b"))
 
@@ -59,14 +59,14 @@ def test_two_tools_of_one_name_are_told():
     )
 
 
-def test_a_tool_that_is_asked_for_and_not_there_is_told_with_its_neighbour():
+def test_selected_but_missing_tool_is_reported_with_its_neighbour():
     with pytest.raises(RoomError, match=r"mcp.kit.tools: the server has no tool 'serch'; did you mean search\?"):
         offers_of(server(only=("serch",)), listed("search", "other"))
     with pytest.raises(RoomError, match=r"the server has no tool 'x'; it has none"):
         offers_of(server(only=("x",)), [])
 
 
-def test_what_is_said_in_vain_is_remarked():
+def test_setting_without_effect_is_reported():
     said = offers_of(server(without=("delete",), effects=(("list", Effect.PURE),)), listed("deleet")).remarks
 
     assert said == (
@@ -87,7 +87,7 @@ def test_what_is_said_in_vain_is_remarked():
         ({}, {"effect": Effect.PURE, "effects": (("t", Effect.UNSAFE),)}, Effect.UNSAFE),
     ],
 )
-def test_the_file_goes_before_the_word_of_the_server(hints, said, effect):
+def test_file_takes_precedence_over_the_server(hints, said, effect):
     assert offers_of(server(**said), listed("t", **hints)).by_name["kit_t"].effect is effect
 
 
@@ -105,7 +105,7 @@ def test_a_tool_no_provider_would_take_is_left_out_and_the_others_stay(schema, w
     assert f"tool 'bad' is left out: {why}" in found.remarks[0]
 
 
-def test_a_schema_that_says_nothing_is_made_one_that_providers_take():
+def test_empty_schema_becomes_one_that_providers_take():
     assert offers_of(server(), listed("t", schema={})).by_name["kit_t"].schema == {"type": "object", "properties": {}}
 
 
@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_listed_line_by_line():
     ]
 
 
-def test_of_very_many_complaints_some_are_told():
+def test_of_very_many_complaints_some_are_reported():
     schema = {"type": "object", "properties": {"all": {"type": "array", "items": {"type": "string"}}}}
 
     with pytest.raises(InvalidArguments) as refusal:

@@ -51,7 +51,7 @@ def test_what_the_environment_holds_is_sent(kit, server):
     assert (server.headers["X-Team"], server.headers["X-Key"]) == ("shop", "key-1")
 
 
-def test_a_server_that_has_forgotten_the_session_is_asked_once_more_in_a_new_one(kit, server):
+def test_server_that_lost_the_session_is_called_once_more_in_a_new_one(kit, server):
     assert kit.call("kit_add", a=1, b=1).content == "2"
     server.session = "second"
 
@@ -61,7 +61,7 @@ def test_a_server_that_has_forgotten_the_session_is_asked_once_more_in_a_new_one
     assert kit.health().connections == 2
 
 
-def test_a_refusal_is_told_with_its_status(kit, server):
+def test_refusal_is_reported_with_its_status(kit, server):
     server.status = 401
 
     with pytest.raises(ServerUnreachable, match="HTTP 401 Unauthorized") as refusal:
@@ -77,14 +77,14 @@ def test_an_error_of_the_protocol_is_a_tool_error(kit):
     assert "MCP server 'kit' answered kit_gone with an error: Unknown tool: gone (-32602)" in outcome.content
 
 
-def test_an_answer_that_is_not_what_was_promised_is_a_tool_error_that_says_the_tool_was_run(kit):
+def test_unexpected_answer_is_a_tool_error_that_warns_that_the_tool_was_run(kit):
     outcome = kit.call("kit_odd")
 
     assert outcome.code == "mcp_bad_answer"
     assert "kit_odd was run, but the answer of MCP server 'kit' is not what it promises: " in outcome.content
 
 
-def test_a_list_that_has_become_old_is_asked_for_anew(kit, server):
+def test_stale_list_is_requested_again(kit, server):
     kit.rules(listing_lives=0.0)
     before = kit.specs()
     server.names = ("add", "new")
@@ -133,7 +133,7 @@ def test_an_optional_server_that_hangs_holds_no_turn_up_twice(kit, server):
     until(lambda: kit.specs() != {}, "the server is connected to beside")
 
 
-def test_an_error_in_a_call_is_told_with_its_status(kit, server):
+def test_error_in_a_call_is_reported_with_its_status(kit, server):
     kit.specs()
     server.status = 503
 

@@ -74,7 +74,7 @@ def test_every_key_of_an_address_reaches_the_definition(tmp_path):
     )  # fmt: skip
 
 
-def test_an_address_may_stand_in_the_environment(tmp_path):
+def test_address_may_come_from_the_environment(tmp_path):
     (server,) = read(tmp_path, 'model = "m"\nmcp.zap.url_env = "ZAP_URL"')
 
     assert server.address == Endpoint(url_from="ZAP_URL")
@@ -123,17 +123,17 @@ def test_agents_may_have_different_servers_of_one_name(tmp_path):
         ('command = "a"\nrequired = "no"', "4: mcp.x.required: must be true or false, or leave it out; got 'no'"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(table, said, tmp_path):
+def test_mistake_is_reported_with_its_place(table, said, tmp_path):
     assert f"agent.toml:{said}" in fault(tmp_path, f'model = "m"\n[mcp.x]\n{table}\n')
 
 
-def test_a_name_that_does_not_fit_is_told(tmp_path):
+def test_invalid_name_is_reported(tmp_path):
     assert "agent.toml:2: mcp.my server: the name of a server is 1 to 32 letters, digits, _ or -; rename it" in fault(
         tmp_path, 'model = "m"\n[mcp."my server"]\ncommand = "a"\n'
     )
 
 
-def test_names_whose_tools_could_not_be_told_apart_are_told(tmp_path):
+def test_names_whose_tools_would_be_ambiguous_are_reported(tmp_path):
     said = fault(tmp_path, 'model = "m"\n[mcp.shop]\ncommand = "a"\n[mcp.shop_new]\ncommand = "b"\n')
 
     assert (
@@ -141,11 +141,11 @@ def test_names_whose_tools_could_not_be_told_apart_are_told(tmp_path):
     )
 
 
-def test_a_server_that_is_no_table_is_told(tmp_path):
+def test_server_that_is_no_table_is_reported(tmp_path):
     assert "agent.toml:2: mcp.x: must be a table" in fault(tmp_path, 'model = "m"\nmcp.x = "npx"\n')
 
 
-def test_all_mistakes_of_a_file_are_told_at_once(tmp_path):
+def test_all_mistakes_of_a_file_are_reported_at_once(tmp_path):
     said = fault(tmp_path, '[mcp.x]\ntimeout = 0\n[mcp.y]\nurl = "b"\n')
 
     assert [line.split(": ")[1] for line in said.splitlines()] == ["model", "mcp.x", "mcp.x.timeout", "mcp.y.url"]
