@@ -27,12 +27,12 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.groups import ALL_QUEUES
 from chordage.orchestrator.core.intents import Intent
-from chordage.orchestrator.gateways.models import scripted_server
 from chordage.orchestrator.store import schema
 from chordage.tasks.courier import Courier
 from chordage.tasks.intake import accept
 from chordage.tasks.schema import request_from
 from chordage.workers.bootstrap import redis_from, runtime_from
+from support import scripted_server
 from support.rig_worker import Worker
 from support.valkey import WatchedValkey
 from support.waiting import until

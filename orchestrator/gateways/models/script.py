@@ -47,7 +47,7 @@ from chordage.orchestrator.gateways.models.wire import AttemptContext, AttemptFa
 
 
 class FaultForm(StrEnum):
-    """In which shape a fault appears on the wire. Only the scripted server looks at it."""
+    """In which shape a fault appears on the wire, where a server speaks for the script, as in our tests."""
 
     STATUS = "status"
     SSE_ERROR = "sse_error"  # an error event in the middle of the stream

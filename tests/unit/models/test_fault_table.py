@@ -9,8 +9,8 @@ import pytest
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Fault, Reply, StopReason, Usage
 from chordage.orchestrator.gateways.models import ModelCatalog
-from chordage.orchestrator.gateways.models.scripted_server import ScriptedServer
 from support.fake_providers import WIRES, Calm, a_prompt, an_agent, catalog_at, serving
+from support.scripted_server import ScriptedServer
 
 SCRIPT = """
 - {when: {regex: ^ok$}, text: Hello world, usage: {input: 11, output: 7, cached: 4}}

@@ -27,7 +27,7 @@ from chordage.orchestrator.gateways.models.script import (
     ScriptedReply,
     fill_in,
 )
-from chordage.orchestrator.gateways.models.scripted_formats import AnthropicFormat, Json, OpenAIFormat, ServedFormat
+from support.scripted_formats import AnthropicFormat, Json, OpenAIFormat, ServedFormat
 
 STATUS = {
     Fault.RATE_LIMIT: 429,
