@@ -227,9 +227,7 @@ class RemoteTool(Tool):
             effect=offer.effect if offer else Effect.UNSAFE,
             timeout=server.longest + TIMEOUT_MARGIN,
             retries=0,  # a second call needs to know whether the first one took effect
-            retry_on=(Exception,),
             result_limit=server.result_limit,
-            reconcile=None,
         )
         super().__init__(self._run, options, {})
         self._server = server

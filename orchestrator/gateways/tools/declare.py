@@ -13,7 +13,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__chordage_tool__"
+_MAY_BE_NONE = {"name", "retry_on", "reconcile"}  # as if it were not given
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # that every provider takes
 
 
@@ -42,40 +43,25 @@ def tool(
     result_limit: int = 65_536,
     reconcile: Callable[..., Any] | None = None,
 ) -> Callable[[F], F]: ...
-def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    effect: Effect | str = Effect.UNSAFE,
-    timeout: float = 60.0,
-    retries: int = 0,
-    retry_on: type[Exception] | tuple[type[Exception], ...] | None = None,
-    result_limit: int = 65_536,
-    reconcile: Callable[..., Any] | None = None,
-) -> Any:
+def tool(function: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     """Declare a function as a tool.
 
     `effect` says what may be done with a call whose worker died inside it: "pure", "idempotent" (run again),
     "reconcilable" (`reconcile` is asked) or "unsafe" (a person is asked). `retries` says how often a call that raised
     one of `retry_on` (default: any exception) may be tried again; one that ran into its `timeout` is not. `reconcile`
     takes the arguments it names and the context, and returns the call's result, or None if the call is known not to
-    have happened.
+    have happened. `name` is the function's own unless given, `timeout` is in seconds, and of a result of more than
+    `result_limit` characters the model reads the beginning.
     """
+    if unknown := sorted(given.keys() - Options.__slots__):
+        takes = ", ".join(Options.__slots__)
+        raise TypeError(f"tool() got an unexpected keyword argument {unknown[0]!r}; it takes {takes}")
     scope = sys._getframe(1).f_locals  # noqa: SLF001 - annotations of a nested function may name what is defined there
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
         place = _checked_place(function)
-        options = _checked_options(
-            place,
-            name=function.__name__ if name is None else name,
-            effect=effect,
-            timeout=timeout,
-            retries=retries,
-            retry_on=retry_on,
-            result_limit=result_limit,
-            reconcile=reconcile,
-        )
+        own = {key: value for key, value in given.items() if value is not None or key not in _MAY_BE_NONE}
+        options = _checked_options(place, {"name": function.__name__, **own})
         nested = "<locals>" in function.__qualname__
         declared = Tool(function, options, dict(scope) if nested else {})
         with contextlib.suppress(NameError):  # a name that is defined further down in the module
@@ -102,12 +88,12 @@ class Options:
     """The arguments of `@tool(...)`, checked."""
 
     name: str
-    effect: Effect
-    timeout: float
-    retries: int
-    retry_on: tuple[type[Exception], ...]
-    result_limit: int
-    reconcile: Callable[..., Any] | None
+    effect: Effect = Effect.UNSAFE
+    timeout: float = 60.0
+    retries: int = 0
+    retry_on: tuple[type[Exception], ...] = (Exception,)
+    result_limit: int = 65_536
+    reconcile: Callable[..., Any] | None = None
 
     def spec(self, description: str, schema: dict[str, Any]) -> ToolSpec:
         return ToolSpec(
@@ -196,53 +182,37 @@ def _checked_place(function: Any) -> str:
     return place
 
 
-def _checked_options(
-    place: str,
-    *,
-    name: str,
-    effect: str,
-    timeout: float,
-    retries: int,
-    retry_on: Any,
-    result_limit: int,
-    reconcile: Callable[..., Any] | None,
-) -> Options:
+def _checked_options(place: str, given: dict[str, Any]) -> Options:
     """Raises RoomError with the place of the function and what to write instead."""
+    options = Options(**given)
 
-    def wrong(option: str, wanted: str, got: Any) -> RoomError:
-        return RoomError(f"{place}: {option} must be {wanted}; got {got!r}")
+    def wrong(option: str, wanted: str) -> RoomError:
+        return RoomError(f"{place}: {option} must be {wanted}; got {given[option]!r}")
 
-    if effect not in list(Effect):
-        raise wrong("effect", f"one of {', '.join(Effect)}", effect)
-    if effect == Effect.RECONCILABLE and not callable(reconcile):
+    if options.effect not in list(Effect):
+        raise wrong("effect", f"one of {', '.join(Effect)}")
+    if options.effect == Effect.RECONCILABLE and not callable(options.reconcile):
         raise RoomError(
             f"{place}: effect reconcilable needs reconcile=<function>, "
             "which says what became of a call whose worker died"
         )
-    if effect != Effect.RECONCILABLE and reconcile is not None:
-        raise RoomError(f"{place}: reconcile is asked only for effect='reconcilable'; got effect='{effect}'")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise wrong("name", "1 to 64 letters, digits, _ or -", name)
+    if options.effect != Effect.RECONCILABLE and options.reconcile is not None:
+        raise RoomError(f"{place}: reconcile is asked only for effect='reconcilable'; got effect='{options.effect}'")
+    if not isinstance(options.name, str) or not _NAME.fullmatch(options.name):
+        raise wrong("name", "1 to 64 letters, digits, _ or -")
+    timeout = options.timeout
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout < math.inf:
-        raise wrong("timeout", "a number of seconds, more than 0", timeout)
-    if not _is_whole(retries) or retries < 0:
-        raise wrong("retries", "a whole number, 0 or more", retries)
-    if not _is_whole(result_limit) or result_limit < 1:
-        raise wrong("result_limit", "a whole number of characters, 1 or more", result_limit)
-    kinds = retry_on if isinstance(retry_on, tuple) else (Exception if retry_on is None else retry_on,)
+        raise wrong("timeout", "a number of seconds, more than 0")
+    if not _is_whole(options.retries) or options.retries < 0:
+        raise wrong("retries", "a whole number, 0 or more")
+    if not _is_whole(options.result_limit) or options.result_limit < 1:
+        raise wrong("result_limit", "a whole number of characters, 1 or more")
+    kinds = options.retry_on if isinstance(options.retry_on, tuple) else (options.retry_on,)
     if not kinds or not all(inspect.isclass(kind) and issubclass(kind, Exception) for kind in kinds):
-        raise wrong("retry_on", "an exception class, or a tuple of them", retry_on)
-    if retry_on is not None and not retries:
+        raise wrong("retry_on", "an exception class, or a tuple of them")
+    if "retry_on" in given and not options.retries:
         raise RoomError(f"{place}: retry_on does nothing without retries; add retries=2, or leave retry_on out")
-    return Options(
-        name=name,
-        effect=Effect(effect),
-        timeout=float(timeout),
-        retries=retries,
-        retry_on=kinds,
-        result_limit=result_limit,
-        reconcile=reconcile,
-    )
+    return replace(options, effect=Effect(options.effect), timeout=float(timeout), retry_on=kinds)
 
 
 def _is_whole(value: Any) -> bool:

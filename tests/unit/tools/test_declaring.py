@@ -110,6 +110,11 @@ def test_hook_may_only_take_parameters_of_the_tool():
             return order
 
 
+def test_an_option_that_does_not_exist_is_refused_at_once():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'retry'; it takes name, effect, timeout, retries"):
+        tool(retry=2)
+
+
 def test_a_missing_annotation_is_refused():
     with pytest.raises(RoomError, match=r"tool search .*parameter query has no annotation; write its type"):
 
