@@ -22,7 +22,7 @@ import structlog
 from chordage.config.settings import Settings
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import ConfigError, RoomError, UserError
-from chordage.orchestrator.gateways.channels.reading import FILE
+from chordage.orchestrator.gateways.channels.room_channels import FILE
 from chordage.orchestrator.loops.poll import Poller, PollOutcome, poll_once, release_leases, renew_leases
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.system import private_files

@@ -35,12 +35,12 @@ def hooks_schema() -> dict[str, Any]:
 
 def channels_schema() -> dict[str, Any]:
     """`[channels.NAME]` and bare `[NAME]`. The keys of `config` depend on the plugin; each may also end in `_env`."""
-    from chordage.orchestrator.gateways.channels import loading, reading
+    from chordage.orchestrator.gateways.channels import room_channels
 
-    binding = _schema(reading.BindingTable)
+    binding = _schema(room_channels.BindingTable)
     binding["allOf"] = []
-    for plugin in loading.SHIPPED:
-        options = _schema(import_module(f"{loading.__package__}.{plugin}").TABLE)
+    for plugin in room_channels.SHIPPED:
+        options = _schema(import_module(f"{room_channels.__package__}.{plugin}").TABLE)
         for table in (options, *options.get("$defs", {}).values()):
             if table.pop("required", None) is not None or "properties" in table:
                 table["patternProperties"] = {"_env$": {"type": "string"}}
@@ -50,7 +50,7 @@ def channels_schema() -> dict[str, Any]:
         binding["allOf"].append({"if": there, "then": {"properties": {"config": {"$ref": f"#/$defs/{plugin}"}}}})
     definitions = binding.pop("$defs") | {"Binding": binding}
     every = {"type": "object", "additionalProperties": {"$ref": "#/$defs/Binding"}}
-    return {**every, "properties": {reading.TABLES: every}, "$defs": definitions}
+    return {**every, "properties": {room_channels.TABLES: every}, "$defs": definitions}
 
 
 def _schema(table: type[TomlTable]) -> dict[str, Any]:

@@ -71,10 +71,10 @@ list = [{ key_env = "ONE" }, 7]
 [it.config.deep.deeper]
 key_env = "TWO"
 """
-    from chordage.orchestrator.gateways.channels import reading
+    from chordage.orchestrator.gateways.channels import room_channels
 
     channels = written(text, ONE="1", TWO="2")
-    binding = reading.read(channels._room, {"ONE": "1", "TWO": "2"}).bindings["it"]
+    binding = room_channels.read(channels._room, {"ONE": "1", "TWO": "2"}).bindings["it"]
 
     assert binding.config == {"list": [{"key": "1"}, 7], "deep": {"deeper": {"key": "2"}}}
     assert binding.secrets == {"1", "2"}

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
-from chordage.orchestrator.gateways.channels import loading, reading
+from chordage.orchestrator.gateways.channels import room_channels
 from chordage.orchestrator.gateways.room.agent_table import AgentTable
 from chordage.orchestrator.gateways.room.tables import TomlTable, keys_of
 from chordage.orchestrator.gateways.webhooks.binding import HookTable
@@ -93,8 +93,10 @@ def _inside(annotation):
 
 
 def test_every_required_key_has_an_example_that_is_valid():
-    shipped = [__import__(f"{loading.__package__}.{name}", fromlist=["TABLE"]).TABLE for name in loading.SHIPPED]
-    for root in (AgentTable, HookTable, reading.BindingTable, *shipped):
+    shipped = [
+        __import__(f"{room_channels.__package__}.{name}", fromlist=["TABLE"]).TABLE for name in room_channels.SHIPPED
+    ]
+    for root in (AgentTable, HookTable, room_channels.BindingTable, *shipped):
         for table in tables(root):
             required = {key: there.examples[0] for key, there in keys_of(table).items() if there.is_required()}
             assert table.model_validate(required), table
