@@ -1,11 +1,13 @@
-"""Who may speak, as bindings write it: a list of texts or numbers, or one text with commas."""
+"""Who may write, as bindings list it: a list of texts or numbers, or one text with commas."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+from chordage.orchestrator.core.message import Sender
 from chordage.orchestrator.gateways.room.tables import Complain
 
 
@@ -41,3 +43,22 @@ def check_addresses(key: str, addresses: frozenset[str], complain: Complain) -> 
             why = f'an address is written like "ada@example.org", a domain like "@example.org"; got {address!r}'
             complain(key, why)
     return frozenset(address.lower() for address in addresses)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChannelWriters:
+    """A writer that is in none of these may not write."""
+
+    owners: frozenset[str] = frozenset()
+    peers: frozenset[str] = frozenset()
+    guests: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.owners or self.peers or self.guests)
+
+    def sender(self, *names: str) -> Sender | None:
+        """What a writer of these names speaks as."""
+        for listed, sender in ((self.owners, Sender.OWNER), (self.peers, Sender.PEER), (self.guests, Sender.GUEST)):
+            if not listed.isdisjoint(names):
+                return sender
+        return None

@@ -17,10 +17,10 @@ from pydantic import Field
 from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Unreadable
 from chordage.orchestrator.core.errors import Undeliverable
 from chordage.orchestrator.gateways.channels import mail, smtp
-from chordage.orchestrator.gateways.channels.ids import Ids, check_addresses
-from chordage.orchestrator.gateways.channels.mail import AddressAccess, MailRules
+from chordage.orchestrator.gateways.channels.ids import ChannelWriters, Ids, check_addresses
+from chordage.orchestrator.gateways.channels.mail import MailRules
 from chordage.orchestrator.gateways.channels.mailbox import Mailbox, MailServer, Tls
-from chordage.orchestrator.gateways.channels.smtp import Post, SmtpTable
+from chordage.orchestrator.gateways.channels.smtp import SmtpTable
 from chordage.orchestrator.gateways.room.tables import Complain, Flag, OneOf, PositiveCount, Text, TomlTable
 
 AT_ONCE = 100  # mails of one poll
@@ -41,14 +41,6 @@ class Cursor:
 def parsed(cursor: str) -> Cursor:
     validity, next_uid, day = cursor.split(":")
     return Cursor(validity=int(validity), next_uid=int(next_uid), day=day)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Habits:
-    from_the_first: bool  # whether mail from before the first poll is read
-    largest: int
-    mark_seen: bool
-    move_to: str | None
 
 
 class ImapTable(TomlTable):
@@ -84,35 +76,32 @@ def make(name: str, table: ImapTable, complain: Complain) -> Imap:
         folder=table.folder,
         ca_file=table.ca_file,
     )
-    habits = Habits(
-        from_the_first=table.read_old, largest=table.max_bytes, mark_seen=table.mark_seen, move_to=table.move_to
-    )
-    access = AddressAccess(
-        owners=check_addresses("owner_addresses", table.owner_addresses, complain),
-        peers=check_addresses("peer_addresses", table.peer_addresses, complain),
-        allowed=check_addresses("allowed_senders", table.allowed_senders, complain),
-    )
-    if not (access.owners or access.peers or access.allowed):
-        complain("allowed_senders", 'no sender is allowed: give addresses, or domains like "@example.org"')
     rules = MailRules(
-        access=access,
-        own=place.user.lower(),
+        writers=ChannelWriters(
+            owners=check_addresses("owner_addresses", table.owner_addresses, complain),
+            peers=check_addresses("peer_addresses", table.peer_addresses, complain),
+            guests=check_addresses("allowed_senders", table.allowed_senders, complain),
+        ),
+        own=table.user.lower(),
         by_references=table.thread_by_references,
         automatic=table.accept_automatic,
     )
-    return Imap(name, place, habits, rules, smtp.post_of(table.smtp, place.user, complain) if table.smtp else None)
+    if not rules.writers:
+        complain("allowed_senders", 'no sender is allowed: give addresses, or domains like "@example.org"')
+    if table.smtp is not None and (table.smtp.user is None) != (table.smtp.password is None):
+        complain("smtp.user", "user and password belong together: give both or neither")
+    return Imap(name, place, table, rules)
 
 
 class Imap:
-    def __init__(self, name: str, place: MailServer, habits: Habits, rules: MailRules, post: Post | None) -> None:
+    def __init__(self, name: str, place: MailServer, table: ImapTable, rules: MailRules) -> None:
         self._name = name
         self._place = place
-        self._habits = habits
+        self._table = table
         self._rules = rules
-        self._post = post
 
     def poll(self, cursor: str | None) -> Polled:
-        tidies = self._habits.mark_seen or self._habits.move_to is not None
+        tidies = self._table.mark_seen or self._table.move_to is not None
         with Mailbox(self._place, writes=tidies) as box:
             if cursor is None:
                 return self._begin(box)
@@ -120,19 +109,19 @@ class Imap:
             if at.validity != box.validity:
                 return self._begin_again(box, at)
             if tidies:
-                box.tidy(at.next_uid, mark_seen=self._habits.mark_seen, move_to=self._habits.move_to)
+                box.tidy(at.next_uid, mark_seen=self._table.mark_seen, move_to=self._table.move_to)
             return self._continue(box, at.next_uid, at)
 
     def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
-        if self._post is None:
+        if self._table.smtp is None:
             raise Undeliverable(f"no mail can be sent: give [channels.{self._name}.config.smtp] with a host")
-        smtp.send(self._post, address, reply)
+        smtp.send(self._table.smtp, self._table.user, address, reply)
 
     def close(self) -> None:
         """Each poll has a connection of its own, and a timeout ends it."""
 
     def _begin(self, box: Mailbox) -> Polled:
-        if self._habits.from_the_first:
+        if self._table.read_old:
             return self._continue(box, 1, None)
         return Polled(messages=(), cursor=_behind(box, box.next_uid))
 
@@ -155,7 +144,7 @@ class Imap:
         return tuple(message for message in read if message is not None)
 
     def _read(self, box: Mailbox, uid: int, size: int | None, behind: str | None) -> Incoming | Unreadable | None:
-        largest = self._habits.largest
+        largest = self._table.max_bytes
         if size is None:
             return self._too_large(box, uid, "the server does not say how large the mail is", behind)
         if size > largest:
@@ -169,7 +158,7 @@ class Imap:
         headers = mail.headers_of(box.headers(uid))
         if not self._rules.lets_in(headers):
             return None
-        key, why = mail.key_of(headers, _key(box, uid)), f"{why}, the limit is {self._habits.largest} (max_bytes)"
+        key, why = mail.key_of(headers, _key(box, uid)), f"{why}, the limit is {self._table.max_bytes} (max_bytes)"
         return Unreadable(key=key, why=why, excerpt=mail.subject_of(headers), cursor=behind)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from chordage.orchestrator.core import text
 from chordage.orchestrator.core.channels import Incoming, Unreadable
 from chordage.orchestrator.core.message import Sender
+from chordage.orchestrator.gateways.channels.ids import ChannelWriters
 
 LONGEST = 500  # characters of a header that is kept
 REFERENCES = 20
@@ -32,31 +33,21 @@ _BREAKS = frozenset({"br", "p", "div", "tr", "li", "ul", "ol", "table", "h1", "h
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AddressAccess:
-    """By the address in From, which can be forged: it is worth what the checks of the mail server are worth."""
-
-    owners: frozenset[str]
-    peers: frozenset[str]
-    allowed: frozenset[str]
-
-    def sender(self, address: str) -> Sender | None:
-        for listed, sender in ((self.owners, Sender.OWNER), (self.peers, Sender.PEER), (self.allowed, Sender.GUEST)):
-            if address in listed or f"@{address.rpartition('@')[2]}" in listed:
-                return sender
-        return None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class MailRules:
-    access: AddressAccess
+    """The address in From can be forged: it is worth what the checks of the mail server are worth."""
+
+    writers: ChannelWriters  # by address, and by domain behind an @
     own: str  # our own address: what we have sent is not answered
     by_references: bool
     automatic: bool  # whether mail that a program wrote is read
 
     def lets_in(self, mail: EmailMessage) -> bool:
-        writer = writer_of(mail)
-        may_write = self.access.sender(writer) is not None and writer != self.own
+        may_write = self.sender(mail) is not None and writer_of(mail) != self.own
         return may_write and (self.automatic or not is_automatic(mail))
+
+    def sender(self, mail: EmailMessage) -> Sender | None:
+        writer = writer_of(mail)
+        return self.writers.sender(writer, f"@{writer.rpartition('@')[2]}")
 
 
 class _Bounded(EmailPolicy):
@@ -98,7 +89,7 @@ def _message(mail: EmailMessage, rules: MailRules, key: str, cursor: str | None)
     return Incoming(
         key=key_of(mail, key),
         text=text.clean_text(_text_of(mail)),
-        sender=rules.access.sender(writer) or Sender.GUEST,
+        sender=rules.sender(mail) or Sender.GUEST,
         address={
             "to": writer,
             "subject": subject_of(mail),

@@ -8,7 +8,6 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.utils import formatdate
 from hashlib import sha256
@@ -20,20 +19,10 @@ from chordage.orchestrator.core.channels import Outgoing
 from chordage.orchestrator.core.errors import Unavailable, Undeliverable
 from chordage.orchestrator.gateways.channels.mailbox import Tls
 from chordage.orchestrator.gateways.channels.replies import text_of
-from chordage.orchestrator.gateways.room.tables import Complain, OneOf, PositiveCount, Text, TomlTable
+from chordage.orchestrator.gateways.room.tables import OneOf, PositiveCount, Text, TomlTable
 
 TIMEOUT = 20.0  # seconds: to connect, and then for the rest; less than the lease of a delivery
 _PORTS = {Tls.IMPLICIT: 465, Tls.STARTTLS: 587, Tls.NONE: 25}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Post:
-    host: str
-    port: int
-    tls: Tls
-    user: str | None
-    password: str | None = field(repr=False)
-    sender: str
 
 
 class SmtpTable(TomlTable):
@@ -44,38 +33,31 @@ class SmtpTable(TomlTable):
     password: Text | None = Field(None, description="Better as password_env")
     sender: Text | None = Field(None, alias="from", description="The sender; default the user of the mailbox")
 
+    @property
+    def real_port(self) -> int:
+        return self.port or _PORTS[self.tls]
 
-def post_of(table: SmtpTable, user: str, complain: Complain) -> Post:
+
+def send(table: SmtpTable, user: str, address: Mapping[str, Any], reply: Outgoing) -> None:
     """`user`: of the mailbox."""
-    if (table.user is None) != (table.password is None):
-        complain("smtp.user", "user and password belong together: give both or neither")
-    return Post(
-        host=table.host,
-        port=table.port or _PORTS[table.tls],
-        tls=table.tls,
-        user=table.user,
-        password=table.password,
-        sender=table.sender or user,
-    )
-
-
-def send(post: Post, address: Mapping[str, Any], reply: Outgoing) -> None:
-    mail = reply_mail(post.sender, address, reply)
+    mail = reply_mail(table.sender or user, address, reply)
     try:
-        with _connected(post) as server, _cut_after(TIMEOUT, server):
-            if post.user is not None and post.password is not None:
-                server.login(post.user, post.password)
+        with _connected(table) as server, _cut_after(TIMEOUT, server):
+            if table.user is not None and table.password is not None:
+                server.login(table.user, table.password)
             server.send_message(mail)
     except smtplib.SMTPAuthenticationError as error:
-        raise Unavailable(f"{post.host} refuses user and password ({error.smtp_code})") from None
+        raise Unavailable(f"{table.host} refuses user and password ({error.smtp_code})") from None
     except smtplib.SMTPRecipientsRefused as error:
         raise _refusal(
-            post, max((code for code, _ in error.recipients.values()), default=550), "the recipient"
+            table, max((code for code, _ in error.recipients.values()), default=550), "the recipient"
         ) from None
     except smtplib.SMTPResponseException as error:
-        raise _refusal(post, error.smtp_code, "the mail") from None
+        raise _refusal(table, error.smtp_code, "the mail") from None
     except (smtplib.SMTPException, OSError) as error:
-        raise Unavailable(f"{post.host}:{post.port} does not take mail ({type(error).__name__}: {error})") from None
+        raise Unavailable(
+            f"{table.host}:{table.real_port} does not take mail ({type(error).__name__}: {error})"
+        ) from None
 
 
 @contextmanager
@@ -125,11 +107,11 @@ def _subject(subject: str) -> str:
     return subject if subject.lower().startswith("re:") else f"Re: {subject}".strip()
 
 
-def _connected(post: Post) -> smtplib.SMTP:
-    if post.tls is Tls.IMPLICIT:
-        return smtplib.SMTP_SSL(post.host, post.port, timeout=TIMEOUT, context=ssl.create_default_context())
-    server = smtplib.SMTP(post.host, post.port, timeout=TIMEOUT)
-    if post.tls is Tls.STARTTLS:
+def _connected(table: SmtpTable) -> smtplib.SMTP:
+    if table.tls is Tls.IMPLICIT:
+        return smtplib.SMTP_SSL(table.host, table.real_port, timeout=TIMEOUT, context=ssl.create_default_context())
+    server = smtplib.SMTP(table.host, table.real_port, timeout=TIMEOUT)
+    if table.tls is Tls.STARTTLS:
         try:
             server.starttls(context=ssl.create_default_context())
         except BaseException:
@@ -138,6 +120,6 @@ def _connected(post: Post) -> smtplib.SMTP:
     return server
 
 
-def _refusal(post: Post, code: int, what: str) -> Unavailable | Undeliverable:
-    why = f"{post.host} refuses {what} ({code})"
+def _refusal(table: SmtpTable, code: int, what: str) -> Unavailable | Undeliverable:
+    why = f"{table.host} refuses {what} ({code})"
     return Undeliverable(why) if code >= 500 else Unavailable(why)

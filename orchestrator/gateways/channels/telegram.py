@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -19,7 +18,7 @@ from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled
 from chordage.orchestrator.core.errors import Unavailable, Undeliverable
 from chordage.orchestrator.core.message import Sender
 from chordage.orchestrator.gateways.channels import json_client
-from chordage.orchestrator.gateways.channels.ids import Id, Ids
+from chordage.orchestrator.gateways.channels.ids import ChannelWriters, Id, Ids
 from chordage.orchestrator.gateways.channels.json_client import JsonClient, JsonResponse
 from chordage.orchestrator.gateways.channels.replies import split, text_of
 from chordage.orchestrator.gateways.room.tables import Complain, Count, Text, Texts, TomlTable, Url
@@ -30,30 +29,6 @@ LIMIT = 100  # updates of one poll
 LONGEST = 4096  # of a message, in UTF-16 units as Telegram counts
 PATIENCE = 5.0  # seconds beyond those of the long poll
 REMEMBERED = 1000  # replies whose sent parts are known
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bot:
-    base: str  # with the token in it: never to be shown
-    timeout: int
-    kinds: tuple[str, ...]
-    proxy: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChatAccess:
-    """A chat that is in none of these cannot write."""
-
-    owner: str | None
-    peers: frozenset[str]
-    allowed: frozenset[str]
-
-    def sender(self, chat: str) -> Sender | None:
-        if chat == self.owner:
-            return Sender.OWNER
-        if chat in self.peers:
-            return Sender.PEER
-        return Sender.GUEST if chat in self.allowed else None
 
 
 class TelegramTable(TomlTable):
@@ -73,37 +48,34 @@ TABLE = TelegramTable
 def make(name: str, table: TelegramTable, complain: Complain) -> Telegram:
     if table.poll_timeout_sec > 50:
         complain("poll_timeout_sec", f"must be at most 50, or leave it out; got {table.poll_timeout_sec}")
-    access = ChatAccess(owner=table.owner_chat_id, peers=table.peer_chat_ids, allowed=table.allowed_chat_ids)
-    bot = Bot(
-        base=f"{table.api_base.rstrip('/')}/bot{table.token}",
-        timeout=table.poll_timeout_sec,
-        kinds=table.allowed_updates,
-        proxy=table.proxy,
-    )
-    return Telegram(name, bot, access)
+    return Telegram(name, table)
 
 
 class Telegram:
-    def __init__(self, name: str, bot: Bot, access: ChatAccess) -> None:
+    def __init__(self, name: str, table: TelegramTable) -> None:
         self._name = name
-        self._bot = bot
-        self._access = access
-        self._polling = JsonClient(proxy=bot.proxy)
-        self._sending = JsonClient(proxy=bot.proxy)  # a reply does not wait for a connection of the long poll
+        self._table = table
+        self._base = f"{table.api_base.rstrip('/')}/bot{table.token}"  # never to be shown
+        self._writers = ChannelWriters(
+            owners=frozenset([table.owner_chat_id] if table.owner_chat_id is not None else []),
+            peers=table.peer_chat_ids,
+            guests=table.allowed_chat_ids,
+        )
+        self._polling = JsonClient(proxy=table.proxy)
+        self._sending = JsonClient(proxy=table.proxy)  # a reply does not wait for a connection of the long poll
         self._strangers: set[str] = set()
         self._sent: OrderedDict[str, int] = OrderedDict()  # parts of a reply, by its key
         self._lock = threading.Lock()
 
     def poll(self, cursor: str | None) -> Polled:
-        parameters: dict[str, Any] = {
-            "timeout": self._bot.timeout, "limit": LIMIT, "allowed_updates": list(self._bot.kinds)
-        }  # fmt: skip
+        seconds, kinds = self._table.poll_timeout_sec, self._table.allowed_updates
+        parameters: dict[str, Any] = {"timeout": seconds, "limit": LIMIT, "allowed_updates": list(kinds)}
         if cursor is not None:
             parameters["offset"] = int(cursor)
-        updates = self._call(self._polling, "getUpdates", parameters, self._bot.timeout + PATIENCE)
+        updates = self._call(self._polling, "getUpdates", parameters, seconds + PATIENCE)
         if not isinstance(updates, list):
             raise Unavailable("Telegram answered getUpdates with no list of updates")
-        polled, strangers = read_updates(updates, cursor, self._bot.kinds, self._access)
+        polled, strangers = read_updates(updates, cursor, kinds, self._writers)
         for chat in sorted(strangers - self._strangers):
             log.warning("a message was passed over: its chat is not in allowed_chat_ids", channel=self._name, chat=chat)
         self._strangers |= strangers
@@ -132,7 +104,7 @@ class Telegram:
                 self._sent.popitem(last=False)
 
     def _call(self, client: JsonClient, method: str, parameters: Any, timeout: float) -> Any:
-        answer = client.request("POST", f"{self._bot.base}/{method}", body=parameters, timeout=timeout)
+        answer = client.request("POST", f"{self._base}/{method}", body=parameters, timeout=timeout)
         content = answer.json()
         if isinstance(content, dict) and content.get("ok") is True:
             return content.get("result")
@@ -157,7 +129,7 @@ def _refusal(method: str, answer: JsonResponse, content: dict[str, Any]) -> Unav
 
 
 def read_updates(
-    updates: list[Any], cursor: str | None, kinds: Collection[str], access: ChatAccess
+    updates: list[Any], cursor: str | None, kinds: Collection[str], writers: ChannelWriters
 ) -> tuple[Polled, set[str]]:
     """The messages in the order of their numbers, each once, and the chats that may not write.
 
@@ -170,7 +142,7 @@ def read_updates(
         content = _content(update, kinds)
         if content is None:
             continue
-        sender = access.sender(_chat(content))
+        sender = writers.sender(_chat(content))
         if sender is None:
             strangers.add(_chat(content))
         elif text := content.get("text") or content.get("caption"):

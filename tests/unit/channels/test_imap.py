@@ -14,7 +14,8 @@ import pytest
 
 from chordage.orchestrator.core.channels import Outgoing, Unreadable
 from chordage.orchestrator.core.errors import Unavailable, Undeliverable
-from chordage.orchestrator.gateways.channels.mail import AddressAccess, MailRules, read, stripped
+from chordage.orchestrator.gateways.channels.ids import ChannelWriters
+from chordage.orchestrator.gateways.channels.mail import MailRules, read, stripped
 from support.imap_server import PASSWORD, a_mail, imap_server
 from support.raw_server import raw_server
 
@@ -225,8 +226,8 @@ def test_html_that_is_made_to_cost_its_square_is_read_at_once(piece):
 
 
 def test_html_beyond_all_measure_is_put_on_record():
-    access = AddressAccess(owners=frozenset({"ann@x.example"}), peers=frozenset(), allowed=frozenset())
-    rules = MailRules(access=access, own="", automatic=False, by_references=True)
+    writers = ChannelWriters(owners=frozenset({"ann@x.example"}))
+    rules = MailRules(writers=writers, own="", automatic=False, by_references=True)
     head = b"From: ann@x.example\r\nContent-Type: text/html\r\n\r\n"
 
     found = read(head + b"<b>" * 700_000, rules, "7.1", "7.2")
@@ -264,8 +265,8 @@ def test_mail_in_html_broken_mail_and_unknown_letters_are_read_as_far_as_they_ca
     ids=["nested", "many", "quotes", "type", "disposition", "mail in mail"],
 )
 def test_mail_made_to_break_the_reader_delays_no_other(header):
-    access = AddressAccess(owners=frozenset({"ann@x.example"}), peers=frozenset(), allowed=frozenset())
-    rules = MailRules(access=access, own="", automatic=False, by_references=True)
+    writers = ChannelWriters(owners=frozenset({"ann@x.example"}))
+    rules = MailRules(writers=writers, own="", automatic=False, by_references=True)
     began = time.monotonic()
 
     found = read(header + b"\r\nMessage-ID: " + b"(" * 5000 + b"\r\n\r\nhello", rules, "7.1", "7.2")
