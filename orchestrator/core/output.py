@@ -24,7 +24,7 @@ COMPLAINT_LENGTH = 300
 class Accepted:
     value: Any
 
-    def told(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         """As it stands with the end of the run. Only where there is one: null is a value too."""
         return {"output": self.value}
 

@@ -34,7 +34,7 @@ class InFlightWork:
     _stopped: threading.Event = field(default_factory=threading.Event)
     _why: ChordageError | None = None
 
-    def tell(self, why: ChordageError) -> None:
+    def interrupt(self, why: ChordageError) -> None:
         """Stop it with this error; the first error counts."""
         self._why = self._why or why
         self._stopped.set()
@@ -76,7 +76,7 @@ class InFlight:
             self._changed(self._work)
         try:
             if self.stopping and work.may_hand_over:
-                work.tell(HandedOver())
+                work.interrupt(HandedOver())
             yield work
         finally:
             with self._lock:
@@ -89,11 +89,11 @@ class InFlight:
 
     def abort(self, work: Collection[InFlightWork]) -> None:
         for piece in work:
-            piece.tell(Aborted())
+            piece.interrupt(Aborted())
 
     def hand_over(self) -> None:
         """The process stops: give up model calls at once, so that another process repeats them."""
         self.stopping = True
         for work in self.all():
             if work.may_hand_over:
-                work.tell(HandedOver())
+                work.interrupt(HandedOver())

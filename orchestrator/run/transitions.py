@@ -329,7 +329,7 @@ def _end(
     if reply.asks:
         rounds.close_calls(unit, request, reply)
     details = {} if request.planning is None else planning.details(request.planning)
-    details |= outcome.output.told() if isinstance(outcome.output, Accepted) else {}
+    details |= outcome.output.details() if isinstance(outcome.output, Accepted) else {}
     text = None if request.asks_planner else reply.text
     rows = _rows(unit, request, outcome)
     endings.close_turn(unit, run, request.step, ending, rows, text=text, details=details)

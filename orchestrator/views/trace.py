@@ -79,7 +79,7 @@ class EventKind(StrEnum):
 class TraceEvent:
     at: datetime | None  # None: it has not happened yet
     kind: EventKind
-    told: str  # what happened, in words
+    text: str  # what happened
     step: int | None = None  # of the run
     worker: str | None = None
     attempts: int | None = None  # of a model call: models that were asked; of a tool call: messages that were sent
@@ -98,7 +98,7 @@ class TraceView:
     why: str | None  # in words
     steered_into: str | None  # a run
     merged_into: str | None  # a turn
-    marks: tuple[TraceEvent, ...]
+    events: tuple[TraceEvent, ...]
     left: tuple[Mapping[str, Any], ...]  # rows of what was sent for it, or will be
     on_the_bus: int | None = None  # the last position of the journal that is on the bus
     follows: TraceView | None = None  # the path of the turn it was merged into
@@ -165,7 +165,7 @@ def _trace_of_turn(store: Store, turn_id: str) -> TraceView:
         turn=turn, arrival=row["arrival"], source=row["source"], dedupe_key=row["dedupe_key"],
         disposition=turn.disposition, why=why,
         steered_into=turn.run_id if turn.disposition is Disposition.STEERED else None, merged_into=merged_into,
-        marks=tuple(_in_order(with_facts)), left=tuple(_without_secrets(row) for row in outbox), on_the_bus=on_the_bus,
+        events=tuple(_in_order(with_facts)), left=tuple(_without_secrets(row) for row in outbox), on_the_bus=on_the_bus,
     )  # fmt: skip
 
 
@@ -196,14 +196,14 @@ def _arrival(turn: TurnView, row: TraceRow, ahead: Sequence[TraceRow]) -> Iterat
     where = f" on {turn.channel}" if turn.channel else ""
     asked = f", asked by run {turn.parent_run} ({turn.path})" if turn.parent_run else ""
     received = f"{turn.origin.value}{where} from {turn.sender.value} by {row['source']}{key}{asked}"
-    yield TraceEvent(at=turn.queued_at, kind=EventKind.RECEIVED, told=received, id=turn.turn_id)
+    yield TraceEvent(at=turn.queued_at, kind=EventKind.RECEIVED, text=received, id=turn.turn_id)
     place = f"arrival {row['arrival']} on thread {turn.thread_id}, group {turn.group.value}"
-    yield TraceEvent(at=turn.queued_at, kind=EventKind.QUEUED, told=f"{place}, {_behind(ahead)}", id=turn.turn_id)
+    yield TraceEvent(at=turn.queued_at, kind=EventKind.QUEUED, text=f"{place}, {_behind(ahead)}", id=turn.turn_id)
     ready_at = None if turn.disposition is Disposition.STEERED else _ready_at(turn, row, ahead)
     if ready_at is not None:
         seconds = (ready_at - turn.queued_at).total_seconds()
         text = "the next of its thread, and due" if turn.status is not TurnStatus.QUEUED else _waits_for(turn)
-        yield TraceEvent(at=ready_at, kind=EventKind.READY, told=text, seconds=seconds or None)
+        yield TraceEvent(at=ready_at, kind=EventKind.READY, text=text, seconds=seconds or None)
 
 
 def _behind(ahead: Sequence[TraceRow]) -> str:
@@ -243,13 +243,13 @@ def _run(store: Store, turn: TurnView) -> Iterator[TraceEvent]:
         steered_at = next((e.step for e in entries if _is_message_of(e, turn.turn_id) and e.step), 0)
         yield TraceEvent(
             at=turn.started_at, kind=EventKind.STEERED, step=steered_at, id=run.run_id,
-            told=f"into run {run.run_id} at its step {steered_at}; it was started by turn {run.turn_id}",
+            text=f"into run {run.run_id} at its step {steered_at}; it was started by turn {run.turn_id}",
             journal=_positions(entries, steered_at, Checkpoint.USER_MESSAGE),
         )  # fmt: skip
         first_step = steered_at + 1
     else:
         yield TraceEvent(
-            at=run.started_at, kind=EventKind.STARTED, told=f"run {run.run_id}, strategy {run.strategy}", id=run.run_id,
+            at=run.started_at, kind=EventKind.STARTED, text=f"run {run.run_id}, strategy {run.strategy}", id=run.run_id,
             seconds=(run.started_at - turn.queued_at).total_seconds(),
             journal=_positions(entries, 0, Checkpoint.USER_MESSAGE),
         )  # fmt: skip
@@ -259,7 +259,7 @@ def _run(store: Store, turn: TurnView) -> Iterator[TraceEvent]:
             words = [entry.body.get(name) for name in ("reason", "code", "detail")]
             text = f"{entry.kind.value}: {': '.join(str(word) for word in words if word)}"
             yield TraceEvent(
-                at=entry.at, kind=EventKind.CHECKPOINT, told=text, step=entry.step, journal=(entry.id,), id=run.run_id
+                at=entry.at, kind=EventKind.CHECKPOINT, text=text, step=entry.step, journal=(entry.id,), id=run.run_id
             )
 
 
@@ -296,7 +296,7 @@ def _steps(
     covered = {position for event in events for position in event.journal}
     at_ends = (Checkpoint.USER_MESSAGE, Checkpoint.RUN_FINISHED)  # part of the start and the end of the turn
     events += (
-        TraceEvent(at=entry.at, kind=EventKind.CHECKPOINT, told=entry.kind.value, step=entry.step, journal=(entry.id,))
+        TraceEvent(at=entry.at, kind=EventKind.CHECKPOINT, text=entry.kind.value, step=entry.step, journal=(entry.id,))
         for entry in entries
         if entry.id not in covered and entry.step >= first_step and entry.kind not in at_ends
     )
@@ -307,7 +307,7 @@ def _of_step(
     step: Step, journal: tuple[int, ...], questions: Mapping[str, Sequence[QuestionView]]
 ) -> Iterator[TraceEvent]:
     def event(kind: EventKind, text: str, **more: Any) -> TraceEvent:
-        return TraceEvent(at=step.at, kind=kind, told=text, step=step.number, journal=journal, **more)
+        return TraceEvent(at=step.at, kind=kind, text=text, step=step.number, journal=journal, **more)
 
     match step:
         case InferenceStep():
@@ -349,14 +349,14 @@ def _inference(step: InferenceStep, journal: tuple[int, ...]) -> TraceEvent:
     if step.model is None:
         is_open = step.status is StepStatus.OPEN
         text = "the model is being called" if is_open else "the run ended here, without a reply"
-        return TraceEvent(at=None if is_open else step.at, kind=kind, told=text, step=step.number, worker=step.worker)
+        return TraceEvent(at=None if is_open else step.at, kind=kind, text=text, step=step.number, worker=step.worker)
     failed = [f"{attempt.model}: {attempt.fault.value}" for attempt in step.attempts if attempt.fault]
     after = f" after {', '.join(failed)}" if failed else ""
     stop = f" stops with {step.stop.value}" if step.stop else ""
     asks = f", asks for {counted(step.asks, 'call')}" if step.asks else ""
     refused = f"; refused as output: {step.refused}" if step.refused else ""
     return TraceEvent(
-        at=step.at, kind=kind, told=f"{step.model}{after}{stop}{asks}{refused}", step=step.number, worker=step.worker,
+        at=step.at, kind=kind, text=f"{step.model}{after}{stop}{asks}{refused}", step=step.number, worker=step.worker,
         attempts=len(step.attempts) or None, seconds=step.seconds, journal=journal,
     )  # fmt: skip
 
@@ -365,22 +365,22 @@ def _of_call(call: CallView, step: int, questions: Sequence[QuestionView]) -> It
     if (child := call.child) is not None:
         at = call.question.created_at if call.question else call.started_at
         text = f"asked agent {child.agent}: {child.outcome}, turn {child.turn_id}"
-        yield TraceEvent(at=at, kind=EventKind.SUB_AGENT, told=text, step=step, seconds=call.seconds, id=child.turn_id)
+        yield TraceEvent(at=at, kind=EventKind.SUB_AGENT, text=text, step=step, seconds=call.seconds, id=child.turn_id)
         return
     code = f" ({call.code})" if call.code else ""
     yield TraceEvent(
-        at=call.started_at or call.ended_at, kind=EventKind.CALL, told=f"{call.tool} {call.status.value}{code}",
+        at=call.started_at or call.ended_at, kind=EventKind.CALL, text=f"{call.tool} {call.status.value}{code}",
         step=step, worker=call.worker, attempts=call.wake_ups, seconds=call.seconds, id=call.id,
     )  # fmt: skip
     for question in questions:
         text = f"{call.tool} waits ({question.why.value}): {question.prompt}"
-        yield TraceEvent(at=question.created_at, kind=EventKind.ASKED, told=text, step=step, id=question.id)
+        yield TraceEvent(at=question.created_at, kind=EventKind.ASKED, text=text, step=step, id=question.id)
         if (answer := question.answer) is not None:
             verdict = "denied" if answer.action is Action.CANCEL else "approved"
             reason = f": {answer.reason}" if answer.reason else ""
             pending = "" if answer.applied_at else ", not taken up yet"
             text = f"{call.tool} {verdict} by {answer.source}{pending}{reason}"
-            yield TraceEvent(at=answer.created_at, kind=EventKind.DECIDED, told=text, step=step, id=answer.id)
+            yield TraceEvent(at=answer.created_at, kind=EventKind.DECIDED, text=text, step=step, id=answer.id)
 
 
 def _named(calls: Sequence[CallView]) -> str:
@@ -395,11 +395,11 @@ def _end(turn: TurnView, row: TraceRow, why: str | None, merged_into: str | None
         return
     if merged_into is not None:
         text = f"into turn {merged_into}"
-        yield TraceEvent(at=turn.done_at, kind=EventKind.MERGED, told=text, id=merged_into)
+        yield TraceEvent(at=turn.done_at, kind=EventKind.MERGED, text=text, id=merged_into)
     text = turn.disposition.value + (f" ({why})" if why else "")
     since = turn.started_at or row["queued_at"]
     seconds = (turn.done_at - since).total_seconds() if turn.done_at else None
-    yield TraceEvent(at=turn.done_at, kind=EventKind.ENDED, told=text, seconds=seconds or None, id=turn.turn_id)
+    yield TraceEvent(at=turn.done_at, kind=EventKind.ENDED, text=text, seconds=seconds or None, id=turn.turn_id)
 
 
 def _outbox(rows: Sequence[TraceRow]) -> Iterator[TraceEvent]:
@@ -410,9 +410,9 @@ def _outbox(rows: Sequence[TraceRow]) -> Iterator[TraceEvent]:
         )  # fmt: skip
         target = f" for {_address(row['target'])}" if row.get("target") else ""
         text = f"a reply{target}, row {row.get('id')}{more}"
-        yield TraceEvent(at=row.get("created_at"), kind=EventKind.LEFT, told=text)
+        yield TraceEvent(at=row.get("created_at"), kind=EventKind.LEFT, text=text)
         sent = row.get("sent_at") or row.get("delivered_at")
-        yield TraceEvent(at=sent, kind=EventKind.SENT, told="delivered" if sent else "not delivered yet")
+        yield TraceEvent(at=sent, kind=EventKind.SENT, text="delivered" if sent else "not delivered yet")
 
 
 def _without_secrets(row: TraceRow) -> TraceRow:

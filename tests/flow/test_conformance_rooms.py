@@ -36,7 +36,7 @@ def test_64_tool_calls_appear_as_steps_with_arguments_and_output(world: World) -
     assert [(call.tool, call.arguments, call.content) for call in found.calls] == [
         ("pure", {"n": 0}, "pure0"), ("pure", {"n": 1}, "pure1"),
     ]  # fmt: skip
-    traced = [mark for mark in views.trace(world.store, turn).marks if mark.kind is EventKind.CALL]
+    traced = [event for event in views.trace(world.store, turn).events if event.kind is EventKind.CALL]
     assert [mark.id for mark in traced] == [call.id for call in found.calls]
 
 

@@ -102,7 +102,7 @@ ENDS: dict[Disposition, tuple[Callable[[World], str], str | None]] = {
 
 
 def kinds(trace: TraceView) -> list[EventKind]:
-    return [mark.kind for mark in trace.marks]
+    return [event.kind for event in trace.events]
 
 
 def test_every_disposition_there_is_is_traced_here() -> None:
@@ -116,9 +116,9 @@ def test_each_way_to_end_is_shown_once_and_last_with_its_reason(world: World, di
 
     assert trace.disposition is disposition
     assert kinds(trace).count(EventKind.ENDED) == 1
-    assert trace.marks[-1].told.startswith(disposition.value)
+    assert trace.events[-1].text.startswith(disposition.value)
     assert kinds(trace)[:2] == [EventKind.RECEIVED, EventKind.QUEUED]
-    assert why is None or why in trace.marks[-1].told
+    assert why is None or why in trace.events[-1].text
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_message_dropped_from_a_full_queue_names_its_successor(world: World, ove
     assert kinds(trace) == [EventKind.RECEIVED, EventKind.QUEUED, EventKind.ENDED]
     told = f"turn {newer} came while the queue of group chat is full, with 1 queued"
     assert (trace.disposition, trace.why) == (Disposition.SUPERSEDED, told)
-    assert trace.marks[-1].told == f"superseded ({told})"
-    assert (trace.marks[-1].seconds, len(trace.marks[-1].journal)) == (3.0, 1)
+    assert trace.events[-1].text == f"superseded ({told})"
+    assert (trace.events[-1].seconds, len(trace.events[-1].journal)) == (3.0, 1)
     world.run_dry()
     assert views.trace(world.store, newer).disposition is Disposition.ANSWERED
 
@@ -160,7 +160,7 @@ def test_every_checkpoint_of_its_run_has_its_place_in_the_path(world: World) -> 
     approve(world, world.inbox()[0])
     trace = views.trace(world.store, turn)
 
-    told = {position for mark in trace.marks for position in mark.journal}
+    told = {position for event in trace.events for position in event.journal}
     assert told >= {row["id"] for row in world.rows("journal", run_id=trace.turn.run_id)}
     path = [kind for kind in kinds(trace) if kind is not EventKind.CALL]
     assert path.index(EventKind.STARTED) < path.index(EventKind.MODEL) < path.index(EventKind.ASKED)
@@ -172,11 +172,11 @@ def test_every_checkpoint_of_its_run_has_its_place_in_the_path(world: World) -> 
 def test_steps_name_their_worker_and_attempts(world: World) -> None:
     trace = views.trace(world.store, _answered(world))
 
-    models = [mark for mark in trace.marks if mark.kind is EventKind.MODEL]
-    calls = [mark for mark in trace.marks if mark.kind is EventKind.CALL]
-    assert {mark.worker for mark in models} == {world.runtime.worker}
-    assert [(mark.step, mark.attempts) for mark in calls] == [(2, 1), (2, 1)]
-    assert all(mark.id for mark in calls)
+    models = [event for event in trace.events if event.kind is EventKind.MODEL]
+    calls = [event for event in trace.events if event.kind is EventKind.CALL]
+    assert {event.worker for event in models} == {world.runtime.worker}
+    assert [(event.step, event.attempts) for event in calls] == [(2, 1), (2, 1)]
+    assert all(event.id for event in calls)
 
 
 def test_steered_message_is_followed_into_its_run_from_there_on(world: World) -> None:
@@ -184,11 +184,11 @@ def test_steered_message_is_followed_into_its_run_from_there_on(world: World) ->
     run = world.row("runs")
 
     assert trace.steered_into == run["id"]
-    (into,) = [mark for mark in trace.marks if mark.kind is EventKind.STEERED]
+    (into,) = [event for event in trace.events if event.kind is EventKind.STEERED]
     assert into.id == run["id"]
     assert into.step == 3
     assert into.journal
-    steps = [mark.step for mark in trace.marks if mark.step is not None]
+    steps = [event.step for event in trace.events if event.step is not None]
     assert min(steps) == 3, "what the run had done before is not its path"
     assert EventKind.STARTED not in kinds(trace)
 
@@ -197,8 +197,8 @@ def test_run_that_took_a_message_in_shows_that_on_the_path_of_its_own(world: Wor
     steered = _steered(world)
     first = world.row("turns", disposition="answered")["id"]
 
-    (mark,) = [mark for mark in views.trace(world.store, first).marks if mark.kind is EventKind.TOOK_IN]
-    assert mark.id == steered
+    (event,) = [event for event in views.trace(world.store, first).events if event.kind is EventKind.TOOK_IN]
+    assert event.id == steered
 
 
 def test_merged_message_is_followed_to_the_turn_it_became_part_of(world: World) -> None:
@@ -206,7 +206,7 @@ def test_merged_message_is_followed_to_the_turn_it_became_part_of(world: World) 
     newer = world.row("turns", disposition="answered")["id"]
 
     assert trace.merged_into == newer
-    assert [mark.id for mark in trace.marks if mark.kind is EventKind.MERGED] == [newer]
+    assert [event.id for event in trace.events if event.kind is EventKind.MERGED] == [newer]
     assert trace.follows.turn.turn_id == newer
     assert trace.follows.disposition is Disposition.ANSWERED
     assert trace.follows.follows is None
@@ -227,12 +227,12 @@ def test_queue_shows_the_turns_ahead_and_when_the_way_was_free(world: World) -> 
     world.deliver(world.pending.pop(0))
     world.clock.pass_by(9)
     world.run_dry()
-    marks = {mark.kind: mark for mark in views.trace(world.store, second).marks}
+    events = {event.kind: event for event in views.trace(world.store, second).events}
 
-    assert f"behind 1: nearest turn {first}" in marks[EventKind.QUEUED].told
-    assert marks[EventKind.READY].seconds == 9
-    assert marks[EventKind.READY].at == world.row("turns", id=first)["done_at"]
-    assert marks[EventKind.STARTED].seconds == 9
+    assert f"behind 1: nearest turn {first}" in events[EventKind.QUEUED].text
+    assert events[EventKind.READY].seconds == 9
+    assert events[EventKind.READY].at == world.row("turns", id=first)["done_at"]
+    assert events[EventKind.STARTED].seconds == 9
 
 
 def test_unfinished_turn_has_no_end_and_names_what_it_waits_for(world: World) -> None:
@@ -249,9 +249,9 @@ def test_unfinished_turn_has_no_end_and_names_what_it_waits_for(world: World) ->
 def test_ready_turn_names_what_it_may_wait_for(world: World) -> None:
     turn = world.submit()
 
-    (mark,) = [mark for mark in views.trace(world.store, turn).marks if mark.kind is EventKind.READY]
+    (event,) = [event for event in views.trace(world.store, turn).events if event.kind is EventKind.READY]
 
-    assert mark.told == (
+    assert event.text == (
         "it waits for the budget of group chat, a worker, its time, or its agent to be repaired "
         "(`chordage check` names what is broken)"
     )
@@ -263,11 +263,11 @@ def test_sub_agent_is_named_with_its_turn_and_its_parent(world: World) -> None:
     turn = _answered(world)
     child = by_agent(world)["bob"]["id"]
 
-    (mark,) = [mark for mark in views.trace(world.store, turn).marks if mark.kind is EventKind.SUB_AGENT]
-    assert mark.id == child
-    assert "asked agent bob: answered" in mark.told
-    received = views.trace(world.store, child).marks[0]
-    assert f"asked by run {world.row('turns', id=turn)['run_id']} (ada/bob)" in received.told
+    (event,) = [event for event in views.trace(world.store, turn).events if event.kind is EventKind.SUB_AGENT]
+    assert event.id == child
+    assert "asked agent bob: answered" in event.text
+    received = views.trace(world.store, child).events[0]
+    assert f"asked by run {world.row('turns', id=turn)['run_id']} (ada/bob)" in received.text
 
 
 def test_reply_in_the_outbox_is_shown_without_the_content_of_its_target(world: World) -> None:
@@ -275,12 +275,12 @@ def test_reply_in_the_outbox_is_shown_without_the_content_of_its_target(world: W
     world.run_dry()
     trace = views.trace(world.store, turn)
 
-    left = [mark for mark in trace.marks if mark.kind is EventKind.LEFT]
+    left = [event for event in trace.events if event.kind is EventKind.LEFT]
     row = world.row("outbox")
-    (told,) = [mark.told for mark in left]
+    (told,) = [event.text for event in left]
     assert told.startswith(f"a reply for telegram 42, row {row['id']}, position {row['position']}, status pending")
-    assert trace.marks[-1].kind is EventKind.SENT
-    assert trace.marks[-1].at is None
+    assert trace.events[-1].kind is EventKind.SENT
+    assert trace.events[-1].at is None
     assert "secret" not in repr(trace)
 
 
@@ -352,7 +352,7 @@ def test_journal_notes_beside_checkpoints_determine_their_positions(world: World
         noted = {kind for of, kind, _ in trace_reads.notes(tx, {turn})}
         for kind in sorted({"TurnQueued", "TurnDropped"} - noted, reverse=True):
             tx.execute(insert(schema.journal), {**row, "kind": kind, "body": {}})
-    marks = {mark.kind: mark for mark in views.trace(world.store, turn).marks}
+    events = {event.kind: event for event in views.trace(world.store, turn).events}
 
-    assert marks[EventKind.QUEUED].journal < marks[EventKind.ENDED].journal
-    assert len(marks[EventKind.QUEUED].journal) == 1
+    assert events[EventKind.QUEUED].journal < events[EventKind.ENDED].journal
+    assert len(events[EventKind.QUEUED].journal) == 1

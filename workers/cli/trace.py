@@ -48,10 +48,10 @@ def lines_of(view: TraceView) -> Iterator[str]:
     yield f"came      {moment(turn.queued_at)}"
     yield from _wrapped("message   ", short(turn.text), 10)
     yield ""
-    for event in view.marks:
+    for event in view.events:
         at = "-" if event.at is None else f"{event.at.astimezone():%H:%M:%S}.{event.at.microsecond // 1000:03d}"
         kind = event.kind.value.replace("_", " ")
-        yield from _wrapped(f"{at:<12} {kind:<11} ", "; ".join([event.told, *_details(event)]), INDENT)
+        yield from _wrapped(f"{at:<12} {kind:<11} ", "; ".join([event.text, *_details(event)]), INDENT)
     yield ""
     yield from _wrapped("", _end(view), 0)
     if view.on_the_bus is not None:

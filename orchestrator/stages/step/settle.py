@@ -332,7 +332,7 @@ def _to_end(unit: Unit, seen: SteppedRows, settlement: Settlement) -> Changes:
     reply = seen.reply if settlement.rule.fate is Fate.APPENDED else None
     step = seen.held.step if seen.held is not None and reply is not None else run.step
     text = reply.text if reply else None
-    accepted = settlement.output.told() if isinstance(settlement.output, Accepted) else {}
+    accepted = settlement.output.details() if isinstance(settlement.output, Accepted) else {}
     details = settlement.details | accepted
     endings.close_turn(unit, run, step, ending, checkpoints.of_round(unit, run), text=text, details=details)
     unit.announce(RunEnded(run=run))

@@ -175,9 +175,9 @@ def test_path_of_a_message_for_programs_has_ids_workers_and_positions(chordage):
 
     assert told["turn"]["turn_id"] == turn
     assert (told["disposition"], told["source"], told["arrival"]) == ("answered", "cli", 1)
-    positions = [number for mark in told["marks"] for number in mark["journal"]]
+    positions = [number for event in told["events"] for number in event["journal"]]
     assert len(set(positions)) == len(positions) >= 5
-    assert all(mark["worker"] for mark in told["marks"] if mark["kind"] == "model")
+    assert all(event["worker"] for event in told["events"] if event["kind"] == "model")
 
 
 def test_missing_message_is_reported_with_possible_reasons(chordage):
