@@ -13,8 +13,8 @@ from chordage.config.inert import inert
 from chordage.config.settings import Settings, SettingsFault
 from chordage.orchestrator import views
 from chordage.orchestrator.api.routes import SOURCE, SPACE, make_server
-from chordage.orchestrator.core.deliveries import Hosts
 from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import schema_version

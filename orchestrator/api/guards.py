@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.core import bounds
-from chordage.orchestrator.core.deliveries import Hosts
+from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.loops.server import BodyBroken, BodyRefused, BodyTooLarge, BodyTooSlow, RequestBodies
 
 READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})

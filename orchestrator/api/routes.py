@@ -21,7 +21,7 @@ from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.webhooks import WebhookEndpoint
 from chordage.orchestrator.core import message
 from chordage.orchestrator.core.approvals import DecisionRequest, Why
-from chordage.orchestrator.core.deliveries import Hosts
+from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.core.message import Bounds, TurnRequest
 from chordage.orchestrator.loops.hook import Admission, WebhookReceiver
 from chordage.orchestrator.loops.server import WAITERS, RequestBodies, TurnWaits, Wait

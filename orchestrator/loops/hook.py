@@ -19,7 +19,7 @@ import structlog
 from chordage.orchestrator.core import signatures, webhooks
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, QueueFull, Unavailable, UserError
 from chordage.orchestrator.core.message import TurnRequest
-from chordage.orchestrator.core.signatures import Verdict
+from chordage.orchestrator.core.signatures import SignatureCheck
 from chordage.orchestrator.core.webhooks import DeliveryOutcome, WebhookBinding
 from chordage.orchestrator.gateways.webhooks import decoders
 from chordage.orchestrator.gateways.webhooks.bindings import WebhookBindings
@@ -70,8 +70,8 @@ def receive(
 ) -> DeliveryResult:
     """Store one delivery, unless it is refused, and count it."""
     last = None
-    match signatures.verdict(binding.seal, headers, body, receiver.clock()):
-        case Verdict.RIGHT:
+    match signatures.verify(binding.seal, headers, body, receiver.clock()):
+        case SignatureCheck.RIGHT:
             try:
                 key = webhooks.delivery_key(binding.seal, headers, body)
                 result = _store(receiver, binding, headers, body, key)

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from chordage.config.settings import Settings
 from chordage.orchestrator.api.routes import make_server
-from chordage.orchestrator.core.deliveries import Hosts
+from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.loops.server import Connection
 from chordage.orchestrator.runtime import Runtime

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from chordage.config.settings import LOOPS, Loop, Settings
-from chordage.orchestrator.core.deliveries import is_loopback
 from chordage.orchestrator.core.errors import ConfigError
+from chordage.orchestrator.core.hosts import is_loopback
 from chordage.workers import connections
 from chordage.workers.fleet.member import MemberRole
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.orchestrator.core.deliveries import Hosts, is_loopback
+from chordage.orchestrator.core.hosts import Hosts, is_loopback
 from chordage.workers.fleet.roles import exposure_warning
 
 HERE = ["localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1"]

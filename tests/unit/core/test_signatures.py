@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordage.orchestrator.core import signatures
-from chordage.orchestrator.core.signatures import Encoding, Form, Seal, Verdict, sealed, verdict
+from chordage.orchestrator.core.signatures import Encoding, Form, Seal, SignatureCheck, sealed, verify
 
 SECRET, OTHER, NOW = b"a secret", b"another secret", 1_800_000_000
 FORMS = {
@@ -41,8 +41,8 @@ def of(seal, **changed):
 def test_a_body_is_right_with_its_own_seal_alone(seal, body, other):
     headers = sealed(seal, "id1", NOW, body)
 
-    assert verdict(seal, headers, body, NOW) is Verdict.RIGHT
-    assert verdict(seal, headers, other, NOW) is (Verdict.RIGHT if other == body else Verdict.WRONG)
+    assert verify(seal, headers, body, NOW) is SignatureCheck.RIGHT
+    assert verify(seal, headers, other, NOW) is (SignatureCheck.RIGHT if other == body else SignatureCheck.WRONG)
 
 
 @EACH
@@ -55,7 +55,7 @@ def test_no_header_can_be_changed(seal, body, data):
     text = BYTES.filter(lambda one: one not in headers[name])
     changed = data.draw(text | st.just(f"{headers[name]}x") | st.just("0" + headers[name][1:-1]) | st.just("0x1"))
 
-    assert verdict(seal, {**headers, name: changed}, body, NOW) is not Verdict.RIGHT
+    assert verify(seal, {**headers, name: changed}, body, NOW) is not SignatureCheck.RIGHT
 
 
 @given(body=st.binary(max_size=50), headers=st.dictionaries(NAMES, BYTES, max_size=6))
@@ -63,8 +63,8 @@ def test_no_header_can_be_changed(seal, body, data):
 def test_headers_of_a_stranger_are_never_right_and_never_an_error(seal, body, headers):
     needed = dict.fromkeys(sealed(seal, "i", NOW, b""), "x")
 
-    assert verdict(seal, headers, body, NOW) is not Verdict.RIGHT
-    assert verdict(seal, {**needed, **headers}, body, NOW) is Verdict.WRONG or set(needed) & set(headers)
+    assert verify(seal, headers, body, NOW) is not SignatureCheck.RIGHT
+    assert verify(seal, {**needed, **headers}, body, NOW) is SignatureCheck.WRONG or set(needed) & set(headers)
 
 
 @EACH
@@ -72,17 +72,21 @@ def test_without_its_headers_a_delivery_is_unsigned(seal):
     headers = sealed(seal, "id1", NOW, b"body")
     signature = signatures._signature_header(seal)
 
-    assert verdict(seal, {}, b"body", NOW) is Verdict.UNSIGNED
-    assert verdict(seal, {**headers, signature: ""}, b"body", NOW) is Verdict.UNSIGNED
+    assert verify(seal, {}, b"body", NOW) is SignatureCheck.UNSIGNED
+    assert verify(seal, {**headers, signature: ""}, b"body", NOW) is SignatureCheck.UNSIGNED
 
 
 @EACH
 def test_each_of_several_secrets_is_right_and_no_other(seal):
     rotated = of(seal, secrets=(OTHER, SECRET))
 
-    for secret, said in ((SECRET, Verdict.RIGHT), (OTHER, Verdict.RIGHT), (b"third", Verdict.WRONG)):
+    for secret, said in (
+        (SECRET, SignatureCheck.RIGHT),
+        (OTHER, SignatureCheck.RIGHT),
+        (b"third", SignatureCheck.WRONG),
+    ):
         headers = sealed(of(seal, secrets=(secret,)), "id1", NOW, b"body")
-        assert verdict(rotated, headers, b"body", NOW) is said
+        assert verify(rotated, headers, b"body", NOW) is said
 
 
 @STAMPED
@@ -90,7 +94,7 @@ def test_each_of_several_secrets_is_right_and_no_other(seal):
 def test_the_time_that_was_signed_may_be_off_by_the_tolerance_to_either_side(name, off, said):
     headers = sealed(FORMS[name], "id1", NOW + off, b"body")
 
-    assert verdict(FORMS[name], headers, b"body", NOW) == said
+    assert verify(FORMS[name], headers, b"body", NOW) == said
 
 
 @STAMPED
@@ -98,7 +102,7 @@ def test_an_old_delivery_with_a_new_time_is_wrong(name):
     headers = sealed(FORMS[name], "id1", NOW - 10_000, b"body")
     stamp = next(header for header, value in headers.items() if value == str(NOW - 10_000))
 
-    assert verdict(FORMS[name], {**headers, stamp: str(NOW)}, b"body", NOW) is Verdict.WRONG
+    assert verify(FORMS[name], {**headers, stamp: str(NOW)}, b"body", NOW) is SignatureCheck.WRONG
 
 
 def test_the_known_example_of_standard_webhooks_is_right():
@@ -112,7 +116,7 @@ def test_the_known_example_of_standard_webhooks_is_right():
 
     seal = Seal(form=Form.STANDARD, secrets=(secret,))
 
-    assert verdict(seal, headers, b'{"test": 2432232314}', 1614265330) is Verdict.RIGHT
+    assert verify(seal, headers, b'{"test": 2432232314}', 1614265330) is SignatureCheck.RIGHT
 
 
 def test_the_known_example_of_github_is_right():
@@ -121,7 +125,7 @@ def test_the_known_example_of_github_is_right():
 
     seal = Seal(form=Form.GITHUB, secrets=(b"It's a Secret to Everybody",))
 
-    assert verdict(seal, headers, b"Hello, World!", NOW) is Verdict.RIGHT
+    assert verify(seal, headers, b"Hello, World!", NOW) is SignatureCheck.RIGHT
 
 
 def test_secrets_are_not_shown():
