@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.gateways.mcp.errors import (
@@ -26,7 +26,9 @@ from chordage.orchestrator.gateways.mcp.errors import (
 )
 from chordage.orchestrator.gateways.mcp.offers import ToolList
 
-if TYPE_CHECKING:  # it needs the package
+if TYPE_CHECKING:  # they need the package
+    from mcp.shared.dispatcher import ProgressFnT
+
     from chordage.orchestrator.gateways.mcp.session import Session
 
 _log = logging.getLogger(__name__)
@@ -95,12 +97,6 @@ class Reconnect:
             self._not_before = self._clock() + self._backoff.delay(self._failures - 1, random.random())
 
 
-class ProgressCallback(Protocol):
-    """Called with what the server reports while it works."""
-
-    async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
-
-
 class Link:
     """`new_session` makes a session that is not open yet and reports to the link."""
 
@@ -150,7 +146,7 @@ class Link:
         within: float,
         limit: float,
         key: str,
-        on_progress: ProgressCallback,
+        on_progress: ProgressFnT,
     ) -> Any:
         """Raises the failures of errors.py, except SessionForgotten: such a call is sent again."""
         for _ in range(2):
@@ -172,12 +168,13 @@ class Link:
             self._opening.cancel()
         await asyncio.gather(*(session.closed() for session in self._sessions if not session.is_over))
 
-    # the observer of its sessions
+    # what its sessions report, in the event loop
 
     def tools_changed(self) -> None:
         self._is_outdated = True
 
     def ended(self, session: Session, why: str | None) -> None:
+        """Called once: the session takes no more calls. `why` is None for an orderly end."""
         if why is None:
             self._set_state(ServerState.CLOSED)
             return

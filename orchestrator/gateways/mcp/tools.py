@@ -133,8 +133,7 @@ class Toolset:
     def __init__(self, server: McpServer, connections: Connections) -> None:
         self.server = server
         self._connections = connections
-        self._offers: tuple[ToolList, Offers] | None = None
-        self._tools: tuple[ToolList, dict[str, RemoteTool]] | None = None
+        self._latest: tuple[ToolList, dict[str, RemoteTool]] | None = None
 
     def tools(self) -> Mapping[str, RemoteTool]:
         """Connects if it must. Raises RoomError or ConfigError where the agent requires the server."""
@@ -172,31 +171,22 @@ class Toolset:
     async def _offer(self, name: str) -> Offer:
         """From the known list; else from a new one, for the server may have got the tool since."""
         known = self._connections.known(self.server) or await _answer(self._connections.listing(self.server))
-        offers = self._offers_in(known).by_name
-        if name not in offers:
-            current = await _answer(self._connections.listing(self.server, now=True))
-            offers = self._offers_in(current).by_name
-        if name not in offers:
-            raise ToolError("unknown_tool", unknown_tool(name, list(offers)))
-        return offers[name]
+        tools = self._tools_in(known)
+        if name not in tools:
+            tools = self._tools_in(await _answer(self._connections.listing(self.server, now=True)))
+        if name not in tools or (offer := tools[name].offer) is None:
+            raise ToolError("unknown_tool", unknown_tool(name, list(tools)))
+        return offer
 
-    def _offers_in(self, listed: ToolList) -> Offers:
+    def _tools_in(self, listed: ToolList) -> dict[str, RemoteTool]:
         """Raises RoomError."""
-        if self._offers is None or self._offers[0] is not listed:
+        if self._latest is None or self._latest[0] is not listed:
             offers = offers_of(self.server, listed.tools)
             for remark in offers.remarks:
                 _log.warning("%s: %s", self.server.place, remark)
-            self._offers = listed, offers
-        return self._offers[1]
-
-    def _tools_in(self, listed: ToolList) -> dict[str, RemoteTool]:
-        if self._tools is None or self._tools[0] is not listed:
-            offers = self._offers_in(listed).by_name
-            self._tools = (
-                listed,
-                {name: RemoteTool(name, self.server, self.call, offer) for name, offer in offers.items()},
-            )
-        return self._tools[1]
+            tools = {name: RemoteTool(name, self.server, self.call, offer) for name, offer in offers.by_name.items()}
+            self._latest = listed, tools
+        return self._latest[1]
 
 
 async def _answer(future: Future[Any]) -> Any:
@@ -232,7 +222,7 @@ class RemoteTool(Tool):
         super().__init__(self._run, options, {})
         self._server = server
         self._call = call
-        self._offer = offer
+        self.offer = offer
 
     @property
     def place(self) -> str:
@@ -244,11 +234,11 @@ class RemoteTool(Tool):
 
     @cached_property
     def arguments(self) -> SchemaArguments:
-        return SchemaArguments(self._offer.schema if self._offer else None, self.name)
+        return SchemaArguments(self.offer.schema if self.offer else None, self.name)
 
     @cached_property
     def spec(self) -> ToolSpec:
-        return self.options.spec(self._offer.description if self._offer else "", self.arguments.schema)
+        return self.options.spec(self.offer.description if self.offer else "", self.arguments.schema)
 
     async def _run(self, *, arguments: dict[str, Any], context: Context) -> Any:
         return await self._call(self.name, arguments, context)

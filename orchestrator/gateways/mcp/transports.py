@@ -10,9 +10,9 @@ import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Self, TextIO
 
 import httpx2
 from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -31,24 +31,6 @@ STDERR_SECONDS = 0.3  # the output of a dead process is read in less
 _log = logging.getLogger(__name__)
 
 
-class McpTransport(Protocol):
-    def open(self, on_end: Callable[[], None]) -> AbstractAsyncContextManager[Streams]:
-        """`on_end` is called when nothing more will come in."""
-        ...
-
-    async def explanation(self) -> str:
-        """What the server's side says about a failure; empty where it says nothing."""
-        ...
-
-    def was_never_sent(self, error: BaseException) -> bool: ...
-
-
-def transport_to(address: Address, environ: Environ, room: Path) -> McpTransport:
-    if isinstance(address, Program):
-        return StdioTransport(address, environ, room)
-    return HttpTransport(address, environ)
-
-
 class StdioTransport:
     """A process that ends when its input does: also where this process is killed."""
 
@@ -63,11 +45,13 @@ class StdioTransport:
 
     @asynccontextmanager
     async def open(self, on_end: Callable[[], None]) -> AsyncIterator[Streams]:
+        """`on_end` is called when nothing more will come in."""
         async with self._stderr.opened() as errlog, stdio_client(self._parameters, errlog) as (incoming, outgoing):
             errlog.close()  # the server has a copy; with ours open its end would not show
             yield _WatchedStream(incoming, on_end), outgoing
 
     async def explanation(self) -> str:
+        """What the server's side says about a failure; empty where it says nothing."""
         return await self._stderr.explanation()
 
     def was_never_sent(self, error: BaseException) -> bool:
@@ -109,6 +93,15 @@ class HttpTransport:
         """The package itself says only that there was an error."""
         bad = response.is_error
         self._status = f"HTTP {response.status_code} {response.reason_phrase}" if bad else ""
+
+
+McpTransport = StdioTransport | HttpTransport
+
+
+def transport_to(address: Address, environ: Environ, room: Path) -> McpTransport:
+    if isinstance(address, Program):
+        return StdioTransport(address, environ, room)
+    return HttpTransport(address, environ)
 
 
 class _WatchedStream:
