@@ -1,7 +1,8 @@
-"""The rule for what is noted in parallel: a conflict costs the later call of a round its result, not the run.
+"""What plugins and tools note for later phases, and what several calls of one round note under the same key.
 
-Sums and unions come out the same in any order. A value of which there can be only one belongs to the first call of
-the round that wrote it: a later one that writes something else is refused, and nothing it noted is kept.
+Sums and unions come out the same in any order. A value that can be only one belongs to the first call of the round
+that wrote it. A later call that writes another value is refused, and nothing that it noted is kept: a conflict costs
+the call its result, and not the run.
 """
 
 from __future__ import annotations
@@ -16,12 +17,51 @@ from chordage.orchestrator.core import text
 from chordage.orchestrator.core.phases import Scope
 from chordage.orchestrator.core.text import canonical, each_once, is_number, must, must_be_json, one_of
 
-STATE_CONFLICT = "state_conflict"  # the code of a call that is refused
+STATE_CONFLICT = "state_conflict"  # the code of a refused call
+
+
+class Merge(StrEnum):
+    """How the values are combined that several calls of one round write."""
+
+    EXCLUSIVE = "exclusive"  # the first one is kept; a call that writes another fails
+    ADD = "add"  # numbers are summed
+    UNION = "union"  # lists are joined, each member once
+
+
+class StateRefused(Exception):
+    """Why nothing is kept of what a call noted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetState:
+    """Note a value. All plugins share the keys: begin yours with the plugin's id."""
+
+    scope: Scope
+    key: str
+    value: Any
+    merge: Merge = Merge.EXCLUSIVE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scope", one_of(Scope, self.scope, "scope"))
+        object.__setattr__(self, "merge", one_of(Merge, self.merge, "merge"))
+        must(self.key.strip(), "what is noted needs a key that is not blank")
+        is_storable = len(self.key) <= text.NAME_MAX and text.clean_text(self.key) == self.key
+        must(is_storable, f"a key is text of at most {text.NAME_MAX} characters, without NUL; got {self.key[:50]!r}...")
+        match self.merge:
+            case Merge.UNION:
+                is_many = isinstance(self.value, list | tuple | set | frozenset)
+                must(is_many, f"{self.key}: only lists and sets can be joined; got {self.value!r}")
+                must_be_json(list(self.value), self.key)
+                object.__setattr__(self, "value", each_once(self.value))
+            case Merge.ADD:
+                must(is_number(self.value), f"{self.key}: only numbers can be added; got {self.value!r}")
+        must_be_json(self.value, self.key)
+        object.__setattr__(self, "value", text.clean_json(self.value))
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class StatePlace:
-    """Where a value is kept. `owner` is the thread, the run or the call."""
+    """The place of a value. `owner` is the id of the thread, the run or the call."""
 
     scope: Scope
     owner: str
@@ -30,7 +70,7 @@ class StatePlace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noter:
-    """Who notes something: a call of a round, or the run itself, which is never in parallel to its calls."""
+    """The writer: a call of a round, or the run itself, which never writes in parallel to its calls."""
 
     thread_id: str
     run_id: str
@@ -43,38 +83,38 @@ class Noter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateEntry:
-    """What a place holds, and who wrote it in the last round in which it was written, and how."""
+    """The value of a place, its last writer, and how that wrote it."""
 
     value: Any = None
     run_id: str | None = None
     step: int | None = None
-    writer: str | None = None  # blank: the run itself; None: more than one call
+    writer: str | None = None  # "": the run itself; None: several calls of a round
     merge: Merge | None = None
 
     def is_of_round(self, noter: Noter) -> bool:
         return (self.run_id, self.step) == (noter.run_id, noter.step)
 
     def is_by(self, noter: Noter) -> bool:
-        """And by nobody else in its round."""
+        """Written by the noter alone in its round."""
         return self.is_of_round(noter) and self.writer == noter.call_id
 
     def is_beside(self, noter: Noter) -> bool:
-        """Another call of its round wrote this too."""
+        """Written by another call of the noter's round."""
         return self.is_of_round(noter) and noter.call_id != "" and self.writer not in {"", noter.call_id}
 
 
 def by_place(noter: Noter, updates: Iterable[SetState]) -> dict[StatePlace, list[SetState]]:
-    """In the order in which everybody locks, so that nobody waits in a ring."""
-    found: dict[StatePlace, list[SetState]] = {}
-    for one in updates:
-        found.setdefault(StatePlace(one.scope, noter.owner(one.scope), one.key), []).append(one)
-    return dict(sorted(found.items()))
+    """Sorted, because all writers lock places in this order: so they cannot deadlock."""
+    places: dict[StatePlace, list[SetState]] = {}
+    for update in updates:
+        places.setdefault(StatePlace(update.scope, noter.owner(update.scope), update.key), []).append(update)
+    return dict(sorted(places.items()))
 
 
 def noted(
     held: Mapping[StatePlace, StateEntry], noter: Noter, updates: Iterable[SetState]
 ) -> dict[StatePlace, StateEntry]:
-    """What has to be written: all of it, or `Refused`. `held` is what the places hold that are written here."""
+    """All that has to be written. Raises StateRefused. `held`: the entries of these places."""
     mine = by_place(noter, updates)
     return {place: _after(place, held.get(place, StateEntry()), noter, mine[place]) for place in mine}
 
@@ -97,65 +137,20 @@ def _after(place: StatePlace, before: StateEntry, noter: Noter, updates: Sequenc
 
 
 def _way(before: StateEntry, noter: Noter, updates: Sequence[SetState]) -> Merge:
-    """Two ways of one writer to write a place do not commute with another's: the value is then its alone."""
-    ways = {one.merge for one in updates} | ({before.merge} if before.is_by(noter) else set())
+    """One writer that mixes two ways does not commute with others: its value is then exclusive."""
+    ways = {update.merge for update in updates} | ({before.merge} if before.is_by(noter) else set())
     return updates[0].merge if len(ways) == 1 else Merge.EXCLUSIVE
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Numbers by what they are worth, as SQLite gives 1.0 back as 1; True is no number."""
-    if {type(one), type(other)} <= {int, float}:
-        return bool(one == other)
-    return canonical(one) == canonical(other)
-
-
-# How a plugin notes something, for its own use at a later moment, and what becomes of the value held until then.
-
-
-class Merge(StrEnum):
-    """What becomes of a value that several calls of one round write."""
-
-    EXCLUSIVE = "exclusive"  # one of them writes it; another that writes something else fails
-    ADD = "add"  # numbers are summed
-    UNION = "union"  # lists are joined, each member once
-
-
-class StateRefused(Exception):
-    """Nothing is kept of what somebody noted, and why."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SetState:
-    """Note something. Keys are shared by all plugins: begin yours with the plugin's id."""
-
-    scope: Scope
-    key: str
-    value: Any
-    merge: Merge = Merge.EXCLUSIVE
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scope", one_of(Scope, self.scope, "scope"))
-        object.__setattr__(self, "merge", one_of(Merge, self.merge, "merge"))
-        must(self.key.strip(), "what is noted needs a key that is not blank")
-        fits = len(self.key) <= text.NAME_MAX and text.clean_text(self.key) == self.key
-        must(fits, f"a key is text of at most {text.NAME_MAX} characters, without NUL; got {self.key[:50]!r}...")
-        match self.merge:
-            case Merge.UNION:
-                must(_is_many(self.value), f"{self.key}: only lists and sets can be joined; got {self.value!r}")
-                must_be_json(list(self.value), self.key)
-                object.__setattr__(self, "value", each_once(self.value))
-            case Merge.ADD:
-                must(is_number(self.value), f"{self.key}: only numbers can be added; got {self.value!r}")
-        must_be_json(self.value, self.key)
-        object.__setattr__(self, "value", text.clean_json(self.value))
-
-
-def _is_many(value: object) -> bool:
-    return isinstance(value, list | tuple | set | frozenset)
+def _is_same(left: Any, right: Any) -> bool:
+    """Numbers are compared by value, because SQLite returns 1.0 as 1; True is not a number."""
+    if {type(left), type(right)} <= {int, float}:
+        return bool(left == right)
+    return canonical(left) == canonical(right)
 
 
 def combined(held: Any, update: SetState) -> Any:
-    """The value after the update. `Refused` when the one that is held is of the wrong kind for it."""
+    """The value after the update. Raises StateRefused when the one that is held is of the wrong kind."""
     named = f"{update.key} of the {update.scope}"
     match update.merge:
         case Merge.EXCLUSIVE:
@@ -171,8 +166,8 @@ def combined(held: Any, update: SetState) -> Any:
 
 
 def _has_sum(held: Any, value: float) -> bool:
-    """One that JSON has: infinity is not."""
+    """Whether the sum is a JSON number: infinity is not."""
     try:
         return is_number(held) and is_number(held + value)
-    except OverflowError:  # whole numbers know no bounds, but those of a fraction
+    except OverflowError:  # an int may be larger than any float
         return False

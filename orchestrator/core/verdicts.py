@@ -1,4 +1,10 @@
-"""What a plugin may answer. A verdict that could not be carried out cannot be built."""
+"""What a plugin may answer in each phase, and what the answers of several plugins amount to.
+
+A verdict that could not be carried out cannot be built. The order in which plugins ran never matters. Where two
+verdicts of the same weight exclude each other, the plugins decide: of gate verdicts and endings, the plugin whose id
+comes first in the alphabet; of overrides and amended results, the plugin that is last in the declared order (`before`,
+`after`, then the order in the agent's file). `order` is that one: `PluginSet.ids`.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +25,9 @@ from chordage.orchestrator.core.text import canonical, must, must_be_json, one_o
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddContextMessage:
-    """A message for the model alone: it is in the prompt, not in the history.
+    """A message in the prompt, but not in the history.
 
-    Shown again after more than `cooldown` steps, or at once when its text has changed; 0: in every prompt.
+    Repeated after more than `cooldown` steps, or at once when its text has changed; 0: in every prompt.
     """
 
     key: str
@@ -36,7 +42,7 @@ class AddContextMessage:
 
 @dataclass(frozen=True, slots=True)
 class IncludeOnly:
-    """Offer no other tools. Of several plugins' lists, what is in all of them."""
+    """Offer no other tools. Of the lists of several plugins, the tools that are in all of them."""
 
     tools: frozenset[str]
 
@@ -62,7 +68,7 @@ class OverrideModel:
 
 @dataclass(frozen=True, slots=True)
 class OverrideParams:
-    """For this one model call; keys that are not named stay as they are."""
+    """For this one model call; other keys keep their value."""
 
     params: dict[str, Any]
 
@@ -72,8 +78,8 @@ class OverrideParams:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """End the run: `stopped(code, detail)`, or behaviour requested. After inference, the round's tools finish first
-    when it is stopped.
+    """End the run: `stopped(code, detail)`, or behaviour requested. After inference, a stopped run first finishes the
+    tools of the round.
     """
 
     ending: Ending
@@ -87,7 +93,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The call does not run. The reason is its error result, for the model to read; the run goes on."""
+    """The call does not run. The model reads the reason as its error result, and the run continues."""
 
     reason: str
 
@@ -97,7 +103,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuspendCall:
-    """The call is put aside until somebody outside has decided; what a tool may ask for with `Suspend`."""
+    """The call waits for a decision from outside, as with a tool's `Suspend`."""
 
     prompt: str
     schema: dict[str, Any] | None = None
@@ -120,26 +126,21 @@ class SuspendCall:
     @property
     def question(self) -> Question:
         return Question(
-            why=Why.GATE,
-            prompt=self.prompt,
-            schema=self.schema,
-            resume_mode=self.resume_mode,
-            expires_in=self.expires_in,
-            on_expiry=self.on_expiry,
-            default=self.default,
-        )
+            why=Why.GATE, prompt=self.prompt, schema=self.schema, resume_mode=self.resume_mode,
+            expires_in=self.expires_in, on_expiry=self.on_expiry, default=self.default,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class SupplyResult:
-    """The call does not run: this is its result."""
+    """The call does not run; this is its result."""
 
     content: str
 
 
 @dataclass(frozen=True, slots=True)
 class AmendArguments:
-    """Let the call run with these arguments instead; those that are not named stay as they are."""
+    """The call runs with these arguments; others keep their value."""
 
     arguments: dict[str, Any]
 
@@ -149,7 +150,7 @@ class AmendArguments:
 
 @dataclass(frozen=True, slots=True)
 class AddMessage:
-    """A message that stands in the history, behind the results of the round."""
+    """A message for the history, behind the results of the round."""
 
     text: str
 
@@ -163,29 +164,15 @@ class AmendResult:
 
 
 Verdict = (
-    AddContextMessage
-    | IncludeOnly
-    | Exclude
-    | OverrideModel
-    | OverrideParams
-    | Terminate
-    | Block
-    | SuspendCall
-    | SupplyResult
-    | AmendArguments
-    | AddMessage
-    | AmendResult
-    | SetState
-)
-Given = tuple[str, Verdict]  # the plugin that gave it, and what it gave
+    AddContextMessage | IncludeOnly | Exclude | OverrideModel | OverrideParams | Terminate | Block | SuspendCall
+    | SupplyResult | AmendArguments | AddMessage | AmendResult | SetState
+)  # fmt: skip
+Given = tuple[str, Verdict]  # a plugin, and its verdict
 
 
 def _names(tools: Collection[str]) -> frozenset[str]:
     must(not isinstance(tools, str), f"the tools are a list of names; got the text {tools!r}")
     return frozenset(tools)
-
-
-# Which verdict has a meaning in which phase.
 
 
 class MisplacedVerdict(ChordageError):
@@ -196,31 +183,25 @@ ALLOWED: Mapping[Hook, tuple[type[Verdict], ...]] = {
     Hook.RUN_START: (SetState,),
     Hook.STEP_START: (SetState,),
     Hook.BEFORE_INFERENCE: (
-        AddContextMessage,
-        IncludeOnly,
-        Exclude,
-        OverrideModel,
-        OverrideParams,
-        Terminate,
-        SetState,
+        AddContextMessage, IncludeOnly, Exclude, OverrideModel, OverrideParams, Terminate, SetState,
     ),
     Hook.AFTER_INFERENCE: (Terminate, SetState),
     Hook.STEP_END: (SetState,),
     Hook.BEFORE_TOOL_EXECUTE: (Block, SuspendCall, SupplyResult, AmendArguments, SetState),
     Hook.AFTER_TOOL_EXECUTE: (AddMessage, AmendResult, SetState),
     Hook.RUN_END: (SetState,),
-}
-_ABOUT_A_CALL = frozenset({Hook.BEFORE_TOOL_EXECUTE, Hook.AFTER_TOOL_EXECUTE})
+}  # fmt: skip
 
 
 def check_place(hook: Hook, plugin: str, verdict: Verdict) -> None:
-    """Raises MisplacedVerdict for one that means nothing in that phase."""
+    """Raises MisplacedVerdict for a verdict that has no meaning in the phase."""
     if not isinstance(verdict, ALLOWED[hook]):
-        there = ", ".join(kind.__name__ for kind in ALLOWED[hook])
+        allowed = ", ".join(kind.__name__ for kind in ALLOWED[hook])
         raise MisplacedVerdict(
-            f"plugin {plugin!r} gave {type(verdict).__name__} in {hook}, where it means nothing; {hook} takes {there}"
+            f"plugin {plugin!r} gave {type(verdict).__name__} in {hook}, where it means nothing; {hook} takes {allowed}"
         )
-    if isinstance(verdict, SetState) and verdict.scope is Scope.CALL and hook not in _ABOUT_A_CALL:
+    is_about_a_call = hook in {Hook.BEFORE_TOOL_EXECUTE, Hook.AFTER_TOOL_EXECUTE}
+    if isinstance(verdict, SetState) and verdict.scope is Scope.CALL and not is_about_a_call:
         raise MisplacedVerdict(
             f"plugin {plugin!r} noted {verdict.key!r} for a call in {hook}, which is about no call; "
             "use scope run or thread"
@@ -236,12 +217,9 @@ def is_verdict(value: object) -> bool:
     return isinstance(value, get_args(Verdict))
 
 
-# Which context messages are due: one that was shown a moment ago is not shown again, unless it says something new.
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
-    """When a message was last in a prompt of this run, and what it said."""
+    """The last prompt of this run that had a message, and the digest of its text."""
 
     step: int
     digest: str
@@ -250,15 +228,15 @@ class Shown:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Due:
     texts: tuple[str, ...]
-    shown: dict[str, Shown]  # the book as it is once they have been shown
+    shown: dict[str, Shown]  # as it is once they are in a prompt
 
 
 def due(given: Iterable[Given], shown: Mapping[str, Shown], step: int) -> Due:
-    """Messages of several plugins add up; one plugin's messages of the same key are one message, the last of them."""
-    now = {f"{plugin}/{verdict.key}": verdict for plugin, verdict in given if isinstance(verdict, AddContextMessage)}
-    chosen = {name: message for name, message in now.items() if _is_due(message, shown.get(name), step)}
-    marks = {name: Shown(step=step, digest=_digest(message.text)) for name, message in chosen.items()}
-    return Due(texts=tuple(message.text for message in chosen.values()), shown={**shown, **marks})
+    """The context messages for the next prompt. Of one plugin's messages with the same key, the last counts."""
+    latest = {f"{plugin}/{verdict.key}": verdict for plugin, verdict in given if isinstance(verdict, AddContextMessage)}
+    chosen = {name: message for name, message in latest.items() if _is_due(message, shown.get(name), step)}
+    now = {name: Shown(step=step, digest=_digest(message.text)) for name, message in chosen.items()}
+    return Due(texts=tuple(message.text for message in chosen.values()), shown={**shown, **now})
 
 
 def _is_due(message: AddContextMessage, last: Shown | None, step: int) -> bool:
@@ -270,12 +248,6 @@ def _is_due(message: AddContextMessage, last: Shown | None, step: int) -> bool:
 def _digest(text: str) -> str:
     return sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
-
-# Many verdicts, one outcome. Who was asked first never matters.
-#
-# Where two of the same weight cannot both hold, the choice hangs on the plugins alone: of gate verdicts and endings the
-# one of the plugin whose id comes first in the alphabet; of overrides and amended results the one of the plugin that is
-# last in the declared order (`before`, `after`, then the order in the agent's file). `order` is that: `PluginSet.ids`.
 
 V = TypeVar("V", bound=Verdict)
 
@@ -289,10 +261,10 @@ class GateCode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
-    """What becomes of one call. `verdict` None: it may run. `amended` holds also for a call that is suspended."""
+    """The outcome for one call. `verdict` None: it may run. `amended` also applies to a suspended call."""
 
     verdict: Block | SuspendCall | SupplyResult | None = None
-    plugin: str | None = None  # whose verdict it is; None also where several together are at fault
+    plugin: str | None = None  # of the verdict; None also for a conflict of several
     code: GateCode | None = None  # of a Block
     amended: dict[str, Any] = field(default_factory=dict)
 
@@ -302,12 +274,12 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inference:
-    """What becomes of one model call. With an ending there is none."""
+    """The outcome for one model call. With an ending there is no call."""
 
     ending: Ending | None = None
-    only: frozenset[str] | None = None  # None: no plugin has made a list
+    only: frozenset[str] | None = None  # None: no plugin gave a list
     excluded: frozenset[str] = frozenset()
-    model: str | None = None  # None: as the agent has it
+    model: str | None = None  # None: the agent's
     params: dict[str, Any] = field(default_factory=dict)  # over those of the agent
     messages: tuple[Given, ...] = ()  # context messages with their plugins, before `context_messages.due`
 
@@ -317,14 +289,14 @@ class Inference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aftermath:
-    """What becomes of one result."""
+    """The outcome for one result."""
 
-    content: str | None = None  # None: as the tool gave it
+    content: str | None = None  # None: the tool's
     messages: tuple[str, ...] = ()
 
 
 def gate(given: Iterable[Given]) -> Gate:
-    """Block over SuspendCall over SupplyResult over running. A later plugin cannot soften what another has said."""
+    """Block comes before SuspendCall, that before SupplyResult, and that before running."""
     given = list(given)
     check_places(Hook.BEFORE_TOOL_EXECUTE, given)
     amended, conflict = _amended(_of(AmendArguments, given))
@@ -332,8 +304,8 @@ def gate(given: Iterable[Given]) -> Gate:
         return Gate(verdict=blocks[0][1], plugin=blocks[0][0], code=GateCode.BLOCKED)
     if conflict:
         return Gate(verdict=Block(conflict), code=GateCode.AMENDS_CONFLICT)
-    if asks := _of(SuspendCall, given):
-        return Gate(verdict=asks[0][1], plugin=asks[0][0], amended=amended)
+    if questions := _of(SuspendCall, given):
+        return Gate(verdict=questions[0][1], plugin=questions[0][0], amended=amended)
     if results := _of(SupplyResult, given):
         return Gate(verdict=results[0][1], plugin=results[0][0], amended=amended)
     return Gate(amended=amended)
@@ -359,7 +331,7 @@ def inference(given: Iterable[Given], order: Sequence[str]) -> Inference:
 
 
 def after_inference(given: Iterable[Given]) -> Ending | None:
-    """Where it is stopped, the tools of the round run first; any other ending comes at once."""
+    """A stopped run finishes the tools of the round first; any other ending comes at once."""
     given = list(given)
     check_places(Hook.AFTER_INFERENCE, given)
     return _ending(given)
@@ -376,12 +348,12 @@ def aftermath(given: Iterable[Given], order: Sequence[str]) -> Aftermath:
 
 
 def updates(given: Iterable[Given], order: Sequence[str]) -> tuple[SetState, ...]:
-    """What is to be noted, in the declared order of the plugins, for `plugin_state.noted`."""
+    """In the declared order of the plugins, for `plugin_state.noted`."""
     return tuple(_ordered(_of(SetState, given), order))
 
 
 def _amended(amends: Sequence[tuple[str, AmendArguments]]) -> tuple[dict[str, Any], str | None]:
-    """The amendments together, and why they cannot be had together."""
+    """The combined arguments, and the conflict if there is one."""
     amended: dict[str, Any] = {}
     by: dict[str, str] = {}
     for plugin, verdict in amends:
@@ -395,20 +367,20 @@ def _amended(amends: Sequence[tuple[str, AmendArguments]]) -> tuple[dict[str, An
 
 
 def _ending(given: Iterable[Given]) -> Ending | None:
-    found = _of(Terminate, given)
-    return found[0][1].ending if found else None
+    endings = _of(Terminate, given)
+    return endings[0][1].ending if endings else None
 
 
 def _of(kind: type[V], given: Iterable[Given]) -> list[tuple[str, V]]:
-    """Those of one kind, by plugin id and then by what they say, so that the order in which they came is forgotten."""
-    found = [(plugin, verdict) for plugin, verdict in given if isinstance(verdict, kind)]
-    return sorted(found, key=lambda one: (one[0], _written(one[1])))
+    """Those of one kind, by plugin id and then by content, so that their order of arrival does not matter."""
+    verdicts = [(plugin, verdict) for plugin, verdict in given if isinstance(verdict, kind)]
+    return sorted(verdicts, key=lambda pair: (pair[0], _content(pair[1])))
 
 
-def _ordered(found: Sequence[tuple[str, V]], order: Sequence[str]) -> list[V]:
-    place = {plugin: number for number, plugin in enumerate(order)}
-    return [verdict for _, verdict in sorted(found, key=lambda one: place.get(one[0], -1))]
-
-
-def _written(verdict: Verdict) -> str:
+def _content(verdict: Verdict) -> str:
     return canonical({key: sorted(v) if isinstance(v, frozenset) else v for key, v in asdict(verdict).items()})
+
+
+def _ordered(verdicts: Sequence[tuple[str, V]], order: Sequence[str]) -> list[V]:
+    place = {plugin: number for number, plugin in enumerate(order)}
+    return [verdict for _, verdict in sorted(verdicts, key=lambda pair: place.get(pair[0], -1))]
