@@ -54,7 +54,7 @@ def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
             case Checkpoint.USER_MESSAGE:
                 said.extend(_news(waited=waited))
                 waited = False
-                said.append(UserSays(text=heard(entry.body)))
+                said.append(UserSays(text=message_text(entry.body)))
             case Checkpoint.ASSISTANT_TURN:
                 said.extend(_news(waited=waited))
                 waited = False
@@ -82,7 +82,7 @@ def _summed_up(body: dict[str, Any]) -> list[Said]:
     """The summary, and behind it what was said to the run that it was written in, word for word: the work on that goes
     on.
     """
-    words: list[Said] = [UserSays(text=heard(message)) for message in body["said"]]
+    words: list[Said] = [UserSays(text=message_text(message)) for message in body["said"]]
     begun = _BEGUN if words else ""
     return [UserSays(text=f"{SUMMARY}, in place of its messages.{begun}]\n\n{body['summary']}"), *words]
 
@@ -92,7 +92,7 @@ def _news(*, waited: bool) -> list[Said]:
     return [UserSays(text=DECIDED)] if waited else []
 
 
-def heard(body: dict[str, Any]) -> str:
+def message_text(body: dict[str, Any]) -> str:
     """What was said: the text, or where that is blank the text of the content parts."""
     if body["text"].strip():
         return str(body["text"])

@@ -23,7 +23,7 @@ from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Said
 from chordage.orchestrator.core.moves import Infer, Move, Plan
 from chordage.orchestrator.core.output import demand
 from chordage.orchestrator.core.planning.plan import PlanDecision
-from chordage.orchestrator.core.planning.prompts import PlannerAsk
+from chordage.orchestrator.core.planning.prompts import PlannerRequest
 from chordage.orchestrator.core.planning.state import Planning
 from chordage.orchestrator.core.reasons import Ending, failed
 from chordage.orchestrator.core.records import Checkpoint, Entry, Run
@@ -63,7 +63,7 @@ log = structlog.get_logger()
 class PreparedCall:
     request: ModelRequest
     prompt: Prompt
-    planner: PlannerAsk | None = None  # the planner is asked
+    planner: PlannerRequest | None = None  # the planner is asked
     ending: Ending | None = None  # a plugin ends the run instead of the call
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from chordage.orchestrator.core.model import Reply, StopReason
 from chordage.orchestrator.core.moves import Finish, Infer, Move, Plan, RunPlan, RunTools, View
-from chordage.orchestrator.core.planning.deciding import Converge, Execute
+from chordage.orchestrator.core.planning.state import Converge, Execute
 from chordage.orchestrator.core.reasons import NATURAL_END, Ending, stopped
 
 Strategy = Callable[[View], Move]

@@ -1,7 +1,7 @@
-"""What the planner is asked, and what the answer is given of the work that was done.
+"""The prompts of planning: what the planner is asked, and what the answer is given of the work that was done.
 
-The planner's prompt stands alone: no instructions, no files, no calls of the conversation; at most its earlier words.
-What never changes in a run stands first and what changes each round last, so that a provider's cache keeps the rest.
+The planner's prompt has no instructions, no files and no calls of the conversation; at most its earlier words. What
+never changes in a run comes first and what changes each round last, so that a provider's cache keeps the rest.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chordage.orchestrator.core.model import AssistantSays, Prompt, Said, ToolOffer, UserSays
-from chordage.orchestrator.core.planning.deciding import MAX_ROUNDS
+from chordage.orchestrator.core.model import AssistantSays, Prompt, ToolOffer, UserSays
 from chordage.orchestrator.core.planning.plan import PlanEnd
 from chordage.orchestrator.core.planning.records import (
     PlanRecord,
@@ -20,9 +19,15 @@ from chordage.orchestrator.core.planning.records import (
     action_results,
     done_plans,
     last_round_records,
+    tool_logs,
 )
 from chordage.orchestrator.core.records import Entry
 from chordage.orchestrator.core.transcript import ACTION_RESULTS, DECIDED, SUMMARY, build, older_than
+
+REMARK_MAX = 8_000  # characters of one remark of the history
+HISTORY_MAX = 40_000  # characters of all of them
+
+Remark = UserSays | AssistantSays
 
 OUTPUT = """\
 Reply with one JSON object and nothing else, its keys in this order:
@@ -71,43 +76,48 @@ _CUT_SHORT = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlannerAsk:
-    """`user_input`: what the turn is about; `user_extra_requirement`: what the agent is told about how to do it."""
-
-    user_input: Any
+class PlannerRequest:
+    user_input: Any  # what the turn is about
     tools: Sequence[ToolOffer]
     round_index: int
-    user_extra_requirement: Any = ""
+    max_rounds: int | None
+    user_extra_requirement: Any = ""  # the agent's instructions
     rounds: Sequence[PlanRound] = ()
-    max_rounds: int | None = MAX_ROUNDS
     params: dict[str, Any] = field(default_factory=dict)
-    history: tuple[Words, ...] = ()  # what was said on the thread before
+    history: tuple[Remark, ...] = ()  # of the thread before this run
 
 
-def planner_input(ask: PlannerAsk) -> dict[str, Any]:
+def planner_prompt(request: PlannerRequest) -> Prompt:
+    """A request of its own, which offers no tools: a plan is text."""
+    words = UserSays(text=_text(planner_input(request)))
+    return Prompt(system=PLANNER, said=(*request.history, words), params=request.params)
+
+
+def planner_input(request: PlannerRequest) -> dict[str, Any]:
     return {
         "input": {
-            "user_input": ask.user_input,
-            "user_extra_requirement": ask.user_extra_requirement,
-            "available_tools": [_tool(offer) for offer in ask.tools],
+            "user_input": request.user_input,
+            "user_extra_requirement": request.user_extra_requirement,
+            "available_tools": [
+                {"name": offer.name, "desc": offer.description, "kwargs": offer.schema} for offer in request.tools
+            ],
         },
         "info": {
-            "max_rounds": ask.max_rounds,
-            "round_index": ask.round_index,
-            "done_plans": [one.as_json() for one in done_plans(ask.rounds)],
-            "last_round_result": [one.as_json() for one in last_round_records(ask.rounds, ask.round_index)],
+            "max_rounds": request.max_rounds,
+            "round_index": request.round_index,
+            "done_plans": tool_logs(done_plans(request.rounds)),
+            "last_round_result": tool_logs(last_round_records(request.rounds, request.round_index)),
         },
     }
 
 
-def function_input(ask: PlannerAsk) -> dict[str, Any]:
-    """For a function that plans: the same, and beside it what a model is told as the conversation."""
-    return {**planner_input(ask), "history": as_json(ask.history)}
-
-
-def planner_prompt(ask: PlannerAsk) -> Prompt:
-    """A request of its own, which offers no tools: a plan is text."""
-    return Prompt(system=PLANNER, said=(*ask.history, UserSays(text=_text(planner_input(ask)))), params=ask.params)
+def function_input(request: PlannerRequest) -> dict[str, Any]:
+    """For a function that plans: the same, and the history that a model gets as messages."""
+    history = [
+        {"role": "user" if isinstance(remark, UserSays) else "assistant", "text": remark.text}
+        for remark in request.history
+    ]
+    return {**planner_input(request), "history": history}
 
 
 def plan_round(prompt: Prompt) -> int | None:
@@ -118,74 +128,57 @@ def plan_round(prompt: Prompt) -> int | None:
     return int(json.loads(last.text)["info"]["round_index"])
 
 
-def answer_prompt(prompt: Prompt, records: Sequence[PlanRecord], reason: PlanEnd | None = None) -> Prompt:
-    """The prompt of the answer: no tools, and behind the conversation what was done. Nothing is put in where nothing
-    was done.
+def history(entries: Sequence[Entry], run_id: str) -> tuple[Remark, ...]:
+    """The words on the thread before this run, as far as its planner can use them.
+
+    Calls and their results are left out: the planner is offered no tools to declare, and the answers tell what matters
+    of them. Where room is short the newest words are kept; a summary in place of older ones is always kept. Nothing is
+    left where the consumer of the run has replaced the history.
     """
+    if any(entry.run_id == run_id and entry.body.get("replaces") for entry in entries):
+        return ()
+    remarks: list[Remark] = []
+    for message in build(older_than(run_id, entries), ()):
+        match message:
+            case UserSays(text=text) if text != DECIDED:
+                remarks.append(UserSays(text=_shortened(text)))
+            case AssistantSays(text=text) if text.strip():
+                remarks.append(AssistantSays(text=_shortened(text)))
+    return tuple(_newest(remarks))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= REMARK_MAX else f"{text[:REMARK_MAX]}… ({len(text)} characters)"
+
+
+def _newest(remarks: Sequence[Remark]) -> list[Remark]:
+    """Without a summary they begin with a user's words, as every provider wants it."""
+    summary = list(remarks[:1]) if remarks and remarks[0].text.startswith(SUMMARY) else []
+    room, start = HISTORY_MAX - sum(len(remark.text) for remark in summary), len(remarks)
+    while start > len(summary) and len(remarks[start - 1].text) <= room:
+        start -= 1
+        room -= len(remarks[start].text)
+    while not summary and 0 < start < len(remarks) and isinstance(remarks[start], AssistantSays):
+        start += 1
+    return [*summary, *remarks[start:]]
+
+
+def answer_prompt(prompt: Prompt, records: Sequence[PlanRecord], reason: PlanEnd | None = None) -> Prompt:
+    """The prompt of the answer: no tools, and behind the conversation what was done, if there is any."""
     bare = replace(prompt, offers=())
     if not records:
         return bare
     return replace(bare, said=(*prompt.said, UserSays(text=results_text(records, reason))))
 
 
-def results_text(records: Sequence[PlanRecord], reason: PlanEnd | None = None) -> str:
+def results_text(records: Iterable[PlanRecord], reason: PlanEnd | None = None) -> str:
     """`reason`: why planning ended. Where it was cut short, an answer must not sound as if all had been done."""
-    cut = _CUT_SHORT.get(reason) if reason else None
-    short = f"The work was cut short: {cut}. Say plainly what is missing." if cut else ""
-    return "\n\n".join(part for part in (f"{ACTION_RESULTS}\n{_text(action_results(records))}", NOTICE, short) if part)
-
-
-def _tool(offer: ToolOffer) -> dict[str, Any]:
-    return {"name": offer.name, "desc": offer.description, "kwargs": offer.schema}
+    parts = [f"{ACTION_RESULTS}\n{_text(action_results(records))}", NOTICE]
+    if reason in _CUT_SHORT:
+        parts.append(f"The work was cut short: {_CUT_SHORT[reason]}. Say plainly what is missing.")
+    return "\n\n".join(parts)
 
 
 def _text(value: Any) -> str:
     """A value that JSON does not have is shown as Python shows it: one odd result must not end the turn."""
     return json.dumps(value, ensure_ascii=False, default=repr)
-
-
-# What was said on the thread before the run, as its planner is told it: the words alone, and no more than it can use.
-#
-# Calls and their results stay out: a planner is offered no tools to declare, and what matters of them was said in the
-# answer. The newest words come first when room is short; a summary that stands for older ones always has its place.
-
-EACH = 8_000  # characters of one remark
-IN_ALL = 40_000
-
-Words = UserSays | AssistantSays
-
-
-def told(entries: Sequence[Entry], run_id: str) -> tuple[Words, ...]:
-    """Nothing, where the consumer of the run has given the history anew: what came before is not sent any more."""
-    if any(entry.run_id == run_id and entry.body.get("replaces") for entry in entries):
-        return ()
-    return tuple(_newest(list(_words(build(older_than(run_id, entries), ())))))
-
-
-def as_json(said: Iterable[Words]) -> list[dict[str, Any]]:
-    return [{"role": "user" if isinstance(one, UserSays) else "assistant", "text": one.text} for one in said]
-
-
-def _words(said: Iterable[Said]) -> Iterable[Words]:
-    for one in said:
-        match one:
-            case UserSays(text=text) if text != DECIDED:
-                yield UserSays(text=_short(text))
-            case AssistantSays(text=text) if text.strip():
-                yield AssistantSays(text=_short(text), asks=())
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= EACH else f"{text[:EACH]}… ({len(text)} characters)"
-
-
-def _newest(said: Sequence[Words]) -> list[Words]:
-    """It begins with a user's words, as every provider wants it."""
-    first = 1 if said and said[0].text.startswith(SUMMARY) else 0
-    left, at = IN_ALL - sum(len(one.text) for one in said[:first]), len(said)
-    while at > first and len(said[at - 1].text) <= left:
-        at -= 1
-        left -= len(said[at].text)
-    while at > first and at < len(said) and isinstance(said[at], AssistantSays) and not first:
-        at += 1
-    return [*said[:first], *said[at:]]

@@ -1,35 +1,59 @@
-"""Where a run stands with its plans, read from its rows each time: nothing of it is kept in memory."""
+"""The plans of a run, read from its rows each time: the rounds so far, and whether there is another.
+
+The limits are checked before the planner is asked, so that no plan is paid for which would not be carried out: a limit
+of n rounds costs at most n plans. They are checked again behind the plan, which may have been held for long.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chordage.orchestrator.core.agent import PlanSpec
+from chordage.orchestrator.core.agent import OutOfScope, PlanSpec
 from chordage.orchestrator.core.model import ToolAsk
-from chordage.orchestrator.core.planning.deciding import Converge, Execute, before_planning, decide, supplied
 from chordage.orchestrator.core.planning.plan import Command, PlanDecision, PlanEnd, decision_from
 from chordage.orchestrator.core.planning.records import (
     PlanRecord,
     PlanRound,
     done_plans,
+    not_offered,
+    not_run,
     record_from,
     settled,
+    supplied,
     value_in,
 )
 from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
 from chordage.orchestrator.core.status import CallStatus
 
+REFUSED_BATCH = "This call did not run: another one of the same plan names a tool that was not offered."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execute:
+    """Carry the commands out. Those that may not run have their record already, by their place in the plan."""
+
+    commands: tuple[Command, ...]
+    refused: dict[int, PlanRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Converge:
+    """Planning is over; the answer is due. `records`: of commands that do not run for this reason."""
+
+    reason: PlanEnd
+    records: tuple[PlanRecord, ...] = ()
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planning:
     spec: PlanSpec
-    rounds: tuple[PlanRound, ...]
-    ended: PlanEnd | None  # what a plan on record came to
-    before: int = 0  # rounds older than the newest message of the run
+    rounds: tuple[PlanRound, ...] = ()
+    ended: PlanEnd | None = None  # by the newest plan on record
+    earlier: int = 0  # rounds that are older than the newest message of the run
     offered: frozenset[str] = frozenset()
-    overdue: bool = False
+    overdue: bool = False  # the deadline is past
 
     @property
     def round_index(self) -> int:
@@ -44,56 +68,87 @@ class Planning:
         """Why the answer is due; None while the planner is to be asked."""
         if self.ended is not None:
             return self.ended
-        found = before_planning(
-            round_index=self.round_index, offered=self.offered, max_rounds=self.spec.max_rounds,
-            rounds=self.rounds[self.before :], overdue=self.overdue,
-        )  # fmt: skip
-        return None if found is None else found.reason
+        return self._limit() or (PlanEnd.STUCK if is_stuck(self.rounds[self.earlier :]) else None)
+
+    def _limit(self) -> PlanEnd | None:
+        if not self.offered:
+            return PlanEnd.NO_TOOLS
+        if self.spec.max_rounds is not None and self.round_index >= self.spec.max_rounds:
+            return PlanEnd.MAX_ROUNDS
+        return PlanEnd.DEADLINE if self.overdue else None
 
     def offering(self, tools: Iterable[str]) -> Planning:
         """The tool that carries out whole rounds is not for the planner to name."""
         return replace(self, offered=frozenset(tools) - {self.spec.executor})
 
     def judge(self, decision: PlanDecision) -> Execute | Converge:
-        return decide(
-            decision, round_index=self.round_index, offered=self.offered, max_rounds=self.spec.max_rounds,
-            overdue=self.overdue, out_of_scope=self.spec.out_of_scope,
-        )  # fmt: skip
+        """The planner's own reason comes before a limit."""
+        reason = decision.ends or self._limit()
+        if reason is not None:
+            return Converge(reason=reason)
+        refused = {
+            place: not_offered(command, self.offered)
+            for place, command in enumerate(decision.commands)
+            if command.tool_name not in self.offered
+        }
+        if refused and self.spec.out_of_scope is OutOfScope.REFUSE_BATCH:
+            records = (
+                refused.get(place) or not_run(command, REFUSED_BATCH) for place, command in enumerate(decision.commands)
+            )
+            return Converge(reason=PlanEnd.NOT_OFFERED, records=tuple(records))
+        return Execute(commands=decision.commands, refused=refused)
+
+
+def is_stuck(rounds: Sequence[PlanRound]) -> bool:
+    """The same tool failed in the last two rounds, and no call succeeded in either."""
+    last = sorted(rounds, key=lambda done: done.index)[-2:]
+    if len(last) < 2 or any(record.success for done in last for record in done.records):
+        return False
+    before, after = ({record.tool_name for record in done.records if record.status.failed} for done in last)
+    return bool(before & after)
+
+
+# From the journal of a thread, and into it.
 
 
 def read(spec: PlanSpec, entries: Iterable[Entry], calls: Sequence[Answer], run_id: str) -> Planning:
-    """`entries` and `calls`: the thread's, of which those of this run's plans count."""
+    """`entries` and `calls` are the thread's; those of this run's plans count."""
     by_step: dict[int, list[Answer]] = {}
     for call in calls:
         if call.run_id == run_id:
             by_step.setdefault(call.step, []).append(call)
     rounds: list[PlanRound] = []
     ended: PlanEnd | None = None
-    before = 0
+    earlier = 0
     for entry in entries:
         if entry.run_id != run_id:
             continue
         if entry.kind is Checkpoint.USER_MESSAGE:  # there is something new to plan for
-            ended, before = None, len(rounds)
+            ended, earlier = None, len(rounds)
         if entry.kind is not Checkpoint.PLAN:
             continue
         records = _records(entry.body, by_step.get(entry.step + 1, []))
         ended = PlanEnd(entry.body["ends"]) if entry.body["ends"] else None
-        if ended is None or records:  # a round counts though nothing is known of what came of it
+        if ended is None or records:  # a round counts even if it has no records
             rounds.append(PlanRound(index=len(rounds), records=records))
-    return Planning(spec=spec, rounds=tuple(rounds), ended=ended, before=before)
+    return Planning(spec=spec, rounds=tuple(rounds), ended=ended, earlier=earlier)
 
 
 def body_of(planning: Planning, decision: PlanDecision) -> dict[str, Any]:
-    """A plan as the journal keeps it: as it was understood, and what became of it at once."""
+    """A plan as the journal keeps it: as it was understood, and what follows from it at once."""
     match planning.judge(decision):
         case Execute(refused=refused):
-            ends, told = None, {str(place): record.as_json() for place, record in refused.items()}
+            reason = None
         case Converge(reason=reason, records=records):
-            ends, told = reason.value, {str(place): record.as_json() for place, record in enumerate(records)}
-    offered = sorted(planning.offered)
-    made = {"decision": decision.as_json(), "ends": ends, "refused": told, "offered": offered}
-    return {**made, "round": planning.round_index, "executor": planning.spec.executor}
+            refused = dict(enumerate(records))
+    return {
+        "decision": decision.as_json(),
+        "ends": None if reason is None else reason.value,
+        "refused": {str(place): record.as_json() for place, record in refused.items()},
+        "offered": sorted(planning.offered),
+        "round": planning.round_index,
+        "executor": planning.spec.executor,
+    }
 
 
 def asks_of(
@@ -102,8 +157,8 @@ def asks_of(
     """The commands that may run, as calls; or the one call of the tool that carries them all out."""
     runnable = {place: command for place, command in enumerate(commands) if place not in refused}
     if executor and runnable:
-        whole = {"commands": [command.as_json() for command in runnable.values()]}
-        return {0: ToolAsk(id=f"plan-{step}", name=executor, arguments=whole)}
+        arguments = {"commands": [command.as_json() for command in runnable.values()]}
+        return {0: ToolAsk(id=f"plan-{step}", name=executor, arguments=arguments)}
     return {
         place: ToolAsk(id=f"plan-{step}-{place}", name=command.tool_name, arguments=command.kwargs)
         for place, command in runnable.items()
@@ -111,7 +166,7 @@ def asks_of(
 
 
 def asks_in(body: Mapping[str, Any], step: int) -> dict[int, ToolAsk]:
-    """Those of a plan as it is kept."""
+    """The calls of a plan as the journal keeps it."""
     if body["ends"]:
         return {}
     commands = decision_from(body["decision"]).commands
@@ -119,22 +174,18 @@ def asks_in(body: Mapping[str, Any], step: int) -> dict[int, ToolAsk]:
 
 
 def _records(body: dict[str, Any], calls: Sequence[Answer]) -> tuple[PlanRecord, ...]:
-    """Of a plan that is not carried out, those of the commands that it was refused for."""
+    """Of a plan that is not carried out, only the commands that it was refused for have records."""
     refused = {int(place): record_from(record) for place, record in body["refused"].items()}
     if body["ends"]:
         return tuple(refused[place] for place in sorted(refused))
     commands = decision_from(body["decision"]).commands
-    if body["executor"]:
-        runnable = [command for place, command in enumerate(commands) if place not in refused]
-        return _at_their_places(_by_executor(runnable, calls), refused)
-    return tuple(refused.get(place, record) for place, record in enumerate(settled(commands, calls)))
-
-
-def _at_their_places(records: Sequence[PlanRecord], refused: Mapping[int, PlanRecord]) -> tuple[PlanRecord, ...]:
-    found = list(records)
+    if not body["executor"]:
+        return tuple(refused.get(place, record) for place, record in enumerate(settled(commands, calls)))
+    runnable = [command for place, command in enumerate(commands) if place not in refused]
+    records = list(_by_executor(runnable, calls))
     for place in sorted(refused):
-        found.insert(place, refused[place])
-    return tuple(found)
+        records.insert(place, refused[place])
+    return tuple(records)
 
 
 def _by_executor(commands: Sequence[Command], calls: Sequence[Answer]) -> tuple[PlanRecord, ...]:

@@ -1,7 +1,7 @@
 """A plan that is held for the consumer of its run: carried out, or replaced by another decision.
 
-The decision that counts is recorded when the run moves on, in the commit that opens its round. A consumer may decide
-where no planner was asked as well: before the first plan, behind a round, or where the planner failed.
+The decision is recorded when the run moves on, in the commit that opens its round. A consumer may also decide where no
+planner was asked: before the first plan, behind a round, or where the planner failed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONSUMER = "consumer"  # in place of a model, where no planner was asked
 
 
 def check_verb(request: StepRequest, seen: SteppedRows) -> None:
-    """A plan is no message: no message replaces it, and its calls are carried out by `next`."""
+    """A plan is not a message: messages do not replace it, and `next` carries its calls out."""
     is_history = request.verb is Verb.PARAMS and request.args.get("messages") is not None
     if seen.plan is not None and (request.verb in NOT_OF_A_PLAN or is_history):
         problem = "a plan is held: move it on with `next`, put another in its place with `plan`, or `steer`"
@@ -42,7 +42,7 @@ def check_verb(request: StepRequest, seen: SteppedRows) -> None:
 
 
 def replace_plan(rt: Runtime, seen: SteppedRows, raw: object) -> dict[str, Any]:
-    """Another decision, as the normaliser understands it. What was said of the calls of the one before is void."""
+    """Another decision, as the normaliser understands it. Verdicts on the calls of the one before are void."""
     if seen.run is None or not plans(seen.run.strategy):
         raise _refused(seen, "no_plan", "this run does not plan: use a strategy that does")
     if seen.held is not None and not seen.holds_plan:
@@ -54,7 +54,7 @@ def replace_plan(rt: Runtime, seen: SteppedRows, raw: object) -> dict[str, Any]:
         forms = 'give {"execution_commands": [{"tool_name", "tool_kwargs"}]} or {"next_action": "response"}'
         raise InvalidMessage(f"{forms}; got {raw!r:.120}", field="plan")
     request, planned = _request(rt, seen)
-    # Of a strategy from the user's code nothing else tells whether it plans.
+    # Whether a strategy from the user's code plans shows only in what it decides.
     if not seen.holds_plan and seen.run.strategy not in STRATEGIES:
         move = transitions.decide(request.run, request.agent, None, rt.now(), plans=planned)
         if not isinstance(move, moves.Plan):
@@ -67,7 +67,7 @@ def _refused(seen: SteppedRows, code: str, problem: str) -> StepRefused:
 
 
 def _request(rt: Runtime, seen: SteppedRows) -> tuple[ModelRequest, Planning]:
-    """What a decision is judged against."""
+    """The run and its plans, as a decision is judged against them."""
     run = settle.working_run(rt, seen)
     agent = tuned(rt.agents.get(run.agent), seen.row)
     history = openings.read_history(rt, run)
@@ -77,7 +77,7 @@ def _request(rt: Runtime, seen: SteppedRows) -> tuple[ModelRequest, Planning]:
 
 
 def settle_plan(rt: Runtime, seen: SteppedRows) -> Settlement:
-    """What will be written, if nothing has changed until then."""
+    """What will be written, unless the run has changed by then."""
     assert seen.plan is not None
     request, planned = _request(rt, seen)
     decision = decision_from(seen.plan["decision"])
@@ -85,8 +85,8 @@ def settle_plan(rt: Runtime, seen: SteppedRows) -> Settlement:
     move = transitions.decide(request.run, request.agent, reply, rt.now(), plans=planned, plan=decision)
     asks = planning.asks_of(move, seen.plan_step, request.agent) if isinstance(move, RunPlan) else {}
     rule = settling.planned(settle.held_by(seen), move, list(asks.values()))
-    said = seen.held.body if seen.held is not None else body_of(reply)  # of the planner, whatever has replaced it
-    body = {**said, **state.body_of(planned, decision)}
+    planner_reply = body_of(reply) if seen.held is None else seen.held.body  # also where its plan was replaced
+    body = {**planner_reply, **state.body_of(planned, decision)}
     settlement = Settlement(rule=rule, step=seen.plan_step, planned=body, details=planning.details(planned))
     if rule.route is not Route.TOOLS and not rule.open_ids:
         return settlement

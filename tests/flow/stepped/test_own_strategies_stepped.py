@@ -9,7 +9,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import StepRefused
 from chordage.orchestrator.core.moves import Finish, Infer, Plan, RunPlan, RunTools
-from chordage.orchestrator.core.planning.deciding import Execute
+from chordage.orchestrator.core.planning.state import Execute
 from chordage.orchestrator.core.reasons import NATURAL_END
 from chordage.orchestrator.core.stepping import Control, Standing
 from support.driving import USER, Consumer, asks, in_turn, text

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from chordage.orchestrator.core.planning.plan import PlanEnd
-from chordage.orchestrator.core.planning.prompts import PlannerAsk
+from chordage.orchestrator.core.planning.prompts import PlannerRequest
 from chordage.orchestrator.run import planning
 from support.fake_providers import WIRES, Calm, an_agent, catalog_at, serving
 
-ASK = PlannerAsk(user_input="hi", tools=(), round_index=0)
+REQUEST = PlannerRequest(user_input="hi", tools=(), round_index=0, max_rounds=5)
 TAIL = 2.0  # seconds that the stream would go on after the word
 
 
@@ -40,7 +40,7 @@ def plan_and_answer(server_url, wire):
 
     with catalog_at(server_url) as catalog:
         runtime = SimpleNamespace(models=Watched(catalog))
-        reply, plan = planning.ask_planner(runtime, an_agent(f"{wire}:m", stream=True), ASK, Calm())
+        reply, plan = planning.ask_planner(runtime, an_agent(f"{wire}:m", stream=True), REQUEST, Calm())
     return reply, plan, time.monotonic() - seen[-1][0], len(seen)
 
 
@@ -68,5 +68,5 @@ def test_any_other_stream_is_read_to_its_end(tmp_path, wire):
 def test_without_a_stream_the_whole_plan_is_read(tmp_path):
     with serving(tmp_path, script("response")) as server, catalog_at(server.url) as catalog:
         agent = replace(an_agent("openai:m"), stream=False)
-        _, plan = planning.ask_planner(SimpleNamespace(models=catalog), agent, ASK, Calm())
+        _, plan = planning.ask_planner(SimpleNamespace(models=catalog), agent, REQUEST, Calm())
     assert plan.ends is PlanEnd.RESPONSE

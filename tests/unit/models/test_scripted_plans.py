@@ -6,7 +6,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.model import AssistantSays, ToolAsk, ToolSays, UserSays
-from chordage.orchestrator.core.planning.prompts import PlannerAsk, planner_prompt
+from chordage.orchestrator.core.planning.prompts import PlannerRequest, planner_prompt
 from chordage.orchestrator.gateways.models.script_files import load
 from support.fake_providers import a_prompt, a_script
 
@@ -23,7 +23,7 @@ def said(tmp_path, script, prompt):
 
 
 def plan(number):
-    return planner_prompt(PlannerAsk(user_input="hi", tools=(), round_index=number))
+    return planner_prompt(PlannerRequest(user_input="hi", tools=(), round_index=number, max_rounds=5))
 
 
 def test_plans_come_in_their_order_and_the_answer_is_another_reply(tmp_path):

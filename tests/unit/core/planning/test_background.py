@@ -10,13 +10,13 @@ import pytest
 
 from chordage.orchestrator.core.model import AssistantSays, UserSays
 from chordage.orchestrator.core.planning.prompts import (
-    EACH,
-    IN_ALL,
-    PlannerAsk,
+    HISTORY_MAX,
+    REMARK_MAX,
+    PlannerRequest,
     function_input,
+    history,
     planner_input,
     planner_prompt,
-    told,
 )
 from chordage.orchestrator.core.records import Checkpoint, Entry
 from chordage.orchestrator.core.transcript import DECIDED
@@ -39,11 +39,11 @@ def reply(text: str, *asks: str, run: str = "run-1", step: int = 1) -> Entry:
 
 
 def texts(*entries: Entry) -> list[str]:
-    return [one.text for one in told(entries, OWN)]
+    return [one.text for one in history(entries, OWN)]
 
 
 def test_background_is_the_text_of_earlier_runs_and_nothing_of_this_one():
-    said = told([user("Paris?"), reply("sunny"), user("and Berlin?", OWN), reply("hm", run=OWN)], OWN)
+    said = history([user("Paris?"), reply("sunny"), user("and Berlin?", OWN), reply("hm", run=OWN)], OWN)
 
     assert said == (UserSays(text="Paris?"), AssistantSays(text="sunny", asks=()))
 
@@ -56,7 +56,7 @@ def test_calls_and_results_stay_out_and_so_does_a_reply_of_calls_only():
 
 def test_a_summary_always_has_its_place():
     summary = entry(Checkpoint.COMPACTED, upto=0, summary="so far", said=[])
-    long = [user("x" * EACH) for _ in range(9)]
+    long = [user("x" * REMARK_MAX) for _ in range(9)]
 
     found = texts(summary, *long)
 
@@ -65,18 +65,18 @@ def test_a_summary_always_has_its_place():
 
 
 def test_the_newest_come_first_when_room_is_short_and_it_begins_with_a_user():
-    many = [one for n in range(20) for one in (user(f"q{n} " + "x" * (EACH - 10)), reply(f"a{n}"))]
+    many = [one for n in range(20) for one in (user(f"q{n} " + "x" * (REMARK_MAX - 10)), reply(f"a{n}"))]
 
-    said = told(many, OWN)
+    said = history(many, OWN)
 
-    assert sum(len(one.text) for one in said) <= IN_ALL
+    assert sum(len(one.text) for one in said) <= HISTORY_MAX
     assert (said[-1].text, isinstance(said[0], UserSays)) == ("a19", True)
 
 
 def test_too_long_a_remark_is_cut_and_marked():
-    (found,) = texts(user("x" * (EACH + 1)))
+    (found,) = texts(user("x" * (REMARK_MAX + 1)))
 
-    assert found == f"{'x' * EACH}… ({EACH + 1} characters)"
+    assert found == f"{'x' * REMARK_MAX}… ({REMARK_MAX + 1} characters)"
 
 
 def test_replaced_history_has_no_background():
@@ -91,11 +91,11 @@ def test_the_note_about_results_that_stay_out_stays_out():
     assert DECIDED not in texts(user("Paris?"), reply("I ask", "a"), waits)
 
 
-@pytest.mark.parametrize("history", [(), (UserSays(text="Paris?"), AssistantSays(text="sunny", asks=()))])
-def test_background_comes_before_the_seven_parts_and_is_none_of_them(history):
-    ask = PlannerAsk(user_input="and Berlin?", tools=(), round_index=0, history=history)
+@pytest.mark.parametrize("remarks", [(), (UserSays(text="Paris?"), AssistantSays(text="sunny", asks=()))])
+def test_background_comes_before_the_seven_parts_and_is_none_of_them(remarks):
+    request = PlannerRequest(user_input="and Berlin?", tools=(), round_index=0, max_rounds=5, history=remarks)
 
-    assert planner_prompt(ask).said[:-1] == history
-    assert json.loads(planner_prompt(ask).said[-1].text) == planner_input(ask)
-    assert planner_input(ask).keys() == {"input", "info"}
-    assert [one["text"] for one in function_input(ask)["history"]] == [one.text for one in history]
+    assert planner_prompt(request).said[:-1] == remarks
+    assert json.loads(planner_prompt(request).said[-1].text) == planner_input(request)
+    assert planner_input(request).keys() == {"input", "info"}
+    assert [one["text"] for one in function_input(request)["history"]] == [one.text for one in remarks]

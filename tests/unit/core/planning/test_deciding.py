@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.orchestrator.core.agent import OutOfScope
-from chordage.orchestrator.core.planning.deciding import (
-    BESIDE,
-    MAX_ROUNDS,
-    Converge,
-    Execute,
-    before_planning,
-    decide,
-    is_stuck,
-)
+from chordage.orchestrator.core.agent import OutOfScope, PlanSpec
 from chordage.orchestrator.core.planning.plan import Command, PlanEnd
 from chordage.orchestrator.core.planning.reading import normalise
 from chordage.orchestrator.core.planning.records import PlanRecord, PlanRound, PlanStatus, done_plans
+from chordage.orchestrator.core.planning.state import REFUSED_BATCH, Converge, Execute, Planning, asks_of, is_stuck
 
 OFFERED = frozenset({"search", "read"})
 OK, ERROR = PlanStatus.OK, PlanStatus.ERROR
@@ -40,18 +32,24 @@ def a_round(index: int, *ended: tuple[str, PlanStatus]):
     )
 
 
-def play(planner, *, status=OK, offered=OFFERED, **limits):
+def planning(rounds=(), *, offered=OFFERED, overdue=False, **spec):
+    """After these rounds, or after so many."""
+    known = [PlanRound(index=index, records=()) for index in range(rounds)] if isinstance(rounds, int) else rounds
+    return Planning(spec=PlanSpec(**spec), rounds=tuple(known), offered=frozenset(offered), overdue=overdue)
+
+
+def play(planner, *, status=OK, **limits):
     """How often the planner was asked, the rounds, and why it ended. The planner is given the rounds so far."""
     rounds, asked = [], 0
     while True:
-        over = before_planning(round_index=len(rounds), offered=offered, rounds=rounds, **limits)
-        if over is not None:
-            return asked, rounds, over.reason
+        state = planning(rounds, **limits)
+        if state.ends is not None:
+            return asked, rounds, state.ends
         asked += 1
-        said = decide(normalise(planner(rounds)), round_index=len(rounds), offered=offered, **limits)
-        if isinstance(said, Converge):
-            return asked, rounds, said.reason
-        rounds.append(a_round(len(rounds), *((one.tool_name, status) for one in said.commands)))
+        move = state.judge(normalise(planner(rounds)))
+        if isinstance(move, Converge):
+            return asked, rounds, move.reason
+        rounds.append(a_round(len(rounds), *((command.tool_name, status) for command in move.commands)))
 
 
 def always(_):
@@ -59,13 +57,13 @@ def always(_):
 
 
 def test_without_tools_no_planner_is_called():
-    """A1"""
+    """A1 and A44: a loop is switched off by offering nothing."""
     assert play(always, offered=()) == (0, [], PlanEnd.NO_TOOLS)
 
 
 def test_limit_is_five_rounds_unless_configured():
     """A2"""
-    assert MAX_ROUNDS == 5
+    assert PlanSpec().max_rounds == 5
     assert len(play(always)[1]) == 5
 
 
@@ -86,10 +84,8 @@ def test_a_round_without_records_counts():
     """A11"""
     rounds = [PlanRound(index=0, records=())]
 
-    assert before_planning(round_index=1, max_rounds=1, offered=OFFERED, rounds=rounds) == Converge(
-        reason=PlanEnd.MAX_ROUNDS
-    )
-    assert before_planning(round_index=1, offered=OFFERED, rounds=rounds) is None
+    assert planning(rounds, max_rounds=1).ends is PlanEnd.MAX_ROUNDS
+    assert planning(rounds).ends is None
 
 
 def test_without_a_limit_planning_ends_only_on_the_planners_word():
@@ -104,7 +100,7 @@ def test_bad_arguments_do_not_end_the_loop():
     """A25: a failed record, and the planner is asked again."""
     rounds = [a_round(0, ("search", PlanStatus.BAD_INPUT))]
 
-    assert before_planning(round_index=1, offered=OFFERED, rounds=rounds) is None
+    assert planning(rounds).ends is None
 
 
 def test_garbage_leads_to_an_answer_without_tools():
@@ -112,83 +108,71 @@ def test_garbage_leads_to_an_answer_without_tools():
     assert play(lambda _: "I do not know.") == (1, [], PlanEnd.UNREADABLE)
 
 
-def test_disabled_loop_calls_no_planner():
-    """A44"""
-    assert play(always, use_tool=False) == (0, [], PlanEnd.TOOLS_OFF)
-
-
 def test_the_deadline_ends_planning_before_and_behind_the_plan():
     """A52: a limit that is asked only when all is over is none."""
-    due = Converge(reason=PlanEnd.DEADLINE)
-
-    assert before_planning(round_index=0, offered=OFFERED, overdue=True) == due
-    assert decide(a_plan("search"), round_index=0, offered=OFFERED, overdue=True) == due
+    assert planning(overdue=True).ends is PlanEnd.DEADLINE
+    assert planning(overdue=True).judge(a_plan("search")) == Converge(reason=PlanEnd.DEADLINE)
 
 
 def test_a_tool_that_was_not_offered_does_not_run_and_the_others_do():
     """A53, beaten: named is not offered."""
-    said = decide(a_plan("search", "erase", "read"), round_index=0, offered=OFFERED)
+    move = planning().judge(a_plan("search", "erase", "read"))
 
-    assert isinstance(said, Execute)
-    assert said.runnable == ((0, commands("search")[0]), (2, commands("read")[0]))
-    assert {place: one.status for place, one in said.refused.items()} == {1: PlanStatus.NOT_OFFERED}
-    assert said.commands == commands("search", "erase", "read")
+    assert isinstance(move, Execute)
+    assert {place: record.status for place, record in move.refused.items()} == {1: PlanStatus.NOT_OFFERED}
+    assert move.commands == commands("search", "erase", "read")
+    assert [ask.name for ask in asks_of(move.commands, move.refused, 1, None).values()] == ["search", "read"]
 
 
 def test_a_plan_of_nothing_that_was_offered_is_a_round_that_failed():
     """A53"""
-    said = decide(a_plan("erase"), round_index=0, offered=OFFERED)
+    move = planning().judge(a_plan("erase"))
 
-    assert isinstance(said, Execute)
-    assert (said.runnable, len(said.refused)) == ((), 1)
+    assert isinstance(move, Execute)
+    assert (asks_of(move.commands, move.refused, 1, None), len(move.refused)) == ({}, 1)
 
 
 def test_an_agent_may_refuse_such_a_plan_as_a_whole_and_every_command_has_a_record():
     """A53"""
-    plan = a_plan("search", "erase")
-    said = decide(plan, round_index=0, offered=OFFERED, out_of_scope=OutOfScope.REFUSE_BATCH)
+    move = planning(out_of_scope=OutOfScope.REFUSE_BATCH).judge(a_plan("search", "erase"))
 
-    assert isinstance(said, Converge)
-    assert said.reason is PlanEnd.NOT_OFFERED
-    assert [one.status for one in said.records] == [PlanStatus.CANCELLED, PlanStatus.NOT_OFFERED]
-    assert said.records[0].error == BESIDE
+    assert isinstance(move, Converge)
+    assert move.reason is PlanEnd.NOT_OFFERED
+    assert [record.status for record in move.records] == [PlanStatus.CANCELLED, PlanStatus.NOT_OFFERED]
+    assert move.records[0].error == REFUSED_BATCH
 
 
 def test_such_an_agent_carries_out_a_plan_in_which_all_was_offered():
-    said = decide(a_plan("search"), round_index=0, offered=OFFERED, out_of_scope=OutOfScope.REFUSE_BATCH)
+    move = planning(out_of_scope=OutOfScope.REFUSE_BATCH).judge(a_plan("search"))
 
-    assert said == Execute(commands=commands("search"))
+    assert move == Execute(commands=commands("search"))
 
 
 @pytest.mark.parametrize("padded", [" search", "Search", "sear"])
 def test_a_name_that_is_nearly_right_was_not_offered(padded):
-    said = decide(a_plan(padded), round_index=0, offered=OFFERED)
+    move = planning().judge(a_plan(padded))
 
-    assert isinstance(said, Execute)
-    assert "Tools you may use: read, search." in said.refused[0].error
+    assert isinstance(move, Execute)
+    assert "Tools you may use: read, search." in move.refused[0].error
 
 
+STUCK = [a_round(0, ("read", ERROR)), a_round(1, ("read", ERROR))]
 STOPS = {
-    PlanEnd.RESPONSE: lambda: decide(normalise({"next_action": "response"}), round_index=0, offered=OFFERED),
-    PlanEnd.USE_TOOL_FALSE: lambda: decide(normalise({"use_tool": False}), round_index=0, offered=OFFERED),
-    PlanEnd.NO_COMMANDS: lambda: decide(normalise({}), round_index=0, offered=OFFERED),
-    PlanEnd.UNREADABLE: lambda: decide(normalise("?"), round_index=0, offered=OFFERED),
-    PlanEnd.TOOLS_OFF: lambda: decide(a_plan("read"), round_index=0, offered=OFFERED, use_tool=False),
-    PlanEnd.NO_TOOLS: lambda: decide(a_plan("read"), round_index=0, offered=()),
-    PlanEnd.MAX_ROUNDS: lambda: decide(a_plan("read"), round_index=5, offered=OFFERED),
-    PlanEnd.DEADLINE: lambda: decide(a_plan("read"), round_index=0, offered=OFFERED, overdue=True),
-    PlanEnd.STUCK: lambda: before_planning(
-        round_index=2, offered=OFFERED, rounds=[a_round(0, ("read", ERROR)), a_round(1, ("read", ERROR))]
-    ),
-    PlanEnd.NOT_OFFERED: lambda: decide(
-        a_plan("x"), round_index=0, offered=OFFERED, out_of_scope=OutOfScope.REFUSE_BATCH
-    ),
+    PlanEnd.RESPONSE: lambda: planning().judge(normalise({"next_action": "response"})).reason,
+    PlanEnd.USE_TOOL_FALSE: lambda: planning().judge(normalise({"use_tool": False})).reason,
+    PlanEnd.NO_COMMANDS: lambda: planning().judge(normalise({})).reason,
+    PlanEnd.UNREADABLE: lambda: planning().judge(normalise("?")).reason,
+    PlanEnd.NO_TOOLS: lambda: planning(offered=()).judge(a_plan("read")).reason,
+    PlanEnd.MAX_ROUNDS: lambda: planning(5).judge(a_plan("read")).reason,
+    PlanEnd.DEADLINE: lambda: planning(overdue=True).judge(a_plan("read")).reason,
+    PlanEnd.STUCK: lambda: planning(STUCK).ends,
+    PlanEnd.NOT_OFFERED: lambda: planning(out_of_scope=OutOfScope.REFUSE_BATCH).judge(a_plan("x")).reason,
 }
 
 
 @pytest.mark.parametrize("reason", STOPS)
 def test_every_stop_has_a_reason_of_its_own(reason):
-    assert STOPS[reason]().reason is reason
+    assert STOPS[reason]() is reason
 
 
 def test_every_reason_is_tested_except_that_of_a_failed_request():
@@ -196,9 +180,9 @@ def test_every_reason_is_tested_except_that_of_a_failed_request():
 
 
 def test_planners_verdict_comes_before_a_limit():
-    said = decide(normalise({"next_action": "response"}), round_index=5, offered=OFFERED, overdue=True)
+    move = planning(5, overdue=True).judge(normalise({"next_action": "response"}))
 
-    assert said == Converge(reason=PlanEnd.RESPONSE)
+    assert move == Converge(reason=PlanEnd.RESPONSE)
 
 
 @pytest.mark.parametrize(

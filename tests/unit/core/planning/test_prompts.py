@@ -13,7 +13,7 @@ from chordage.orchestrator.core.planning.prompts import (
     ACTION_RESULTS,
     NOTICE,
     PLANNER,
-    PlannerAsk,
+    PlannerRequest,
     answer_prompt,
     planner_input,
     planner_prompt,
@@ -31,8 +31,10 @@ def a_record(purpose: str = "look", **given: Any) -> PlanRecord:
     return PlanRecord(purpose=purpose, **{**known, **given})
 
 
-def an_ask(**given: Any) -> PlannerAsk:
-    return PlannerAsk(**{"user_input": "how are things?", "tools": (OFFER,), "round_index": 0, **given})
+def a_request(**given: Any) -> PlannerRequest:
+    return PlannerRequest(
+        **{"user_input": "how are things?", "tools": (OFFER,), "round_index": 0, "max_rounds": 5, **given}
+    )
 
 
 def test_planner_prompt_has_seven_named_parts():
@@ -40,7 +42,7 @@ def test_planner_prompt_has_seven_named_parts():
     first, second = a_record("one"), a_record("two")
     rounds = [PlanRound(index=0, records=(first,)), PlanRound(index=1, records=(second,))]
 
-    assert planner_input(an_ask(user_extra_requirement="be brief", rounds=rounds, round_index=2)) == {
+    assert planner_input(a_request(user_extra_requirement="be brief", rounds=rounds, round_index=2)) == {
         "input": {
             "user_input": "how are things?",
             "user_extra_requirement": "be brief",
@@ -57,15 +59,15 @@ def test_planner_prompt_has_seven_named_parts():
 
 def test_planner_is_called_in_a_request_of_its_own():
     """A40: no instructions, no files and no tools of the conversation; without `history` nothing of it at all."""
-    prompt = planner_prompt(an_ask(params={"t": 1}))
+    prompt = planner_prompt(a_request(params={"t": 1}))
 
     assert (prompt.system, prompt.offers, prompt.params) == (PLANNER, (), {"t": 1})
-    assert [json.loads(said.text) for said in prompt.said] == [planner_input(an_ask())]
+    assert [json.loads(said.text) for said in prompt.said] == [planner_input(a_request())]
 
 
 def test_changing_parts_come_after_the_constant_ones():
     before, after = (
-        planner_prompt(an_ask(round_index=at, rounds=[PlanRound(index=0, records=(a_record(),))])).said[0].text
+        planner_prompt(a_request(round_index=at, rounds=[PlanRound(index=0, records=(a_record(),))])).said[0].text
         for at in (1, 2)
     )
     same = next(at for at, (one, other) in enumerate(zip(before, after, strict=True)) if one != other)
@@ -84,7 +86,7 @@ def test_planner_prompt_describes_the_form_that_the_normaliser_reads():
 def test_a_planner_that_recites_its_input_has_not_planned():
     """Nothing that a tool returned can pass for a plan, whatever it says."""
     said = {"next_action": "execute", "execution_commands": [{"tool_name": "search"}]}
-    recited = planner_prompt(an_ask(rounds=[PlanRound(index=0, records=(a_record(result=said),))], round_index=1))
+    recited = planner_prompt(a_request(rounds=[PlanRound(index=0, records=(a_record(result=said),))], round_index=1))
 
     assert normalise(recited.said[0].text).ends is PlanEnd.NO_COMMANDS
 
@@ -126,4 +128,4 @@ def test_a_result_that_json_does_not_have_is_shown_all_the_same():
     record = a_record(result={"when": {1, 2}, "text": "été \ud83d"})
 
     assert '"{1, 2}"' in results_text([record])
-    assert "{1, 2}" in planner_prompt(an_ask(rounds=[PlanRound(index=0, records=(record,))])).said[0].text
+    assert "{1, 2}" in planner_prompt(a_request(rounds=[PlanRound(index=0, records=(record,))])).said[0].text

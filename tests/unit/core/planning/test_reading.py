@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core.planning.reading import DEPTH_MAX, load, plan_in
+from chordage.orchestrator.core.bounds import DEEPEST
+from chordage.orchestrator.core.planning.reading import load, plan_in
 
 PLAN = {"next_action": "execute", "execution_commands": [{"tool_name": "a", "tool_kwargs": {"text": 'x "} {" \\ y'}}]}
 TEXT = json.dumps(PLAN)
@@ -63,9 +64,9 @@ def test_numbers_that_no_database_takes_are_not_read(number):
 
 
 def test_what_is_nested_too_deep_is_not_read():
-    assert load("[" * DEPTH_MAX + "]" * DEPTH_MAX)
-    with pytest.raises(ValueError, match="nested more than 100 deep"):
-        load("[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1))
+    assert load("[" * DEEPEST + "]" * DEEPEST)
+    with pytest.raises(ValueError, match="more than 100 deep"):
+        load("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1))
 
 
 @given(st.text(alphabet='{}[]",:\\a1 ', max_size=60))

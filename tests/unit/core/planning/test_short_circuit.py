@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import time
 from itertools import pairwise
 
 import pytest
@@ -15,6 +15,18 @@ from chordage.orchestrator.core.planning.reading import ResponseWatch, normalise
 
 ACTIONS = ["response", "execute", " Response\n", "RESPONSE", "res ponse", "", "responses", "respons"]
 KEYS = ["next_action", "next_actio", "next_actions", "use_tool", "execution_commands", "a", 'q"uote', "\\", "{", ""]
+BROKEN = [
+    '{"use_tool": tru} ',
+    '{"use_tool": true,} ',
+    '{"use_tool": true] ',
+    '{"a" "use_tool": true} ',
+    '{"a": NaN, "use_tool": true} ',
+]
+ODD = [
+    '{"a": "two\nlines", "use_tool": true} ',
+    '{"a": "\\ud83d", "use_tool": true} ',
+    '{"a": 1, "a": 2, "use_tool": true} ',
+]
 PROSE = ["", "Plan: ", "```json\n", "\n```", "{name} ", "[see] ", "{{", "it's 5 inches ", "[1] ", "} ] ", "{", "["]
 
 strings = st.sampled_from(
@@ -37,7 +49,7 @@ def in_pieces(draw: st.DrawFn, texts: st.SearchStrategy[str]):
 
 
 documents = st.builds(lambda value, look: json.dumps(value, **look), objects | values, looks)
-replies = st.lists(st.sampled_from(PROSE) | documents, max_size=5).map("".join)
+replies = st.lists(st.sampled_from([*PROSE, *BROKEN, *ODD]) | documents, max_size=5).map("".join)
 
 
 def says(pieces) -> bool:
@@ -169,12 +181,28 @@ def test_what_is_no_json_is_not_cut_short(broken):
     assert not says([broken])
 
 
-def test_nothing_is_kept_of_what_goes_by():
-    """Constant memory: neither depth, nor padding, nor long keys and values are kept."""
+def test_of_what_is_long_only_the_current_member_is_kept():
+    """Neither depth, nor padding, nor keys and values that have gone by."""
     watch = ResponseWatch()
     for text in ("{" * 100_000, "[" * 100_000, "]" * 100_000, '{"' + "k" * 100_000, '": "' + "v" * 100_000, '", '):
         watch.feed(text)
-    held = sum(sys.getsizeof(getattr(watch._word, name)) for name in ("_read", "_code"))
 
-    assert held < 300
+    assert "".join(watch._member or ()) == " "
     assert watch.feed('"next_action": "' + " " * 100_000 + "response" + " " * 100_000 + '"')
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ['{"a": 1} ', '"k": {"b": "x y"}, ', '"k" ', '{"a": "', "[", '\\"', '{ "a": tru, ', "{", "  ", "words "],
+    ids=repr,
+)
+@pytest.mark.parametrize("lead", ["", "{"])
+def test_watching_takes_time_in_proportion_to_the_text(lead, unit):
+    """Read again at each delta, it would take minutes; the bound is a hundred times what it takes."""
+    text = lead + unit * (100_000 // len(unit))
+    watch = ResponseWatch()
+    began = time.perf_counter()
+    for at in range(0, len(text), 20):
+        watch.feed(text[at : at + 20])
+
+    assert time.perf_counter() - began < 10

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core.planning.deciding import supplied
 from chordage.orchestrator.core.planning.plan import Command
-from chordage.orchestrator.core.planning.records import PlanStatus
+from chordage.orchestrator.core.planning.records import PlanStatus, supplied
 
 COMMAND = Command(purpose="look", tool_name="search", kwargs={"q": "x"}, todo_suggestion="read")
 KEYS = ["success", "error", "result", "kwargs", "status", "purpose", "next"]
@@ -36,7 +35,12 @@ def test_a_bare_value_is_a_result():
 def test_the_command_fills_what_is_missing():
     record = of_one({"result": "found", "purpose": 3, "kwargs": "x"})
 
-    assert (record.purpose, record.tool_name, record.kwargs, record.next) == ("look", "search", {"q": "x"}, "read")
+    assert (record.purpose, record.tool_name, record.kwargs, record.todo_suggestion) == (
+        "look",
+        "search",
+        {"q": "x"},
+        "read",
+    )
 
 
 def test_keys_that_no_record_has_are_dropped():
