@@ -102,9 +102,15 @@ def _from_model(rt: Runtime, agent: AgentSpec, request: PlannerRequest, abort: A
         if watch.feed(text):
             raise _ResponseDecided
 
+    def on_reset() -> None:
+        """The model is asked again: the text of the attempt before is no beginning of this one."""
+        nonlocal watch
+        watch = ResponseWatch()
+        pieces.clear()
+
     prompt = prompts.planner_prompt(request)
     try:
-        reply = rt.models.complete(planner, prompt, abort=abort, on_delta=on_delta)
+        reply = rt.models.complete(planner, prompt, abort=abort, on_delta=on_delta, on_reset=on_reset)
     except _ResponseDecided:
         attempt = Attempt(model=planner.model, seconds=0.0, detail="broken off: it had said `response`")
         return replace(_reply(planner, "".join(pieces)), attempts=(attempt,)), cut_short()

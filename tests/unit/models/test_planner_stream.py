@@ -31,12 +31,12 @@ def plan_and_answer(server_url, wire):
         def __init__(self, catalog):
             self._catalog = catalog
 
-        def complete(self, agent, prompt, *, abort, on_delta):
+        def complete(self, agent, prompt, *, abort, on_delta, on_reset):
             def noting(text):
                 seen.append((time.monotonic(), text))
                 on_delta(text)
 
-            return self._catalog.complete(agent, prompt, abort=abort, on_delta=noting)
+            return self._catalog.complete(agent, prompt, abort=abort, on_delta=noting, on_reset=on_reset)
 
     with catalog_at(server_url) as catalog:
         runtime = SimpleNamespace(models=Watched(catalog))
@@ -70,3 +70,18 @@ def test_without_a_stream_the_whole_plan_is_read(tmp_path):
         agent = replace(an_agent("openai:m"), stream=False)
         _, plan = planning.ask_planner(SimpleNamespace(models=catalog), agent, REQUEST, Calm())
     assert plan.ends is PlanEnd.RESPONSE
+
+
+def test_an_attempt_that_broke_off_is_no_beginning_of_the_next():
+    """Read as one text, the two would hold no plan; the words of the first are not those of the reply."""
+
+    def complete(agent, prompt, *, abort, on_delta, on_reset):
+        on_delta('{"execution_commands": [{"purpose": "lo')
+        on_reset()
+        on_delta('{"next_action": "response"')
+        raise AssertionError("the stream was read on")
+
+    models = SimpleNamespace(complete=complete)
+    reply, plan = planning.ask_planner(SimpleNamespace(models=models), an_agent("openai:m"), REQUEST, Calm())
+
+    assert (reply.text, plan.ends) == ('{"next_action": "response"', PlanEnd.RESPONSE)
