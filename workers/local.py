@@ -46,6 +46,8 @@ T = TypeVar("T")
 LOOK = 0.2  # seconds between two looks at a turn that cannot start yet, or that others carry out
 AT_ONCE = 16  # calls of a round, where the agent sets no limit
 TICK = 1.0  # how often work in hand is asked whether it was cancelled
+ABORT_WITHIN = 5.0  # seconds
+ABORT_EVERY = 0.05
 FIRST_BEAT = 2.0  # work that lasts longer than this is put on record
 
 
@@ -134,6 +136,18 @@ def heartbeat(rt: Runtime, every: float) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def abort_work(rt: Runtime) -> None:
+    """Abort what runs in this process, for a few seconds again and again: a batch starts its next call when the one
+    before has ended.
+    """
+    until = threading.Event()
+    for _ in range(int(ABORT_WITHIN / ABORT_EVERY)):
+        if not (running := rt.in_flight.all()):
+            return
+        rt.in_flight.abort(running)
+        until.wait(ABORT_EVERY)
 
 
 def interruptible(work: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ from chordage.orchestrator.stages.advance import commit_round  # isort: skip
 from chordage.orchestrator.stages.cancel import cancel_turn  # isort: skip
 from chordage.orchestrator.stages.decide import decide  # isort: skip
 from chordage.orchestrator.stages.compact import ask_to_compact  # isort: skip
-from chordage.orchestrator.stages.step import step, step_on  # isort: skip
+from chordage.orchestrator.stages.step.verbs import step, step_on  # isort: skip
 from chordage.orchestrator.stages.heartbeat import beat  # isort: skip
 from chordage.orchestrator.stages.rescue import rescue  # isort: skip
 from chordage.orchestrator.stages.project import project, rebuild_bus  # isort: skip

@@ -13,9 +13,12 @@ from chordage.orchestrator.core.approvals import Action, Why
 from chordage.orchestrator.core.errors import InvalidDecision
 from chordage.orchestrator.core.text import loads_json
 from chordage.workers.cli.context import command_settings, open_runtime, open_store, send
+from chordage.workers.cli.message import SOURCE
 from chordage.workers.cli.output import (
     INTERRUPTED,
     ago,
+    expiry,
+    fits_without_payload,
     indented,
     json_option,
     print_json,
@@ -105,7 +108,6 @@ def _row(question: OpenQuestion) -> tuple[object, ...]:
 
 def _question_lines(question: OpenQuestion) -> list[str]:
     from chordage.orchestrator.views import answers
-    from chordage.workers.cli.show import expiry, fits_without_payload
 
     lines = [
         f"{question.id}  {question.why.value}, asked {ago(question.created_at)}{expiry(question)}",
@@ -215,7 +217,6 @@ def _decide(fields_of: Callable[[Runtime], list[dict[str, Any]]], *, as_json: bo
     """Store the decisions, print them, and resume what waited for them: by the fleet, or here without one."""
     from chordage.orchestrator import stages
     from chordage.tasks.schema import decisions_from
-    from chordage.workers.cli.submit import SOURCE
 
     settings = command_settings()
     with open_runtime(settings) as rt:
@@ -236,13 +237,12 @@ def _decide(fields_of: Callable[[Runtime], list[dict[str, Any]]], *, as_json: bo
 
 def _resume_here(settings: Settings, rt: Runtime, intents: Sequence[Intent]) -> None:
     from chordage.workers import local
-    from chordage.workers.cli.invoke import abort_work
 
     say("chordage: there is no fleet, so the run resumes in this process", err=True)
     try:
         with local.heartbeat(rt, settings.beat):
             local.interruptible(lambda: local.carry_out(rt, intents))
     except KeyboardInterrupt:
-        abort_work(rt)
+        local.abort_work(rt)
         say("\nchordage: the decision is stored; `chordage dev` resumes the run", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None

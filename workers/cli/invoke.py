@@ -12,7 +12,7 @@ import click
 
 from chordage.orchestrator.core.errors import ChordageError, Unavailable
 from chordage.orchestrator.core.reasons import Reason
-from chordage.workers.cli import submit
+from chordage.workers.cli import message
 from chordage.workers.cli.context import command_settings
 from chordage.workers.cli.output import INTERRUPTED, json_option, say
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from chordage.orchestrator.runtime import Runtime
     from chordage.orchestrator.views import TurnView
 
-ABORT_WITHIN = 5.0  # seconds
-ABORT_EVERY = 0.05
 EPILOG = """\
 Exit codes: 0 the turn was answered; 1 no such agent, or something cannot be reached; 2 the message or an option is
 wrong; 3 the turn ended without an answer; 130 you cancelled it with Ctrl-C.
@@ -34,7 +32,7 @@ wrong; 3 the turn ended without an answer; 130 you cancelled it with Ctrl-C.
 @click.argument("text")
 @click.option("--agent", help="Which agent.  [default: the room's]")
 @click.option("--thread", "thread_id", metavar="ID", help="The thread to continue.  [default: a new one]")
-@click.option("--strategy", cls=submit.StrategyOption)
+@click.option("--strategy", cls=message.StrategyOption)
 @click.option("--meta", metavar="JSON", help="Your own data, stored with the turn.")
 @json_option
 def invoke(text: str, as_json: bool, **options: Any) -> None:
@@ -48,7 +46,7 @@ def invoke(text: str, as_json: bool, **options: Any) -> None:
     rt, request = _prepared(settings, text, options, streamed)
     try:
         turn = _run_turn(rt, request, settings.beat)
-        raise click.exceptions.Exit(submit.print_end(turn, as_json=as_json, already_shown=streamed.end()))
+        raise click.exceptions.Exit(message.print_end(turn, as_json=as_json, already_shown=streamed.end()))
     finally:
         rt.store.close()
 
@@ -63,7 +61,7 @@ def _prepared(
     from chordage.workers.bootstrap import models_of, runtime_from
 
     team_app.make_current(settings)
-    request = submit.request_of(settings, text, options)
+    request = message.request_of(settings, text, options)
     rt = replace(runtime_from(settings, with_redis=False), events=streamed)
     agent = rt.agents.get(request.agent)
     rt.tools.specs(agent)
@@ -104,19 +102,7 @@ def _cancel(rt: Runtime, turn_id: str, reason: str) -> None:
     from chordage.workers import local
 
     local.carry_out(rt, stages.cancel_turn(rt, turn_id, reason)[1])
-    abort_work(rt)
-
-
-def abort_work(rt: Runtime) -> None:
-    """Abort what runs in this process, for a few seconds again and again: a batch starts its next call when the one
-    before has ended.
-    """
-    until = threading.Event()
-    for _ in range(int(ABORT_WITHIN / ABORT_EVERY)):
-        if not (running := rt.in_flight.all()):
-            return
-        rt.in_flight.abort(running)
-        until.wait(ABORT_EVERY)
+    local.abort_work(rt)
 
 
 class _Patience:

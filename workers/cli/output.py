@@ -23,10 +23,14 @@ import click
 
 from chordage.config.inert import inert, inert_json, inert_line
 from chordage.config.settings import SettingsFault
+from chordage.orchestrator.core.approvals import OnExpiry
 from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from chordage.orchestrator.views import OpenQuestion
+    from chordage.orchestrator.views.approvals import QuestionView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -243,3 +247,28 @@ def busy(text: str) -> Iterator[None]:
         return
     with console(stderr=True).status(text, spinner="dots"):
         yield
+
+
+# A question about a call.
+
+_ON_EXPIRY = {
+    OnExpiry.DENY: "then it is denied",
+    OnExpiry.CANCEL_RUN: "then its run is cancelled",
+    OnExpiry.ESCALATE: "then it is overdue",
+    OnExpiry.DEFAULT: "then its default is taken",
+}
+
+
+def expiry(question: QuestionView | OpenQuestion) -> str:
+    if question.overdue:
+        return ", overdue"
+    if question.expires_at is None:
+        return ""
+    return f", expires {ago(question.expires_at)} ({_ON_EXPIRY[question.on_expiry]})"
+
+
+def fits_without_payload(schema: dict[str, Any] | None) -> bool:
+    """`chordage approve ID` answers it, without a payload."""
+    from chordage.orchestrator.gateways.schemas import complaint_about
+
+    return schema is None or complaint_about(True, schema) is None or complaint_about(None, schema) is None

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import click
 
-from chordage.orchestrator.core.approvals import Action, OnExpiry, SuspensionStatus
+from chordage.orchestrator.core.approvals import Action, SuspensionStatus
 from chordage.orchestrator.core.compaction import Cause
 from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.core.text import counted
 from chordage.workers.cli.context import command_settings, open_store
 from chordage.workers.cli.output import (
-    ago,
     clock,
+    expiry,
+    fits_without_payload,
     indented,
     json_option,
     moment,
@@ -30,20 +31,13 @@ from chordage.workers.cli.output import (
 if TYPE_CHECKING:
     from chordage.orchestrator.core.model import Usage
     from chordage.orchestrator.store.database import Store
-    from chordage.orchestrator.views import OpenQuestion, ResultView, TurnView
+    from chordage.orchestrator.views import ResultView, TurnView
     from chordage.orchestrator.views.approvals import AnswerView, QuestionView
     from chordage.orchestrator.views.calls import CallView
     from chordage.orchestrator.views.deliveries import DeliveryView
     from chordage.orchestrator.views.runs import AttemptView, CompactionStep, InferenceStep, RunView, Step, WaitStep
     from chordage.orchestrator.views.stepped import SteppedView
     from chordage.orchestrator.views.threads import Remark, ThreadView
-
-_ON_EXPIRY = {
-    OnExpiry.DENY: "then it is denied",
-    OnExpiry.CANCEL_RUN: "then its run is cancelled",
-    OnExpiry.ESCALATE: "then it is overdue",
-    OnExpiry.DEFAULT: "then its default is taken",
-}
 
 
 @click.command()
@@ -364,21 +358,6 @@ def _answer(answer: AnswerView, indent: str) -> Iterator[str]:
         yield f"{indent}       with arguments {short(answer.edited_args)}"
     if answer.reason:
         yield f"{indent}       reason: {short(answer.reason)}"
-
-
-def expiry(question: QuestionView | OpenQuestion) -> str:
-    if question.overdue:
-        return ", overdue"
-    if question.expires_at is None:
-        return ""
-    return f", expires {ago(question.expires_at)} ({_ON_EXPIRY[question.on_expiry]})"
-
-
-def fits_without_payload(schema: dict[str, Any] | None) -> bool:
-    """`chordage approve ID` answers it, without a payload."""
-    from chordage.orchestrator.gateways.schemas import complaint_about
-
-    return schema is None or complaint_about(True, schema) is None or complaint_about(None, schema) is None
 
 
 # A stepped turn and its consumer

@@ -1,22 +1,18 @@
-"""`chordage submit`: a message goes to the fleet. With what `invoke` shares: reading a message, printing an answer."""
+"""`chordage submit`: a message goes to the fleet."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chordage.orchestrator.core.agent import WhenBusy
-from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.message import SELF_MADE, Bounds, Origin, Sender, TurnRequest, check
-from chordage.orchestrator.core.reasons import DISPOSITION_OF, Reason
+from chordage.orchestrator.core.message import Origin
+from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import Disposition, TurnStatus
-from chordage.orchestrator.core.text import loads_json
+from chordage.workers.cli import message
 from chordage.workers.cli.context import check_ready, command_settings
 from chordage.workers.cli.output import INTERRUPTED, busy, json_option, print_json, say
 
@@ -25,24 +21,13 @@ if TYPE_CHECKING:
     from chordage.orchestrator.runtime import Runtime
     from chordage.orchestrator.views import TurnView
 
-SOURCE = "cli"
-ANSWERED, NOT_ANSWERED, TIMED_OUT = 0, 3, 4
+TIMED_OUT = 4  # the exit code
 POLL_EVERY = 1.0  # seconds between two reads that look for an open question
 EPILOG = """\
 Exit codes: 0 the turn was accepted, with --wait: it was answered; 1 a service does not answer, or no such agent;
 2 the message or an option is wrong; 3 the turn ended without an answer; 4 it was not done within --timeout;
 130 you stopped waiting (the turn continues).
 """
-
-
-class StrategyOption(click.Option):
-    """Its help lists all strategies, also those of installed packages, which are looked up only for the help."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from chordage.orchestrator.strategies.loading import names
-
-        self.help = f"How the turn is completed: {', '.join(names())}.  [default: the agent's]"
-        return super().get_help_record(ctx)
 
 
 @click.command(epilog=EPILOG)
@@ -54,7 +39,7 @@ class StrategyOption(click.Option):
 @click.option(
     "--group", type=click.Choice([str(group) for group in Group]), help="A lower group than that of the origin."
 )
-@click.option("--strategy", cls=StrategyOption)
+@click.option("--strategy", cls=message.StrategyOption)
 @click.option(
     "--dedupe-key", metavar="KEY", help="A second message with the same key makes no turn; the first turn is shown."
 )
@@ -86,7 +71,7 @@ def submit(text: str, wait: bool, timeout: float | None, as_json: bool, **option
     if timeout is not None and not wait:
         raise click.UsageError("--timeout limits the time of --wait: give both")
     settings = command_settings()
-    request = request_of(settings, text, options)
+    request = message.request_of(settings, text, options)
     rt = runtime_from(settings)
     rt.agents.get(request.agent)
     check_ready(settings)
@@ -118,7 +103,7 @@ def _wait(settings: Settings, rt: Runtime, turn_id: str, timeout: float | None, 
                     if not _is_open(turn) or left <= 0 or is_suspended is not was_suspended:
                         break
             if not _is_open(turn):
-                return print_end(turn, as_json=as_json)
+                return message.print_end(turn, as_json=as_json)
             if is_suspended and not was_suspended:
                 say(
                     f"chordage: turn {turn_id} waits for a decision: `chordage inbox --run {turn.run_id}` shows which, "
@@ -144,58 +129,3 @@ def _is_open(turn: TurnView) -> bool:
     """Also a message that was steered into a run, until that run ends."""
     is_steered = turn.disposition is Disposition.STEERED and turn.reason in {None, Reason.SUSPENDED}
     return turn.status is not TurnStatus.DONE or is_steered
-
-
-# Shared with invoke
-
-
-def request_of(settings: Settings, text: str, options: Mapping[str, Any]) -> TurnRequest:
-    """Mistakes in a message are reported before a service is asked or a database is created."""
-    from chordage.tasks.schema import request_from
-
-    fields = {name: value for name, value in options.items() if value is not None}
-    fields |= {"text": _text_from(text), "meta": _meta_from(options["meta"])}
-    fields["limits"] = {"max_rounds": fields.pop("max_rounds", None), "timeout": fields.pop("max_seconds", None)}
-    # Who may use the database of this machine is its owner; tasks, chores and the will come from the agent itself.
-    origin = Origin(fields.setdefault("origin", Origin.INVOKE))
-    fields["sender"] = Sender.SELF if origin in SELF_MADE else Sender.OWNER
-    request = request_from(fields, source=SOURCE, space=None)
-    bounds = Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes)
-    check(request, bounds, datetime.now(UTC))
-    return request
-
-
-def _text_from(argument: str) -> str:
-    """The message itself, or standard input for `-`."""
-    if argument != "-":
-        return argument
-    try:
-        return sys.stdin.buffer.read().decode().removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise InvalidMessage(f"text on standard input is not UTF-8 at byte {error.start}", field="text") from error
-
-
-def _meta_from(option: str | None) -> dict[str, Any]:
-    if option is None:
-        return {}
-    try:
-        meta = loads_json(option)
-    except (ValueError, RecursionError) as error:
-        raise InvalidMessage(f"--meta is not JSON: {error}", field="meta") from error
-    if not isinstance(meta, dict):
-        raise InvalidMessage(f'--meta must be a JSON object, such as {{"ticket": 7}}, not {option:.40}', field="meta")
-    return meta
-
-
-def print_end(turn: TurnView, *, as_json: bool, already_shown: str = "") -> int:
-    """Print the answer, or why there is none. Returns the exit code."""
-    answered = turn.disposition is Disposition.ANSWERED
-    if turn.disposition is Disposition.STEERED and turn.reason is not None:  # answered by the end of that run
-        answered = DISPOSITION_OF.get(turn.reason) is Disposition.ANSWERED
-    if as_json:
-        print_json(turn)
-    elif answered and turn.answer and turn.answer != already_shown:
-        say(turn.answer)
-    if not answered or turn.code:
-        say(f"chordage: turn {turn.turn_id} {turn.fate}", err=True)
-    return ANSWERED if answered else NOT_ANSWERED

@@ -3,7 +3,3 @@
 `verbs` carries a verb out, `settle` decides what becomes of a held reply, `opening` opens its calls, `held_run` changes
 what is held, `planned` handles plans.
 """
-
-from chordage.orchestrator.stages.step.verbs import Stepping, step, step_on
-
-__all__ = ["Stepping", "step", "step_on"]

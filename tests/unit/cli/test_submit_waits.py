@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.strategies import loading
-from chordage.workers.cli import main, submit
+from chordage.workers.cli import main, message, submit
 from chordage.workers.simulate.command import progress
 
 
@@ -43,7 +43,7 @@ def waited(monkeypatch, capsys):
 def test_submit_prints_once_what_to_do_and_keeps_waiting(waited):
     suspended = turn(ACTIVE, Reason.SUSPENDED)
     code, said = waited(turn(ACTIVE), suspended, suspended, turn(ACTIVE), turn(DONE))
-    assert (code, said.out) == (submit.ANSWERED, "ok\n")
+    assert (code, said.out) == (message.ANSWERED, "ok\n")
     assert said.err.startswith("chordage: turn T waits for a decision: `chordage inbox --run R` shows which, and")
     assert said.err.endswith("`chordage approve ID` or `chordage deny ID` decides\n")
     assert said.err.count("\n") == 1
