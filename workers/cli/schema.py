@@ -26,8 +26,7 @@ def agent_schema() -> dict[str, Any]:
 def hooks_schema() -> dict[str, Any]:
     from pydantic import create_model
 
-    from chordage.orchestrator.gateways.webhooks.binding import DecoderTable, HookTable, JsonDeliveryTable
-    from chordage.orchestrator.gateways.webhooks.bindings import HooksTable
+    from chordage.orchestrator.gateways.webhooks.bindings import DecoderTable, HooksTable, HookTable, JsonDeliveryTable
 
     hook = create_model("Hook", __base__=HookTable, config=(JsonDeliveryTable | DecoderTable, {}))
     return _schema(create_model("HooksFile", __base__=HooksTable, hooks=(dict[str, hook], {})))

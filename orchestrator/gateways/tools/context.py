@@ -7,6 +7,7 @@ Context of their own to call their function.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -62,45 +63,20 @@ def _discard(note: str) -> None:
     """The progress of a context that a test made."""
 
 
+@dataclass(kw_only=True, slots=True, eq=False, repr=False)
 class Context:
     """The call that the tool runs for. `idempotency_key` stays the same however often the call is tried."""
 
-    __slots__ = (
-        "_cancelled",
-        "_report",
-        "attempt",
-        "call_id",
-        "decision",
-        "idempotency_key",
-        "results",
-        "run_id",
-        "task",
-        "thread_id",
-    )
-
-    def __init__(
-        self,
-        *,
-        run_id: str = "run",
-        thread_id: str = "thread",
-        call_id: str = "call",
-        idempotency_key: str = "key",
-        attempt: int = 1,
-        decision: Any = None,
-        task: TaskFile | None = None,
-        results: ResultReader | None = None,
-        on_progress: Callable[[str], None] = _discard,
-    ) -> None:
-        self.run_id = run_id
-        self.thread_id = thread_id
-        self.call_id = call_id
-        self.idempotency_key = idempotency_key
-        self.attempt = attempt  # 1 for the first, one more for every further attempt
-        self.decision = decision  # the answer, where the call asked for a decision and runs again
-        self.task = task  # the file of the task that the turn belongs to
-        self.results = results  # of earlier calls of the thread, to be read in parts
-        self._report = on_progress
-        self._cancelled = False
+    run_id: str = "run"
+    thread_id: str = "thread"
+    call_id: str = "call"
+    idempotency_key: str = "key"
+    attempt: int = 1  # one more for every further attempt
+    decision: Any = None  # the answer, where the call asked for a decision and runs again
+    task: TaskFile | None = None  # the file of the task that the turn belongs to
+    results: ResultReader | None = None  # of earlier calls of the thread, to be read in parts
+    on_progress: Callable[[str], None] = _discard
+    _cancelled: bool = field(default=False, init=False)
 
     @property
     def cancelled(self) -> bool:
@@ -117,7 +93,7 @@ class Context:
         """
         if not self._cancelled:
             share = done if isinstance(done, str) else f"{min(1.0, max(0.0, done)):.0%}"
-            self._report(f"{share} {text}".strip()[:NOTE_LENGTH])
+            self.on_progress(f"{share} {text}".strip()[:NOTE_LENGTH])
 
     def suspend(
         self,

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from chordage.orchestrator.gateways.channels import room_channels
 from chordage.orchestrator.gateways.room.agent_table import AgentTable
 from chordage.orchestrator.gateways.room.tables import TomlTable, keys_of
-from chordage.orchestrator.gateways.webhooks.binding import HookTable
+from chordage.orchestrator.gateways.webhooks.bindings import HookTable
 from chordage.workers.cli import main
 from chordage.workers.cli.schema import SCHEMAS
 from support.repository import ROOT
