@@ -168,13 +168,12 @@ class Link:
             self._opening.cancel()
         await asyncio.gather(*(session.closed() for session in self._sessions if not session.is_over))
 
-    # what its sessions report, in the event loop
+    # the observer of its sessions
 
     def tools_changed(self) -> None:
         self._is_outdated = True
 
     def ended(self, session: Session, why: str | None) -> None:
-        """Called once: the session takes no more calls. `why` is None for an orderly end."""
         if why is None:
             self._set_state(ServerState.CLOSED)
             return

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from mcp import Client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
@@ -53,9 +53,6 @@ from chordage.orchestrator.gateways.mcp.errors import (
 from chordage.orchestrator.gateways.mcp.offers import ListedTool, fault_of_result
 from chordage.orchestrator.gateways.mcp.transports import McpTransport
 
-if TYPE_CHECKING:
-    from chordage.orchestrator.gateways.mcp.link import Link
-
 CLOSING_SECONDS = 8.0  # for an orderly end; a program that does not end by itself is killed within them
 EXPLANATION_SECONDS = 0.5
 MOST_PAGES = 100  # of a list of tools; one without an end is cut
@@ -64,10 +61,19 @@ SESSION_TERMINATED = "Session terminated"  # what the package makes of HTTP 404 
 T = TypeVar("T")
 
 
+class SessionObserver(Protocol):
+    """Learns what happens to a session, in its event loop."""
+
+    def tools_changed(self) -> None: ...
+    def ended(self, session: Session, why: str | None) -> None:
+        """Called once: the session takes no more calls. `why` is None for an orderly end."""
+        ...
+
+
 class Session:
-    def __init__(self, transport: McpTransport, link: Link, *, version: str) -> None:
+    def __init__(self, transport: McpTransport, observer: SessionObserver, *, version: str) -> None:
         self._transport = transport
-        self._link = link
+        self._observer = observer
         self._client_info = Implementation(name="chordage", version=version)
         self._opened = asyncio.Event()
         self._leave = asyncio.Event()
@@ -127,7 +133,7 @@ class Session:
         """Take no more calls, and end after those that are under way. `why`: the connection cannot be trusted."""
         if self.usable:
             self.usable = False
-            self._link.ended(self, why)
+            self._observer.ended(self, why)
         if not self._calls:
             self._leave.set()
 
@@ -195,14 +201,14 @@ class Session:
 
     async def _on_message(self, message: Any) -> None:
         if isinstance(message, ToolListChangedNotification):
-            self._link.tools_changed()
+            self._observer.tools_changed()
 
     async def _listen(self, client: Client) -> None:
         """Newer servers report a change of their tools only to clients that subscribe."""
         try:
             async with client.listen(tools_list_changed=True) as news:
                 async for _ in news:
-                    self._link.tools_changed()
+                    self._observer.tools_changed()
             self.close()
         except SubscriptionLost:
             self.close()  # an orderly end: calls will show whether more than the subscription was lost
