@@ -1,4 +1,4 @@
-"""What the bus is told: from a row of the journal to entries of streams. Pure, so that a bus built anew is the same."""
+"""Entries of the bus, from rows of the journal. A pure function, so that a rebuilt bus is the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chordage.orchestrator.core.reasons import Ending, Reason, disposition_of
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import Disposition
 
-LONGEST = 64 * 1024  # characters of the data of an entry; what is longer is left to the truth
+LONGEST = 64 * 1024  # characters of the data of an entry; longer data stays in the database
 
 _KIND: Mapping[str, str] = {
     Checkpoint.USER_MESSAGE: "run.started",
@@ -36,25 +36,25 @@ _KIND: Mapping[str, str] = {
     Checkpoint.DELIVERED: "delivery.sent",
     Checkpoint.DELIVERY_DEAD: "delivery.dead",
 }
-# What the fleet's stream carries. Of a message only that there is one: what was said is on the stream of its run.
+# The kinds on the fleet's stream. They come without texts, which are on the stream of the run.
 _FOR_ALL = frozenset(
     {"run.started", "run.waiting", "run.held", "run.finished", "turn.queued", "turn.steered", "turn.ended",
      "call.suspended", "call.decided", "delivery.sent", "delivery.dead"}
 )  # fmt: skip
-_WORDS = frozenset({"text", "parts", "output", "attempts"})
+_TEXTS = frozenset({"text", "parts", "output", "attempts"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BusRules:
     keep: int = 100_000  # entries of the fleet's stream
     keep_of_run: int = 10_000  # entries of the stream of a run
-    keep_seconds: int = 86_400  # the stream of a run goes this long after its last entry
+    keep_seconds: int = 86_400  # the stream of a run expires so long after its last entry
     batch: int = 200  # journal rows at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BusCursor:
-    """How far the bus of a database is: the same in SQL and in Redis, unless one of them has lost something."""
+    """The position of the bus: the same in SQL and in Redis, unless one of them has lost data."""
 
     bus: str
     generation: int
@@ -63,14 +63,14 @@ class BusCursor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
-    """A journal row, and whom its run belongs to."""
+    """A journal row, with the turn, agent and group of its run."""
 
     id: int
     thread_id: str
     run_id: str
     step: int
-    kind: str  # a Checkpoint, or what a newer version calls one of its own
-    text: str  # its body, as it is stored: most of them are passed on unread
+    kind: str  # a Checkpoint, or one of a newer version
+    text: str  # its body as it is stored: most are copied without parsing
     at: datetime
     turn_id: str | None  # the turn that started the run; none of a note
     agent: str | None
@@ -81,7 +81,7 @@ class Fact:
 class BusEntry:
     position: int
     id: str
-    run: str | None  # of whose stream; None: the fleet's
+    run: str | None  # whose stream it is on; None: the fleet's
     fields: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -90,66 +90,49 @@ def entries_of(fact: Fact) -> list[BusEntry]:
     is_steered = fact.kind == Checkpoint.USER_MESSAGE and fact.step
     kind = "turn.steered" if is_steered else _KIND.get(fact.kind, fact.kind)
     if kind not in _FOR_ALL and fact.turn_id:
-        return [_entry(fact, 0, fact.run_id, kind, _Whose(run=fact.run_id, turn=fact.turn_id), fact.text)]
+        return [_entry(fact, 0, fact.run_id, kind, {"run": fact.run_id, "turn": fact.turn_id}, fact.text)]
     body = json.loads(fact.text)
-    whose = _whose(fact, body)
-    made = []
-    if whose.run:
-        made.append(_entry(fact, 0, whose.run, kind, whose, fact.text))
-    if kind in _FOR_ALL or not whose.run:
-        made.append(_entry(fact, 0, None, kind, whose, _without_words(fact, body)))
-    if (told := _end_of_turn(body, kind)) is not None:
-        streams = [whose.run, None] if whose.run else [None]
-        made += [_entry(fact, 1, stream, "turn.ended", whose, json.dumps(told)) for stream in streams]
-    return made
+    run = fact.run_id if fact.turn_id else body.get("run")
+    owner = {
+        "run": run, "turn": body.get("turn") or fact.turn_id, "agent": body.get("agent"), "group": body.get("group"),
+    }  # fmt: skip
+    entries = [_entry(fact, 0, run, kind, owner, fact.text)] if run else []
+    if kind in _FOR_ALL or not run:
+        entries.append(_entry(fact, 0, None, kind, owner, _without_texts(fact, body)))
+    if (end := _end_of_turn(body, kind)) is not None:
+        streams = [run, None] if run else [None]
+        entries += [_entry(fact, 1, stream, "turn.ended", owner, json.dumps(end)) for stream in streams]
+    return entries
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Whose:
-    run: str | None
-    turn: str | None
-    agent: str | None = None  # as a note has it that belongs to no run
-    group: str | None = None
-
-
-def _whose(fact: Fact, body: Mapping[str, Any]) -> _Whose:
-    return _Whose(
-        run=fact.run_id if fact.turn_id else body.get("run"), turn=body.get("turn") or fact.turn_id,
-        agent=body.get("agent"), group=body.get("group"),
-    )  # fmt: skip
-
-
-def _without_words(fact: Fact, body: Mapping[str, Any]) -> str:
-    if _WORDS.isdisjoint(body):
+def _without_texts(fact: Fact, body: Mapping[str, Any]) -> str:
+    if _TEXTS.isdisjoint(body):
         return fact.text
-    return json.dumps({name: value for name, value in body.items() if name not in _WORDS})
+    return json.dumps({name: value for name, value in body.items() if name not in _TEXTS})
 
 
 def _end_of_turn(body: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
-    """What is told of a turn whose end is told by its run. Without a disposition, where a newer version gave a reason
-    that is not known here.
-    """
+    """The data of `turn.ended`, where the turn ends with this row. A reason of a newer version has no disposition."""
+    reason = {name: body[name] for name in ("reason", "code", "detail") if body.get(name) is not None}
     if kind == "turn.steered":
-        return {"disposition": Disposition.STEERED.value, **_why(body)}
+        return {"disposition": Disposition.STEERED.value, **reason}
     if kind != "run.finished":
         return None
-    why = _why(body)
-    if why["reason"] not in set(Reason):
-        return why
-    how = Ending(reason=Reason(why["reason"]), code=why.get("code"), detail=why.get("detail"))
-    return {"disposition": disposition_of(how).value, **why}
+    if reason["reason"] not in set(Reason):
+        return reason
+    ending = Ending(reason=Reason(reason["reason"]), code=reason.get("code"), detail=reason.get("detail"))
+    return {"disposition": disposition_of(ending).value, **reason}
 
 
-def _why(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: body[name] for name in ("reason", "code", "detail") if body.get(name) is not None}
-
-
-def _entry(fact: Fact, number: int, stream: str | None, kind: str, whose: _Whose, data: str) -> BusEntry:
+def _entry(
+    fact: Fact, number: int, stream: str | None, kind: str, owner: Mapping[str, str | None], data: str
+) -> BusEntry:
+    """`owner`: the run and turn of the entry; of a note also the agent and group, which the row does not have."""
     fields = {
-        "kind": kind, "fact": "1", "thread": fact.thread_id, "run": whose.run, "turn": whose.turn,
-        "agent": fact.agent or whose.agent, "group": fact.group or whose.group,
-        "step": str(fact.step) if whose.run else None, "at": fact.at.isoformat(),
+        "kind": kind, "fact": "1", "thread": fact.thread_id, "run": owner["run"], "turn": owner["turn"],
+        "agent": fact.agent or owner.get("agent"), "group": fact.group or owner.get("group"),
+        "step": str(fact.step) if owner["run"] else None, "at": fact.at.isoformat(),
         "data": data if len(data) <= LONGEST else json.dumps({"left_out": len(data)}),
     }  # fmt: skip
-    kept = {name: value for name, value in fields.items() if value is not None}
-    return BusEntry(position=fact.id, id=f"{fact.id}-{number}", run=stream, fields=kept)
+    known = {name: value for name, value in fields.items() if value is not None}
+    return BusEntry(position=fact.id, id=f"{fact.id}-{number}", run=stream, fields=known)

@@ -18,20 +18,18 @@ class Group(StrEnum):
 
     @property
     def queue(self) -> str:
-        """Where its turns are advanced and its models called."""
+        """The queue on which its turns are advanced and its models called."""
         return self.value
 
     @property
     def tools_queue(self) -> str:
-        """Where its tools run: users' code, kept apart from the work that only waits on the network."""
+        """The queue on which its tools run: users' code, apart from work that only waits for the network."""
         return f"{self.value}.tools"
 
 
 SYSTEM_QUEUE = "system"
-DELIVERY_QUEUE = "delivery"  # apart from `system`, because whoever delivers waits for receivers
+DELIVERY_QUEUE = "delivery"  # apart from `system`, because a delivery waits for its receiver
 DEFAULT_BUDGETS = {Group.CHAT: 64, Group.TASK: 8, Group.CHORE: 2, Group.WILL: 1}
 
 # The order of consumption. `system` first: its work is tiny, and rescue must not starve behind what it rescues.
-TURN_QUEUES = tuple(group.queue for group in Group)
-TOOL_QUEUES = tuple(group.tools_queue for group in Group)
 ALL_QUEUES = (SYSTEM_QUEUE, DELIVERY_QUEUE, *(queue for group in Group for queue in (group.queue, group.tools_queue)))

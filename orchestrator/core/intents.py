@@ -1,7 +1,7 @@
 """What must happen next, as values. A stage returns them after its commit; the courier makes Celery messages of them.
 
-An intent may be lost, doubled or late. Truth says what is due, so carrying one out twice changes nothing. `of`, and the
-names of tools by call, are what a monitor shows of a message: no part of the work, and compared with nothing.
+An intent may be lost, doubled or late. The database decides what is due, so carrying one out twice changes nothing.
+`of`, and the names of tools by call, are for monitors: they are no part of the work and are not compared.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Advance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallModel:
-    """Make the model call that this step of the run stands at.
+    """Make the model call of this step of the run.
 
-    `seen` is the run as it was a moment ago, for whoever goes on in the same process. It is no part of the message, and
-    nothing is believed of it that the commit does not check again.
+    `seen` is the run as it was read last, for a call in the same process. It is not part of the message, and the commit
+    checks whatever was derived from it again.
     """
 
     run_id: str
@@ -56,10 +56,7 @@ class CallModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallTools:
-    """Fan a round out, and have it committed when its calls are settled.
-
-    Each batch is carried out one call after the other, so the number of batches is how many run at once.
-    """
+    """Fan a round out, and commit it when its calls are settled. The calls of a batch run one after the other."""
 
     run_id: str
     step: int
@@ -71,7 +68,7 @@ class CallTools:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallTool:
-    """Carry out a call, or several one after the other, outside any chord: so a wake-up that got lost is sent again."""
+    """Carry out these calls one after the other, outside a chord: the resent wake-up of calls whose own was lost."""
 
     call_ids: tuple[str, ...]
     run_id: str
@@ -92,7 +89,7 @@ class CommitRound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CancelTurn:
-    """Cancel a child whose answer nobody waits for any more."""
+    """Cancel a child whose parent no longer waits for it."""
 
     turn_id: str
     reason: str
@@ -101,7 +98,7 @@ class CancelTurn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOn:
-    """Move a held run on, whose consumer has said so already."""
+    """Move a held run, as its consumer asked before."""
 
     run_id: str
     group: Group
@@ -115,7 +112,7 @@ class Project:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deliver:
-    """Send what is due to leave."""
+    """Send the deliveries that are due."""
 
 
 Intent = Dispatch | Advance | CallModel | CallTools | CallTool | CommitRound | CancelTurn | StepOn | Project | Deliver

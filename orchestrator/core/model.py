@@ -1,4 +1,4 @@
-"""What is said to a model and what comes back, independent of any provider's wire format."""
+"""Prompts and replies, independent of the wire format of a provider."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StopReason(StrEnum):
 
 
 class Fault(StrEnum):
-    """Why a model call failed. The first block may pass if tried again, the second will not."""
+    """Why a model call failed. The first block may pass on a retry, the second will not."""
 
     RATE_LIMIT = "rate_limit"
     OVERLOADED = "overloaded"
@@ -39,7 +39,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolAsk:
-    """One tool call as the model asked for it. `arguments` is None when what it sent was no JSON object: see `raw`."""
+    """A tool call of a reply. `arguments` is None where the model did not send a JSON object: see `raw`."""
 
     id: str
     name: str
@@ -49,16 +49,16 @@ class ToolAsk:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    input_tokens: int = 0  # all that went in
+    input_tokens: int = 0  # with the cached ones
     output_tokens: int = 0
-    cached_tokens: int = 0  # of those that went in: read from the provider's cache
-    cache_write_tokens: int = 0  # of those that went in: written to it
+    cached_tokens: int = 0  # of the input: read from the provider's cache
+    cache_write_tokens: int = 0  # of the input: written to it
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in TOKENS})
 
 
-TOKENS = tuple(one.name for one in fields(Usage))
+TOKENS = tuple(count.name for count in fields(Usage))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +70,13 @@ class UserSays:
 class AssistantSays:
     text: str
     asks: tuple[ToolAsk, ...] = ()
-    # What the provider wants to see again unchanged (pause_turn blocks, reasoning signatures); opaque to us.
+    # Data that the provider needs back unchanged (pause_turn blocks, reasoning signatures).
     extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolSays:
-    """The one answer to one ask; directly behind the assistant message that asked."""
+    """The result of one ask, directly behind the assistant message with it."""
 
     ask_id: str
     name: str
@@ -100,14 +100,14 @@ class Prompt:
     said: tuple[Said, ...]
     offers: tuple[ToolOffer, ...] = ()
     params: dict[str, Any] = field(default_factory=dict)
-    cache: bool = False  # the provider is told what of it will come again
-    stable: int = 0  # characters of `system` that will come again; 0: all of it
-    output: dict[str, Any] | None = None  # the JSON Schema for the final answer, for providers that can hold to one
+    cache: bool = False  # tell the provider which part will be sent again
+    stable: int = 0  # characters of `system` that will be sent again; 0: all of it
+    output: dict[str, Any] | None = None  # the JSON Schema of the final answer, for providers that support one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One request to one model, whatever came of it. Recorded with the reply, or with the failure."""
+    """One request to one model, successful or not. Recorded with the reply, or with the failure."""
 
     model: str
     seconds: float

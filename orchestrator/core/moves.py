@@ -1,4 +1,4 @@
-"""What a strategy may ask for, and what it is shown to decide on."""
+"""The input and the output of a strategy."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from chordage.orchestrator.core.reasons import Ending
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """A run at the moment of a decision: the reply that has just come, or none when a round has settled or nothing
-    was.
-    """
+    """A run at the moment of a decision. `reply` is the one that has just come; None at the start and after a round."""
 
     rounds: int
     reply: Reply | None
     max_rounds: int | None
-    planning: Planning | None = None  # for strategies that plan, once the rows are read
-    plan: PlanDecision | None = None  # the reply, where it was the planner that was asked
+    planning: Planning | None = None  # for strategies that plan
+    plan: PlanDecision | None = None  # of a reply from the planner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +37,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunPlan:
-    """Carry out a plan. Commands that may not run have their record already, by their place in it."""
+    """Carry out a plan. `refused`: the records of commands that may not run, by their place in the plan."""
 
     commands: tuple[Command, ...]
     refused: Mapping[int, PlanRecord] = field(default_factory=dict)
@@ -47,7 +45,7 @@ class RunPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunTools:
-    """Carry out what the reply asks for."""
+    """Carry out the calls of the reply."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

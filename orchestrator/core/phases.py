@@ -1,4 +1,4 @@
-"""The eight phases in which plugins are heard, and what each of them shows: to be read, never to be changed."""
+"""The eight phases in which plugins are called, and the data of each: for reading only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Hook(StrEnum):
 
 
 class Scope(StrEnum):
-    """How long something a plugin has noted is kept."""
+    """How long a noted value is kept."""
 
     THREAD = "thread"
     RUN = "run"
@@ -45,17 +45,17 @@ NO_STATE: State = MappingProxyType(dict.fromkeys(Scope, _NOTHING))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
-    """What every phase shows. `usage` is that of the run up to now, a reply that is shown included."""
+    """The data of every phase. `usage` is that of the run so far, with the reply of the phase."""
 
     run_id: str
     thread_id: str
     agent: str
     group: Group
     step: int = 0
-    rounds: int = 0  # rounds opened before this moment
+    rounds: int = 0  # rounds opened so far
     usage: Usage = NO_USAGE
     elapsed: float = 0.0  # seconds since the run started
-    said: tuple[Said, ...] = ()  # the thread as the model sees it, without a reply that is shown apart
+    said: tuple[Said, ...] = ()  # the thread as the model sees it, without the reply of the phase
     said_before: int = 0  # how many of these are older than the run
     state: State = field(default_factory=lambda: NO_STATE)
 
@@ -64,13 +64,13 @@ class Moment:
         return self.said[self.said_before :]
 
     def noted(self, scope: Scope, key: str, default: Any = None) -> Any:
-        """What plugins have noted under that key, as it was when the phase began."""
+        """The noted value of the key, as it was when the phase began."""
         return self.state.get(scope, _NOTHING).get(key, default)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelError:
-    """What is shown of a model call that failed for good."""
+    """A model call that failed for good."""
 
     fault: Fault
     message: str
@@ -79,14 +79,14 @@ class ModelError:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A call goes on because somebody has decided; the payload is the answer, None where there was no more to say."""
+    """A call continues after a decision. `payload`: what came with it, or None."""
 
     payload: Any = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownCall:
-    """A tool call. The arguments are what it would run with: edited ones, where the decision has edited them."""
+    """A tool call, with the arguments that it would run with: the edited ones, where a decision edited them."""
 
     id: str
     ask_id: str
@@ -99,7 +99,7 @@ class ShownCall:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownOutcome:
     content: str
-    code: str | None = None  # why it failed; None: it did not
+    code: str | None = None  # of a failure; None: it succeeded
     seconds: float | None = None  # None: it never ran
 
 
@@ -122,7 +122,7 @@ class BeforeInference(Moment):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AfterInference(Moment):
-    """Exactly one of the two is there."""
+    """Exactly one of the two is set."""
 
     reply: Reply | None = None
     error: ModelError | None = None
@@ -130,7 +130,7 @@ class AfterInference(Moment):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepEnd(Moment):
-    """Exactly one of the two is there."""
+    """Exactly one of the two is set."""
 
     reply: Reply | None = None
     error: ModelError | None = None

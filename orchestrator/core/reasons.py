@@ -38,23 +38,12 @@ SUPERSEDED = "superseded"
 INTERRUPTED = "interrupted"
 ROLLED_BACK = "rolled_back"
 BY_A_MESSAGE = frozenset({SUPERSEDED, INTERRUPTED, ROLLED_BACK})  # a later message ended the run
-
-
-# How a turn ends that never started.
-WITHOUT_A_RUN = frozenset(
-    {
-        Disposition.MERGED,
-        Disposition.STEERED,
-        Disposition.REJECTED,
-        Disposition.EXPIRED,
-        Disposition.SUPERSEDED,
-        Disposition.CANCELLED,
-    }
-)
+# The dispositions of turns that never started.
+WITHOUT_A_RUN = frozenset(Disposition) - {Disposition.ANSWERED, Disposition.FAILED}
 
 
 def disposition_of(ending: Ending) -> Disposition:
-    """How the message ended whose run ended so."""
+    """The disposition of the turn whose run ended so."""
     return Disposition.SUPERSEDED if ending.code == SUPERSEDED else DISPOSITION_OF[ending.reason]
 
 
@@ -70,9 +59,9 @@ def failed(code: str, detail: str) -> Ending:
 
 
 def out_of_time(limit: float, *, of: str | None = None) -> Ending:
-    """`of`: the agent of a run above, whose limit it is."""
-    whose = "a turn" if of is None else f"the run of {of} that asked"
-    return failed(TIMEOUT, f"the limit of {limit:g} s for {whose} was reached")
+    """`of`: the agent of the run above that has the limit."""
+    owner = "a turn" if of is None else f"the run of {of} that asked"
+    return failed(TIMEOUT, f"the limit of {limit:g} s for {owner} was reached")
 
 
 def too_many_calls(asked: int, limit: int) -> Ending:

@@ -1,4 +1,4 @@
-"""When to try again: exponential backoff, and the wait that a server asks for with Retry-After. Pure functions."""
+"""When to try again: exponential backoff, and the wait that a server asks for with Retry-After."""
 
 from __future__ import annotations
 

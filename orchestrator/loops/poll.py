@@ -27,7 +27,7 @@ import structlog
 
 from chordage.orchestrator.core import channels, text
 from chordage.orchestrator.core.agent import AgentSpec
-from chordage.orchestrator.core.channels import Batch, Incoming, Polled, Terms, Unreadable
+from chordage.orchestrator.core.channels import Incoming, Polled, Terms, Unreadable
 from chordage.orchestrator.core.errors import InvalidMessage, LostRace, QueueFull, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Intent
@@ -243,7 +243,7 @@ class _Checked:
 
 
 def store_batch(
-    rt: Runtime, standing: PollPosition, terms: Terms, agent: AgentSpec, batch: Batch
+    rt: Runtime, standing: PollPosition, terms: Terms, agent: AgentSpec, batch: Polled
 ) -> StoredBatch | None:
     """In one transaction, which moves the cursor too. None: another process has stored since the cursor was read."""
     messages = [_check(rt, standing.name, terms, message) for message in batch.messages]
@@ -278,7 +278,7 @@ class _BatchWriter:
         self._taken = self._doubled = self._refused = 0
         self._known_keys: set[str | None] = set()
 
-    def write(self, batch: Batch, messages: Sequence[_Checked]) -> StoredBatch:
+    def write(self, batch: Polled, messages: Sequence[_Checked]) -> StoredBatch:
         self._prepare([message.request for message in messages if message.request is not None])
         for place, message in enumerate(messages):
             try:

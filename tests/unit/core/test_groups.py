@@ -7,10 +7,11 @@ from chordage.orchestrator.core.groups import (
     DEFAULT_BUDGETS,
     DELIVERY_QUEUE,
     SYSTEM_QUEUE,
-    TOOL_QUEUES,
-    TURN_QUEUES,
     Group,
 )
+
+TURN_QUEUES = tuple(group.queue for group in Group)
+TOOL_QUEUES = tuple(group.tools_queue for group in Group)
 
 
 def test_chat_is_served_first_and_will_last():

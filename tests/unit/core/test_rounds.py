@@ -1,15 +1,11 @@
-"""A round: spread over the workers, named without doubt, and settled when nothing is in flight."""
+"""A round: spread over the workers, with a unique id for every call."""
 
 from __future__ import annotations
 
-from itertools import product
-
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core.rounds import distinct, generations, is_settled, spread
-from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.rounds import distinct, generations, spread
 from support.builders import a_call, an_ask
 
 ids = st.lists(st.text("abc", min_size=1, max_size=4), unique=True, max_size=40)
@@ -97,15 +93,3 @@ def test_generations_count_the_lives_of_an_id_within_its_run():
     lives = generations("r", known)
 
     assert (lives["a"], lives["never seen"]) == (2, 0)
-
-
-@pytest.mark.parametrize(("one", "other"), list(product(CallStatus, CallStatus)))
-def test_a_round_is_settled_when_none_of_its_calls_is_in_flight(one, other):
-    in_flight = {"new", "running", "resuming"}
-
-    assert is_settled([one, other]) is not bool({one.value, other.value} & in_flight)
-
-
-def test_a_round_of_refusals_alone_is_settled_from_the_start():
-    assert is_settled([])
-    assert is_settled([CallStatus.FAILED, CallStatus.CANCELLED])
