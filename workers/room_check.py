@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from chordage.config import settings as config
 from chordage.config.settings import FILE, SettingProblem, Settings
 from chordage.orchestrator.core import bounds, subagents
 from chordage.orchestrator.core.agent import AgentSpec
-from chordage.orchestrator.core.errors import ConfigError, RoomError, UserError
+from chordage.orchestrator.core.errors import ConfigError, RoomError, UserError, alternatives
 from chordage.orchestrator.core.text import counted
 from chordage.orchestrator.gateways.channels import room_channels
 from chordage.orchestrator.gateways.mcp.servers import McpServer
@@ -395,14 +394,9 @@ def _rule_fault(rule: PermissionRule, tools: Mapping[str, Mapping[str, Any]], un
         is_pattern = any(sign in rule.tool for sign in "*?[")
         if any(is_pattern or fnmatchcase(rule.tool, f"{server}_*") for server in unlisted):
             return None
-        return f"the agent has no such tool; {_hint(rule.tool, tools)}"
+        return f"the agent has no such tool; {alternatives(rule.tool, tools)}"
     for name, _glob in rule.conditions:
         known = sorted({argument for tool in matches for argument in tools[tool].get("properties", {})})
         if name not in known and not any(tools[tool].get("additionalProperties", False) for tool in matches):
-            return f"{', '.join(matches)} takes no argument {name!r}; {_hint(name, known)}"
+            return f"{', '.join(matches)} takes no argument {name!r}; {alternatives(name, known)}"
     return None
-
-
-def _hint(wrong: str, known: Collection[str]) -> str:
-    close = get_close_matches(wrong, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(known)) or 'none'}"

@@ -27,6 +27,7 @@ ChordageError
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -168,3 +169,12 @@ class LostRace(ChordageError):
 
 class IllegalTransition(ChordageError):
     """A bug of ours: no table allows this move."""
+
+
+def alternatives(wrong: str, known: Collection[str]) -> str:
+    """What to write instead of a name that does not exist, as the end of an error."""
+    from difflib import get_close_matches  # only errors need it
+
+    names = sorted(known)
+    close = get_close_matches(wrong, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(names) or 'none'}"

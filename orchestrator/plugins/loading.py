@@ -6,12 +6,11 @@ import inspect
 import re
 import threading
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any, cast
 
 from chordage.orchestrator.core.agent import AgentSpec, PluginUse
-from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.core.errors import RoomError, alternatives
 from chordage.orchestrator.core.text import canonical
 from chordage.orchestrator.plugins.base import OptionRefused, Plugin
 from chordage.orchestrator.plugins.permission import Permission
@@ -92,10 +91,9 @@ def _kind(name: str) -> type[Plugin]:
         return _checked(user_code.load(offered[name]), name)
     if _PATH.fullmatch(name):
         return _checked(_from_path(name), name)
-    known = sorted({*SHIPPED, *offered})
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}."
-    raise PluginRefused(f"there is no such plugin; {hint} One of your own is written as module:Class")
+    hint = alternatives(name, {*SHIPPED, *offered})
+    end = "" if hint.endswith("?") else "."
+    raise PluginRefused(f"there is no such plugin; {hint}{end} One of your own is written as module:Class")
 
 
 def _from_path(path: str) -> Any:
@@ -127,14 +125,7 @@ def _check_options(kind: type[Plugin], options: dict[str, Any]) -> None:
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for option in options:
             if option not in names:
-                raise PluginRefused(_no_such_option(option, names), option=option)
+                raise PluginRefused(f"there is no such option; {alternatives(option, names)}", option=option)
     for p in parameters:
         if p.default is p.empty and p.name in names and p.name not in options:
             raise PluginRefused(f"the option {p.name!r} is missing")
-
-
-def _no_such_option(option: str, known: set[str]) -> str:
-    close = get_close_matches(option, known, n=1)
-    if close:
-        return f"there is no such option; did you mean {close[0]}?"
-    return f"there is no such option; there are: {', '.join(sorted(known)) or 'none'}"

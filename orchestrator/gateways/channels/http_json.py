@@ -32,9 +32,11 @@ SecretUrl = Annotated[Text, AfterValidator(_address)]
 
 
 class HttpJsonTable(TomlTable):
-    url: SecretUrl = Field(examples=["https://example.org/messages"], description="Answers with a list of messages")
-    params: PairsTable = Field({}, description="Query parameters")
-    headers: PairsTable = Field({}, description="HTTP headers")
+    url: SecretUrl = Field(
+        repr=False, examples=["https://example.org/messages"], description="Answers with a list of messages"
+    )
+    params: PairsTable = Field({}, repr=False, description="Query parameters")
+    headers: PairsTable = Field({}, repr=False, description="HTTP headers")
     cursor_param: Text = Field("cursor", description="The query parameter with the cursor")
     timeout: Seconds = Field(20.0, description="Seconds for one request")
     newest_first: Flag = Field(False, description="Whether the newest message comes first")
@@ -48,8 +50,8 @@ class HttpJsonTable(TomlTable):
     owners: Ids = Field(frozenset(), description="Writers that speak as owner")
     peers: Ids = Field(frozenset(), description="Writers that speak as peers")
     guests: Ids = Field(frozenset(), description='Writers that speak as guests; "*" for all')
-    deliver_url: SecretUrl | None = Field(None, description="Where replies are posted")
-    deliver_headers: PairsTable = Field({}, description="HTTP headers of replies")
+    deliver_url: SecretUrl | None = Field(None, repr=False, description="Where replies are posted")
+    deliver_headers: PairsTable = Field({}, repr=False, description="HTTP headers of replies")
     proxy: Text | None = Field(None, description="The address of an HTTP proxy")
 
 

@@ -48,7 +48,7 @@ class ImapTable(TomlTable):
     port: PositiveCount | None = Field(None, description="Default 993, or 143 without implicit TLS")
     tls: Annotated[Tls, OneOf()] = Field(Tls.IMPLICIT, description="How the connection is encrypted")
     user: Text = Field(examples=["ada@example.org"], description="The name of the mailbox's user")
-    password: Text = Field(examples=["secret"], description="The user's password; better as password_env")
+    password: Text = Field(repr=False, examples=["secret"], description="The user's password; better as password_env")
     folder: Text = Field("INBOX", description="The folder to read")
     ca_file: Text | None = Field(None, description="A file with the certificates of authorities to trust")
     read_old: Flag = Field(False, description="Read mail that was there before the first poll")

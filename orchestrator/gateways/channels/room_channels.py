@@ -11,7 +11,6 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -21,7 +20,7 @@ from typing import Any
 from pydantic import Field
 
 from chordage.orchestrator.core.channels import Terms
-from chordage.orchestrator.core.errors import NotFound, RoomError
+from chordage.orchestrator.core.errors import NotFound, RoomError, alternatives
 from chordage.orchestrator.core.message import TAKEN
 from chordage.orchestrator.gateways.channels.guarding import GuardedChannel, masked
 from chordage.orchestrator.gateways.ports import Channel
@@ -261,7 +260,8 @@ def channel_of(binding: ChannelBinding) -> Channel:
     try:
         return GuardedChannel(binding.name, _by_users(binding), binding.secrets)
     except user_code.NotLoaded as error:
-        raise RoomError(f"{binding.place('plugin')}: {error}{_hint(binding.plugin)}") from error
+        offered = {*SHIPPED, *(point.name for point in entry_points(group=ENTRY_POINTS))}
+        raise RoomError(f"{binding.place('plugin')}: {error}; {alternatives(binding.plugin, offered)}") from error
 
 
 def _with_options(binding: ChannelBinding, fault: RoomError) -> RoomError:
@@ -304,9 +304,3 @@ def _by_users(binding: ChannelBinding) -> Channel:
         raise RoomError(f"{binding.place('plugin')}: what {binding.plugin} makes has no {', '.join(missing)}")
     channel: Channel = made
     return channel
-
-
-def _hint(name: str) -> str:
-    offered = sorted({*SHIPPED, *(point.name for point in entry_points(group=ENTRY_POINTS))})
-    close = get_close_matches(name, offered, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(offered)}"

@@ -30,7 +30,7 @@ class SmtpTable(TomlTable):
     port: PositiveCount | None = Field(None, description="Default 587; 465 with implicit TLS, 25 without TLS")
     tls: Annotated[Tls, OneOf()] = Field(Tls.STARTTLS, description="How the connection is encrypted")
     user: Text | None = Field(None, description="Together with password, where the server wants them")
-    password: Text | None = Field(None, description="Better as password_env")
+    password: Text | None = Field(None, repr=False, description="Better as password_env")
     sender: Text | None = Field(None, alias="from", description="The sender; default the user of the mailbox")
 
     @property

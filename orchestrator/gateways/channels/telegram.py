@@ -32,7 +32,7 @@ REMEMBERED = 1000  # replies whose sent parts are known
 
 
 class TelegramTable(TomlTable):
-    token: Text = Field(examples=["123:abc"], description="Of the bot, from BotFather")
+    token: Text = Field(repr=False, examples=["123:abc"], description="Of the bot, from BotFather")
     api_base: Url = Field("https://api.telegram.org", description="The address of the Bot API")
     poll_timeout_sec: Count = Field(20, description="Seconds of one long poll, at most 50")
     owner_chat_id: Id | None = Field(None, description="The chat that speaks as owner")

@@ -37,8 +37,8 @@ _READ = 500  # bytes of an answer, for the words of an error
 
 class WebhookTable(TomlTable):
     url: Url = Field(examples=["https://example.org/replies"], description="Where replies are posted")
-    secret: Text | None = Field(None, description="Signs each reply; better as secret_env")
-    headers: PairsTable = Field({}, description="HTTP headers")
+    secret: Text | None = Field(None, repr=False, description="Signs each reply; better as secret_env")
+    headers: PairsTable = Field({}, repr=False, description="HTTP headers")
 
 
 TABLE = WebhookTable

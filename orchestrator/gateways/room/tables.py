@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -29,6 +28,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import ErrorDetails, core_schema
 
+from chordage.orchestrator.core.errors import alternatives
 from chordage.orchestrator.gateways.room.files import MOST_FAULTS, KeyPath, Source
 
 M = TypeVar("M", bound="TomlTable")
@@ -122,12 +122,6 @@ def above_tables(key: str) -> str:
     return f"write {key} above the first [table] of the file"
 
 
-def hint(key: str, known: Iterator[str] | Mapping[str, Any]) -> str:
-    names = sorted(known)
-    close = get_close_matches(key, names, n=1)
-    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(names)}"
-
-
 def _message(
     fault: ErrorDetails,
     key: str,
@@ -143,7 +137,7 @@ def _message(
             assert around is not None
             if above is not None and above is not around and key in keys_of(above):
                 return f"there is no such key; {above_tables(key)}"
-            return f"there is no such key; {hint(key, keys_of(around))}"
+            return f"there is no such key; {alternatives(key, keys_of(around))}"
         case "missing":
             assert there is not None
             words = next((each.words for each in there.metadata if isinstance(each, Words)), "a table")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
 from chordage.orchestrator.core.channels import Terms
@@ -208,3 +210,29 @@ def test_option_that_a_custom_plugin_refuses_is_reported_with_its_line(room, wri
     (fault,) = told(own(room, written, "bad = 1"))
 
     assert fault == "channels.toml:4: it.config.bad: is not good"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "options"),
+    [
+        ("telegram", {"token": "SECRET"}),
+        ("imap", {"host": "h", "user": "u", "password": "SECRET", "smtp": {"host": "h", "password": "SECRET"}}),
+        ("http_json", {"url": "http://SECRET", "headers": {"a": "SECRET"}, "deliver_headers": {"a": "SECRET"}}),
+        ("webhook", {"url": "http://a", "secret": "SECRET", "headers": {"a": "SECRET"}}),
+    ],
+)
+def test_options_that_may_be_secret_are_not_in_the_text_of_a_table(plugin, options):
+    from chordage.orchestrator.gateways.channels import room_channels
+
+    table = import_module(f"{room_channels.__package__}.{plugin}").TABLE
+    assert "SECRET" not in repr(table.model_validate(options))
+
+
+def test_of_two_broken_bindings_of_one_name_both_are_reported(written, room):
+    written("[a]\nplugin = 'telegram'\nevery = 0\n[channels.a]\nplugin = 7\n")
+
+    text = "\n".join(map(str, faults(room, {})))
+
+    assert "channels.toml:3: a.every: must be a number of seconds" in text
+    assert "channels.toml:5: channels.a.plugin: must be a text" in text
+    assert "there are two bindings 'a'" in text
