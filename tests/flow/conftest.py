@@ -19,7 +19,7 @@ from support.world import World
 BOTH_WAYS = frozenset({
     "test_turn", "test_crash", "test_start_answer_lost", "test_fairness", "test_suspension", "test_suspension_races",
     "test_crossed_decisions", "test_steering", "test_double_texting_races", "test_coalescing_races", "test_leases",
-    "test_children", "test_bus", "test_delivery", "test_polling", "test_pulse", "test_places_handed_on",
+    "test_children", "test_bus", "test_delivery", "test_polling", "test_pulse", "test_slots_passed_on",
     "test_one_connection", "test_locked_database", "test_verbs",
 })  # fmt: skip
 

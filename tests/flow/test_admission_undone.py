@@ -16,7 +16,7 @@ from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequ
 from chordage.orchestrator.stages import admission
 from chordage.orchestrator.store import groups
 from chordage.orchestrator.store.database import Store
-from support.lock_waits import somebody_waits_for_a_lock
+from support.lock_waits import has_lock_waits
 from support.waiting import until
 from support.world import World
 
@@ -44,7 +44,7 @@ def crosswise_with(world, admit):
         with world.store.write() as tx:
             tx.execute(text("SELECT 1 FROM threads WHERE id = 't' FOR UPDATE"))
             stored = pool.submit(admit)
-            until(lambda: stored.done() or somebody_waits_for_a_lock(world.store), "the message waits")
+            until(lambda: stored.done() or has_lock_waits(world.store), "the message waits")
             assert not stored.done(), stored.exception()
             groups.lock(tx, Group.CHAT)
         return stored.result(20)

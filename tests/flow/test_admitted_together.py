@@ -7,16 +7,18 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 
 
-def asked(text, thread=None, key=None, group=None):
+def a_request(text, thread=None, key=None, group=None):
     message = Message(origin=Origin.INVOKE, channel=None, sender=Sender.SERVICE, thread_id=thread, text=text)
     return TurnRequest(message=message, source="hook:x", dedupe_key=key, group=group)
 
 
 def test_messages_without_a_thread_share_one_commit_though_one_was_there_before(world):
-    ((first, _),) = stages.admit_all(world.runtime, [asked("a", key="k1")])
+    ((first, _),) = stages.admit_all(world.runtime, [a_request("a", key="k1")])
     before = world.commits
 
-    found = stages.admit_all(world.runtime, [asked("b", key="k3"), asked("a", key="k1"), asked("c", key="k2")])
+    found = stages.admit_all(
+        world.runtime, [a_request("b", key="k3"), a_request("a", key="k1"), a_request("c", key="k2")]
+    )
 
     assert world.commits == before + 1
     assert [one.duplicate for one, _ in found] == [False, True, False]
@@ -25,7 +27,13 @@ def test_messages_without_a_thread_share_one_commit_though_one_was_there_before(
 
 
 def test_each_thread_and_each_group_has_a_commit_of_its_own(world):
-    requests = [asked("a", "t"), asked("b", "u"), asked("c", "t"), asked("d"), asked("e", group=Group.TASK)]
+    requests = [
+        a_request("a", "t"),
+        a_request("b", "u"),
+        a_request("c", "t"),
+        a_request("d"),
+        a_request("e", group=Group.TASK),
+    ]
 
     found = stages.admit_all(world.runtime, requests)
 

@@ -1,4 +1,4 @@
-"""Hypothesis writes into busy threads, in every manner and at any moment, also while a model or a tool is at work.
+"""Hypothesis writes into busy threads, with each `when_busy`, at any moment, also while a model or a tool is at work.
 
 Whatever it chooses, every message ends once, is told once and in order, and none is lost between a run that is about
 to end and the next.
@@ -32,26 +32,26 @@ schedules = schedules_of(
 class DoubleTexts(Play):
     """A schedule in which messages come for threads that are busy."""
 
-    def write(self, thread: str, manner: WhenBusy, group: Group) -> None:
+    def write(self, thread: str, when_busy: WhenBusy, group: Group) -> None:
         try:
-            turn = self.world.submit(f"m{len(self.turns)}", thread=thread, group=group, when_busy=manner)
+            turn = self.world.submit(f"m{len(self.turns)}", thread=thread, group=group, when_busy=when_busy)
         except Conflict:
-            assert manner is WhenBusy.REJECT
+            assert when_busy is WhenBusy.REJECT
         else:
             self.turns.append(turn)
 
-    def write_during_the_next_reply(self, thread: str, manner: WhenBusy, group: Group) -> None:
+    def write_during_the_next_reply(self, thread: str, when_busy: WhenBusy, group: Group) -> None:
         def write(prompt) -> None:
             self.world.models.before_reply = lambda prompt: None
-            self.write(thread, manner, group)
+            self.write(thread, when_busy, group)
 
         self.world.models.before_reply = write
 
-    def write_during_the_next_call(self, thread: str, manner: WhenBusy, group: Group) -> None:
+    def write_during_the_next_call(self, thread: str, when_busy: WhenBusy, group: Group) -> None:
         def write(order) -> None:
             self.world.tools.before = self._not_again
             self._not_again(order)
-            self.write(thread, manner, group)
+            self.write(thread, when_busy, group)
 
         self.world.tools.before = write
 

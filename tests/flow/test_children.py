@@ -11,7 +11,7 @@ from chordage.orchestrator.core.errors import Conflict, InvalidDecision
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CancelTurn, Dispatch
 from support.family import Lines, ask, by_agent, change, settle_in
-from support.hooks import gate, install
+from support.hooks import before_tool, install
 from support.invariants import check_all
 from support.questions import GATE, approve, asks_once
 from support.world import World
@@ -409,7 +409,7 @@ def test_later_message_waits_while_children_work_without_a_question(world):
 
 def test_sub_agent_call_may_need_approval_and_then_gets_the_edited_message(world):
     settle_in(world)
-    install(world, gate(GATE))
+    install(world, before_tool(GATE))
     world.models.script = Lines({"ada": [[ask("bob", "go")]]})
     turn = world.submit()
     world.run_dry()

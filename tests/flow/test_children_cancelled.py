@@ -13,7 +13,7 @@ from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.intents import CallModel, Dispatch
 from support.family import Lines, ask, by_agent, settle_in
 from support.invariants import check_all
-from support.lock_waits import somebody_waits_for_a_lock
+from support.lock_waits import has_lock_waits
 from support.waiting import until
 
 
@@ -46,7 +46,7 @@ def test_child_that_starts_while_it_is_cancelled_blocks_no_other(world):
         is_lock = "FOR UPDATE" in statement and parent_run in str(parameters)
         if is_lock and threading.current_thread() is threading.main_thread() and not runs_beside.ident:
             runs_beside.start()
-            until(lambda: somebody_waits_for_a_lock(world.store), "the child ends and stands before its parent", 10)
+            until(lambda: has_lock_waits(world.store), "the child ends and stands before its parent", 10)
 
     event.listen(world.store.engine, "after_cursor_execute", when_the_parent_is_locked)
     event.listen(world.store.engine, "handle_error", lambda context: failed.append(str(context.original_exception)))

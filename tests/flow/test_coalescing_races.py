@@ -120,7 +120,7 @@ def test_repeated_loser_gets_a_retryable_error_and_leaves_nothing(crowd: World, 
     crowding: list[bool] = []
     look = PreparedStatement.rows
 
-    def somebody_is_quicker(statement: PreparedStatement, tx: Tx, binds: Mapping[str, Any]) -> list[Row]:
+    def another_is_faster(statement: PreparedStatement, tx: Tx, binds: Mapping[str, Any]) -> list[Row]:
         found = look(statement, tx, binds)
         words = statement.compiled(tx.dialect).sql
         if words.startswith("SELECT") and "coalesce_key" in words and not crowding:
@@ -130,7 +130,7 @@ def test_repeated_loser_gets_a_retryable_error_and_leaves_nothing(crowd: World, 
             crowding.clear()
         return found
 
-    monkeypatch.setattr(PreparedStatement, "rows", somebody_is_quicker)
+    monkeypatch.setattr(PreparedStatement, "rows", another_is_faster)
     with pytest.raises(Unavailable, match="50 others were first, one after the other"):
         crowd.submit("mine", thread="z", coalesce_key="k")
 

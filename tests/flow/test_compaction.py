@@ -20,10 +20,10 @@ from chordage.orchestrator.store import journal
 from chordage.workers.cli.show import run_lines
 from support.explaining import explained
 from support.fakes import spoken
-from support.hooks import heard, install
+from support.hooks import install, plugin_for
 from support.invariants import check_all
 from support.one_turn import change_agent, kinds
-from support.planning import asked_of
+from support.planning import planner_request
 from support.questions import approve, asks_once
 from support.summing import ASKS, FITS, failures, is_for_summary, last_prompt, rounds, summaries, summing, talk, texts
 
@@ -201,7 +201,7 @@ def test_ids_that_a_provider_uses_again_start_new_lives_although_the_old_ones_ar
 
 def planning(prompt):
     """One round, then an answer."""
-    asked = asked_of(prompt)
+    asked = planner_request(prompt)
     if asked is None:
         return spoken("answer")
     command = {"purpose": "look", "tool_name": "pure", "tool_kwargs": {}, "todo_suggestion": ""}
@@ -221,8 +221,8 @@ def test_planner_with_history_waits_for_the_summary_and_one_without_does_not(wor
 
     wrote = [is_for_summary(prompt) for prompt in world.models.prompts[1:]]
     assert wrote == ([True, False, False, False] if history else [False, False, True, False])
-    asked = [prompt for prompt in world.models.prompts if asked_of(prompt)]
-    assert [asked_of(prompt)["input"]["user_input"] for prompt in asked] == ["find out"] * 2
+    asked = [prompt for prompt in world.models.prompts if planner_request(prompt)]
+    assert [planner_request(prompt)["input"]["user_input"] for prompt in asked] == ["find out"] * 2
     assert [texts(prompt.said)[:-1] for prompt in asked] == [["summary 1"] * history] * 2
     assert texts(world.models.prompts[-1].said)[:2] == ["summary 1", "find out"]
     assert turn["disposition"] == "answered"
@@ -266,8 +266,10 @@ def test_of_a_run_that_plans_nothing_is_taken(world):
 
 def test_what_plugins_note_at_the_start_is_kept_with_the_summary(world):
     seen = []
-    start = heard(Hook.RUN_START, SetState(scope=Scope.RUN, key="begun", value=True), "starts")
-    look = heard(Hook.BEFORE_INFERENCE, lambda context: seen.append(context.noted(Scope.RUN, "begun")) or [], "looks")
+    start = plugin_for(Hook.RUN_START, SetState(scope=Scope.RUN, key="begun", value=True), "starts")
+    look = plugin_for(
+        Hook.BEFORE_INFERENCE, lambda context: seen.append(context.noted(Scope.RUN, "begun")) or [], "looks"
+    )
     summing(world, lambda prompt: spoken("aye"))
     talk(world, "first")
     install(world, start, look)
@@ -278,8 +280,8 @@ def test_what_plugins_note_at_the_start_is_kept_with_the_summary(world):
 
 def test_start_hook_of_plugins_runs_once_and_shows_where_the_run_begins(world):
     starts, in_run = [], []
-    note_start = heard(Hook.RUN_START, lambda context: starts.append(context.step) or [], "starts")
-    look = heard(
+    note_start = plugin_for(Hook.RUN_START, lambda context: starts.append(context.step) or [], "starts")
+    look = plugin_for(
         Hook.BEFORE_INFERENCE, lambda context: in_run.append([type(one) for one in context.said_in_run]) or [], "looks"
     )
     install(world, note_start, look)

@@ -23,7 +23,7 @@ from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.store import schema
 from support.fakes import asking, rounds_of, spoken
 from support.invariants import check_all
-from support.one_turn import kinds, results, statuses, told
+from support.one_turn import kinds, result_texts, results, statuses
 from support.questions import ASK
 from support.world import Died
 
@@ -67,7 +67,7 @@ def test_a_call_id_that_ended_and_is_sent_again_is_a_new_life(world):  # 6
     world.run_dry()
     lives = [(call["ask_id"], call["generation"], call["status"]) for call in world.rows("calls")]
     assert lives == [("same", 1, "succeeded"), ("same", 2, "succeeded")]
-    assert told(world) == ["pure1", "pure2"]
+    assert result_texts(world) == ["pure1", "pure2"]
 
 
 def test_what_becomes_of_one_call_touches_no_other(world):  # 7
@@ -106,8 +106,8 @@ def test_results_without_a_call_are_left_out(world):  # 24
         tx.execute(insert(schema.calls).values(stray))
     world.submit("again")
     world.run_dry()
-    assert told(world)[:2] == ["pure0", "pure1"]
-    assert "stray" not in told(world)
+    assert result_texts(world)[:2] == ["pure0", "pure1"]
+    assert "stray" not in result_texts(world)
 
 
 def test_failed_result_of_a_call_is_an_error(world):  # 24
@@ -133,7 +133,7 @@ def test_call_whose_result_is_gone_is_marked_not_run(world):  # 27
         tx.execute(delete(schema.calls).where(schema.calls.c.place == 1))
     world.submit("again")
     world.run_dry()
-    assert told(world)[:2] == ["pure0", NOT_RUN]
+    assert result_texts(world)[:2] == ["pure0", NOT_RUN]
 
 
 def test_every_call_in_the_view_has_its_result_and_a_plain_reply_has_no_calls(world):  # 29
@@ -143,7 +143,7 @@ def test_every_call_in_the_view_has_its_result_and_a_plain_reply_has_no_calls(wo
     said = world.models.prompts[-1].said
     asks = [ask.id for one in said if isinstance(one, AssistantSays) for ask in one.asks]
     assert asks == [one.ask_id for one in said if isinstance(one, ToolSays)]
-    assert AWAITING not in told(world)
+    assert AWAITING not in result_texts(world)
     assert () in [one.asks for one in said if isinstance(one, AssistantSays)]
 
 
@@ -158,14 +158,14 @@ def test_approved_call_runs_with_its_original_arguments(world):  # 32
     (asked,) = suspended(world, 0)
     decide(world, asked["id"])
     assert [order.arguments for order in world.tools.orders] == [{"n": 0}, {"n": 0}]
-    assert (told(world), statuses(world), world.inbox()) == (["pure0"], ["succeeded"], [])
+    assert (result_texts(world), statuses(world), world.inbox()) == (["pure0"], ["succeeded"], [])
     assert list(world.tools.finished.values()) == [1]
 
 
 def test_denial_carries_its_reason(world):  # 34
     (asked,) = suspended(world, 0)
     decide(world, asked["id"], Action.CANCEL, reason="not on a Sunday")
-    assert "not on a Sunday" in told(world)[0]
+    assert "not on a Sunday" in result_texts(world)[0]
     assert world.tools.finished.total() == 0
 
 
@@ -182,7 +182,7 @@ def test_decided_calls_continue_and_the_others_wait(world):  # 37
     first, second = suspended(world, 0, 1, width=2)
     decide(world, first["id"])
     assert (statuses(world), world.inbox()) == (["succeeded", "suspended"], [second])
-    assert (world.row("runs")["status"], told(world)) == ("waiting", ["pure0", AWAITING])
+    assert (world.row("runs")["status"], result_texts(world)) == ("waiting", ["pure0", AWAITING])
 
 
 def test_a_replay_that_is_delivered_again_runs_nothing_and_adds_nothing(world):  # 39

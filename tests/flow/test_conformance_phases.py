@@ -23,8 +23,8 @@ from chordage.orchestrator.plugins.base import OptionRefused, Plugin
 from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.plugins.stops import Stops
 from support.fakes import asking, rounds_of, spoken
-from support.hooks import gate, heard
-from support.one_turn import column, kinds, play, told
+from support.hooks import before_tool, plugin_for
+from support.one_turn import column, kinds, play, result_texts
 from support.questions import GATE, approve, asks_of
 
 
@@ -33,7 +33,7 @@ def test_a_message_keeps_what_the_round_before_has_finished_and_runs_nothing_aga
     play(world)
     runs = {order.call_id for order in world.tools.orders}
     play(world, script=rounds_of(0, rounds=0), text="never mind")
-    assert (told(world)[0], AWAITING in told(world)) == ("pure0", False)
+    assert (result_texts(world)[0], AWAITING in result_texts(world)) == ("pure0", False)
     assert (world.inbox(), {order.call_id for order in world.tools.orders}) == ([], runs)
     assert column(world, "status") == ["succeeded", "cancelled"]
 
@@ -45,7 +45,7 @@ def test_what_was_noted_for_a_call_is_not_there_in_the_next_run(world):  # 57
         seen.append(context.noted(Scope.CALL, "k"))
         return [SetState(scope=Scope.CALL, key="k", value=1)]
 
-    play(world, gate(note), script=rounds_of(1))
+    play(world, before_tool(note), script=rounds_of(1))
     play(world, text="again", script=rounds_of(1))
     assert seen == [None, None]
 
@@ -78,31 +78,37 @@ def test_phases_come_in_their_order_and_a_run_begins_and_ends_once_though_it_wai
 def test_plugins_run_in_declared_order_and_else_as_listed(world):  # 62
     seen = []
 
-    def one(name, **declared):
-        return heard(Hook.RUN_START, lambda context: seen.append(name), name, **declared)
+    def noting_plugin(name, **declared):
+        return plugin_for(Hook.RUN_START, lambda context: seen.append(name), name, **declared)
 
-    play(world, one("d", after=("b",)), one("c"), one("b"), one("a", before=("c",)))
+    play(
+        world,
+        noting_plugin("d", after=("b",)),
+        noting_plugin("c"),
+        noting_plugin("b"),
+        noting_plugin("a", before=("c",)),
+    )
     assert seen == ["b", "d", "a", "c"]
 
 
 @pytest.mark.parametrize(("names", "why"), [("ab", "circle"), ("aa", "2 times")])
 def test_a_circle_of_plugins_and_one_id_twice_are_refused(names, why):  # 62
     with pytest.raises(RoomError, match=why):
-        PluginSet([heard(Hook.RUN_START, GATE, name, before=tuple(set("ab") - {name})) for name in names])
+        PluginSet([plugin_for(Hook.RUN_START, GATE, name, before=tuple(set("ab") - {name})) for name in names])
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
 def test_block_beats_suspend_beats_a_supplied_result_in_any_order(world, order):  # 64
     said = [Block("no"), GATE, SupplyResult("cached")]
-    play(world, *(gate(said[place], f"p{place}") for place in order), script=rounds_of(1))
-    assert (column(world, "code"), world.inbox(), told(world)) == (["blocked"], [], ["no"])
-    play(world, *(gate(said[place], f"p{place}") for place in order if place), script=rounds_of(1), text="again")
+    play(world, *(before_tool(said[place], f"p{place}") for place in order), script=rounds_of(1))
+    assert (column(world, "code"), world.inbox(), result_texts(world)) == (["blocked"], [], ["no"])
+    play(world, *(before_tool(said[place], f"p{place}") for place in order if place), script=rounds_of(1), text="again")
     assert len(world.inbox()) == 1
 
 
 def test_of_two_equal_verdicts_the_same_is_kept_in_any_order(world):  # 64
-    play(world, gate(Block("of b"), "b"), gate(Block("of a"), "a"), script=rounds_of(1))
-    assert told(world) == ["of a"]
+    play(world, before_tool(Block("of b"), "b"), before_tool(Block("of a"), "a"), script=rounds_of(1))
+    assert result_texts(world) == ["of a"]
 
 
 def test_an_approved_call_is_judged_anew_by_what_has_happened_meanwhile(world):  # 66
@@ -114,10 +120,10 @@ def test_an_approved_call_is_judged_anew_by_what_has_happened_meanwhile(world): 
         return [SetState(scope=Scope.RUN, key="spent", value=1)]
 
     both = asking(("pure", {"n": 0}), ("pure", {"n": 1}))
-    play(world, gate(judge), script=lambda prompt: spoken("ok") if prompt.said[1:] else both)
+    play(world, before_tool(judge), script=lambda prompt: spoken("ok") if prompt.said[1:] else both)
     for row in world.inbox():
         approve(world, row)
-    assert (column(world, "code"), told(world)) == ([None, "blocked"], ["pure0", "all spent"])
+    assert (column(world, "code"), result_texts(world)) == ([None, "blocked"], ["pure0", "all spent"])
     assert world.tools.ran.total() == 1
 
 
@@ -129,12 +135,12 @@ def test_context_message_keeps_its_cooldown_unless_its_text_changes(world, coold
     def say(context):
         return [AddContextMessage(key="k", text=f"note {context.rounds if changes else ''}", cooldown=cooldown)]
 
-    play(world, heard(Hook.BEFORE_INFERENCE, say), script=rounds_of(1, rounds=2))
+    play(world, plugin_for(Hook.BEFORE_INFERENCE, say), script=rounds_of(1, rounds=2))
     assert [prompt.system.count("note") for prompt in world.models.prompts] == shown
 
 
 def test_context_messages_of_several_plugins_add_up(world):  # 67
-    said = [heard(Hook.BEFORE_INFERENCE, AddContextMessage(key="k", text=f"of {name}"), name) for name in "ab"]
+    said = [plugin_for(Hook.BEFORE_INFERENCE, AddContextMessage(key="k", text=f"of {name}"), name) for name in "ab"]
     play(world, *said)
     assert world.models.prompts[0].system == "of a\n\nof b"
 
@@ -146,12 +152,12 @@ def test_what_is_noted_in_one_step_is_there_in_the_next(world):  # 69
         seen.append(context.noted(Scope.RUN, "n", 0))
         return [SetState(scope=Scope.RUN, key="n", value=seen[-1] + 1)]
 
-    play(world, heard(Hook.BEFORE_INFERENCE, count), script=rounds_of(1, rounds=2))
+    play(world, plugin_for(Hook.BEFORE_INFERENCE, count), script=rounds_of(1, rounds=2))
     assert seen == [0, 1, 2]
 
 
 def test_tool_withheld_from_the_model_is_refused_when_it_is_called(world):  # 71
-    play(world, heard(Hook.BEFORE_INFERENCE, Exclude(["pure"])), script=rounds_of(1))
+    play(world, plugin_for(Hook.BEFORE_INFERENCE, Exclude(["pure"])), script=rounds_of(1))
     assert "pure" not in {offer.name for offer in world.models.prompts[0].offers}
     assert (column(world, "code"), world.tools.ran.total()) == (["out_of_scope"], 0)
 
@@ -159,7 +165,7 @@ def test_tool_withheld_from_the_model_is_refused_when_it_is_called(world):  # 71
 @pytest.mark.parametrize(("merge", "stands"), [(Merge.ADD, 3), (Merge.EXCLUSIVE, 2)])
 def test_what_two_plugins_note_under_one_key_is_summed_or_that_of_the_later_one(world, merge, stands):  # 72
     notes = {name: SetState(scope=Scope.RUN, key="n", value=value, merge=merge) for name, value in [("z", 1), ("a", 2)]}
-    said = [heard(Hook.BEFORE_INFERENCE, note, name) for name, note in notes.items()]
+    said = [plugin_for(Hook.BEFORE_INFERENCE, note, name) for name, note in notes.items()]
     play(world, *said, script=rounds_of(0, rounds=0))
     assert world.row("plugin_state")["value"] == stands
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
-from support.channels import ListChannel, bind, incoming, keys, look, standing
+from support.channels import ListChannel, bind, incoming, keys, look, poll_row
 from support.telegram_server import TOKEN, TelegramServer, telegram
 from support.world import World
 
@@ -57,7 +57,7 @@ def test_6_update_41_becomes_a_message_with_cursor_42_and_the_stored_cursor_is_t
         channels.close()
 
     assert keys(world) == ["41"]
-    assert standing(world, "telegram")["cursor"] == "42"
+    assert poll_row(world, "telegram")["cursor"] == "42"
     assert [asked.get("offset") for asked in server.asked] == [None, 42]
 
 
@@ -73,7 +73,7 @@ def test_7_the_owners_chat_is_owner_a_listed_peer_is_peer_and_other_allowed_chat
 
     senders = {row["thread_id"]: row["sender"] for row in world.rows("turns")}
     assert senders == {"telegram:5": "owner", "telegram:6": "peer", "telegram:7": "guest"}
-    assert standing(world, "telegram")["passed_over"] == 1
+    assert poll_row(world, "telegram")["passed_over"] == 1
 
 
 def test_16_one_failing_message_of_a_batch_does_not_drop_the_others(world: World) -> None:

@@ -12,27 +12,28 @@ from chordage.orchestrator.core.pulse import WorkKind
 from chordage.orchestrator.loops import pulse
 from chordage.orchestrator.run import task_file
 from support.fakes import spoken
-from support.standing import Standing, aged
+from support.pulse_room import PulseRoom, aged
 
 MINUTELY = '---\ncron: "* * * * *"\n---\nlook\n'
 TASK = "---\nid: abcd2345\n---\nPaint the fence.\n"
 
 
 @pytest.fixture
-def standing(world, tmp_path):
+def pulse_room(world, tmp_path):
     world.models.script = lambda prompt: spoken("done")
-    return Standing(world, tmp_path)
+    return PulseRoom(world, tmp_path)
 
 
-def test_21_a_task_a_chore_and_a_will_each_yield_one_turn(standing):
-    standing.file("tasks/fence.md", TASK)
-    standing.file("chores/garden/water.md", "---\ntitle: Water\nevery: 1h\n---\nAll of it.\n")
-    standing.file("will.md", "Keep the place nice.")
+def test_21_a_task_a_chore_and_a_will_each_yield_one_turn(pulse_room):
+    pulse_room.file("tasks/fence.md", TASK)
+    pulse_room.file("chores/garden/water.md", "---\ntitle: Water\nevery: 1h\n---\nAll of it.\n")
+    pulse_room.file("will.md", "Keep the place nice.")
 
-    standing.tick_and_finish()
+    pulse_room.tick_and_finish()
 
     found = {
-        turn["origin"]: (turn["thread_id"], turn["text"], turn["sender"], turn["channel"]) for turn in standing.turns()
+        turn["origin"]: (turn["thread_id"], turn["text"], turn["sender"], turn["channel"])
+        for turn in pulse_room.turns()
     }
     assert found == {
         "task": ("task:abcd2345", "Paint the fence.", "self", None),
@@ -41,24 +42,24 @@ def test_21_a_task_a_chore_and_a_will_each_yield_one_turn(standing):
     }
 
 
-def test_22_rescanning_without_a_change_yields_nothing_and_the_same_state(standing):
-    standing.file("tasks/fence.md", TASK)
-    standing.file("chores/water.md", MINUTELY)
-    standing.tick_and_finish()
-    standing.tick()
-    rows = standing.world.rows("pulse")
+def test_22_rescanning_without_a_change_yields_nothing_and_the_same_state(pulse_room):
+    pulse_room.file("tasks/fence.md", TASK)
+    pulse_room.file("chores/water.md", MINUTELY)
+    pulse_room.tick_and_finish()
+    pulse_room.tick()
+    rows = pulse_room.world.rows("pulse")
 
-    assert standing.tick(1) == standing.tick(1) == []
-    assert standing.world.rows("pulse") == rows
+    assert pulse_room.tick(1) == pulse_room.tick(1) == []
+    assert pulse_room.world.rows("pulse") == rows
 
 
-def test_24_after_a_run_the_state_has_its_time_result_and_turn(standing):
-    standing.file("tasks/fence.md", TASK)
-    standing.tick_and_finish()
-    standing.tick(1)
+def test_24_after_a_run_the_state_has_its_time_result_and_turn(pulse_room):
+    pulse_room.file("tasks/fence.md", TASK)
+    pulse_room.tick_and_finish()
+    pulse_room.tick(1)
 
-    (turn,) = standing.turns()
-    told = json.loads((standing.room / "pulse.json").read_text())["items"][0]
+    (turn,) = pulse_room.turns()
+    told = json.loads((pulse_room.room / "pulse.json").read_text())["items"][0]
     assert (told["turn_id"], told["run_id"], told["disposition"]) == (turn["id"], turn["run_id"], "answered")
     assert told["started_at"]
     assert told["ended_at"]
@@ -66,17 +67,17 @@ def test_24_after_a_run_the_state_has_its_time_result_and_turn(standing):
 
 
 @pytest.mark.parametrize("line", ["status: done", "status: cancelled", "paused: true"])
-def test_26_tasks_that_are_done_cancelled_or_paused_are_not_enqueued(standing, line):
-    standing.file("tasks/fence.md", TASK.replace("id:", f"{line}\nid:"))
+def test_26_tasks_that_are_done_cancelled_or_paused_are_not_enqueued(pulse_room, line):
+    pulse_room.file("tasks/fence.md", TASK.replace("id:", f"{line}\nid:"))
 
-    assert standing.tick() == standing.tick(60) == []
+    assert pulse_room.tick() == pulse_room.tick(60) == []
 
 
-def test_27_the_turn_of_a_task_can_read_write_and_comment_its_file(standing):
-    standing.file("tasks/fence.md", TASK)
-    standing.tick()
-    (turn,) = standing.turns()
-    desk = task_file.of_thread(standing.runtime, turn["thread_id"])
+def test_27_the_turn_of_a_task_can_read_write_and_comment_its_file(pulse_room):
+    pulse_room.file("tasks/fence.md", TASK)
+    pulse_room.tick()
+    (turn,) = pulse_room.turns()
+    desk = task_file.of_thread(pulse_room.runtime, turn["thread_id"])
 
     assert turn["meta"] == {"path": "tasks/fence.md"}
     assert desk.read().text == "Paint the fence."
@@ -85,132 +86,134 @@ def test_27_the_turn_of_a_task_can_read_write_and_comment_its_file(standing):
 
 
 @pytest.mark.parametrize("key", ["../secret", "/etc/passwd", "a/../../b"])
-def test_31_ids_that_lead_elsewhere_are_refused(standing, key):
-    standing.file("tasks/fence.md", TASK.replace("abcd2345", key))
+def test_31_ids_that_lead_elsewhere_are_refused(pulse_room, key):
+    pulse_room.file("tasks/fence.md", TASK.replace("abcd2345", key))
 
-    assert standing.tick() == []
-    assert standing.faults()[0].startswith("tasks/fence.md:2: id: ")
+    assert pulse_room.tick() == []
+    assert pulse_room.faults()[0].startswith("tasks/fence.md:2: id: ")
     with pytest.raises(NotFound):
-        pulse.run_now(standing.runtime, key)
+        pulse.run_now(pulse_room.runtime, key)
 
 
-def test_32_one_unreadable_document_is_reported_and_the_others_are_scheduled(standing):
-    standing.file("chores/broken.md", "---\ncron: never\n---\n")
-    standing.file("chores/raw.md", "").write_bytes(b"\xff\xfe")
-    standing.file("chores/good.md", "well")
-    standing.file("tasks/fence.md", TASK)
+def test_32_one_unreadable_document_is_reported_and_the_others_are_scheduled(pulse_room):
+    pulse_room.file("chores/broken.md", "---\ncron: never\n---\n")
+    pulse_room.file("chores/raw.md", "").write_bytes(b"\xff\xfe")
+    pulse_room.file("chores/good.md", "well")
+    pulse_room.file("tasks/fence.md", TASK)
 
-    assert len(standing.tick()) == 2
-    assert [fault.split(": ")[0] for fault in standing.faults()] == ["chores/broken.md:2", "chores/raw.md:1"]
+    assert len(pulse_room.tick()) == 2
+    assert [fault.split(": ")[0] for fault in pulse_room.faults()] == ["chores/broken.md:2", "chores/raw.md:1"]
 
 
-def test_34_writing_a_task_keeps_its_id(standing):
-    file = standing.file("tasks/fence.md", "Paint the fence.\n")
-    standing.tick()
-    key = standing.world.row("pulse")["key"]
+def test_34_writing_a_task_keeps_its_id(pulse_room):
+    file = pulse_room.file("tasks/fence.md", "Paint the fence.\n")
+    pulse_room.tick()
+    key = pulse_room.world.row("pulse")["key"]
 
-    assert task_file.of_thread(standing.runtime, f"task:{key}").write(body="Red.", status=None, version=None).id == key
+    assert (
+        task_file.of_thread(pulse_room.runtime, f"task:{key}").write(body="Red.", status=None, version=None).id == key
+    )
     assert file.read_text() == f"---\nid: {key}\n---\nRed.\n"
 
 
-def test_36_a_finished_task_is_not_repeated_until_it_is_opened_again(standing):
-    standing.file("tasks/fence.md", TASK)
-    standing.tick_and_finish()
-    standing.file("tasks/fence.md", TASK.replace("id:", "status: done\nid:"))
-    assert standing.tick(60) == standing.tick(60) == []
+def test_36_a_finished_task_is_not_repeated_until_it_is_opened_again(pulse_room):
+    pulse_room.file("tasks/fence.md", TASK)
+    pulse_room.tick_and_finish()
+    pulse_room.file("tasks/fence.md", TASK.replace("id:", "status: done\nid:"))
+    assert pulse_room.tick(60) == pulse_room.tick(60) == []
 
-    standing.file("tasks/fence.md", TASK)
+    pulse_room.file("tasks/fence.md", TASK)
 
-    assert len(standing.tick_and_finish()) == 1
-    assert standing.tick(60) == []
-
-
-def test_37_a_minutely_chore_late_by_three_minutes_and_a_half_runs_for_minute_three(standing):
-    standing.file("chores/look.md", MINUTELY)
-    standing.world.clock.now = datetime(2026, 1, 1, 0, 0, tzinfo=UTC)
-    assert standing.tick_and_finish() == ["chore:look:2026-01-01T00:00:00+00:00"]
-    standing.tick(1)
-
-    assert standing.tick_and_finish(209) == ["chore:look:2026-01-01T00:03:00+00:00"]
-    standing.tick()
-    assert standing.row(WorkKind.CHORE, "look")["next_due"] == datetime(2026, 1, 1, 0, 4, tzinfo=UTC)
+    assert len(pulse_room.tick_and_finish()) == 1
+    assert pulse_room.tick(60) == []
 
 
-def test_39_a_finite_schedule_that_is_exhausted_is_done(standing):
-    standing.file("chores/look.md", "---\nrrule: FREQ=MINUTELY;COUNT=2\n---\nlook\n")
+def test_37_a_minutely_chore_late_by_three_minutes_and_a_half_runs_for_minute_three(pulse_room):
+    pulse_room.file("chores/look.md", MINUTELY)
+    pulse_room.world.clock.now = datetime(2026, 1, 1, 0, 0, tzinfo=UTC)
+    assert pulse_room.tick_and_finish() == ["chore:look:2026-01-01T00:00:00+00:00"]
+    pulse_room.tick(1)
 
-    slots = [slot for _ in range(6) for slot in standing.tick_and_finish(60)]
+    assert pulse_room.tick_and_finish(209) == ["chore:look:2026-01-01T00:03:00+00:00"]
+    pulse_room.tick()
+    assert pulse_room.row(WorkKind.CHORE, "look")["next_due"] == datetime(2026, 1, 1, 0, 4, tzinfo=UTC)
+
+
+def test_39_a_finite_schedule_that_is_exhausted_is_done(pulse_room):
+    pulse_room.file("chores/look.md", "---\nrrule: FREQ=MINUTELY;COUNT=2\n---\nlook\n")
+
+    slots = [slot for _ in range(6) for slot in pulse_room.tick_and_finish(60)]
 
     assert len(slots) == 2
-    assert standing.row(WorkKind.CHORE, "look")["state"] == "done"
+    assert pulse_room.row(WorkKind.CHORE, "look")["state"] == "done"
 
 
-def test_41_a_body_edit_keeps_the_cursor_and_a_schedule_edit_resets_it(standing):
-    standing.file("chores/look.md", "---\nevery: 1h\n---\nlook\n")
-    standing.tick_and_finish()
-    standing.tick(600)
-    due = standing.row(WorkKind.CHORE, "look")["next_due"]
-    standing.file("chores/look.md", "---\nevery: 1h\n---\nlook well\n")
-    assert standing.tick(600) == []
-    assert standing.row(WorkKind.CHORE, "look")["next_due"] == due
+def test_41_a_body_edit_keeps_the_cursor_and_a_schedule_edit_resets_it(pulse_room):
+    pulse_room.file("chores/look.md", "---\nevery: 1h\n---\nlook\n")
+    pulse_room.tick_and_finish()
+    pulse_room.tick(600)
+    due = pulse_room.row(WorkKind.CHORE, "look")["next_due"]
+    pulse_room.file("chores/look.md", "---\nevery: 1h\n---\nlook well\n")
+    assert pulse_room.tick(600) == []
+    assert pulse_room.row(WorkKind.CHORE, "look")["next_due"] == due
 
-    standing.file("chores/look.md", "---\nevery: 2h\n---\nlook well\n")
-    assert len(standing.tick_and_finish()) == 1
+    pulse_room.file("chores/look.md", "---\nevery: 2h\n---\nlook well\n")
+    assert len(pulse_room.tick_and_finish()) == 1
 
-    row = standing.row(WorkKind.CHORE, "look")
+    row = pulse_room.row(WorkKind.CHORE, "look")
     assert (row["next_due"] - row["anchor"]).total_seconds() == 7200
 
 
-def test_42_two_simultaneous_ticks_make_one_turn(standing):
-    standing.file("tasks/fence.md", TASK)
-    standing.file("chores/look.md", MINUTELY)
-    other = standing.also()
+def test_42_two_simultaneous_ticks_make_one_turn(pulse_room):
+    pulse_room.file("tasks/fence.md", TASK)
+    pulse_room.file("chores/look.md", MINUTELY)
+    other = pulse_room.also()
 
-    assert len(standing.tick()) == 2
-    assert standing.tick(by=other) == []
-    assert len(standing.turns()) == 2
-
-
-def test_44_input_that_no_turn_may_have_is_a_fault_and_leaves_no_thread(standing):
-    standing.file("tasks/fence.md", TASK.replace("id:", "agent: nobody\nid:"))
-    standing.file("tasks/long.md", "---\nid: long\n---\n" + "x" * 300_000)
-
-    assert standing.tick() == []
-    assert [fault.split(": ")[0] for fault in standing.faults()] == ["tasks/fence.md:1", "tasks/long.md:1"]
-    assert standing.world.rows("threads") == []
+    assert len(pulse_room.tick()) == 2
+    assert pulse_room.tick(by=other) == []
+    assert len(pulse_room.turns()) == 2
 
 
-def test_46_a_row_whose_file_is_removed_while_its_turn_runs_is_kept_until_that_ends(standing):
-    file = aged_task(standing)
-    standing.tick()
+def test_44_input_that_no_turn_may_have_is_a_fault_and_leaves_no_thread(pulse_room):
+    pulse_room.file("tasks/fence.md", TASK.replace("id:", "agent: nobody\nid:"))
+    pulse_room.file("tasks/long.md", "---\nid: long\n---\n" + "x" * 300_000)
+
+    assert pulse_room.tick() == []
+    assert [fault.split(": ")[0] for fault in pulse_room.faults()] == ["tasks/fence.md:1", "tasks/long.md:1"]
+    assert pulse_room.world.rows("threads") == []
+
+
+def test_46_a_row_whose_file_is_removed_while_its_turn_runs_is_kept_until_that_ends(pulse_room):
+    file = aged_task(pulse_room)
+    pulse_room.tick()
     file.unlink()
-    standing.tick(86_400 * 30)
-    assert standing.row(WorkKind.TASK, "abcd2345")["state"] == "gone"
+    pulse_room.tick(86_400 * 30)
+    assert pulse_room.row(WorkKind.TASK, "abcd2345")["state"] == "gone"
 
-    standing.world.run_dry()
-    standing.tick(86_400 * 30)
+    pulse_room.world.run_dry()
+    pulse_room.tick(86_400 * 30)
 
-    assert standing.world.rows("pulse") == []
-
-
-def test_47_different_items_run_side_by_side_and_one_never_does(standing):
-    standing.file("chores/look.md", MINUTELY)
-    standing.file("chores/listen.md", MINUTELY)
-
-    assert len(standing.tick()) == 2
-    assert standing.tick(300) == []
-    assert len(standing.world.rows("turns", status="queued")) == 2
+    assert pulse_room.world.rows("pulse") == []
 
 
-def test_49_last_look_is_reported_without_touching_the_disk(standing):
-    file = aged_task(standing)
-    standing.tick()
+def test_47_different_items_run_side_by_side_and_one_never_does(pulse_room):
+    pulse_room.file("chores/look.md", MINUTELY)
+    pulse_room.file("chores/listen.md", MINUTELY)
+
+    assert len(pulse_room.tick()) == 2
+    assert pulse_room.tick(300) == []
+    assert len(pulse_room.world.rows("turns", status="queued")) == 2
+
+
+def test_49_last_look_is_reported_without_touching_the_disk(pulse_room):
+    file = aged_task(pulse_room)
+    pulse_room.tick()
     file.unlink()
 
-    assert [item.key for item in standing.runtime.work.snapshot.items.values()] == ["abcd2345"]
+    assert [item.key for item in pulse_room.runtime.work.snapshot.items.values()] == ["abcd2345"]
 
 
-def aged_task(standing):
-    file = standing.file("tasks/fence.md", TASK)
+def aged_task(pulse_room):
+    file = pulse_room.file("tasks/fence.md", TASK)
     aged(file)
     return file

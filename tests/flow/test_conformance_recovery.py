@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.busy_thread import all_it_heard, in_the_model_call
+from support.busy_thread import answer_with_user_texts, in_the_model_call
 from support.invariants import check_all
 from support.world import Died, World
 
@@ -13,7 +13,7 @@ def test_84_run_of_a_dead_owner_continues_within_lease_and_sweep_and_frees_its_t
     def die() -> None:
         raise world.kill()
 
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     in_the_model_call(world, die)
     first = world.submit("first")
     with pytest.raises(Died):

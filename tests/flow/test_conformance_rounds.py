@@ -22,9 +22,9 @@ from chordage.orchestrator.core.verdicts import Terminate
 from chordage.orchestrator.gateways.tools.declare import declared_on
 from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 from support.fakes import asking, rounds_of, spoken
-from support.hooks import after_tool, gate, heard, install
+from support.hooks import after_tool, before_tool, install, plugin_for
 from support.invariants import check_all
-from support.one_turn import change_agent, column, kinds, play, told
+from support.one_turn import change_agent, column, kinds, play, result_texts
 from support.questions import ASK, GATE, approve, asks_of
 from support.world import Died, Header
 
@@ -46,7 +46,7 @@ def test_of_three_calls_the_middle_one_waits_and_the_others_have_results(world, 
     world.tools.asks = asks_of(1)
     play(world, script=rounds_of(3))
     assert (len(world.models.prompts), world.row("runs")["status"]) == (2, "waiting")
-    assert told(world) == ["pure0", AWAITING, "pure2"]
+    assert result_texts(world) == ["pure0", AWAITING, "pure2"]
     assert column(world, "status") == ["succeeded", "suspended", "succeeded"]
 
 
@@ -57,7 +57,7 @@ def test_every_call_of_a_round_is_checked_even_if_an_earlier_one_waits(world):  
         seen.append(context.call.arguments["n"])
         return [GATE] if context.call.arguments["n"] == 0 else None
 
-    play(world, gate(say), script=rounds_of(3))
+    play(world, before_tool(say), script=rounds_of(3))
     assert (seen, [order.arguments["n"] for order in world.tools.orders]) == ([0, 1, 2], [1, 2])
 
 
@@ -73,14 +73,14 @@ def test_tool_may_suspend_itself_and_its_question_is_completed(world):  # 16
 
 def test_bad_arguments_are_an_error_and_not_a_question(world):  # 17
     replies = iter([asking(("pure", {"n": "x"})), spoken("ok")])
-    play(world, gate(GATE), script=lambda prompt: next(replies))
+    play(world, before_tool(GATE), script=lambda prompt: next(replies))
     assert (column(world, "code"), world.rows("suspensions")) == (["invalid_arguments"], [])
 
 
 def test_end_before_inference_waits_for_an_open_question(world):  # 19
     end = Terminate(Ending(reason=Reason.BEHAVIOR_REQUESTED))
     world.tools.asks = asks_of(1)
-    play(world, heard(Hook.BEFORE_INFERENCE, lambda context: [end] if context.rounds else None))
+    play(world, plugin_for(Hook.BEFORE_INFERENCE, lambda context: [end] if context.rounds else None))
     run = world.row("runs")
     assert (run["status"], run["reason"], len(world.inbox())) == ("waiting", "suspended", 1)
     world.tools.asks = lambda order: None
@@ -95,13 +95,13 @@ def test_call_suspends_three_times_with_three_questions_and_then_succeeds(world)
     for _ in range(3):
         approve(world, world.inbox()[0])
     assert len({row["id"] for row in world.rows("suspensions", status="settled")}) == 3
-    assert (column(world, "status"), told(world)) == (["succeeded"], ["pure0"])
+    assert (column(world, "status"), result_texts(world)) == (["succeeded"], ["pure0"])
 
 
 def test_unknown_tool_is_an_error_and_the_run_continues(world):  # 74
     turn = play(world, script=rounds_of(1, tool="nobody"))
     assert (column(world, "code"), turn["disposition"]) == (["unknown_tool"], "answered")
-    assert "nobody" in told(world)[0]
+    assert "nobody" in result_texts(world)[0]
 
 
 @pytest.mark.parametrize("mode", list(ToolMode))
@@ -113,7 +113,7 @@ def test_check_sees_the_same_earlier_state_for_every_call_of_a_round(world, mode
         seen.append(context.noted(Scope.RUN, "n", 0))
         return [SetState(scope=Scope.RUN, key="n", value=1, merge=Merge.ADD)]
 
-    play(world, gate(note), script=rounds_of(3, rounds=2))
+    play(world, before_tool(note), script=rounds_of(3, rounds=2))
     assert seen == [0, 0, 0, 3, 3, 3]
 
 
@@ -147,7 +147,7 @@ def test_notes_of_parallel_calls_are_all_kept_and_a_conflict_costs_the_later_cal
 
 def test_two_calls_of_one_tool_in_a_round_have_results_of_their_own(world):  # 79
     play(world, script=rounds_of(2))
-    assert (column(world, "tool"), told(world)) == (["pure", "pure"], ["pure0", "pure1"])
+    assert (column(world, "tool"), result_texts(world)) == (["pure", "pure"], ["pure0", "pure1"])
 
 
 def test_a_tool_over_its_time_fails_with_a_mark_of_its_own(world):  # 81
@@ -170,7 +170,7 @@ def test_results_keep_the_order_of_the_calls_and_events_carry_their_ids(world): 
     world.pending.reverse()
     world.run_dry()
     assert [order.arguments["n"] for order in world.tools.orders] == [2, 1, 0]
-    assert told(world) == ["pure0", "pure1", "pure2"]
+    assert result_texts(world) == ["pure0", "pure1", "pure2"]
     ids = column(world, "id")
     assert [data["call"] for _, kind, data in world.events.seen if kind == "tool.settled"] == ids[::-1]
     (committed,) = world.rows("journal", kind="ToolResultsCommitted")
@@ -183,7 +183,7 @@ def test_malformed_arguments_do_not_run_and_the_model_gets_an_error(world):  # 1
     replies = iter([broken, spoken("ok")])
     play(world, script=lambda prompt: next(replies))
     assert (column(world, "code"), world.tools.ran.total()) == (["invalid_arguments"], 0)
-    assert '{"n": 1' in told(world)[0]
+    assert '{"n": 1' in result_texts(world)[0]
 
 
 def test_a_result_whose_commit_fails_is_not_announced(world):  # 91
@@ -201,7 +201,7 @@ def test_a_result_whose_commit_fails_is_not_announced(world):  # 91
     install(world)
     world.forget_the_dead()
     world.recover()
-    assert (settled(), told(world)) == (["tool.settled"], ["pure0"])
+    assert (settled(), result_texts(world)) == (["tool.settled"], ["pure0"])
     check_all(world.store)
 
 
@@ -214,8 +214,8 @@ def test_a_cancel_while_tools_run_keeps_the_reply_and_leaves_one_note(world):  #
     assert column(world, "status") == ["cancelled"] * 2
     world.submit("second")
     world.run_dry()
-    heard = [said.text for said in world.models.prompts[-1].said if isinstance(said, UserSays)]
-    assert [text for text in heard if "enough" in text] == [heard[1]]
+    texts = [said.text for said in world.models.prompts[-1].said if isinstance(said, UserSays)]
+    assert [text for text in texts if "enough" in text] == [texts[1]]
     check_all(world.store)
 
 

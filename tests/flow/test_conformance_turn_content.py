@@ -11,12 +11,12 @@ from chordage.orchestrator.core.model import AssistantSays, Fault, ToolSays
 from chordage.orchestrator.plugins.base import OptionRefused
 from chordage.orchestrator.plugins.stops import Stops
 from support.busy_thread import (
-    a_round_then_all_it_heard,
-    all_it_heard,
-    heard,
+    a_round_then_user_texts,
+    answer_with_user_texts,
     in_the_first_call,
     in_the_model_call,
     steer,
+    user_texts,
 )
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all
@@ -83,18 +83,18 @@ def test_97_summary_never_separates_a_call_from_its_result(world: World) -> None
 
 
 def test_99_messages_steered_in_during_a_model_call_reach_the_next_one_in_order(world: World) -> None:
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     in_the_model_call(world, lambda: [steer(world, text) for text in ("one", "two", "three")])
     world.submit("do it")
     world.run_dry()
 
-    assert heard(world.models.prompts[0]) == ["do it"]
-    assert heard(world.models.prompts[1]) == ["do it", "one", "two", "three"]
+    assert user_texts(world.models.prompts[0]) == ["do it"]
+    assert user_texts(world.models.prompts[1]) == ["do it", "one", "two", "three"]
     check_all(world.store)
 
 
 def test_102_message_just_before_the_end_makes_the_run_continue(world: World) -> None:
-    world.models.script = lambda prompt: spoken(f"heard {len(heard(prompt))}")
+    world.models.script = lambda prompt: spoken(f"heard {len(user_texts(prompt))}")
     in_the_model_call(world, lambda: steer(world, "one more thing"))
     first = world.submit("do it")
     world.run_dry()
@@ -105,7 +105,7 @@ def test_102_message_just_before_the_end_makes_the_run_continue(world: World) ->
 
 def test_104_between_taking_a_message_in_and_taking_it_back_one_wins(world: World) -> None:
     """It is taken back right after the run took it in: too late, and that is said."""
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     steered: list[str] = []
     in_the_first_call(world, lambda: steered.append(steer(world, "mind this")))
     in_the_model_call(world, lambda: stages.cancel_turn(world.runtime, steered[0]), number=2)
@@ -113,7 +113,7 @@ def test_104_between_taking_a_message_in_and_taking_it_back_one_wins(world: Worl
     world.run_dry()
 
     assert [row["disposition"] for row in world.rows("turns")] == ["answered", "steered"]
-    assert heard(world.models.prompts[-1]) == ["do it", "mind this"]
+    assert user_texts(world.models.prompts[-1]) == ["do it", "mind this"]
     check_all(world.store)
 
 

@@ -13,7 +13,7 @@ from chordage.orchestrator.core.agent import WhileWaiting
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from support.fakes import rounds_of
 from support.invariants import check_all
-from support.lock_waits import somebody_waits_for_a_lock
+from support.lock_waits import has_lock_waits
 from support.one_turn import change_agent
 from support.questions import approval, asks_once
 from support.waiting import until
@@ -58,4 +58,4 @@ class _Meeting:
         if "FROM runs" not in statement or "FOR UPDATE" not in statement or me in self._here:
             return
         self._here.add(me)
-        until(lambda: len(self._here) >= 2 or somebody_waits_for_a_lock(self._world.store), "they meet", 10)
+        until(lambda: len(self._here) >= 2 or has_lock_waits(self._world.store), "they meet", 10)

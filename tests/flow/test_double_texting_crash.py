@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator.core.agent import WhenBusy
-from support.busy_thread import a_round_then_all_it_heard, in_the_first_call, in_the_model_call
+from support.busy_thread import a_round_then_user_texts, in_the_first_call, in_the_model_call
 from support.invariants import check_all
 from support.world import Died, World
 
@@ -27,12 +27,12 @@ def die(world: World, at: int, *, before: bool) -> None:
 @pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
 @pytest.mark.parametrize("at", range(1, COMMITS + 1))
 @pytest.mark.parametrize("moment", ["tool", "model", "last reply"])
-@pytest.mark.parametrize("manner", BUSY)
-def test_a_message_into_a_run_survives_death_at_any_commit(world: World, manner, moment, at, before) -> None:
-    world.models.script = a_round_then_all_it_heard
+@pytest.mark.parametrize("when_busy", BUSY)
+def test_a_message_into_a_run_survives_death_at_any_commit(world: World, when_busy, moment, at, before) -> None:
+    world.models.script = a_round_then_user_texts
 
     def write() -> None:
-        world.submit("and this", when_busy=manner, dedupe_key="k")
+        world.submit("and this", when_busy=when_busy, dedupe_key="k")
 
     if moment == "tool":
         in_the_first_call(world, write)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from chordage.orchestrator.core.agent import WhenBusy
-from support.busy_thread import all_it_heard, heard, in_the_model_call
+from support.busy_thread import answer_with_user_texts, in_the_model_call, user_texts
 from support.held_commit import HeldCommit
 from support.invariants import check_all
 from support.world import World
@@ -15,14 +15,14 @@ from support.world import World
 pytestmark = pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 
 
-@pytest.mark.parametrize("manner", [WhenBusy.STEER, WhenBusy.INTERRUPT])
-def test_a_message_that_is_being_stored_is_waited_for_by_the_end_of_the_run(world: World, manner: WhenBusy) -> None:
-    world.models.script = all_it_heard
+@pytest.mark.parametrize("when_busy", [WhenBusy.STEER, WhenBusy.INTERRUPT])
+def test_a_message_that_is_being_stored_is_waited_for_by_the_end_of_the_run(world: World, when_busy: WhenBusy) -> None:
+    world.models.script = answer_with_user_texts
     held = HeldCommit(world)
 
     def store() -> None:
         held.of_this_thread()
-        world.submit("and this", when_busy=manner)
+        world.submit("and this", when_busy=when_busy)
 
     with ThreadPoolExecutor(1) as pool:
 
@@ -36,15 +36,15 @@ def test_a_message_that_is_being_stored_is_waited_for_by_the_end_of_the_run(worl
             world.deliver(world.pending.pop(0))
     world.run_dry()
 
-    ends = ["answered", "steered"] if manner is WhenBusy.STEER else ["cancelled", "answered"]
+    ends = ["answered", "steered"] if when_busy is WhenBusy.STEER else ["cancelled", "answered"]
     assert [turn["disposition"] for turn in world.rows("turns")] == ends
-    assert heard(world.models.prompts[-1]) == ["do it", "and this"]
+    assert user_texts(world.models.prompts[-1]) == ["do it", "and this"]
     check_all(world.store)
 
 
-@pytest.mark.parametrize("manner", [WhenBusy.STEER, WhenBusy.INTERRUPT, WhenBusy.ROLLBACK])
-def test_a_message_that_comes_while_the_run_ends_has_a_run_of_its_own(world: World, manner: WhenBusy) -> None:
-    world.models.script = all_it_heard
+@pytest.mark.parametrize("when_busy", [WhenBusy.STEER, WhenBusy.INTERRUPT, WhenBusy.ROLLBACK])
+def test_a_message_that_comes_while_the_run_ends_has_a_run_of_its_own(world: World, when_busy: WhenBusy) -> None:
+    world.models.script = answer_with_user_texts
     held = HeldCommit(world)
     in_the_model_call(world, held.of_this_thread)
     world.submit("do it")
@@ -52,7 +52,7 @@ def test_a_message_that_comes_while_the_run_ends_has_a_run_of_its_own(world: Wor
     with ThreadPoolExecutor(1) as pool:
         last = pool.submit(world.deliver, world.pending.pop(0))
         assert held.reached.wait(10)
-        world.submit("and this", when_busy=manner)
+        world.submit("and this", when_busy=when_busy)
         last.result()
     assert world.rows("turns")[1]["ready"] == 1
     world.run_dry()

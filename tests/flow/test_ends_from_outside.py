@@ -21,12 +21,12 @@ from chordage.orchestrator.run import arrivals
 from chordage.orchestrator.stages.step import verbs
 from chordage.orchestrator.store import runs, turns
 from support import hooks
-from support.busy_thread import all_it_heard, steer
+from support.busy_thread import answer_with_user_texts, steer
 from support.fakes import rounds_of
 from support.family import Lines, ask, settle_in
 from support.held_commit import HeldCommit
 from support.invariants import check_all, check_always
-from support.lock_waits import somebody_waits_for_a_lock
+from support.lock_waits import has_lock_waits
 from support.questions import GATE
 from support.waiting import until
 from support.world import World
@@ -37,7 +37,9 @@ on_postgres = pytest.mark.parametrize("backend", [pytest.param("postgres", marks
 
 def puts_a_question(world: World) -> None:
     world.models.script = rounds_of(1)
-    hooks.install(world, hooks.heard(Hook.BEFORE_TOOL_EXECUTE, lambda context: [] if context.call.resumed else [GATE]))
+    hooks.install(
+        world, hooks.plugin_for(Hook.BEFORE_TOOL_EXECUTE, lambda context: [] if context.call.resumed else [GATE])
+    )
 
 
 def asks_a_sub_agent(world: World) -> None:
@@ -64,13 +66,13 @@ class Meanwhile:
     def __call__(self) -> None:
         if self.work is None:
             work = self.work = self._pool.submit(self._act)
-            until(lambda: work.done() or somebody_waits_for_a_lock(self._world.store), "it is done or waits", 20)
+            until(lambda: work.done() or has_lock_waits(self._world.store), "it is done or waits", 20)
 
 
 @on_postgres
 @leaves_open
-@pytest.mark.parametrize("manner", [WhenBusy.INTERRUPT, WhenBusy.ROLLBACK])
-def test_a_message_ends_a_run_that_started_while_it_was_stored(world, leave_open, manner, monkeypatch) -> None:
+@pytest.mark.parametrize("when_busy", [WhenBusy.INTERRUPT, WhenBusy.ROLLBACK])
+def test_a_message_ends_a_run_that_started_while_it_was_stored(world, leave_open, when_busy, monkeypatch) -> None:
     """It waits for the turn ahead of it, which is just starting; so it has seen no run when it is stored."""
     leave_open(world)
     world.submit("do it")
@@ -92,7 +94,7 @@ def test_a_message_ends_a_run_that_started_while_it_was_stored(world, leave_open
             return False
 
         monkeypatch.setattr(arrivals.subagents, "are_at_work", then_it_moves_on)
-        world.submit("no, this", when_busy=manner)
+        world.submit("no, this", when_busy=when_busy)
         starting.result()
         assert meanwhile.work is not None
         meanwhile.work.result()
@@ -107,7 +109,7 @@ def test_a_message_ends_a_run_that_started_while_it_was_stored(world, leave_open
 @on_postgres
 def test_message_for_such_a_run_held_by_another_releases_its_locks_and_waits(world, monkeypatch) -> None:
     """It holds turns by then, and runs are locked before turns."""
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     world.submit("do it")
     held = HeldCommit(world)
     start = world.pending.pop(0)
@@ -123,7 +125,7 @@ def test_message_for_such_a_run_held_by_another_releases_its_locks_and_waits(wor
             with world.store.write() as tx:
                 runs.lock(tx, world.row("runs")["id"])
                 is_written.set()
-                until(lambda: somebody_waits_for_a_lock(world.store), "the message comes again, and waits", 20)
+                until(lambda: has_lock_waits(world.store), "the message comes again, and waits", 20)
 
         def admitted(tx, fields):
             looks.append(admit(tx, fields))
@@ -178,7 +180,7 @@ def test_the_verb_cancel_ends_a_run_that_has_moved_on(world, leave_open, monkeyp
 @on_postgres
 def test_a_message_that_is_cancelled_while_a_run_would_take_it_in_is_not_taken_in(world) -> None:
     """Its run is just starting: whoever cancels the message finds no run to lock."""
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     world.submit("do it")
     message = steer(world, "and this")
     start, *_ = world.pending

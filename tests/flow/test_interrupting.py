@@ -10,14 +10,14 @@ from chordage.orchestrator.core.errors import Aborted, Conflict
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store import journal
 from support.busy_thread import (
-    a_round_then_all_it_heard,
-    all_it_heard,
-    heard,
+    a_round_then_user_texts,
+    answer_with_user_texts,
     in_the_first_call,
     in_the_model_call,
     notes,
     shapes,
     steer,
+    user_texts,
 )
 from support.invariants import check_all
 from support.one_turn import change_agent, kinds, statuses
@@ -39,17 +39,17 @@ def roll_back(world: World, text: str = "instead", **more: object) -> str:
     return world.submit(text, when_busy=WhenBusy.ROLLBACK, **more)
 
 
-@pytest.mark.parametrize("manner", ENDING)
-def test_on_a_free_thread_there_is_nothing_to_end(world: World, manner: WhenBusy) -> None:
-    world.models.script = all_it_heard
-    world.submit("hi", when_busy=manner)
+@pytest.mark.parametrize("when_busy", ENDING)
+def test_on_a_free_thread_there_is_nothing_to_end(world: World, when_busy: WhenBusy) -> None:
+    world.models.script = answer_with_user_texts
+    world.submit("hi", when_busy=when_busy)
     world.run_dry()
 
     assert dispositions(world) == ["answered"]
 
 
 def test_interrupted_round_keeps_finished_results_and_the_next_turn_learns_of_it(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
 
     def interrupt_the_second(order) -> None:
         if order.arguments["n"] == 1:
@@ -70,12 +70,12 @@ def test_interrupted_round_keeps_finished_results_and_the_next_turn_learns_of_it
     assert notes(world.models.prompts[-1]) == [
         "[The work on the message above ended before it was done (interrupted: a later message came).]"
     ]
-    assert heard(world.models.prompts[-1]) == ["do it", "stop, do this"]
+    assert user_texts(world.models.prompts[-1]) == ["do it", "stop, do this"]
     check_all(world.store)
 
 
 def test_an_interrupted_model_call_is_not_waited_for(world: World) -> None:
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     in_the_model_call(world, lambda: interrupt(world))
     world.submit("do it")
     world.run_dry()
@@ -87,7 +87,7 @@ def test_an_interrupted_model_call_is_not_waited_for(world: World) -> None:
 
 def test_work_in_flight_is_cancelled(world: World) -> None:
     """By the heartbeat of whoever does it, as after a cancel."""
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     aborted = []
 
     def interrupt_and_beat() -> None:
@@ -106,10 +106,12 @@ def test_work_in_flight_is_cancelled(world: World) -> None:
     assert aborted == [world.rows("calls")[0]["id"]]
 
 
-@pytest.mark.parametrize("manner", ENDING)
-def test_it_comes_before_queued_turns_and_they_keep_their_order(world: World, manner: WhenBusy) -> None:
-    world.models.script = a_round_then_all_it_heard
-    in_the_first_call(world, lambda: [world.submit("one"), world.submit("two"), world.submit("now", when_busy=manner)])
+@pytest.mark.parametrize("when_busy", ENDING)
+def test_it_comes_before_queued_turns_and_they_keep_their_order(world: World, when_busy: WhenBusy) -> None:
+    world.models.script = a_round_then_user_texts
+    in_the_first_call(
+        world, lambda: [world.submit("one"), world.submit("two"), world.submit("now", when_busy=when_busy)]
+    )
     world.submit("do it")
     world.run_dry()
 
@@ -121,7 +123,7 @@ def test_it_comes_before_queued_turns_and_they_keep_their_order(world: World, ma
 
 def test_it_starts_although_another_was_ready_on_its_thread(world: World) -> None:
     """A chore was ready, and a chat overtook it. The chore must not start before the message that ends the chat."""
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     world.submit("chore", group=Group.CHORE)
     world.submit("chat")
     late = [intent for intent in world.pending if intent.group is Group.CHORE]
@@ -142,7 +144,7 @@ def test_it_starts_although_another_was_ready_on_its_thread(world: World) -> Non
 
 
 def test_one_after_the_other_each_ends_the_one_before(world: World) -> None:
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
 
     def interrupt_twice(prompt) -> None:
         if len(world.models.prompts) < 3:
@@ -158,30 +160,30 @@ def test_one_after_the_other_each_ends_the_one_before(world: World) -> None:
 
 def test_message_meant_to_steer_the_ended_run_gets_its_own_turn_behind(world: World) -> None:
     """It came before the message that ended the run, and is not told to the model as if it had come after it."""
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: [steer(world, "mind this"), interrupt(world, "now")])
     world.submit("do it")
     world.run_dry()
 
-    assert heard(world.models.prompts[-1]) == ["do it", "now", "mind this"]
+    assert user_texts(world.models.prompts[-1]) == ["do it", "now", "mind this"]
     assert dispositions(world) == ["cancelled", "answered", "answered"]
     check_all(world.store)
 
 
 def test_earlier_message_is_not_absorbed_beside_a_later_one(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: [steer(world, "older"), interrupt(world, "now")])
     in_the_model_call(world, lambda: steer(world, "younger"), number=2)
     world.submit("do it")
     world.run_dry()
 
-    assert heard(world.models.prompts[-1]) == ["do it", "now", "younger", "older"]
+    assert user_texts(world.models.prompts[-1]) == ["do it", "now", "younger", "older"]
     assert dispositions(world) == ["cancelled", "answered", "answered", "steered"]
     check_all(world.store)
 
 
 def test_rolled_back_run_leaves_no_text(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     world.submit("before")
     world.run_dry()
     in_the_model_call(world, lambda: [steer(world, "mind this"), roll_back(world)], number=3)
@@ -191,13 +193,13 @@ def test_rolled_back_run_leaves_no_text(world: World) -> None:
     assert dispositions(world) == ["answered", "cancelled", "answered", "answered"]
     last = world.models.prompts[3]
     assert shapes(last) == ["UserSays", "AssistantSays", "ToolSays", "ToolSays", "AssistantSays", "UserSays"]
-    assert heard(last) == ["before", "instead"]
+    assert user_texts(last) == ["before", "instead"]
     assert notes(last) == []
     check_all(world.store)
 
 
 def test_a_rolled_back_round_leaves_with_its_results_and_what_was_steered_into_it(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: steer(world, "mind this"))
     in_the_model_call(world, lambda: roll_back(world), number=2)
     world.submit("do it")
@@ -205,12 +207,12 @@ def test_a_rolled_back_round_leaves_with_its_results_and_what_was_steered_into_i
 
     assert dispositions(world) == ["cancelled", "steered", "answered"]
     assert [remark.text for remark in views.history(world.store, "t1") if remark.role == "user"] == ["instead"]
-    assert heard(world.models.prompts[-1]) == ["instead"]
+    assert user_texts(world.models.prompts[-1]) == ["instead"]
     check_all(world.store)
 
 
 def test_the_journal_of_what_was_rolled_back_stays(world: World) -> None:
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     in_the_model_call(world, lambda: roll_back(world))
     world.submit("do it")
     world.run_dry()
@@ -224,7 +226,7 @@ def test_the_journal_of_what_was_rolled_back_stays(world: World) -> None:
 
 
 def test_another_thread_loses_nothing_by_a_roll_back(world: World) -> None:
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     world.submit("elsewhere", thread="t2")
     world.run_dry()
     in_the_model_call(world, lambda: roll_back(world), number=2)
@@ -235,16 +237,16 @@ def test_another_thread_loses_nothing_by_a_roll_back(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("manner", "code", "disposition"),
+    ("when_busy", "code", "disposition"),
     [(WhenBusy.INTERRUPT, "superseded", "superseded"), (WhenBusy.ROLLBACK, "rolled_back", "cancelled")],
 )
 @pytest.mark.parametrize("group", [Group.CHAT, Group.CHORE])
-def test_a_run_that_waits_is_ended_too(world: World, manner, code, disposition, group) -> None:
-    world.models.script = a_round_then_all_it_heard
+def test_a_run_that_waits_is_ended_too(world: World, when_busy, code, disposition, group) -> None:
+    world.models.script = a_round_then_user_texts
     world.tools.asks = asks_once(0, 1)
     world.submit("do it", group=group)
     world.run_dry()
-    world.submit("now", when_busy=manner, group=group)
+    world.submit("now", when_busy=when_busy, group=group)
     world.run_dry()
     for row in world.inbox():
         approve(world, row)
@@ -255,7 +257,7 @@ def test_a_run_that_waits_is_ended_too(world: World, manner, code, disposition, 
 
 
 def test_waiting_run_is_left_alone_where_the_message_is_set_to_hold(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     world.tools.asks = asks_once(0, 1)
     world.submit("do it")
     world.run_dry()
@@ -267,7 +269,7 @@ def test_waiting_run_is_left_alone_where_the_message_is_set_to_hold(world: World
 
 def test_default_of_the_agent_does_not_let_a_chore_end_a_chat(world: World) -> None:
     change_agent(world, when_busy=WhenBusy.INTERRUPT)
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     in_the_model_call(world, lambda: world.submit("tick", group=Group.CHORE, thread="t1"))
     world.submit("do it")
     world.run_dry()
@@ -275,10 +277,10 @@ def test_default_of_the_agent_does_not_let_a_chore_end_a_chat(world: World) -> N
     assert dispositions(world) == ["answered", "answered"]
 
 
-@pytest.mark.parametrize("manner", [*ENDING, None])
-def test_agent_may_set_what_a_message_does(world: World, manner: WhenBusy | None) -> None:
-    change_agent(world, when_busy=manner or WhenBusy.REJECT)
-    world.models.script = all_it_heard
+@pytest.mark.parametrize("when_busy", [*ENDING, None])
+def test_agent_may_set_what_a_message_does(world: World, when_busy: WhenBusy | None) -> None:
+    change_agent(world, when_busy=when_busy or WhenBusy.REJECT)
+    world.models.script = answer_with_user_texts
     refused = []
 
     def write() -> None:
@@ -291,13 +293,13 @@ def test_agent_may_set_what_a_message_does(world: World, manner: WhenBusy | None
     world.submit("do it")
     world.run_dry()
 
-    assert dispositions(world) == (["cancelled", "answered"] if manner else ["answered"])
-    assert bool(refused) == (manner is None)
+    assert dispositions(world) == (["cancelled", "answered"] if when_busy else ["answered"])
+    assert bool(refused) == (when_busy is None)
 
 
 def test_answer_to_a_question_does_not_by_default_end_the_run_that_asked(world: World) -> None:
     change_agent(world, when_busy=WhenBusy.INTERRUPT)
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     world.tools.asks = asks_once(0, 1)
     world.submit("do it")
     world.run_dry()
@@ -311,7 +313,7 @@ def test_answer_to_a_question_does_not_by_default_end_the_run_that_asked(world: 
 def test_a_message_for_later_ends_nothing_now(world: World) -> None:
     from datetime import timedelta
 
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     later = world.clock.now + timedelta(hours=1)
     in_the_model_call(world, lambda: interrupt(world, "tomorrow", not_before=later))
     world.submit("do it")
@@ -321,7 +323,7 @@ def test_a_message_for_later_ends_nothing_now(world: World) -> None:
 
 
 def test_the_same_message_handed_in_twice_interrupts_once(world: World) -> None:
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     in_the_model_call(world, lambda: interrupt(world, "now", dedupe_key="k"))
     in_the_first = world.submit("do it")
     world.run_dry()

@@ -116,7 +116,7 @@ def test_call_with_a_question_is_not_cancelled_and_one_held_by_another_worker_is
         given_away = stages.beat(world.runtime, first=0, every=0)
         heard.append((hand._why is not None, given_away))
 
-    def asked_then_retried():
+    def suspend_then_retry():
         beat()
         decide(world, "retry")
         world.run_dry()
@@ -124,7 +124,7 @@ def test_call_with_a_question_is_not_cancelled_and_one_held_by_another_worker_is
         assert with_another_token["status"] == "succeeded"
         beat()
 
-    taken_for_dead(world, asked_then_retried)
+    taken_for_dead(world, suspend_then_retry)
     world.submit()
     world.run_dry()
 
@@ -271,7 +271,7 @@ def test_locked_row_is_skipped_and_found_at_the_next_look(world: World, table):
         world.deliver(world.pending.pop(0))
     chosen = schema.metadata.tables[table]
     ids = [row["id"] for row in world.rows(table)]
-    hands = [hand_of(world, table, row_id) for row_id in ids]
+    hands = [in_flight_of(world, table, row_id) for row_id in ids]
     before = leases(world, chosen)
 
     world.clock.pass_by(5)
@@ -286,7 +286,7 @@ def test_locked_row_is_skipped_and_found_at_the_next_look(world: World, table):
     assert leases(world, chosen)[ids[0]] > before[ids[0]], "asked for again at once, and not a beat later"
 
 
-def hand_of(world, table, row_id):
+def in_flight_of(world, table, row_id):
     if table == "runs":
         return InFlightWork(run_id=row_id, epoch=1, worker="h:1")
     call = world.row("calls", id=row_id)

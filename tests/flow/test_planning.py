@@ -13,10 +13,10 @@ from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.transcript import ACTION_RESULTS
 from chordage.orchestrator.core.verdicts import Block
-from support.hooks import gate, install
+from support.hooks import before_tool, install
 from support.invariants import check_all
 from support.one_turn import change_agent
-from support.planning import asked_of, plan_of, planner
+from support.planning import plan_of, planner, planner_request
 from support.questions import approve, asks_once
 from support.world import Died, Header
 
@@ -40,7 +40,7 @@ def finished(world) -> dict:
 def test_two_rounds_are_planned_carried_out_and_answered_from(world):
     turn = play(world, plan_of("pure", "pure"), plan_of("pure"))
 
-    asked = [found for prompt in world.models.prompts if (found := asked_of(prompt))]
+    asked = [found for prompt in world.models.prompts if (found := planner_request(prompt))]
     assert turn["disposition"] == "answered"
     assert [len(one["info"]["done_plans"]) for one in asked] == [0, 2, 3]
     assert [len(one["info"]["last_round_result"]) for one in asked] == [0, 2, 1]
@@ -80,7 +80,7 @@ def test_at_the_limit_of_rounds_no_further_plan_is_paid_for(world):
     turn = play(world, *[plan_of("pure")] * 9, max_rounds=2)
 
     assert turn["disposition"] == "answered"
-    assert len([prompt for prompt in world.models.prompts if asked_of(prompt)]) == 2
+    assert len([prompt for prompt in world.models.prompts if planner_request(prompt)]) == 2
     assert finished(world)["extra"]["planning"] == {"rounds": 2, "ends": "max_rounds"}
 
 
@@ -103,7 +103,7 @@ def failing_at(index: int, plans):
     usual = planner(*plans)
 
     def reply(prompt):
-        asked = asked_of(prompt)
+        asked = planner_request(prompt)
         if asked is not None and asked["info"]["round_index"] == index:
             raise ModelFailed("no planner", fault=Fault.SERVER, attempts=())
         return usual(prompt)
@@ -179,7 +179,7 @@ def test_one_tool_may_carry_out_a_whole_round(world):
 
     assert [call["tool"] for call in world.rows("calls")] == ["unsafe"]
     assert [log["result"] for log in finished(world)["extra"]["tool_logs"]] == ["did p0", "did p1"]
-    assert "unsafe" not in json.dumps([asked_of(prompt) for prompt in world.models.prompts])
+    assert "unsafe" not in json.dumps([planner_request(prompt) for prompt in world.models.prompts])
 
 
 @pytest.mark.parametrize("nothing", ["null", "[]", "no list"])
@@ -202,7 +202,7 @@ def test_reason_that_refuses_a_whole_round_has_its_place(world):
 def test_the_failure_of_a_tool_that_runs_whole_rounds_is_that_of_each_command(world):
     """A10"""
     change_agent(world, strategy="plan_execute", plan=PlanSpec(executor="unsafe"))
-    install(world, gate(lambda context: [Block("not today")]))
+    install(world, before_tool(lambda context: [Block("not today")]))
     world.models.script = planner(plan_of("pure", "pure"))
     world.submit("find out")
     world.run_dry()
@@ -221,7 +221,7 @@ def test_no_round_is_planned_when_the_time_is_up(world):
 
 
 def test_the_same_failure_in_two_rounds_ends_planning(world):
-    install(world, gate(lambda context: [Block("no")]))
+    install(world, before_tool(lambda context: [Block("no")]))
     play(world, *[plan_of("pure")] * 9)
     assert finished(world)["extra"]["planning"] == {"rounds": 2, "ends": "stuck"}
 
@@ -284,10 +284,10 @@ def test_the_planner_knows_what_a_question_refers_to_unless_it_is_not_to(world, 
     world.submit("and Berlin?", strategy="plan_execute")
     world.run_dry()
 
-    asked = [prompt for prompt in world.models.prompts if asked_of(prompt)][-1]
+    asked = [prompt for prompt in world.models.prompts if planner_request(prompt)][-1]
     said = [one.text.partition(" [")[0] for one in asked.said[:-1]]
     assert said[:1] == ["find out"][:history]
-    assert (len(said), asked_of(asked)["input"]["user_input"]) == (2 * history, "and Berlin?")
+    assert (len(said), planner_request(asked)["input"]["user_input"]) == (2 * history, "and Berlin?")
     check_all(world.store)
 
 
@@ -297,5 +297,5 @@ def test_a_follow_up_in_rounds_sends_the_same_history_first_each_time(world):
     world.submit("and Berlin?", strategy="plan_execute")
     world.run_dry()
 
-    first, second = [prompt for prompt in world.models.prompts if asked_of(prompt)][-2:]
+    first, second = [prompt for prompt in world.models.prompts if planner_request(prompt)][-2:]
     assert (first.system, first.said[:-1]) == (second.system, second.said[:-1])

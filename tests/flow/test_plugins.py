@@ -56,7 +56,7 @@ def play(world, script=None) -> dict:
     return world.row("turns")
 
 
-def told(prompt) -> list[str]:
+def result_texts(prompt) -> list[str]:
     return [said.content for said in prompt.said if isinstance(said, ToolSays)]
 
 
@@ -84,7 +84,7 @@ def test_blocked_call_is_an_error_for_the_model_and_the_run_continues(world):
     install(world, saying(Hook.BEFORE_TOOL_EXECUTE, Block("not on Sundays"), when=lambda c: c.call.arguments["n"] == 0))
     assert play(world)["disposition"] == "answered"
 
-    assert told(world.models.prompts[-1]) == ["not on Sundays", "pure1"]
+    assert result_texts(world.models.prompts[-1]) == ["not on Sundays", "pure1"]
     assert [call["code"] for call in world.rows("calls")] == ["blocked", None]
     check_all(world.store)
 
@@ -93,14 +93,14 @@ def test_a_supplied_result_spares_the_tool(world):
     install(world, saying(Hook.BEFORE_TOOL_EXECUTE, SupplyResult("from the cache")))
     play(world)
 
-    assert told(world.models.prompts[-1]) == ["from the cache", "from the cache"]
+    assert result_texts(world.models.prompts[-1]) == ["from the cache", "from the cache"]
     assert world.tools.ran.total() == 0
 
 
 def test_amended_arguments_are_what_the_tool_runs_with(world):
     install(world, saying(Hook.BEFORE_TOOL_EXECUTE, AmendArguments({"n": 9})))
     play(world)
-    assert told(world.models.prompts[-1]) == ["pure9", "pure9"]
+    assert result_texts(world.models.prompts[-1]) == ["pure9", "pure9"]
 
 
 def test_bad_arguments_beat_approval(world):
@@ -125,11 +125,11 @@ def test_check_may_ask_a_person_and_the_call_does_not_run_before(world):
     )
     play(world)
 
-    assert told(world.models.prompts[-1]) == ["pure0", AWAITING]
+    assert result_texts(world.models.prompts[-1]) == ["pure0", AWAITING]
     assert world.tools.ran.total() == 1
     assert world.inbox()[0]["prompt"] == "Really?"
     answer(world)
-    assert told(world.models.prompts[-1]) == ["pure0", "pure1"]
+    assert result_texts(world.models.prompts[-1]) == ["pure0", "pure1"]
     check_all(world.store)
 
 
@@ -281,7 +281,7 @@ def test_counters_continue_after_a_suspension(world):
 def test_results_are_amended_and_added_to(world):
     install(world, saying(Hook.AFTER_TOOL_EXECUTE, AmendResult("***"), AddMessage("Mind the gap.")))
     play(world, rounds_of(1))
-    assert told(world.models.prompts[-1]) == ["***\n\nMind the gap."]
+    assert result_texts(world.models.prompts[-1]) == ["***\n\nMind the gap."]
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from chordage.orchestrator.loops import poll as loop
 from chordage.orchestrator.loops.poll import PollOutcome, PollResult
 from chordage.orchestrator.run import arrivals
 from chordage.orchestrator.store import polls, runs
-from support.channels import ListChannel, bind, incoming, keys, look, standing
+from support.channels import ListChannel, bind, incoming, keys, look, poll_row
 from support.invariants import check_all
-from support.lock_waits import somebody_waits_for_a_lock
+from support.lock_waits import has_lock_waits
 from support.waiting import until
 from support.world import Died, World
 
@@ -44,7 +44,7 @@ def test_each_message_is_a_turn_of_the_channel_with_its_sender_and_where_to_repl
     assert (turn["thread_id"], turn["source"], turn["dedupe_key"]) == ("list:1", "poll:list", "1")
     assert turn["reply_target"] == {"channel": "list", "chat": 1}
     assert turn["meta"] == {"subject": "greetings"}
-    assert standing(world)["cursor"] == "2"
+    assert poll_row(world)["cursor"] == "2"
     assert (looked.outcome, looked.wait) == (PollOutcome.CAME, 0.0)
 
 
@@ -83,7 +83,7 @@ def test_what_is_handed_out_twice_and_in_any_order_is_one_turn(world: World, mon
     look(world)
 
     assert keys(world) == [str(number) for number in range(1, 21)]
-    row = standing(world)
+    row = poll_row(world)
     assert (row["taken"], row["doubled"]) == (20, 60)
     assert len(admitted) == 20, "what is known is found before a constraint has to refuse it"
 
@@ -100,7 +100,7 @@ def test_a_message_that_breaks_a_rule_drops_nothing_else_and_is_put_on_record(wo
     assert "the limit is 262144" in str(first["why"])
     assert first["excerpt"] == "x" * 200
     assert "blank" in str(second["why"])
-    assert looked.counts.refused == standing(world)["refused"] == 2
+    assert looked.counts.refused == poll_row(world)["refused"] == 2
 
 
 def test_a_refused_message_that_comes_again_stays_refused_once(world: World) -> None:
@@ -146,7 +146,7 @@ def test_nul_anywhere_in_a_message_delays_no_other(world: World, field: str) -> 
 
     assert looked.outcome is PollOutcome.CAME
     assert keys(world)[-1:] == ["2"]
-    assert standing(world)["cursor"] == "3"
+    assert poll_row(world)["cursor"] == "3"
 
 
 @pytest.mark.parametrize("cursor", ["nul\x00", "half \ud800", "x" * 10_001])
@@ -154,14 +154,14 @@ def test_a_cursor_that_cannot_be_stored_is_a_fault_of_its_channel(world: World, 
     channel = bind(world, ListChannel(messages=[incoming(1, cursor=cursor)]))
 
     failed = look(world)
-    told = str(standing(world)["error"])
+    told = str(poll_row(world)["error"])
     channel.messages = [incoming(1)]
     world.clock.pass_by(60)
     look(world)
 
     assert failed.outcome is PollOutcome.FAILED
     assert "names a cursor that cannot be stored" in told
-    assert (keys(world), standing(world)["cursor"]) == (["1"], "2")
+    assert (keys(world), poll_row(world)["cursor"]) == (["1"], "2")
 
 
 def test_a_sender_that_a_plugin_has_made_up_refuses_that_message_alone(world: World) -> None:
@@ -190,7 +190,7 @@ def test_a_message_that_finds_its_thread_busy_where_the_agent_rejects_is_refused
 def test_many_messages_are_stored_in_bounded_transactions_each_with_the_cursor_up_to_there(world: World) -> None:
     bind(world, numbered(2 * WIDEST + 5))
     look(world)  # the row is made; everything is stored
-    revisions = standing(world)["revision"]
+    revisions = poll_row(world)["revision"]
 
     assert revisions == 3
     assert len(keys(world)) == 2 * WIDEST + 5
@@ -202,7 +202,7 @@ def test_without_cursors_of_their_own_all_messages_are_one_transaction(world: Wo
 
     look(world)
 
-    assert standing(world)["revision"] == 1
+    assert poll_row(world)["revision"] == 1
     assert len(keys(world)) == WIDEST + 10
 
 
@@ -219,7 +219,7 @@ def test_two_that_read_the_same_cursor_store_it_once(world: World) -> None:
 
     assert looked.outcome is PollOutcome.OVERTAKEN
     assert keys(world) == ["1", "2", "3", "4", "5"]
-    assert standing(world)["taken"] == 5
+    assert poll_row(world)["taken"] == 5
 
 
 def test_one_process_looks_at_a_time_and_another_takes_over_when_it_is_gone(world: World) -> None:
@@ -257,10 +257,10 @@ def test_failing_channel_pauses_longer_each_time_up_to_a_bound_and_recovers(worl
 
     assert all(0.5 * 2**n <= wait <= 2**n for n, wait in enumerate(waits[:6]))
     assert max(waits) <= 60
-    row = standing(world)
+    row = poll_row(world)
     assert (row["failures"], row["error"]) == (9, "no route")
     assert look(world).outcome is PollOutcome.CAME
-    assert (standing(world)["failures"], standing(world)["error"], standing(world)["next_look"]) == (0, None, None)
+    assert (poll_row(world)["failures"], poll_row(world)["error"], poll_row(world)["next_look"]) == (0, None, None)
 
 
 def test_an_agent_that_is_not_there_leaves_the_messages_with_the_channel(world: World) -> None:
@@ -268,7 +268,7 @@ def test_an_agent_that_is_not_there_leaves_the_messages_with_the_channel(world: 
 
     assert look(world).outcome is PollOutcome.FAILED
     assert channel.asked == []
-    assert "nobody" in str(standing(world)["error"])
+    assert "nobody" in str(poll_row(world)["error"])
 
 
 def full_after(world: World, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
@@ -292,8 +292,8 @@ def test_the_cursor_does_not_move_past_a_message_for_which_there_is_no_room(worl
 
     assert (looked.outcome, looked.wait) == (PollOutcome.FULL, 9)
     assert keys(world) == ["1", "2", "3"]
-    assert standing(world)["cursor"] == "4"
-    assert "takes no more" in str(standing(world)["error"])
+    assert poll_row(world)["cursor"] == "4"
+    assert "takes no more" in str(poll_row(world)["error"])
     assert world.rows("refusals") == []
     world.clock.pass_by(9.1)
     look(world)
@@ -306,13 +306,13 @@ def test_without_cursors_of_their_own_what_had_room_comes_again_and_is_no_second
     with monkeypatch.context() as patch:
         full_after(world, patch, 3)
         look(world)
-    assert (keys(world), standing(world)["cursor"]) == (["1", "2", "3"], None)
+    assert (keys(world), poll_row(world)["cursor"]) == (["1", "2", "3"], None)
 
     world.clock.pass_by(9.1)
     look(world)
 
     assert keys(world) == ["1", "2", "3", "4", "5"]
-    assert standing(world)["doubled"] == 3
+    assert poll_row(world)["doubled"] == 3
 
 
 MESSAGES, FEW = 12, 5
@@ -345,7 +345,7 @@ def test_death_at_any_commit_neither_loses_nor_doubles_a_message(
 
     assert keys(world) == [str(number) for number in range(1, MESSAGES + 1) if number != 5]
     assert [row["key"] for row in world.rows("refusals")] == ["5"]
-    assert standing(world)["taken"] == MESSAGES - 1
+    assert poll_row(world)["taken"] == MESSAGES - 1
 
 
 @pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
@@ -363,6 +363,6 @@ def test_a_batch_locks_the_runs_of_its_threads_in_the_order_in_which_decisions_d
         with world.store.write() as tx:
             runs.lock(tx, high)
             polled = pool.submit(batch)
-            until(lambda: somebody_waits_for_a_lock(world.store), "the batch stands before a lock")
+            until(lambda: has_lock_waits(world.store), "the batch stands before a lock")
             assert runs.lock(tx, low) is not None
         polled.result(10)

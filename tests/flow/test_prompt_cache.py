@@ -13,7 +13,7 @@ from chordage.orchestrator.core.verdicts import AddContextMessage
 from chordage.workers.cli.show import lines_of
 from support.fakes import rounds_of
 from support.family import Lines, ask, by_agent, settle_in
-from support.hooks import heard, install
+from support.hooks import install, plugin_for
 from support.one_turn import change_agent
 
 USED = Usage(input_tokens=100, output_tokens=5, cached_tokens=60, cache_write_tokens=30)
@@ -57,7 +57,7 @@ def test_the_switch_of_the_agent_reaches_the_prompt(world, cache):
 
 def test_what_plugins_add_is_no_part_of_what_stays(world):
     change_agent(world, instructions="Be kind.")
-    install(world, heard(Hook.BEFORE_INFERENCE, AddContextMessage(key="k", text="It is noon.")))
+    install(world, plugin_for(Hook.BEFORE_INFERENCE, AddContextMessage(key="k", text="It is noon.")))
     world.submit()
     world.run_dry()
     prompt = world.models.prompts[0]

@@ -28,7 +28,7 @@ from chordage.orchestrator.core.pulse import WorkKind
 from chordage.orchestrator.loops import pulse
 from chordage.orchestrator.run import arrivals, task_file
 from support.fakes import spoken
-from support.standing import Standing, aged
+from support.pulse_room import PulseRoom, aged
 from support.world import Died
 
 TASK = "---\nid: abcd2345\n---\nPaint the fence.\n"
@@ -36,21 +36,21 @@ HOURLY = "---\nevery: 1h\n---\nlook\n"
 
 
 @pytest.fixture
-def standing(world, tmp_path):
+def pulse_room(world, tmp_path):
     world.models.script = lambda prompt: spoken("done")
-    return Standing(world, tmp_path)
+    return PulseRoom(world, tmp_path)
 
 
 @pytest.fixture
-def under_way(standing):
+def under_way(pulse_room):
     """The turn of the task is queued, and its file lies still."""
-    aged(standing.file("tasks/fence.md", TASK))
-    standing.tick()
-    return standing
+    aged(pulse_room.file("tasks/fence.md", TASK))
+    pulse_room.tick()
+    return pulse_room
 
 
-def desk(standing):
-    return task_file.of_thread(standing.runtime, "task:abcd2345")
+def desk(pulse_room):
+    return task_file.of_thread(pulse_room.runtime, "task:abcd2345")
 
 
 # edits
@@ -133,32 +133,32 @@ def test_own_edit_behind_the_look_at_the_row_moves_it(under_way, monkeypatch):
     assert pulse.move_on(under_way.runtime, work, item, row).intents == []
 
 
-def test_task_that_failed_is_not_repeated_until_it_is_edited(standing):
-    standing.file("tasks/fence.md", TASK)
+def test_task_that_failed_is_not_repeated_until_it_is_edited(pulse_room):
+    pulse_room.file("tasks/fence.md", TASK)
 
     def fails(prompt):
         raise ModelFailed("down", fault=Fault.SERVER, attempts=())
 
-    standing.world.models.script = fails
-    standing.tick_and_finish()
-    assert standing.tick(60) == []
-    assert standing.row(WorkKind.TASK, "abcd2345")["disposition"] == "failed"
+    pulse_room.world.models.script = fails
+    pulse_room.tick_and_finish()
+    assert pulse_room.tick(60) == []
+    assert pulse_room.row(WorkKind.TASK, "abcd2345")["disposition"] == "failed"
 
-    standing.file("tasks/fence.md", TASK.replace("fence", "gate"))
-    assert len(standing.tick(1)) == 1
+    pulse_room.file("tasks/fence.md", TASK.replace("fence", "gate"))
+    assert len(pulse_room.tick(1)) == 1
 
 
-def test_pausing_holds_a_task_back_and_resuming_does_not_repeat_it(standing):
+def test_pausing_holds_a_task_back_and_resuming_does_not_repeat_it(pulse_room):
     paused = TASK.replace("id:", "paused: true\nid:")
-    standing.file("tasks/fence.md", paused)
-    assert standing.tick() == []
-    standing.file("tasks/fence.md", TASK)
-    assert len(standing.tick_and_finish(1)) == 1
-    standing.file("tasks/fence.md", paused)
-    standing.tick(1)
-    standing.file("tasks/fence.md", TASK)
+    pulse_room.file("tasks/fence.md", paused)
+    assert pulse_room.tick() == []
+    pulse_room.file("tasks/fence.md", TASK)
+    assert len(pulse_room.tick_and_finish(1)) == 1
+    pulse_room.file("tasks/fence.md", paused)
+    pulse_room.tick(1)
+    pulse_room.file("tasks/fence.md", TASK)
 
-    assert standing.tick(1) == []
+    assert pulse_room.tick(1) == []
 
 
 def test_task_closed_by_its_own_turn_is_opened_again_by_the_very_text_it_had(under_way):
@@ -173,47 +173,47 @@ def test_task_closed_by_its_own_turn_is_opened_again_by_the_very_text_it_had(und
 # schedules
 
 
-def test_chore_late_by_three_hours_catches_up_once_and_is_on_schedule_again(standing):
-    standing.file("chores/look.md", "---\nevery: 15m\n---\nlook\n")
-    standing.tick_and_finish()
-    standing.tick(1)
+def test_chore_late_by_three_hours_catches_up_once_and_is_on_schedule_again(pulse_room):
+    pulse_room.file("chores/look.md", "---\nevery: 15m\n---\nlook\n")
+    pulse_room.tick_and_finish()
+    pulse_room.tick(1)
 
-    assert len(standing.tick_and_finish(3 * 3600 + 100)) == 1
-    row = standing.row(WorkKind.CHORE, "look")
+    assert len(pulse_room.tick_and_finish(3 * 3600 + 100)) == 1
+    row = pulse_room.row(WorkKind.CHORE, "look")
     assert (row["next_due"] - row["anchor"]) % timedelta(minutes=15) == timedelta(0)
-    assert standing.tick(1) == []
-    assert len(standing.tick(900)) == 1
+    assert pulse_room.tick(1) == []
+    assert len(pulse_room.tick(900)) == 1
 
 
-def test_ticks_missed_while_its_turn_runs_are_one_turn(standing):
-    standing.file("chores/look.md", HOURLY)
-    standing.tick()
-    assert [slot for _ in range(5) for slot in standing.tick(3600)] == []
+def test_ticks_missed_while_its_turn_runs_are_one_turn(pulse_room):
+    pulse_room.file("chores/look.md", HOURLY)
+    pulse_room.tick()
+    assert [slot for _ in range(5) for slot in pulse_room.tick(3600)] == []
 
-    standing.world.run_dry()
+    pulse_room.world.run_dry()
 
-    assert len(standing.tick_and_finish(60)) == 1
-    assert standing.tick(60) == []
+    assert len(pulse_room.tick_and_finish(60)) == 1
+    assert pulse_room.tick(60) == []
 
 
-def test_what_a_paused_chore_missed_is_not_caught_up(standing):
-    standing.file("chores/look.md", HOURLY)
-    standing.tick_and_finish()
-    standing.file("chores/look.md", HOURLY.replace("every", "paused: true\nevery"))
-    assert standing.tick(10 * 3600) == []
-    standing.file("chores/look.md", HOURLY)
+def test_what_a_paused_chore_missed_is_not_caught_up(pulse_room):
+    pulse_room.file("chores/look.md", HOURLY)
+    pulse_room.tick_and_finish()
+    pulse_room.file("chores/look.md", HOURLY.replace("every", "paused: true\nevery"))
+    assert pulse_room.tick(10 * 3600) == []
+    pulse_room.file("chores/look.md", HOURLY)
 
-    assert standing.tick(100) == []
-    assert len(standing.tick(3600)) == 1
+    assert pulse_room.tick(100) == []
+    assert len(pulse_room.tick(3600)) == 1
 
 
 @pytest.mark.parametrize(("zone", "day"), [("Europe/Berlin", (2026, 3, 29)), ("America/New_York", (2026, 11, 1))])
-def test_each_day_has_one_turn_also_when_clocks_change(standing, zone, day):
+def test_each_day_has_one_turn_also_when_clocks_change(pulse_room, zone, day):
     hour = 2 if zone == "Europe/Berlin" else 1  # not there that day; there twice that day
-    standing.file("chores/look.md", f"---\ncron: 30 {hour} * * *\ntimezone: {zone}\n---\nlook\n")
-    standing.world.clock.now = datetime(*day, 12, tzinfo=UTC) - timedelta(days=2)
+    pulse_room.file("chores/look.md", f"---\ncron: 30 {hour} * * *\ntimezone: {zone}\n---\nlook\n")
+    pulse_room.world.clock.now = datetime(*day, 12, tzinfo=UTC) - timedelta(days=2)
 
-    slots = [slot for _ in range(4 * 24 * 4) for slot in standing.tick_and_finish(900)]
+    slots = [slot for _ in range(4 * 24 * 4) for slot in pulse_room.tick_and_finish(900)]
 
     assert len(slots) == 4
 
@@ -221,64 +221,64 @@ def test_each_day_has_one_turn_also_when_clocks_change(standing, zone, day):
 # what is not there, and what cannot be
 
 
-def test_folder_that_was_away_for_a_while_repeats_nothing(standing, tmp_path):
-    standing.file("tasks/fence.md", TASK)
-    standing.tick_and_finish()
+def test_folder_that_was_away_for_a_while_repeats_nothing(pulse_room, tmp_path):
+    pulse_room.file("tasks/fence.md", TASK)
+    pulse_room.tick_and_finish()
     (tmp_path / "tasks").rename(tmp_path / "away")
-    standing.tick(60)
-    assert standing.row(WorkKind.TASK, "abcd2345")["state"] == "gone"
+    pulse_room.tick(60)
+    assert pulse_room.row(WorkKind.TASK, "abcd2345")["state"] == "gone"
     (tmp_path / "away").rename(tmp_path / "tasks")
 
-    assert standing.tick(60) == standing.tick(60) == []
-    assert standing.row(WorkKind.TASK, "abcd2345")["state"] == "live"
+    assert pulse_room.tick(60) == pulse_room.tick(60) == []
+    assert pulse_room.row(WorkKind.TASK, "abcd2345")["state"] == "live"
 
 
-def test_task_that_is_there_anew_after_its_row_was_forgotten_runs_again(standing):
-    file = standing.file("tasks/fence.md", TASK)
-    standing.tick_and_finish()
+def test_task_that_is_there_anew_after_its_row_was_forgotten_runs_again(pulse_room):
+    file = pulse_room.file("tasks/fence.md", TASK)
+    pulse_room.tick_and_finish()
     file.unlink()
-    standing.tick(60)
-    standing.tick(8 * 86_400)
-    assert standing.world.rows("pulse") == []
-    standing.file("tasks/fence.md", TASK)
+    pulse_room.tick(60)
+    pulse_room.tick(8 * 86_400)
+    assert pulse_room.world.rows("pulse") == []
+    pulse_room.file("tasks/fence.md", TASK)
 
-    assert len([*standing.tick(1), *standing.tick(1)]) == 1
+    assert len([*pulse_room.tick(1), *pulse_room.tick(1)]) == 1
 
 
-def test_slot_that_had_its_turn_before_the_row_was_forgotten_has_no_other(standing):
-    standing.file("chores/look.md", "---\ncron: 0 0 1 1 *\n---\nlook\n")
-    assert len(standing.tick_and_finish()) == 1
-    with standing.world.store.write() as tx:
+def test_slot_that_had_its_turn_before_the_row_was_forgotten_has_no_other(pulse_room):
+    pulse_room.file("chores/look.md", "---\ncron: 0 0 1 1 *\n---\nlook\n")
+    assert len(pulse_room.tick_and_finish()) == 1
+    with pulse_room.world.store.write() as tx:
         tx.execute(pulse.pulse.pulse.delete())
 
-    assert [*standing.tick(by=standing.also()), *standing.tick(by=standing.also())] == []
-    assert standing.row(WorkKind.CHORE, "look")["turn_id"] == standing.turns()[0]["id"]
+    assert [*pulse_room.tick(by=pulse_room.also()), *pulse_room.tick(by=pulse_room.also())] == []
+    assert pulse_room.row(WorkKind.CHORE, "look")["turn_id"] == pulse_room.turns()[0]["id"]
 
 
-def test_file_that_breaks_keeps_its_row_and_has_no_turn_until_it_is_mended(standing):
-    standing.file("chores/look.md", HOURLY)
-    standing.tick_and_finish()
-    standing.file("chores/look.md", "---\nevery: never\n---\nlook\n")
-    assert standing.tick(7200) == []
-    assert standing.row(WorkKind.CHORE, "look")["state"] == "live"
-    standing.file("chores/look.md", HOURLY)
+def test_file_that_breaks_keeps_its_row_and_has_no_turn_until_it_is_mended(pulse_room):
+    pulse_room.file("chores/look.md", HOURLY)
+    pulse_room.tick_and_finish()
+    pulse_room.file("chores/look.md", "---\nevery: never\n---\nlook\n")
+    assert pulse_room.tick(7200) == []
+    assert pulse_room.row(WorkKind.CHORE, "look")["state"] == "live"
+    pulse_room.file("chores/look.md", HOURLY)
 
-    assert len(standing.tick(60)) == 1
+    assert len(pulse_room.tick(60)) == 1
 
 
-def test_later_of_two_files_with_one_id_is_the_fault(standing):
-    standing.file("tasks/a.md", TASK)
-    standing.file("tasks/b.md", TASK.replace("fence", "gate"))
+def test_later_of_two_files_with_one_id_is_the_fault(pulse_room):
+    pulse_room.file("tasks/a.md", TASK)
+    pulse_room.file("tasks/b.md", TASK.replace("fence", "gate"))
 
-    assert len(standing.tick_and_finish()) == 1
-    assert standing.faults() == [
+    assert len(pulse_room.tick_and_finish()) == 1
+    assert pulse_room.faults() == [
         "tasks/b.md:1: has the id of tasks/a.md, abcd2345: take its id line away, and it is a task of its own"
     ]
 
 
-def test_full_group_defers_and_the_next_tick_tries_again(standing, monkeypatch):
-    standing.file("will.md", "be nice")
-    standing.file("tasks/fence.md", TASK)
+def test_full_group_defers_and_the_next_tick_tries_again(pulse_room, monkeypatch):
+    pulse_room.file("will.md", "be nice")
+    pulse_room.file("tasks/fence.md", TASK)
     admit = arrivals.admit
 
     def full(unit, agent, request, asked):
@@ -287,191 +287,191 @@ def test_full_group_defers_and_the_next_tick_tries_again(standing, monkeypatch):
         return admit(unit, agent, request, asked)
 
     monkeypatch.setattr(arrivals, "admit", full)
-    assert [slot.partition(":")[0] for slot in standing.tick()] == ["task"]
-    assert standing.world.rows("pulse", kind="will") == []
+    assert [slot.partition(":")[0] for slot in pulse_room.tick()] == ["task"]
+    assert pulse_room.world.rows("pulse", kind="will") == []
     monkeypatch.undo()
 
-    assert [slot.partition(":")[0] for slot in standing.tick(1)] == ["will"]
+    assert [slot.partition(":")[0] for slot in pulse_room.tick(1)] == ["will"]
 
 
-def bound(standing, most, overflow):
+def bound(pulse_room, most, overflow):
     bounds = {Group.CHORE: QueueBound(max_queued=most, overflow=overflow)}
-    standing.world.runtime = replace(standing.runtime, queue_bounds=bounds)
+    pulse_room.world.runtime = replace(pulse_room.runtime, queue_bounds=bounds)
 
 
-def test_full_queue_that_refuses_one_takes_another_that_replaces_its_own(standing):
-    bound(standing, 1, Overflow.REPLACE_PENDING)
+def test_full_queue_that_refuses_one_takes_another_that_replaces_its_own(pulse_room):
+    bound(pulse_room, 1, Overflow.REPLACE_PENDING)
     for name in "abc":
-        standing.file(f"chores/{name}.md", HOURLY)
-    standing.world.submit("by hand", thread="chore:b", group=Group.CHORE)
+        pulse_room.file(f"chores/{name}.md", HOURLY)
+    pulse_room.world.submit("by hand", thread="chore:b", group=Group.CHORE)
 
-    slots = standing.tick()
+    slots = pulse_room.tick()
 
     assert [slot.partition(":20")[0] for slot in slots] == ["chore:b"]
-    assert [turn["thread_id"] for turn in standing.world.rows("turns", status="queued")] == ["chore:b"]
+    assert [turn["thread_id"] for turn in pulse_room.world.rows("turns", status="queued")] == ["chore:b"]
 
 
-def test_full_queue_is_tried_a_few_times_each_tick_and_each_refusal_is_reported_once(standing, monkeypatch):
+def test_full_queue_is_tried_a_few_times_each_tick_and_each_refusal_is_reported_once(pulse_room, monkeypatch):
     monkeypatch.setattr(pulse, "REFUSALS", 2)
-    bound(standing, 0, Overflow.REJECT)
+    bound(pulse_room, 0, Overflow.REJECT)
     for name in "abcde":
-        standing.file(f"chores/{name}.md", HOURLY)
+        pulse_room.file(f"chores/{name}.md", HOURLY)
 
-    told = [refused_in(standing, monkeypatch) for _tick in range(5)]
-    bound(standing, 9, Overflow.REJECT)
+    told = [refused_in(pulse_room, monkeypatch) for _tick in range(5)]
+    bound(pulse_room, 9, Overflow.REJECT)
 
     assert told == [["chore:a", "chore:b"], ["chore:c", "chore:d"], ["chore:e"], [], []]
-    assert len(standing.tick(1)) == 5
+    assert len(pulse_room.tick(1)) == 5
 
 
-def refused_in(standing, monkeypatch):
+def refused_in(pulse_room, monkeypatch):
     lines = LogCapture()
     monkeypatch.setattr(pulse, "log", wrap_logger(None, processors=[lines], wrapper_class=BoundLogger))
-    assert standing.tick(1) == []
+    assert pulse_room.tick(1) == []
     return [line["item"] for line in lines.entries]
 
 
-def test_what_needs_no_turn_moves_on_though_the_queue_of_its_kind_is_full(standing, monkeypatch):
+def test_what_needs_no_turn_moves_on_though_the_queue_of_its_kind_is_full(pulse_room, monkeypatch):
     monkeypatch.setattr(pulse, "REFUSALS", 1)
-    bound(standing, 0, Overflow.REJECT)
-    standing.file("chores/a.md", HOURLY)
-    standing.file("chores/b.md", HOURLY.replace("1h", "1h\npaused: true"))
+    bound(pulse_room, 0, Overflow.REJECT)
+    pulse_room.file("chores/a.md", HOURLY)
+    pulse_room.file("chores/b.md", HOURLY.replace("1h", "1h\npaused: true"))
 
-    standing.tick()
+    pulse_room.tick()
 
-    assert standing.row(WorkKind.CHORE, "b")["paused"]
-    assert standing.world.rows("pulse", key="a") == []
+    assert pulse_room.row(WorkKind.CHORE, "b")["paused"]
+    assert pulse_room.world.rows("pulse", key="a") == []
 
 
 @pytest.mark.parametrize(("group", "more"), [(Group.CHAT, {}), (Group.TASK, {"group": Group.TASK})])
-def test_a_will_waits_while_people_or_tasks_are_queued_beyond_their_budget_and_comes_then(standing, group, more):
-    world = standing.world
+def test_a_will_waits_while_people_or_tasks_are_queued_beyond_their_budget_and_comes_then(pulse_room, group, more):
+    world = pulse_room.world
     world.runtime.budgets[group] = 1
-    standing.file("will.md", "be nice")
+    pulse_room.file("will.md", "be nice")
     for text in ("one", "two"):
         world.submit(text, thread=text, **more)
     world.pending += stages.dispatch(world.runtime, group)  # one is open, the other waits for it
 
-    assert standing.tick(1) == standing.tick(60) == []
-    assert (standing.turns(), world.rows("pulse", kind="will")) == ([], []), "not even stored"
-    assert standing.faults() == [], "that it is put off is no fault of its file"
+    assert pulse_room.tick(1) == pulse_room.tick(60) == []
+    assert (pulse_room.turns(), world.rows("pulse", kind="will")) == ([], []), "not even stored"
+    assert pulse_room.faults() == [], "that it is put off is no fault of its file"
 
     world.run_dry()
-    assert [slot.partition(":")[0] for slot in standing.tick_and_finish(1)] == ["will"]
-    assert [turn["disposition"] for turn in standing.turns()] == ["answered"]
+    assert [slot.partition(":")[0] for slot in pulse_room.tick_and_finish(1)] == ["will"]
+    assert [turn["disposition"] for turn in pulse_room.turns()] == ["answered"]
 
 
-def test_scheduled_work_does_not_wait_for_slots_of_busy_people(standing):
-    standing.world.runtime.budgets[Group.CHAT] = 1
-    standing.file("will.md", "be nice")
-    standing.world.submit("one")
-    standing.world.pending += stages.dispatch(standing.world.runtime, Group.CHAT)
+def test_scheduled_work_does_not_wait_for_slots_of_busy_people(pulse_room):
+    pulse_room.world.runtime.budgets[Group.CHAT] = 1
+    pulse_room.file("will.md", "be nice")
+    pulse_room.world.submit("one")
+    pulse_room.world.pending += stages.dispatch(pulse_room.world.runtime, Group.CHAT)
 
-    assert [slot.partition(":")[0] for slot in standing.tick(1)] == ["will"]
-    standing.world.run_dry()
+    assert [slot.partition(":")[0] for slot in pulse_room.tick(1)] == ["will"]
+    pulse_room.world.run_dry()
 
 
-def test_agent_that_comes_later_mends_the_fault(standing, monkeypatch):
-    standing.file("tasks/fence.md", TASK)
+def test_agent_that_comes_later_mends_the_fault(pulse_room, monkeypatch):
+    pulse_room.file("tasks/fence.md", TASK)
 
-    def nobody(_name):
+    def no_agent(_name):
         raise UnknownAgent("there is no agent")
 
     with monkeypatch.context() as away:
-        away.setattr(standing.world.agents, "get", nobody)
-        assert standing.tick() == []
-    assert len(standing.tick(1)) == 1
-    assert standing.faults() == []
+        away.setattr(pulse_room.world.agents, "get", no_agent)
+        assert pulse_room.tick() == []
+    assert len(pulse_room.tick(1)) == 1
+    assert pulse_room.faults() == []
 
 
 # deaths, and several at once
 
 
-def test_death_at_any_commit_of_a_tick_loses_and_doubles_nothing(standing):
-    standing.file("tasks/fence.md", TASK)
-    standing.file("chores/look.md", HOURLY)
-    standing.file("will.md", "be nice")
-    world = standing.world
+def test_death_at_any_commit_of_a_tick_loses_and_doubles_nothing(pulse_room):
+    pulse_room.file("tasks/fence.md", TASK)
+    pulse_room.file("chores/look.md", HOURLY)
+    pulse_room.file("will.md", "be nice")
+    world = pulse_room.world
     for number in count(1):
         for before in (True, False):
             world.die_at, world.die_before = world.commits + number, before
             with suppress(Died):
-                standing.tick(by=standing.also())
+                pulse_room.tick(by=pulse_room.also())
             world.die_at = None
         if number > 6:
             break
 
-    standing.tick(by=standing.also())
+    pulse_room.tick(by=pulse_room.also())
 
-    assert sorted(turn["origin"] for turn in standing.turns()) == ["chore", "task", "will"]
+    assert sorted(turn["origin"] for turn in pulse_room.turns()) == ["chore", "task", "will"]
     world.recover()
 
 
-def test_any_number_of_beats_make_one_turn_of_a_slot(standing):
-    standing.file("chores/look.md", "---\ncron: '* * * * *'\n---\nlook\n")
-    beats = [standing.also() for _ in range(4)]
+def test_any_number_of_beats_make_one_turn_of_a_slot(pulse_room):
+    pulse_room.file("chores/look.md", "---\ncron: '* * * * *'\n---\nlook\n")
+    beats = [pulse_room.also() for _ in range(4)]
 
-    slots = [slot for _ in range(20) for beat in beats for slot in standing.tick(5, by=beat)]
+    slots = [slot for _ in range(20) for beat in beats for slot in pulse_room.tick(5, by=beat)]
 
     assert len(slots) == len(set(slots))
 
 
-def test_beats_that_have_seen_the_same_row_make_one_turn(standing):
-    standing.file("chores/look.md", HOURLY)
-    others = [standing.also(), standing.also()]
+def test_beats_that_have_seen_the_same_row_make_one_turn(pulse_room):
+    pulse_room.file("chores/look.md", HOURLY)
+    others = [pulse_room.also(), pulse_room.also()]
     items = [rt.work.read().items[WorkKind.CHORE, "look"] for rt in others]
 
     seen = [pulse.move_on(rt, rt.work, item, None) for rt, item in zip(others, items, strict=True)]
 
     assert [one.moved for one in seen] == [True, False]
-    assert len(standing.turns()) == 1
+    assert len(pulse_room.turns()) == 1
 
 
-def test_tick_that_is_under_way_in_this_process_is_left_alone(standing):
-    standing.file("chores/look.md", HOURLY)
-    with standing.runtime.work.busy:
-        assert standing.tick() == []
+def test_tick_that_is_under_way_in_this_process_is_left_alone(pulse_room):
+    pulse_room.file("chores/look.md", HOURLY)
+    with pulse_room.runtime.work.busy:
+        assert pulse_room.tick() == []
 
-    assert len(standing.tick()) == 1
-
-
-def test_room_without_work_costs_no_statement(standing):
-    standing.tick()
-    before = standing.world.statements
-
-    pulse.tick(standing.runtime)
-
-    assert standing.world.statements == before
+    assert len(pulse_room.tick()) == 1
 
 
-def test_tick_with_nothing_due_costs_three_statements_however_much_there_is(standing):
+def test_room_without_work_costs_no_statement(pulse_room):
+    pulse_room.tick()
+    before = pulse_room.world.statements
+
+    pulse.tick(pulse_room.runtime)
+
+    assert pulse_room.world.statements == before
+
+
+def test_tick_with_nothing_due_costs_three_statements_however_much_there_is(pulse_room):
     for number in range(30):
-        aged(standing.file(f"chores/c{number}.md", HOURLY))
-    standing.tick_and_finish()
-    standing.tick(1)
-    before = standing.world.statements
+        aged(pulse_room.file(f"chores/c{number}.md", HOURLY))
+    pulse_room.tick_and_finish()
+    pulse_room.tick(1)
+    before = pulse_room.world.statements
 
-    pulse.tick(standing.runtime)
+    pulse.tick(pulse_room.runtime)
 
-    assert standing.world.statements - before <= 3
+    assert pulse_room.world.statements - before <= 3
 
 
 # by hand
 
 
-def test_manual_turn_leaves_the_schedule_alone(standing):
-    standing.file("chores/look.md", HOURLY)
-    standing.tick_and_finish()
-    standing.tick(1)
-    due = standing.row(WorkKind.CHORE, "look")["next_due"]
+def test_manual_turn_leaves_the_schedule_alone(pulse_room):
+    pulse_room.file("chores/look.md", HOURLY)
+    pulse_room.tick_and_finish()
+    pulse_room.tick(1)
+    due = pulse_room.row(WorkKind.CHORE, "look")["next_due"]
 
-    admitted, intents = pulse.run_now(standing.runtime, "look")
-    standing.world.pending += intents
-    standing.world.run_dry()
+    admitted, intents = pulse.run_now(pulse_room.runtime, "look")
+    pulse_room.world.pending += intents
+    pulse_room.world.run_dry()
 
-    assert standing.world.row("turns", id=admitted.turn_id)["disposition"] == "answered"
-    assert standing.tick(60) == []
-    assert standing.row(WorkKind.CHORE, "look")["next_due"] == due
+    assert pulse_room.world.row("turns", id=admitted.turn_id)["disposition"] == "answered"
+    assert pulse_room.tick(60) == []
+    assert pulse_room.row(WorkKind.CHORE, "look")["next_due"] == due
 
 
 def test_manual_turn_is_refused_while_its_turn_runs_and_for_closed_tasks(under_way):
@@ -556,5 +556,5 @@ def test_editor_that_saves_all_the_time_wins(under_way, monkeypatch):
     assert "half" not in (under_way.room / "tasks/fence.md").read_text()
 
 
-def test_threads_without_a_task_have_no_task_file(standing):
-    assert task_file.of_thread(standing.runtime, "chore:look") is None
+def test_threads_without_a_task_have_no_task_file(pulse_room):
+    assert task_file.of_thread(pulse_room.runtime, "chore:look") is None

@@ -9,7 +9,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import UserSays
 from chordage.orchestrator.core.stepping import Control, Standing, StepTerms
 from chordage.orchestrator.core.subagents import CUT_OFF
-from support.busy_thread import a_round_then_all_it_heard, in_the_first_call, in_the_model_call
+from support.busy_thread import a_round_then_user_texts, in_the_first_call, in_the_model_call
 from support.driving import consume, text
 from support.fakes import rounds_of, spoken
 from support.family import Lines, ask, change, settle_in
@@ -99,7 +99,7 @@ def test_chore_by_default_ends_no_chat_that_is_with_its_consumer(world):
 )
 def test_run_absorbs_no_message_with_another_reply_target(world, habit, sent):
     change_agent(world, when_busy=habit)
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     came = []
     in_the_first_call(world, lambda: came.append(world.submit("mine", **sent)))
     world.submit("first", group=Group.CHAT)

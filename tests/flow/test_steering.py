@@ -15,13 +15,13 @@ from chordage.orchestrator.core.model import Prompt, StopReason, UserSays
 from chordage.orchestrator.plugins.base import Plugin
 from chordage.orchestrator.store import runs
 from support.busy_thread import (
-    a_round_then_all_it_heard,
-    all_it_heard,
-    heard,
+    a_round_then_user_texts,
+    answer_with_user_texts,
     in_the_first_call,
     in_the_model_call,
     shapes,
     steer,
+    user_texts,
 )
 from support.fakes import rounds_of, spoken
 from support.hooks import install
@@ -36,7 +36,7 @@ def dispositions(world: World) -> list[str]:
 
 
 def test_on_a_free_thread_it_is_a_turn_like_any_other(world: World) -> None:
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     turn = steer(world, "hi")
     world.run_dry()
 
@@ -45,7 +45,7 @@ def test_on_a_free_thread_it_is_a_turn_like_any_other(world: World) -> None:
 
 
 def test_message_during_a_round_comes_after_the_results(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: steer(world, "mind this"))
     first = world.submit("do it")
     world.run_dry()
@@ -61,7 +61,7 @@ def test_message_during_a_round_comes_after_the_results(world: World) -> None:
 
 
 def test_behind_the_last_reply_it_keeps_the_run_from_ending(world: World) -> None:
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     in_the_model_call(world, lambda: steer(world, "and this"))
     world.submit("do it")
     world.run_dry()
@@ -73,7 +73,7 @@ def test_behind_the_last_reply_it_keeps_the_run_from_ending(world: World) -> Non
 
 
 def test_message_while_the_model_calls_tools_waits_for_their_results(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_model_call(world, lambda: steer(world, "and this"))
     world.submit("do it")
     world.run_dry()
@@ -86,7 +86,7 @@ def test_message_while_the_model_calls_tools_waits_for_their_results(world: Worl
 def test_behind_a_last_reply_with_half_a_call_it_has_a_step_of_its_own(world: World) -> None:
     """The reply ends the run although it names a call: that is closed as not run, at the step behind the reply."""
     half = replace(rounds_of(1)(Prompt(system="", said=(UserSays(text="x"),), offers=())), stop=StopReason.END)
-    world.models.script = lambda prompt: half if len(world.models.prompts) == 1 else all_it_heard(prompt)
+    world.models.script = lambda prompt: half if len(world.models.prompts) == 1 else answer_with_user_texts(prompt)
     in_the_model_call(world, lambda: steer(world, "and this"))
     world.submit("do it")
     world.run_dry()
@@ -99,18 +99,18 @@ def test_behind_a_last_reply_with_half_a_call_it_has_a_step_of_its_own(world: Wo
 
 
 def test_several_messages_are_absorbed_in_order_of_arrival(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: [steer(world, text) for text in ("one", "two", "three")])
     world.submit("do it")
     world.run_dry()
 
-    assert heard(world.models.prompts[-1]) == ["do it", "one", "two", "three"]
+    assert user_texts(world.models.prompts[-1]) == ["do it", "one", "two", "three"]
     assert len(world.models.prompts) == 2
     check_all(world.store)
 
 
 def test_message_during_each_reply_is_absorbed_each_time(world: World) -> None:
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
 
     def write_twice(prompt) -> None:
         if len(world.models.prompts) < 3:
@@ -120,29 +120,29 @@ def test_message_during_each_reply_is_absorbed_each_time(world: World) -> None:
     world.submit("do it")
     world.run_dry()
 
-    assert heard(world.models.prompts[-1]) == ["do it", "number 1", "number 2"]
+    assert user_texts(world.models.prompts[-1]) == ["do it", "number 1", "number 2"]
     assert len(world.rows("runs")) == 1
     check_all(world.store)
 
 
 def test_it_overtakes_what_is_queued_behind_the_run(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: [world.submit("later"), steer(world, "mind this")])
     world.submit("do it")
     world.run_dry()
 
-    assert heard(world.models.prompts[-1]) == ["do it", "mind this", "later"]
+    assert user_texts(world.models.prompts[-1]) == ["do it", "mind this", "later"]
     assert dispositions(world) == ["answered", "answered", "steered"]
     check_all(world.store)
 
 
 def test_message_queued_behind_another_turn_is_absorbed_as_soon_as_that_starts(world: World) -> None:
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     world.submit("do it")
     steer(world, "and this")
     world.run_dry()
 
-    assert heard(world.models.prompts[0]) == ["do it", "and this"]
+    assert user_texts(world.models.prompts[0]) == ["do it", "and this"]
     assert dispositions(world) == ["answered", "steered"]
     assert len(world.models.prompts) == 1
     check_all(world.store)
@@ -162,7 +162,7 @@ class Starts(Plugin):
 def test_start_hook_runs_for_a_run_that_absorbs_messages_at_once(world: World) -> None:
     starts = Starts()
     install(world, starts)
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     world.submit("do it")
     steer(world, "and this")
     world.run_dry()
@@ -173,7 +173,7 @@ def test_start_hook_runs_for_a_run_that_absorbs_messages_at_once(world: World) -
 @pytest.mark.parametrize("other", [{"agent": "bob"}, {"strategy": "direct"}], ids=["agent", "strategy"])
 def test_run_absorbs_only_messages_it_can_answer_as_requested(world: World, other: dict) -> None:
     world.agents.agents["bob"] = AgentSpec(name="bob", model="fake")
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: [steer(world, "not for you", **other), steer(world, "for you")])
     world.submit("do it")
     world.run_dry()
@@ -186,7 +186,7 @@ def test_run_absorbs_only_messages_it_can_answer_as_requested(world: World, othe
 
 
 def test_a_message_for_later_queues(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     later = world.clock.now + timedelta(hours=1)
     in_the_first_call(world, lambda: steer(world, "tomorrow", not_before=later))
     world.submit("do it")
@@ -202,7 +202,7 @@ def test_a_message_for_later_queues(world: World) -> None:
 def test_run_that_has_to_stop_absorbs_none_and_the_message_is_next(world: World, end: str) -> None:
     def reply(prompt):
         if len(world.models.prompts) > 1:
-            return all_it_heard(prompt)
+            return answer_with_user_texts(prompt)
         steer(world, "and this")
         if end == "timeout":
             world.clock.pass_by(100)
@@ -235,7 +235,7 @@ class BreaksOnce(Plugin):
 
 
 def test_waiting_run_absorbs_it_once_it_resumes(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     world.tools.asks = asks_once(0, 1)
     world.submit("do it")
     world.run_dry()
@@ -247,12 +247,12 @@ def test_waiting_run_absorbs_it_once_it_resumes(world: World) -> None:
         approve(world, row)
 
     assert dispositions(world) == ["answered", "steered"]
-    assert heard(world.models.prompts[-1])[-1] == "and this"
+    assert user_texts(world.models.prompts[-1])[-1] == "and this"
     check_all(world.store)
 
 
 def test_a_run_that_waits_is_superseded_where_that_is_the_rule(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     world.tools.asks = asks_once(0, 1)
     world.submit("do it")
     world.run_dry()
@@ -265,7 +265,7 @@ def test_a_run_that_waits_is_superseded_where_that_is_the_rule(world: World) -> 
 
 def test_it_goes_past_no_question_that_comes_after_it(world: World) -> None:
     """All calls of the round wait: so does the run, and the message with it."""
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     world.tools.asks = asks_once(0, 1)
     in_the_first_call(world, lambda: steer(world, "and this"))
     world.submit("do it")
@@ -282,13 +282,13 @@ def test_it_goes_past_no_question_that_comes_after_it(world: World) -> None:
 @pytest.mark.parametrize("mixed", list(MixedRound))
 def test_with_a_waiting_call_the_run_continues_with_it_before_it_suspends(world: World, mixed: MixedRound) -> None:
     change_agent(world, mixed_round=mixed)
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     world.tools.asks = asks_once(1)
     in_the_model_call(world, lambda: steer(world, "and this"), number=2)
     world.submit("do it")
     world.run_dry()
     if mixed is MixedRound.CONTINUE:
-        assert heard(world.models.prompts[-1]) == ["do it", "and this"]
+        assert user_texts(world.models.prompts[-1]) == ["do it", "and this"]
         assert len(world.models.prompts) == 3
     assert world.row("runs")["status"] == "waiting"
 
@@ -299,7 +299,7 @@ def test_with_a_waiting_call_the_run_continues_with_it_before_it_suspends(world:
 
 
 def test_one_that_is_cancelled_in_time_leaves_no_trace_in_the_run(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
 
     def write_and_take_back() -> None:
         stages.cancel_turn(world.runtime, steer(world, "mind this"))
@@ -310,13 +310,13 @@ def test_one_that_is_cancelled_in_time_leaves_no_trace_in_the_run(world: World) 
 
     assert dispositions(world) == ["answered", "cancelled"]
     assert world.row("runs")["steers"] == 0
-    assert heard(world.models.prompts[-1]) == ["do it"]
+    assert user_texts(world.models.prompts[-1]) == ["do it"]
     assert len(world.models.prompts) == 2
     check_all(world.store)
 
 
 def test_cancelled_message_during_the_last_reply_lets_the_run_end(world: World) -> None:
-    world.models.script = all_it_heard
+    world.models.script = answer_with_user_texts
     in_the_model_call(world, lambda: stages.cancel_turn(world.runtime, steer(world, "mind this")))
     world.submit("do it")
     world.run_dry()
@@ -327,7 +327,7 @@ def test_cancelled_message_during_the_last_reply_lets_the_run_end(world: World) 
 
 
 def test_expired_message_is_not_absorbed(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
 
     def write_too_late() -> None:
         steer(world, "mind this", deadline=world.clock.now + timedelta(seconds=5))
@@ -344,7 +344,7 @@ def test_expired_message_is_not_absorbed(world: World) -> None:
 
 
 def test_the_run_that_is_cancelled_leaves_it_in_the_queue(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     first = world.submit("do it")
 
     def write_and_cancel() -> None:
@@ -360,7 +360,7 @@ def test_the_run_that_is_cancelled_leaves_it_in_the_queue(world: World) -> None:
 
 def test_agent_may_set_that_messages_steer(world: World) -> None:
     change_agent(world, when_busy=WhenBusy.STEER)
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: [world.submit("by habit"), world.submit("not so", when_busy=WhenBusy.ENQUEUE)])
     world.submit("do it")
     world.run_dry()
@@ -369,7 +369,7 @@ def test_agent_may_set_that_messages_steer(world: World) -> None:
 
 
 def test_reply_target_learns_which_run_absorbed_it(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: steer(world, "mind this", reply_target={"channel": "me"}))
     world.submit("do it")
     world.run_dry()
@@ -380,7 +380,7 @@ def test_reply_target_learns_which_run_absorbed_it(world: World) -> None:
 
 
 def test_it_is_shown_with_its_run_and_as_a_step_of_it(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: steer(world, "mind this"))
     world.submit("do it")
     world.run_dry()
@@ -411,7 +411,7 @@ def test_run_without_steering_sends_no_further_statement(world: World) -> None:
 
 
 def test_a_wake_up_that_comes_twice_takes_nothing_in_twice(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: steer(world, "mind this"))
     world.submit("do it")
     for _ in range(100):
@@ -428,7 +428,7 @@ def test_a_wake_up_that_comes_twice_takes_nothing_in_twice(world: World) -> None
 
 def test_round_that_seemed_settled_too_early_absorbs_nothing(world: World) -> None:
     """A call that was decided about may join a round between the look at the run and its lock."""
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
 
     def steer_and_go_on_too_early() -> None:
         turn = steer(world, "mind this")
@@ -451,7 +451,7 @@ def test_round_that_seemed_settled_too_early_absorbs_nothing(world: World) -> No
 
 
 def test_the_turn_is_no_longer_dispatched_once_it_was_taken_in(world: World) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: steer(world, "mind this"))
     world.submit("do it")
     world.run_dry()

@@ -47,7 +47,7 @@ def settings(world, **changed):
     world.agents.agents["ada"] = replace(world.agents.agents["ada"], **changed)
 
 
-def told(prompt) -> list[str]:
+def result_texts(prompt) -> list[str]:
     return [said.content for said in prompt.said if isinstance(said, ToolSays)]
 
 
@@ -83,7 +83,7 @@ def test_approved_call_runs_once_more_and_its_result_has_the_place_of_the_call(w
     world.run_dry()
 
     assert world.row("turns")["disposition"] == "answered"
-    assert told(world.models.prompts[-1]) == ["pure0"]
+    assert result_texts(world.models.prompts[-1]) == ["pure0"]
     assert list(world.tools.ran.values()) == [2]
     check_all(world.store)
 
@@ -94,12 +94,12 @@ def test_mixed_round_continues_with_a_placeholder_and_waits_at_its_natural_end(w
     world.submit()
     world.run_dry()
 
-    assert told(world.models.prompts[-1]) == ["pure0", AWAITING, "pure2"]
+    assert result_texts(world.models.prompts[-1]) == ["pure0", AWAITING, "pure2"]
     assert world.row("runs")["status"] == "waiting"
     world.decide(approve(world.inbox()[0]))
     world.run_dry()
 
-    assert told(world.models.prompts[-1]) == ["pure0", "pure1", "pure2"]
+    assert result_texts(world.models.prompts[-1]) == ["pure0", "pure1", "pure2"]
     assert world.models.prompts[-1].said[-1] == UserSays(text=DECIDED), "no prompt ends with the model's own words"
     assert world.row("turns")["disposition"] == "answered"
     assert len(world.models.prompts) == 3
@@ -116,7 +116,7 @@ def test_an_agent_may_rather_wait_for_every_call_of_a_mixed_round(world):
     assert (len(world.models.prompts), world.row("runs")["status"]) == (1, "waiting")
     world.decide(approve(world.inbox()[0]))
     world.run_dry()
-    assert [len(told(prompt)) for prompt in world.models.prompts] == [0, 2]
+    assert [len(result_texts(prompt)) for prompt in world.models.prompts] == [0, 2]
     check_all(world.store)
 
 
@@ -128,7 +128,7 @@ def test_a_denial_reaches_the_model_with_its_reason(world):
     world.decide(deny(world.inbox()[0], "too expensive"))
     world.run_dry()
 
-    (content,) = told(world.models.prompts[-1])
+    (content,) = result_texts(world.models.prompts[-1])
     assert "denied" in content
     assert "too expensive" in content
     assert statuses(world) == ["cancelled"]
@@ -144,7 +144,7 @@ def test_a_decision_may_be_the_result(world):
     world.decide(approve(world.inbox()[0], {"colour": "red"}))
     world.run_dry()
 
-    assert told(world.models.prompts[-1]) == ['{"colour": "red"}']
+    assert result_texts(world.models.prompts[-1]) == ['{"colour": "red"}']
     assert list(world.tools.ran.values()) == [1]
     check_all(world.store)
 
@@ -210,7 +210,7 @@ def test_edited_arguments_are_checked_and_used(world):
     world.decide(approve(row, edited_args={"n": 7}))
     world.run_dry()
 
-    assert told(world.models.prompts[-1]) == ["pure7"]
+    assert result_texts(world.models.prompts[-1]) == ["pure7"]
     assert world.row("decisions")["edited_digest"] != row["digest"]
 
 
@@ -274,7 +274,7 @@ def test_one_of_two_is_approved_and_a_day_later_the_other(world):
     world.decide(approve(second))
     world.run_dry()
 
-    assert told(world.models.prompts[-1]) == ["pure0", "pure1"]
+    assert result_texts(world.models.prompts[-1]) == ["pure0", "pure1"]
     assert sorted(world.tools.finished.values()) == [1, 1]
     assert world.row("runs")["reason"] == "natural_end"
     check_all(world.store)
@@ -304,12 +304,12 @@ def test_sequential_calls_behind_a_waiting_one_run_after_it(world):
     world.submit()
     world.run_dry()
     assert statuses(world) == ["succeeded", "suspended", "new"]
-    assert told(world.models.prompts[-1]) == ["pure0", AWAITING, NOT_STARTED]
+    assert result_texts(world.models.prompts[-1]) == ["pure0", AWAITING, NOT_STARTED]
 
     world.decide(approve(world.inbox()[0]))
     world.run_dry()
     assert [order.arguments["n"] for order in world.tools.orders] == [0, 1, 1, 2]
-    assert told(world.models.prompts[-1]) == ["pure0", "pure1", "pure2"]
+    assert result_texts(world.models.prompts[-1]) == ["pure0", "pure1", "pure2"]
     check_all(world.store)
 
 
@@ -327,7 +327,7 @@ def test_beside_a_running_round_a_decision_is_carried_out_at_once(world):
     assert statuses(world) == ["succeeded", "new"]
     world.run_dry()
     assert len(world.models.prompts) == 2
-    assert told(world.models.prompts[-1]) == ["pure0", "pure1"]
+    assert result_texts(world.models.prompts[-1]) == ["pure0", "pure1"]
     check_all(world.store)
 
 
@@ -343,7 +343,7 @@ def test_without_streaming_a_decision_beside_a_round_waits_for_its_end(world):
 
     world.run_dry()
     assert len(world.models.prompts) == 2
-    assert told(world.models.prompts[-1]) == ["pure0", "pure1"]
+    assert result_texts(world.models.prompts[-1]) == ["pure0", "pure1"]
     check_all(world.store)
 
 
@@ -360,7 +360,7 @@ def test_a_message_ends_a_waiting_run_of_a_chat_and_keeps_what_was_finished(worl
     dispositions = {turn["id"]: turn["disposition"] for turn in world.rows("turns")}
     assert dispositions == {first: "superseded", second: "answered"}
     assert world.inbox() == []
-    seen = told(world.models.prompts[-2])
+    seen = result_texts(world.models.prompts[-2])
     assert seen[0] == "pure0"
     assert "later message" in seen[1]
     assert UserSays(text=DECIDED) not in world.models.prompts[-1].said
@@ -484,7 +484,7 @@ def test_an_unsafe_call_whose_worker_died_is_a_question_for_a_person(world):
         world.decide(approve(row, True))
     world.decide(approve(row, {"answer": "result", "result": "paid"}))
     world.run_dry()
-    assert told(world.models.prompts[-1]) == ["paid"]
+    assert result_texts(world.models.prompts[-1]) == ["paid"]
     assert list(world.tools.ran.values()) == [1]
 
 
@@ -534,11 +534,11 @@ def test_result_three_replies_later_comes_after_its_call(world):
     world.tools.asks = asks_once(0)
     world.submit()
     world.run_dry()
-    assert told(world.models.prompts[-1])[0] == AWAITING
+    assert result_texts(world.models.prompts[-1])[0] == AWAITING
     world.decide(approve(world.inbox()[0]))
     world.run_dry()
 
-    assert told(world.models.prompts[-1]) == ["pure0", "pure10", "pure1", "pure11", "pure2", "pure12"]
+    assert result_texts(world.models.prompts[-1]) == ["pure0", "pure10", "pure1", "pure11", "pure2", "pure12"]
     check_all(world.store)
 
 

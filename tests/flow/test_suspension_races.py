@@ -18,9 +18,9 @@ from chordage.orchestrator.core.verdicts import AmendArguments
 from chordage.orchestrator.run import approvals
 from chordage.orchestrator.run.unit import Unit
 from support.fakes import rounds_of, spoken
-from support.hooks import after_model, after_tool, gate
-from support.lock_waits import somebody_waits_for_a_lock
-from support.moments import when_told
+from support.hooks import after_model, after_tool, before_tool
+from support.interleaving import on_event
+from support.lock_waits import has_lock_waits
 from support.one_turn import change_agent, play, statuses
 from support.questions import ASK, GATE, approval, approve, asks_once
 from support.waiting import until
@@ -80,7 +80,7 @@ def test_nothing_stays_parked_behind_a_call_that_was_refused(world):
         noted = [SetState(scope=Scope.RUN, key="last", value=number)] if number < 2 else []
         return [*noted, GATE] if number == 1 else noted
 
-    play(world, gate(note_two_and_put_the_second_aside), script=rounds_of(3))
+    play(world, before_tool(note_two_and_put_the_second_aside), script=rounds_of(3))
     world.sweep(100)
     world.run_dry()
     assert statuses(world)[2] != "new"
@@ -108,7 +108,7 @@ def test_a_heartbeat_sets_no_parked_call_free(world):
         behind.extend(call_id for hand in world.runtime.in_flight.all() for call_id in hand.behind)
         stages.beat(world.runtime, first=0, every=0)
 
-    when_told(world, "call.suspended", beat_while_the_batch_is_in_hand)
+    on_event(world, "call.suspended", beat_while_the_batch_is_in_hand)
     play(world, script=rounds_of(3))
     parked = world.rows("calls")[2]
     assert behind == [parked["id"]], "the beat has the parked call on its list"
@@ -138,7 +138,7 @@ def test_amendments_hold_for_edited_arguments_too(world):
         amended = AmendArguments({"n": 9})
         return [amended] if context.call.resumed else [amended, GATE]
 
-    play(world, gate(amend_and_ask), script=rounds_of(1))
+    play(world, before_tool(amend_and_ask), script=rounds_of(1))
     approve(world, world.inbox()[0], edited_args={"n": 3})
     assert world.tools.orders[0].arguments["n"] == 9
 
@@ -151,7 +151,7 @@ def test_what_an_approved_call_is_carried_out_with_is_on_record_before_it_runs(w
     def ask_then_amend(context):
         return [AmendArguments({"n": 9})] if context.call.resumed else [GATE]
 
-    play(world, gate(ask_then_amend), script=rounds_of(1))
+    play(world, before_tool(ask_then_amend), script=rounds_of(1))
     approve(world, world.inbox()[0])
 
     assert (world.tools.orders[0].arguments["n"], recorded) == (9, [{"n": 9}])
@@ -163,7 +163,7 @@ def test_call_that_suspends_again_asks_about_its_effective_arguments(world):
         payload = context.call.resumed and context.call.resumed.payload
         return [] if payload == "again" else [AmendArguments({"n": 9}), GATE] if payload else [GATE]
 
-    play(world, gate(ask_twice), script=rounds_of(1))
+    play(world, before_tool(ask_twice), script=rounds_of(1))
     approve(world, world.inbox()[0])
     second = world.inbox()[0]
 
@@ -179,7 +179,7 @@ def test_a_call_that_was_cancelled_while_a_plugin_amended_it_does_not_run(world)
         world.pending += stages.cancel_turn(world.runtime, world.row("turns")["id"])[1]
         return [AmendArguments({"n": 9})]
 
-    play(world, gate(ask_then_cancel), script=rounds_of(1))
+    play(world, before_tool(ask_then_cancel), script=rounds_of(1))
     approve(world, world.inbox()[0])
 
     assert world.tools.orders == []
@@ -190,7 +190,7 @@ def test_a_plugin_that_breaks_at_an_approved_call_ends_the_run(world):
     def ask_and_break(context):
         return break_down(context) if context.call.resumed else [GATE]
 
-    play(world, gate(ask_and_break), script=rounds_of(1))
+    play(world, before_tool(ask_and_break), script=rounds_of(1))
     approve(world, world.inbox()[0])
     assert world.row("runs")["reason"] == "error"
 
@@ -234,7 +234,7 @@ def test_a_decision_just_in_time_beats_the_expiry_that_cancels(world):
     turn = play(world, script=rounds_of(1))
     (asked,) = world.rows("suspensions", run_id=turn["run_id"])
 
-    when_told(world, "call.overdue", lambda: world.decide(approval(asked)))
+    on_event(world, "call.overdue", lambda: world.decide(approval(asked)))
     world.sweep(61)
     world.run_dry()
     assert world.row("turns", id=turn["id"])["disposition"] == "answered"
@@ -273,6 +273,6 @@ def _commit_the_round_while_an_answer_is_taken(world, answer):
             with world.as_another_process():
                 stages.run_batch(rt, [world.rows("calls")[1]["id"]])
             commit = pool.submit(stages.commit_round, rt, run["id"], run["step"])
-            until(lambda: commit.done() or somebody_waits_for_a_lock(world.store), "the commit waits for the run")
+            until(lambda: commit.done() or has_lock_waits(world.store), "the commit waits for the run")
             assert not commit.done(), "it did not wait"
         return commit.result(), unit.intents

@@ -21,7 +21,7 @@ from chordage.orchestrator.run import endings
 from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.store import schema, trace_reads
 from chordage.orchestrator.views.trace import EventKind, TraceView
-from support.busy_thread import a_round_then_all_it_heard, in_the_first_call, steer
+from support.busy_thread import a_round_then_user_texts, in_the_first_call, steer
 from support.family import Lines, ask, by_agent, settle_in
 from support.invariants import check_all
 from support.one_turn import change_agent
@@ -51,7 +51,7 @@ def _cancelled(world: World) -> str:
 
 
 def _steered(world: World) -> str:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     steered: list[str] = []
     in_the_first_call(world, lambda: steered.append(steer(world, "mind this")))
     _answered(world)

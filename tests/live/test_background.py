@@ -12,7 +12,7 @@ import pytest
 from chordage.orchestrator import views
 from chordage.orchestrator.store.database import Store
 from chordage.workers.fleet.member import free_port
-from support import gate, processes
+from support import gated_tool, processes
 from support.fleet_folder import CHORDAGE, agent_run, alive_in, call, status
 from support.plain_room import forget_settings
 from support.waiting import until
@@ -41,7 +41,7 @@ def room(tmp_path, valkey_program):
     folder.mkdir()
     (folder / "agent.toml").write_text('model = "scripted:script.yaml"\ntools = ["gates"]\n')
     (folder / "script.yaml").write_text(SCRIPT)
-    (folder / "gates.py").write_text(gate.TOOL)
+    (folder / "gates.py").write_text(gated_tool.TOOL)
     yield folder
     for process in alive_in(folder):
         process.kill()

@@ -92,13 +92,13 @@ def test_stock_worker_asked_to_end_lets_a_tool_finish_even_if_its_children_get_t
     rig.ready()
     tools.wait_until_ready()
     rig.submit(Plan(id="long", tools=("unsafe",), seconds=2.0))
-    until(lambda: rig.ledger(name="unsafe", phase="begin"), "the call is in hand")
+    until(lambda: rig.facts(name="unsafe", phase="begin"), "the call is in hand")
     told = time.monotonic()
     os.killpg(tools.process.pid, signal.SIGTERM)
 
     assert tools.process.wait(20) == 0
     assert time.monotonic() - told < rig.settings.soft_shutdown + 1.5
-    assert len(rig.ledger(name="unsafe", phase="end")) == 1
+    assert len(rig.facts(name="unsafe", phase="end")) == 1
     rig.wait_until_done()
     assert rig.row("calls")["status"] == "succeeded"
 

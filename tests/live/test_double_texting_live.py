@@ -123,17 +123,17 @@ def test_client_that_waits_for_a_steered_turn_gets_the_answer_of_its_run(fleet):
     assert (waits.returncode, said) == (0, "I heard: mind me\n")
 
 
-@pytest.mark.parametrize("manner", ["interrupt", "rollback"])
-def test_a_running_tool_sees_that_a_message_has_ended_its_run(fleet, manner):
-    gate = f"wait-{manner}"
-    first = submit(fleet, gate, manner)
+@pytest.mark.parametrize("when_busy", ["interrupt", "rollback"])
+def test_a_running_tool_sees_that_a_message_has_ended_its_run(fleet, when_busy):
+    gate = f"wait-{when_busy}"
+    first = submit(fleet, gate, when_busy)
     until((fleet.room / f"{gate}.begun").exists, "the tool is at work")
-    second = submit(fleet, "mind this instead", manner, when_busy=manner)
+    second = submit(fleet, "mind this instead", when_busy, when_busy=when_busy)
 
     assert (end_of(fleet, first), end_of(fleet, second)) == ("cancelled", "answered")
     until((fleet.room / f"{gate}.cancelled").exists, "the tool was told")
     assert fleet.answer(second) == "I heard: mind this instead"
-    assert fleet.row("calls", thread_id=f"api:{manner}")["status"] == "cancelled"
-    remarks = json.loads(chordage(fleet, "show", f"api:{manner}", "--json"))["history"]
-    assert (gate in json.dumps(remarks)) == (manner == "interrupt")
+    assert fleet.row("calls", thread_id=f"api:{when_busy}")["status"] == "cancelled"
+    remarks = json.loads(chordage(fleet, "show", f"api:{when_busy}", "--json"))["history"]
+    assert (gate in json.dumps(remarks)) == (when_busy == "interrupt")
     check_all(fleet.runtime.store)

@@ -19,7 +19,7 @@ from chordage.orchestrator.store.database import Store
 from chordage.workers import demo
 from chordage.workers.fleet import fleet_file
 from chordage.workers.fleet.member import free_port
-from support import gate, processes
+from support import gated_tool, processes
 from support.plain_room import forget_settings
 from support.waiting import until
 
@@ -269,7 +269,7 @@ def test_worker_that_dies_is_restarted_and_reported(room, start_dev):
 
 
 def test_turn_continues_after_everything_was_killed_in_the_middle_of_it(room, start_dev):
-    (room / "day_out.py").write_text(gate.TOOL)
+    (room / "day_out.py").write_text(gated_tool.TOOL)
     (room / "script.yaml").write_text(SLOW_SCRIPT)
     first, _url = start_dev()
     sent = subprocess.run([*CHORDAGE, "submit", "Hello"], cwd=room, capture_output=True, text=True, check=True)

@@ -126,13 +126,13 @@ def test_call_that_needs_approval_runs_once_it_is_approved(rig):
     (question,) = json.loads(chordage(rig, "inbox", "--json"))
     found = (question["why"], question["tool"], question["arguments"]["who"])
     assert found == ("permission", "idempotent", "asked.0.1")
-    assert rig.ledger(name="idempotent", phase="begin") == []
+    assert rig.facts(name="idempotent", phase="begin") == []
 
     chordage(rig, "approve", question["id"])
     run = run_of(rig, turn)
 
     assert (run["reason"], rig.answer(turn)) == ("natural_end", "done asked: pure asked.0.0\nidempotent asked.0.1")
-    assert len(rig.ledger(name="idempotent", phase="end")) == 1
+    assert len(rig.facts(name="idempotent", phase="end")) == 1
     assert system_of(rig.model.requests[-1]) == "Be kind. Finished: 2."
     assert json.loads(chordage(rig, "inbox", "--json")) == []
     check_all(rig.runtime.store)
@@ -150,7 +150,7 @@ def test_a_denied_call_is_an_error_that_the_model_reads(rig):
     offered = {tool["name"] for tool in rig.model.requests[0].body["tools"]}
     assert ("unsafe" in offered, "raises" in offered) == (True, False), "what can never run is not shown"
     assert [call["code"] for call in rig.rows("calls", run_id=run["id"])] == ["blocked", "blocked", None]
-    assert {fact["name"] for fact in rig.ledger(what="tool")} & {"unsafe", "raises"} == set()
+    assert {fact["name"] for fact in rig.facts(what="tool")} & {"unsafe", "raises"} == set()
 
 
 def test_a_stop_ends_the_run_with_its_code(rig):

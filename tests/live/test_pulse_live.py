@@ -11,8 +11,8 @@ import pytest
 from support import processes
 from support.databases import BACKENDS
 from support.invariants import check_all
+from support.pulse_room import aged
 from support.rig import Rig
-from support.standing import aged
 from support.waiting import until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]

@@ -75,7 +75,7 @@ def test_fleet_continues_with_the_master_that_the_sentinels_elected(
         rig.worker("tools", "--role", "tools", "--concurrency", "2")
         rig.ready()
         before = rig.submit(Plan(id="before", tools=("pure",), seconds=3))
-        until(lambda: rig.ledger(name="pure", phase="begin"), "a call is in hand")
+        until(lambda: rig.facts(name="pure", phase="begin"), "a call is in hand")
         place.kill_master()
         after = rig.submit_surely(Plan(id="after", tools=("pure",)))
         rig.wait_until_done(120)

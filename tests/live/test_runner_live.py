@@ -72,8 +72,8 @@ def test_a_run_broken_off_by_one_process_is_continued_by_another_after_all_worke
 
     assert second["told"] == [[1, 2, True], [2, 2, True], [3, 0, False]]
     assert rig.row("turns", id=first["turn"])["disposition"] == "answered"
-    assert len(rig.ledger(name="unsafe", phase="begin")) == 2, "once in each round"
-    assert len(rig.ledger(name="idempotent", phase="begin")) == 2
+    assert len(rig.facts(name="unsafe", phase="begin")) == 2, "once in each round"
+    assert len(rig.facts(name="idempotent", phase="begin")) == 2
     assert [one.body.get("max_tokens") for one in rig.model.requests] == [None, 77, 77]
 
 

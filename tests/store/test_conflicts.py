@@ -90,7 +90,7 @@ def test_of_statements_in_one_trip_the_one_that_failed_is_reported_and_not_those
         assert tx.execute(text("SELECT budget FROM groups WHERE name = 'chat'")).scalar() == 5
 
 
-def stand_still(wire: Pipeline) -> None:
+def stop_in_the_middle(wire: Pipeline) -> None:
     """Part of what was posted is with the server, which waits for the rest of it."""
     assert select.select([wire._libpq.socket], [], [], 10)[0], "the server has thrown it out"
     wire._libpq.consume_input()
@@ -101,7 +101,7 @@ def test_process_that_stops_in_the_middle_of_a_trip_does_not_hold_its_locks_for_
         if tx.execute(text("SHOW server_version_num")).scalar() < "170000":
             pytest.skip("platform: PostgreSQL has no transaction_timeout before 17")
     brief = Store(store.url, hold=0.3)
-    monkeypatch.setattr(Pipeline, "_write_out", stand_still)
+    monkeypatch.setattr(Pipeline, "_write_out", stop_in_the_middle)
     lock = PreparedStatement(select_from(schema.groups.c.name).where(schema.groups.c.name == "chat").with_for_update())
     more_than_goes_at_once = PreparedStatement(select_from(func.length(bindparam("words", type_=Text))))
 

@@ -57,7 +57,7 @@ def _row(turn, thread, **fields):
 
 
 @contextmanager
-def seen(store) -> Iterator[list[tuple[str, object]]]:
+def sent_statements(store) -> Iterator[list[tuple[str, object]]]:
     found: list[tuple[str, object]] = []
 
     def note(_connection, _cursor, statement, parameters, _context, _many):
@@ -94,7 +94,7 @@ def plan_of(tx, statement, parameters):
 
 @pytest.mark.postgres
 def test_deliveries_are_found_by_their_indexes_in_a_bounded_number_of_pages(postgres):
-    with seen(postgres) as statements:
+    with sent_statements(postgres) as statements:
         assert deliver_some(postgres) == ["r0", "r1", "r2", "slow"]
 
     with postgres.write() as tx:
@@ -108,7 +108,7 @@ def test_deliveries_are_found_by_their_indexes_in_a_bounded_number_of_pages(post
 
 
 def test_no_statement_of_a_delivery_walks_through_the_table(sqlite):
-    with seen(sqlite) as statements:
+    with sent_statements(sqlite) as statements:
         deliver_some(sqlite)
 
     with sqlite.read() as tx:

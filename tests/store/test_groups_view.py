@@ -23,7 +23,7 @@ def world(store: Store) -> Iterator[World]:
     made.close()
 
 
-def seen(world: World, **more: object) -> views.GroupView:
+def group_view(world: World, **more: object) -> views.GroupView:
     given = {"now": world.clock(), "budgets": DEFAULT_BUDGETS, "bounds": {}, **more}
     return views.groups(world.store, **given)[0]
 
@@ -44,26 +44,26 @@ def test_56_every_group_is_listed_with_its_budget_what_runs_and_what_is_free(wor
 
 def test_the_oldest_wait_is_that_of_a_turn_that_is_due(world: World) -> None:
     world.submit(thread="sleeps", not_before=world.clock() + timedelta(hours=1))
-    assert seen(world).waits_since is None
+    assert group_view(world).waits_since is None
     world.clock.pass_by(5)
     came = world.clock()
     world.submit(thread="b")
     world.clock.pass_by(5)
 
-    assert seen(world).waits_since == came
+    assert group_view(world).waits_since == came
 
 
 def test_budget_in_the_database_is_shown_as_such_and_removed(world: World) -> None:
     with world.store.write() as tx:
         groups.set_budget(tx, Group.CHAT, 0)
-    now = seen(world, bounds={Group.CHAT: QueueBound(max_queued=3)})
+    now = group_view(world, bounds={Group.CHAT: QueueBound(max_queued=3)})
     world.submit()
     assert stages.dispatch(world.runtime, Group.CHAT) == []
     with world.store.write() as tx:
         groups.set_budget(tx, Group.CHAT, None)
 
     assert (now.budget, now.budget_from, now.free, now.bound) == (0, "database", 0, QueueBound(max_queued=3))
-    assert (seen(world).budget, seen(world).budget_from) == (64, "settings")
+    assert (group_view(world).budget, group_view(world).budget_from) == (64, "settings")
     assert stages.dispatch(world.runtime, Group.CHAT)
 
 
@@ -73,6 +73,6 @@ def test_only_so_many_tenants_are_counted_and_the_busiest_are_shown(
     monkeypatch.setattr(groups, "MAX_COUNTED", 50)
     crowd(world.store, 60, threads=60, tenants=12)
 
-    shown = seen(world)
+    shown = group_view(world)
 
     assert (shown.queued, shown.queued_or_more, len(shown.tenants)) == (50, True, 5)

@@ -241,10 +241,10 @@ def test_interrupt_during_a_wait_closes_the_connection(store, other):
     class TimeIsUp(Exception):
         pass
 
-    def ring(*_):
+    def raise_time_is_up(*_):
         raise TimeIsUp
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, raise_time_is_up)
     try:
         with other.write() as holder:
             ADD.changed(holder, {"name": "chat", "budget": 3})

@@ -13,18 +13,18 @@ from support.fakes import asking, spoken
 from support.world import World
 
 
-def a_round_then_all_it_heard(prompt: Prompt) -> Reply:
+def a_round_then_user_texts(prompt: Prompt) -> Reply:
     """Two tools once on this thread, and then what users have said to it."""
     if not any(isinstance(said, ToolSays) for said in prompt.said):
         return asking(("pure", {"n": 0}), ("pure", {"n": 1}))
-    return all_it_heard(prompt)
+    return answer_with_user_texts(prompt)
 
 
-def all_it_heard(prompt: Prompt) -> Reply:
-    return spoken(" | ".join(heard(prompt)))
+def answer_with_user_texts(prompt: Prompt) -> Reply:
+    return spoken(" | ".join(user_texts(prompt)))
 
 
-def heard(prompt: Prompt) -> list[str]:
+def user_texts(prompt: Prompt) -> list[str]:
     return [said.text for said in prompt.said if isinstance(said, UserSays) and not is_note(said)]
 
 

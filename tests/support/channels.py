@@ -85,7 +85,7 @@ def look(world: World, name: str = "list") -> PollResult:
     return poll_once(world.runtime, name, world.pending.extend)
 
 
-def standing(world: World, name: str = "list") -> dict[str, Any]:
+def poll_row(world: World, name: str = "list") -> dict[str, Any]:
     return world.row("polls", name=name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from chordage.orchestrator.store import pipeline
-from support.lock_waits import somebody_waits_for_a_lock
+from support.lock_waits import has_lock_waits
 from support.waiting import until
 from support.world import World
 
@@ -29,4 +29,4 @@ class HeldCommit:
         if self._world.store.is_postgres:
             pipeline.flush(connection)  # what would go with the commit goes before it
         self.reached.set()
-        until(lambda: somebody_waits_for_a_lock(self._world.store), "the other waits")
+        until(lambda: has_lock_waits(self._world.store), "the other waits")

@@ -8,22 +8,22 @@ from chordage.orchestrator.plugins.plugin_set import PluginSet
 from support.world import World
 
 
-def heard(hook: Hook, answer, name: str = "tested", **declared) -> Plugin:
+def plugin_for(hook: Hook, answer, name: str = "tested", **declared) -> Plugin:
     """A plugin that hears one phase; `answer` is called with the context, or is what it always says."""
     say = answer if callable(answer) else lambda context: [answer]
     return type("Tested", (Plugin,), {"id": name, hook.value: lambda self, context: say(context), **declared})()
 
 
-def gate(answer, name: str = "gate") -> Plugin:
-    return heard(Hook.BEFORE_TOOL_EXECUTE, answer, name)
+def before_tool(answer, name: str = "gate") -> Plugin:
+    return plugin_for(Hook.BEFORE_TOOL_EXECUTE, answer, name)
 
 
 def after_model(answer) -> Plugin:
-    return heard(Hook.AFTER_INFERENCE, answer)
+    return plugin_for(Hook.AFTER_INFERENCE, answer)
 
 
 def after_tool(answer) -> Plugin:
-    return heard(Hook.AFTER_TOOL_EXECUTE, answer)
+    return plugin_for(Hook.AFTER_TOOL_EXECUTE, answer)
 
 
 def install(world: World, *plugins: Plugin) -> None:

@@ -12,6 +12,6 @@ BLOCKED = text(
 )
 
 
-def somebody_waits_for_a_lock(store: Store) -> bool:
+def has_lock_waits(store: Store) -> bool:
     with store.read() as tx:
         return bool(tx.execute(BLOCKED).scalar_one())

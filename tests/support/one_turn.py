@@ -31,7 +31,7 @@ def results(world: World) -> list[ToolSays]:
     return [said for said in world.models.prompts[-1].said if isinstance(said, ToolSays)]
 
 
-def told(world: World) -> list[str]:
+def result_texts(world: World) -> list[str]:
     return [result.content for result in results(world)]
 
 

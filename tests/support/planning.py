@@ -17,7 +17,7 @@ def plan_of(*commands: str, action: str = "execute") -> str:
     return json.dumps({"next_action": action, "execution_commands": made})
 
 
-def asked_of(prompt: Prompt) -> dict[str, Any] | None:
+def planner_request(prompt: Prompt) -> dict[str, Any] | None:
     """What the planner is asked; None where it is the answer that is asked for."""
     last = prompt.said[-1]
     return json.loads(last.text) if isinstance(last, UserSays) and last.text.startswith('{"input"') else None
@@ -27,7 +27,7 @@ def planner(*plans: str) -> Script:
     """These plans, one after the other; then `response`, and an answer that repeats what it was shown."""
 
     def reply(prompt: Prompt):
-        asked = asked_of(prompt)
+        asked = planner_request(prompt)
         if asked is None:
             return spoken("answer: " + " ".join(said.text for said in prompt.said if isinstance(said, UserSays)))
         index = asked["info"]["round_index"]

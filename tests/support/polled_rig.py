@@ -37,7 +37,7 @@ def dying_poll(rig: Rig, deaths: Sequence[str]) -> Iterator[None]:
     process = processes.spawn([sys.executable, dying_poller.__file__], _log(rig), env=env, cwd=rig.folder)
     try:
         yield
-        assert process.poll() is None, said(rig)
+        assert process.poll() is None, log_text(rig)
     finally:
         processes.stop(process, patience=3)
 
@@ -51,19 +51,19 @@ def poll(rig: Rig) -> Iterator[Any]:
         processes.kill_tree(process)
 
 
-def said(rig: Rig) -> str:
+def log_text(rig: Rig) -> str:
     return _log(rig).read_text(errors="replace") if _log(rig).exists() else ""
 
 
 def deaths_seen(rig: Rig) -> Counter[str]:
-    return Counter(re.findall(r"^life that ends at .*: (.*)$", said(rig), re.MULTILINE))
+    return Counter(re.findall(r"^life that ends at .*: (.*)$", log_text(rig), re.MULTILINE))
 
 
 def wait_for_turns(rig: Rig, count: int, patience: float) -> None:
     try:
         until(lambda: len(rig.rows("turns")) >= count, f"{count} turns", patience=patience, pause=0.1)
     except AssertionError as error:
-        raise AssertionError(f"{error}; there are {len(rig.rows('turns'))}\n{said(rig)[-3000:]}") from None
+        raise AssertionError(f"{error}; there are {len(rig.rows('turns'))}\n{log_text(rig)[-3000:]}") from None
 
 
 def _log(rig: Rig) -> Any:

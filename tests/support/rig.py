@@ -185,7 +185,7 @@ class Rig:
         name = f"{socket.gethostname()}:{worker.pid}"
         return [row["id"] for row in self.rows("runs", status="running", claim_worker=name)]
 
-    def ledger(self, **where: object) -> list[dict[str, Any]]:
+    def facts(self, **where: object) -> list[dict[str, Any]]:
         path = self.room / "ledger.jsonl"
         facts = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [fact for fact in facts if all(fact.get(name) == value for name, value in where.items())]

@@ -16,9 +16,9 @@ def check_rig(rig: Rig, *, doubled: Collection[str] = ()) -> None:
     """`doubled`: runs whose messages were delivered twice at once: what may run twice may have been begun twice."""
     check_all(rig.runtime.store)
     calls = {f"{row['run_id']}:{row['ask_id']}:{row['generation']}": row for row in rig.rows("calls")}
-    begun = rig.ledger(what="tool", phase="begin")
+    begun = rig.facts(what="tool", phase="begin")
     _unsafe_tools_ran_once_at_most(begun)
-    _what_may_run_again_was_completed(calls, rig.ledger(what="tool", phase="end"))
+    _what_may_run_again_was_completed(calls, rig.facts(what="tool", phase="end"))
     sent_once = [fact for fact in begun if fact["name"] == "unsafe" or calls[fact["key"]]["run_id"] not in doubled]
     _no_call_began_after_it_was_settled(calls, sent_once)
     _no_reply_was_asked_for_again(rig)
@@ -48,7 +48,7 @@ def _no_reply_was_asked_for_again(rig: Rig) -> None:
     replies: dict[str, list[datetime]] = defaultdict(list)
     for entry in rig.rows("journal", kind="AssistantTurnCommitted"):
         replies[plan_of[entry["run_id"]]].append(entry["at"])
-    for fact in rig.ledger(what="model"):
+    for fact in rig.facts(what="model"):
         recorded = replies[fact["plan"]][fact["index"] :]
         assert recorded, f"a reply was given and never recorded: {fact}"
         assert fact["at"] <= recorded[0].timestamp(), f"a finished model call was made again: {fact}"

@@ -15,7 +15,7 @@ def inbox(rig: Rig) -> list[dict[str, Any]]:
     return sorted(rig.rows("suspensions", status="open"), key=lambda row: (row["created_at"], row["id"]))
 
 
-def asked_by(rig: Rig, tool: str) -> dict[str, Any]:
+def question_of(rig: Rig, tool: str) -> dict[str, Any]:
     """The one open question of a tool."""
     (row,) = [row for row in inbox(rig) if row["tool"] == tool]
     return row

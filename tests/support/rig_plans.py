@@ -32,18 +32,18 @@ def check_planned(rig: Rig, plan: Plan, turn_id: str, *, rounds: int) -> list[di
         before = info["round_index"] * width
         assert info["done_plans"] == logs[:before]
         assert info["last_round_result"] == logs[max(0, before - width) : before], "the last round and no other"
-    assert len(_told_before_the_answer(rig, plan)) == len(logs), "the answer is given from all of it"
+    assert len(_shown_before_the_answer(rig, plan)) == len(logs), "the answer is given from all of it"
     return logs
 
 
-def check_no_plan_was_asked_for_again(rig: Rig) -> None:
+def check_no_plan_was_requested_again(rig: Rig) -> None:
     """Once it was recorded."""
     plan_of = {row["run_id"]: json.loads(row["text"])["id"] for row in rig.rows("turns")}
     recorded = {
         (plan_of[row["run_id"]], row["body"]["round"]): row["at"].timestamp()
         for row in rig.rows("journal", kind="PlanCommitted")
     }
-    asked = rig.ledger(what="planner")
+    asked = rig.facts(what="planner")
     assert [fact for fact in asked if fact["at"] > recorded[fact["plan"], fact["round"]]] == []
 
 
@@ -53,7 +53,7 @@ def key_of(call: dict[str, Any]) -> str:
 
 def times(rig: Rig, phase: str) -> Counter[str]:
     """How often each call of the turns so far began, or ended."""
-    return Counter(fact["key"] for fact in rig.ledger(what="tool", phase=phase))
+    return Counter(fact["key"] for fact in rig.facts(what="tool", phase=phase))
 
 
 def lingering(rig: Rig, turn_id: str, index: int) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ def _commands(plan: Plan, rounds: int) -> list[tuple[str, str]]:
     ]
 
 
-def _told_before_the_answer(rig: Rig, plan: Plan) -> dict[str, Any]:
+def _shown_before_the_answer(rig: Rig, plan: Plan) -> dict[str, Any]:
     """By purpose, in the last request for the answer."""
     told = [said[1] for said in _requests(rig) if said[0] == plan.text][-1]
     assert told.startswith(ACTION_RESULTS)

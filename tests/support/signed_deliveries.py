@@ -123,7 +123,7 @@ def environment(monkeypatch, more: Mapping[str, str] = {}) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
+class WebhookClient:
     """A server with web hooks, and what it has stored."""
 
     client: httpx.Client
@@ -131,7 +131,7 @@ class Door:
     settings: Settings
     before: frozenset[str] = field(default_factory=frozenset)
 
-    def from_now_on(self) -> Door:
+    def from_now_on(self) -> WebhookClient:
         return replace(self, before=frozenset(turn.turn_id for turn in views.turns(self.rt.store, limit=1000)))
 
     def stored(self) -> list[TurnView]:

@@ -111,13 +111,13 @@ def test_two_summary_requests_before_one_model_call_or_with_one_key_make_one_sum
 
 
 def test_run_start_hook_runs_once_even_if_a_summary_comes_first(world):
-    heard = []
+    steps = []
     it = with_a_past(world, text("done"))
-    hooks.install(world, hooks.heard(Hook.RUN_START, lambda context: heard.append(context.step) or []))
+    hooks.install(world, hooks.plugin_for(Hook.RUN_START, lambda context: steps.append(context.step) or []))
     it.do("compact")
     it.do("run")
 
-    assert (len(heard), len(summaries(world))) == (1, 1)
+    assert (len(steps), len(summaries(world))) == (1, 1)
 
 
 @pytest.mark.parametrize("at", range(1, 7))

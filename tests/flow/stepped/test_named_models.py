@@ -16,7 +16,7 @@ def of_file(world, **named):
     world.agents.agents["ada"] = replace(world.agents.get("ada"), named_models=(), **named)
 
 
-def asked_models(world):
+def called_models(world):
     """Which model each request was for."""
     asked, complete = [], world.models.complete
 
@@ -53,7 +53,7 @@ def test_a_model_that_the_file_does_not_name_is_refused_with_the_turn_and_with_a
 @pytest.mark.parametrize("named", [{"fallbacks": ("other:model",)}, {"selectable_models": ("other:model",)}])
 def test_a_model_that_the_file_names_may_be_chosen(world, named):
     of_file(world, **named)
-    asked = asked_models(world)
+    asked = called_models(world)
     it = consume(world, text(), params={"model": "other:model"})
     it.next()
     it.do("params", params={"model": "fake"})
@@ -67,7 +67,7 @@ def test_model_removed_from_the_file_is_not_called_and_another_may_be_chosen(wor
     of_file(world, selectable_models=("other:model",))
     it = consume(world, text(), params={"model": "other:model"})
     of_file(world, selectable_models=())
-    asked = asked_models(world)
+    asked = called_models(world)
 
     failed = it.next()
     assert (failed.standing, asked) == (Standing.FAILED, [])

@@ -15,7 +15,7 @@ from chordage.orchestrator.core.stepping import Control, Standing
 from support.driving import USER, Consumer, asks, in_turn, text
 from support.invariants import check_all
 from support.one_turn import change_agent
-from support.planning import asked_of, plan_of, planner
+from support.planning import plan_of, planner, planner_request
 
 
 def one_round(view):
@@ -103,7 +103,7 @@ def test_one_that_plans_is_held_after_the_plan_and_behind_the_round(world):
     assert it.next().reply.text.startswith("answer:")
     it.next()
 
-    assert len([prompt for prompt in world.models.prompts if asked_of(prompt)]) == 1
+    assert len([prompt for prompt in world.models.prompts if planner_request(prompt)]) == 1
     check_all(world.store)
 
 

@@ -21,7 +21,7 @@ from support import hooks
 from support.driving import USER, Consumer
 from support.invariants import check_all
 from support.one_turn import change_agent
-from support.planning import asked_of, plan_of, planner
+from support.planning import plan_of, planner, planner_request
 from support.questions import approve
 
 BEHAVIOR = Ending(reason=Reason.BEHAVIOR_REQUESTED)
@@ -52,8 +52,8 @@ def logs(world) -> list[Any]:
     return [log["result"] for log in world.row("journal", kind="RunFinished")["body"]["extra"]["tool_logs"]]
 
 
-def plans_asked(world) -> list[dict]:
-    return [found for prompt in world.models.prompts if (found := asked_of(prompt))]
+def planner_requests(world) -> list[dict]:
+    return [found for prompt in world.models.prompts if (found := planner_request(prompt))]
 
 
 def statuses(records: Sequence[dict[str, Any]]) -> list[str]:
@@ -75,7 +75,7 @@ def test_it_is_held_after_the_plan_behind_the_round_and_with_the_answer(world):
     came_of_it = it.next()
     assert (came_of_it.standing, came_of_it.reply, came_of_it.plan) == (Standing.HELD, None, None)
     assert [record["result"] for record in came_of_it.round.records] == ["pure0", "pure1"]
-    assert len(plans_asked(world)) == 1
+    assert len(planner_requests(world)) == 1
 
     assert it.next().plan.ends == "response"
     answer = it.next()
@@ -135,7 +135,7 @@ def test_planning_is_finished_from_a_held_plan(world, plan):
     it.do("plan", plan=plan)
     it.next()
 
-    assert (it.look().reply.text, it.runs, len(plans_asked(world))) == ("answer: find out", 0, 1)
+    assert (it.look().reply.text, it.runs, len(planner_requests(world))) == ("answer: find out", 0, 1)
     it.next()
     assert it.look().disposition == "answered"
     check_all(world.store)
@@ -149,7 +149,7 @@ def test_planning_finishes_after_a_round_without_calling_the_planner_again(world
     assert it.look().plan.ends == "response"
     it.next()
 
-    assert ("pure0" in it.look().reply.text, len(plans_asked(world))) == (True, 1)
+    assert ("pure0" in it.look().reply.text, len(planner_requests(world))) == (True, 1)
     it.next()
     assert (logs(world), planned(world)[-1]["model"]) == (["pure0"], "consumer")
     made = [
@@ -168,7 +168,7 @@ def test_consumer_may_decide_where_no_planner_was_called(world, rounds_before):
     it.next()
 
     assert [record["result"] for record in it.look().round.records] == ["idempotent0"]
-    assert (it.look().round.index, len(plans_asked(world))) == (rounds_before, rounds_before)
+    assert (it.look().round.index, len(planner_requests(world))) == (rounds_before, rounds_before)
     it.do("run")
     assert logs(world) == ["pure0"] * rounds_before + ["idempotent0"]
     check_all(world.store)
@@ -220,7 +220,7 @@ def test_message_after_a_round_reaches_the_planner_and_the_answer(world):
     it.do("steer", text="S")
     it.next()
 
-    assert plans_asked(world)[1]["input"]["user_input"] == "find out\n\nU"
+    assert planner_requests(world)[1]["input"]["user_input"] == "find out\n\nU"
     assert it.look().reply.text.startswith("answer: find out U S")
     it.next()
     check_all(world.store)
@@ -232,7 +232,7 @@ def test_a_steer_while_a_plan_is_carried_out_reaches_the_next_planner(world):
     it.do("steer", text="S")
     it.do("run")
 
-    assert plans_asked(world)[1]["input"]["user_input"] == "find out\n\nS"
+    assert planner_requests(world)[1]["input"]["user_input"] == "find out\n\nS"
     assert it.look().disposition == "answered"
     check_all(world.store)
 
@@ -244,7 +244,7 @@ def test_steer_just_before_the_planner_call_reaches_it(world):
     world.step(it.turn, "next")
     it.do("steer", text="S")
 
-    assert plans_asked(world)[1]["input"]["user_input"] == "find out\n\nS"
+    assert planner_requests(world)[1]["input"]["user_input"] == "find out\n\nS"
 
 
 def test_records_can_be_supplied_for_commands_that_were_not_carried_out(world):
@@ -321,7 +321,7 @@ def test_a_tool_that_is_taken_away_while_the_plan_is_held_is_not_offered(world):
 
     assert statuses(it.look().round.records) == ["ok", "not_offered"]
     it.next()
-    assert [tool["name"] for tool in plans_asked(world)[1]["input"]["available_tools"]] == ["pure"]
+    assert [tool["name"] for tool in planner_requests(world)[1]["input"]["available_tools"]] == ["pure"]
 
 
 def test_an_executor_carries_the_round_out_in_one_call(world):
@@ -340,7 +340,7 @@ def test_at_the_limit_of_rounds_the_answer_follows(world):
     for _ in range(3):
         it.next()
 
-    assert (len(plans_asked(world)), it.look().reply.text.startswith("answer:")) == (1, True)
+    assert (len(planner_requests(world)), it.look().reply.text.startswith("answer:")) == (1, True)
 
 
 def test_at_the_cap_the_calls_of_a_plan_are_closed_or_run_by_policy(world):
@@ -353,7 +353,7 @@ def test_at_the_cap_the_calls_of_a_plan_are_closed_or_run_by_policy(world):
     other.next()
     assert statuses(other.look().round.records) == ["ok"]
     other.next()
-    assert (other.look().code, len(plans_asked(world))) == ("max_iterations", 2)
+    assert (other.look().code, len(planner_requests(world))) == ("max_iterations", 2)
     check_all(world.store)
 
 
@@ -456,7 +456,7 @@ def test_or_a_failure_that_is_tried_again_or_decided_without_it(world):
 
 @pytest.mark.parametrize("how", [stopped("budget"), BEHAVIOR])
 def test_plugin_stop_leaves_time_to_read_and_finishes_a_round_where_it_only_stops(world, how):
-    hooks.install(world, hooks.heard(Hook.AFTER_INFERENCE, lambda _context: [Terminate(ending=how)]))
+    hooks.install(world, hooks.plugin_for(Hook.AFTER_INFERENCE, lambda _context: [Terminate(ending=how)]))
     it = consume(world, plan_of("pure"))
     it.next()
     assert len(it.look().plan.commands) == 1
@@ -470,7 +470,7 @@ def test_failing_call_check_ends_the_run_and_keeps_the_plan(world):
     def broken(_context):
         raise RuntimeError("out of order")
 
-    hooks.install(world, hooks.heard(Hook.BEFORE_TOOL_EXECUTE, broken))
+    hooks.install(world, hooks.plugin_for(Hook.BEFORE_TOOL_EXECUTE, broken))
     it = consume(world, plan_of("pure"))
     it.next()
     it.next()

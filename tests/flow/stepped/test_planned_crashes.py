@@ -12,7 +12,7 @@ from chordage.orchestrator.core.stepping import Control, Standing
 from support.driving import Consumer
 from support.invariants import check_all
 from support.one_turn import change_agent
-from support.planning import asked_of, plan_of, planner
+from support.planning import plan_of, planner, planner_request
 from support.world import Died, World
 
 OTHER = {"execution_commands": [{"tool_name": "idempotent", "tool_kwargs": {"n": 7}}]}
@@ -143,4 +143,4 @@ def test_intents_doubled_and_late_change_nothing(world, seed):
 
     check(world, it)
     assert (len(world.models.prompts), it.runs) == (4, 3)
-    assert len([prompt for prompt in world.models.prompts if asked_of(prompt)]) == 3
+    assert len([prompt for prompt in world.models.prompts if planner_request(prompt)]) == 3

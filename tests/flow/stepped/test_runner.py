@@ -71,7 +71,7 @@ def runner(client: Client, world: World, *replies, **fields) -> Runner:
     return client.runner("hi", **{"thread_id": "t1", "timeout": PATIENCE, **fields})
 
 
-def asked(world) -> list[list[str]]:
+def prompts(world) -> list[list[str]]:
     return [in_short(prompt.said) for prompt in world.models.prompts]
 
 
@@ -98,7 +98,7 @@ def test_pushing_replies_and_results_inside_the_loop(client, world):
         if results:
             it.push_messages(message, results, "be brief")
 
-    assert asked(world)[1] == ["hi", "R(a)", "a=pure0", "be brief"]
+    assert prompts(world)[1] == ["hi", "R(a)", "a=pure0", "be brief"]
     assert world.tools.ran.total() == 1
     check_all(world.store)
 
@@ -116,7 +116,7 @@ def test_settings_steers_and_calls_are_reached_from_the_loop(client, world):
             assert it.retry_tools("a")[0]["content"] == "pure0"
             it.steer("S")
 
-    assert asked(world)[1] == ["hi", "R(a b)", "a=pure0", "b=mine", "S"]
+    assert prompts(world)[1] == ["hi", "R(a b)", "a=pure0", "b=mine", "S"]
     assert world.models.prompts[0].params == {"temperature": 1, "max_tokens": 5}
 
 
@@ -179,7 +179,7 @@ def test_B67_B69_failed_request_is_raised_and_the_loop_can_continue(client, worl
 
 def test_failure_of_a_custom_planner_is_raised_and_the_consumer_decides_without_it(client, world, monkeypatch):
     module = ModuleType("planner_that_fails")
-    module.plan = lambda asked: 1 / 0
+    module.plan = lambda prompts: 1 / 0
     monkeypatch.setitem(sys.modules, module.__name__, module)
     change_agent(world, plan=PlanSpec(planner=f"{module.__name__}:plan", on_error=OnPlannerError.FAIL))
     world.models.script = planner()
@@ -196,7 +196,7 @@ def test_B71_done_waits_and_does_not_drive(client, world):
     with pytest.raises(TimeoutError, match="is ready after 0.1 s"):
         it.done()
 
-    assert asked(world) == []
+    assert prompts(world) == []
 
 
 def test_second_consumer_learns_that_the_turn_has_moved(client, world):
@@ -217,7 +217,7 @@ def test_messages_sent_beside_it_do_not_disturb_the_loop(client, world):
         if message.asks:
             client.runner(run_id=it.run_id).steer("S")
 
-    assert asked(world)[1][-1] == "S"
+    assert prompts(world)[1][-1] == "S"
 
 
 def test_a_consumer_that_pushes_on_every_iteration_is_stopped_by_its_cap(client, world):
@@ -226,9 +226,9 @@ def test_a_consumer_that_pushes_on_every_iteration_is_stopped_by_its_cap(client,
         results = it.generate_tool_response()
         it.push_messages(message, results) if message.iteration % 2 else it.push_messages(f"U{message.iteration}")
 
-    assert (it.done().code, len(asked(world))) == ("max_iterations", 4)
+    assert (it.done().code, len(prompts(world))) == ("max_iterations", 4)
     assert max(world.tools.ran.values()) == 1
-    assert len({tuple(one) for one in asked(world)}) == 4
+    assert len({tuple(one) for one in prompts(world)}) == 4
     check_all(world.store)
 
 
@@ -247,7 +247,7 @@ def test_B3_what_is_handed_in_is_copied(client, world):
     mine[0]["text"] = "changed"
     list(it)
 
-    assert asked(world) == [["hi", "U"]]
+    assert prompts(world) == [["hi", "U"]]
 
 
 def test_a_runner_is_made_of_a_text_or_of_a_run(client):

@@ -23,7 +23,7 @@ def rig(make_rig, migrated_database_url):
     return rig
 
 
-def sent(rig, text, **fields):
+def send(rig, text, **fields):
     """By name, as any service does it."""
     app = rig.app
     app.conf.result_backend = rig.settings.redis
@@ -34,7 +34,7 @@ def test_workers_start_with_broken_agents_and_keep_their_messages_until_they_are
     rig.worker("all", "--role", "all")
     rig.ready()
     early = rig.submit(Plan(id="early"), agent="late")
-    by_name = sent(rig, "kept", agent="shop")
+    by_name = send(rig, "kept", agent="shop")
     whole = rig.submit(Plan(id="whole", rounds=0), agent="spare")
 
     until(lambda: rig.row("turns", id=whole)["status"] == "done", "the others are served")
@@ -58,7 +58,7 @@ def test_a_worker_that_dies_while_a_file_is_broken_comes_back_and_serves_its_las
     worker.start()
     rig.ready()
 
-    turn = sent(rig, "hi", agent="spare").get(timeout=40, disable_sync_subtasks=False)
+    turn = send(rig, "hi", agent="spare").get(timeout=40, disable_sync_subtasks=False)
 
     until(lambda: rig.row("turns", id=turn)["disposition"] == "answered", "it is answered")
     assert "its last good version serves" in worker.said()

@@ -37,7 +37,7 @@ def rig(make_rig, database_url):
     return rig
 
 
-def told(rig, **fields):
+def printed_by_caller(rig, **fields):
     """What a stranger's process prints."""
     command = [sys.executable, "-W", "ignore", "-c", STRANGER, rig.settings.redis, json.dumps(fields)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -46,7 +46,7 @@ def told(rig, **fields):
 
 
 def test_a_turn_is_enqueued_by_name_and_its_id_is_the_result(rig):
-    said = told(rig, text=Plan(id="hello").text, thread_id="t1", agent="agent")
+    said = printed_by_caller(rig, text=Plan(id="hello").text, thread_id="t1", agent="agent")
     rig.wait_until_done()
 
     turn = rig.row("turns")
@@ -84,7 +84,7 @@ def test_turn_that_breaks_a_rule_fails_with_a_message_and_leaves_nothing(make_ri
     rig.ready()
 
     for fields, said in REFUSED:
-        answer = told(rig, **fields)
+        answer = printed_by_caller(rig, **fields)
         assert answer.startswith("refused"), fields
         assert said in answer
 

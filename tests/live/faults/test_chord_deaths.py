@@ -68,7 +68,7 @@ def test_a_poison_header_ends_its_run_as_poison_and_no_other(make_rig, migrated_
     assert rig.row("turns", id=bad)["disposition"] == "failed"
     assert rig.row("runs", turn_id=bad)["code"] == "poison"
     assert {rig.row("turns", id=turn)["disposition"] for turn in good} == {"answered"}
-    deaths = len(rig.ledger(name="poison"))
+    deaths = len(rig.facts(name="poison"))
     assert deaths <= 2 * rig.settings.poison_after + 2, f"it took {deaths} processes with it"
 
 
@@ -118,8 +118,8 @@ def test_message_that_comes_again_while_its_work_is_in_flight_starts_nothing(mak
     rig.wait_until_done()
 
     assert {turn["disposition"] for turn in rig.rows("turns")} == {"answered"}
-    assert len(rig.ledger(what="tool", phase="begin")) == 2
-    assert len(rig.ledger(what="model")) == 3
+    assert len(rig.facts(what="tool", phase="begin")) == 2
+    assert len(rig.facts(what="model")) == 3
     assert executed(rig, "tools.call") > 2, "it did come again"
     assert executed(rig, "turns.dispatch") > 2, "it did come again"
     check_rig(rig)

@@ -154,11 +154,11 @@ def test_nothing_changes_but_time(row, rig):
     assert turn["disposition"] == "answered"
     assert [call["status"] for call in calls] == ["succeeded"] * 3
     assert rig.answer(turn["id"]).split() == f"done {row}: pure {row}.0.0 unsafe {row}.0.1 idempotent {row}.0.2".split()
-    begun = [fact for fact in rig.ledger(what="tool", phase="begin") if fact["key"].startswith(turn["run_id"])]
+    begun = [fact for fact in rig.facts(what="tool", phase="begin") if fact["key"].startswith(turn["run_id"])]
     most = 5 if row in AT_THE_SAME_TIME else 3
     assert len(begun) <= most, "each tool ran once"
     assert [fact["name"] for fact in begun].count("unsafe") == 1
-    assert len(rig.ledger(what="model", plan=row)) == 2
+    assert len(rig.facts(what="model", plan=row)) == 2
     assert (turn["done_at"] - turn["queued_at"]).total_seconds() < 25
 
 

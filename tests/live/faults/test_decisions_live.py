@@ -13,7 +13,7 @@ from chordage.orchestrator.core.transcript import AWAITING
 from chordage.orchestrator.store import groups, schema
 from support.rig import Plan, Rig
 from support.rig_checks import check_rig
-from support.rig_inbox import answer, asked_by, inbox
+from support.rig_inbox import answer, inbox, question_of
 from support.waiting import until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
@@ -83,20 +83,20 @@ def test_a_run_waits_for_nothing_but_its_answers_whatever_is_killed(make_rig, da
     beside = rig.submit(Plan(id="beside", rounds=0), "other")
     until(lambda: rig.row("turns", id=beside)["disposition"], "the one slot is free for others")
 
-    answer(rig, asked_by(rig, "asks"), payload=True)
-    until(lambda: rig.ledger(name="asks", phase="begin"), "the approved call runs")
+    answer(rig, question_of(rig, "asks"), payload=True)
+    until(lambda: rig.facts(name="asks", phase="begin"), "the approved call runs")
     lose_all_processes(rig)
     start_all_again(rig)
     until(lambda: rig.rows("calls", run_id=run, status="succeeded") and rests(rig, run), "the first ran")
     assert [row["tool"] for row in inbox(rig)] == ["asks_by_raising"]
 
     a_day_passes(rig)
-    answer(rig, asked_by(rig, "asks_by_raising"), payload=True)
+    answer(rig, question_of(rig, "asks_by_raising"), payload=True)
     lose_all_processes(rig)
     start_all_again(rig)
     rig.wait_until_done()
 
-    ended = Counter(fact["name"] for fact in rig.ledger(what="tool", phase="end"))
+    ended = Counter(fact["name"] for fact in rig.facts(what="tool", phase="end"))
     assert ended == {"asks": 1, "asks_by_raising": 1}
     assert (rig.row("runs", id=run)["reason"], rig.row("turns", id=turn)["disposition"]) == ("natural_end", "answered")
     assert rig.answer(turn) == "done two: asks two.0.0\nasks_by_raising two.0.1"
@@ -123,7 +123,7 @@ def small_rig(make_rig, url: str, wire: str) -> Rig:
     return rig
 
 
-def asked_and_rests(rig: Rig, plan: Plan) -> dict:
+def question_of_suspended_run(rig: Rig, plan: Plan) -> dict:
     """The one question of a turn, once its run rests."""
     turn = rig.submit(plan, agent="speaker")
     until(lambda: rig.row("turns", id=turn)["run_id"], "the run starts")
@@ -168,7 +168,7 @@ def of_anthropic(messages: list[dict]) -> list[str]:
 @pytest.mark.parametrize("wire", PATHS)
 def test_the_model_reads_a_placeholder_and_then_why_it_was_denied(make_rig, migrated_database_url, wire):
     rig = small_rig(make_rig, migrated_database_url("sqlite"), wire)
-    row = asked_and_rests(rig, Plan(id="no", tools=("asks", "pure")))
+    row = question_of_suspended_run(rig, Plan(id="no", tools=("asks", "pure")))
 
     answer(rig, row, action="cancel", reason="far too dear")
     rig.wait_until_done()
@@ -183,7 +183,7 @@ def test_the_model_reads_a_placeholder_and_then_why_it_was_denied(make_rig, migr
 
 def check_that_only_one_ran(rig: Rig) -> None:
     assert [row["status"] for row in rig.rows("calls")] == ["cancelled", "succeeded"]
-    assert rig.ledger(name="asks", phase="begin") == []
+    assert rig.facts(name="asks", phase="begin") == []
     assert rig.row("turns")["disposition"] == "answered"
 
 
@@ -192,7 +192,7 @@ def test_a_result_that_comes_three_replies_later_takes_the_place_of_its_placehol
     make_rig, migrated_database_url, wire
 ):
     rig = small_rig(make_rig, migrated_database_url("sqlite"), wire)
-    row = asked_and_rests(rig, Plan(id="late", rounds=3, tools=("asks_at_first", "pure")))
+    row = question_of_suspended_run(rig, Plan(id="late", rounds=3, tools=("asks_at_first", "pure")))
 
     answer(rig, row, payload=True)
     rig.wait_until_done()
@@ -209,7 +209,7 @@ def test_a_result_that_comes_three_replies_later_takes_the_place_of_its_placehol
 def test_second_model_call_reads_something_new_after_its_own_reply(make_rig, migrated_database_url, wire):
     """Anthropic refuses a conversation that ends with the assistant: newer models take no beginnings of replies."""
     rig = small_rig(make_rig, migrated_database_url("sqlite"), wire)
-    row = asked_and_rests(rig, Plan(id="late", tools=("asks", "pure")))
+    row = question_of_suspended_run(rig, Plan(id="late", tools=("asks", "pure")))
 
     answer(rig, row, payload=True)
     rig.wait_until_done()

@@ -27,6 +27,6 @@ def test_as_many_exits_as_there_are_slots_are_as_many_tool_errors(pool, make_rig
     calls = {row["place"]: row for row in rig.rows("calls") if row["tool"] in TOOLS}
     assert [(calls[n]["status"], calls[n]["code"]) for n in range(SLOTS)] == [("failed", "raised")] * SLOTS
     assert all("tried to end its process with" in row["content"] for row in calls.values())
-    assert len([fact for fact in rig.ledger(what="tool", phase="begin") if fact["name"] in TOOLS]) == SLOTS
+    assert len([fact for fact in rig.facts(what="tool", phase="begin") if fact["name"] in TOOLS]) == SLOTS
     assert {row["disposition"] for row in rig.rows("turns")} == {"answered"}
     assert worker.alive

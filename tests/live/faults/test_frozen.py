@@ -41,7 +41,7 @@ def time_of_steadiness(rig):
 
 
 def begun(rig, name):
-    return rig.ledger(what="tool", phase="begin", name=name)
+    return rig.facts(what="tool", phase="begin", name=name)
 
 
 def questions(rig):
@@ -67,7 +67,7 @@ def test_stopped_child_is_not_taken_for_dead(rig):
     pid = until(lambda: begun(rig, "unsafe"), "the call begins")[0]["pid"]
 
     psutil.Process(pid).suspend()
-    stands_still(LONG)
+    wait_longer_than_a_lease(LONG)
     psutil.Process(pid).resume()
     rig.wait_until_done(60)
 
@@ -80,19 +80,19 @@ def test_suspended_machine_takes_no_process_for_dead_when_it_resumes(rig):
     fleet(rig, "tools")
     rig.submit(Plan(id="sleep", tools=("unsafe",), seconds=1.0))
     rig.submit(Plan(id="model", rounds=0, latency=2.0))
-    until(lambda: begun(rig, "unsafe") and rig.ledger(what="model", plan="model"), "both are at work")
+    until(lambda: begun(rig, "unsafe") and rig.facts(what="model", plan="model"), "both are at work")
     everybody = [one for worker in rig.workers.values() for one in tree(worker.pid)]
 
     for one in everybody:
         one.suspend()
-    stands_still(LONG)
+    wait_longer_than_a_lease(LONG)
     for one in reversed(everybody):
         one.resume()
     rig.wait_until_done(60)
 
     assert len(begun(rig, "unsafe")) == 1
     assert questions(rig) == []
-    assert len(rig.ledger(what="model", plan="model")) == 1
+    assert len(rig.facts(what="model", plan="model")) == 1
     check_rig(rig)
 
 
@@ -124,7 +124,7 @@ def tree(pid):
     return [parent, *parent.children(recursive=True)]
 
 
-def stands_still(seconds):
+def wait_longer_than_a_lease(seconds):
     """Longer than a lease."""
     over = time.monotonic() + seconds
     until(lambda: time.monotonic() > over, "time passes", patience=seconds + 5)

@@ -43,7 +43,7 @@ def test_a_run_moves_again_within_lease_and_sweep_whatever_the_visibility_timeou
 
 
 def _begun(rig, role):
-    return rig.ledger(what="model") if role == "turns" else rig.ledger(what="tool", phase="begin")
+    return rig.facts(what="model") if role == "turns" else rig.facts(what="tool", phase="begin")
 
 
 def _kill_the_holder(rig, role):
@@ -146,7 +146,7 @@ def test_four_tools_of_one_second_take_little_more_than_one(make_rig, database_u
 
     run = rig.row("turns", id=turn)["run_id"]
     asked = rig.rows("journal", run_id=run, kind="AssistantTurnCommitted")[0]["at"].timestamp()
-    committed = rig.ledger(what="model", plan="round", index=1)[0]["at"]
+    committed = rig.facts(what="model", plan="round", index=1)[0]["at"]
     assert committed - asked < 1.6, f"the round took {committed - asked:.2f} s"
     places = [row["place"] for row in sorted(rig.rows("calls", run_id=run), key=lambda row: row["ended_at"])]
     assert sorted(places) == [0, 1, 2, 3]
@@ -156,26 +156,26 @@ def test_four_tools_of_one_second_take_little_more_than_one(make_rig, database_u
 
 
 def test_a_tool_within_the_grace_is_finished_and_its_worker_ends_well(make_rig, migrated_database_url):
-    rig, leaving = _with_a_tool_in_hand(make_rig(migrated_database_url("sqlite"), lease=30, soft_shutdown=10), 7.0)
+    rig, leaving = _with_a_tool_at_work(make_rig(migrated_database_url("sqlite"), lease=30, soft_shutdown=10), 7.0)
 
     leaving.process.send_signal(signal.SIGTERM)
     assert leaving.process.wait(11) == 0
     rig.wait_until_done()
 
-    assert len(rig.ledger(what="tool", phase="begin")) == 1, "it was not run again"
+    assert len(rig.facts(what="tool", phase="begin")) == 1, "it was not run again"
     assert rig.row("turns")["disposition"] == "answered"
     check_rig(rig)
 
 
 def test_repeatable_tool_beyond_the_grace_is_released_at_once(make_rig, migrated_database_url):
-    rig, leaving = _with_a_tool_in_hand(make_rig(migrated_database_url("sqlite"), lease=30, soft_shutdown=1), 10.0)
+    rig, leaving = _with_a_tool_at_work(make_rig(migrated_database_url("sqlite"), lease=30, soft_shutdown=1), 10.0)
 
     leaving.process.send_signal(signal.SIGTERM)
     told = time.time()
     leaving.process.wait(9)
-    assert not rig.ledger(what="tool", phase="end"), "it was cut"
-    until(lambda: len(rig.ledger(what="tool", phase="begin")) == 2, "it runs again elsewhere", patience=8)
-    again = rig.ledger(what="tool", phase="begin")[1]["at"] - told
+    assert not rig.facts(what="tool", phase="end"), "it was cut"
+    until(lambda: len(rig.facts(what="tool", phase="begin")) == 2, "it runs again elsewhere", patience=8)
+    again = rig.facts(what="tool", phase="begin")[1]["at"] - told
     rig.wait_until_done()
 
     assert again < 1 + 5, f"the lease is 30 s, but it was let go: it ran again after {again:.1f} s"
@@ -183,7 +183,7 @@ def test_repeatable_tool_beyond_the_grace_is_released_at_once(make_rig, migrated
     check_rig(rig)
 
 
-def _with_a_tool_in_hand(rig, seconds):
+def _with_a_tool_at_work(rig, seconds):
     """An idempotent call that is on record since the first heartbeat, and the worker that has it."""
     rig.worker("turns", "--role", "turns", "--concurrency", "4")
     for name in ("one", "two"):

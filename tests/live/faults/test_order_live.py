@@ -41,12 +41,12 @@ def test_a_chat_is_next_when_a_slot_gets_free_whatever_else_waits(make_rig, migr
     for group in ("will", "chore", "task"):
         for n in range(3):
             rig.submit(Plan(id=f"{group}-{n}", rounds=0, latency=0.7), f"{group}-{n}", group=group)
-    until(lambda: rig.ledger(what="model"), "the only slot is busy")
+    until(lambda: rig.facts(what="model"), "the only slot is busy")
 
     rig.submit(Plan(id="chat", rounds=0), "chat")
     rig.wait_until_done()
 
-    order = [fact["plan"] for fact in rig.ledger(what="model")]
+    order = [fact["plan"] for fact in rig.facts(what="model")]
     assert order[1] == "chat"
     assert [plan.partition("-")[0] for plan in order[2:]] == ["task"] * 3 + ["chore"] * 3 + ["will"] * 2
     check_rig(rig)
@@ -59,10 +59,10 @@ def test_a_chat_comes_between_two_rounds_of_a_chore(make_rig, migrated_database_
     rig.ready()
     for n in range(3):
         rig.submit(Plan(id=f"chore-{n}", rounds=2, tools=("pure",), latency=0.7), f"chore-{n}", group="chore")
-    until(lambda: rig.ledger(what="model"), "the only slot is busy")
+    until(lambda: rig.facts(what="model"), "the only slot is busy")
 
     rig.submit(Plan(id="chat", rounds=0), "chat")
     rig.wait_until_done()
 
-    assert [fact["plan"] for fact in rig.ledger(what="model")][1] == "chat"
+    assert [fact["plan"] for fact in rig.facts(what="model")][1] == "chat"
     check_rig(rig)

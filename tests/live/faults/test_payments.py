@@ -118,7 +118,7 @@ def test_checking_the_account_book_prevents_a_second_payment(make_rig, migrated_
 
     sell(rig, murders, accountant, "charge")
 
-    begun = Counter(fact["key"] for fact in rig.ledger(what="tool", phase="begin"))
+    begun = Counter(fact["key"] for fact in rig.facts(what="tool", phase="begin"))
     print(f"{murders.kills} kills, {begun.total()} begun, answers {dict(accountant.answers)}")
     assert booked(rig) == {key_of(call): 1 for call in rig.rows("calls")}
     assert accountant.answers["result"] > 0, "somebody died behind his line in the book"
@@ -134,7 +134,7 @@ def test_calls_that_can_be_looked_up_or_repeated_need_no_person(make_rig, migrat
 
     sell(rig, murders, accountant, "charge_on_record", "charge_by_key")
 
-    begun = Counter(fact["name"] for fact in rig.ledger(what="tool", phase="begin"))
+    begun = Counter(fact["name"] for fact in rig.facts(what="tool", phase="begin"))
     print(f"{murders.kills} kills, begun {dict(begun)}, booked {booked(rig).total()}")
     assert rig.rows("suspensions") == []
     for call in rig.rows("calls"):

@@ -24,7 +24,7 @@ from support.databases import BACKENDS
 from support.rig import Plan, Rig
 from support.rig_checks import check_rig
 from support.rig_plans import (
-    check_no_plan_was_asked_for_again,
+    check_no_plan_was_requested_again,
     check_planned,
     key_of,
     lingering,
@@ -68,9 +68,9 @@ def kill_all(rig: Rig) -> None:
     assert rig.restart_the_dead() == list(rig.workers)
 
 
-def kill_whoever_lingers(rig: Rig, calls: list[dict]) -> None:
+def kill_processes_of(rig: Rig, calls: list[dict]) -> None:
     """The processes that work on these calls, and not the worker that they belong to."""
-    pids = {fact["key"]: fact["pid"] for fact in rig.ledger(what="tool", phase="begin")}
+    pids = {fact["key"]: fact["pid"] for fact in rig.facts(what="tool", phase="begin")}
     for call in calls:
         os.kill(pids[key_of(call)], signal.SIGKILL)
 
@@ -88,7 +88,7 @@ def test_a_sigkill_in_every_round_loses_and_doubles_no_record_and_pays_for_no_pl
         if index == BOTH:
             kill_all(rig)
         else:
-            kill_whoever_lingers(rig, calls)
+            kill_processes_of(rig, calls)
     rig.wait_until_done()
 
     print(f"{ROUNDS} rounds with a SIGKILL each: {time.monotonic() - began:.1f} s")
@@ -134,12 +134,12 @@ class Mischief:
 
     def _planners(self) -> list[dict]:
         """Those who were asked a moment ago and have not answered."""
-        return [fact for fact in self._rig.ledger(what="planner") if time.time() - fact["at"] < LATENCY / 2]
+        return [fact for fact in self._rig.facts(what="planner") if time.time() - fact["at"] < LATENCY / 2]
 
     def _calls(self) -> list[psutil.Process]:
         """The children that have a call in hand."""
         ended = times(self._rig, "end")
-        pids = {fact["pid"] for fact in self._rig.ledger(what="tool", phase="begin") if not ended[fact["key"]]}
+        pids = {fact["pid"] for fact in self._rig.facts(what="tool", phase="begin") if not ended[fact["key"]]}
         children = psutil.Process(self._rig.workers["tools"].pid).children()
         return [child for child in children if child.pid in pids]
 
@@ -156,7 +156,7 @@ def test_ten_turns_that_plan_survive_random_kills(rig):
     for plan, turn in zip(plans, turns, strict=True):
         check_planned(rig, plan, turn, rounds=ROUNDS)
     asked = sum(len(planner_requests(rig, plan)) for plan in plans)
-    begun = Counter(fact["key"] for fact in rig.ledger(what="tool", phase="begin") if fact["name"] in tools)
+    begun = Counter(fact["key"] for fact in rig.facts(what="tool", phase="begin") if fact["name"] in tools)
     again = [key for key, count in begun.items() if count > 1]
     print(f"{took:.1f} s, kills {mischief.kills}, {len(again)} calls begun again")
     print(f"{asked} planner requests for {TURNS * ROUNDS} plans")
@@ -164,7 +164,7 @@ def test_ten_turns_that_plan_survive_random_kills(rig):
     assert again, "some calls were begun again: their process was lost meanwhile"
     assert asked > TURNS * ROUNDS, "some planners were asked again: their turns worker was lost meanwhile"
     assert {row["disposition"] for row in rig.rows("turns")} == {"answered"}
-    check_no_plan_was_asked_for_again(rig)
+    check_no_plan_was_requested_again(rig)
     check_rig(rig)
 
 
@@ -196,7 +196,7 @@ def test_planner_stream_is_ignored_after_response(rig):
     rig.wait_until_done()
 
     body = rig.row("journal", run_id=rig.row("turns", id=turn)["run_id"], kind="PlanCommitted")["body"]
-    (asked,), (answered,) = rig.ledger(what="planner", plan="cut"), rig.ledger(what="model", plan="cut")
+    (asked,), (answered,) = rig.facts(what="planner", plan="cut"), rig.facts(what="model", plan="cut")
     after = answered["at"] - asked["at"]
     print(f"of a stream of {TAIL:g} s {body['text']!r} was heard; {after * 1000:.0f} ms from the planner to the answer")
     assert body["ends"] == "response"

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from support.polled_rig import CHORDAGE, bind, poll, said, wait_for_turns
+from support.polled_rig import CHORDAGE, bind, log_text, poll, wait_for_turns
 from support.rig import Rig
 from support.telegram_server import TOKEN, telegram
 from support.waiting import until
@@ -34,7 +34,8 @@ def test_it_polls_mirrors_shows_and_ends_within_two_seconds(make_rig, migrated_d
         bind(rig, "broken", "telegram", {"token_env": "NOT_THERE"})
         with poll(rig) as process:
             until(
-                lambda: "a channel is not polled" in said(rig), "what is broken is said, and it waits for its mending"
+                lambda: "a channel is not polled" in log_text(rig),
+                "what is broken is said, and it waits for its mending",
             )
             bind(rig, "phone", "telegram", config)
             server.say("hello")
@@ -54,8 +55,8 @@ def test_it_polls_mirrors_shows_and_ends_within_two_seconds(make_rig, migrated_d
     assert (phone["state"], phone["taken"], phone["refusals"][0]["key"]) == ("looking", 1, "42")
     assert broken["state"] == "broken"
     assert "NOT_THERE is not set" in shown["faults"][0]
-    assert "a channel is not polled" in said(rig)
-    assert TOKEN not in said(rig)
+    assert "a channel is not polled" in log_text(rig)
+    assert TOKEN not in log_text(rig)
     assert rig.row("polls")["holder"] is None, "another may look at once"
 
 

@@ -24,11 +24,11 @@ def stops_answering(server):
     for one in everybody:
         one.suspend()
 
-    def goes_on():
+    def resume_all():
         for one in everybody:
             one.resume()
 
-    return goes_on
+    return resume_all
 
 
 def is_stopped(server):
@@ -48,7 +48,7 @@ def test_reply_and_result_in_flight_outlive_an_outage_longer_than_a_lease(go_awa
     rig.ready()
     rig.submit(Plan(id="call", tools=("unsafe",), seconds=3.0))
     rig.submit(Plan(id="reply", rounds=0, latency=3.0))
-    until(lambda: rig.ledger(what="tool", phase="begin") and rig.ledger(what="model", plan="reply"), "both are at work")
+    until(lambda: rig.facts(what="tool", phase="begin") and rig.facts(what="model", plan="reply"), "both are at work")
 
     comes_back = go_away(server)
     over = time.monotonic() + 3 * LEASE
@@ -56,8 +56,8 @@ def test_reply_and_result_in_flight_outlive_an_outage_longer_than_a_lease(go_awa
     comes_back()
     rig.wait_until_done(60)
 
-    assert len(rig.ledger(what="model", plan="reply")) == 1, "the reply in hand was thrown away"
-    assert len(rig.ledger(what="tool", phase="begin")) == 1
+    assert len(rig.facts(what="model", plan="reply")) == 1, "the reply in hand was thrown away"
+    assert len(rig.facts(what="tool", phase="begin")) == 1
     assert rig.rows("suspensions") == []
     assert {turn["disposition"] for turn in rig.rows("turns")} == {"answered"}
     check_rig(rig)

@@ -52,7 +52,7 @@ def chats(rig: Rig) -> list[float]:
 def begun(rig: Rig) -> dict[str, float]:
     """When the model was first asked for each plan."""
     first: dict[str, float] = {}
-    for fact in rig.ledger(what="model"):
+    for fact in rig.facts(what="model"):
         first.setdefault(fact["plan"], fact["at"])
     return first
 
@@ -70,8 +70,8 @@ def report(waits: list[float]) -> None:
 
 
 def nothing_was_repeated(rig: Rig) -> None:
-    asked = Counter((fact["plan"], fact["index"]) for fact in rig.ledger(what="model"))
-    began = Counter(fact["key"] for fact in rig.ledger(what="tool", phase="begin"))
+    asked = Counter((fact["plan"], fact["index"]) for fact in rig.facts(what="model"))
+    began = Counter(fact["key"] for fact in rig.facts(what="tool", phase="begin"))
     assert set(asked.values()) == {1}
     assert set(began.values()) == {1}
     assert len(began) == ROUNDS * sum(CROWD.values())
@@ -97,7 +97,7 @@ def test_a_chat_comes_next_while_all_slots_are_busy(make_rig, migrated_database_
     still_busy = rig.unfinished()
     rig.wait_until_done(60 + 4 * sum(CROWD.values()))
 
-    first, facts = begun(rig), rig.ledger(what="model")
+    first, facts = begun(rig), rig.facts(what="model")
     waits = [first[f"chat-{n}"] - sent[n] for n in range(CHATS)]
     report(waits)
     ahead = [started_meanwhile(facts, sent[n], first[f"chat-{n}"]) for n in range(CHATS)]

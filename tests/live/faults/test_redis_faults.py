@@ -84,7 +84,7 @@ def test_worker_with_work_in_flight_and_free_slots_survives_the_loss_of_redis(ma
     rig.ready()
     pid = worker.pid
     rig.submit(Plan(id="in-hand", rounds=0, latency=4.0))
-    until(lambda: rig.ledger(what="model"), "the model is asked")
+    until(lambda: rig.facts(what="model"), "the model is asked")
 
     rig.broker.kill()
     rig.broker.start()
@@ -94,7 +94,7 @@ def test_worker_with_work_in_flight_and_free_slots_survives_the_loss_of_redis(ma
 
     assert worker.alive
     assert worker.pid == pid
-    assert len(rig.ledger(what="model", plan="in-hand")) == 1, "the call in hand was finished, not made again"
+    assert len(rig.facts(what="model", plan="in-hand")) == 1, "the call in hand was finished, not made again"
     check_rig(rig)
 
 

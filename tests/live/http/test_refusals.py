@@ -111,16 +111,16 @@ def test_a_busy_thread_can_be_a_conflict(client, rt):
     assert "thread 'api:t' is busy with run" in response.json()["detail"]
 
 
-@pytest.mark.parametrize("manner", ["enqueue", "interrupt", "rollback", "steer"])
-def test_any_other_value_of_when_busy_is_accepted_while_a_thread_is_busy(client, rt, manner):
+@pytest.mark.parametrize("when_busy", ["enqueue", "interrupt", "rollback", "steer"])
+def test_any_other_value_of_when_busy_is_accepted_while_a_thread_is_busy(client, rt, when_busy):
     turn_id = client.post("/turns", json={"text": "x", "thread_id": "t"}).json()["turn_id"]
     local.begin(rt, views.turn(rt.store, turn_id))
 
-    response = client.post("/turns", json={"text": "y", "thread_id": "t", "when_busy": manner})
+    response = client.post("/turns", json={"text": "y", "thread_id": "t", "when_busy": when_busy})
 
     assert response.status_code == 202
     ended = views.turn(rt.store, turn_id).disposition == "cancelled"
-    assert ended == (manner in {"interrupt", "rollback"})
+    assert ended == (when_busy in {"interrupt", "rollback"})
 
 
 @pytest.mark.parametrize("path", ["/turns/nope", "/turns/%00", "/turns/a%2Fb", "/turns/" + "x" * 300, "/nowhere"])

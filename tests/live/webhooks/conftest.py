@@ -12,7 +12,7 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.workers import web
 from chordage.workers.bootstrap import runtime_from
 from support import client_room, signed_deliveries
-from support.signed_deliveries import Door
+from support.signed_deliveries import WebhookClient
 from support.web_server import served
 
 
@@ -24,20 +24,20 @@ def settings_in(folder, url: str, redis: str) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory, databases, redis_databases: Iterator[str]) -> Iterator[Door]:
+def shared(tmp_path_factory, databases, redis_databases: Iterator[str]) -> Iterator[WebhookClient]:
     url = databases.migrated("sqlite")
     settings = settings_in(tmp_path_factory.mktemp("hooks"), url, next(redis_databases))
     runtime = runtime_from(settings)
     with pytest.MonkeyPatch.context() as patch:
         signed_deliveries.environment(patch)
         with served(web.wired(settings)) as client:
-            yield Door(client=client, rt=runtime, settings=settings)
+            yield WebhookClient(client=client, rt=runtime, settings=settings)
     runtime.store.close()
     databases.drop(url)
 
 
 @pytest.fixture
-def door(shared: Door) -> Door:
+def hooked(shared: WebhookClient) -> WebhookClient:
     """What others have stored does not count."""
     return shared.from_now_on()
 

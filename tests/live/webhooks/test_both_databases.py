@@ -12,7 +12,7 @@ import pytest
 from chordage.orchestrator import views
 from chordage.workers import web
 from support import signed_deliveries
-from support.signed_deliveries import SIGNED, Door, refused
+from support.signed_deliveries import SIGNED, WebhookClient, refused
 from support.web_server import served, with_database
 
 pytestmark = pytest.mark.redis
@@ -20,11 +20,11 @@ AT_ONCE = 8
 
 
 @pytest.fixture
-def door(client, rt, settings) -> Door:
-    return Door(client=client, rt=rt, settings=settings)
+def hooked(client, rt, settings) -> WebhookClient:
+    return WebhookClient(client=client, rt=rt, settings=settings)
 
 
-def test_of_a_delivery_that_comes_many_times_at_once_one_is_taken(door):
+def test_of_a_delivery_that_comes_many_times_at_once_one_is_taken(hooked):
     gate = threading.Barrier(AT_ONCE)
     for name in ("standard", "github"):
         body = signed_deliveries.bodies(name)
@@ -32,21 +32,21 @@ def test_of_a_delivery_that_comes_many_times_at_once_one_is_taken(door):
 
         def deliver(_number, name=name, body=body, headers=headers):
             gate.wait()
-            return door.post(name, body, headers).status_code
+            return hooked.post(name, body, headers).status_code
 
         with ThreadPoolExecutor(AT_ONCE) as threads:
             codes = sorted(threads.map(deliver, range(AT_ONCE)))
 
         assert codes == [202] + [409] * (AT_ONCE - 1)
-    assert len(door.stored()) == 2
+    assert len(hooked.stored()) == 2
 
 
-def test_of_one_that_comes_at_once_through_two_servers_one_is_taken(door):
+def test_of_one_that_comes_at_once_through_two_servers_one_is_taken(hooked):
     body = signed_deliveries.bodies("plain")
     headers = SIGNED["plain"](body)
     gate = threading.Barrier(AT_ONCE)
-    with served(web.wired(door.settings)) as other:
-        doors = [door, replace(door, client=other)] * (AT_ONCE // 2)
+    with served(web.wired(hooked.settings)) as other:
+        doors = [hooked, replace(hooked, client=other)] * (AT_ONCE // 2)
 
         def deliver(one):
             gate.wait()
@@ -56,14 +56,14 @@ def test_of_one_that_comes_at_once_through_two_servers_one_is_taken(door):
             codes = sorted(threads.map(deliver, doors))
 
     assert codes == [202] + [409] * (AT_ONCE - 1)
-    assert len(door.stored()) == 1
+    assert len(hooked.stored()) == 1
 
 
-def test_of_copies_under_many_ids_that_come_at_once_through_two_servers_one_is_taken(door):
+def test_of_copies_under_many_ids_that_come_at_once_through_two_servers_one_is_taken(hooked):
     gate = threading.Barrier(AT_ONCE)
     body = signed_deliveries.bodies("github")
-    with served(web.wired(door.settings)) as other:
-        doors = [door, replace(door, client=other)] * (AT_ONCE // 2)
+    with served(web.wired(hooked.settings)) as other:
+        doors = [hooked, replace(hooked, client=other)] * (AT_ONCE // 2)
 
         def deliver(one):
             headers = signed_deliveries.github(body)
@@ -74,19 +74,19 @@ def test_of_copies_under_many_ids_that_come_at_once_through_two_servers_one_is_t
             codes = sorted(threads.map(deliver, doors))
 
     assert codes == [202] + [409] * (AT_ONCE - 1)
-    assert len(door.stored()) == 1
+    assert len(hooked.stored()) == 1
 
 
-def test_a_burst_is_stored_whole_and_in_the_order_of_each_thread(door):
+def test_a_burst_is_stored_whole_and_in_the_order_of_each_thread(hooked):
     def deliver(number):
         body = json.dumps({**signed_deliveries.PUSH, "ref": f"r{number}"}).encode()
-        return door.post("github", body, signed_deliveries.github(body)).status_code
+        return hooked.post("github", body, signed_deliveries.github(body)).status_code
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         codes = list(threads.map(deliver, range(60)))
 
     assert codes == [202] * 60
-    stored = door.stored()
+    stored = hooked.stored()
     assert len({turn.text for turn in stored}) == 60
     assert {turn.thread_id for turn in stored} == {"hook:github:7"}
 
@@ -106,19 +106,19 @@ def test_a_message_in_a_batch_that_is_refused_takes_no_other_with_it(rt):
     from chordage.orchestrator.core.errors import InvalidMessage
     from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 
-    def asked(text, key=None, thread=None):
+    def a_request(text, key=None, thread=None):
         message = Message(
             origin=Origin.INVOKE, channel=None, sender=Sender.SERVICE, thread_id=thread, text=text
         )  # fmt: skip
         return TurnRequest(message=message, source="hook:x", dedupe_key=key)
 
     requests = [
-        asked("a", "k2"),
-        asked(" "),
-        asked("b", "k1", "t"),
-        asked("c", "k3"),
-        asked("a", "k2"),
-        asked("d", thread="t"),
+        a_request("a", "k2"),
+        a_request(" "),
+        a_request("b", "k1", "t"),
+        a_request("c", "k3"),
+        a_request("a", "k2"),
+        a_request("d", thread="t"),
     ]
     first, blank, named, other, again, last = stages.admit_all(rt, requests)
 

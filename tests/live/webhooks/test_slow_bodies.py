@@ -115,11 +115,11 @@ def post(tmp_path, monkeypatch):
     def accept(request):
         raise AssertionError(request)
 
-    door = WebhookReceiver(bindings=WebhookBindings(room, signed_deliveries.ENV), accept=accept, stats=noted)
+    hooked = WebhookReceiver(bindings=WebhookBindings(room, signed_deliveries.ENV), accept=accept, stats=noted)
 
     def post(way, *, bodies):
         with ExitStack() as stack:
-            url = stack.enter_context(served(server_with(webhooks=door, bodies=bodies))).base_url
+            url = stack.enter_context(served(server_with(webhooks=hooked, bodies=bodies))).base_url
             one = stack.enter_context(socket.create_connection((url.host, url.port), timeout=20))
             one.sendall(f"{HEADS[way]}Host: localhost\r\nContent-Length: 500\r\n\r\nabc".encode())
             answer = b"".join(iter(lambda: one.recv(65536), b"")).decode()

@@ -133,7 +133,7 @@ def test_a_mail_that_is_too_large_is_not_fetched_and_put_on_record(server, mailb
 
 
 @contextmanager
-def told_otherwise(server, size):
+def with_false_sizes(server, size):
     """The same server, but for what it says of sizes. What it hands out is counted."""
     handed_out = []
 
@@ -160,7 +160,7 @@ def test_of_a_mail_that_is_too_large_the_headers_are_fetched_within_bounds(serve
     head, body = a_mail(1).split(b"\n\n", 1)
     drop(server, head + b"\nX-Padding: " + b"x" * 300_000 + b"\n\n" + body)
 
-    with told_otherwise(server, rb"RFC822.SIZE 5000000") as (at, handed_out):
+    with with_false_sizes(server, rb"RFC822.SIZE 5000000") as (at, handed_out):
         (found,) = mailbox(**at, max_bytes=3000).poll(None).messages
 
     assert isinstance(found, Unreadable)
@@ -175,7 +175,7 @@ def test_of_a_mail_that_is_too_large_the_headers_are_fetched_within_bounds(serve
 def test_a_mail_whose_size_is_not_known_is_not_fetched_whole_and_put_on_record(server, mailbox, size, why):
     drop(server, a_mail(1, "x" * 50_000))
 
-    with told_otherwise(server, size) as (at, handed_out):
+    with with_false_sizes(server, size) as (at, handed_out):
         (found,) = mailbox(**at, max_bytes=3000).poll(None).messages
 
     assert isinstance(found, Unreadable)

@@ -28,7 +28,7 @@ headers = { authorization_env = "HEADER", accept = "text/json" }
 """
 
 
-def told(channels: RoomChannels) -> list[str]:
+def fault_texts(channels: RoomChannels) -> list[str]:
     return [str(fault) for fault in channels.faults()]
 
 
@@ -39,7 +39,7 @@ def test_a_room_without_the_file_has_no_channels(room):
 def test_tables_under_channels_and_bare_ones_are_bindings(written):
     channels = written(GOOD, BOT="1:x", HEADER="Bearer y")
 
-    assert told(channels) == []
+    assert fault_texts(channels) == []
     assert channels.names() == ["bare", "phone"]
     assert channels.terms("phone") == Terms(plugin="telegram", agent="ada", every=3)
     assert channels.terms("bare") == Terms(plugin="http_json", agent=None, every=10.0)
@@ -54,7 +54,7 @@ def test_a_channel_is_made_once(written):
 def test_missing_variable_is_named_with_file_line_and_key_and_the_other_binding_works(written):
     channels = written(GOOD, HEADER="y")
 
-    (fault,) = told(channels)
+    (fault,) = fault_texts(channels)
     assert fault == (
         "channels.toml:7: channels.phone.config.token_env: the environment variable BOT is not set; "
         "set it, and start again"
@@ -120,7 +120,7 @@ key_env = "TWO"
     ],
 )  # fmt: skip
 def test_every_fault_names_its_place_and_what_to_do(written, text, fault):
-    found = told(written(text, ONE="1"))
+    found = fault_texts(written(text, ONE="1"))
 
     assert all(line.startswith("channels.toml:") for line in found)
     assert fault in "\n".join(found)
@@ -207,7 +207,7 @@ def test_error_of_a_custom_plugin_is_reported_without_secrets(room, written):
 
 
 def test_option_that_a_custom_plugin_refuses_is_reported_with_its_line(room, written):
-    (fault,) = told(own(room, written, "bad = 1"))
+    (fault,) = fault_texts(own(room, written, "bad = 1"))
 
     assert fault == "channels.toml:4: it.config.bad: is not good"
 

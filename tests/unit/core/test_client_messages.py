@@ -74,7 +74,7 @@ def test_calls_that_can_no_longer_be_answered_are_found():
     assert client_messages.left_open(normal(LINK, result("b"), result("a"), USER)) == []
 
 
-def told(*messages, calls=(), replaces=False):
+def prompt_after(*messages, calls=(), replaces=False):
     entries = [
         an_entry(1, Checkpoint.USER_MESSAGE, {"text": "hi"}, step=0),
         an_entry(2, Checkpoint.CLIENT_MESSAGES, {"messages": list(messages), "replaces": replaces}),
@@ -83,7 +83,7 @@ def told(*messages, calls=(), replaces=False):
 
 
 def test_results_keep_the_order_of_the_calls_whatever_their_source():
-    said = told(*normal(LINK, result("b", "B")), calls=[a_call(place=0, ask_id="a", content="A")])
+    said = prompt_after(*normal(LINK, result("b", "B")), calls=[a_call(place=0, ask_id="a", content="A")])
 
     assert [(one.ask_id, one.content) for one in said if isinstance(one, ToolSays)] == [("a", "A"), ("b", "B")]
     assert isinstance(said[1], AssistantSays)
@@ -92,10 +92,12 @@ def test_results_keep_the_order_of_the_calls_whatever_their_source():
 def test_newest_attempt_of_a_call_is_shown():
     calls = [a_call(place=0, content="first"), a_call(place=0, generation=2, content="second")]
 
-    (answer,) = [one for one in told(*normal(LINK, result("b")), calls=calls) if getattr(one, "ask_id", "") == "a"]
+    (answer,) = [
+        one for one in prompt_after(*normal(LINK, result("b")), calls=calls) if getattr(one, "ask_id", "") == "a"
+    ]
     assert answer.content == "second"
 
 
 def test_replaced_history_takes_the_place_of_the_old_one():
-    assert told(*normal(USER), replaces=True) == (UserSays(text="no"),)
-    assert told(*normal(USER)) == (UserSays(text="hi"), UserSays(text="no"))
+    assert prompt_after(*normal(USER), replaces=True) == (UserSays(text="no"),)
+    assert prompt_after(*normal(USER)) == (UserSays(text="hi"), UserSays(text="no"))

@@ -20,12 +20,12 @@ TEXT = a_reply(StopReason.END)
 ID = "r:1"
 
 
-def given(*messages: dict[str, Any], reply: Reply | None = TOOLS) -> list[dict[str, Any]]:
+def normal(*messages: dict[str, Any], reply: Reply | None = TOOLS) -> list[dict[str, Any]]:
     return client_messages.normal(messages, [], reply, ID)
 
 
 def rule(reply: Reply | None, *messages: dict[str, Any], strategy: str = "react", **more: Any) -> Settled:
-    pending = given(*messages, reply=reply) if messages else []
+    pending = normal(*messages, reply=reply) if messages else []
     known: dict[str, Any] = {
         "reply": reply, "mutated": bool(messages) and reply is not None, "given": pending, "steered": False,
         "kept": None, "iteration": 1, "max_iterations": None, "cap_policy": CapPolicy.SKIP_TOOLS,
@@ -123,7 +123,7 @@ def test_stop_of_a_plugin_finishes_the_round_and_any_other_end_does_not():
 
 def test_a_limit_of_the_agent_ends_the_run_also_where_the_consumer_pushes_the_reply():
     held = Held(
-        reply=TOOLS, mutated=True, given=given(LINK), steered=True, kept=None, iteration=1, max_iterations=None,
+        reply=TOOLS, mutated=True, given=normal(LINK), steered=True, kept=None, iteration=1, max_iterations=None,
         cap_policy=CapPolicy.SKIP_TOOLS,
     )  # fmt: skip
     found = settled(held, lambda one: STRATEGIES["react"](View(rounds=25, reply=one, max_rounds=25)))

@@ -26,8 +26,8 @@ ADD = ToolOffer(name="add", description="Adds.", schema={"type": "object"})
 SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "x"}}
 
 
-def body(*said, stream=False, **prompt):
-    return WIRE.body(a_prompt(*said, **prompt), TARGET, stream=stream)
+def body(*as_history, stream=False, **prompt):
+    return WIRE.body(a_prompt(*as_history, **prompt), TARGET, stream=stream)
 
 
 def asking(*ids, text=""):
@@ -38,7 +38,7 @@ def result(ask_id, content="3", **more):
     return ToolSays(ask_id=ask_id, name="add", content=content, **more)
 
 
-def said(reply: Reply) -> AssistantSays:
+def as_history(reply: Reply) -> AssistantSays:
     return AssistantSays(text=reply.text, asks=reply.asks, extra=reply.extra)
 
 
@@ -138,7 +138,7 @@ def test_a_history_with_calls_declares_its_tools_also_when_none_is_offered():
 def test_a_paused_turn_is_sent_back_unchanged():
     paused = read({"type": "text", "text": "Looking."}, SEARCH, stop="pause_turn")
     assert (paused.stop, paused.text, paused.asks) == (StopReason.PAUSE_TURN, "Looking.", ())
-    back = body("hi", said(paused))["messages"]
+    back = body("hi", as_history(paused))["messages"]
     assert back[1] == {"role": "assistant", "content": [{"type": "text", "text": "Looking."}, SEARCH]}
 
 
@@ -148,8 +148,8 @@ def test_the_container_of_the_providers_own_tools_goes_back_with_a_paused_turn_s
     last = {"type": "message_delta", "delta": {"stop_reason": "pause_turn", **box}, "usage": {}}
     _, streamed = stream(*block(0, SEARCH), last, {"type": "message_stop"})
     assert streamed == whole
-    assert body("hi", said(whole))["container"] == "box"
-    assert "container" not in body("hi", said(read(SEARCH, stop="pause_turn")))
+    assert body("hi", as_history(whole))["container"] == "box"
+    assert "container" not in body("hi", as_history(read(SEARCH, stop="pause_turn")))
 
 
 def test_tools_of_the_provider_are_listed_beside_ours():
@@ -172,7 +172,7 @@ def test_signed_thoughts_go_back_with_their_calls_streamed_or_not():
     )
     whole = read(thought, use, stop="tool_use")
     assert streamed == whole
-    assert body("hi", said(whole), result("c"))["messages"][1]["content"] == [thought, use]
+    assert body("hi", as_history(whole), result("c"))["messages"][1]["content"] == [thought, use]
 
 
 def test_blocks_are_rebuilt_for_other_calls_or_another_provider():
@@ -243,7 +243,7 @@ def test_broken_arguments_are_kept_and_go_back_as_an_empty_object():
         *ending("tool_use"),
     )
     assert (reply.asks[0].arguments, reply.asks[0].raw) == (None, '{"a": ')
-    assert body("hi", said(reply), result("c"))["messages"][1]["content"][0]["input"] == {}
+    assert body("hi", as_history(reply), result("c"))["messages"][1]["content"][0]["input"] == {}
 
 
 def test_text_is_passed_on_and_thoughts_are_not():

@@ -19,7 +19,7 @@ ADD = ToolOffer(name="add", description="Adds.", schema={"type": "object"})
 ABLE = Target(provider="openai", model="m", json_schema=True)
 
 
-def sent(schema=NUMBER, target=ABLE, **prompt):
+def request_body(schema=NUMBER, target=ABLE, **prompt):
     return OpenAIWire().body(a_prompt("hi", output=schema, **prompt), target, stream=False)
 
 
@@ -28,7 +28,7 @@ def strict(schema) -> bool:
 
 
 def test_a_provider_that_takes_it_is_sent_the_schema_also_beside_tools():
-    body = sent(offers=(ADD,))
+    body = request_body(offers=(ADD,))
     assert body["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "output", "schema": NUMBER, "strict": True},
@@ -37,14 +37,14 @@ def test_a_provider_that_takes_it_is_sent_the_schema_also_beside_tools():
 
 
 def test_one_that_does_not_is_not():
-    assert "response_format" not in sent(target=Target(provider="local", model="m"))
-    assert "response_format" not in sent(schema=None)
+    assert "response_format" not in request_body(target=Target(provider="local", model="m"))
+    assert "response_format" not in request_body(schema=None)
 
 
 def test_setting_of_the_agent_wins():
     mine = {"type": "json_object"}
-    assert sent(params={"response_format": mine})["response_format"] == mine
-    assert "response_format" not in sent(params={"openai": {"response_format": None}})
+    assert request_body(params={"response_format": mine})["response_format"] == mine
+    assert "response_format" not in request_body(params={"openai": {"response_format": None}})
 
 
 def test_the_other_format_gets_no_response_format():

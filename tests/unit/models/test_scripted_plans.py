@@ -18,7 +18,7 @@ PLANNING = """
 """
 
 
-def said(tmp_path, script, prompt):
+def reply_text(tmp_path, script, prompt):
     return load(a_script(tmp_path, script))(prompt, 1).text
 
 
@@ -27,8 +27,8 @@ def plan(number):
 
 
 def test_plans_come_in_their_order_and_the_answer_is_another_reply(tmp_path):
-    assert [said(tmp_path, PLANNING, plan(n)) for n in range(3)] == ["first plan", "second plan", "third plan"]
-    assert said(tmp_path, PLANNING, a_prompt("hi")) == "the answer"
+    assert [reply_text(tmp_path, PLANNING, plan(n)) for n in range(3)] == ["first plan", "second plan", "third plan"]
+    assert reply_text(tmp_path, PLANNING, a_prompt("hi")) == "the answer"
 
 
 def test_a_repeated_call_is_distinguished_from_the_first_by_its_round(tmp_path):
@@ -36,8 +36,8 @@ def test_a_repeated_call_is_distinguished_from_the_first_by_its_round(tmp_path):
     call = ToolAsk(id="a", name="look", arguments={}, raw="{}")
     again = (AssistantSays(text="", asks=(call,)), ToolSays(ask_id="a", name="look", content="x"))
     first = a_prompt("hi")
-    assert said(tmp_path, script, first) == "once"
-    assert said(tmp_path, script, a_prompt(UserSays(text="hi"), *again)) == "again"
+    assert reply_text(tmp_path, script, first) == "once"
+    assert reply_text(tmp_path, script, a_prompt(UserSays(text="hi"), *again)) == "again"
 
 
 def test_a_wrong_value_of_plan_is_reported(tmp_path):

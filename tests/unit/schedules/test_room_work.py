@@ -10,7 +10,7 @@ from chordage.orchestrator.core.pulse import WorkKind
 from chordage.orchestrator.gateways.schedules import files, room_work
 from chordage.orchestrator.gateways.schedules.room_work import RoomWork
 from chordage.workers.room_check import pulse_faults
-from support.standing import aged
+from support.pulse_room import aged
 
 
 @pytest.fixture

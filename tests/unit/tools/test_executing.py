@@ -379,10 +379,10 @@ def test_a_listener_that_fails_does_not_fail_the_call(bench, caplog):
         ctx.progress(1)
         return "done"
 
-    def deaf(note):
+    def failing_listener(note):
         raise OSError
 
-    outcome = bench.box(report).run(None, bench.order(report), abort=bench.calm, on_progress=deaf)
+    outcome = bench.box(report).run(None, bench.order(report), abort=bench.calm, on_progress=failing_listener)
     assert outcome.content == "done"
     assert "a progress note was lost" in caplog.text
 

@@ -26,18 +26,18 @@ def careless(item: str) -> str:
     return item
 
 
-def asked(bench, function, **arguments):
+def reconcile(bench, function, **arguments):
     return bench.box(function).reconcile(None, bench.order(function, **arguments))
 
 
 def test_what_the_hook_found_is_the_result(bench):
-    outcome = asked(bench, buy, item="book", count=2)
+    outcome = reconcile(bench, buy, item="book", count=2)
     assert outcome.ok
     assert outcome.content == '{"order":17}'
 
 
 def test_none_means_that_it_did_not_happen(bench):
-    assert asked(bench, buy, item="pen") is None
+    assert reconcile(bench, buy, item="pen") is None
 
 
 def test_a_hook_may_be_async(bench):
@@ -48,7 +48,7 @@ def test_a_hook_may_be_async(bench):
     def order(item: str) -> str:
         return item
 
-    assert asked(bench, order, item="book").content == "book is there"
+    assert reconcile(bench, order, item="book").content == "book is there"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_hook_may_be_async(bench):
     ],
 )
 def test_outcome_is_unknown_where_it_cannot_be_determined(bench, function, arguments, why):
-    outcome = asked(bench, function, **arguments)
+    outcome = reconcile(bench, function, **arguments)
     assert outcome.code == "outcome_unknown"
     assert outcome.content.startswith(f"ToolError: it is not known what became of this call of {function.__name__}: ")
     assert why in outcome.content

@@ -17,7 +17,7 @@ from support.driving import Consumer, asks, in_short, in_turn, text
 from support.fakes import spoken
 from support.invariants import check_all
 from support.one_turn import change_agent
-from support.planning import asked_of, plan_of, planner
+from support.planning import plan_of, planner, planner_request
 from support.questions import approval, approve, asks_once
 from support.summing import failures, is_for_summary, summaries, summing, talk
 
@@ -58,7 +58,9 @@ def test_summary_requested_at_any_hold_of_a_plan_is_made_once_and_loses_no_plan_
 
     assert (len(summaries(world)), summaries(world)[0]["entries"]) == (1, 2)
     assert (logs(world), it.runs) == (["pure0", "idempotent0"], 2)
-    rounds = [asked_of(prompt)["info"]["round_index"] for prompt in world.models.prompts if asked_of(prompt)]
+    rounds = [
+        planner_request(prompt)["info"]["round_index"] for prompt in world.models.prompts if planner_request(prompt)
+    ]
     assert (rounds, it.look().iteration) == ([0, 1, 2], 4)
     assert shown(world)[:2] == ["summary 1", "hi"]
     check_all(world.store)
@@ -164,11 +166,11 @@ def test_a_request_that_comes_while_the_summary_is_written_is_one_more(world):
     check_all(world.store)
 
 
-@pytest.mark.parametrize("manner", [WhenBusy.INTERRUPT, WhenBusy.ROLLBACK])
-def test_a_summary_of_a_run_that_was_ended_meanwhile_is_refused_and_made_by_the_next(world, manner):
+@pytest.mark.parametrize("when_busy", [WhenBusy.INTERRUPT, WhenBusy.ROLLBACK])
+def test_a_summary_of_a_run_that_was_ended_meanwhile_is_refused_and_made_by_the_next(world, when_busy):
     def writer(_prompt):
         if not later:
-            later.append(world.submit("instead", when_busy=manner))
+            later.append(world.submit("instead", when_busy=when_busy))
         return spoken("summary 1")
 
     later: list[str] = []

@@ -19,7 +19,7 @@ from support import hooks
 from support.driving import USER, Consumer
 from support.invariants import check_all
 from support.one_turn import change_agent
-from support.planning import asked_of, plan_of, planner
+from support.planning import plan_of, planner, planner_request
 from support.questions import approve, asks_once
 
 FINISH = {"next_action": "response"}
@@ -33,8 +33,8 @@ def consume(world, *plans: str, spec: PlanSpec | None = None, **terms: Any) -> C
     return Consumer(world, turn)
 
 
-def plans_asked(world) -> list[dict]:
-    return [found for prompt in world.models.prompts if (found := asked_of(prompt))]
+def planner_requests(world) -> list[dict]:
+    return [found for prompt in world.models.prompts if (found := planner_request(prompt))]
 
 
 def statuses(it: Consumer) -> list[str]:
@@ -81,12 +81,12 @@ def test_planner_waits_with_a_mixed_round_and_is_called_once(world):
     it.next()
     it.next()
     assert it.next().standing is Standing.WAITING
-    assert len(plans_asked(world)) == 1
+    assert len(planner_requests(world)) == 1
 
     approve(world, world.inbox()[0])
 
-    assert (it.look().standing, it.look().plan.ends, len(plans_asked(world))) == (Standing.HELD, "response", 2)
-    assert [one["status"] for one in plans_asked(world)[1]["info"]["done_plans"]] == ["ok", "ok"]
+    assert (it.look().standing, it.look().plan.ends, len(planner_requests(world))) == (Standing.HELD, "response", 2)
+    assert [one["status"] for one in planner_requests(world)[1]["info"]["done_plans"]] == ["ok", "ok"]
     it.do("run")
     check_all(world.store)
 
@@ -118,7 +118,7 @@ def test_answer_that_arrives_during_a_consumer_plan_leaves_the_plan_in_place(wor
     it.next()
     it.do("run")
 
-    assert (logs(world), len(plans_asked(world))) == (["pure0", "idempotent7"], 2)
+    assert (logs(world), len(planner_requests(world))) == (["pure0", "idempotent7"], 2)
     check_all(world.store)
 
 
@@ -234,7 +234,7 @@ def test_planner_sees_only_the_replaced_history(world):
     it = consume(world, plan_of("pure"))
     it.do("params", params={}, messages=[USER])
     it.next()
-    assert plans_asked(world)[0]["input"]["user_input"] == "U"
+    assert planner_requests(world)[0]["input"]["user_input"] == "U"
     it.do("run")
 
     assert it.look().answer.startswith("answer: U ")
@@ -242,7 +242,7 @@ def test_planner_sees_only_the_replaced_history(world):
 
 
 def test_a_tool_that_a_plugin_keeps_back_is_kept_back_from_the_consumers_plan_too(world):
-    hooks.install(world, hooks.heard(Hook.BEFORE_INFERENCE, Exclude(tools=frozenset({"unsafe"}))))
+    hooks.install(world, hooks.plugin_for(Hook.BEFORE_INFERENCE, Exclude(tools=frozenset({"unsafe"}))))
     it = consume(world, plan_of("pure"))
     it.next()
     it.do("plan", plan={"tool_command": {"tool_name": "unsafe"}})
@@ -256,17 +256,17 @@ def test_a_tool_that_a_plugin_keeps_back_is_kept_back_from_the_consumers_plan_to
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-@pytest.mark.parametrize("manner", [WhenBusy.INTERRUPT, WhenBusy.ROLLBACK])
-def test_a_message_that_ends_the_run_ends_it_wherever_it_is_held(world, at, manner):
+@pytest.mark.parametrize("when_busy", [WhenBusy.INTERRUPT, WhenBusy.ROLLBACK])
+def test_a_message_that_ends_the_run_ends_it_wherever_it_is_held(world, at, when_busy):
     it = consume(world, plan_of("pure"))
     for _ in range(at):
         it.next()
-    turn = world.submit("instead", strategy="react", when_busy=manner)
+    turn = world.submit("instead", strategy="react", when_busy=when_busy)
     world.run_dry()
 
     assert it.look().standing is Standing.DONE
     assert views.turn(world.store, turn).disposition == "answered"
-    assert ("find out" in views.turn(world.store, turn).answer) == (manner is WhenBusy.INTERRUPT)
+    assert ("find out" in views.turn(world.store, turn).answer) == (when_busy is WhenBusy.INTERRUPT)
     check_all(world.store)
 
 
@@ -279,7 +279,7 @@ def test_a_message_that_steers_is_planned_for_wherever_the_run_is_held(world, at
     world.run_dry()
     it.do("run")
 
-    assert plans_asked(world)[-1]["input"]["user_input"] == "find out\n\nand more"
+    assert planner_requests(world)[-1]["input"]["user_input"] == "find out\n\nand more"
     assert it.look().answer.startswith("answer: find out and more")
     assert {turn["disposition"] for turn in world.rows("turns")} == {"answered", "steered"}
     assert logs(world) == ["pure0"]

@@ -20,7 +20,7 @@ from support.questions import approve, asks_once
 
 
 def install(world, hook: Hook, answer) -> None:
-    hooks.install(world, hooks.heard(hook, answer))
+    hooks.install(world, hooks.plugin_for(hook, answer))
 
 
 def while_deciding(world, act) -> None:

@@ -12,21 +12,21 @@ from structlog.testing import capture_logs
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.model import Reply, StopReason, Usage
 from chordage.orchestrator.loops import pulse
-from support.busy_thread import a_round_then_all_it_heard, in_the_first_call, steer
+from support.busy_thread import a_round_then_user_texts, in_the_first_call, steer
 from support.fakes import rounds_of, spoken
 from support.world import World
 
 
 @pytest.fixture
-def told(quiet):
+def log_lines(quiet):
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     with capture_logs() as lines:
         yield lines
 
 
 @pytest.fixture
-def lines(told):
-    return lambda: [line for line in told if line["event"] == "turn ended"]
+def lines(log_lines):
+    return lambda: [line for line in log_lines if line["event"] == "turn ended"]
 
 
 def costing(prompt) -> Reply:
@@ -87,13 +87,13 @@ def test_turns_that_never_had_a_run_are_logged_too(world: World, lines) -> None:
     world.sweep(seconds=100)
     world.run_dry()
 
-    told = {line["turn"]: line["disposition"] for line in lines()}
-    assert told == {gone: "expired", older: "merged", newer: "answered"}
-    assert len(lines()) == len(told)
+    log_lines = {line["turn"]: line["disposition"] for line in lines()}
+    assert log_lines == {gone: "expired", older: "merged", newer: "answered"}
+    assert len(lines()) == len(log_lines)
 
 
 def test_steered_message_is_logged_with_the_run_that_absorbed_it(world: World, lines) -> None:
-    world.models.script = a_round_then_all_it_heard
+    world.models.script = a_round_then_user_texts
     in_the_first_call(world, lambda: steer(world, "mind this"))
     world.submit("do it")
     world.run_dry()
@@ -102,10 +102,10 @@ def test_steered_message_is_logged_with_the_run_that_absorbed_it(world: World, l
     assert {line["run"] for line in lines()} == {world.row("runs")["id"]}
 
 
-def test_sweeps_pulse_and_projection_log_nothing(world: World, told) -> None:
+def test_sweeps_pulse_and_projection_log_nothing(world: World, log_lines) -> None:
     for _ in range(3):
         world.sweep(seconds=5)
         pulse.tick(world.runtime)
         stages.project(world.runtime)
 
-    assert told == []
+    assert log_lines == []

@@ -106,21 +106,21 @@ def test_amendments_of_several_plugins_are_put_together():
 
 
 def test_amendments_that_contradict_each_other_fail_the_call():
-    gate = verdicts_.gate([("b", AmendArguments({"x": True})), ("a", AmendArguments({"x": 1})), ("c", asked())])
+    gate = verdicts_.gate([("b", AmendArguments({"x": True})), ("a", AmendArguments({"x": 1})), ("c", a_question())])
 
     assert gate.code is GateCode.AMENDS_CONFLICT
     assert gate.verdict == Block("plugins a and b set the argument 'x' to different values")
     assert gate.amended == {}
 
 
-def asked():
+def a_question():
     return SuspendCall(prompt="may it?")
 
 
 def test_what_waits_for_a_decision_waits_with_its_amended_arguments():
-    gate = verdicts_.gate([("a", AmendArguments({"x": 1})), ("b", asked())])
+    gate = verdicts_.gate([("a", AmendArguments({"x": 1})), ("b", a_question())])
 
-    assert gate == Gate(verdict=asked(), plugin="b", amended={"x": 1})
+    assert gate == Gate(verdict=a_question(), plugin="b", amended={"x": 1})
 
 
 @given(st.lists(st.tuples(plugins, filters), max_size=6), words)

@@ -14,7 +14,7 @@ from support.world import World
 
 
 @dataclass
-class Standing:
+class PulseRoom:
     """`also()` is a further process that ticks in the same room."""
 
     world: World

@@ -25,28 +25,30 @@ def request(**more: object) -> TurnRequest:
 @pytest.mark.parametrize("said", [None, *WhenBusy])
 @pytest.mark.parametrize("usual", list(WhenBusy))
 def test_message_decides_and_else_its_agent(said, usual):
-    manner = arrivals.effective_when_busy(request(when_busy=said), replace(ADA, when_busy=usual), NOW)
+    when_busy = arrivals.effective_when_busy(request(when_busy=said), replace(ADA, when_busy=usual), NOW)
 
-    assert manner is (said or usual)
-
-
-@pytest.mark.parametrize("manner", list(WhenBusy))
-def test_what_is_for_later_touches_nothing_now(manner):
-    later = request(when_busy=manner, not_before=NOW + timedelta(seconds=1))
-    past = request(when_busy=manner, not_before=NOW)
-
-    assert arrivals.effective_when_busy(past, ADA, NOW) is manner
-    assert arrivals.effective_when_busy(later, ADA, NOW) is (manner if manner is WhenBusy.REJECT else WhenBusy.ENQUEUE)
+    assert when_busy is (said or usual)
 
 
-@pytest.mark.parametrize("manner", list(WhenBusy))
-def test_decision_about_a_run_ends_it_only_if_set_explicitly(manner):
+@pytest.mark.parametrize("when_busy", list(WhenBusy))
+def test_what_is_for_later_touches_nothing_now(when_busy):
+    later = request(when_busy=when_busy, not_before=NOW + timedelta(seconds=1))
+    past = request(when_busy=when_busy, not_before=NOW)
+
+    assert arrivals.effective_when_busy(past, ADA, NOW) is when_busy
+    assert arrivals.effective_when_busy(later, ADA, NOW) is (
+        when_busy if when_busy is WhenBusy.REJECT else WhenBusy.ENQUEUE
+    )
+
+
+@pytest.mark.parametrize("when_busy", list(WhenBusy))
+def test_decision_about_a_run_ends_it_only_if_set_explicitly(when_busy):
     decides = request(decisions=(DecisionRequest(target="x", action=Action.RESUME),))
-    by_habit = arrivals.effective_when_busy(decides, replace(ADA, when_busy=manner), NOW)
-    by_word = arrivals.effective_when_busy(replace(decides, when_busy=manner), ADA, NOW)
+    by_habit = arrivals.effective_when_busy(decides, replace(ADA, when_busy=when_busy), NOW)
+    by_word = arrivals.effective_when_busy(replace(decides, when_busy=when_busy), ADA, NOW)
 
-    assert by_habit is (WhenBusy.ENQUEUE if manner in arrivals.ENDS_RUNS else manner)
-    assert by_word is manner
+    assert by_habit is (WhenBusy.ENQUEUE if when_busy in arrivals.ENDS_RUNS else when_busy)
+    assert by_word is when_busy
 
 
 HOLD, SUPERSEDE = WhileWaiting.HOLD, WhileWaiting.SUPERSEDE

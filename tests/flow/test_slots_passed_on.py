@@ -23,8 +23,8 @@ from chordage.orchestrator.store import groups, schema
 from support.driving import USER, asks, consume
 from support.fakes import rounds_of, spoken
 from support.held_commit import HeldCommit
+from support.interleaving import before_a_write
 from support.invariants import check_all, check_places_are_handed_on
-from support.moments import before_a_write
 from support.questions import asks_once
 from support.schedules import LONG, fresh_world
 from support.world import World
@@ -185,7 +185,7 @@ def test_one_wake_up_fills_all_places_that_a_larger_budget_has(world: World) -> 
     run_dry_in_order(world)
 
 
-def unless_asked_again(get):
+def only_the_first_time(get):
     """Who looks at the agent of a turn finds it, and who then begins its run does not."""
     asked = Counter()
 
@@ -212,7 +212,7 @@ def test_started_turn_that_cannot_continue_costs_those_behind_it_no_wake_up(worl
     if gone:
         del world.agents.agents["ada"]
     else:
-        world.agents.get = unless_asked_again(world.agents.get)
+        world.agents.get = only_the_first_time(world.agents.get)
 
     world.pending = [Dispatch(group=Group.CHAT)]
     while world.pending:

@@ -22,7 +22,7 @@ class ActingEvents(RecordingEvents):
             self.act()
 
 
-def when_told(world: World, kind: str, act: Callable[[], object]) -> None:
+def on_event(world: World, kind: str, act: Callable[[], object]) -> None:
     """`act` is called whenever an event of this kind is emitted, before whoever emits it goes on."""
     world.events = ActingEvents(kind=kind, act=act)
     object.__setattr__(world.runtime, "events", world.events)
