@@ -1,4 +1,4 @@
-"""The Celery tasks, one line each."""
+"""The Celery tasks: each calls one stage and sends what follows."""
 
 from __future__ import annotations
 

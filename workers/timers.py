@@ -40,7 +40,7 @@ log = structlog.get_logger()
 TICK = 1.0  # seconds between two checks whether work in flight was cancelled
 FIRST_BEAT = 2.0  # seconds after which work in flight is recorded
 LATE = 1.5  # beats after which a child takes its parent's heartbeat to be missing
-MOST_BATCHES = 100  # of the journal in one slot of the projector; then another worker may take it
+MOST_PASSES = 100  # in one slot of the projector; then another worker may take it
 
 
 class Heartbeat:
@@ -204,7 +204,7 @@ class Projector(SlotTimer):
 
     def _project(self) -> None:
         try:
-            for _ in range(MOST_BATCHES):
+            for _ in range(MOST_PASSES):
                 intents = stages.project(self._runtime())
                 self._courier.send(intent for intent in intents if not isinstance(intent, Project))
                 if self._stop.is_set() or not any(isinstance(intent, Project) for intent in intents):

@@ -196,6 +196,9 @@ def _settled(code: str | None, content: str, full: str | None = None) -> Settled
     return SettledCall(status=status, code=code, content=content, full=full)
 
 
+UNDECIDED = "Nobody decided in time."
+
+
 def denial(why: Why, reason: str | None) -> str:
     """What the model reads of a call that was denied."""
     given = f" The reason given: {reason}" if reason else ""

@@ -281,7 +281,7 @@ class Inference:
     excluded: frozenset[str] = frozenset()
     model: str | None = None  # None: the agent's
     params: dict[str, Any] = field(default_factory=dict)  # over those of the agent
-    messages: tuple[Given, ...] = ()  # context messages with their plugins, before `context_messages.due`
+    messages: tuple[Given, ...] = ()  # context messages with their plugins, before `due`
 
     def offers(self, tool: str) -> bool:
         return tool not in self.excluded and (self.only is None or tool in self.only)

@@ -42,7 +42,7 @@ for turn = 5, #ARGV do redis.call('PUBLISH', ARGV[turn], '1') end
 return failed
 """
 
-LiveEvent = tuple[str, str, dict[str, Any]]  # run, kind, data
+_Event = tuple[str, str, dict[str, Any]]  # run, kind, data
 
 
 class RedisEvents:
@@ -57,7 +57,7 @@ class RedisEvents:
 
     def _begin(self) -> None:
         """A fork starts anew: the parent sends its own events, and its locks may be in any state."""
-        self._waiting: queue.SimpleQueue[LiveEvent] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._arrived = threading.Event()
         self._urgent = threading.Event()
         self._sending = threading.Lock()
@@ -68,7 +68,7 @@ class RedisEvents:
     def turn_done(self, turn_id: str) -> None:
         self._put(("", "turn.done", {"turn": turn_id}))
 
-    def _put(self, event: LiveEvent) -> None:
+    def _put(self, event: _Event) -> None:
         if self._sender is None or self._pid != os.getpid():
             with self._starting:
                 if self._sender is None or self._pid != os.getpid():
@@ -124,13 +124,13 @@ class RedisEvents:
     def _send_some(self) -> None:
         """Events stay in the queue until they are sent: the process may end while this thread waits."""
         with self._sending:
-            batch: list[LiveEvent] = []
+            batch: list[_Event] = []
             while len(batch) < AT_ONCE and not self._waiting.empty():
                 batch.append(self._waiting.get())
             if batch:
                 self._send(batch)
 
-    def _send(self, batch: list[LiveEvent]) -> None:
+    def _send(self, batch: list[_Event]) -> None:
         runs = list(dict.fromkeys(run_id for run_id, _, _ in batch if run_id))
         number = {run_id: place for place, run_id in enumerate(runs, 2)}
         entries, done = [], []

@@ -67,7 +67,7 @@ class RedisLocks:
             log.warning("redis does not answer; lock will expire", thread=thread_id, error=str(error))
 
     def once(self, key: str) -> bool:
-        """That work was begun is kept for longer than its lock: rescue looks when the lease is up."""
+        """True for the first who asks. A second key outlives the lock, by which rescue sees that the work was begun."""
         try:
             with self._redis.pipeline(transaction=False) as pipe:
                 pipe.set(self._work(key), 1, nx=True, px=int(self._lease * 1000))

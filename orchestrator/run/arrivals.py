@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from chordage.orchestrator.core import arrivals, limits
+from chordage.orchestrator.core import arrivals as rules
+from chordage.orchestrator.core import limits
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
 from chordage.orchestrator.core.approvals import Suspension
 from chordage.orchestrator.core.arrivals import Overflow, QueueBound
@@ -62,7 +63,7 @@ def check_request(rt: Runtime, request: TurnRequest, now: datetime) -> AgentSpec
     if request.space is not None and request.reply_target is not None:
         rt.replies.check(request.reply_target)
     agent = rt.agents.get(request.agent)
-    arrivals.check_work(request, agent.name)
+    rules.check_work(request, agent.name)
     limits.check_within(request.limits, agent.limits, agent.name)
     # A sender names none of our code: an import path is for the agent's own file.
     if request.strategy not in {None, agent.strategy, *STRATEGIES} and request.strategy not in (known := names()):
@@ -108,7 +109,7 @@ def admit(unit: Unit, agent: AgentSpec, request: TurnRequest, asked: list[Suspen
     """Store the message as a queued turn, with everything that follows from it."""
     turn_id, now, group = unit.rt.new_id(), unit.now, group_of(request)
     thread_id = thread_of(request.message, agent.name, turn_id, request.space)
-    when_busy = arrivals.effective_when_busy(request, agent, now)
+    when_busy = rules.effective_when_busy(request, agent, now)
     lock_bounded_group(unit, group)
     if when_busy is WhenBusy.REJECT:
         _refuse_if_busy(unit.tx, thread_id)
@@ -125,7 +126,7 @@ def admit(unit: Unit, agent: AgentSpec, request: TurnRequest, asked: list[Suspen
         if place.older is None:  # otherwise it has the place of the one that it replaces
             _make_room(unit, group, turn_id, thread_id)
         ready = turns.admit(unit.tx, fields)
-        if ready and when_busy not in arrivals.AT_ONCE:
+        if ready and when_busy not in rules.AT_ONCE:
             has_ended = False
         else:
             has_ended = _apply_to_open_run(unit, agent, request, when_busy, turn_id, thread_id)
@@ -206,7 +207,7 @@ class QueuePlace:
     will: str | None = None  # the turn of this agent's will that is queued or at work
 
     def due_at(self, own: datetime, now: datetime) -> datetime:
-        return arrivals.due_at(own, now, self.older.due_at if self.older else None)
+        return rules.due_at(own, now, self.older.due_at if self.older else None)
 
     def threads(self, own: str) -> set[str]:
         return {own, self.older.thread_id} if self.older else {own}
@@ -214,7 +215,7 @@ class QueuePlace:
 
 def _queue_turn(tx: Tx, request: TurnRequest, agent: str, thread_id: str, now: datetime) -> QueuePlace:
     """The next arrival on its thread, which stays locked, as does the thread of the same work."""
-    key = arrivals.key_of(request, thread_id)
+    key = rules.key_of(request, thread_id)
     if key is None:
         return QueuePlace(arrival=threads.arrive(tx, thread_id, agent, now))
     if request.message.origin is Origin.WILL:
@@ -307,12 +308,12 @@ def _apply_to_open_run(
     if run is None:
         return False
     children_work = subagents.are_at_work(unit.tx, run)
-    ending = arrivals.end_of(run, request, agent, when_busy, children_work=children_work)
+    ending = rules.end_of(run, request, agent, when_busy, children_work=children_work)
     if ending is None:
         if when_busy is WhenBusy.STEER:
             steering.mark_pending(unit.tx, run.id)
         return False
-    if when_busy in arrivals.ENDS_RUNS:  # the run is not ended for those that were queued behind it
+    if when_busy in rules.ENDS_RUNS:  # the run is not ended for those that were queued behind it
         steering.move_to_front(unit.tx, thread_id, turn_id)
     before = len(unit.intents)
     if not endings.end_run(unit, run, ending, content=CUT_OFF[ending.code or SUPERSEDED]):

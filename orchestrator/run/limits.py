@@ -119,7 +119,7 @@ def _agent(rt: Runtime, run: Run) -> AgentSpec | None:
         return None
 
 
-def end_here(rt: Runtime, claim: RunClaim, ending: Ending, partial: PartialReply | None = None) -> list[Intent]:
+def end_out_of_time(rt: Runtime, claim: RunClaim, ending: Ending, partial: PartialReply | None = None) -> list[Intent]:
     """The worker that holds the run's work ends it."""
     return insist(rt, lambda unit: _end(unit, claim, ending, partial or PartialReply()))[1]
 

@@ -38,7 +38,7 @@ class ModelRequest:
     asks_planner: bool = False  # the reply will be a plan
     form: OutputForm | None = None  # what the answer has to be
     recalls: bool = False  # a summary replaces some calls of the run, so that not all are known
-    lives: Counter[str] | None = None  # then, of the ids that the reply uses
+    generations: Counter[str] | None = None  # how often the run has used each id of the reply, where not all is known
     terms: RequestTerms | None = None  # of the consumer of a stepped run
 
     @property

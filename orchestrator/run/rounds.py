@@ -89,12 +89,13 @@ def not_run(call: NewCall) -> NewCall:
 
 
 def new_calls(rt: Runtime, request: ModelRequest, asks: Asks) -> Iterator[NewCall]:
-    lives = generations(request.run.id, request.known) if request.lives is None else request.lives.copy()
+    used = request.generations
+    used = generations(request.run.id, request.known) if used is None else used.copy()
     for place, ask in asks.items():
-        lives[ask.id] += 1
+        used[ask.id] += 1
         spec = request.specs.get(ask.name)
         yield NewCall(
-            id=rt.new_id(), place=place, ask_id=ask.id, generation=lives[ask.id], tool=ask.name,
+            id=rt.new_id(), place=place, ask_id=ask.id, generation=used[ask.id], tool=ask.name,
             arguments=ask.arguments or {}, status=CallStatus.NEW,
             effect=spec.effect if spec else Effect.PURE,  # an unknown tool never runs
         )  # fmt: skip
@@ -157,7 +158,7 @@ def open_calls(unit: Unit, request: ModelRequest, step: int, outcome: ReplyOutco
     """Write the calls, their questions, the children they ask for and what plugins noted."""
     run, agent = request.run, request.agent
     asked = _in_line(agent, _with_notes(unit, request, outcome))
-    calls.open_round(unit.tx, run, step, asked, now=unit.now, lease_until=unit.lease())
+    calls.insert(unit.tx, run, step, asked, now=unit.now, lease_until=unit.lease())
     suspended = [call for call in asked if call.question is not None]
     if suspended or any(call.parked for call in asked):
         runs.mark_suspended(unit.tx, run.id)
@@ -198,7 +199,7 @@ def _in_line(agent: AgentSpec, asked: list[NewCall]) -> list[NewCall]:
 def close_calls(unit: Unit, request: ModelRequest, reply: Reply) -> None:
     """A reply that was cut, refused or came too late may hold half a call: closed as not run, never carried out."""
     asked = [not_run(call) for call in new_calls(unit.rt, request, dict(enumerate(reply.asks)))]
-    calls.open_round(unit.tx, request.run, request.step + 1, asked, now=unit.now, lease_until=unit.now)
+    calls.insert(unit.tx, request.run, request.step + 1, asked, now=unit.now, lease_until=unit.now)
 
 
 def send_runnable(unit: Unit, run: Run, agent: AgentSpec, step: int, asked: Sequence[NewCall]) -> None:

@@ -51,7 +51,7 @@ from chordage.orchestrator.store.runs import RunClaim
 from chordage.orchestrator.strategies import loading
 
 
-def decide(
+def choose_move(
     run: Run,
     agent: AgentSpec,
     reply: Reply | None,
@@ -71,9 +71,9 @@ def decide(
 # Without a new reply.
 
 
-class Step(NamedTuple):
+class Transition(NamedTuple):
     """One thing that may come before the strategy is asked. `applies` costs nothing; `take` returns None where the run
-    continues with the next step of the list.
+    continues with the next of the list.
     """
 
     applies: Callable[[Run, AgentSpec], bool]
@@ -82,7 +82,7 @@ class Step(NamedTuple):
 
 def _time_limit(rt: Runtime, claim: RunClaim, agent: AgentSpec) -> list[Intent] | None:
     ending = limits.exceeded(rt, claim.run, agent)
-    return None if ending is None else limits.end_here(rt, claim, ending)
+    return None if ending is None else limits.end_out_of_time(rt, claim, ending)
 
 
 def _held_by_consumer(rt: Runtime, claim: RunClaim, agent: AgentSpec) -> list[Intent] | None:
@@ -99,7 +99,7 @@ def _kept_ending(rt: Runtime, claim: RunClaim, _agent: AgentSpec) -> list[Intent
 
 
 def _strategy(rt: Runtime, claim: RunClaim, agent: AgentSpec) -> list[Intent] | None:
-    match decide(claim.run, agent, None, rt.now()):
+    match choose_move(claim.run, agent, None, rt.now()):
         case Infer() | Plan():
             return None
         case Finish(ending=ending):
@@ -116,25 +116,25 @@ def _is_stepped(run: Run, _agent: AgentSpec) -> bool:
     return run.control is Control.STEP
 
 
-STEPS = (
-    Step(lambda run, agent: may_have_timeout(run, agent.limits), _time_limit),
-    Step(_is_stepped, _held_by_consumer),
-    Step(lambda run, _agent: bool(run.suspended), _decided_calls),
-    Step(lambda run, _agent: run.kept is not None, _kept_ending),
-    Step(lambda _run, _agent: True, _strategy),
-    Step(_is_stepped, _steers_of_consumer),
+TRANSITIONS = (
+    Transition(lambda run, agent: may_have_timeout(run, agent.limits), _time_limit),
+    Transition(_is_stepped, _held_by_consumer),
+    Transition(lambda run, _agent: bool(run.suspended), _decided_calls),
+    Transition(lambda run, _agent: run.kept is not None, _kept_ending),
+    Transition(lambda _run, _agent: True, _strategy),
+    Transition(_is_stepped, _steers_of_consumer),
 )
 
 
 def next_step(rt: Runtime, run: Run) -> list[Intent]:
-    """The first of STEPS that applies and has something to do; otherwise the model is asked."""
+    """The first of TRANSITIONS that applies and has something to do; otherwise the model is asked."""
     step = run.next_inference
     if step is None:
         return []
     claim = RunClaim(run=run, step=step, token=run.claim_token)
     try:
         agent = rt.agents.get(run.agent)
-        for each in STEPS:
+        for each in TRANSITIONS:
             if each.applies(run, agent) and (intents := each.take(rt, claim, agent)) is not None:
                 return intents
     except UserError as error:
@@ -157,7 +157,7 @@ def judge(rt: Runtime, request: ModelRequest, reply: Reply, plan: PlanDecision |
         stop = None if session is None else session.after_inference(reply=reply)
         if run.control is Control.STEP and _holds(request):
             return ReplyOutcome(reply=reply, move=Infer(), plan=plan, keeps=stop, held=True)
-        wanted = decide(run, agent, reply, rt.now(), plans=request.planning, plan=plan)
+        wanted = choose_move(run, agent, reply, rt.now(), plans=request.planning, plan=plan)
         if request.form is not None:
             wanted = output.complete_only(wanted, reply)
         move, keeps = _with_stop(wanted, stop)

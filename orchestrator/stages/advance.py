@@ -1,6 +1,6 @@
-"""3. A run without a new reply is told what to do next: it has just started, or its round is settled.
+"""3. A run without a new reply continues: its round is settled, or rescue has sent for it.
 
-For a round the rows are the barrier. The chord's body, its errback, a redelivered body and rescue all come here, any
+For a round the rows are the barrier. The chord's body, a redelivered body and rescue all come here, any
 number of times, early or late: a round that is not settled, or that is recorded, is left alone. Its checkpoint is a
 unique row and is written with the run's next commit, which records the reply made from these results. Until then the
 results are where they always are, in the rows of the calls.

@@ -1,4 +1,4 @@
-"""Beside the line: cancel a turn, wherever it is.
+"""Not in the line of a turn: cancel a turn, wherever it is.
 
 A queued turn is done at once. So is a run: its epoch is raised, so that work still going on for it finds nothing to
 write to, and the next heartbeat makes those workers stop.

@@ -1,4 +1,4 @@
-"""Beside the line: ask that the older part of a thread is summarised.
+"""Not in the line of a turn: ask that the older part of a thread is summarised.
 
 Only the request is stored here. The next inference on the thread makes the summary first, however short the
 conversation is. A request that comes while a model is asked counts for the inference after it.

@@ -1,4 +1,4 @@
-"""Beside the line: a person or a program decides about calls that wait."""
+"""Not in the line of a turn: a person or a program decides about calls that wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Last of all: send what a turn came to, to a webhook or a channel.
+"""7. Send what a turn came to, to a webhook or a channel.
 
 A delivery is claimed in one transaction, sent outside of any, and settled in another, which also records it in the
 journal. A process that dies in between leaves a lease that runs out, and the delivery is sent once more with the same

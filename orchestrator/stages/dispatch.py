@@ -1,4 +1,4 @@
-"""2. A queued turn starts: within its group's budget, one per thread, first come first served.
+"""2. A queued turn starts: within its group's budget, one per thread, in the order of store/fairness.py.
 
 Two things keep a second run off a thread. The Redis lock answers without touching SQL; the partial unique index makes
 it true, also while Redis is empty, paused or wrong. Either alone is enough, and each is tested without the other.

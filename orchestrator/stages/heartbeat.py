@@ -1,4 +1,4 @@
-"""Beside the line: renew the leases of the work this process holds, and stop work that is no longer wanted.
+"""Not in the line of a turn: renew the leases of the work this process holds, and stop work that is no longer wanted.
 
 Work that is over before its first beat never costs a claim of its own; work that lasts is on record from that beat on.
 

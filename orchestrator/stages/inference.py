@@ -75,7 +75,7 @@ def call_model(rt: Runtime, run_id: str, step: int, seen: Run | None = None) -> 
     if not rt.locks.once(key):
         return []
     try:
-        return _carry_out(rt, run, step, key)
+        return _ask_and_record(rt, run, step, key)
     except Aborted:
         return []
     except HandedOver:
@@ -91,7 +91,7 @@ def _load(rt: Runtime, run_id: str) -> Run | None:
         return runs.load(tx, run_id)
 
 
-def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
+def _ask_and_record(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     token = _claim_if_in_doubt(rt, run)
     if run.resends and token is None:
         return []
@@ -116,7 +116,7 @@ def _carry_out(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
         return endings.end_here(rt, claim, failed("plugin", str(error)))
     except OutOfTime as error:
         assert limit is not None
-        return limits.end_here(rt, claim, limit.ending, text.partial(error.attempts))
+        return limits.end_out_of_time(rt, claim, limit.ending, text.partial(error.attempts))
     except (ModelFailed, PlannerFailed) as error:
         if run.control is Control.STEP and (held := stepping.hold_failed(rt, claim, error)) is not None:
             rt.locks.forget(key)
@@ -174,7 +174,8 @@ def _prepare(rt: Runtime, claim: RunClaim, agent: AgentSpec) -> PreparedCall | C
     planned = planning.read(rt, run, agent, entries, known) if plans else None
     if planned is not None and terms is not None:
         planned = planned.offering(name for name in planned.offered if terms.offers(name))
-    move = transitions.decide(run, agent, None, run.started_at, plans=planned)
+    # As of the start: a time limit that is reached meanwhile gives up the call, and does not change the request.
+    move = transitions.choose_move(run, agent, None, run.started_at, plans=planned)
     specs = {} if move == Infer(offer_tools=False) else offered_tools(rt, agent, known)
     if terms is not None:
         specs = {name: spec for name, spec in specs.items() if terms.offers(name)}
@@ -340,7 +341,7 @@ def _record(rt: Runtime, request: ModelRequest, reply: Reply, plan: PlanDecision
     if request.recalls and reply.asks:
         ids = {ask.id for ask in clean_reply(reply).asks}
         with rt.store.read() as tx:
-            request = replace(request, lives=calls.count_generations(tx, request.run.id, ids))
+            request = replace(request, generations=calls.count_generations(tx, request.run.id, ids))
     outcome = transitions.judge(rt, request, reply, plan)
     is_ours, intents = insist(rt, lambda unit: transitions.record_reply(unit, request, outcome))
     if not is_ours:

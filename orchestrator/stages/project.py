@@ -1,4 +1,4 @@
-"""Behind the truth: copy the journal to the bus in its order, and then let what is due be delivered.
+"""6. Copy the journal to the bus in its order, then deliver what is due.
 
 One process copies at a time: the cursor is claimed, with a lease. A process that dies in between has written a batch to
 Redis and not moved the cursor; the next begins where the cursor is, and Redis passes over what it has. A claim that ran

@@ -1,4 +1,4 @@
-"""Beside the line: every few seconds, query the database for work whose wake-up was lost, and send it again.
+"""Not in the line of a turn: every few seconds, query the database for work whose wake-up was lost, and send it again.
 
 Every message may be lost and every worker may die; this stage is why that costs seconds and not turns. It looks for
 leases that ran out, rounds that are settled and not passed, turns that wait although there is budget, and turns past
@@ -19,6 +19,7 @@ import structlog
 
 from chordage.orchestrator.core.agent import Effect, ToolMode
 from chordage.orchestrator.core.approvals import (
+    UNDECIDED,
     Action,
     DecisionRequest,
     OnExpiry,
@@ -53,7 +54,6 @@ from chordage.orchestrator.store.calls import CallOutcome
 
 log = structlog.get_logger()
 
-UNDECIDED = "Nobody decided in time."
 NOT_MOVED_ON = "The consumer of the run did not move it on in time."
 BATCH = 500  # rows of one transaction
 Part = Callable[[Runtime], list[Intent]]

@@ -94,12 +94,12 @@ def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -
         for call_id in call_ids:
             batch.behind = [other for other in batch.behind if other != call_id]
             try:
-                follow = run_call(rt, call_id, in_doubt=in_doubt)
+                more = run_call(rt, call_id, in_doubt=in_doubt)
             except _AgentIsBroken as waits:  # the calls behind it are of the same agent
                 return [*intents, *endings.leave_place(rt, waits.run_id)]
-            if follow is None and len(call_ids) > 1 and _is_held_elsewhere(rt, call_id):
+            if more is None and len(call_ids) > 1 and _is_held_elsewhere(rt, call_id):
                 break  # so are the calls behind it: one worker carries them out one after the other
-            intents += follow or []
+            intents += more or []
     return intents
 
 
@@ -425,7 +425,7 @@ def _record(unit: Unit, work: CallWork, record: CallOutcome, session: PluginSess
     """A conflict with the notes of another call of the round costs this call its result, and no other."""
     settle = partial(calls.settle, unit.tx, work.call, work.token)
     if session is not None and session.notes:
-        with unit.tx.begin_nested() as savepoint:
+        with unit.tx.begin_nested() as savepoint:  # rolled back without an exception where the notes conflict
             if not settle(record):
                 return False  # notes about a refused result are dropped with it
             conflict = plugins.store_notes(unit.tx, session)

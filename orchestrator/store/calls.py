@@ -193,7 +193,7 @@ _INSERT = BulkInsert(
 )
 
 
-def open_round(tx: Tx, run: Run, step: int, asked: Sequence[NewCall], *, now: datetime, lease_until: datetime) -> None:
+def insert(tx: Tx, run: Run, step: int, asked: Sequence[NewCall], *, now: datetime, lease_until: datetime) -> None:
     """Insert the calls of one assistant message, in its order."""
     _INSERT.send(tx, [_new_row(run, step, call, now, lease_until) for call in asked])
 

@@ -328,11 +328,10 @@ class Store:
         return self._open(self.engine.begin)
 
     def one_trip(self) -> AbstractContextManager[Tx]:
-        """A transaction whose statements are all posted: they are sent with the commit, when the block ends. No result
-        can be read before, so each statement must do nothing if an earlier one has found nothing.
+        """`write`, for statements that are all posted: they are sent together with the commit, when the block ends. No
+        result may be read before, so each statement must do nothing if an earlier one has found nothing.
 
-        Their locks are held for no round trip, and not until this thread has the processor again: among a hundred
-        threads that is many times as long. Without a pipeline, as on SQLite, this is `write`.
+        So locks are not held while this thread waits for the network, or for its turn on the processor.
         """
         return self.write()
 

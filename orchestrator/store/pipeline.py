@@ -99,7 +99,7 @@ class Pipeline:
     def flush(self, *, commit: bool) -> None:
         """Send what was posted and receive the results. Raises the error of the first statement that failed."""
         if not self._posted and (commit or not self._must_begin):
-            return
+            return  # a COMMIT without posted statements is sent by the driver
         try:
             failed = self._send_and_receive(commit=commit)
         except BaseException:

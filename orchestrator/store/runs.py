@@ -140,7 +140,9 @@ def lost(tx: Tx, held: Collection[tuple[str, int]]) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunClaim:
-    """What entitles a worker to write to a run: the run as it was when the work began."""
+    """What a worker has seen of the run it works on, and by which its next write is guarded. `token`: of the claim in
+    SQL; None while nothing has recorded one, as on the plain path.
+    """
 
     run: Run
     step: int

@@ -44,7 +44,7 @@ _START = {
 }
 _HAS_STARTED = exists().where(turns.c.id == bindparam("turn_id"), turns.c.run_id == bindparam("run"))
 _SET_LAST_TENANT = PreparedStatement(fairness.SET_LAST_TENANT.where(_HAS_STARTED))
-_SETS_LAST_TENANT = {StartRule.FIRST, StartRule.HAS_SLOT}
+_RULES_IN_TURN = {StartRule.FIRST, StartRule.HAS_SLOT}
 
 # A message that came after the one that starts the run, to be taken in by the run at work.
 _IS_AWAITED = exists().where(
@@ -143,7 +143,7 @@ def send(tx: Tx, start: Start) -> SentStatement:
     whose = {**ids, "group": turn.group.value, "now": start.now}
     groups.LOCK.send(tx, {"group": turn.group.value})
     _START[start.rule].send(tx, {**whose, "budget": start.budget})
-    if start.rule in _SETS_LAST_TENANT:
+    if start.rule in _RULES_IN_TURN:
         _SET_LAST_TENANT.send(tx, {**whose, "tenant": turn.tenant})
     opened = _OPEN_RUN.send(tx, {**ids, **_run_binds(start)})
     _APPEND.send(tx, {**ids, **_named(journal_table, start.words)})

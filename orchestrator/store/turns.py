@@ -163,7 +163,9 @@ _ADMIT = PreparedStatement(
 
 
 def admit(tx: Tx, fields: Mapping[str, Any]) -> bool:
-    """Queue a turn. Returns whether it is ready: its thread is free and no turn is ahead of it there."""
+    """Queue a turn; the trigger `note_arrival` notes it in the journal. Returns whether it is ready: its thread is
+    free and no turn is ahead of it there.
+    """
     try:
         return bool(_ADMIT.scalar(tx, {**_USUAL, **fields}))
     except IntegrityError as error:

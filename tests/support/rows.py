@@ -74,7 +74,7 @@ def a_call(store: Store, effect: Effect = Effect.UNSAFE) -> Call:
         id="c1", place=0, ask_id="ask", generation=1, tool="x", arguments={}, effect=effect, status=CallStatus.NEW
     )
     with store.write() as tx:
-        calls.open_round(tx, run, 2, [new], now=NOW, lease_until=LATER)
+        calls.insert(tx, run, 2, [new], now=NOW, lease_until=LATER)
     return load_call(store)
 
 

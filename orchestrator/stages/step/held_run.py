@@ -56,7 +56,7 @@ def opening_of_reply(rt: Runtime, seen: SteppedRows) -> Opening | None:
         return None
     assert seen.run is not None
     agent = tuned(rt.agents.get(seen.run.agent), seen.row)
-    if not isinstance(transitions.decide(settle.working_run(rt, seen), agent, reply, rt.now()), RunTools):
+    if not isinstance(transitions.choose_move(settle.working_run(rt, seen), agent, reply, rt.now()), RunTools):
         return None  # the reply was cut or refused: nothing of it is carried out
     history = openings.read_history(rt, seen.run)
     request = openings.request_at(rt, seen, seen.call_step - 1, agent, history)

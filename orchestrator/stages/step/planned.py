@@ -56,7 +56,7 @@ def replace_plan(rt: Runtime, seen: SteppedRows, raw: object) -> dict[str, Any]:
     request, planned = _request(rt, seen)
     # Whether a strategy from the user's code plans shows only in what it decides.
     if not seen.holds_plan and seen.run.strategy not in STRATEGIES:
-        move = transitions.decide(request.run, request.agent, None, rt.now(), plans=planned)
+        move = transitions.choose_move(request.run, request.agent, None, rt.now(), plans=planned)
         if not isinstance(move, moves.Plan):
             raise _refused(seen, "no_plan", "this run would not ask a planner now, so nothing is planned in its place")
     return {"plan": state.body_of(planned, decision), "verdicts": {}}
@@ -82,7 +82,7 @@ def settle_plan(rt: Runtime, seen: SteppedRows) -> Settlement:
     request, planned = _request(rt, seen)
     decision = decision_from(seen.plan["decision"])
     reply = seen.reply or Reply(text="", asks=(), stop=StopReason.END, model=CONSUMER)
-    move = transitions.decide(request.run, request.agent, reply, rt.now(), plans=planned, plan=decision)
+    move = transitions.choose_move(request.run, request.agent, reply, rt.now(), plans=planned, plan=decision)
     asks = planning.asks_of(move, seen.plan_step, request.agent) if isinstance(move, RunPlan) else {}
     rule = settling.planned(settle.held_by(seen), move, list(asks.values()))
     planner_reply = body_of(reply) if seen.held is None else seen.held.body  # also where its plan was replaced

@@ -72,7 +72,7 @@ def settle(rt: Runtime, seen: SteppedRows) -> Settlement:
     form = rt.outputs(agent)
 
     def move_for(reply: Reply) -> Move:
-        move = transitions.decide(run, agent, reply, rt.now(), plans=plans_so_far)
+        move = transitions.choose_move(run, agent, reply, rt.now(), plans=plans_so_far)
         return move if form is None else output.complete_only(move, reply)
 
     held, history = held_by(seen), openings.read_history(rt, run)
@@ -318,7 +318,7 @@ def _to_model(unit: Unit, seen: SteppedRows, settlement: Settlement) -> Changes:
 
 def _close(unit: Unit, run: Run, settlement: Settlement) -> None:
     if (opening := settlement.opening) is not None:
-        calls.open_round(unit.tx, run, opening.step, opening.outcome.asked, now=unit.now, lease_until=unit.now)
+        calls.insert(unit.tx, run, opening.step, opening.outcome.asked, now=unit.now, lease_until=unit.now)
 
 
 def _to_end(unit: Unit, seen: SteppedRows, settlement: Settlement) -> Changes:

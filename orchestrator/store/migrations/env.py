@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the versions on the connection that migrating.py hands over."""
+"""Alembic's entry: runs the versions on the connection that schema_version.py hands over."""
 
 from alembic import context
 
