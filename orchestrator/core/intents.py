@@ -79,7 +79,7 @@ class CallTool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitRound:
-    """Commit this round if its calls are settled."""
+    """Continue the run if the calls of this round are settled. The round is recorded with the run's next reply."""
 
     run_id: str
     step: int
