@@ -173,8 +173,9 @@ class Run:
 
     @property
     def next_inference(self) -> int | None:
-        """The step at which the model may be asked now; None while calls are in flight. In a plain run the first reply is
-        step 1, its calls are step 2, the next reply is step 3.
+        """The step at which the model may be asked now; None while calls are in flight.
+
+        In a plain run the first reply is step 1, its calls are step 2, the next reply is step 3.
         """
         match self.phase:
             case Phase.INFERENCE:
