@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl
@@ -193,28 +194,22 @@ def web_hooks_from(settings: Settings) -> Webhook:
     return Webhook(secrets=secrets, guard=AddressGuard(settings.webhook_allow), timeout=settings.delivery_timeout)
 
 
-def check_services(settings: Settings, *, with_redis: bool = True) -> None:
-    """Before any work: the database answers and has our schema, Redis answers, and agents can be loaded."""
-    store = Store(settings.database, pool_size=1)
-    try:
+def check_services(settings: Settings) -> None:
+    """Before any work: the database answers and has our schema, and Redis answers."""
+    with closing(Store(settings.database, pool_size=1)) as store:
         schema_version.check(store)
-    finally:
-        store.close()
-    if with_redis:
-        check_redis(settings)
+    check_redis(settings)
 
 
 def check_redis(settings: Settings) -> None:
-    client = redis_from(settings)
-    try:
-        client.ping()
-    except RedisError as error:
-        raise Unavailable(
-            f"Redis at {settings.redis_address} does not answer ({error}): start it, or set CHORDAGE_REDIS_URL to "
-            "where it runs"
-        ) from error
-    finally:
-        client.close()
+    with closing(redis_from(settings)) as client:
+        try:
+            client.ping()
+        except RedisError as error:
+            raise Unavailable(
+                f"Redis at {settings.redis_address} does not answer ({error}): start it, or set CHORDAGE_REDIS_URL to "
+                "where it runs"
+            ) from error
 
 
 def check_agent(room: Room, models: ModelCatalog, agent: AgentSpec, *, time_limit: int) -> None:

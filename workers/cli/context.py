@@ -6,7 +6,7 @@ Imports what is heavy (SQLAlchemy, Redis, Celery) inside its functions, so that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,12 +35,9 @@ def command_settings() -> Settings:
 def open_store(settings: Settings) -> Iterator[Store]:
     from chordage.orchestrator.store.database import Store
 
-    store = Store(settings.database, pool_size=1)
-    try:
+    with closing(Store(settings.database, pool_size=1)) as store:
         check_database(settings, store)
         yield store
-    finally:
-        store.close()
 
 
 @contextmanager
@@ -51,12 +48,10 @@ def open_runtime(settings: Settings, *, with_redis: bool | None = None) -> Itera
     if with_redis is None:
         check_ready(settings)
     rt = runtime_from(settings, with_redis=settings.redis is not None if with_redis is None else with_redis)
-    try:
+    with closing(rt.store):
         if with_redis is not None:
             check_database(settings, rt.store)
         yield rt
-    finally:
-        rt.store.close()
 
 
 def has_no_database(settings: Settings) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +45,9 @@ def invoke(text: str, as_json: bool, **options: Any) -> None:
     settings = command_settings()
     streamed = StreamedAnswer(shown=sys.stdout.isatty() and not as_json)
     rt, request = _prepared(settings, text, options, streamed)
-    try:
+    with closing(rt.store):
         turn = _run_turn(rt, request, settings.beat)
         raise click.exceptions.Exit(message.print_end(turn, as_json=as_json, already_shown=streamed.end()))
-    finally:
-        rt.store.close()
 
 
 def _prepared(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import click
 
 from chordage.workers.cli.context import check_database, command_settings
@@ -17,13 +19,10 @@ def migrate(check: bool, as_json: bool) -> None:
     from chordage.orchestrator.store.database import Store
 
     settings = command_settings()
-    store = Store(settings.database, pool_size=1)
-    try:
+    with closing(Store(settings.database, pool_size=1)) as store:
         if check:
             check_database(settings, store)
         before, after = (schema_version.newest(),) * 2 if check else schema_version.upgrade(store)
-    finally:
-        store.close()
     if as_json:
         print_json({"before": before, "after": after})
     elif before == after:

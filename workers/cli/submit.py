@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,15 +76,13 @@ def submit(text: str, wait: bool, timeout: float | None, as_json: bool, **option
     rt = runtime_from(settings)
     rt.agents.get(request.agent)
     check_ready(settings)
-    try:
+    with closing(rt.store):
         admitted = accept(rt, Courier(make_app(settings)), request)
         if admitted.duplicate:
             say("chordage: a turn with this dedupe key exists; here it is", err=True)
         if wait:
             raise click.exceptions.Exit(_wait(settings, rt, admitted.turn_id, timeout, as_json=as_json))
         print_json(admitted) if as_json else say(admitted.turn_id)
-    finally:
-        rt.store.close()
 
 
 def _wait(settings: Settings, rt: Runtime, turn_id: str, timeout: float | None, *, as_json: bool) -> int:

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -69,9 +70,8 @@ def submit(settings: Settings, text: str) -> str:
 
 def play(fleet: Fleet, turn_id: str, show: Callable[[ShownEvent], None], check: Callable[[], None]) -> PlayedTurn:
     """Returns when the turn is done. The live stream may lose entries; what is returned comes from the database."""
-    store = Store(fleet.settings.database, pool_size=1)
     members = _Members(fleet)
-    try:
+    with closing(Store(fleet.settings.database, pool_size=1)) as store:
         give_up = time.monotonic() + PATIENCE
         while (run_id := views.turn(store, turn_id).run_id) is None:
             check()
@@ -83,8 +83,6 @@ def play(fleet: Fleet, turn_id: str, show: Callable[[ShownEvent], None], check: 
                 members.name_of(str(worker))  # while its process lives
             show(event)
         return _played(store, turn_id, run_id, members)
-    finally:
-        store.close()
 
 
 def _live_events(

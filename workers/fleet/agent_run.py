@@ -141,8 +141,6 @@ class AgentRunWriter:
         self._members = members
         self._valkey = valkey
         self._say = say
-        self._born: dict[int, str | None] = {}
-        self._restarted: dict[str, tuple[int, datetime]] = {}  # how often, and when last
         self._summary: FleetSummary | None = None  # as last written
         self._written_at = 0.0
 
@@ -190,29 +188,16 @@ class AgentRunWriter:
                 self._say(f"{self._settings.room_path / FILE} cannot be written: {error.strerror}")
 
     def _statuses(self) -> tuple[MemberStatus, ...]:
-        broker = [self._status(BROKER, self._valkey.pid, self._valkey.starts, ready=True)] if self._valkey else []
-        members = [
-            self._status(member.name, member.pid if member.running else None, member.starts, ready=member.was_ready)
-            for member in self._members
-        ]
-        return (*broker, *members)
+        broker = [_status(BROKER, self._valkey, is_ready=True)] if self._valkey else []
+        return (*broker, *(_status(member.name, member, is_ready=member.was_ready) for member in self._members))
 
-    def _status(self, name: str, pid: int | None, starts: int, *, ready: bool) -> MemberStatus:
-        restarts, at = self._restarts(name, starts)
-        if pid is None:
-            return MemberStatus(name=name, pid=None, state=MemberState.DOWN, restarts=restarts, restarted_at=at)
-        if pid not in self._born:
-            self._born[pid] = process_identity.start_time(pid)
-        state = MemberState.RUNNING if ready else MemberState.STARTING
-        return MemberStatus(name=name, pid=pid, state=state, born=self._born[pid], restarts=restarts, restarted_at=at)
 
-    def _restarts(self, name: str, starts: int) -> tuple[int, datetime | None]:
-        """`update` is called so often that it sees each restart at the moment it happens."""
-        before, at = self._restarted.get(name, (0, None))
-        if starts - 1 <= before:
-            return before, at
-        self._restarted[name] = starts - 1, datetime.now(UTC)
-        return self._restarted[name]
+def _status(name: str, process: Member | ValkeyServer, *, is_ready: bool) -> MemberStatus:
+    restarts, at = max(0, process.starts - 1), process.restarted_at
+    if not process.running:
+        return MemberStatus(name=name, pid=None, state=MemberState.DOWN, restarts=restarts, restarted_at=at)
+    state = MemberState.RUNNING if is_ready else MemberState.STARTING
+    return MemberStatus(name=name, pid=process.pid, state=state, born=process.born, restarts=restarts, restarted_at=at)
 
 
 def without_password(url: str) -> str:

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
@@ -61,10 +61,9 @@ class Fleet:
         self._say = say
         self._check = check
         self._own_redis = own_redis
-        self._lock: IO[str] | None = None
         self._reaper: Reaper | None = None
         self._supervision: Supervision | None = None
-        self._agent_run: AgentRunWriter | None = None
+        self._at_end = contextlib.ExitStack()  # what is closed when no process runs any more
 
     def start(self) -> None:
         """Returns when all are ready. Raises Unavailable or ConfigError, and leaves no process behind."""
@@ -83,10 +82,10 @@ class Fleet:
             raise
 
     def _start(self) -> None:
-        self._lock = state_lock.lock_fleet(self.state)
+        lock = self._at_end.enter_context(state_lock.lock_fleet(self.state))
         self._tighten()
         private_files.write(self.state / ".gitignore", "*\n")
-        self._reaper = Reaper(self._lock)
+        self._reaper = self._at_end.enter_context(contextlib.closing(Reaper(lock)))
         self.settings = self._complete(self._broker())
         self._migrate()
         fleet_file.write(self.state, self._addresses())
@@ -96,11 +95,10 @@ class Fleet:
         for member in self.members:
             member.start()
         wait_until_ready(self.members, self._check)
-        self._agent_run = AgentRunWriter(self.settings, self.members, self.valkey, say=self._say)
-        self._agent_run.begin()
-        self._supervision = Supervision(
-            self.members, self.valkey, self._reaper, say=self._say, look=self._agent_run.update
-        )
+        summary = AgentRunWriter(self.settings, self.members, self.valkey, say=self._say)
+        self._at_end.callback(summary.end)
+        summary.begin()
+        self._supervision = Supervision(self.members, self.valkey, self._reaper, say=self._say, look=summary.update)
         self._supervision.start()
 
     def _tighten(self) -> None:
@@ -167,7 +165,7 @@ class Fleet:
         if self.valkey is not None and (pid := self.valkey.pid):
             self.valkey.stop()
             self._release(pid)
-        self._close()
+        self._at_end.close()
 
     def _stop_members(self, members: Sequence[Member]) -> None:
         for member in members:
@@ -195,18 +193,7 @@ class Fleet:
         if self.valkey is not None and (pid := self.valkey.pid):
             self.valkey.kill()
             self._release(pid)
-        self._close()
-
-    def _close(self) -> None:
-        if self._agent_run is not None:
-            self._agent_run.end()
-            self._agent_run = None
-        if self._reaper is not None:
-            self._reaper.close()
-            self._reaper = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._at_end.close()
 
     def __enter__(self) -> Self:
         self.start()

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from chordage.config.settings import Settings
@@ -47,11 +48,12 @@ class Member:
         self._environment = dict(environment)
         self._launch = launch
         self._process: subprocess.Popen[bytes] | None = None
-        self._born: str | None = None
+        self.born: str | None = None  # tells its process from a later one with the same number
         self._log_start = 0
         self._was_ready = False
         self.started_at = 0.0
         self.starts = 0
+        self.restarted_at: datetime | None = None
 
     @property
     def name(self) -> str:
@@ -90,9 +92,10 @@ class Member:
                 stderr=subprocess.STDOUT,
                 env=self._environment,
             )
-        self._born = process_identity.start_time_of_child(self._process.pid)
+        self.born = process_identity.start_time_of_child(self._process.pid)
         self.started_at = time.monotonic()
         self.starts += 1
+        self.restarted_at = datetime.now(UTC) if self.starts > 1 else None
 
     @property
     def ready(self) -> bool:
@@ -133,7 +136,7 @@ class Member:
         """Kill what is left of it: the leader if it still runs, and children it left behind."""
         if self._process is None:
             return
-        process_identity.kill_group(self._process.pid, self._born)
+        process_identity.kill_group(self._process.pid, self.born)
         self._process.wait()
         self._ready_file.unlink(missing_ok=True)
 

@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import time
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Self
@@ -64,7 +65,9 @@ class ValkeyServer:
         self._password = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self.born: str | None = None
         self.starts = 0
+        self.restarted_at: datetime | None = None
 
     @property
     def port(self) -> int:
@@ -105,6 +108,7 @@ class ValkeyServer:
             if trouble is None:
                 self._port = port
                 self.starts += 1
+                self.restarted_at = datetime.now(UTC) if self.starts > 1 else None
                 return
             self.kill()
             if not (left and PORT_TAKEN in trouble):
@@ -143,7 +147,8 @@ class ValkeyServer:
                 )
             except OSError as error:
                 raise ConfigError(f"{program} cannot be run: {error.strerror}; {ADVICE}") from error
-            state_lock.write_holder(lock, self._process.pid, process_identity.start_time_of_child(self._process.pid))
+            self.born = process_identity.start_time_of_child(self._process.pid)
+            state_lock.write_holder(lock, self._process.pid, self.born)
 
     def _password_on_disk(self) -> str:
         """That of the last server here; a new one where there is none, or the file was cut short."""
