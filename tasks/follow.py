@@ -20,13 +20,13 @@ from chordage.orchestrator.runtime import Runtime
 
 
 def follow(
-    rt: Runtime, intents: Iterable[Intent], send: Callable[[Iterable[Intent]], None], *, asked: bool = False
+    rt: Runtime, intents: Iterable[Intent], send: Callable[[Iterable[Intent]], None], *, has_called_model: bool = False
 ) -> None:
-    """Carry out what belongs to the same run, and `send` the rest. `asked`: this message has called a model already."""
+    """Carry out what belongs to the same run, and `send` the rest."""
     due = deque(intents)
     while due:
         intent = due.popleft()
-        stays_here = not rt.in_flight.stopping and not (asked and _gives_way(intent))
+        stays_here = not rt.in_flight.stopping and not (has_called_model and _gives_way(intent))
         try:
             next_intents = _carry_out(rt, intent) if stays_here else None
         except Exception:  # of this run; what else is due is not lost with it
@@ -35,7 +35,7 @@ def follow(
         if next_intents is None:
             send([intent])
         else:
-            asked = asked or isinstance(intent, CallModel)
+            has_called_model = has_called_model or isinstance(intent, CallModel)
             due.extend(next_intents)
 
 

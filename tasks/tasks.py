@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 import structlog
@@ -19,7 +18,7 @@ from chordage.orchestrator.core.intents import Hint, Intent
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.loops.pulse import tick
 from chordage.orchestrator.runtime import Runtime
-from chordage.tasks import names
+from chordage.tasks import intake, names
 from chordage.tasks.courier import Courier
 from chordage.tasks.follow import follow
 from chordage.tasks.schema import check_named, decisions_from, request_from, verb_from
@@ -51,8 +50,8 @@ class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic fo
     def courier(self) -> Courier:
         return Courier(self.app)
 
-    def follow(self, intents: Iterable[Intent], *, asked: bool = False) -> None:
-        follow(self.runtime, intents, self.courier.send, asked=asked)
+    def follow(self, intents: Iterable[Intent], *, has_called_model: bool = False) -> None:
+        follow(self.runtime, intents, self.courier.send, has_called_model=has_called_model)
 
     def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: dict[str, Any], einfo: Any) -> None:  # noqa: ARG002 - Celery's signature
         """A broken agent is logged by the stage that meets it."""
@@ -102,9 +101,7 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
         if fields.get("dedupe_key") is None:
             fields["dedupe_key"] = self.request.id
         request = request_from(fields, source=SOURCE, space=SPACE)
-        admitted, intents = _stored(self, lambda: stages.admit(self.runtime, request))
-        self.courier.send(intents)
-        return admitted.turn_id
+        return _stored(self, lambda: intake.accept(self.runtime, self.courier, request)).turn_id
 
     @app.task(name=names.DECIDE, **of_others, ignore_result=False)
     def decide(self: StageTask, decisions: list[dict[str, Any]]) -> list[str]:
@@ -112,8 +109,7 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
         redelivered message finds those that are there.
         """
         requests = decisions_from(decisions)
-        decided, intents = _stored(self, lambda: stages.decide(self.runtime, requests, source=SOURCE, space=SPACE))
-        self.courier.send(intents)
+        decided = _stored(self, lambda: intake.decide(self.runtime, self.courier, requests, source=SOURCE, space=SPACE))
         return [decision.decision_id for decision in decided]
 
     @app.task(name=names.STEP, **of_others, ignore_result=False)
@@ -123,9 +119,7 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
         if fields.get("key") is None:
             fields["key"] = self.request.id
         request = verb_from(fields, space=SPACE)
-        stepping, intents = _stored(self, lambda: stages.step(self.runtime, request))
-        self.courier.send(intents)
-        return asdict(stepping)
+        return _stored(self, lambda: intake.step(self.runtime, self.courier, request))
 
     # A consumer asks several times a second, and the answer holds texts: monitors get no events of it.
     @app.task(name=names.HELD, **of_others, ignore_result=False, send_events=False)
@@ -157,7 +151,7 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
 
     @app.task(name=names.CALL_MODEL, base=base, bind=True, shared=False)
     def call_model(self: StageTask, run: str, step: int) -> None:
-        self.follow(stages.call_model(self.runtime, run, step), asked=True)
+        self.follow(stages.call_model(self.runtime, run, step), has_called_model=True)
 
     @app.task(name=names.COMMIT_ROUND, base=base, bind=True, shared=False)
     def commit_round(self: StageTask, run: str, step: int) -> None:

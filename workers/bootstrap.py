@@ -10,7 +10,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from chordage.config import settings as config
@@ -151,6 +153,12 @@ def redis_from(settings: Settings, **options: Any) -> Redis:
             "which brings its own: `chordage start` or `chordage dev`"
         )
     return client_of(address, **options)
+
+
+def quick_redis_from(settings: Settings) -> Redis:
+    """A client that does not retry: its caller does without Redis sooner than wait."""
+    once = Retry(NoBackoff(), 0)
+    return redis_from(settings, socket_timeout=1, socket_connect_timeout=1, health_check_interval=0, retry=once)
 
 
 def client_of(address: RedisAddress, **options: Any) -> Redis:

@@ -1,14 +1,11 @@
-"""The result backend of our processes: it joins chords, and neither stores results nor subscribes to them.
+"""The result backend of our processes: it counts the headers of a chord that have returned (ADR 32).
 
-Celery joins a chord over the results of its headers: it encodes and stores each, with claims and expiries, reads them
-all again and passes them to the body. Our results are rows, so only the index of a header that has returned is stored.
 A header may return twice, late, or never, and the process may die behind any line. That is safe: the body decides by
 the rows and may run more than once, and where it is not sent, rescue sends it. A header that is executed again after
 the last has returned sends the body again, for the case that the one before was killed before it could.
 
-Celery also subscribes to the result of every task it sends from a process that may wait for results, header tasks
-that ignore theirs included, and never unsubscribes. A worker that fans out rounds all day would collect a channel for
-each call.
+Celery subscribes to the result of every task that it sends, and never unsubscribes: a worker that fans out rounds all
+day would collect a channel for each call. So nothing is subscribed to here.
 """
 
 from __future__ import annotations

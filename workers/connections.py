@@ -1,8 +1,6 @@
 """How many database connections each kind of process may hold at once, and whether PostgreSQL lets so many in.
 
-A process takes them one by one, as it needs them. A transaction lasts milliseconds and none is open while a model or a
-tool is at work, so the 128 threads of a turns worker seldom use more than three at once; with five it is as fast as
-with eight. The table in docs/how-to/operations.md has the figures, and a test compares them.
+A test compares the table in docs/how-to/operations.md with this module. ADR 49 says why the numbers are so low.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """The Redis transport of our processes: kombu's, with a cheaper way to record which messages a worker holds.
 
-Kombu records each message that it delivers, and each that is acknowledged, in a Redis transaction of its own and waits
-for it, before the task starts and before the next message is read: a third of what a small task costs. Here a channel
-writes these records to one connection, in order, and reads the replies when it writes the next. Before it puts a
-message back, it waits until all its records are written.
+Kombu waits for Redis at each record. Here a channel writes its records to one connection, in order, and reads the
+replies when it writes the next. Before it puts a message back, it waits until all its records are written (ADR 36).
+With a kombu that records in another way than `records_match` expects, its own way is used.
 
-The subclasses are chosen by the setting `broker_transport`; kombu itself is not changed for other code in the process.
-They rely on what kombu writes to Redis. `records_match` checks that when this module is imported, and with a kombu that
-writes something else its own way of recording is used.
-
-What it does not promise: a worker that is killed between the arrival of a message and its record loses that message,
-as with kombu.
+Not promised: a worker that is killed between the arrival of a message and its record loses that message, as with kombu.
 """
 
 from __future__ import annotations

@@ -14,10 +14,8 @@ from contextlib import contextmanager
 
 import structlog
 from redis import Redis
-from redis.backoff import NoBackoff
 from redis.client import PubSub
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from chordage.config.settings import Settings
 from chordage.orchestrator import views
@@ -25,7 +23,7 @@ from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.gateways.redis_events import done_channel
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.views import TurnView
-from chordage.workers.bootstrap import redis_from
+from chordage.workers.bootstrap import quick_redis_from
 
 log = structlog.get_logger()
 
@@ -36,12 +34,7 @@ KEPT_SUBSCRIPTIONS = 32
 
 
 def waiter_for(settings: Settings) -> TurnWaiter:
-    """Its client does not retry: the row can be read instead."""
-    if settings.redis is None:
-        return TurnWaiter(None, prefix=settings.prefix)
-    once = Retry(NoBackoff(), 0)
-    quick = redis_from(settings, socket_timeout=1, socket_connect_timeout=1, health_check_interval=0, retry=once)
-    return TurnWaiter(quick, prefix=settings.prefix)
+    return TurnWaiter(None if settings.redis is None else quick_redis_from(settings), prefix=settings.prefix)
 
 
 def _never() -> bool:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 import httpx
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
@@ -22,7 +20,7 @@ from chordage.orchestrator.core.webhooks import WEBHOOK, WebhookBinding
 from chordage.orchestrator.gateways.webhooks.bindings import FILE, WebhookBindings, read
 from chordage.orchestrator.gateways.webhooks.stats import SharedCounts, WebhookStats
 from chordage.orchestrator.loops.hook import Admission, WebhookReceiver
-from chordage.workers.bootstrap import redis_from
+from chordage.workers.bootstrap import quick_redis_from
 from chordage.workers.fleet.roles import local
 
 STATS_FOLDER = "hooks"  # in the room
@@ -37,10 +35,7 @@ def receiver_of(settings: Settings, accept: Callable[[TurnRequest], Admission]) 
 
 
 def counts_of(settings: Settings) -> SharedCounts:
-    """With a client that does not retry: the counts are not worth a wait."""
-    once = Retry(NoBackoff(), 0)
-    redis = redis_from(settings, socket_timeout=1, socket_connect_timeout=1, health_check_interval=0, retry=once)
-    return SharedCounts(redis, prefix=settings.prefix)
+    return SharedCounts(quick_redis_from(settings), prefix=settings.prefix)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

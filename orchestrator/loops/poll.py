@@ -5,11 +5,9 @@ binding that fails or hangs stops no other. The loop ends within the second: a t
 abandoned, and the next process fetches the same messages, because nothing of them was stored.
 
 `poll_once` asks the channel while no transaction is open. Then the turns of its messages, the refusals of those that
-can be none, and the new cursor are one commit. A process that dies before that commit has changed nothing, and the
-channel returns the same messages again; if it dies after it, all is stored, and rescue finds the turns. A process whose
-cursor is out of date stores nothing. A message that the channel returns again has the same key, and is no second turn.
-
-Several processes may ask a channel at once: the lease only makes that rare.
+can be none, and the new cursor are one commit (ADR 28). A process that dies before it has changed nothing, and the
+channel returns the same messages again. A process whose cursor is out of date stores nothing. Several processes may ask
+a channel at once: the lease only makes that rare.
 """
 
 from __future__ import annotations
@@ -62,7 +60,6 @@ class PollOutcome(StrEnum):
 class PollResult:
     outcome: PollOutcome
     wait: float  # seconds until the next poll
-    counts: PollCounts = field(default_factory=PollCounts)
 
 
 class Poller:
@@ -177,32 +174,31 @@ def _store(
     rt: Runtime, standing: PollPosition, terms: Terms, agent: AgentSpec, polled: Polled, send: Send
 ) -> PollResult:
     """Batch by batch, each with the cursor behind it."""
-    current, counts, moved = standing, PollCounts(), False
+    current, moved = standing, False
     for batch in channels.batches(polled):
         if not (batch.messages or batch.passed_over) and batch.cursor == current.cursor:
             break
         stored = store_batch(rt, current, terms, agent, batch)
         if stored is None:
-            return PollResult(outcome=PollOutcome.OVERTAKEN, wait=terms.every, counts=counts)
+            return PollResult(outcome=PollOutcome.OVERTAKEN, wait=terms.every)
         send(stored.intents)
-        counts = _sum(counts, stored.counts)
         moved |= stored.moved
         if stored.full is not None:
-            return _note_full(rt, standing, stored.full, counts)
+            return _note_full(rt, standing, stored.full)
         if stored.moved:
             current = replace(current, cursor=stored.cursor, revision=current.revision + 1)
     if standing.failures or standing.next_look is not None:
         with Unit(rt, rt.store.single) as unit:
             polls.note_success(unit.tx, standing.name, rt.worker)
     outcome = PollOutcome.CAME if moved else PollOutcome.NOTHING
-    return PollResult(outcome=outcome, wait=0.0 if moved else terms.every, counts=counts)
+    return PollResult(outcome=outcome, wait=0.0 if moved else terms.every)
 
 
-def _note_full(rt: Runtime, standing: PollPosition, full: QueueFull, counts: PollCounts) -> PollResult:
+def _note_full(rt: Runtime, standing: PollPosition, full: QueueFull) -> PollResult:
     with Unit(rt, rt.store.single) as unit:
         until = unit.now + timedelta(seconds=full.retry_after)
         polls.note_full(unit.tx, standing.name, rt.worker, str(full), until)
-    return PollResult(outcome=PollOutcome.FULL, wait=full.retry_after, counts=counts)
+    return PollResult(outcome=PollOutcome.FULL, wait=full.retry_after)
 
 
 def _note_failure(rt: Runtime, standing: PollPosition, error: Exception) -> PollResult:
@@ -213,15 +209,6 @@ def _note_failure(rt: Runtime, standing: PollPosition, error: Exception) -> Poll
         polls.note_failure(unit.tx, standing.name, rt.worker, why[:ERROR_LENGTH], until)
     log.warning("channel failed", channel=standing.name, error=why, failures=standing.failures + 1, rest=round(rest, 1))
     return PollResult(outcome=PollOutcome.FAILED, wait=rest)
-
-
-def _sum(one: PollCounts, other: PollCounts) -> PollCounts:
-    return PollCounts(
-        taken=one.taken + other.taken,
-        doubled=one.doubled + other.doubled,
-        refused=one.refused + other.refused,
-        passed_over=one.passed_over + other.passed_over,
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

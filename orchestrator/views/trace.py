@@ -194,8 +194,8 @@ def _why(turn: TurnView, row: TraceRow) -> str | None:
 def _arrival(turn: TurnView, row: TraceRow, ahead: Sequence[TraceRow]) -> Iterator[TraceEvent]:
     key = f", dedupe key {row['dedupe_key']}" if row["dedupe_key"] else ""
     where = f" on {turn.channel}" if turn.channel else ""
-    asked = f", asked by run {turn.parent_run} ({turn.path})" if turn.parent_run else ""
-    received = f"{turn.origin.value}{where} from {turn.sender.value} by {row['source']}{key}{asked}"
+    parent = f", asked by run {turn.parent_run} ({turn.path})" if turn.parent_run else ""
+    received = f"{turn.origin.value}{where} from {turn.sender.value} by {row['source']}{key}{parent}"
     yield TraceEvent(at=turn.queued_at, kind=EventKind.RECEIVED, text=received, id=turn.turn_id)
     place = f"arrival {row['arrival']} on thread {turn.thread_id}, group {turn.group.value}"
     yield TraceEvent(at=turn.queued_at, kind=EventKind.QUEUED, text=f"{place}, {_behind(ahead)}", id=turn.turn_id)

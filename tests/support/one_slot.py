@@ -31,7 +31,7 @@ class OneSlot:
             if isinstance(message, Header | CallTool):
                 self.send(following)
             else:
-                follow(self.world.runtime, following, self.send, asked=isinstance(message, CallModel))
+                follow(self.world.runtime, following, self.send, has_called_model=isinstance(message, CallModel))
 
     def _next(self) -> Intent | Header | None:
         """What came in meanwhile is in its queue; the first of the first queue that has any."""

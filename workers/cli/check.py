@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chordage.orchestrator.core.text import counted
 from chordage.workers.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
@@ -24,31 +25,30 @@ def check(*, live: bool, as_json: bool) -> None:
     """
     from chordage.workers import room_check
 
-    found = room_check.check(live=live)
-    print_json(_as_json(found)) if as_json else _tell(found)
-    raise click.exceptions.Exit(1 if found.faults else 0)
+    report = room_check.check(live=live)
+    print_json(_as_json(report)) if as_json else _print(report)
+    raise click.exceptions.Exit(1 if report.faults else 0)
 
 
-def _tell(found: CheckReport) -> None:
-    for fault in found.faults:
+def _print(report: CheckReport) -> None:
+    for fault in report.faults:
         say(f"{fault.kind}: {fault.text}")
-    for remark in found.remarks:
+    for remark in report.remarks:
         say(f"{remark.kind}: {remark.text} (not required: the agent does without it)")
-    if found.faults:
-        number = len(found.faults)
-        say(f"\n{found.room}: {number} {'fault' if number == 1 else 'faults'}", err=True)
+    if report.faults:
+        say(f"\n{report.room}: {counted(len(report.faults), 'fault')}", err=True)
         return
-    say(f"{found.room}: nothing is wrong. Looked at:")
-    for look in found.sections:
-        say(f"  {look.kind:<10}{look.summary}".rstrip())
+    say(f"{report.room}: nothing is wrong. Looked at:")
+    for section in report.sections:
+        say(f"  {section.kind:<10}{section.summary}".rstrip())
 
 
-def _as_json(found: CheckReport) -> dict[str, Any]:
+def _as_json(report: CheckReport) -> dict[str, Any]:
     return {
-        "room": str(found.room),
-        "faults": [_plain(fault) for fault in found.faults],
-        "remarks": [_plain(remark) for remark in found.remarks],
-        "looked_at": [{"kind": look.kind, "what": look.summary} for look in found.sections],
+        "room": report.room,
+        "faults": [_plain(fault) for fault in report.faults],
+        "remarks": [_plain(remark) for remark in report.remarks],
+        "looked_at": [{"kind": section.kind, "what": section.summary} for section in report.sections],
     }
 
 

@@ -275,8 +275,8 @@ def _plan_note(note: dict[str, Any]) -> str:
 
 def _compaction(step: CompactionStep, at: str) -> Iterator[str]:
     result = f"{counted(step.entries, 'entry', 'entries')} summed up" if step.why_not is None else "no summary"
-    asked = ", on request" if step.cause is Cause.REQUEST else ""
-    yield f"  {step.number}  compact  {step.model}, {took(step.seconds)}, {_usage(step.usage)}, {result}{asked}{at}"
+    cause = ", on request" if step.cause is Cause.REQUEST else ""
+    yield f"  {step.number}  compact  {step.model}, {took(step.seconds)}, {_usage(step.usage)}, {result}{cause}{at}"
     yield from (_failed_attempt(attempt) for attempt in step.attempts if attempt.fault)
     yield from indented(f"the history stays whole: {step.why_not}" if step.why_not else step.summary or "", "     ")
 
