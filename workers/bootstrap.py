@@ -32,7 +32,8 @@ from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secrets_of
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp.servers import McpServer
-from chordage.orchestrator.gateways.models import ModelCatalog, TableProviders
+from chordage.orchestrator.gateways.models.catalog import ModelCatalog
+from chordage.orchestrator.gateways.models.providers import TableProviders
 from chordage.orchestrator.gateways.ports import Events, Locks, Queues
 from chordage.orchestrator.gateways.redis_bus import RedisBus
 from chordage.orchestrator.gateways.redis_events import RedisEvents

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 import structlog
-from celery import Celery, concurrency
+from celery import Celery, concurrency, signals
 from celery.apps import worker as stock
+from celery.platforms import EX_OK
+from celery.worker import state
 
 from chordage.config.settings import Settings
 from chordage.orchestrator.system import private_files
 from chordage.workers import room_check
 from chordage.workers.pool import THREADS
-from chordage.workers.shutdown import GracefulShutdown
 from chordage.workers.worker_plan import Pool, WorkerPlan, WorkerRole, plan_of, wait_without_reserve, worker_hostname
 
 log = structlog.get_logger()
@@ -30,6 +34,8 @@ log = structlog.get_logger()
 STOCK_NAME = "celery@"  # begins the name of a worker whose name was not given
 REMAP = "REMAP_SIGTERM"
 TO_CHILDREN = "SIGQUIT"
+SHUTDOWN_CHECK = 0.1  # seconds
+SHUTDOWN_LATE = 5.0  # seconds that interrupting the tasks may take after the grace
 Stock: Any = stock  # its stubs know little of it
 
 
@@ -134,3 +140,81 @@ def end_at_once(code: int | None) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code or 0)
+
+
+class GracefulShutdown:
+    """Ends a worker on SIGTERM, Ctrl-C and the closing of the terminal: at once where nothing is in flight, and never
+    later than its grace period. A second signal ends the grace.
+
+    Celery either waits for ever (warm), or sleeps for the whole grace even when the last task has ended long before
+    (soft). So the wait is here, and the event loop keeps running meanwhile: no new message is accepted, results and
+    acknowledgements are still sent. Work that only waits for a model is handed over at once, at Celery's signal.
+    Tasks that still run at the end of the grace are interrupted, and their messages return to the queue.
+
+    Not promised: a clean end for a tool that outlives the grace. To the engine that is a worker that died inside
+    the call.
+    """
+
+    def __init__(self, consumer: Any, *, grace: float) -> None:
+        self._consumer = consumer
+        self._grace = grace
+        self._until: float | None = None
+        self._interrupted = False
+
+    @property
+    def begun(self) -> bool:
+        return self._until is not None
+
+    def install(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        if self.begun:
+            self._until = time.monotonic()
+            return
+        self._until = time.monotonic() + self._grace
+        self._accept_nothing_new()
+        if not state.reserved_requests:
+            _end()
+        name = signal.Signals(number).name
+        signals.worker_shutting_down.send(sender=self._consumer.hostname, sig=name, how="Warm", exitcode=EX_OK)
+        self._consumer.hub.call_soon(self._wait)
+        threading.Thread(target=self._end_without_the_loop, name="chordage-shutdown", daemon=True).start()
+
+    def _end_without_the_loop(self) -> None:
+        """While the broker is away the event loop is blocked, and does not check. Then this thread ends the process."""
+        while self._until is not None and time.monotonic() < self._until + SHUTDOWN_LATE:
+            time.sleep(SHUTDOWN_CHECK)
+        log.warning("the event loop did not end this worker in time; it ends now")
+        os._exit(EX_OK)
+
+    def _accept_nothing_new(self) -> None:
+        if self._consumer.task_consumer:
+            self._consumer.task_consumer.cancel()
+
+    def _wait(self) -> None:
+        log.info("worker is shutting down", in_flight=len(state.reserved_requests), grace=self._grace)
+        self._consumer.timer.call_repeatedly(SHUTDOWN_CHECK, self._check)
+
+    def _check(self) -> None:
+        assert self._until is not None
+        self._accept_nothing_new()  # a connection that was lost and made again consumes again
+        if not state.reserved_requests:
+            _end()
+        elif time.monotonic() >= self._until and not self._interrupted:
+            self._interrupted = True
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        names = sorted(str(request.name) for request in state.reserved_requests)
+        log.warning("the grace is over; what still runs returns to the queue", tasks=names)
+        if self._consumer.pool.signal_safe:  # prefork: SystemExit is raised inside the tasks, in their processes
+            os.kill(os.getpid(), signal.SIGQUIT)
+        else:  # threads cannot be stopped: they end with the process
+            _end()
+
+
+def _end() -> None:
+    """The event loop reads it in its next iteration, and ends the worker."""
+    state.should_stop = EX_OK  # type: ignore[assignment]  # the stubs know only its first value, None

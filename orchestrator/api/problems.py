@@ -14,17 +14,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from chordage.orchestrator.core.errors import (
-    ConfigError,
-    Conflict,
-    InvalidDecision,
-    InvalidMessage,
-    NotFound,
-    QueueFull,
-    RoomError,
-    Unavailable,
-    UnknownAgent,
-)
+from chordage.orchestrator.core import errors
 
 log = structlog.get_logger()
 
@@ -32,8 +22,15 @@ MEDIA_TYPE = "application/problem+json"
 TRY_AGAIN_AFTER = "5"  # seconds
 LATER = {"Retry-After": TRY_AGAIN_AFTER}
 CLOSE = {"Connection": "close"}  # the rest of the request is not read
-REFUSALS = (InvalidMessage, InvalidDecision, UnknownAgent, NotFound, Conflict, QueueFull)
-FAULTS = (Unavailable, RoomError, ConfigError, Exception)
+REFUSALS = (
+    errors.InvalidMessage,
+    errors.InvalidDecision,
+    errors.UnknownAgent,
+    errors.NotFound,
+    errors.Conflict,
+    errors.QueueFull,
+)
+FAULTS = (errors.Unavailable, errors.RoomError, errors.ConfigError, Exception)
 
 
 class Problem(BaseModel):
@@ -80,17 +77,17 @@ def install(app: FastAPI) -> None:
 def refused(error: Exception) -> JSONResponse:
     """The request cannot be carried out as it is; the detail says what to change."""
     match error:
-        case InvalidMessage(too_large=True):
+        case errors.InvalidMessage(too_large=True):
             return answer(413, "too_large", str(error), field=error.field)
-        case InvalidMessage() | InvalidDecision():
+        case errors.InvalidMessage() | errors.InvalidDecision():
             return answer(422, "invalid", str(error), field=error.field)
-        case UnknownAgent():
+        case errors.UnknownAgent():
             return answer(404, "unknown_agent", str(error), field="agent")
-        case NotFound():
+        case errors.NotFound():
             return answer(404, "not_found", str(error))
-        case Conflict():
+        case errors.Conflict():
             return answer(409, "conflict", str(error))
-        case QueueFull():
+        case errors.QueueFull():
             return answer(429, "queue_full", str(error), headers={"Retry-After": str(math.ceil(error.retry_after))})
         case _:
             raise error
@@ -99,14 +96,14 @@ def refused(error: Exception) -> JSONResponse:
 def _fault(request: Request, error: Exception) -> JSONResponse:
     """The fault is on our side. A caller learns nothing of where our database is, or of a bug."""
     match error:
-        case Unavailable():
+        case errors.Unavailable():
             log.error("a service does not answer", error=str(error))
             detail = (
                 "A service that is needed does not answer; /health says which. Try again: with a dedupe_key that is "
                 "safe."
             )
             return answer(503, "unavailable", detail, headers=LATER)
-        case RoomError() | ConfigError():
+        case errors.RoomError() | errors.ConfigError():
             log.error("a file of the room is broken", path=request.url.path, error=str(error))
             detail = f"{error}\nTry again when it is repaired: with a dedupe_key that is safe."
             return answer(503, "broken_room", detail, headers=LATER)

@@ -20,26 +20,10 @@ from chordage.orchestrator.core.text import counted
 from chordage.orchestrator.store import trace_reads
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.trace_reads import WINDOW, TraceRow
-from chordage.orchestrator.views import approvals
+from chordage.orchestrator.views import approvals, runs
 from chordage.orchestrator.views.approvals import QuestionView
 from chordage.orchestrator.views.calls import CallView
 from chordage.orchestrator.views.ids import find_turn
-from chordage.orchestrator.views.runs import (
-    CompactionStep,
-    ConsumerSteerStep,
-    InferenceStep,
-    Interruption,
-    PushedStep,
-    ReplayStep,
-    RunView,
-    SteeredStep,
-    Step,
-    StepKind,
-    StepStatus,
-    ToolRound,
-    WaitStep,
-    run_with_journal,
-)
 from chordage.orchestrator.views.turns import TurnView
 from chordage.orchestrator.views.turns import turn as load_turn
 
@@ -107,18 +91,18 @@ class TraceView:
 _SORT_KEY_OF_KIND = {kind: number for number, kind in enumerate(EventKind)}
 _AFTER_THE_RUN = frozenset({EventKind.MERGED, EventKind.ENDED, EventKind.LEFT, EventKind.SENT})
 _NEVER = datetime.min.replace(tzinfo=UTC)
-_CHECKPOINTS_OF_STEP: Mapping[StepKind, tuple[Checkpoint, ...]] = {
-    StepKind.INFERENCE: (
+_CHECKPOINTS_OF_STEP: Mapping[runs.StepKind, tuple[Checkpoint, ...]] = {
+    runs.StepKind.INFERENCE: (
         Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN, Checkpoint.REPLY_HELD, Checkpoint.OUTPUT_REFUSED,
     ),
-    StepKind.TOOL_ROUND: (Checkpoint.TOOL_RESULTS,),
-    StepKind.REPLAY: (Checkpoint.TOOL_RESULTS,),
-    StepKind.WAITING: (Checkpoint.RUN_WAITING,),
-    StepKind.STEERED: (Checkpoint.USER_MESSAGE,),
-    StepKind.PUSHED: (Checkpoint.CLIENT_MESSAGES,),
-    StepKind.STEERED_BY_CONSUMER: (Checkpoint.CLIENT_STEERS,),
-    StepKind.COMPACTION: (Checkpoint.COMPACTED, Checkpoint.COMPACTION_FAILED),
-    StepKind.INTERRUPTED: (Checkpoint.RUN_INTERRUPTED, Checkpoint.ROLLED_BACK),
+    runs.StepKind.TOOL_ROUND: (Checkpoint.TOOL_RESULTS,),
+    runs.StepKind.REPLAY: (Checkpoint.TOOL_RESULTS,),
+    runs.StepKind.WAITING: (Checkpoint.RUN_WAITING,),
+    runs.StepKind.STEERED: (Checkpoint.USER_MESSAGE,),
+    runs.StepKind.PUSHED: (Checkpoint.CLIENT_MESSAGES,),
+    runs.StepKind.STEERED_BY_CONSUMER: (Checkpoint.CLIENT_STEERS,),
+    runs.StepKind.COMPACTION: (Checkpoint.COMPACTED, Checkpoint.COMPACTION_FAILED),
+    runs.StepKind.INTERRUPTED: (Checkpoint.RUN_INTERRUPTED, Checkpoint.ROLLED_BACK),
 }  # fmt: skip
 # Facts in the journal that belong to an event with the same id.
 _EVENT_OF_FACT = {
@@ -237,7 +221,7 @@ def _ready_at(turn: TurnView, row: TraceRow, ahead: Sequence[TraceRow]) -> datet
 def _run(store: Store, turn: TurnView) -> Iterator[TraceEvent]:
     if turn.run_id is None:
         return
-    run, entries = run_with_journal(store, turn.run_id)
+    run, entries = runs.run_with_journal(store, turn.run_id)
     first_step = 0
     if turn.disposition is Disposition.STEERED:
         steered_at = next((e.step for e in entries if _is_message_of(e, turn.turn_id) and e.step), 0)
@@ -271,9 +255,11 @@ def _positions(entries: Sequence[Entry], step: int, *kinds: Checkpoint) -> tuple
     return tuple(entry.id for entry in entries if entry.step == step and entry.kind in kinds)
 
 
-def _questions(store: Store, run: RunView) -> dict[str, list[QuestionView]]:
+def _questions(store: Store, run: runs.RunView) -> dict[str, list[QuestionView]]:
     """All questions about the calls of the run, by call: a call may be asked about several times."""
-    call_ids = [call.id for step in run.steps if isinstance(step, ToolRound) for call in step.calls if call.question]
+    call_ids = [
+        call.id for step in run.steps if isinstance(step, runs.ToolRound) for call in step.calls if call.question
+    ]
     if not call_ids:
         return {}
     with store.read() as tx:
@@ -286,7 +272,7 @@ def _questions(store: Store, run: RunView) -> dict[str, list[QuestionView]]:
 
 
 def _steps(
-    run: RunView, entries: Sequence[Entry], questions: Mapping[str, Sequence[QuestionView]], first_step: int
+    run: runs.RunView, entries: Sequence[Entry], questions: Mapping[str, Sequence[QuestionView]], first_step: int
 ) -> list[TraceEvent]:
     """The steps from `first_step` on, in order, and the journal rows that belong to no step."""
     events: list[TraceEvent] = []
@@ -304,50 +290,50 @@ def _steps(
 
 
 def _of_step(
-    step: Step, journal: tuple[int, ...], questions: Mapping[str, Sequence[QuestionView]]
+    step: runs.Step, journal: tuple[int, ...], questions: Mapping[str, Sequence[QuestionView]]
 ) -> Iterator[TraceEvent]:
     def event(kind: EventKind, text: str, **more: Any) -> TraceEvent:
         return TraceEvent(at=step.at, kind=kind, text=text, step=step.number, journal=journal, **more)
 
     match step:
-        case InferenceStep():
+        case runs.InferenceStep():
             yield _inference(step, journal)
-        case ToolRound():
+        case runs.ToolRound():
             for call in step.calls:
                 yield from _of_call(call, step.number, questions.get(call.id, ()))
             if step.at is not None:
                 yield event(EventKind.ROUND, f"results of {counted(len(step.calls), 'call')} recorded")
-        case ReplayStep():
+        case runs.ReplayStep():
             yield event(EventKind.REPLAYED, f"{_named(step.calls)} resumed after a decision")
-        case WaitStep():
+        case runs.WaitStep():
             seconds = (step.until - step.at).total_seconds() if step.until and step.at else None
             waits_for = _named(step.calls) if step.calls else "its consumer"
             yield event(EventKind.WAITED, f"for {waits_for}", seconds=seconds)
-        case SteeredStep():
+        case runs.SteeredStep():
             text = f"the run took in a message from {step.sender}: turn {step.turn_id}"
             yield event(EventKind.TOOK_IN, text, id=step.turn_id)
-        case PushedStep():
+        case runs.PushedStep():
             place = "in place of the whole history" if step.replaces else "behind the history"
             yield event(EventKind.PUSHED, f"its consumer gave {counted(len(step.messages), 'message')}, {place}")
-        case ConsumerSteerStep():
+        case runs.ConsumerSteerStep():
             yield event(EventKind.SAID, f"its consumer steered with {counted(len(step.texts), 'text')}")
-        case CompactionStep():
+        case runs.CompactionStep():
             summed = f"{step.entries} entries summed up" if step.why_not is None else f"no summary: {step.why_not}"
             yield event(
                 EventKind.COMPACTED, f"{step.model}, {summed}", worker=step.worker,
                 attempts=len(step.attempts) or None, seconds=step.seconds,
             )  # fmt: skip
-        case Interruption():
+        case runs.Interruption():
             words = (step.reason.value, step.code, step.detail)
             yield event(EventKind.INTERRUPTED, ": ".join(word for word in words if word))
         case _:
             assert_never(step)
 
 
-def _inference(step: InferenceStep, journal: tuple[int, ...]) -> TraceEvent:
+def _inference(step: runs.InferenceStep, journal: tuple[int, ...]) -> TraceEvent:
     kind = EventKind.MODEL if step.plan is None else EventKind.PLAN
     if step.model is None:
-        is_open = step.status is StepStatus.OPEN
+        is_open = step.status is runs.StepStatus.OPEN
         text = "the model is being called" if is_open else "the run ended here, without a reply"
         return TraceEvent(at=None if is_open else step.at, kind=kind, text=text, step=step.number, worker=step.worker)
     failed = [f"{attempt.model}: {attempt.fault.value}" for attempt in step.attempts if attempt.fault]

@@ -12,7 +12,8 @@ from typing import Any
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Aborted
 from chordage.orchestrator.core.model import Prompt, Said, UserSays
-from chordage.orchestrator.gateways.models import ModelCatalog, ProviderConfig
+from chordage.orchestrator.gateways.models.catalog import ModelCatalog
+from chordage.orchestrator.gateways.models.providers import ProviderConfig
 from support import scripted_server
 
 WIRES = ("openai", "anthropic")

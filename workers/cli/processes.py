@@ -12,20 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from chordage.orchestrator.core.errors import ConfigError
+from chordage.workers import worker_plan
 from chordage.workers.cli.context import check_ready_with_redis
 from chordage.workers.cli.output import say, warn_if_open
 from chordage.workers.fleet.fleet_file import settings_for_cli
-from chordage.workers.worker_plan import (
-    PROCESSES,
-    THREADS_OF_ALL,
-    THREADS_OF_TURNS,
-    Pool,
-    WorkerPlan,
-    WorkerRole,
-    plan_of,
-    wait_without_reserve,
-    worker_options,
-)
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -36,28 +26,29 @@ FLOWER_COLUMNS = "name,args,kwargs,state,received,runtime,worker"  # Flower's de
 LOOPBACK = frozenset({"localhost", "ip6-localhost"})
 
 
-@click.command(params=[*worker_options()])
+@click.command(params=[*worker_plan.worker_options()])
 @click.option(
     "--queues", metavar="NAMES", help="Only these queues, first served first: chat,task or chore.tools,will.tools."
 )
 @click.option(
     "--pool",
-    type=click.Choice([pool.value for pool in Pool]),
+    type=click.Choice([pool.value for pool in worker_plan.Pool]),
     help="threads, or prefork for processes.  [default: by role]",
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
-    help=f"Tasks at once.  [default: {THREADS_OF_TURNS} threads, {THREADS_OF_ALL} for all; {PROCESSES} processes]",
+    help=f"Tasks at once.  [default: {worker_plan.THREADS_OF_TURNS} threads, {worker_plan.THREADS_OF_ALL} for all; "
+    f"{worker_plan.PROCESSES} processes]",
 )
 @click.option("--name", help="Name among the workers of this machine.  [default: the role, with a number of its own]")
 @click.option("--events", is_flag=True, help="Report every task, for Flower.")
 def worker(*, role: str, reserved: bool, ready_file: Path | None, **options: Any) -> None:
     """Start one worker. It ends on SIGTERM or Ctrl-C, and hands its unfinished work over."""
     settings = settings_for_cli()
-    plan = plan_of(WorkerRole(role), settings, reserved=reserved, **options)
+    plan = worker_plan.plan_of(worker_plan.WorkerRole(role), settings, reserved=reserved, **options)
     if reserved and not settings.reserve:
-        wait_without_reserve(ready_file, lambda text: say(f"chordage: {text}", err=True))
+        worker_plan.wait_without_reserve(ready_file, lambda text: say(f"chordage: {text}", err=True))
         return
     from chordage.workers import room_check
 
@@ -67,7 +58,7 @@ def worker(*, role: str, reserved: bool, ready_file: Path | None, **options: Any
     run_worker(settings, plan, ready_file)
 
 
-def run_worker(settings: Settings, plan: WorkerPlan, ready_file: Path | None = None) -> NoReturn:
+def run_worker(settings: Settings, plan: worker_plan.WorkerPlan, ready_file: Path | None = None) -> NoReturn:
     os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # read by billiard when it is imported; see workers/worker.py
     from chordage.workers.app import make_app
 

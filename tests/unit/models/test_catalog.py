@@ -10,7 +10,8 @@ import pytest
 from chordage.orchestrator.core.agent import CompactionSpec
 from chordage.orchestrator.core.errors import ConfigError, ModelFailed, OutOfTime, RoomError
 from chordage.orchestrator.core.model import Fault
-from chordage.orchestrator.gateways.models import ModelCatalog, ProviderConfig
+from chordage.orchestrator.gateways.models.catalog import ModelCatalog
+from chordage.orchestrator.gateways.models.providers import ProviderConfig
 from support import scripted_server
 from support.fake_providers import KEYS, Calm, a_prompt, a_script, an_agent, catalog_at, providers_at, serving
 

@@ -8,7 +8,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Fault, Reply, StopReason, Usage
-from chordage.orchestrator.gateways.models import ModelCatalog
+from chordage.orchestrator.gateways.models.catalog import ModelCatalog
 from support.fake_providers import WIRES, Calm, a_prompt, an_agent, catalog_at, serving
 from support.scripted_server import ScriptedServer
 

@@ -6,10 +6,10 @@ import pytest
 from pydantic import BaseModel
 
 from chordage.orchestrator.core.model import ToolOffer
-from chordage.orchestrator.gateways.models import ModelCatalog, TableProviders
 from chordage.orchestrator.gateways.models.anthropic import AnthropicWire
+from chordage.orchestrator.gateways.models.catalog import ModelCatalog
 from chordage.orchestrator.gateways.models.openai import OpenAIWire, response_format
-from chordage.orchestrator.gateways.models.providers import BUILTIN
+from chordage.orchestrator.gateways.models.providers import BUILTIN, TableProviders
 from chordage.orchestrator.gateways.models.wire import Target
 from chordage.orchestrator.gateways.output_forms import ModelForm
 from support.fake_providers import KEYS, Calm, a_prompt, an_agent, providers_at, serving

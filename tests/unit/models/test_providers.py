@@ -8,7 +8,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import ConfigError, RoomError
 from chordage.orchestrator.gateways.http_client import HttpClient
-from chordage.orchestrator.gateways.models import ProviderConfig, TableProviders
+from chordage.orchestrator.gateways.models.providers import ProviderConfig, TableProviders
 from chordage.orchestrator.gateways.models.remote import RemoteModel
 from chordage.orchestrator.gateways.proxies import proxy_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import Aborted, ModelFailed, RoomError
 from chordage.orchestrator.core.model import AssistantSays, Fault, StopReason, ToolAsk, ToolSays, Usage
-from chordage.orchestrator.gateways.models import ModelCatalog
+from chordage.orchestrator.gateways.models.catalog import ModelCatalog
 from chordage.orchestrator.gateways.models.script import ScriptedModel
 from chordage.orchestrator.gateways.models.script_files import ScriptFolder, load
 from chordage.orchestrator.gateways.models.wire import AttemptContext, AttemptFailed

@@ -8,7 +8,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import ModelFailed, RoomError
 from chordage.orchestrator.core.model import AssistantSays, ToolSays
-from chordage.orchestrator.gateways.models import ModelCatalog
+from chordage.orchestrator.gateways.models.catalog import ModelCatalog
 from support import scripted_server
 from support.fake_providers import WIRES, Calm, a_prompt, a_script, an_agent, catalog_at, serving
 

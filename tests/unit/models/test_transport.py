@@ -19,7 +19,7 @@ from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.gateways import http_client
 from chordage.orchestrator.gateways.http_client import HttpClient
-from chordage.orchestrator.gateways.models import ModelCatalog
+from chordage.orchestrator.gateways.models.catalog import ModelCatalog
 from chordage.orchestrator.gateways.proxies import proxy_of
 from support.fake_providers import WIRES, Calm, a_prompt, an_agent, catalog_at, providers_at, serving
 from support.raw_server import anonymous_tls, chunk, raw_server, read_request, stream_head
