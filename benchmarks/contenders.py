@@ -22,7 +22,7 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
 from chordage.tasks.courier import Courier
-from chordage.tasks.intake import accept
+from chordage.tasks.in_process import accept
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import runtime_from
 from chordage.workers.fleet.member import MemberRole

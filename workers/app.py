@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from celery import Celery
 
+from chordage.config.celery_settings import celery_settings
 from chordage.config.inert import inert
-from chordage.config.queues import celery_settings
 from chordage.config.settings import Settings, SettingsFault
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.groups import ALL_QUEUES

@@ -21,7 +21,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import func, select
 
-from chordage.config.queues import celery_settings
+from chordage.config.celery_settings import celery_settings
 from chordage.config.settings import load
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import Unavailable
@@ -29,7 +29,7 @@ from chordage.orchestrator.core.groups import ALL_QUEUES
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.store import schema
 from chordage.tasks.courier import Courier
-from chordage.tasks.intake import accept
+from chordage.tasks.in_process import accept
 from chordage.tasks.schema import request_from
 from chordage.workers.bootstrap import redis_from, runtime_from
 from support import scripted_server

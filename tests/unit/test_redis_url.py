@@ -6,7 +6,7 @@ import pytest
 from redis import Redis, SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import SentinelConnectionPool
 
-from chordage.config.queues import celery_settings
+from chordage.config.celery_settings import celery_settings
 from chordage.config.redis_url import RedisKind, parse
 from chordage.config.settings import SettingsFault, load
 from chordage.workers.bootstrap import client_of

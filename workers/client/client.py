@@ -15,7 +15,7 @@ from chordage.config.settings import Settings, load
 from chordage.orchestrator import views
 from chordage.tasks import names
 from chordage.tasks.courier import Courier
-from chordage.tasks.intake import accept, step
+from chordage.tasks.in_process import accept, step
 from chordage.tasks.schema import request_from, verb_from
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import runtime_from

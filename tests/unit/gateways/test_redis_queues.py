@@ -6,7 +6,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from chordage.config.queues import celery_settings
+from chordage.config.celery_settings import celery_settings
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.groups import ALL_QUEUES
 from chordage.orchestrator.gateways.redis_locks import RedisQueues

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.config.queues import celery_settings
+from chordage.config.celery_settings import celery_settings
 from chordage.config.settings import load
 
 
