@@ -1,4 +1,4 @@
-"""An agent as its room defines it, and what a tool declares of itself."""
+"""An agent as its room defines it, and what a tool declares about itself."""
 
 from __future__ import annotations
 
@@ -8,97 +8,97 @@ from typing import Any
 
 
 class Effect(StrEnum):
-    """What may be done with a call whose worker died inside it."""
+    """What may be done with a call whose worker died during it."""
 
     PURE = "pure"  # run again
     IDEMPOTENT = "idempotent"  # run again, with the same idempotency key
-    RECONCILABLE = "reconcilable"  # ask the tool's reconcile hook what became of it
-    UNSAFE = "unsafe"  # never run again blindly
+    RECONCILABLE = "reconcilable"  # ask the tool's reconcile hook for the outcome
+    UNSAFE = "unsafe"  # never run again without a decision
 
     @property
     def starts_on_record(self) -> bool:
-        """Whether the start is committed before the tool runs: only then does a crash leave evidence of it."""
+        """Whether the start is committed before the tool runs, so that a crash leaves a record of it."""
         return self in {Effect.RECONCILABLE, Effect.UNSAFE}
 
 
 class MixedRound(StrEnum):
-    """What a run does after a round of which some calls wait for a decision and others have their results."""
+    """What a run does when some calls of a round have results and others wait for a decision."""
 
-    CONTINUE = "continue"  # ask the model again; it sees a placeholder for the calls that wait
-    WAIT = "wait"  # until every suspended call is settled
+    CONTINUE = "continue"  # ask the model again, with a placeholder for each waiting call
+    WAIT = "wait"  # ask it when every suspended call is settled
 
 
 class ToolMode(StrEnum):
     PARALLEL = "parallel"
-    PARALLEL_BATCH = "parallel_batch"  # decided calls go on only when all that wait are decided
-    SEQUENTIAL = "sequential"  # one by one; a call that waits holds up those behind it
+    PARALLEL_BATCH = "parallel_batch"  # decided calls continue only when all waiting calls are decided
+    SEQUENTIAL = "sequential"  # one by one; a waiting call blocks those behind it
 
 
 class WhenBusy(StrEnum):
-    """What a message does that comes while its thread's run is at work."""
+    """What a message does to the working run of its thread."""
 
-    ENQUEUE = "enqueue"  # it waits for its turn
+    ENQUEUE = "enqueue"  # it is queued behind the run
     REJECT = "reject"  # it is refused
-    INTERRUPT = "interrupt"  # it ends the run; what that has finished stays
-    ROLLBACK = "rollback"  # ... and what that has said leaves the history
-    STEER = "steer"  # the run takes it in at its next step
+    INTERRUPT = "interrupt"  # it ends the run, whose messages stay in the history
+    ROLLBACK = "rollback"  # ... whose messages leave the history
+    STEER = "steer"  # the run gets it at its next step
 
 
 class OnUnknown(StrEnum):
-    """What follows when nobody knows whether an unsafe call took effect."""
+    """What follows when it is unknown whether an unsafe call took effect."""
 
     ASK = "ask"
     FAIL = "fail"
 
 
 class WhileWaiting(StrEnum):
-    """What a message does that comes while its thread's run waits for a decision."""
+    """What a message does to a run of its thread that waits for a decision."""
 
     SUPERSEDE = "supersede"
     HOLD = "hold"
 
 
 class OutOfScope(StrEnum):
-    """What becomes of a plan that names a tool which was not offered."""
+    """What happens to a plan that names a tool which was not offered."""
 
-    FAIL_COMMAND = "fail_command"  # that command fails, the planner is told, the others run
-    REFUSE_BATCH = "refuse_batch"  # nothing runs, and planning is over
+    FAIL_COMMAND = "fail_command"  # that command fails and the planner sees it; the others run
+    REFUSE_BATCH = "refuse_batch"  # nothing runs, and planning ends
 
 
 class OnPlannerError(StrEnum):
-    """What follows when every attempt to ask the planner failed."""
+    """What follows when every attempt at a planner call failed."""
 
-    RESPOND = "respond"  # the answer is given with what was found out so far
+    RESPOND = "respond"  # the answer is written from the results so far
     FAIL = "fail"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanSpec:
-    """How an agent plans, where its strategy is one that does."""
+    """How an agent plans, with a strategy that plans."""
 
     model: str | None = None  # None: the agent's
     max_rounds: int | None = 5
-    timeout: float | None = None  # seconds of work after which no further round is planned
+    timeout: float | None = None  # seconds of work, after which no further round is planned
     out_of_scope: OutOfScope = OutOfScope.FAIL_COMMAND
     on_error: OnPlannerError = OnPlannerError.RESPOND
     planner: str | None = None  # a function that plans instead of a model, by entry point or import path
     executor: str | None = None  # the tool that carries out a whole round, by name
-    history: bool = True  # whether the planner is told what was said on the thread before
+    history: bool = True  # whether the planner sees the history of the thread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompactionSpec:
-    """When the older part of a conversation gives way to a summary, and who writes it."""
+    """When a summary replaces the older part of a conversation, and which model writes it."""
 
     threshold: int | None = None  # tokens of the last reply, with its prompt; None: only on request
     model: str | None = None  # None: the agent's
-    instructions: str | None = None  # for whoever writes the summary; None: ours
-    keep: int = 0  # how many of the newest replies stay word for word, whatever else may go
+    instructions: str | None = None  # for the writer of the summary; None: ours
+    keep: int = 0  # how many of the newest replies always stay in full
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PluginUse:
-    """One plugin as an agent's file asks for it: an entry point's name or an import path, and its options."""
+    """A plugin of an agent's file: an entry point's name or an import path, and its options."""
 
     use: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class PluginUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputUse:
-    """What an agent's file demands of its final answer: a pydantic model by its import path, or a JSON Schema."""
+    """The required form of the final answer: a pydantic model by its import path, or a JSON Schema."""
 
     model: str = ""
     schema: dict[str, Any] | None = None
@@ -118,12 +118,12 @@ class SubAgent:
 
     agent: str
     description: str = ""
-    timeout: float | None = None  # seconds until its answer is waited for no longer
+    timeout: float | None = None  # seconds to wait for its answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolSpec:
-    """What the orchestrator needs to know of a tool without running it."""
+    """The description of a tool."""
 
     name: str
     description: str
@@ -131,15 +131,15 @@ class ToolSpec:
     effect: Effect = Effect.UNSAFE
     timeout: float = 60.0  # seconds, for one attempt
     retries: int = 0
-    result_limit: int = 65_536  # characters the model sees; the whole result is kept apart
+    result_limit: int = 65_536  # characters that the model sees; the whole result is stored
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     max_rounds: int | None = 25
     timeout: float | None = None  # seconds of work
-    max_tool_calls: int | None = None  # that the model may ask for in one run
-    max_depth: int = 5  # how deep sub-agents may ask each other, counted from the root
+    max_tool_calls: int | None = None  # of one run
+    max_depth: int = 5  # levels of sub-agents below the root
     max_children: int = 100  # how many sub-agents one run may ask
 
 
@@ -153,25 +153,24 @@ class AgentSpec:
     strategy: str = "react"
     limits: Limits = Limits()
     params: dict[str, Any] = field(default_factory=dict)
-    concurrency: int | None = None  # calls of one round that may run at once
+    concurrency: int | None = None  # calls of one round that run at the same time
     model_timeout: float = 120.0
     model_retries: int = 2
     stream: bool = True
-    prompt_cache: bool = True  # the provider is told what of a prompt will come again, where its format has that
+    prompt_cache: bool = True  # mark the stable part of a prompt, where the provider's format can
     tenant: str | None = None
     agents: tuple[SubAgent, ...] = ()
     tool_mode: ToolMode = ToolMode.PARALLEL
     mixed_round: MixedRound = MixedRound.CONTINUE
     on_unknown: OnUnknown = OnUnknown.ASK
     while_waiting: WhileWaiting | None = None  # None: supersede for chat, hold for the rest
-    when_busy: WhenBusy = WhenBusy.ENQUEUE  # for messages that say nothing themselves
+    when_busy: WhenBusy = WhenBusy.ENQUEUE  # for messages without a value of their own
     plugins: tuple[PluginUse, ...] = ()
     output: OutputUse | None = None  # None: any text
     plan: PlanSpec = PlanSpec()
     compaction: CompactionSpec = CompactionSpec()
-    selectable_models: tuple[str, ...] = ()  # further ones that a consumer may choose
-    # All that the agent's file names. It stays as it is where a consumer or a plugin puts another model in place.
-    named_models: tuple[str, ...] = ()
+    selectable_models: tuple[str, ...] = ()  # more models that a consumer may choose
+    named_models: tuple[str, ...] = ()  # all of the agent's file, also while another model is used
 
     def __post_init__(self) -> None:
         if not self.named_models:

@@ -1,10 +1,9 @@
-"""How large and how deep what comes from outside may be, before anything is done with it.
+"""How large and how deep text from outside may be, checked before it is parsed.
 
-Parsers, and what goes through a value afterwards, call themselves for each level. Of some thousand levels, which are
-some thousand characters, Python's raise RecursionError where nobody expects it, and those written in C may end the
-process. So text is looked at here before a parser sees it, in a few passes and without a call for each level. What is
-too large or too deep is refused with the error that the parser itself has for bad text, so that whoever reads a file
-tells it in the same way, with its line.
+Parsers recurse for each level of nesting. At some thousand levels, which are as many characters, those in Python raise
+an unexpected RecursionError, and those in C may end the process. So text is checked here first, in a few passes and
+without recursion. Text that is too large or too deep raises the parser's own error for bad text, so that it is reported
+like any other fault of a file, with its line.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import re
 import tomllib
 from typing import Any
 
-DEEPEST = 100  # levels of lists and tables in each other
+DEEPEST = 100  # levels of nested lists and tables
 TEXT_BYTES = 1024 * 1024  # of a file of the room
 SCHEMA_BYTES = 256 * 1024  # of the JSON Schema of one foreign tool
 SCHEDULE_CHARS = 1000  # of a cron expression or a recurrence rule
 
-TOO_DEEP = f"lists and tables lie more than {DEEPEST} deep in each other"
+TOO_DEEP = f"lists and tables are nested more than {DEEPEST} deep"
 _JSON_STRINGS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _TOML_STRINGS = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}'
@@ -29,7 +28,7 @@ _TOML_STRINGS = re.compile(
     r"|\#[^\n]*+",
     re.DOTALL,
 )
-_ALIKE = str.maketrans("{}", "[]")  # which closes which is for the parser
+_ALIKE = str.maketrans("{}", "[]")  # the parser checks which bracket closes which
 _NO_BRACKET = re.compile(r"[^\[\]{}]+")
 
 
@@ -39,7 +38,7 @@ class TooDeep(json.JSONDecodeError):
 
 
 def is_too_deep(body: bytes) -> bool:
-    """Of JSON that somebody else parses."""
+    """For JSON that a library parses."""
     return _is_too_deep(body.decode(json.detect_encoding(body), "replace"), _JSON_STRINGS)
 
 
@@ -62,15 +61,15 @@ def loads_toml(text: str) -> dict[str, Any]:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         raise
-    except ValueError as error:  # of a number that is longer than Python reads
+    except ValueError as error:  # a number that is longer than Python reads
         raise tomllib.TOMLDecodeError(f"{error} (at line {_longest_number(text)}, column 1)") from error
-    if depth_of(values) > DEEPEST:  # a name with so many dots
+    if depth_of(values) > DEEPEST:  # a name with too many dots
         raise tomllib.TOMLDecodeError(f"{TOO_DEEP} (at line {_most_dots(text)}, column 1)")
     return values
 
 
 def check_yaml(text: str, loader: Any) -> None:
-    """Raises MarkedYAMLError, which names the line. The parser that tells events one by one does not call itself."""
+    """Raises MarkedYAMLError, which names the line. The parser of single events does not recurse."""
     import yaml
 
     depth = 0
@@ -85,16 +84,16 @@ def check_yaml(text: str, loader: Any) -> None:
 
 
 def depth_of(value: Any) -> int:
-    """How many lists and tables lie in each other, counted up to one more than there may be."""
+    """The number of nested levels, counted up to one more than is allowed."""
     level, inside = 0, [value]
-    while level <= DEEPEST and (inside := [one for one in inside if isinstance(one, dict | list | tuple)]):
+    while level <= DEEPEST and (inside := [value for value in inside if isinstance(value, dict | list | tuple)]):
         level += 1
-        inside = [inner for one in inside for inner in (one.values() if isinstance(one, dict) else one)]
+        inside = [inner for outer in inside for inner in (outer.values() if isinstance(outer, dict) else outer)]
     return level
 
 
 def fault_of_value(value: Any, *, most_bytes: int) -> str | None:
-    """Of a value that somebody else has parsed."""
+    """The problem of a value that a library has parsed."""
     if depth_of(value) > DEEPEST:
         return f"is too deep: {TOO_DEEP}"
     size = len(json.dumps(value, default=str))
@@ -102,8 +101,8 @@ def fault_of_value(value: Any, *, most_bytes: int) -> str | None:
 
 
 def _is_too_deep(text: str, strings: re.Pattern[str]) -> bool:
-    """Pairs with nothing between them are taken out, level by level. What is then left over is no pair: where that is
-    much, no parser is to see it; where it is little, the parser says what is wrong.
+    """Empty pairs of brackets are removed, level by level. Many unpaired brackets that remain are too deep as well; of
+    a few, the parser reports what is wrong.
     """
     if text.count("[") + text.count("{") <= DEEPEST:
         return False
@@ -116,7 +115,7 @@ def _is_too_deep(text: str, strings: re.Pattern[str]) -> bool:
 
 
 def _deepest_line(text: str) -> int:
-    """About: the first line at which so many brackets are open."""
+    """Roughly: the first line on which too many brackets are open."""
     depth = 0
     for piece in re.finditer(rf"{_TOML_STRINGS.pattern}|[\[\]{{}}]", text, re.DOTALL):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(piece[0], 0)

@@ -1,28 +1,28 @@
-"""Everything that can go wrong, as one tree.
+"""The errors of Chordage, as one tree.
 
 ChordageError
-├── UserError                what somebody outside can put right; its text says what, where and what to do
+├── UserError                the user can correct it; its text says what, where and what to do
 │   ├── InvalidMessage       a message or turn request breaks a rule
 │   ├── InvalidDecision      a decision does not fit what was asked
 │   ├── UnknownAgent         no such agent in the room
 │   ├── NotFound             no such turn, run, thread or call
-│   ├── Conflict             the thing is not in a state that allows this
-│   │   └── StepRefused      a stepped run does not take this verb now; says why in a code, and at which revision
+│   ├── Conflict             the state does not allow this
+│   │   └── StepRefused      a stepped run refuses this verb now; has a code, and the revision of the turn
 │   ├── RoomError            agent.toml or a tool import is broken
 │   │   └── BrokenAgent      this agent cannot be used until its file or its Python is repaired; work for it waits
 │   ├── ConfigError          a setting is missing or wrong
-│   ├── QueueFull            a group takes no more for now; says after how many seconds to try again
-│   ├── Undeliverable        a channel refuses a reply for good: trying again would not help
+│   ├── QueueFull            a group takes no more turns for now; has the seconds until a retry
+│   ├── Undeliverable        a channel refuses a reply for good: a retry would not help
 │   └── Unavailable          a service we need does not answer
-│       ├── Crossed          the database undid a transaction that was in conflict with another; safe to repeat
-│       ├── TryLater         it answers, and says when it will take what we have
+│       ├── Crossed          the database rolled back a transaction that conflicted with another; safe to repeat
+│       ├── TryLater         it answers, and wants the request again later
 │       └── WrongSchema      the database is older or newer than this code
-├── ModelFailed              all attempts at a model call failed; carries the attempts
-├── HandedOver               this process is stopping: somebody else shall do this work
+├── ModelFailed              all attempts at a model call failed; has the attempts
+├── HandedOver               this process is stopping, so another one does the work
 ├── Aborted                  the work was cancelled while it ran
 ├── OutOfTime                the time limit of the run was reached while the work ran
-├── LostRace                 somebody else moved the row first: undo, and walk away
-└── IllegalTransition        a bug of ours: a state was to move where no table allows it
+├── LostRace                 another process moved the row first: roll back, and stop
+└── IllegalTransition        a bug of Chordage: no table allows this move of a state
 """
 
 from __future__ import annotations
@@ -35,10 +35,13 @@ if TYPE_CHECKING:
 
 
 class ChordageError(Exception):
-    """Something went wrong in chordage."""
+    """An error of Chordage."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class UserError(ChordageError):
@@ -71,21 +74,18 @@ class NotFound(UserError):
 
 
 class Conflict(UserError):
-    """The state of the thing does not allow this."""
+    """The state does not allow this."""
 
 
 class StepRefused(Conflict):
-    """The stepped run does not take this verb now. `code` is for programs; `rev` and `standing` are what it is at."""
+    """The stepped run refuses this verb now. `code` is for programs; `rev` and `standing` are those of the turn."""
 
     def __init__(self, message: str, code: str = "refused", rev: int | None = None, standing: str = "") -> None:
         super().__init__(message)
-        self.args = (message, code, rev, standing)  # with all of it in them, it comes whole out of a Celery result
+        self.args = (message, code, rev, standing)  # so that it keeps all of them in a Celery result
         self.code = code
         self.rev = rev
         self.standing = standing
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class RoomError(UserError):
@@ -105,11 +105,8 @@ class QueueFull(UserError):
 
     def __init__(self, message: str, retry_after: float = 5.0) -> None:
         super().__init__(message)
-        self.args = (message, retry_after)  # with all of it in them, it comes whole out of a Celery result
+        self.args = (message, retry_after)  # so that it keeps both in a Celery result
         self.retry_after = retry_after
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class Undeliverable(UserError):
@@ -117,7 +114,7 @@ class Undeliverable(UserError):
 
 
 class Unavailable(UserError):
-    """A service that is needed does not answer."""
+    """A required service does not answer."""
 
 
 class Crossed(Unavailable):
@@ -125,15 +122,12 @@ class Crossed(Unavailable):
 
 
 class TryLater(Unavailable):
-    """The other side wants to be asked again later."""
+    """The service wants the request again later."""
 
     def __init__(self, message: str, seconds: float | None = None) -> None:
         super().__init__(message)
-        self.args = (message, seconds)
+        self.args = (message, seconds)  # so that it keeps both in a Celery result
         self.seconds = seconds
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class WrongSchema(Unavailable):
@@ -164,11 +158,11 @@ class OutOfTime(ChordageError):
 
 
 class LostRace(ChordageError):
-    """Somebody else was first; the transaction is undone and nothing is wrong."""
+    """Another process was first. The transaction is rolled back, and nothing is wrong."""
 
 
 class IllegalTransition(ChordageError):
-    """A bug of ours: no table allows this move."""
+    """A bug of Chordage: no table allows this move."""
 
 
 def alternatives(wrong: str, known: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""Limits that a message brings for its own turn. They only tighten what its agent allows."""
+"""Limits of a turn from its message. They can only be lower than those of its agent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Protocol, TypeVar
 from chordage.orchestrator.core.agent import Limits, PluginUse
 from chordage.orchestrator.core.errors import InvalidMessage
 
-STOPS = "stops"  # the plugin some of whose options are limits of the run
 LONGEST = 366 * 86_400.0  # seconds
 N = TypeVar("N", int, float)
 
@@ -30,7 +29,7 @@ AS_THE_AGENT_SAYS = TurnLimits()
 
 
 class Bounded(Protocol):
-    """A run, with what its message has brought."""
+    """A run, with the limits of its message."""
 
     @property
     def max_rounds(self) -> int | None: ...
@@ -42,20 +41,20 @@ class Bounded(Protocol):
 
 def check(limits: TurnLimits) -> None:
     if limits.max_rounds is not None and not 1 <= limits.max_rounds < 2**31:
-        told = f"limits.max_rounds is {limits.max_rounds}: give at least 1, or leave it out"
-        raise InvalidMessage(told, field="limits.max_rounds")
+        problem = f"limits.max_rounds is {limits.max_rounds}: give at least 1, or leave it out"
+        raise InvalidMessage(problem, field="limits.max_rounds")
     if limits.timeout is not None and not 0 < limits.timeout <= LONGEST:
-        told = f"limits.timeout is {limits.timeout:g} s: give more than 0 and at most {LONGEST:g}, or leave it out"
-        raise InvalidMessage(told, field="limits.timeout")
+        problem = f"limits.timeout is {limits.timeout:g} s: give more than 0 and at most {LONGEST:g}, or leave it out"
+        raise InvalidMessage(problem, field="limits.timeout")
 
 
 def check_within(limits: TurnLimits, of_agent: Limits, agent: str) -> None:
-    """A message may ask for less than its agent allows, never for more."""
+    """Raises InvalidMessage for a limit that is above the agent's."""
     for name in ("max_rounds", "timeout"):
         wanted, allowed = getattr(limits, name), getattr(of_agent, name)
         if wanted is not None and allowed is not None and wanted > allowed:
-            told = f"limits.{name} is {wanted:g}, and agent {agent!r} allows {allowed:g}: a turn may only tighten it"
-            raise InvalidMessage(told, field=f"limits.{name}")
+            problem = f"limits.{name} is {wanted:g}, and agent {agent!r} allows {allowed:g}: a turn may only tighten it"
+            raise InvalidMessage(problem, field=f"limits.{name}")
 
 
 def in_ms(seconds: float | None) -> int | None:
@@ -67,9 +66,9 @@ def in_seconds(milliseconds: int | None) -> float | None:
 
 
 def with_stops(limits: Limits, plugins: Iterable[PluginUse]) -> Limits:
-    """What an agent's `stops` say of time and calls is a limit of the run like those in [limits]."""
+    """The plugin `stops` has two options that are limits of the run, like those in [limits]."""
     for use in plugins:
-        if use.use == STOPS:
+        if use.use == "stops":
             timeout = _lower(limits.timeout, use.options.get("timeout"))
             calls = _lower(limits.max_tool_calls, use.options.get("max_tool_calls"))
             limits = replace(limits, timeout=timeout, max_tool_calls=calls)
@@ -77,12 +76,12 @@ def with_stops(limits: Limits, plugins: Iterable[PluginUse]) -> Limits:
 
 
 def may_have_timeout(run: Bounded, allowed: Limits) -> bool:
-    """Whether the run, or one above it, can have a time limit."""
+    """Whether the run, or one above it in its tree, can have a time limit."""
     return allowed.timeout is not None or run.timeout is not None or run.kin is not None
 
 
 def of_run(allowed: Limits, run: Bounded) -> Limits:
-    """What counts for a run: the agent's file may have changed since its message came, so the lower one does."""
+    """The limits of a run: of the message and the agent, whose file may have changed since, the lower one."""
     if run.max_rounds is None and run.timeout is None:
         return allowed
     return replace(
@@ -90,5 +89,5 @@ def of_run(allowed: Limits, run: Bounded) -> Limits:
     )
 
 
-def _lower(one: N | None, other: N | None) -> N | None:
-    return min((value for value in (one, other) if value is not None), default=None)
+def _lower(*limits: N | None) -> N | None:
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -1,7 +1,7 @@
-"""Scheduled work: the files of the room, the rows about them, and the rule by which one follows from the other.
+"""Scheduled work: the files of the room, their database rows, and the rule for when a file gets a turn.
 
-A row remembers which text was given to a turn (`seen`), and which text that turn's own tools made of it (`own`). A file
-with any other text was changed by a person. Files and rows are only compared here; nothing is read or written.
+A row has the hash of the text that the last turn got (`seen`), and of the text that the turn's own tools made of it
+(`own`). A file with any other hash was changed by a person.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ class WorkKind(StrEnum):
 
 class PulseState(StrEnum):
     LIVE = "live"
-    DONE = "done"  # a task that is done or cancelled; a schedule that has come to its end
-    GONE = "gone"  # its file is not there
+    DONE = "done"  # a task that is done or cancelled, or a schedule without a next time
+    GONE = "gone"  # its file is missing
 
 
 class Schedule(Protocol):
     def after(self, anchor: datetime, moment: datetime) -> Iterator[datetime]:
-        """The times after that moment, in order. `anchor`: when the schedule was first seen."""
+        """The times after that moment, in order. `anchor`: when the schedule was first read."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkItem:
-    """A file of the room, read."""
+    """The content of a file."""
 
     kind: WorkKind
     key: str
     path: str  # in the room
     title: str
     text: str  # the message of its turn
-    hash: str  # of all that counts as a change
+    hash: str  # of everything that counts as a change
     agent: str | None = None  # None: the room's default
     paused: bool = False
     closed: bool = False  # a task that is done or cancelled
@@ -55,23 +55,23 @@ class WorkItem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PulseRow:
-    """The database row of an item."""
+    """The database row of a file."""
 
     kind: WorkKind
     key: str
     path: str
-    rev: int = 0  # counts the writes: a process that has read an older one writes nothing
+    rev: int = 0  # grows with each write, which is refused to a process that has read an older one
     state: PulseState = PulseState.LIVE
     paused: bool = False
     seen: str | None = None
     own: str | None = None
-    schedule: str | None = None  # in words; what is different is a new one
+    schedule: str | None = None  # in words; another text is a new schedule
     anchor: datetime | None = None
     next_due: datetime | None = None
     last_slot: datetime | None = None
     count: int = 0  # of turns
     turn_id: str | None = None  # the newest
-    open: bool = False  # its end was not noted yet
+    open: bool = False  # its end is not in the row yet
     started_at: datetime | None = None
     ended_at: datetime | None = None
     disposition: str | None = None
@@ -84,11 +84,11 @@ class PulseRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PulseStep:
-    """How the row is from now on. `dedupe_key`: with a turn, of which there is one under that key."""
+    """The next row. With a `dedupe_key` there is a turn, and only one under that key."""
 
     row: PulseRow
     dedupe_key: str | None = None
-    waits: bool = False  # there will be a turn when the one under way has ended
+    waits: bool = False  # a turn follows when the open one has ended
 
 
 def named(kind: WorkKind, key: str) -> str:
@@ -105,7 +105,7 @@ def _of_task(item: WorkItem, row: PulseRow) -> PulseStep:
     if item.hash == row.own:
         row = replace(row, seen=row.own, own=None)
     row = replace(row, paused=item.paused, state=PulseState.DONE if item.closed else PulseState.LIVE)
-    if item.closed:  # the text that closes it is remembered as well: opening it again changes it
+    if item.closed:  # the closing text is stored too, so that reopening is a change
         return PulseStep(row=row if row.covers(item.hash) else replace(row, seen=item.hash, own=None))
     if item.paused or row.covers(item.hash):
         return PulseStep(row=row)
@@ -119,13 +119,11 @@ def _of_schedule(item: WorkItem, row: PulseRow, now: datetime) -> PulseStep:
     assert item.schedule is not None
     was_paused = row.paused
     row = replace(row, paused=item.paused)
-    if row.schedule != item.schedule_words:  # from here on, whatever was before
+    if row.schedule != item.schedule_words:  # a new schedule begins now
         row = replace(row, schedule=item.schedule_words, anchor=now, next_due=_not_before(item.schedule, now, now))
     elif was_paused and not item.paused and row.next_due is not None and row.next_due <= now:
-        assert row.anchor is not None
-        row = replace(
-            row, next_due=_not_before(item.schedule, row.anchor, now)
-        )  # what was missed in the pause stays missed
+        assert row.anchor is not None  # times inside the pause are skipped
+        row = replace(row, next_due=_not_before(item.schedule, row.anchor, now))
     row = replace(row, state=PulseState.DONE if row.next_due is None else PulseState.LIVE)
     if row.next_due is None or item.paused or row.open or row.next_due > now:
         return PulseStep(row=row)
@@ -133,7 +131,7 @@ def _of_schedule(item: WorkItem, row: PulseRow, now: datetime) -> PulseStep:
 
 
 def _fire(item: WorkItem, row: PulseRow, due: datetime, now: datetime) -> PulseStep:
-    """All that were missed are one turn, for the last of them; the next time is where it always was."""
+    """One turn for all missed times, with the last of them as its slot; the next time follows the schedule."""
     assert item.schedule is not None
     assert row.anchor is not None
     slot = last_until(item.schedule, row.anchor, due, now)
@@ -148,7 +146,7 @@ def _with_turn(row: PulseRow, item: WorkItem) -> PulseRow:
 
 
 def by_hand(item: WorkItem, known: PulseRow | None, now: datetime) -> PulseRow:
-    """The row after a turn on request. The schedule stays as it is."""
+    """The row after a turn on request, which does not change the schedule."""
     return _with_turn(next_step(replace(item, paused=True), known, now).row, item)
 
 
@@ -156,21 +154,15 @@ def _not_before(schedule: Schedule, anchor: datetime, moment: datetime) -> datet
     return next(schedule.after(anchor, moment - timedelta(microseconds=1)), None)
 
 
-_WINDOWS = (timedelta(hours=1), timedelta(days=1), timedelta(days=32), timedelta(days=400))
-
-
 def last_until(schedule: Schedule, anchor: datetime, due: datetime, now: datetime) -> datetime:
-    """The last time that is not later than now; `due` is the first of those that count.
-
-    Looked for in ever wider windows, so that a minute's schedule that was away for a month is not counted through.
+    """The last time from `due` to `now`, searched in growing windows: a schedule of every minute is not counted through
+    after a month of downtime.
     """
-    for window in _WINDOWS:
-        since = max(due, now - window)
+    windows = (max(due, now - timedelta(days=days)) for days in (1 / 24, 1, 32, 400))
+    for since in (*windows, due):
         times = list(takewhile(lambda time: time <= now, schedule.after(anchor, since)))
         if times:
             return times[-1]
         if since == due:
             break
-    else:
-        times = list(takewhile(lambda time: time <= now, schedule.after(anchor, due)))
-    return times[-1] if times else due
+    return due

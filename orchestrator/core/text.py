@@ -1,6 +1,7 @@
-"""What comes from outside, made fit for every database: PostgreSQL stores no NUL, and UTF-8 has no half surrogate pair.
+"""Text and JSON from outside: made storable in every database, read, compared, and checked.
 
-A reply or a result is never thrown away for a character. What cannot be kept is replaced, where a person sees it.
+PostgreSQL stores no NUL, and UTF-8 has no half of a surrogate pair. In a reply or a result such characters are replaced
+by U+FFFD or a question mark, so that nothing is lost for one of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, NoReturn, TypeVar
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.model import Reply, ToolAsk
 
-NAME_MAX = 200  # as wide as the columns
+E = TypeVar("E", bound=StrEnum)
+NAME_MAX = 200  # the width of the columns
 
 
 def clean_text(raw: str) -> str:
@@ -49,29 +51,25 @@ def _ask(raw: ToolAsk) -> ToolAsk:
     )
 
 
-# Values that JSON has: how they are read, how two are compared, and how many become one list.
-
-
 def loads_json(text: str | bytes, **how: Any) -> Any:
-    """Raises ValueError, also for what lies too deep. Python reads more than JSON has, and PostgreSQL would refuse the
-    row later on: NaN, infinity, and numbers that become infinite.
+    """Raises ValueError, also for values that are nested too deep, and for NaN and infinity: Python reads these, but
+    JSON does not have them, and PostgreSQL would refuse the row.
     """
-    return bounds.loads_json(text, parse_constant=_refuse, parse_float=_finite, **how)
+    return bounds.loads_json(text, parse_constant=_refuse_constant, parse_float=_finite, **how)
 
 
-def _refuse(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON value")
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {digits[:40]} is too large")
+    must(math.isfinite(number), f"the number {digits[:40]} is too large")
     return number
 
 
 def canonical(value: Any) -> str:
-    """The same for the same JSON, however it is written down; 1 and true are not the same."""
+    """The same text for equal JSON; 1 and true are different."""
     return json.dumps(value, sort_keys=True, default=repr)
 
 
@@ -80,23 +78,18 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def each_once(members: Iterable[Any]) -> list[Any]:
-    """In an order of their own, so that it does not matter who came first."""
-    found = {canonical(member): member for member in members}
-    return [found[key] for key in sorted(found)]
+    """Sorted, so that the order of arrival does not matter."""
+    unique = {canonical(member): member for member in members}
+    return [unique[key] for key in sorted(unique)]
 
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-# What a value must be, said as a ValueError to whoever has written it.
-
-E = TypeVar("E", bound=StrEnum)
-
-
-def must(fits: object, why: str) -> None:
-    if not fits:
-        raise ValueError(why)
+def must(condition: object, problem: str) -> None:
+    if not condition:
+        raise ValueError(problem)
 
 
 def one_of(kind: type[E], given: str, name: str) -> E:

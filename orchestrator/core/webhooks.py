@@ -1,4 +1,7 @@
-"""The body of a delivery as JSON, and which of its fields become text, thread and meta. Pure."""
+"""Webhooks: a binding of hooks.toml, the reading of a delivery, and the turn request that it becomes.
+
+The binding decides sender, agent and rights; a delivery only gives text, thread and meta.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,72 @@ from chordage.orchestrator.core.message import NAME_MAX, Message, Once, Origin, 
 from chordage.orchestrator.core.signatures import Form, Headers, Seal
 from chordage.orchestrator.core.text import loads_json
 
+PREFIX = "/hooks/"  # of every path, so that no binding hides a path of the API
+WEBHOOK = "webhook"  # the built-in decoder
+MAX_BYTES = 1024 * 1024
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
-_NOTHING = object()
+_MISSING = object()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """Where in the payload what stands. A path is dotted: `pull_request.title`, `commits.0.id`."""
+    """Paths of fields in the payload, with dots: `pull_request.title`, `commits.0.id`."""
 
     text_field: str = "text"
     text: str | None = None  # a template instead: "{sender.login} pushed to {ref}"
     thread_field: str | None = None
     meta_fields: tuple[str, ...] = ()
     meta_headers: tuple[str, ...] = ()
+
+
+class DeliveryOutcome(StrEnum):
+    """The outcome of a delivery."""
+
+    ACCEPTED = "accepted"
+    IGNORED = "ignored"  # it is not a message, by its decoder
+    UNSIGNED = "unsigned"
+    WRONG = "wrong_signature"
+    STALE = "stale"
+    REPLAYED = "replayed"
+    TOO_LARGE = "too_large"
+    TOO_SLOW = "too_slow"
+    CROWDED = "crowded"  # too many bodies were being received
+    BROKEN = "broken"  # the connection ended inside the body
+    MALFORMED = "malformed"
+    BUSY = "busy"  # its thread is busy, and the agent rejects then
+    FULL = "full"
+    FAILED = "failed"  # a custom decoder, or an agent that is broken
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WebhookBinding:
+    name: str
+    path: str
+    method: str
+    seal: Seal
+    origin: Origin = Origin.INVOKE
+    sender: Sender = Sender.SERVICE
+    agent: str | None = None
+    max_bytes: int = MAX_BYTES
+    thread: str | None = None  # of every delivery
+    reply_target: Mapping[str, Any] | None = None
+    plugin: str = WEBHOOK
+    shape: Shape = field(default_factory=Shape)  # of `webhook`
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of a custom decoder
+
+    @property
+    def source(self) -> str:
+        return f"hook:{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodedMessage:
+    """The result of a decoder."""
+
+    text: str
+    thread: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read(body: bytes) -> dict[str, Any]:
@@ -43,7 +99,7 @@ def read(body: bytes) -> dict[str, Any]:
 
 def text_of(shape: Shape, payload: Mapping[str, Any]) -> str:
     if shape.text is not None:
-        return _FIELD.sub(lambda found: _filled(found, payload), shape.text)
+        return _FIELD.sub(lambda field: _fill(field, payload), shape.text)
     text = at(payload, shape.text_field)
     if not isinstance(text, str) or not text.strip():
         raise InvalidMessage(f"{shape.text_field} must be a text that is not blank", field=shape.text_field)
@@ -62,27 +118,27 @@ def thread_of(shape: Shape, payload: Mapping[str, Any]) -> str | None:
 
 
 def meta_of(shape: Shape, payload: Mapping[str, Any], headers: Headers) -> dict[str, Any]:
-    """What is not there is left out."""
-    fields = {path: found for path in shape.meta_fields if (found := _find(payload, path)) is not _NOTHING}
+    """Missing fields are left out."""
+    fields = {path: value for path in shape.meta_fields if (value := _find(payload, path)) is not _MISSING}
     return fields | {name: headers[name] for name in shape.meta_headers if name in headers}
 
 
 def at(payload: Mapping[str, Any], path: str) -> Any:
-    found = _find(payload, path)
-    if found is _NOTHING:
+    value = _find(payload, path)
+    if value is _MISSING:
         raise InvalidMessage(f"{path} is missing", field=path)
-    return found
+    return value
 
 
 def fields_of(template: str) -> list[str]:
-    """The paths that a template asks for. Raises ValueError for a brace that stands alone."""
+    """The paths in a template. Raises ValueError for a single brace."""
     if re.search(r"[{}]", _FIELD.sub("", template)):
-        raise ValueError("a brace stands alone; a field is written {like.this}, and a brace itself {{ or }}")
-    return [found[1] for found in _FIELD.finditer(template) if found[1]]
+        raise ValueError("there is a single brace; a field is written {like.this}, and a brace itself {{ or }}")
+    return [field[1] for field in _FIELD.finditer(template) if field[1]]
 
 
 def laid_out(paths: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A payload that has these values at these paths."""
+    """A payload with these values at these paths."""
     payload: dict[str, Any] = {}
     for path, value in paths:
         *outer, last = path.split(".")
@@ -95,84 +151,27 @@ def laid_out(paths: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return payload
 
 
-def _filled(found: re.Match[str], payload: Mapping[str, Any]) -> str:
-    if found[1] is None:
-        return found[0][0]  # a brace written twice
-    value = at(payload, found[1])
+def _fill(field: re.Match[str], payload: Mapping[str, Any]) -> str:
+    if field[1] is None:
+        return field[0][0]  # a doubled brace
+    value = at(payload, field[1])
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _find(payload: Any, path: str) -> Any:
-    """Keys of objects and places in lists, and nothing else of a value."""
+    """Follow keys of objects and indexes of lists."""
     for name in path.split("."):
         if isinstance(payload, dict) and name in payload:
             payload = payload[name]
         elif isinstance(payload, list) and re.fullmatch("[0-9]{1,6}", name) and int(name) < len(payload):
             payload = payload[int(name)]
         else:
-            return _NOTHING
+            return _MISSING
     return payload
 
 
-# A binding of hooks.toml: which delivery it takes, and what it makes of one. Who speaks is said here, never there.
-
-PREFIX = "/hooks/"  # of every path: no binding can stand where the API has its own
-WEBHOOK = "webhook"  # the decoder that is always there
-MAX_BYTES = 1024 * 1024
-
-
-class DeliveryOutcome(StrEnum):
-    """What became of a delivery."""
-
-    ACCEPTED = "accepted"
-    IGNORED = "ignored"  # its decoder says that it is no message
-    UNSIGNED = "unsigned"
-    WRONG = "wrong_signature"
-    STALE = "stale"
-    REPLAYED = "replayed"
-    TOO_LARGE = "too_large"
-    TOO_SLOW = "too_slow"
-    CROWDED = "crowded"  # too many bodies were on their way
-    BROKEN = "broken"  # the connection ended before its body did
-    MALFORMED = "malformed"
-    BUSY = "busy"  # its thread is, and the agent wants it refused then
-    FULL = "full"
-    FAILED = "failed"  # a decoder of one's own, or an agent that is broken
-    UNAVAILABLE = "unavailable"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WebhookBinding:
-    name: str
-    path: str
-    method: str
-    seal: Seal
-    origin: Origin = Origin.INVOKE
-    sender: Sender = Sender.SERVICE
-    agent: str | None = None
-    max_bytes: int = MAX_BYTES
-    thread: str | None = None  # of every delivery
-    reply_target: Mapping[str, Any] | None = None
-    plugin: str = WEBHOOK
-    shape: Shape = field(default_factory=Shape)  # of `webhook`
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of a decoder of one's own
-
-    @property
-    def source(self) -> str:
-        return f"hook:{self.name}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DecodedMessage:
-    """What a decoder reads from a delivery. Sender, agent and rights come from the binding."""
-
-    text: str
-    thread: str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-
 def delivery_key(seal: Seal, headers: Headers, body: bytes) -> str | None:
-    """The same for a delivery that is sent again; None where nothing identifies it. Raises InvalidMessage."""
+    """The same for each copy of a delivery; None where nothing identifies it. Raises InvalidMessage."""
     name = signatures.STANDARD_ID if seal.form is Form.STANDARD else seal.id_header
     if name is None:
         return signatures.proof(seal, headers, body) if seal.form is Form.HMAC else None
@@ -183,7 +182,7 @@ def delivery_key(seal: Seal, headers: Headers, body: bytes) -> str | None:
 
 
 def once_of(seal: Seal, headers: Headers, body: bytes) -> Once | None:
-    """Identifies a copy of a delivery that comes under another id."""
+    """Recognises a copy of a delivery under another id."""
     if not signatures.leaves_id_unsigned(seal):
         return None
     return Once(digest=signatures.proof(seal, headers, body), seconds=signatures.believed_for(seal))
@@ -192,7 +191,7 @@ def once_of(seal: Seal, headers: Headers, body: bytes) -> Once | None:
 def request_of(
     binding: WebhookBinding, decoded: DecodedMessage, key: str | None, once: Once | None = None
 ) -> TurnRequest:
-    """A thread that a delivery names is in a space of the binding, so that it cannot name other conversations."""
+    """The thread of a delivery is in the space of its binding, so that it cannot reach other conversations."""
     thread = f"{binding.source}:{decoded.thread}" if decoded.thread is not None else binding.thread
     message = Message(
         origin=binding.origin,

@@ -20,16 +20,16 @@ CLASSES = [thing for thing in vars(errors).values() if inspect.isclass(thing) an
 
 
 def drawn():
-    """Each name in the drawing, with the one it hangs on."""
-    hangs_on, above = {}, []
+    """Each name in the drawing, with its parent."""
+    parents, above = {}, []
     for line in (errors.__doc__ or "").splitlines():
         if found := re.match(r"([│├└─\s]*)([A-Z]\w+)", line):
             depth = len(found[1]) // 4
             del above[depth:]
-            hangs_on[found[2]] = above[-1] if above else None
+            parents[found[2]] = above[-1] if above else None
             above.append(found[2])
-    del hangs_on["Everything"]
-    return hangs_on
+    del parents["The"]
+    return parents
 
 
 def test_the_drawing_is_the_tree():
@@ -37,7 +37,7 @@ def test_the_drawing_is_the_tree():
 
 
 def test_error_without_a_text_shows_its_docstring():
-    assert str(LostRace()) == "Somebody else was first; the transaction is undone and nothing is wrong."
+    assert str(LostRace()) == "Another process was first. The transaction is rolled back, and nothing is wrong."
     assert all(kind.__doc__ for kind in CLASSES)
 
 

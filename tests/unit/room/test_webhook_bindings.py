@@ -54,7 +54,7 @@ BROKEN = {
     "two threads": (HEAD + '[hooks.a.config]\nthread = "t"\nthread_field = "t"', 7, "config.thread_field", "one of"),
     "thread": (HEAD + '[hooks.a.config]\nthread = "a\\nb"', 6, "config.thread", "visible"),
     "two texts": (HEAD + '[hooks.a.config]\ntext = "t"\ntext_field = "t"', 7, "config.text_field", "one of the two"),
-    "brace": (HEAD + '[hooks.a.config]\ntext = "{a"', 6, "config.text", "a brace stands alone"),
+    "brace": (HEAD + '[hooks.a.config]\ntext = "{a"', 6, "config.text", "there is a single brace"),
     "attribute": (HEAD + '[hooks.a.config]\ntext = "{a..b}"', 6, "config.text", "dotted path"),
     "dotted": (HEAD + '[hooks.a.config]\ntext_field = "a..b"', 6, "config.text_field", "dotted path"),
     "meta": (HEAD + '[hooks.a.config]\nmeta_fields = [".a"]', 6, "config.meta_fields", "dotted path"),

@@ -17,12 +17,12 @@ def nested(depth):
 
 @pytest.mark.parametrize("depth", [101, 900])
 def test_a_message_that_is_too_deep_is_refused_with_its_field(depth):
-    with pytest.raises(InvalidMessage, match="meta: lists and tables lie more than 100 deep") as refused:
+    with pytest.raises(InvalidMessage, match="meta: lists and tables are nested more than 100 deep") as refused:
         request_from({"text": "hi", "meta": nested(depth)}, source="test", space=None)
     assert refused.value.field == "meta"
-    with pytest.raises(InvalidMessage, match="args: lists and tables lie more than 100 deep"):
+    with pytest.raises(InvalidMessage, match="args: lists and tables are nested more than 100 deep"):
         verb_from({"turn": "t", "verb": "messages", "args": {"messages": [nested(depth)]}}, space=None)
-    with pytest.raises(InvalidDecision, match="decisions: lists and tables lie more than 100 deep"):
+    with pytest.raises(InvalidDecision, match="decisions: lists and tables are nested more than 100 deep"):
         decisions_from([{"target": "c", "action": "resume", "payload": nested(depth)}])
 
 
