@@ -10,21 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from chordage.orchestrator.core.channels import Incoming, Outgoing, Polled, Unreadable
 from chordage.orchestrator.core.errors import Undeliverable
 from chordage.orchestrator.gateways.channels import mail, smtp
-from chordage.orchestrator.gateways.channels.ids import ChannelWriters, Ids, check_addresses
+from chordage.orchestrator.gateways.channels.ids import ChannelWriters, check_addresses
 from chordage.orchestrator.gateways.channels.mail import MailRules
-from chordage.orchestrator.gateways.channels.mailbox import Mailbox, MailServer, Tls
-from chordage.orchestrator.gateways.channels.smtp import SmtpTable
-from chordage.orchestrator.gateways.room.tables import Complain, Flag, OneOf, PositiveCount, Text, TomlTable
+from chordage.orchestrator.gateways.channels.mailbox import ImapTable, Mailbox
+from chordage.orchestrator.gateways.room.tables import Complain
 
 AT_ONCE = 100  # mails of one poll
-MANY_BYTES = 10 * 1024 * 1024
 DAY = "%Y-%m-%d"
 
 
@@ -43,39 +39,10 @@ def parsed(cursor: str) -> Cursor:
     return Cursor(validity=int(validity), next_uid=int(next_uid), day=day)
 
 
-class ImapTable(TomlTable):
-    host: Text = Field(examples=["imap.example.org"], description="The mail server")
-    port: PositiveCount | None = Field(None, description="Default 993, or 143 without implicit TLS")
-    tls: Annotated[Tls, OneOf()] = Field(Tls.IMPLICIT, description="How the connection is encrypted")
-    user: Text = Field(examples=["ada@example.org"], description="The name of the mailbox's user")
-    password: Text = Field(repr=False, examples=["secret"], description="The user's password; better as password_env")
-    folder: Text = Field("INBOX", description="The folder to read")
-    ca_file: Text | None = Field(None, description="A file with the certificates of authorities to trust")
-    read_old: Flag = Field(False, description="Read mail that was there before the first poll")
-    max_bytes: PositiveCount = Field(MANY_BYTES, description="Bytes of one mail")
-    mark_seen: Flag = Field(False, description="Mark stored mail as seen")
-    move_to: Text | None = Field(None, description="The folder to move stored mail to")
-    owner_addresses: Ids = Field(frozenset(), description="Who speaks as owner: addresses, or domains as @example.org")
-    peer_addresses: Ids = Field(frozenset(), description="Who speaks as a peer")
-    allowed_senders: Ids = Field(frozenset(), description="Who speaks as a guest")
-    thread_by_references: Flag = Field(False, description="A reply belongs to the thread of the mail it answers")
-    accept_automatic: Flag = Field(False, description="Read mail that programs have sent")
-    smtp: SmtpTable | None = Field(None, description="Where answers are sent")
-
-
 TABLE = ImapTable
 
 
 def make(name: str, table: ImapTable, complain: Complain) -> Imap:
-    place = MailServer(
-        host=table.host,
-        port=table.port or (993 if table.tls is Tls.IMPLICIT else 143),
-        tls=table.tls,
-        user=table.user,
-        password=table.password,
-        folder=table.folder,
-        ca_file=table.ca_file,
-    )
     rules = MailRules(
         writers=ChannelWriters(
             owners=check_addresses("owner_addresses", table.owner_addresses, complain),
@@ -90,19 +57,18 @@ def make(name: str, table: ImapTable, complain: Complain) -> Imap:
         complain("allowed_senders", 'no sender is allowed: give addresses, or domains like "@example.org"')
     if table.smtp is not None and (table.smtp.user is None) != (table.smtp.password is None):
         complain("smtp.user", "user and password belong together: give both or neither")
-    return Imap(name, place, table, rules)
+    return Imap(name, table, rules)
 
 
 class Imap:
-    def __init__(self, name: str, place: MailServer, table: ImapTable, rules: MailRules) -> None:
+    def __init__(self, name: str, table: ImapTable, rules: MailRules) -> None:
         self._name = name
-        self._place = place
         self._table = table
         self._rules = rules
 
     def poll(self, cursor: str | None) -> Polled:
         tidies = self._table.mark_seen or self._table.move_to is not None
-        with Mailbox(self._place, writes=tidies) as box:
+        with Mailbox(self._table, writes=tidies) as box:
             if cursor is None:
                 return self._begin(box)
             at = parsed(cursor)

@@ -1,4 +1,4 @@
-"""One session with a folder of an IMAP server."""
+"""A mailbox as a binding describes it, and one session with a folder of its IMAP server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import re
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from pydantic import Field
 
 from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.gateways.channels.ids import Ids
+from chordage.orchestrator.gateways.channels.smtp import SmtpTable, Tls
+from chordage.orchestrator.gateways.room.tables import Flag, OneOf, PositiveCount, Text, TomlTable
 
+MANY_BYTES = 10 * 1024 * 1024
 TIMEOUT = 20.0
 WIDEST = 100  # uids of one command: its length is bounded
 HEADERS = 65_536  # bytes of the headers of a mail that is not fetched whole
@@ -23,27 +27,34 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 _SIZE = re.compile(rb"UID (\d+).*?RFC822\.SIZE (\d+)|RFC822\.SIZE (\d+).*?UID (\d+)", re.DOTALL)
 
 
-class Tls(StrEnum):
-    IMPLICIT = "implicit"
-    STARTTLS = "starttls"
-    NONE = "none"
+class ImapTable(TomlTable):
+    host: Text = Field(examples=["imap.example.org"], description="The mail server")
+    port: PositiveCount | None = Field(None, description="Default 993, or 143 without implicit TLS")
+    tls: Annotated[Tls, OneOf()] = Field(Tls.IMPLICIT, description="How the connection is encrypted")
+    user: Text = Field(examples=["ada@example.org"], description="The name of the mailbox's user")
+    password: Text = Field(repr=False, examples=["secret"], description="The user's password; better as password_env")
+    folder: Text = Field("INBOX", description="The folder to read")
+    ca_file: Text | None = Field(None, description="A file with the certificates of authorities to trust")
+    read_old: Flag = Field(False, description="Read mail that was there before the first poll")
+    max_bytes: PositiveCount = Field(MANY_BYTES, description="Bytes of one mail")
+    mark_seen: Flag = Field(False, description="Mark stored mail as seen")
+    move_to: Text | None = Field(None, description="The folder to move stored mail to")
+    owner_addresses: Ids = Field(frozenset(), description="Who speaks as owner: addresses, or domains as @example.org")
+    peer_addresses: Ids = Field(frozenset(), description="Who speaks as a peer")
+    allowed_senders: Ids = Field(frozenset(), description="Who speaks as a guest")
+    thread_by_references: Flag = Field(False, description="A reply belongs to the thread of the mail it answers")
+    accept_automatic: Flag = Field(False, description="Read mail that programs have sent")
+    smtp: SmtpTable | None = Field(None, description="Where answers are sent")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MailServer:
-    host: str
-    port: int
-    tls: Tls
-    user: str
-    password: str = field(repr=False)
-    folder: str
-    ca_file: str | None = None  # of a server whose certificate no public authority has signed
+    @property
+    def real_port(self) -> int:
+        return self.port or (993 if self.tls is Tls.IMPLICIT else 143)
 
 
 class Mailbox:
     """Raises Unavailable whatever goes wrong. `writes`: whether to open the folder for changes."""
 
-    def __init__(self, config: MailServer, *, writes: bool = False) -> None:
+    def __init__(self, config: ImapTable, *, writes: bool = False) -> None:
         self._config = config
         self._writes = writes
         self._server: imaplib.IMAP4
@@ -156,14 +167,14 @@ class Mailbox:
         try:
             yield
         except (imaplib.IMAP4.error, OSError, ValueError) as error:
-            raise Unavailable(f"{self._config.host}:{self._config.port}: {_reason(error)}") from None
+            raise Unavailable(f"{self._config.host}:{self._config.real_port}: {_reason(error)}") from None
 
 
-def _connected(config: MailServer) -> imaplib.IMAP4:
+def _connected(config: ImapTable) -> imaplib.IMAP4:
     if config.tls is Tls.IMPLICIT:
         trusted = ssl.create_default_context(cafile=config.ca_file)
-        return imaplib.IMAP4_SSL(config.host, config.port, ssl_context=trusted, timeout=TIMEOUT)
-    server = imaplib.IMAP4(config.host, config.port, timeout=TIMEOUT)
+        return imaplib.IMAP4_SSL(config.host, config.real_port, ssl_context=trusted, timeout=TIMEOUT)
+    server = imaplib.IMAP4(config.host, config.real_port, timeout=TIMEOUT)
     if config.tls is Tls.STARTTLS:
         try:
             server.starttls(ssl.create_default_context(cafile=config.ca_file))

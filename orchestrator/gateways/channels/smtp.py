@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from email.message import EmailMessage
 from email.utils import formatdate
+from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -17,11 +18,18 @@ from pydantic import Field
 
 from chordage.orchestrator.core.channels import Outgoing
 from chordage.orchestrator.core.errors import Unavailable, Undeliverable
-from chordage.orchestrator.gateways.channels.mailbox import Tls
 from chordage.orchestrator.gateways.channels.replies import text_of
 from chordage.orchestrator.gateways.room.tables import OneOf, PositiveCount, Text, TomlTable
 
 TIMEOUT = 20.0  # seconds: to connect, and then for the rest; less than the lease of a delivery
+
+
+class Tls(StrEnum):
+    IMPLICIT = "implicit"
+    STARTTLS = "starttls"
+    NONE = "none"
+
+
 _PORTS = {Tls.IMPLICIT: 465, Tls.STARTTLS: 587, Tls.NONE: 25}
 
 

@@ -9,8 +9,6 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from chordage.orchestrator.core.agent import OutputUse
+from chordage.orchestrator.core.errors import alternatives
 from chordage.orchestrator.gateways.output_forms import ModelForm, SchemaForm
 from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.gateways.tools.declare import Tool, declared_on, is_wrapped
@@ -64,12 +63,12 @@ def output_form(use: OutputUse, room: Path) -> OutputForm:
     module = import_module(name, room)
     known = sorted(each for each, value in vars(module).items() if _is_model(value) and value.__module__ == name)
     if not hasattr(module, attribute):
-        raise NotImportable(f"module {name} has no {attribute!r}; {did_you_mean(attribute, known)}")
+        raise NotImportable(f"module {name} has no {attribute!r}; {alternatives(attribute, known)}")
     model = getattr(module, attribute)
     if not _is_model(model):
         raise NotImportable(
             f"{attribute} is a {type(model).__name__} and no pydantic model; derive it from pydantic.BaseModel "
-            f"(for a list, RootModel[list[Item]]). Of models, {did_you_mean('', known)}"
+            f"(for a list, RootModel[list[Item]]). Of models, {alternatives('', known)}"
         )
     try:
         return ModelForm(model)
@@ -88,19 +87,12 @@ def import_module(name: str, room: Path) -> ModuleType:
             raise NotImportable(_import_failed(name, error)) from error
         known = sorted({p.stem for p in room.glob("*.py")} | {p.parent.name for p in room.glob("*/__init__.py")})
         file = f"{name.partition('.')[0]}.py"
-        why = f"there is no module {name}; {did_you_mean(name, known)}; put {file} into {room}, or install it"
+        why = f"there is no module {name}; {alternatives(name, known)}; put {file} into {room}, or install it"
         raise NotImportable(why) from error
     except user_code.failures() as error:  # a script without a main guard ends "the program"
         raise NotImportable(_import_failed(name, error)) from error
     _check_not_shadowed(module, room)
     return module
-
-
-def did_you_mean(wrong: str, known: Sequence[str]) -> str:
-    close = get_close_matches(wrong, known, n=1)
-    if close:
-        return f"did you mean {close[0]}?"
-    return f"there are: {', '.join(known)}" if known else "there are none"
 
 
 def _tools_in(module: ModuleType) -> dict[str, Tool]:
@@ -112,7 +104,7 @@ def _tools_in(module: ModuleType) -> dict[str, Tool]:
 def _tool_at(module: ModuleType, attribute: str) -> Tool:
     known = sorted(_tools_in(module))
     if not hasattr(module, attribute):
-        raise NotImportable(f"module {module.__name__} has no {attribute!r}; {did_you_mean(attribute, known)}")
+        raise NotImportable(f"module {module.__name__} has no {attribute!r}; {alternatives(attribute, known)}")
     value: Any = getattr(module, attribute)
     tool = declared_on(value)
     if tool is not None:
@@ -122,7 +114,7 @@ def _tool_at(module: ModuleType, attribute: str) -> Tool:
         raise NotImportable(why)
     kind = type(value).__name__
     raise NotImportable(
-        f"{attribute} is a {kind} and not a tool; put @tool above it. Of tools, {did_you_mean('', known)}"
+        f"{attribute} is a {kind} and not a tool; put @tool above it. Of tools, {alternatives('', known)}"
     )
 
 
