@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Whoever starts the tests in the background ignores Ctrl-C, and so would every process that they start."""
+    """A background job of a shell ignores Ctrl-C, and so would every process that the tests start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

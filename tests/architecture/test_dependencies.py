@@ -38,7 +38,7 @@ def requirements():
 
 
 def imported():
-    """Distributions that modules of ours import, wherever the import stands; by name, also those imported by string."""
+    """Distributions that modules of ours import, wherever the import is; by name, also those imported by string."""
     names = set()
     for folder in FOLDERS:
         for file in (ROOT / folder).rglob("*.py"):

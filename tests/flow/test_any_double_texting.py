@@ -1,7 +1,7 @@
 """Hypothesis writes into busy threads, with each `when_busy`, at any moment, also while a model or a tool is at work.
 
-Whatever it chooses, every message ends once, is told once and in order, and none is lost between a run that is about
-to end and the next.
+Whatever it chooses, every message ends once, reaches the model once and in order, and none is lost between a run that
+is about to end and the next.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def play(world: World, mode: ToolMode, schedule) -> None:
     assert max(by_call.values(), default=1) == 1, "two children of one call"
     done = {row["run_id"]: row["disposition"] for row in rows}
     left = [row for row in rows if row["parent_run"] and row["cancel_asked"] and row["status"] != "done"]
-    assert left == [], "a child outlived whoever waited for it"
+    assert left == [], "a child outlived its parent"
     assert set(done.values()) <= {"answered", "cancelled", "superseded", "failed"}
 
 

@@ -1,4 +1,4 @@
-"""Turns with a time limit, in any schedule: whoever dies wherever, each ends in time or has failed."""
+"""Turns with a time limit, in any schedule: whichever process dies, each ends in time or has failed."""
 
 from __future__ import annotations
 

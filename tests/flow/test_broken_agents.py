@@ -1,4 +1,4 @@
-"""An agent whose files are broken: its work waits, and nobody else's does."""
+"""An agent whose files are broken: its work waits, and that of other agents does not."""
 
 from __future__ import annotations
 

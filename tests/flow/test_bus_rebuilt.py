@@ -47,7 +47,7 @@ def copy(world: World, over: threading.Event) -> int:
 
 
 def rebuild(world: World) -> None:
-    """As somebody does who is told to try again."""
+    """As a client repeats a request that was refused for now."""
     give_up = time.monotonic() + 30
     while True:
         try:

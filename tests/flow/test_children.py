@@ -109,7 +109,7 @@ def test_a_tree_that_works_for_too_long_is_stopped_at_its_root(world):
 
 
 def run_dry_parents_first(world) -> None:
-    """Whoever has asked rests before anybody starts to answer."""
+    """The parent is suspended before a child starts."""
     while world.pending:
         world.pending.sort(key=lambda intent: isinstance(intent, Dispatch))
         world.deliver(world.pending.pop(0))
@@ -125,7 +125,9 @@ def test_several_children_and_a_tool_are_one_round_in_the_order_of_their_calls(w
 
     assert contents(world) == [(None, "bob[]"), (None, "pure0"), (None, "cleo[]")]
     assert world.models.prompts[-1].said[-1].content == "cleo[]"
-    assert len([prompt for prompt in world.models.prompts if prompt.system == "ada"]) == 2, "nobody saw a placeholder"
+    assert len([prompt for prompt in world.models.prompts if prompt.system == "ada"]) == 2, (
+        "no prompt had a placeholder"
+    )
     check_all(world.store)
 
 
@@ -413,7 +415,7 @@ def test_sub_agent_call_may_need_approval_and_then_gets_the_edited_message(world
     world.models.script = Lines({"ada": [[ask("bob", "go")]]})
     turn = world.submit()
     world.run_dry()
-    assert sorted(by_agent(world)) == ["ada"], "nobody is asked before somebody allowed it"
+    assert sorted(by_agent(world)) == ["ada"], "no child starts before the approval"
     approve(world, world.inbox()[0], edited_args={"message": "go slowly"})
 
     assert by_agent(world)["bob"]["text"] == "go slowly"

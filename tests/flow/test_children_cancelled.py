@@ -46,7 +46,7 @@ def test_child_that_starts_while_it_is_cancelled_blocks_no_other(world):
         is_lock = "FOR UPDATE" in statement and parent_run in str(parameters)
         if is_lock and threading.current_thread() is threading.main_thread() and not runs_beside.ident:
             runs_beside.start()
-            until(lambda: has_lock_waits(world.store), "the child ends and stands before its parent", 10)
+            until(lambda: has_lock_waits(world.store), "the child ends and waits for the lock of its parent", 10)
 
     event.listen(world.store.engine, "after_cursor_execute", when_the_parent_is_locked)
     event.listen(world.store.engine, "handle_error", lambda context: failed.append(str(context.original_exception)))
@@ -73,7 +73,7 @@ def test_cancelled_queued_child_informs_its_parent(world):
 
 
 def test_children_of_others_are_cancelled_by_name_only_without_a_waiting_parent(world):
-    """Our own wake-ups come by that name too, and nobody can tell them from what a caller sends."""
+    """Our own wake-ups come by that name too, and cannot be distinguished from what a caller sends."""
     child, _ = with_a_queued_child(world)
     with pytest.raises(NotFound):
         stages.cancel_turn(world.runtime, child, space=message.CALLERS)

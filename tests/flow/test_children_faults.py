@@ -19,7 +19,7 @@ ANSWER = "ada[bob[cleo[pure0]] pure0]"
 
 
 def a_tree(world: World, *, asks: bool = True) -> str:
-    """Three deep; at the bottom somebody has to be asked."""
+    """Three deep; at the bottom a call needs a decision."""
     settle_in(world)
     world.models.script = Lines(DEEP)
     if asks:

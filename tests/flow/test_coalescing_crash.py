@@ -29,12 +29,12 @@ def test_a_death_at_any_commit_leaves_every_message_with_one_end(
     world.die_at, world.die_before = number, before
 
     def until_stored(key: str, **own: object) -> None:
-        """As whoever sends it: again, until it is known that it was taken in."""
+        """As its sender does: again, until it is known that it was stored."""
         try:
             world.submit(dedupe_key=key, **own)
         except Died:
             world.revive()
-            world.pending.clear()  # it had sent nobody
+            world.pending.clear()  # it had sent no intent
             world.submit(dedupe_key=key, **own)
 
     until_stored("1", **one)

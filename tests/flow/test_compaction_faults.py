@@ -1,4 +1,4 @@
-"""When no summary comes of it the history stays whole and the run goes on; a death at any commit changes nothing."""
+"""When no summary comes of it the history stays whole and the run continues; a death at any commit changes nothing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_run_that_is_cancelled_meanwhile_refuses_the_summary(world):
 
 
 def test_of_two_that_write_it_one_is_recorded(world):
-    """The wake-up comes twice, and Redis has forgotten that somebody is at it."""
+    """The wake-up comes twice, and Redis has lost the note that it is being worked on."""
     summing(world, lambda prompt: spoken("aye"), threshold=FITS)
     talk(world, "first")
     world.submit("second")

@@ -213,7 +213,7 @@ def test_a_call_that_keeps_killing_its_workers_ends_the_run_as_poison(world: Wor
 
 @pytest.mark.parametrize("tool", ["pure", "idempotent", "reconcilable"])
 def test_call_whose_process_is_ended_each_time_is_poison_however_often_its_message_comes(world, tool):
-    """What it is told with is raised in the call, which lets go of it; the message of a lost process comes back."""
+    """The signal to end is raised in the call, which is released; the message of a lost process comes back."""
 
     def end(order):
         raise SystemExit
@@ -249,7 +249,7 @@ def _keep_dying(world: World, limit: int = 40) -> int:
         if not world.unfinished():
             return deaths
         world.sweep(seconds=2000)
-    raise AssertionError("it goes on for ever")
+    raise AssertionError("it continues for ever")
 
 
 def test_one_sweep_after_the_lease_the_run_moves_again(world: World) -> None:

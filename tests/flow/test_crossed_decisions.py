@@ -47,7 +47,7 @@ def _message(thread, question) -> TurnRequest:
 
 
 class _Meeting:
-    """Whoever has locked its first run goes on when the other has too, or stands before the same lock."""
+    """A thread with its first run locked continues when the other has too, or waits for the same lock."""
 
     def __init__(self, world) -> None:
         self._world = world

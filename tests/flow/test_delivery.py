@@ -1,4 +1,4 @@
-"""Deliveries: behind the bus, in the order of their thread, once by their key, whoever dies and whatever fails."""
+"""Deliveries: behind the bus, in the order of their thread, once by their key, whatever dies or fails."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_death_between_sending_and_recording_sends_again_with_the_same_key(world
     receiver.then = lambda: None
     world.revive()
     world.deliver(Deliver())
-    assert receiver.keys == [turn], "while the lease holds nobody sends it"
+    assert receiver.keys == [turn], "while the lease holds it is not sent"
 
     world.clock.pass_by(world.runtime.delivery.lease + 1)
     settle(world)

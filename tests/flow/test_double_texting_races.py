@@ -1,4 +1,4 @@
-"""A message and the end of a run at the same moment, held by real locks: whoever is second sees what the first did."""
+"""A message and the end of a run at the same moment, held by real locks: the second sees what the first did."""
 
 from __future__ import annotations
 

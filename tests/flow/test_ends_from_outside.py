@@ -1,6 +1,6 @@
-"""Whoever ends a run from outside locks it and works on what it then reads: nothing of it stays open or goes on.
+"""To end a run from outside, lock it and use what is then read: nothing of it stays open or continues.
 
-In each case somebody has looked at the run, and another transaction moves it on before the end is written.
+In each case one transaction has read the run, and another transaction moves it on before the end is written.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def next_call(world: World) -> CallModel:
 
 
 class Meanwhile:
-    """Another worker, that goes as far as it can without a lock that somebody holds."""
+    """Another worker, that goes as far as it can without a lock that another holds."""
 
     def __init__(self, world: World, pool: ThreadPoolExecutor, act: Callable[[], object]) -> None:
         self._world, self._pool, self._act = world, pool, act
@@ -179,7 +179,7 @@ def test_the_verb_cancel_ends_a_run_that_has_moved_on(world, leave_open, monkeyp
 
 @on_postgres
 def test_a_message_that_is_cancelled_while_a_run_would_take_it_in_is_not_taken_in(world) -> None:
-    """Its run is just starting: whoever cancels the message finds no run to lock."""
+    """Its run is just starting: a cancel of the message finds no run to lock."""
     world.models.script = answer_with_user_texts
     world.submit("do it")
     message = steer(world, "and this")
@@ -191,7 +191,7 @@ def test_a_message_that_is_cancelled_while_a_run_would_take_it_in_is_not_taken_i
     def when_the_run_would_be_locked(connection, cursor, statement, parameters, context, executemany) -> None:
         if here and threading.get_ident() == here[0] and "FROM runs" in statement and "FOR UPDATE" in statement:
             here.clear()
-            world.deliver(start)  # it starts, and whoever cancels has seen no run
+            world.deliver(start)  # it starts, and the cancel has seen no run
             held.of_this_thread()
 
     event.listen(world.store.engine, "after_cursor_execute", when_the_run_would_be_locked)

@@ -22,7 +22,7 @@ from support.world import World
 
 
 def queue(world: World, *tenants: str, wake: bool = False, **more: object) -> list[str]:
-    """A turn for each, on a thread of its own; nobody is told unless `wake`."""
+    """A turn for each, on a thread of its own; no wake-up is sent unless `wake`."""
     made = []
     for tenant in tenants:
         world.clock.pass_by(0.001)
@@ -41,7 +41,7 @@ def started(world: World) -> list[str]:
 
 
 def serve(world: World, *, budget: int) -> list[str]:
-    """Budget that becomes free wakes a dispatcher, again and again, until nobody waits."""
+    """Budget that becomes free wakes a dispatcher, again and again, until no turn waits."""
     world.budgets[Group.CHAT] = budget
     world.models.script = lambda prompt: spoken("ok")
     groups.await_place(world.store, Group.CHAT)  # their own wake-ups have come, and found no place
@@ -167,7 +167,7 @@ def test_tenant_served_last_is_served_after_the_others(world: World) -> None:
 
 
 def finish(world: World) -> None:
-    """What runs ends; nobody else starts."""
+    """What runs ends; no other turn starts."""
     while world.pending:
         world.deliver(world.pending.pop(0))
         world.pending = [intent for intent in world.pending if not isinstance(intent, Dispatch)]
@@ -248,7 +248,7 @@ class Watch:
         self.seen: set[str] = set()
 
     def look(self) -> None:
-        """Whoever starts is the first whose turn it is: with budget for one, nobody is served twice while another
+        """The next to start is the first in the rotation: with budget for one, no tenant is served twice while another
         waits who was there before."""
         rows = {row["id"]: row for row in self.world.rows("turns")}
         runs = {row["id"]: row["turn_id"] for row in self.world.rows("runs")}
@@ -320,7 +320,7 @@ def test_budget_lowered_below_what_runs_starts_no_turn(world: World) -> None:
     ("place", "started"), [(one, one is fairness.StartRule.HAS_ROOM) for one in fairness.StartRule]
 )
 def test_next_turn_is_chosen_again_under_the_lock(world: World, place: fairness.StartRule, started: bool) -> None:
-    """Somebody else may have started in between. Only `invoke`, which waits for one turn, looks at nobody else."""
+    """Another turn may have started in between. Only `invoke`, which waits for one turn, looks at no other."""
     first, second = queue(world, "a", "a")
     (of_other,) = queue(world, "b")
 

@@ -1,4 +1,4 @@
-"""A message that ends the run at work on its thread: at once, once, and before whoever was queued."""
+"""A message that ends the run at work on its thread: at once, once, and before the queued turns."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_interrupted_model_call_is_not_waited_for(world: World) -> None:
 
 
 def test_work_in_flight_is_cancelled(world: World) -> None:
-    """By the heartbeat of whoever does it, as after a cancel."""
+    """By the heartbeat of the worker that does it, as after a cancel."""
     world.models.script = a_round_then_user_texts
     aborted = []
 

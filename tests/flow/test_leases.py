@@ -28,7 +28,7 @@ SECONDS = 40  # longer than a lease
 
 
 def taken_for_dead(world: World, then=lambda: None):
-    """While the first call runs its lease runs out, rescue judges it, and then `then` happens; the call goes on."""
+    """While the first call runs its lease runs out, rescue judges it, and then `then` happens; the call continues."""
     once = iter([True])
 
     def linger(order):
@@ -228,7 +228,7 @@ def test_dead_worker_is_judged_a_beat_after_the_outage(world: World) -> None:
 
 
 def test_a_beat_goes_through_a_connection_of_its_own(world: World) -> None:
-    """All others of the process are taken, each by somebody who waits."""
+    """All others of the process are taken, each by a thread that waits."""
     world.models.script = lambda prompt: spoken("yes")
     heart = Store(world.store.url, pool_size=1)
     world.runtime = replace(world.runtime, heart=heart)
@@ -316,7 +316,7 @@ def lease_of(store):
 @pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 @pytest.mark.parametrize("tool", ["unsafe", "pure"])
 def test_a_lease_that_is_renewed_while_a_call_is_judged_is_seen(world: World, monkeypatch, tool) -> None:
-    """Between the look at the lease and the end of whoever did not renew it."""
+    """Between the look at the lease and the end of the work whose lease was not renewed."""
     change_agent(world, on_unknown=OnUnknown.FAIL)
     world.models.script = rounds_of(1, tool=tool)
     look, beats, own = calls.load, [], Store(world.store.url, pool_size=1)

@@ -1,4 +1,4 @@
-"""Another process holds the database for longer than anybody waits: what comes meanwhile is kept, and nobody died."""
+"""The database is locked for longer than a transaction waits: messages are kept, and no worker counts as dead."""
 
 from __future__ import annotations
 

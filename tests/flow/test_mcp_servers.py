@@ -1,4 +1,4 @@
-"""Turns of an agent with an MCP server: what a server that is away costs, and what nobody holds while it is asked."""
+"""Turns of an agent with an MCP server: the cost of an absent server, and no connection held during a call."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def play(world, *replies, during: int) -> views.TurnView:
 
 
 def saying_on(*replies):
-    """One after the other, whoever speaks in between."""
+    """One after the other, whatever comes in between."""
     left = iter(replies)
     return lambda prompt: saying(next(left))(prompt.__class__(system="", said=prompt.said[:1]))
 

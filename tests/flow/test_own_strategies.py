@@ -1,4 +1,4 @@
-"""Strategies and planners that are somebody else's code: found by name, and unable to break more than their run."""
+"""Strategies and planners that are user code: found by name, and unable to break more than their run."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ def test_the_planner_knows_what_a_question_refers_to_unless_it_is_not_to(world, 
 
 
 def test_a_follow_up_in_rounds_sends_the_same_history_first_each_time(world):
-    """So that a provider's cache keeps it; what changes stands last."""
+    """So that a provider's cache keeps it; what changes comes last."""
     play(world, plan_of("pure"))
     world.submit("and Berlin?", strategy="plan_execute")
     world.run_dry()

@@ -1,4 +1,4 @@
-"""Plugins in the engine: heard in their phases, obeyed, and unable to break more than their run."""
+"""Plugins in the engine: called in their phases, obeyed, and unable to break more than their run."""
 
 from __future__ import annotations
 

@@ -363,6 +363,6 @@ def test_a_batch_locks_the_runs_of_its_threads_in_the_order_in_which_decisions_d
         with world.store.write() as tx:
             runs.lock(tx, high)
             polled = pool.submit(batch)
-            until(lambda: has_lock_waits(world.store), "the batch stands before a lock")
+            until(lambda: has_lock_waits(world.store), "the batch waits for a lock")
             assert runs.lock(tx, low) is not None
         polled.result(10)

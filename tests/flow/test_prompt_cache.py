@@ -1,4 +1,4 @@
-"""What is read from and written to a provider's cache: asked for, recorded, and counted into whoever asked."""
+"""What is read from and written to a provider's cache: requested, recorded, and counted into the parent."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_a_group_without_a_bound_sends_no_statement_more(world: World) -> None:
 
 @pytest.mark.parametrize("overflow", list(Overflow))
 def test_however_many_come_at_once_the_bound_holds(world: World, overflow: Overflow) -> None:
-    """Each message holds its own line and may drop from another's: nobody waits for anybody in a ring."""
+    """Each message holds its own line and may drop from another's: there is no deadlock."""
     for group in (Group.CHAT, Group.TASK):
         bound(world, 5, overflow, group)
 

@@ -36,7 +36,7 @@ def check(world: World) -> None:
 
 
 def run_dry_in_order(world: World) -> None:
-    """Every wake-up is delivered, in order; after each no place is free beside a turn that nobody was sent for."""
+    """Every wake-up is delivered, in order; after each no slot is free beside a ready turn without a wake-up."""
     while world.pending:
         world.deliver(world.pending.pop(0))
         check(world)
@@ -72,7 +72,7 @@ def test_run_that_ends_while_a_dispatcher_sees_one_free_slot_passes_its_own_on(w
 
 
 def test_run_that_ends_before_the_mark_is_set_leaves_its_slot_to_the_setter(world: World) -> None:
-    """A wake-up finds no place. Before it can say so, the runs that had the places end and send nobody."""
+    """A wake-up finds no free slot. Before it can say so, the runs that had the slots end and send no wake-up."""
     world.budgets[Group.CHAT] = 2
     world.models.script = lambda prompt: spoken("ok")
     for _ in range(5):
@@ -105,7 +105,7 @@ def test_dispatcher_without_a_slot_waits_for_an_uncommitted_end(world: World) ->
 
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(end)
-        assert held.reached.wait(10)  # it has read that nobody waits for its place
+        assert held.reached.wait(10)  # it has read that no turn waits for its slot
         world.deliver(in_vain)
         ending.result()
 

@@ -15,7 +15,7 @@ from support.world import World
 
 
 def lose_the_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the next start: it is committed, and whoever starts it does not hear of it."""
+    """Of the next start: it is committed, and the answer to the commit is lost."""
     one_trip = world.store.one_trip
 
     @contextmanager
@@ -48,7 +48,7 @@ def test_start_whose_answer_was_lost_is_one_start(world: World, monkeypatch, go_
 
     with pytest.raises(Unavailable):
         world.run_dry()
-    assert world.locks.threads == {}, "whoever goes on with the run takes the thread, and so may another"
+    assert world.locks.threads == {}, "the worker that continues the run takes the thread, and so may another"
     world.recover()
 
     assert [world.row("turns", id=turn)["disposition"] for turn in (first, second)] == ["answered", "answered"]

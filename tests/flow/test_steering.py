@@ -1,4 +1,4 @@
-"""A message that is steered into a run: where it is heard, and what becomes of it when the run has other plans."""
+"""A message that is steered into a run: where the model reads it, and what becomes of it if the run cannot take it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_message_during_a_round_comes_after_the_results(world: World) -> None:
 
     assert dispositions(world) == ["answered", "steered"]
     run = world.row("runs")
-    assert run["steers"] == 0, "nobody waits any more"
+    assert run["steers"] == 0, "no message waits any more"
     assert {turn["run_id"] for turn in world.rows("turns")} == {run["id"]}
     assert shapes(world.models.prompts[-1]) == ["UserSays", "AssistantSays", "ToolSays", "ToolSays", "UserSays"]
     assert views.turn(world.store, first).answer == "do it | mind this"

@@ -1,4 +1,4 @@
-"""Calls that wait for a decision: how a run comes to rest, how it goes on, and what the model sees of it."""
+"""Calls that wait for a decision: how a run is suspended, how it resumes, and what the model sees of it."""
 
 from __future__ import annotations
 

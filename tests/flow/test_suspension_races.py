@@ -144,7 +144,7 @@ def test_amendments_hold_for_edited_arguments_too(world):
 
 
 def test_what_an_approved_call_is_carried_out_with_is_on_record_before_it_runs(world):
-    """A plugin amends the arguments only when the call goes on."""
+    """A plugin amends the arguments only when the call resumes."""
     recorded = []
     world.tools.before = lambda order: recorded.append(world.row("calls")["arguments"])
 
@@ -224,7 +224,7 @@ def test_a_call_that_joined_a_round_is_an_outcome_of_it(world):
 
 
 def test_a_decision_just_in_time_beats_the_expiry_that_cancels(world):
-    """Both questions are late. Somebody hears of the one and answers the other, which the sweep has read already."""
+    """Both questions are late. A person sees the one and answers the other, which the sweep has read already."""
     in_time = replace(ASK, expires_in=60.0, on_expiry=OnExpiry.CANCEL_RUN)
     first_to_be_late = replace(ASK, expires_in=30.0, on_expiry=OnExpiry.ESCALATE)
     world.tools.asks = lambda order: first_to_be_late if order.thread_id == "other" else None

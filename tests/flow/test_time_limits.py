@@ -97,7 +97,7 @@ def test_next_turn_learns_that_the_one_before_was_interrupted(world):
 
 
 def test_a_reply_that_came_too_late_is_kept_and_the_turn_has_failed(world):
-    """No abort was noticed: the model was done before anybody asked."""
+    """No abort was noticed: the model was done before the abort was checked."""
     change_agent(world, limits=Limits(timeout=10))
 
     def late(_):
@@ -123,7 +123,7 @@ def test_a_tool_is_broken_off_and_the_results_of_the_others_are_kept(world, tool
     assert ended(turn) == TIMED_OUT
     assert world.tools.finished.total() == 1, "the one that was broken off did not come to its end"
     assert len(world.models.prompts) == 1
-    assert world.rows("suspensions") == [], "nobody is asked about a call of a run that has failed"
+    assert world.rows("suspensions") == [], "a run that has failed has no open question"
     check_all(world.store)
 
 
@@ -174,7 +174,7 @@ def test_a_stepped_turn_that_is_out_of_time_has_failed_like_any(world):
     world.run_dry()
     world.step(turn, "next")
     world.run_dry()
-    world.clock.pass_by(1000)  # it lies with its consumer: none of its time
+    world.clock.pass_by(1000)  # it waits for its consumer: none of its time
     slow_tool(world, 11)
     world.step(turn, "next")
     world.run_dry()
@@ -216,7 +216,7 @@ def test_a_run_that_waits_for_a_person_has_no_deadline(world):
     assert views.turn(world.store, turn.turn_id).disposition == "answered"
 
 
-# a worker that died holds nobody up
+# a worker that died delays no other
 
 
 @pytest.mark.parametrize("where", ["model", "tool", "between"])

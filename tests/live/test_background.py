@@ -76,7 +76,7 @@ def test_66_67_fleet_in_the_background_is_one_summary_from_its_start_over_a_kill
     second = agent_run(room)
     assert second["pid"] != first["pid"]
     with contextlib.closing(Store(f"sqlite:///{room / 'execution.db'}")) as store:
-        until(lambda: views.is_done(store, turn), "the turn goes on", 40)
+        until(lambda: views.is_done(store, turn), "the turn continues", 40)
         trace = views.trace(store, turn)
     assert trace.turn.answer == "The gate is open."
 

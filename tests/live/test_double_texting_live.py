@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 
 @tool(effect="idempotent", timeout=120)
 def wait_at(gate: str, ctx: Context) -> str:
-    """Wait until somebody opens the gate."""
+    """Wait until the gate is open."""
     (HERE / f"{gate}.begun").touch()
     while not (HERE / f"{gate}.open").exists():
         if ctx.cancelled:

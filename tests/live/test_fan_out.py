@@ -95,7 +95,7 @@ def test_the_body_is_sent_when_the_last_header_has_returned_however_each_ended(s
 
 @pytest.mark.redis
 def test_a_header_that_comes_again_after_the_last_sends_the_body_again_under_the_same_id(settings) -> None:
-    """Whoever returned last may have been killed before it could send it."""
+    """The process that returned last may have been killed before it could send it."""
     backend = make_app(settings).backend
     for place in (0, 1, 2, 2):
         backend.on_chord_part_return(header(place), "SUCCESS", None)

@@ -1,4 +1,4 @@
-"""The embedded fleet as people start it: works at once, ends in order, leaves nobody behind, forgets nothing."""
+"""The embedded fleet as people start it: works at once, ends in order, leaves no process behind, loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a monitor of Celery events is told: each task with its thread, agent and tool. No tick, no word of a message."""
+"""What a monitor of Celery events sees: each task with its thread, agent and tool. No tick, no word of a message."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def seen(databases, redis_databases, tmp_path_factory):
         rig.ready()
         beat = processes.spawn([*CHORDAGE, "beat"], rig.folder / "beat.log", env=rig.env, cwd=rig.folder)
         with closing(Watch(rig.app)) as watch:
-            until(lambda: watch.of("worker-heartbeat"), "the watch hears workers", patience=30)
+            until(lambda: watch.of("worker-heartbeat"), "the watch sees workers", patience=30)
             sent = {"text": SECRET, "thread_id": "customer-4", "agent": "clerk", "meta": {"note": SECRET}}
             rig.app.send_task("turns.submit", kwargs=sent, queue="chat")
             until(lambda: rig.rows("turns"), "the message is stored")
             rig.wait_until_done()
-            until(lambda: len(watch.of("task-succeeded")) == len(watch.of("task-received")), "all is told")
+            until(lambda: len(watch.of("task-succeeded")) == len(watch.of("task-received")), "all events have arrived")
             until(lambda: ticks(rig.app) == TICKS, "ticks of each kind were carried out")
             yield watch.events
         processes.stop(beat)

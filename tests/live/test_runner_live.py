@@ -1,4 +1,4 @@
-"""A stepped run in real processes: one process breaks off, every worker is replaced, another process goes on."""
+"""A stepped run in real processes: one process breaks off, every worker is replaced, another process continues."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def execute(url, statement):
 
 
 def is_gone(pid):
-    """A zombie counts: in a container nobody may be there to bury orphans."""
+    """A zombie counts: a container may have no process that reaps orphans."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

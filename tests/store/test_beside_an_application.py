@@ -114,7 +114,7 @@ def test_both_live_in_one_database_and_neither_sees_the_other(application, schem
 
 @pytest.mark.postgres
 def test_what_is_written_by_others_is_noted_in_our_journal_and_not_in_theirs(application):
-    """Somebody mends a row by hand, in a session that knows nothing of our search path."""
+    """An operator mends a row by hand, in a session that knows nothing of our search path."""
     store = Store(application.url)
     schema_version.upgrade(store)
     world = World(store)

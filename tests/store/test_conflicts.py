@@ -76,7 +76,7 @@ def test_a_database_that_is_away_is_no_conflict():
 
 
 def test_of_statements_in_one_trip_the_one_that_failed_is_reported_and_not_those_behind_it(store):
-    """A violated index is LostRace to whoever starts a turn; a database that is away would be something else."""
+    """A violated index is LostRace for the start of a turn; a database that is away would be something else."""
     add_chat = PreparedStatement(text("INSERT INTO groups (name) VALUES ('chat')"))
     look = PreparedStatement(text("SELECT 1"))
 
@@ -115,7 +115,7 @@ def test_process_that_stops_in_the_middle_of_a_trip_does_not_hold_its_locks_for_
 
 
 def test_a_transaction_that_takes_too_long_holds_nothing_any_more(store):
-    """Half a lease: nobody's claim runs out while its row is locked by others."""
+    """Half a lease: no claim runs out while its row is locked by others."""
     brief = Store(store.url, hold=0.3)
     with pytest.raises(Unavailable), brief.write() as tx:
         groups.lock(tx, Group.CHAT)
@@ -126,7 +126,7 @@ def test_a_transaction_that_takes_too_long_holds_nothing_any_more(store):
 
 
 def test_what_goes_out_in_one_trip_waits_for_no_answer_in_between(store):
-    """Somebody else has the lock: sending goes on, and only the end of the block waits for it."""
+    """Another has the lock: sending continues, and only the end of the block waits for it."""
     sent, may_end = threading.Event(), threading.Event()
 
     def in_one_trip():

@@ -1,4 +1,4 @@
-"""The schema: what the migrations make is what the code believes in, whoever runs them and however many at once."""
+"""The schema: what the migrations make is what the code believes in, in any number of processes at once."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ def test_stale_plan_is_prepared_again_on_a_new_connection(store, spoilt):
 
 
 def test_result_can_be_read_after_its_connection_was_reused(store, monkeypatch):
-    """A thread that reads what a connection has said to it stands still; the next thread has that connection, and
+    """A thread that reads a result of its connection is stopped; the next thread has that connection, and
     reads too.
     """
     with store.write() as tx:
@@ -320,7 +320,7 @@ def test_result_can_be_read_after_its_connection_was_reused(store, monkeypatch):
 
 
 class SlowReader:
-    """Of a result it was given, it waits before it reads, until somebody else may have given it another."""
+    """Of a result it was given, it waits before it reads, until another thread may have given it another."""
 
     def __init__(self, reader):
         self._reader = reader

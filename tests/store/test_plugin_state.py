@@ -1,4 +1,4 @@
-"""What calls of one round note at the same moment: all of it is kept, or the later one is told why not."""
+"""What calls of one round note at the same moment: all of it is kept, or the later one gets an error."""
 
 from __future__ import annotations
 

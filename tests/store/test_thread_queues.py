@@ -129,7 +129,7 @@ def test_a_turn_that_comes_while_the_one_ahead_starts_waits_for_it(order, store)
 
 
 def test_a_line_moves_on_whatever_happens_at_once(store):
-    """End, drops and arrivals at one barrier, again and again: never is a free thread left with nobody ready."""
+    """End, drops and arrivals at one barrier, again and again: a free thread always has a ready turn."""
     for number in range(10):
         thread = f"t{number}"
         a_run(store, f"r-{thread}", f"a-{thread}", thread)

@@ -22,7 +22,7 @@ NAMES = PreparedStatement(select(schema.groups.c.name))
 
 @pytest.fixture
 def file(migrated_database_url, monkeypatch):
-    """A SQLite file that nobody waits for long."""
+    """A SQLite file with a short wait for its lock."""
     monkeypatch.setattr(database, "BUSY_MS", 20)
     return make_url(migrated_database_url("sqlite"))
 
@@ -38,7 +38,7 @@ def locked(file):
 
 def write(store):
     with store.write():
-        pytest.fail("somebody else has the lock")
+        pytest.fail("another has the lock")
 
 
 def single(store):

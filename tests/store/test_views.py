@@ -1,4 +1,4 @@
-"""What readers are told is what the truth says, on SQLite and PostgreSQL."""
+"""Views show what the tables hold, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

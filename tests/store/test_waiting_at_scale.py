@@ -21,7 +21,7 @@ AT_FIRST = {"resends": 0, "expiries": 0}
 
 
 def waits(n: int) -> dict[str, dict]:
-    """The rows of a run whose one call has been put aside; by table."""
+    """The rows of a run whose one call is suspended; by table."""
     names = {"thread_id": f"waiting{n}", "run_id": f"run{n}"}
     thread = {"id": names["thread_id"], "agent": "ada", "arrivals": 1, "created_at": NOW, "updated_at": NOW}
     turn = {
@@ -164,7 +164,7 @@ def test_no_statement_of_a_sweep_scans_the_waiting_turns(watched):
 
 @pytest.mark.parametrize("held", [FEW, 600])
 def test_idle_thread_is_found_behind_all_held_ones(store, held):
-    """Turns that wait with a waiting run may be many and old; they must not hide the one that nobody made ready."""
+    """Turns that wait with a waiting run may be many and old; they must not hide the one that was not made ready."""
     crowded(store, held)
     world = World(store)
     with store.write() as tx:

@@ -1,4 +1,4 @@
-"""A thread that is busy when a further message comes, and what its model has heard at the end."""
+"""A thread that is busy when a further message comes, and what its model has read at the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def steer(world: World, text: str, **more: Any) -> str:
 
 
 def once(act: Callable[[], object]) -> Callable[[object], None]:
-    """To be done the first time that somebody asks."""
+    """To be done at the first call."""
     left = iter([act])
 
     def do(_: object) -> None:

@@ -49,7 +49,7 @@ def add(a: int, b: int) -> int:
 
 @tool(effect="unsafe")
 def wait() -> str:
-    """Wait until somebody opens the gate."""
+    """Wait until the gate is open."""
     (HERE / "waiting").touch()
     while not (HERE / "gate").exists():
         time.sleep(0.02)

@@ -36,7 +36,7 @@ class Databases:
         self._template = functools.cache(self._make_template)
         self._copies: set[str] = set()  # of the template, in PostgreSQL
         self._shape: emptying.Shape | None = None
-        self._free: list[str] = []  # those of them that nobody has
+        self._free: list[str] = []  # those of them that are not in use
 
     def empty(self, backend: str) -> str:
         if backend == "postgres":
@@ -48,7 +48,7 @@ class Databases:
         if backend == "postgres":
             return self._free.pop() if self._free else self._copy_of(template)
         copy = self.empty(backend)
-        shutil.copy(_file(template), _file(copy))  # with its mode: one that others could read is told of in the log
+        shutil.copy(_file(template), _file(copy))  # with its mode: one that others could read is logged
         return copy
 
     def _copy_of(self, template: str) -> str:

@@ -1,7 +1,7 @@
 """`chordage poll`, life after life, each killed by itself at a chosen commit of its looks. A test's program.
 
 Everything is imported once; each life is a fork that knows nothing of those before it. `ORDERS` is a list of "n before"
-and "n after", commits being counted within a life. Behind the last of them a life goes on until it is told to end.
+and "n after", commits being counted within a life. Behind the last of them a life continues until it is ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _lived(settings: Any, order: str) -> str:
     at, when = order.split()
     pid = os.fork()
     if pid == 0:
-        signal.setitimer(signal.ITIMER_REAL, LIFE)  # SIGALRM kills whoever does not handle it
+        signal.setitimer(signal.ITIMER_REAL, LIFE)  # SIGALRM kills a process that does not handle it
         _watch(int(at), when)
         poll.run(settings)
     _, status = os.waitpid(pid, 0)

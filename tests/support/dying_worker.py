@@ -1,7 +1,7 @@
-"""`chordage worker`, except that it can be told to kill itself at one chosen commit. A test's program, run by the rig.
+"""`chordage worker`, except that it can be made to kill itself at one chosen commit. A test's program, run by the rig.
 
 The order lies in a file that all workers of a rig share, and so do the commits that were counted: the chosen one is met
-once, whoever comes to it. Heartbeats and sweeps are not counted: they come at any time.
+once, in any process. Heartbeats and sweeps are not counted: they come at any time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AT_WORK = ("ThreadPoolExecutor", "MainThread")  # the threads in which Celery ta
 
 
 def give_order(path: Path, *, at: int, when: str, who: str) -> None:
-    """Somebody dies "before" or "after" the commit number `at` from now: the whole "worker", or the "child" alone."""
+    """A process dies "before" or "after" the commit number `at` from now: the whole "worker", or the "child" alone."""
     path.write_text(_line(0, at, when, who))
 
 

@@ -21,7 +21,7 @@ Shape = tuple[frozenset[str], int]
 
 
 def shape_of(url: str) -> Shape:
-    """By what is told whether a test has changed more than rows."""
+    """To see whether a test has changed more than rows."""
     with _connected(url) as connection:
         return _shape(connection)
 

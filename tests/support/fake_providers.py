@@ -21,7 +21,7 @@ KEYS = {"OPENAI_API_KEY": "sk-one", "ANTHROPIC_API_KEY": "sk-two"}
 
 
 class Calm:
-    """Nobody wants this call to end. Sleeps are noted down and not slept."""
+    """Never aborts. Sleeps are noted down and not slept."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -34,7 +34,7 @@ class Calm:
 
 
 class AbortsAfter:
-    """Somebody cancels the work a moment after it began."""
+    """The work is cancelled a moment after it began."""
 
     def __init__(self, seconds: float, error: type[Exception] = Aborted) -> None:
         self.at = time.monotonic() + seconds

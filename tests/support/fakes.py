@@ -89,7 +89,7 @@ class FakeModels:
     script: Script = field(default_factory=lambda: rounds_of(2))
     prompts: list[Prompt] = field(default_factory=list)
     before_reply: Callable[[Prompt], None] = lambda prompt: None
-    streams: Callable[[Any, Any], None] = lambda on_delta, on_reset: None  # what a watcher hears of the reply
+    streams: Callable[[Any, Any], None] = lambda on_delta, on_reset: None  # what a watcher sees of the reply
 
     def complete(
         self, agent: AgentSpec, prompt: Prompt, *, abort: Any, on_delta: Any = None, on_reset: Any = None
@@ -165,8 +165,8 @@ class MemoryLocks:
     def __init__(self) -> None:
         self.threads: dict[str, str] = {}
         self.work: set[str] = set()
-        self.taken: set[str] = set()  # what somebody has begun, and did not let go of
-        self.dead = False  # the process that speaks was killed: Redis hears nothing of it
+        self.taken: set[str] = set()  # what was begun and not released
+        self.dead = False  # the calling process was killed: nothing reaches Redis
         self.before_take: Callable[[], None] = lambda: None  # what other workers do before a dispatcher starts a turn
 
     def take(self, thread_id: str, owner: str) -> str | None:

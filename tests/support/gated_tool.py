@@ -1,4 +1,4 @@
-"""A tool of a room that runs until somebody opens its gate, a file beside it."""
+"""A tool of a room that runs until its gate is open, a file beside it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 @tool(effect="pure", timeout=120)
 def wait_for_gate() -> str:
-    """Wait until somebody opens the gate."""
+    """Wait until the gate is open."""
     (HERE / "begun").touch()
     while not (HERE / "gate").exists():
         time.sleep(0.05)

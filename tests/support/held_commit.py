@@ -1,4 +1,4 @@
-"""A commit that waits until somebody else stands before the locks of its transaction."""
+"""A commit that waits until another transaction waits for its locks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.world import World
 
 
 class HeldCommit:
-    """The next commit of one thread waits until somebody else stands before its locks."""
+    """The next commit of one thread waits until another transaction waits for its locks."""
 
     def __init__(self, world: World) -> None:
         self._world = world

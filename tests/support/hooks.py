@@ -9,7 +9,7 @@ from support.world import World
 
 
 def plugin_for(hook: Hook, answer, name: str = "tested", **declared) -> Plugin:
-    """A plugin that hears one phase; `answer` is called with the context, or is what it always says."""
+    """A plugin with one hook; `answer` is called with the context, or is its constant verdict."""
     say = answer if callable(answer) else lambda context: [answer]
     return type("Tested", (Plugin,), {"id": name, hook.value: lambda self, context: say(context), **declared})()
 

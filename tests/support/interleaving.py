@@ -1,4 +1,4 @@
-"""To act at the very moment when something is told: a schedule in which one thing happens in the middle of another."""
+"""To act at the very moment of an event: a schedule in which one thing happens in the middle of another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ActingEvents(RecordingEvents):
 
 
 def on_event(world: World, kind: str, act: Callable[[], object]) -> None:
-    """`act` is called whenever an event of this kind is emitted, before whoever emits it goes on."""
+    """`act` is called whenever an event of this kind is emitted, before the emitter continues."""
     world.events = ActingEvents(kind=kind, act=act)
     object.__setattr__(world.runtime, "events", world.events)
 

@@ -38,14 +38,14 @@ def check_always(store: Store, budgets: dict[str, int]) -> None:
         runs = tx.execute(select(schema.runs)).all()
     open_runs = Counter(run.thread_id for run in runs if run.status != "done")
     assert all(count == 1 for count in open_runs.values()), f"two open runs on one thread: {open_runs}"
-    # A run that somebody has decided about goes on at once, whether there is budget or not.
+    # A run with a decision resumes at once, whether there is budget or not.
     running = Counter(run.grp for run in runs if run.status == "running" and not run.suspended and not run.stalled)
     assert all(count <= budgets[group] for group, count in running.items()), f"over budget: {running}"
     _nothing_of_a_done_run_is_wanted(store)
 
 
 def _nothing_of_a_done_run_is_wanted(store: Store) -> None:
-    """Nobody is asked about a call of it, and no child of it goes on without having been told to stop."""
+    """It has no open question, and no child of it runs without having been cancelled."""
     done = select(schema.runs.c.id).where(schema.runs.c.status == "done")
     asked, child = schema.suspensions.c, schema.turns.c
     with store.read() as tx:
@@ -54,7 +54,7 @@ def _nothing_of_a_done_run_is_wanted(store: Store) -> None:
         wanted = select(child.id).where(
             child.parent_run.in_(done), child.status != "done", child.cancel_asked.is_(None)
         )
-        assert tx.execute(wanted).scalars().all() == [], "children of runs that are done, and nobody told them to stop"
+        assert tx.execute(wanted).scalars().all() == [], "children of runs that are done were not cancelled"
 
 
 def check_places_are_handed_on(store: Store, budgets: Mapping[str, int], under_way: Counter[str]) -> None:

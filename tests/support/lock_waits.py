@@ -1,4 +1,4 @@
-"""Who waits for whom in PostgreSQL, so that a test goes on at once when somebody stands before a lock."""
+"""Lock waits in PostgreSQL, so that a test continues as soon as a transaction waits for a lock."""
 
 from __future__ import annotations
 

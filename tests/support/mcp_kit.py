@@ -32,7 +32,7 @@ class Calm:
 
 
 class Kit:
-    """`more` is what else stands in the server's table."""
+    """`more` is what else is in the server's table."""
 
     def __init__(self, folder: Path, transport: str = "stdio", more: str = "") -> None:
         self.folder = folder
@@ -53,14 +53,14 @@ class Kit:
         path.write_text(f'model = "m"\n{ahead}\n[mcp.kit]\n{where}\n{more}\n')
 
     def start(self) -> None:
-        """The server, where it is none that is started by whoever calls it."""
+        """The server, where its client does not start it."""
         if self.transport == "http":
             command = [sys.executable, SCRIPT, self.folder, str(self.port)]
             self._process = processes.spawn(command, self.folder / "server.log")
             until(self._listens, "the server listens", pause=0.02)
 
     def kill(self) -> None:
-        """Whoever serves."""
+        """The process that serves."""
         if self.transport == "http":
             processes.kill_tree(self._process)
         else:

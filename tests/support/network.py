@@ -30,7 +30,7 @@ def only_this_machine() -> Iterator[None]:
 def _guarded_connect(connect: Any, allowed: set[str]) -> Any:
     def guarded(self: socket.socket, address: Any) -> Any:
         if self.family in {socket.AF_INET, socket.AF_INET6} and not _near(address[0], allowed):
-            self.close()  # whoever opened it may close it on an OSError only
+            self.close()  # its opener may close it on an OSError only
             _refuse(address[0])
         return connect(self, address)
 

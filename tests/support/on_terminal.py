@@ -19,7 +19,7 @@ def on_a_terminal(room: Path, *arguments: str, codes: Collection[int] = (0,)) ->
         os.chdir(room)
         os.execv(COMMAND[0], [*COMMAND, *arguments])
     shown = b""
-    with suppress(OSError):  # Linux's way to say that nobody writes any more
+    with suppress(OSError):  # Linux's way to report that no writer is left
         while piece := os.read(terminal, 4096):
             shown += piece
     os.close(terminal)

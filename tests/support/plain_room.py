@@ -17,7 +17,7 @@ def write_room(folder: Path) -> None:
 
 
 def forget_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of whoever runs the tests reaches what is tested."""
+    """No setting of the user who runs the tests reaches what is tested."""
     for name in [name for name in os.environ if name.startswith("CHORDAGE_")]:
         monkeypatch.delenv(name)
 

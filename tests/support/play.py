@@ -23,7 +23,7 @@ class Play:
         self.dies_in_tool = False
         self.lingers = 0  # seconds that the next call takes, while rescue sweeps
         self.lingered: set[str] = set()  # calls that were taken for dead, and came back
-        self.may_be_repeated = 0  # model calls cut by a death or a cancel, whose replies nobody has
+        self.may_be_repeated = 0  # model calls cut by a death or a cancel, whose replies are lost
         world.tools.before = self._not_again
 
     def _not_again(self, order) -> None:
@@ -35,15 +35,15 @@ class Play:
             self.world.sweep(seconds)
         if self.dies_in_tool:
             self.dies_in_tool = False
-            self.world.tools.finished[order.idempotency_key] += 1  # it took effect, and nobody will say so
+            self.world.tools.finished[order.idempotency_key] += 1  # it took effect, and will not be reported
             raise self.world.kill()
 
     def submit(self, thread: str, group: Group) -> None:
-        with suppress(BrokenAgent):  # then whoever sends it keeps it
+        with suppress(BrokenAgent):  # then its sender keeps it
             self.turns.append(self.world.submit(f"m{len(self.turns)}", thread=thread, group=group))
 
     def edit(self, broken: bool) -> None:
-        """Somebody saves half of the agent's file, or the whole of it, and no process has a version that is good."""
+        """An editor saves half of the agent's file, or the whole of it, and no process has a version that is good."""
         self.world.agents.broken = {"ada"} if broken else set()
 
     def limited(self, thread: str, seconds: int) -> None:
@@ -57,7 +57,7 @@ class Play:
 
     def deliver(self, at: int) -> None:
         if self.world.pending:
-            with suppress(BrokenAgent):  # a worker says so, and goes on with something else
+            with suppress(BrokenAgent):  # a worker logs it and continues with something else
                 self.world.deliver(self._pick(at), doubt=bool(at % 2))
 
     def double(self, at: int) -> None:

@@ -39,7 +39,7 @@ class Postgres:
         return url
 
     def close_to_clients(self, url: str) -> None:
-        """Only a database that nobody is connected to can be copied."""
+        """Only a database without connections can be copied."""
         name = make_url(url).database
         self._run(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
         self._run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")

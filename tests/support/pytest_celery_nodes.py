@@ -80,7 +80,7 @@ class WorkerContainer(CeleryWorkerContainer):
         return True
 
     def teardown(self) -> None:
-        """The test is over and nobody waits for the rest of the work: no warm shutdown, which takes seconds."""
+        """The test is over and does not need the rest of the work: no warm shutdown, which takes seconds."""
         self.process.kill()
 
     def _ready_or_dead(self) -> str | None:

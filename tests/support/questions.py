@@ -17,7 +17,7 @@ Asking = Callable[[CallOrder], Question | None]
 
 
 def asks_of(*numbers: int) -> Asking:
-    """The calls with these numbers ask until they are told an answer."""
+    """The calls with these numbers suspend until they get an answer."""
     return lambda order: ASK if order.arguments["n"] in numbers and order.decision is None else None
 
 

@@ -108,7 +108,7 @@ def _until_it_answers(place: Place) -> None:
 
 
 def _until_it_knows_all(port: int) -> None:
-    """Else nobody is there to vote with, or to take over."""
+    """Else there is no sentinel to vote with, or no replica to take over."""
     with Redis(port=port, password="0ther", decode_responses=True) as sentinel:
 
         def knows() -> bool:

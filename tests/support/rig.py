@@ -122,7 +122,7 @@ class Rig:
         return accept(self.runtime, Courier(self.app), request).turn_id
 
     def admit(self, plan: Plan, thread: str | None = None, **fields: Any) -> list[Intent]:
-        """Stored, and nobody woken: for `send`, when many shall come at once."""
+        """Stored, and no wake-up sent: for `send`, when many shall come at once."""
         request = request_from({"text": plan.text, "thread_id": thread, **fields}, source="rig", space=None)
         return stages.admit(self.runtime, request)[1]
 

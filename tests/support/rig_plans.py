@@ -14,7 +14,7 @@ from support.rig import Plan, Rig
 
 
 def planner_requests(rig: Rig, plan: Plan) -> list[dict[str, Any]]:
-    """What the planner was told of the work, each time it was asked about this turn."""
+    """What the planner saw of the work, at each call for this turn."""
     asked = [json.loads(said[0]) for said in _requests(rig)]
     return [one["info"] for one in asked if "info" in one and one["input"]["user_input"] == plan.text]
 
@@ -57,7 +57,7 @@ def times(rig: Rig, phase: str) -> Counter[str]:
 
 
 def lingering(rig: Rig, turn_id: str, index: int) -> list[dict[str, Any]]:
-    """The calls of a round in which somebody works while all the others are done; none before that."""
+    """The calls of a round that are at work while all the others are done; none before that."""
     run, step = rig.row("turns", id=turn_id)["run_id"], 2 * (index + 1)
     still = [row for row in rig.rows("calls", run_id=run, step=step) if row["status"] != "succeeded"] if run else []
     begun = times(rig, "begin")

@@ -93,7 +93,7 @@ def telegram(*, messy: bool = False) -> Iterator[TelegramServer]:
                 self.end_headers()
                 self.wfile.write(raw)
             except OSError:
-                self.close_connection = True  # whoever asked was killed
+                self.close_connection = True  # the client was killed
 
         def log_message(self, *_: Any) -> None:
             pass

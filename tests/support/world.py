@@ -1,6 +1,6 @@
 """The engine in one thread, with a courier whose every delivery the test decides.
 
-Real stages, real SQL. Stages meet only through intents, so whoever owns the list of intents owns the schedule: a
+Real stages, real SQL. Stages meet only through intents, so the owner of the list of intents owns the schedule: a
 test may deliver them in any order, twice, or never, and let the process die at any commit.
 """
 
@@ -75,7 +75,7 @@ class World:
         self._engines = (self.store.engine, self.store.plain)
         if not self.store.is_postgres:
             for engine in self._engines:
-                event.listen(engine, "connect", _unsynced)  # nobody pulls a plug here
+                event.listen(engine, "connect", _unsynced)  # no power is lost here
         self._watch_commits()
 
     def _watch_commits(self) -> None:
@@ -121,7 +121,7 @@ class World:
 
     @contextmanager
     def as_another_process(self) -> Iterator[None]:
-        """What a test does in the middle of a stage stands for another process."""
+        """What a test does in the middle of a stage plays another process."""
         held, self._thread.held = getattr(self._thread, "held", False), False
         try:
             yield
@@ -308,7 +308,7 @@ class World:
 
 
 def a_persons_answer(row: dict[str, object]) -> DecisionRequest:
-    """Yes to all that may run; what nobody knows of is called failed."""
+    """Yes to all that may run; an unknown outcome is called failed."""
     payload = {"answer": "failed"} if row["why"] == "outcome_unknown" else True
     return DecisionRequest(target=str(row["id"]), action=Action.RESUME, payload=payload)
 

@@ -9,7 +9,7 @@ from support.databases import Databases
 
 
 def no_postgres():
-    raise AssertionError("nobody asked for PostgreSQL")
+    raise AssertionError("no test wants PostgreSQL")
 
 
 def fill(url):

@@ -7,7 +7,7 @@ import socket
 import httpx
 import pytest
 
-OUTSIDE = "192.0.2.1"  # set aside for documentation, reachable by nobody
+OUTSIDE = "192.0.2.1"  # set aside for documentation, not reachable
 
 
 def test_connection_to_the_outside_is_refused():

@@ -1,4 +1,4 @@
-"""The poll loop: a thread for each binding, and an end that waits for nobody."""
+"""The poll loop: a thread for each binding, and an end without a wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process dies at every commit of a stepped turn; its consumer asks again with the same key and goes on."""
+"""The process dies at every commit of a stepped turn; its consumer repeats the verb with the same key and continues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def messages(it: Consumer):
 
 
 def carry_on(world: World, it: Consumer, number: int, verb: str, args: dict) -> None:
-    """One verb, again and again until it is done and the turn lies with its consumer."""
+    """One verb, again and again until it is done and the turn waits for its consumer."""
     for _ in range(40):
         try:
             given = {**args, "messages": messages(it)} if args.get("messages") else args

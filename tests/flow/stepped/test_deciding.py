@@ -1,4 +1,4 @@
-"""The verb `decide` about calls that wait for somebody, of whichever round, wherever the run stands."""
+"""The verb `decide` about calls that wait for a decision, of any round, in any state of the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOW_MANY = Question(why=Why.TOOL, prompt="How many?", schema=SIZE, resume_mode=R
 
 
 def waiting(world, question: Question | None = None) -> Consumer:
-    """Its only call waits for somebody, and so it does."""
+    """Its only call waits for a decision, and so does the run."""
     world.tools.asks = asks_once(0, **({"question": question} if question else {}))
     it = consume(world, asks("a"), text("done"))
     it.next()

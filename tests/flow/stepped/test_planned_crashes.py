@@ -44,7 +44,7 @@ def forget(world: World) -> None:
 
 
 def carry_on(world: World, it: Consumer, key: str, verb: str, args: dict) -> None:
-    """One verb, again and again until it is done and the turn lies with its consumer."""
+    """One verb, again and again until it is done and the turn waits for its consumer."""
     for _ in range(40):
         try:
             world.step(it.turn, verb, key=key, **args)

@@ -68,7 +68,7 @@ def test_what_leaves_survives_redis_receivers_and_workers(make_rig, migrated_dat
     rig.broker.start()
     submit("b")
     supervised()
-    until(lambda: receiver.taken.total() >= 3, "it goes on", patience=60)
+    until(lambda: receiver.taken.total() >= 3, "deliveries continue", patience=60)
     if IS_DRILL:
         for worker in workers:
             worker.kill()

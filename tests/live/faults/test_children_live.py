@@ -38,7 +38,7 @@ def an_agent(rig: Rig, name: str, script: str, *, agents: list[str]) -> None:
 
 
 def command(rig: Rig, *arguments: str) -> str:
-    """`chordage ...` as somebody types it."""
+    """`chordage ...` as typed in a shell."""
     done = subprocess.run(
         [sys.executable, "-m", "chordage.workers.cli", *arguments], env=rig.env, text=True, capture_output=True,
         check=False, timeout=60,

@@ -142,7 +142,7 @@ def _carry_out_all(rig: Rig) -> None:
 
 def _revoke(rig, task_id):
     rig.app.control.revoke(task_id)
-    time.sleep(0.3)  # a broadcast: nobody says when it has arrived
+    time.sleep(0.3)  # a broadcast: its arrival is not confirmed
 
 
 @pytest.mark.parametrize("row", ROWS)

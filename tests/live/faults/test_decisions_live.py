@@ -147,7 +147,7 @@ def of_openai(messages: list[dict]) -> list[str]:
         answers = messages[place + 1 : place + 1 + len(ids)]
         assert [found.get("tool_call_id") for found in answers] == ids, "every call has its answer right behind it"
         behind += answers
-    assert results == behind, "no answer stands anywhere else, and none twice"
+    assert results == behind, "no answer is anywhere else, and none twice"
     return [message["content"] for message in results]
 
 
@@ -159,7 +159,7 @@ def of_anthropic(messages: list[dict]) -> list[str]:
     found = [[block for block in m["content"] if block["type"] == "tool_result"] for m in messages]
     answered = [[block["tool_use_id"] for block in blocks] for blocks in found]
     assert answered == [[], *asked[:-1]], "every call has its answer in the message behind it, and nowhere else"
-    assert asked[-1] == [], "nothing is asked of whoever reads this"
+    assert asked[-1] == [], "the reader of this has no question"
     for message, blocks in zip(messages, found, strict=True):
         assert message["content"][: len(blocks)] == blocks, "results come first"
     return [block["content"] for blocks in found for block in blocks]

@@ -1,4 +1,4 @@
-"""Processes that stand still for longer than a lease, and go on: they were not dead, and their results count."""
+"""Processes that are stopped for longer than a lease and resume: they were not dead, and their results count."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fleet(rig, *names):
 
 
 def time_of_steadiness(rig):
-    """Until somebody judges: the turns worker has been up for a beat."""
+    """Until leases are judged: the turns worker has been up for a beat."""
     rig.submit(Plan(id="warm-up", tools=("pure",)))
     rig.wait_until_done()
 
@@ -97,7 +97,7 @@ def test_suspended_machine_takes_no_process_for_dead_when_it_resumes(rig):
 
 
 def test_child_whose_call_was_reassigned_ends_before_it_acts(rig):
-    """A worker with all its processes stands still while others go on: for them it is dead. Then it goes on."""
+    """A worker with all its processes is stopped while others run: for them it is dead. Then it resumes."""
     fleet(rig, "one", "two")
     rig.submit(Plan(id="pay", tools=("charge_on_record",), seconds=8 * LEASE))
     first = until(lambda: begun(rig, "charge_on_record"), "the call begins")[0]
@@ -119,7 +119,7 @@ def test_child_whose_call_was_reassigned_ends_before_it_acts(rig):
 
 
 def tree(pid):
-    """The parent first: whoever goes on first may end the others."""
+    """The parent first: the process that resumes first may end the others."""
     parent = psutil.Process(pid)
     return [parent, *parent.children(recursive=True)]
 

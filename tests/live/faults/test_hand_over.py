@@ -1,4 +1,4 @@
-"""What a worker leaves when it ends, or is ended, goes on elsewhere, and soon."""
+"""What a worker leaves when it ends, or is ended, continues elsewhere, and soon."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_five_hundred_model_calls_wait_at_once_at_little_cost(make_rig, migrated
     assert peak.connections <= 10, f"a process had {peak.connections} database connections"
     assert peak.running == 500, "all were in flight at once"
     print(f"500 calls of 5 s were answered {took - 5.0:.2f} s after the ideal")
-    assert took < 2 * 5.0, f"all were answered after {took:.2f} s: somebody has waited for the end of another's call"
+    assert took < 2 * 5.0, f"all were answered after {took:.2f} s: one has waited for the end of another's call"
 
 
 class Peak:

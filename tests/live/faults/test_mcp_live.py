@@ -1,4 +1,4 @@
-"""Runs in real processes whose tools are an MCP server's: it dies in a call, its worker dies, and the work goes on."""
+"""Runs in real processes with tools of an MCP server: it dies in a call, its worker dies, and the work continues."""
 
 from __future__ import annotations
 

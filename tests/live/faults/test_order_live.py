@@ -1,4 +1,4 @@
-"""Who comes first: on one thread the first, between groups the higher, and nobody waits for another thread."""
+"""Who comes first: on one thread the first, between groups the higher, and no turn waits for another thread."""
 
 from __future__ import annotations
 

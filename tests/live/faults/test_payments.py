@@ -1,4 +1,4 @@
-"""Money: workers are killed inside calls that pay, and still nobody pays twice.
+"""Money: workers are killed inside calls that pay, and still nothing is paid twice.
 
 What an unsafe call did before its worker died is asked of a person, who looks into the book; a reconcilable call looks
 there itself; an idempotent one is booked again under the same key.
@@ -22,7 +22,7 @@ from support.rig_inbox import answer, inbox
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 TURNS = 20
-EVERY = 0.5  # seconds between two kills, as far as there is somebody left to kill
+EVERY = 0.5  # seconds between two kills, as far as there is a process left to kill
 KILLS = 30  # then there is peace: a slow machine has to come to an end as well
 
 
@@ -57,7 +57,7 @@ class Murders:
 
 
 class Accountant:
-    """Answers what nobody knows by a look into the book."""
+    """Decides calls with an unknown outcome by a look into the account book."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -121,8 +121,8 @@ def test_checking_the_account_book_prevents_a_second_payment(make_rig, migrated_
     begun = Counter(fact["key"] for fact in rig.facts(what="tool", phase="begin"))
     print(f"{murders.kills} kills, {begun.total()} begun, answers {dict(accountant.answers)}")
     assert booked(rig) == {key_of(call): 1 for call in rig.rows("calls")}
-    assert accountant.answers["result"] > 0, "somebody died behind his line in the book"
-    assert accountant.answers["retry"] > 0, "somebody died before it"
+    assert accountant.answers["result"] > 0, "a worker died after its line in the book"
+    assert accountant.answers["retry"] > 0, "a worker died before it"
     unasked = {key: count for key, count in begun.items() if count > 1 + accountant.retried[key]}
     assert unasked == {}, "nothing ran again without a person's word"
     assert {row["status"] for row in rig.rows("suspensions")} == {"settled"}

@@ -55,7 +55,7 @@ def fleet(request, databases, redis_databases, tmp_path_factory):
 
 @pytest.fixture
 def rig(fleet):
-    """The fleet of all these tests, and nothing that the model has heard before."""
+    """The fleet of all these tests, and no prompts of earlier tests."""
     fleet.model.requests.clear()
     fleet.restart_the_dead()
     fleet.ready()
@@ -188,7 +188,7 @@ def test_plans_are_shown_where_they_were_made(rig):
     assert [int(number) for number, *_ in steps] == list(range(1, 7))
 
 
-TAIL = 2.0  # seconds that the planner's stream would go on
+TAIL = 2.0  # seconds for which the planner's stream would continue
 
 
 def test_planner_stream_is_ignored_after_response(rig):

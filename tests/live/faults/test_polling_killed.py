@@ -24,7 +24,7 @@ PATIENCE = 30 + COUNT / 5 + 2 * DEATHS
 
 
 def drilled(rig, say):
-    """Some are there before anybody looks, and with each death some more come."""
+    """Some are there before the first poll, and with each death some more come."""
     with dying_poll(rig, orders(DEATHS)):
         said = 0
         for death in range(DEATHS + 1):

@@ -1,4 +1,4 @@
-"""PostgreSQL is away for longer than a lease: what was in hand meanwhile is kept, and nobody is taken for dead."""
+"""PostgreSQL is away for longer than a lease: what was in flight meanwhile is kept, and no worker is taken for dead."""
 
 from __future__ import annotations
 

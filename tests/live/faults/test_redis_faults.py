@@ -47,7 +47,7 @@ FAULTS = [
 
 
 def everybody_hears(rig):
-    """More work than one worker of turns can hold: whoever is not deaf holds some, and the heartbeat says so."""
+    """More work than one worker of turns can hold: one that still consumes holds some, as its heartbeat shows."""
     for n in range(HEARING):
         rig.submit(Plan(id=f"hear{n}", rounds=0, latency=4.0))
     turns = [worker for worker in rig.workers.values() if worker.name.startswith("turns")]

@@ -1,4 +1,4 @@
-"""Whoever waits for a turn and goes away gives up the place at once."""
+"""A client that waits for a turn and disconnects frees its slot at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _listens(frame) -> bool:
 
 @pytest.mark.parametrize("how", ["closed", "reset"])
 def test_as_many_as_may_wait_go_away_and_as_many_others_wait_at_once(settings, how):
-    """Each connection was answered by nobody, and nothing of it is left within a second."""
+    """No connection was answered, and nothing of it is left within a second."""
     with served(web.wired(settings)) as client:
         address = (client.base_url.host, client.base_url.port)
         with ExitStack() as open_ones:

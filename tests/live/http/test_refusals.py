@@ -138,7 +138,7 @@ def test_a_wrong_method_is_a_405_document_that_names_the_right_one(client):
 
 
 def test_too_large_a_body_is_refused_by_its_announced_length(client, settings):
-    """The body is never sent: whoever announces it is answered at once."""
+    """The body is never sent: its announcement is answered at once."""
     limit = largest_body(Bounds(text_bytes=4000, meta_bytes=settings.max_meta_bytes))
     with socket.create_connection((client.base_url.host, client.base_url.port), timeout=10) as connection:
         head = "POST /turns HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

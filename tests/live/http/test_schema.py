@@ -23,7 +23,7 @@ pytestmark = pytest.mark.redis
 
 
 class Nobody:
-    """A courier that wakes nobody."""
+    """A courier that sends nothing."""
 
     def send(self, intents: object) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What comes over HTTP, or by the name of a Celery task, reaches its own threads and nobody else's."""
+"""What comes over HTTP, or by the name of a Celery task, reaches only its own threads."""
 
 from __future__ import annotations
 

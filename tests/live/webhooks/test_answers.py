@@ -29,7 +29,7 @@ def test_a_signed_delivery_is_stored_and_answered_with_its_turn(hooked, name):
     turn_id = response.json()["turn_id"]
     turn = views.turn(hooked.rt.store, turn_id)
     assert (turn.status, turn.sender, turn.origin, turn.run_id) == ("queued", "service", "invoke", None)
-    assert hooked.client.get(f"/turns/{turn_id}").status_code == 404, "over HTTP nobody reads what a hook has said"
+    assert hooked.client.get(f"/turns/{turn_id}").status_code == 404, "over HTTP the messages of a hook cannot be read"
 
 
 @EACH
@@ -82,7 +82,7 @@ def test_a_delivery_that_comes_again_is_409_and_names_its_turn(hooked, name):
 
 @pytest.mark.parametrize(("name", "header"), [("github", "X-GitHub-Delivery"), ("plain", "X-Id")])
 def test_a_copy_under_another_id_is_409_and_names_the_turn(hooked, name, header):
-    """Neither form signs the id, so anybody who has seen the delivery can change it."""
+    """Neither form signs the id, so it can be changed by any reader of the delivery."""
     body = signed_deliveries.bodies(name)
     headers = SIGNED[name](body)
     first = hooked.post(name, body, headers)

@@ -1,4 +1,4 @@
-"""What stands behind the door fails, or is full, or is broken: what the sender is told, and what the operator sees."""
+"""The engine behind the endpoint fails, is full, or is broken: what the sender gets, and what the operator sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mailbox on a real IMAP server, and answers to an SMTP server that writes down what it is told."""
+"""A mailbox on a real IMAP server, and answers to an SMTP server that records what it gets."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_mail_is_marked_only_where_configured_and_only_when_it_was_stored(server
 
     marking = mailbox(mark_seen=True)
     cursor = marking.poll(None).cursor
-    assert unseen(server) == 2, "nobody has stored them yet"
+    assert unseen(server) == 2, "they are not stored yet"
     drop(server, a_mail(3))
     marking.poll(cursor)
     assert unseen(server) == 1

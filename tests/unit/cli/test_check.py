@@ -199,4 +199,4 @@ def test_all_faults_of_a_channel_are_reported_at_once_each_with_its_line(room):
     found = [one for one in json.loads(run("--json").output)["faults"] if one["kind"] == "channels"]
 
     assert sorted(one["line"] for one in found) == [3, 5, 6, 7]
-    assert not [one for one in found if "config.token: is missing" in one["told"]], "its variable is told already"
+    assert not [one for one in found if "config.token: is missing" in one["told"]], "its variable is reported already"

@@ -1,4 +1,4 @@
-"""Everything that can be wrong is told in one line, with an exit code, and nothing is left behind."""
+"""Everything that can be wrong is reported in one line, with an exit code, and nothing is left behind."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ def _all_of(terminal):
     while True:
         try:
             piece = os.read(terminal, 4096)
-        except OSError:  # Linux's way to say that nobody writes any more
+        except OSError:  # Linux's way to report that no writer is left
             piece = b""
         if not piece:
             os.close(terminal)

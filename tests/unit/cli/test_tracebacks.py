@@ -1,4 +1,4 @@
-"""What ended in a traceback of ours is told in a line: where a fleet cannot write, and Ctrl-C while it is imported."""
+"""Former tracebacks of ours are errors of one line: where a fleet cannot write, and Ctrl-C while it is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of a consumer: what may stand where, and how the model is told of it."""
+"""Messages of a consumer: what is allowed where, and how the model sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model is told of the demand, and of an answer that did not meet it."""
+"""What the model reads of the demand, and of an answer that did not meet it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_a_body_is_right_with_its_own_seal_alone(seal, body, other):
 @EACH
 @given(body=st.binary(max_size=50), data=st.data())
 def test_no_header_can_be_changed(seal, body, data):
-    """Whatever stands in it, and whatever it is changed to. An id that is not signed may be."""
+    """Whatever it contains, and whatever it is changed to. An id that is not signed may be."""
     headers = sealed(seal, "id1", NOW, body)
     signed = [name for name in headers if name != seal.id_header or "{id}" in seal.signed]
     name = data.draw(st.sampled_from(signed))

@@ -1,4 +1,4 @@
-"""Many verdicts become one outcome, whoever was asked first."""
+"""Many verdicts become one outcome, in any order of the plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lines of a log are shown to whoever started the fleet."""
+"""Which lines of a log are shown to the user who started the fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values judged by a JSON Schema and by a pydantic model: what is wrong is told with its place."""
+"""Values judged by a JSON Schema and by a pydantic model: faults are reported with their places."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_that_work_was_begun_is_known_when_its_lease_is_up_and_not_for_ever(lock
     until(lambda: not locks.alive(["k"]), "the lease is up")
 
     assert locks.begun(["k"]) == {"k"}
-    until(lambda: not locks.begun(["k"]), "nobody looks any more")
+    until(lambda: not locks.begun(["k"]), "no thread looks any more")
 
 
 def test_released_work_was_not_begun(locks):

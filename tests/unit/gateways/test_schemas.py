@@ -16,7 +16,7 @@ from chordage.orchestrator.gateways.schemas import TooCostly, complaint_about, c
 from chordage.orchestrator.gateways.tools.arguments import InvalidArguments
 
 ENDLESS = "^(a+)+$"
-SOON = 5.0  # seconds; each of these takes longer than anybody waits without its bound
+SOON = 5.0  # seconds; without its bound each of these takes far too long
 
 
 def an_object(**properties):

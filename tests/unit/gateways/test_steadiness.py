@@ -1,4 +1,4 @@
-"""Who could not renew its own leases for a while judges nobody else's."""
+"""A process that could not renew its own leases for a while judges none of others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chordage.orchestrator.gateways.steadiness import Steadiness, clocks
 
 
 class Machine:
-    """Clocks of a machine: one stops with it, one goes on, and the one on the wall may be put forward."""
+    """Clocks of a machine: one stops with it, one continues, and the one on the wall may be put forward."""
 
     def __init__(self):
         self.at = [100.0, 5000.0, 200.0]

@@ -15,7 +15,7 @@ from chordage.orchestrator.run import planning
 from support.fake_providers import WIRES, Calm, an_agent, catalog_at, serving
 
 REQUEST = PlannerRequest(user_input="hi", tools=(), round_index=0, max_rounds=5)
-TAIL = 2.0  # seconds that the stream would go on after the word
+TAIL = 2.0  # seconds for which the stream would continue after the word
 
 
 def script(action: str, tail: float = TAIL) -> str:

@@ -1,4 +1,4 @@
-"""What an agent file may say of its rounds and its plugins, and how each mistake in it is told."""
+"""What an agent file may say of its rounds and its plugins, and how each mistake in it is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that is made to break its parser is a fault of that file, with its line; the rest of the room goes on."""
+"""A file that is made to break its parser is a fault of that file, with its line; the rest of the room works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`output` of an agent file: a model, a schema, a file, and how each mistake is told: file, line, key, what to do."""
+"""`output` of an agent file: a model, a schema, a file, and the report of each mistake: file, line, key, remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that nobody but their owner may use, from the moment they are made."""
+"""Files that only their owner may use, from the moment they are made."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_missing_folder_of_a_database_is_reported_by_sqlite(tmp_path):
 
 
 def test_further_connections_of_a_process_leave_the_locks_of_its_first_alone(tmp_path):
-    """Where a process closes a file, it loses all the locks it has on that file, whoever took them."""
+    """Where a process closes a file, it loses all the locks it has on that file, whichever code took them."""
     path = tmp_path / "execution.db"
     one = database.make_engines(f"sqlite:///{path}", pool_size=4, hold=15).whole
     with one.connect() as tx:

@@ -101,7 +101,7 @@ def test_what_was_not_answered_on_one_connection_is_sent_again_on_the_next_and_i
     writer.flush()
     with redis.pipeline() as busy:
         writer.write(("HSET", "notes", "b", 1), ("HDEL", "notes", "a"))
-        writer._connection._sock.close()  # whether Redis has seen them, nobody knows
+        writer._connection._sock.close()  # whether Redis has seen them is unknown
         busy.delete("notes").execute()
     writer.write(("HSET", "notes", "a", 2), ("HDEL", "notes", "b"))
     writer.flush()

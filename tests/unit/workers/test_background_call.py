@@ -1,4 +1,4 @@
-"""The heartbeat waits for nobody, Redis included."""
+"""The heartbeat waits for no service, Redis included."""
 
 from __future__ import annotations
 

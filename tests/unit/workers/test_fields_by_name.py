@@ -23,7 +23,7 @@ def test_fields_without_names_are_refused_with_how_to_send_them(tmp_path, task, 
 
 @pytest.mark.parametrize("task", [names.SUBMIT, names.DECIDE, names.STEP, names.HELD, names.CANCEL, names.COMPACT])
 def test_a_refusal_of_what_others_send_is_an_answer_and_no_fault_of_ours(tmp_path, task):
-    """Celery logs whatever else is raised with a traceback, as often as somebody sends it."""
+    """Celery logs whatever else is raised with a traceback, as often as it is sent."""
     app = make_app(load(room=tmp_path, redis_url="redis://127.0.0.1:1/0"))
 
     assert {UserError, Unavailable} <= set(app.tasks[task].throws)

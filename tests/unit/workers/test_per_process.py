@@ -1,4 +1,4 @@
-"""A process has one runtime, whoever asks first."""
+"""A process has one runtime, whichever thread is first."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_one_of_two_workers_has_the_slot_and_each_prefix_slots_of_its_own(redis_
         (left, *_) = (redis.pttl(key) for key in redis.keys("*project:*"))
 
     assert had == [True, False, False, True]
-    assert left > 0, "a slot that nobody asks for any more is forgotten"
+    assert left > 0, "an unused slot is forgotten"
 
 
 def test_while_redis_is_away_everybody_has_the_slot_for_the_claim_in_sql_decides():
@@ -72,7 +72,7 @@ def test_an_error_makes_it_pause_for_a_beat_and_does_not_end_it(error):
     for worker in (failing, well):
         worker.projector.start()
 
-    until(lambda: well.looks > 5 and failing.looks, "the other goes on meanwhile")
+    until(lambda: well.looks > 5 and failing.looks, "the other continues meanwhile")
     assert failing.looks == 1
     failing.ends = None
     failing.projector._not_before = 0.0  # the pause is over

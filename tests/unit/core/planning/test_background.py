@@ -1,4 +1,4 @@
-"""What a planner is told of the conversation so far."""
+"""What a planner sees of the conversation so far."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_limit_is_five_rounds_unless_configured():
 
 @pytest.mark.parametrize("most", [1, 2, 5, 40])
 def test_a_limit_of_rounds_costs_no_plan_that_is_thrown_away(most):
-    """A5, beaten: asked behind the plan, the limit costs one more planner call, whose commands nobody carries out."""
+    """A5, beaten: asked behind the plan, the limit costs one more planner call, whose commands are not carried out."""
     asked, rounds, why = play(always, max_rounds=most)
 
     assert (asked, len(rounds), why) == (most, most, PlanEnd.MAX_ROUNDS)

@@ -1,4 +1,4 @@
-"""Where the plan stands in a reply: bare, fenced, between sentences; and what is no plan although it looks like one."""
+"""Where the plan is in a reply: bare, fenced, between sentences; and what is no plan although it looks like one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that are forked off, or killed: no connection is shared, and no server outlives whoever started it."""
+"""Forked and killed processes: no connection is shared, and no server outlives the process that started it."""
 
 from __future__ import annotations
 

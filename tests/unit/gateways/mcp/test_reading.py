@@ -1,4 +1,4 @@
-"""What an [mcp.<name>] table may say, and how each mistake in it is told: file, line, key, and what to do."""
+"""What an [mcp.<name>] table may say, and how each mistake in it is reported: file, line, key, and what to do."""
 
 from __future__ import annotations
 
