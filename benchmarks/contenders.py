@@ -21,8 +21,8 @@ from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
+from chordage.tasks.accepting import accept
 from chordage.tasks.courier import Courier
-from chordage.tasks.in_process import accept
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import runtime_from
 from chordage.workers.fleet.member import MemberRole

@@ -18,7 +18,7 @@ from chordage.orchestrator.core.intents import Hint, Intent
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.loops.pulse import tick
 from chordage.orchestrator.runtime import Runtime
-from chordage.tasks import in_process, names
+from chordage.tasks import accepting, names
 from chordage.tasks.courier import Courier
 from chordage.tasks.follow import follow
 from chordage.tasks.schema import check_named, decisions_from, request_from, verb_from
@@ -101,7 +101,7 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
         if fields.get("dedupe_key") is None:
             fields["dedupe_key"] = self.request.id
         request = request_from(fields, source=SOURCE, space=SPACE)
-        return _stored(self, lambda: in_process.accept(self.runtime, self.courier, request)).turn_id
+        return _stored(self, lambda: accepting.accept(self.runtime, self.courier, request)).turn_id
 
     @app.task(name=names.DECIDE, **of_others, ignore_result=False)
     def decide(self: StageTask, decisions: list[dict[str, Any]]) -> list[str]:
@@ -110,7 +110,7 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
         """
         requests = decisions_from(decisions)
         decided = _stored(
-            self, lambda: in_process.decide(self.runtime, self.courier, requests, source=SOURCE, space=SPACE)
+            self, lambda: accepting.decide(self.runtime, self.courier, requests, source=SOURCE, space=SPACE)
         )
         return [decision.decision_id for decision in decided]
 
@@ -121,7 +121,7 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
         if fields.get("key") is None:
             fields["key"] = self.request.id
         request = verb_from(fields, space=SPACE)
-        return _stored(self, lambda: in_process.step(self.runtime, self.courier, request))
+        return _stored(self, lambda: accepting.step(self.runtime, self.courier, request))
 
     # A consumer asks several times a second, and the answer holds texts: monitors get no events of it.
     @app.task(name=names.HELD, **of_others, ignore_result=False, send_events=False)

@@ -18,8 +18,8 @@ from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import schema_version
+from chordage.tasks.accepting import accept, accept_together, decide
 from chordage.tasks.courier import Courier
-from chordage.tasks.in_process import accept, accept_together, decide
 from chordage.workers import connections, team_app
 from chordage.workers.app import make_app as make_celery
 from chordage.workers.bootstrap import check_redis, check_services, runtime_from

@@ -28,8 +28,8 @@ from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.groups import ALL_QUEUES
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.store import schema
+from chordage.tasks.accepting import accept
 from chordage.tasks.courier import Courier
-from chordage.tasks.in_process import accept
 from chordage.tasks.schema import request_from
 from chordage.workers.bootstrap import redis_from, runtime_from
 from support import scripted_server

@@ -64,8 +64,8 @@ Exit codes: 0 the turn was accepted, with --wait: it was answered; 1 a service d
 @json_option
 def submit(text: str, wait: bool, timeout: float | None, as_json: bool, **options: Any) -> None:
     """Send TEXT (or - for standard input) to the fleet, and print the id of its turn."""
+    from chordage.tasks.accepting import accept
     from chordage.tasks.courier import Courier
-    from chordage.tasks.in_process import accept
     from chordage.workers.app import make_app
     from chordage.workers.bootstrap import runtime_from
 

@@ -14,8 +14,8 @@ from chordage.config import log
 from chordage.config.settings import Settings, load
 from chordage.orchestrator import views
 from chordage.tasks import names
+from chordage.tasks.accepting import accept, step
 from chordage.tasks.courier import Courier
-from chordage.tasks.in_process import accept, step
 from chordage.tasks.schema import request_from, verb_from
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import runtime_from

@@ -14,7 +14,7 @@ from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.database import Store
-from chordage.tasks.in_process import accept, decide
+from chordage.tasks.accepting import accept, decide
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
 from support.web_server import served, server_with, with_database

@@ -1,4 +1,4 @@
-"""How programs that are no Celery tasks hand work in: it is stored, then the wake-ups are sent.
+"""How work is accepted from callers: it is stored, then the wake-ups are sent.
 
 Each function raises when the request is refused; then nothing is stored. Rescue sends a wake-up again that gets lost.
 """
