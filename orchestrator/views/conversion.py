@@ -11,19 +11,19 @@ from typing import Any, TypeVar, get_args, get_type_hints
 V = TypeVar("V")
 
 
-def view_of(view: type[V], source: Any, /, **given: Any) -> V:
-    """A view with the fields `given`, and the others from the columns or attributes of the same names.
+def view_of(view: type[V], source: Any, /, **values: Any) -> V:
+    """A view with these `values`, and the others from the columns or attributes of the same names.
 
     A field that the source lacks gets its default; a source of None lacks all. The words of a row become enums. A word
     that only a newer version knows stays as it is.
     """
     for name, enum in _enums_of(view).items():  # type: ignore[arg-type]  # a class is hashable
-        if name in given:
+        if name in values:
             continue
         value = source.get(name, MISSING) if isinstance(source, Mapping) else getattr(source, name, MISSING)
         if value is not MISSING:
-            given[name] = enum(value) if enum is not None and value in set(enum) else value
-    return view(**given)
+            values[name] = enum(value) if enum is not None and value in set(enum) else value
+    return view(**values)
 
 
 @cache
