@@ -1,38 +1,39 @@
-"""Messages that the consumer of a stepped run puts into its history: checked as they come, told as they were given.
+"""Messages that the consumer of a stepped run puts into its history: checked, stored, and shown to the model.
 
-An assistant message may ask for tools. Its results stand directly behind it, given by the consumer or worked out by
-the engine: the last one's open asks are carried out when the run moves on.
+An assistant message may ask for tools. Its results follow it directly, from the consumer or from the engine, which
+carries out the open asks of the last assistant message when the run moves on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.model import AssistantSays, Reply, Said, ToolAsk, ToolSays, UserSays
 
-Given = Mapping[str, Any]
+ClientMessage = Mapping[str, Any]
 T = TypeVar("T")
-Answering = Callable[[ToolAsk, T | None], ToolSays]
+ResultOf = Callable[[ToolAsk, T | None], ToolSays]
 
 
 def normal(
-    messages: Sequence[Given], before: Sequence[Given], reply: Reply | None, reply_id: str | None
+    messages: Sequence[ClientMessage], before: Sequence[ClientMessage], reply: Reply | None, reply_id: str | None
 ) -> list[dict[str, Any]]:
-    """`messages` as they are kept, behind `before`. The first that cannot stand there is raised."""
+    """`messages` as they are stored, behind `before`. Raises InvalidMessage for the first that cannot follow."""
     if not messages:
         raise InvalidMessage("there is no message: give at least one", field="messages")
-    kept: list[dict[str, Any]] = []
-    for place, message in enumerate(messages):
-        one = _normal(message, f"messages.{place}", reply, reply_id)
-        _check_order(one, [*before, *kept], f"messages.{place}")
-        kept.append(one)
-    return kept
+    stored: list[dict[str, Any]] = []
+    for place, raw in enumerate(messages):
+        message = _normal(raw, f"messages.{place}", reply, reply_id)
+        _check_order(message, [*before, *stored], f"messages.{place}")
+        stored.append(message)
+    return stored
 
 
-def _normal(message: Given, at: str, reply: Reply | None, reply_id: str | None) -> dict[str, Any]:
+def _normal(message: ClientMessage, at: str, reply: Reply | None, reply_id: str | None) -> dict[str, Any]:
     match message:
         case {"role": "user", "text": str(text), **rest} if not rest and text.strip():
             return {"role": "user", "text": text}
@@ -43,11 +44,11 @@ def _normal(message: Given, at: str, reply: Reply | None, reply_id: str | None) 
         case {"role": "tool", "ask_id": str(ask_id), "content": str(content), **rest} if not rest.keys() - {"is_error"}:
             return {"role": "tool", "ask_id": ask_id, "content": content, "is_error": bool(rest.get("is_error"))}
         case _:
-            told = (
+            forms = (
                 'give {"role": "user", "text"}, {"role": "assistant", "text", "asks"?}, {"role": "assistant", "reply"} '
                 'or {"role": "tool", "ask_id", "content", "is_error"?}'
             )
-            raise InvalidMessage(f"{told}; got {dict(message)!r:.120}", field=at)
+            raise InvalidMessage(f"{forms}; got {dict(message)!r:.120}", field=at)
 
 
 def _linked(wanted: object, at: str, reply: Reply | None, reply_id: str | None) -> dict[str, Any]:
@@ -57,109 +58,101 @@ def _linked(wanted: object, at: str, reply: Reply | None, reply_id: str | None) 
     return _assistant(reply.text, reply.asks, extra=reply.extra, linked=True)
 
 
-def _own(text: str, asks: Sequence[Given], at: str, reply: Reply | None) -> dict[str, Any]:
-    """One whose content equals the reply that is held is that reply."""
-    named = tuple(_ask(ask, f"{at}.asks.{place}") for place, ask in enumerate(asks))
-    if not text.strip() and not named:
+def _own(text: str, raw_asks: Sequence[ClientMessage], at: str, reply: Reply | None) -> dict[str, Any]:
+    """A message whose content equals the held reply is that reply."""
+    asks = tuple(_ask(ask, f"{at}.asks.{place}") for place, ask in enumerate(raw_asks))
+    if not text.strip() and not asks:
         raise InvalidMessage("an assistant message says something or asks for a tool", field=at)
-    if len({ask.id for ask in named}) < len(named):
+    if len({ask.id for ask in asks}) < len(asks):
         raise InvalidMessage("two asks have the same id: give each one of its own", field=f"{at}.asks")
-    if reply is not None and (text, _wanted(named)) == (reply.text, _wanted(reply.asks)):
+    if reply is not None and text == reply.text and asks == tuple(replace(ask, raw="") for ask in reply.asks):
         return _assistant(text, reply.asks, extra=reply.extra, linked=True)
-    return _assistant(text, named, extra={}, linked=False)
-
-
-def _wanted(asks: Sequence[ToolAsk]) -> list[tuple[Any, ...]]:
-    return [(ask.id, ask.name, ask.arguments) for ask in asks]
+    return _assistant(text, asks, extra={}, linked=False)
 
 
 def _assistant(text: str, asks: Sequence[ToolAsk], *, extra: dict[str, Any], linked: bool) -> dict[str, Any]:
-    return {
-        "role": "assistant", "text": text, "asks": [asdict(ask) for ask in asks], "extra": extra, "linked": linked,
-    }  # fmt: skip
+    stored_asks = [asdict(ask) for ask in asks]
+    return {"role": "assistant", "text": text, "asks": stored_asks, "extra": extra, "linked": linked}
 
 
-def _ask(given: Given, at: str) -> ToolAsk:
-    match given:
+def _ask(raw: ClientMessage, at: str) -> ToolAsk:
+    match raw:
         case {"id": str(ask_id), "name": str(name), "arguments": dict(arguments), **rest} if not rest and ask_id:
             return ToolAsk(id=ask_id[:200], name=name, arguments=arguments)
         case _:
-            raise InvalidMessage(f'give {{"id", "name", "arguments"}}; got {dict(given)!r:.120}', field=at)
+            raise InvalidMessage(f'give {{"id", "name", "arguments"}}; got {dict(raw)!r:.120}', field=at)
 
 
-def _check_order(one: Given, before: Sequence[Given], at: str) -> None:
-    """No result without its ask, no ask that could never have one."""
-    if one["role"] == "tool":
-        if one["ask_id"] not in {ask.id for ask in open_asks(before)}:
-            told = f"{one['ask_id']!r} is no open ask of the assistant message before it: a result answers one, once"
-            raise InvalidMessage(told, field=f"{at}.ask_id")
-    elif one["role"] == "assistant" and one["linked"] and any(said.get("linked") for said in before):
+def _check_order(message: ClientMessage, before: Sequence[ClientMessage], at: str) -> None:
+    """Each result follows its ask; the held reply is there once."""
+    if message["role"] == "tool":
+        if message["ask_id"] not in {ask.id for ask in open_asks(before)}:
+            ask_id = message["ask_id"]
+            problem = f"{ask_id!r} is no open ask of the assistant message before it: a result answers one, once"
+            raise InvalidMessage(problem, field=f"{at}.ask_id")
+    elif message["role"] == "assistant" and message["linked"] and any(earlier.get("linked") for earlier in before):
         raise InvalidMessage("the reply that is held is in the history already", field=at)
 
 
-def tail(messages: Sequence[Given]) -> Given | None:
-    """The assistant message at the end, with nothing but results behind it."""
-    for one in reversed(messages):
-        if one["role"] == "assistant":
-            return one
-        if one["role"] != "tool":
-            return None
-    return None
-
-
-def asks_of(message: Given) -> tuple[ToolAsk, ...]:
+def asks_of(message: ClientMessage) -> tuple[ToolAsk, ...]:
     return tuple(ToolAsk(**ask) for ask in message["asks"])
 
 
-def open_asks(messages: Sequence[Given]) -> tuple[ToolAsk, ...]:
-    """What the last assistant message asks for and nobody has answered."""
-    last = tail(messages)
-    if last is None:
+def tail(messages: Sequence[ClientMessage]) -> ClientMessage | None:
+    """The assistant message at the end, if only results follow it."""
+    place = _tail_place(messages)
+    return None if place is None else messages[place]
+
+
+def open_asks(messages: Sequence[ClientMessage]) -> tuple[ToolAsk, ...]:
+    """The asks of the last assistant message that have no result yet."""
+    place = _tail_place(messages)
+    if place is None:
         return ()
-    answered = {one["ask_id"] for one in messages[_place(messages, last) + 1 :]}
-    return tuple(ask for ask in asks_of(last) if ask.id not in answered)
+    results = _results(messages, place)
+    return tuple(ask for ask in asks_of(messages[place]) if ask.id not in results)
 
 
-def _place(messages: Sequence[Given], wanted: Given) -> int:
-    return next(place for place, one in enumerate(messages) if one is wanted)
-
-
-def left_open(messages: Sequence[Given]) -> list[str]:
-    """Asks that stand before the end without a result: nobody can answer them there any more."""
-    last = tail(messages)
+def left_open(messages: Sequence[ClientMessage]) -> list[str]:
+    """Asks before the last assistant message without a result: they can no longer get one."""
+    last = _tail_place(messages)
     return [
         ask.id
-        for place, one in enumerate(messages)
-        if one["role"] == "assistant" and one is not last
-        for ask in asks_of(one)
-        if ask.id not in _supplied(messages, place)
+        for place, message in enumerate(messages)
+        if message["role"] == "assistant" and place != last
+        for ask in asks_of(message)
+        if ask.id not in _results(messages, place)
     ]
 
 
-def _supplied(messages: Sequence[Given], place: int) -> dict[str, Given]:
-    """The results directly behind the message at this place."""
-    found: dict[str, Given] = {}
-    for one in messages[place + 1 :]:
-        if one["role"] != "tool":
-            break
-        found[one["ask_id"]] = one
-    return found
+def said(messages: Sequence[ClientMessage], by_place: Mapping[int, T], result: ResultOf[T]) -> Iterator[Said]:
+    """As the model is to see them. `by_place`: the calls that the engine made for the last assistant message."""
+    last = _tail_place(messages)
+    for place, message in enumerate(messages):
+        if message["role"] == "user":
+            yield UserSays(text=message["text"])
+        elif message["role"] == "assistant":
+            asks = asks_of(message)
+            yield AssistantSays(text=message["text"], asks=asks, extra=message["extra"])
+            supplied, calls = _results(messages, place), by_place if place == last else {}
+            for number, ask in enumerate(asks):
+                if (answer := supplied.get(ask.id)) is not None:
+                    yield ToolSays(ask_id=ask.id, name=ask.name, content=answer["content"], is_error=answer["is_error"])
+                else:
+                    yield result(ask, calls.get(number))
 
 
-def said(messages: Sequence[Given], by_place: Mapping[int, T], answer: Answering[T]) -> Iterator[Said]:
-    """As the model is to see them. `by_place`: the calls that were made for the last of them."""
-    last = tail(messages)
-    for place, one in enumerate(messages):
-        match one["role"]:
-            case "user":
-                yield UserSays(text=one["text"])
+def _tail_place(messages: Sequence[ClientMessage]) -> int | None:
+    for place in reversed(range(len(messages))):
+        match messages[place]["role"]:
             case "assistant":
-                yield AssistantSays(text=one["text"], asks=asks_of(one), extra=one["extra"])
-                supplied, calls = _supplied(messages, place), by_place if one is last else {}
-                for number, ask in enumerate(asks_of(one)):
-                    result = supplied.get(ask.id)
-                    yield answer(ask, calls.get(number)) if result is None else _told(ask, result)
+                return place
+            case "user":
+                return None
+    return None
 
 
-def _told(ask: ToolAsk, result: Given) -> ToolSays:
-    return ToolSays(ask_id=ask.id, name=ask.name, content=result["content"], is_error=result["is_error"])
+def _results(messages: Sequence[ClientMessage], place: int) -> dict[str, ClientMessage]:
+    """The results directly behind the message at this place, by the id of their ask."""
+    behind = takewhile(lambda message: message["role"] == "tool", messages[place + 1 :])
+    return {message["ask_id"]: message for message in behind}
