@@ -1,11 +1,16 @@
-"""Structured output: what may come of a reply that was to fit a schema, and what the model is told of the demand."""
+"""Structured output: the demand, as the model reads it; the JSON value in a reply; and the verdict on it.
+
+The value is the whole reply, its one fenced block, or all from the first bracket to the last. Where two readings are
+possible there is none: two blocks, two values in a row, two equal keys in an object. What JSON does not have (NaN,
+numbers that no float can hold) is refused, although Python would read it. Time grows in proportion to the text.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +19,14 @@ from chordage.orchestrator.core.reasons import Ending, failed
 from chordage.orchestrator.core.text import loads_json
 
 INVALID = "output_invalid"  # the model answered with something else, twice
-UNCHECKED = "output_check"  # the room's own code could not say whether it fits
+UNCHECKED = "output_check"  # the room's own code could not decide whether it fits
 
 COMPLAINTS = 20  # a list of a thousand wrong items is understood from twenty of them
 COMPLAINT_LENGTH = 300
+DEPTH = 64  # levels; deeper values break readers further down
+NEAR = 40  # characters of the text that are shown on each side of a mistake
+
+_FENCE = re.compile(r"```+[ \t]*(\w*)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +34,7 @@ class Accepted:
     value: Any
 
     def details(self) -> dict[str, Any]:
-        """As it stands with the end of the run. Only where there is one: null is a value too."""
+        """As the end of the run records it. A run without output has no such key: null is a value too."""
         return {"output": self.value}
 
 
@@ -54,7 +63,7 @@ def demand(schema: dict[str, Any]) -> str:
 
 
 def listed(complaints: Sequence[str]) -> str:
-    """Each with the place it is about, as far as they help."""
+    """The first complaints, as a list where there are several."""
     lines = [_shortened(complaint) for complaint in complaints[:COMPLAINTS]]
     if len(complaints) > COMPLAINTS:
         lines.append("and more")
@@ -62,7 +71,7 @@ def listed(complaints: Sequence[str]) -> str:
 
 
 def _shortened(complaint: str) -> str:
-    """The ends say what matters: where it is, and what is wrong. In between stands what was sent."""
+    """Both ends are kept: the place, and what is wrong. The value in between is cut."""
     half = COMPLAINT_LENGTH // 2
     return complaint if len(complaint) <= COMPLAINT_LENGTH else f"{complaint[:half]} ... {complaint[-half:]}"
 
@@ -83,20 +92,8 @@ def _part(part: str | int) -> str:
     return f".{part}" if part.isidentifier() else f"[{json.dumps(part, ensure_ascii=False)}]"
 
 
-# The JSON value in what a model said: all of it, its one fenced block, or all from the first bracket to the last.
-#
-# Where two readings are possible there is none: two blocks, two values in a row, a key that stands twice. What JSON
-# does not have (NaN, numbers beyond all floats) is refused, although Python would read it. Time grows with the text
-# and no faster, whatever was sent.
-
-DEPTH = 64  # deeper values break readers further down
-NEAR = 40  # characters of the text that are shown around a mistake
-
-_FENCE = re.compile(r"```+[ \t]*(\w*)")
-
-
 class NoValue(Exception):
-    """There is no JSON value in the text, or more than one; says why, to the model that wrote it."""
+    """The text holds no JSON value, or more than one. The message is for the model that wrote it."""
 
 
 def value_in(text: str) -> Any:
@@ -111,7 +108,7 @@ def value_in(text: str) -> Any:
         if inner is None:
             raise
         value = _loaded(inner)
-    if _is_deeper_than(value, DEPTH):
+    if bounds.depth_of(value) > DEPTH:
         raise NoValue(f"it is nested more than {DEPTH} levels deep")
     return value
 
@@ -119,10 +116,10 @@ def value_in(text: str) -> Any:
 def _inner(whole: str) -> str | None:
     """The part of the text that may be the value, where the whole is not."""
     blocks = list(_blocks(whole))
-    found = [inner for word, inner in blocks if word == "json"] or [inner for word, inner in blocks if not word]
-    if len(found) > 1:
-        raise NoValue(f"it holds {len(found)} blocks of JSON, and it is not clear which one counts")
-    return found[0] if found else _bracketed(whole)
+    inner = [block for word, block in blocks if word == "json"] or [block for word, block in blocks if not word]
+    if len(inner) > 1:
+        raise NoValue(f"it holds {len(inner)} blocks of JSON, and it is not clear which one counts")
+    return inner[0] if inner else _bracketed(whole)
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
@@ -161,27 +158,8 @@ def _loaded(text: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise NoValue(f"the key {twice!r} stands twice in one object")
-    return found
-
-
-def _is_deeper_than(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit):
-        level = [member for one in level for member in _members(one) if isinstance(member, dict | list)]
-        if not level:
-            return False
-    return True
-
-
-def _members(value: Any) -> Iterable[Any]:
-    match value:
-        case dict():
-            return value.values()
-        case list():
-            return value
-        case _:
-            return ()
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise NoValue(f"the key {name!r} stands twice in one object")
+    return members

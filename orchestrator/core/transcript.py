@@ -1,8 +1,11 @@
-"""From rows to prompt: every ask of an assistant message has exactly one answer, directly behind it."""
+"""From rows to prompt: every ask of an assistant message has exactly one result, directly behind it.
+
+Also how replies and messages are written into the journal and read from it, and which entries a summary replaces.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,7 +30,7 @@ UNKNOWN_TEXT = (
     "The worker died while this call was running. It is not known whether it took effect, and it was not run again."
 )
 INTERRUPTED = "[The work on the message above ended before it was done"
-ACTION_RESULTS = "[ACTION RESULTS]"  # how the message begins that puts what was done before the answer
+ACTION_RESULTS = "[ACTION RESULTS]"  # the message that shows the results of plans before the answer
 REFUSED = "[Your answer above was not accepted, because it is not the output that is demanded"
 SUMMARY = "[Summary of the conversation up to here"
 _BEGUN = " What is said next is part of it, word for word: what the summary tells of the work on that has been done."
@@ -35,65 +38,67 @@ DECIDED = "[A decision has come: what came of it stands above, where the call wa
 NOT_STARTED = "This call has not been executed yet: it comes after one that awaits a decision."
 AWAITING = "This call has not been executed: it awaits a decision."
 
-Told = Answer | Call
-Calls = dict[tuple[str, int], list[Told]]
+AnyCall = Answer | Call
+
+COMPACTION_KINDS = frozenset({Checkpoint.COMPACTED, Checkpoint.COMPACTION_FAILED})
 
 
-def build(entries: Sequence[Entry], calls: Iterable[Told]) -> tuple[Said, ...]:
-    """The history of a thread as the model is to see it. Results stand where they were asked for, in the order
-    asked; the newest summary stands for what came before it.
+def build(entries: Sequence[Entry], calls: Iterable[AnyCall]) -> tuple[Said, ...]:
+    """The history of a thread as the model is to see it.
+
+    Results follow the message that asked for them, in the order of its asks; the newest summary replaces what came
+    before it.
     """
-    by_step: Calls = {}
+    by_step: dict[tuple[str, int], dict[int, AnyCall]] = {}
     for call in calls:
-        by_step.setdefault((call.run_id, call.step), []).append(call)
-    summary, entries = standing(entries)
-    said: list[Said] = _summed_up(summary.body) if summary else []
-    waited = False  # behind a reply, and nobody has said yet that it is over
+        by_step.setdefault((call.run_id, call.step), {})[call.place] = call
+    summary, entries = current_summary(entries)
+    messages: list[Said] = _summary(summary.body) if summary else []
+    waits = False  # behind a reply, and the model has not read yet that the wait is over
     for entry in entries:
+        by_place = by_step.get((entry.run_id, entry.step + 1), {})
         match entry.kind:
             case Checkpoint.USER_MESSAGE:
-                said.extend(_news(waited=waited))
-                waited = False
-                said.append(UserSays(text=message_text(entry.body)))
+                messages.extend(_decided(waits=waits))
+                waits = False
+                messages.append(UserSays(text=message_text(entry.body)))
             case Checkpoint.ASSISTANT_TURN:
-                said.extend(_news(waited=waited))
-                waited = False
-                said.extend(_exchange(entry, by_step.get((entry.run_id, entry.step + 1), [])))
+                messages.extend(_decided(waits=waits))
+                waits = False
+                messages.extend(_exchange(entry, by_place))
             case Checkpoint.CLIENT_MESSAGES:
-                said = [] if entry.body["replaces"] else said
-                said.extend(_given(entry, by_step.get((entry.run_id, entry.step + 1), [])))
-                waited = False
+                messages = [] if entry.body["replaces"] else messages
+                messages.extend(client_messages.said(entry.body["messages"], by_place, _result))
+                waits = False
             case Checkpoint.CLIENT_STEERS:
-                said.extend(UserSays(text=text) for text in entry.body["texts"])
-                waited = False
+                messages.extend(UserSays(text=text) for text in entry.body["texts"])
+                waits = False
             case Checkpoint.RUN_INTERRUPTED:
-                waited = False
-                said.append(UserSays(text=_interrupted(entry.body)))
+                waits = False
+                messages.append(UserSays(text=_interrupted(entry.body)))
             case Checkpoint.OUTPUT_REFUSED:
-                said.append(UserSays(text=_refused(entry.body)))
+                messages.append(UserSays(text=_refused(entry.body)))
             case Checkpoint.RUN_WAITING:
-                waited = isinstance(said[-1], AssistantSays)
+                waits = isinstance(messages[-1], AssistantSays)
             case _:
-                pass  # the results are told from the calls themselves, behind the message that asked
-    return (*said, *_news(waited=waited))
+                pass  # results are read from the calls themselves, behind the message that asked
+    return (*messages, *_decided(waits=waits))
 
 
-def _summed_up(body: dict[str, Any]) -> list[Said]:
-    """The summary, and behind it what was said to the run that it was written in, word for word: the work on that goes
-    on.
-    """
-    words: list[Said] = [UserSays(text=message_text(message)) for message in body["said"]]
-    begun = _BEGUN if words else ""
-    return [UserSays(text=f"{SUMMARY}, in place of its messages.{begun}]\n\n{body['summary']}"), *words]
+def _summary(body: dict[str, Any]) -> list[Said]:
+    """The summary, and word for word the messages of the run it was written in, because the work on them continues."""
+    messages: list[Said] = [UserSays(text=message_text(message)) for message in body["said"]]
+    begun = _BEGUN if messages else ""
+    return [UserSays(text=f"{SUMMARY}, in place of its messages.{begun}]\n\n{body['summary']}"), *messages]
 
 
-def _news(*, waited: bool) -> list[Said]:
-    """A prompt must not end with the model's own words, and it has to learn that there is something new further up."""
-    return [UserSays(text=DECIDED)] if waited else []
+def _decided(*, waits: bool) -> list[Said]:
+    """A prompt must not end with the model's own words, and the model has to learn that a result further up is new."""
+    return [UserSays(text=DECIDED)] if waits else []
 
 
 def message_text(body: dict[str, Any]) -> str:
-    """What was said: the text, or where that is blank the text of the content parts."""
+    """The text of a message, or where that is blank the text of its content parts."""
     if body["text"].strip():
         return str(body["text"])
     texts = [str(part["text"]) for part in body.get("parts") or () if isinstance(part, dict) and part.get("text")]
@@ -101,7 +106,7 @@ def message_text(body: dict[str, Any]) -> str:
 
 
 def _interrupted(body: dict[str, Any]) -> str:
-    """What the next turn's model has to know of one that was cut off."""
+    """What the model of the next turn has to know of a run that was cut off."""
     why = f": {body['detail']}" if body.get("detail") else ""
     ended = body.get("code") or body["reason"]
     return f"{INTERRUPTED} ({ended}{why}).]"
@@ -114,49 +119,43 @@ def _refused(body: dict[str, Any]) -> str:
 
 
 def is_note(said: Said) -> bool:
-    """Whether this is the engine's word to the model, which only stands where a user's words would."""
+    """Whether the engine wrote this to the model, in the place of a user's words."""
     notes = (DECIDED, INTERRUPTED, REFUSED, ACTION_RESULTS, SUMMARY)
     return isinstance(said, UserSays) and said.text.startswith(notes)
 
 
-def _exchange(entry: Entry, calls: Sequence[Told]) -> list[Said]:
+def _exchange(entry: Entry, by_place: dict[int, AnyCall]) -> list[Said]:
     asks = tuple(ask_from(body) for body in entry.body.get("asks", ()))
-    says = AssistantSays(text=entry.body["text"], asks=asks, extra=entry.body.get("extra") or {})
-    by_place = {call.place: call for call in calls}
-    return [says, *(_answer(ask, by_place.get(place)) for place, ask in enumerate(asks))]
+    reply = AssistantSays(text=entry.body["text"], asks=asks, extra=entry.body.get("extra") or {})
+    return [reply, *(_result(ask, by_place.get(place)) for place, ask in enumerate(asks))]
 
 
-def _given(entry: Entry, calls: Sequence[Told]) -> Iterator[Said]:
-    return client_messages.said(entry.body["messages"], {call.place: call for call in calls}, _answer)
-
-
-def _answer(ask: ToolAsk, call: Told | None) -> ToolSays:
+def _result(ask: ToolAsk, call: AnyCall | None) -> ToolSays:
+    content = NOT_RUN
     match call.status if call else None:
         case CallStatus.SUCCEEDED:
-            assert call is not None
-            return ToolSays(ask_id=ask.id, name=ask.name, content=call.content or "")
+            return ToolSays(ask_id=ask.id, name=ask.name, content=(call.content if call else "") or "")
         case CallStatus.FAILED | CallStatus.CANCELLED:
-            assert call is not None
-            return ToolSays(ask_id=ask.id, name=ask.name, content=call.content or NOT_RUN, is_error=True)
+            content = (call.content if call else "") or NOT_RUN
         case CallStatus.SUSPENDED | CallStatus.RESUMING:
-            return ToolSays(ask_id=ask.id, name=ask.name, content=AWAITING, is_error=True)
+            content = AWAITING
         case CallStatus.NEW:
-            return ToolSays(ask_id=ask.id, name=ask.name, content=NOT_STARTED, is_error=True)
-        case _:
-            return ToolSays(ask_id=ask.id, name=ask.name, content=NOT_RUN, is_error=True)
+            content = NOT_STARTED
+    return ToolSays(ask_id=ask.id, name=ask.name, content=content, is_error=True)
+
+
+# Messages and replies, as the journal keeps them.
 
 
 def message_of(turn: Turn) -> dict[str, Any]:
-    """A message as the journal keeps it."""
-    said = {"text": turn.text, "turn": turn.id, "origin": turn.origin, "channel": turn.channel, "sender": turn.sender}
-    return {**said, "parts": turn.meta["parts"]} if turn.meta.get("parts") else said
+    body = {"text": turn.text, "turn": turn.id, "origin": turn.origin, "channel": turn.channel, "sender": turn.sender}
+    return {**body, "parts": turn.meta["parts"]} if turn.meta.get("parts") else body
 
 
 def body_of(reply: Reply) -> dict[str, Any]:
-    """A reply as the journal keeps it."""
     return {
         "text": reply.text,
-        "asks": [{"id": a.id, "name": a.name, "arguments": a.arguments, "raw": a.raw} for a in reply.asks],
+        "asks": [{"id": ask.id, "name": ask.name, "arguments": ask.arguments, "raw": ask.raw} for ask in reply.asks],
         "stop": reply.stop.value,
         "model": reply.model,
         "extra": reply.extra,
@@ -169,56 +168,56 @@ def attempts_of(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
     """Every request that was made, with what it cost."""
     return [
         {
-            "model": a.model,
-            "seconds": round(a.seconds, 3),
-            "fault": a.fault,
-            "detail": a.detail,
-            "tokens": [a.usage.input_tokens, a.usage.output_tokens],
+            "model": attempt.model,
+            "seconds": round(attempt.seconds, 3),
+            "fault": attempt.fault,
+            "detail": attempt.detail,
+            "tokens": [attempt.usage.input_tokens, attempt.usage.output_tokens],
         }
-        for a in attempts
+        for attempt in attempts
     ]
+
+
+def reply_from(body: dict[str, Any]) -> Reply:
+    """A reply as it was, without its attempts."""
+    return Reply(
+        text=body["text"],
+        asks=tuple(ask_from(ask) for ask in body["asks"]),
+        stop=StopReason(body["stop"]),
+        model=body["model"],
+        usage=Usage(**body["usage"]),
+        extra=body.get("extra") or {},
+    )
 
 
 def ask_from(body: dict[str, Any]) -> ToolAsk:
     return ToolAsk(id=body["id"], name=body["name"], arguments=body["arguments"], raw=body.get("raw", ""))
 
 
-def reply_from(body: dict[str, Any]) -> Reply:
-    """A reply as it was, but for the attempts it took."""
-    return Reply(
-        text=body["text"], asks=tuple(ask_from(ask) for ask in body["asks"]), stop=StopReason(body["stop"]),
-        model=body["model"], usage=Usage(**body["usage"]), extra=body.get("extra") or {},
-    )  # fmt: skip
+# The summaries of a thread: the current one, and the entries that are still read in full.
 
 
-def stop_of(entry: Entry) -> StopReason:
-    return StopReason(entry.body["stop"])
+def current_summary(entries: Sequence[Entry]) -> tuple[Entry | None, list[Entry]]:
+    """The newest summary, which includes the older ones, and the entries that it does not replace.
 
-
-# What the journal of a thread says of its summaries: which of them stands, and what is still said in full.
-
-TRIES = frozenset({Checkpoint.COMPACTED, Checkpoint.COMPACTION_FAILED})
-
-
-def standing(entries: Sequence[Entry]) -> tuple[Entry | None, list[Entry]]:
-    """The newest summary, and what it does not stand for: also what is not recorded yet, and has no id. An older one
-    has become part of the newest.
+    An entry without an id is not recorded yet, and not replaced.
     """
     summary = next((entry for entry in reversed(entries) if entry.kind is Checkpoint.COMPACTED), None)
     replaced = summary.body["upto"] if summary else 0
-    return summary, [entry for entry in entries if entry.kind not in TRIES and not 0 < entry.id <= replaced]
+    return summary, [entry for entry in entries if entry.kind not in COMPACTION_KINDS and not 0 < entry.id <= replaced]
 
 
-def tries(entries: Sequence[Entry]) -> list[Entry]:
-    """Every compaction there was, as far as it is still read; the newest last."""
-    return [entry for entry in entries if entry.kind in TRIES]
+def compactions(entries: Sequence[Entry]) -> list[Entry]:
+    """Every compaction and every failed one among the entries; the newest last."""
+    return [entry for entry in entries if entry.kind in COMPACTION_KINDS]
 
 
 def older_than(run_id: str, entries: Sequence[Entry]) -> list[Entry]:
-    """What was said before this run. Of a summary written in it that is the summary, without the words behind it."""
-    return [_without_words(entry, run_id) for entry in entries if entry.run_id != run_id or entry.kind in TRIES]
-
-
-def _without_words(entry: Entry, run_id: str) -> Entry:
-    is_own = entry.kind is Checkpoint.COMPACTED and entry.run_id == run_id
-    return replace(entry, body={**entry.body, "said": []}) if is_own else entry
+    """What was said before this run. A summary that was written in it counts, without the run's messages behind it."""
+    return [
+        replace(entry, body={**entry.body, "said": []})
+        if entry.kind is Checkpoint.COMPACTED and entry.run_id == run_id
+        else entry
+        for entry in entries
+        if entry.run_id != run_id or entry.kind in COMPACTION_KINDS
+    ]

@@ -30,7 +30,7 @@ from chordage.orchestrator.core.records import Checkpoint, Entry, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control, RequestTerms
 from chordage.orchestrator.core.text import clean_reply, clean_text
-from chordage.orchestrator.core.transcript import TRIES, build, older_than, standing, tries
+from chordage.orchestrator.core.transcript import COMPACTION_KINDS, build, compactions, current_summary, older_than
 from chordage.orchestrator.core.verdicts import Inference
 from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.plugins.base import PluginFailed
@@ -207,7 +207,7 @@ def _may_compact(agent: AgentSpec, past: History, terms: RequestTerms | None) ->
 
 def _is_summarised(run: Run, entries: Sequence[Entry]) -> bool:
     """Whether a summary replaces something of this run."""
-    summary, _ = standing(entries)
+    summary, _ = current_summary(entries)
     return summary is not None and summary.run_id == run.id
 
 
@@ -232,8 +232,8 @@ def _start_plugins(
 def _is_first(run: Run, step: int, entries: Sequence[Entry], terms: RequestTerms | None) -> bool:
     """Whether the model is asked for the first time: messages that were taken in at once have steps before it."""
     if terms is not None:
-        return terms.begins and not any(entry.run_id == run.id for entry in tries(entries))
-    replies = {Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN, *TRIES}
+        return terms.begins and not any(entry.run_id == run.id for entry in compactions(entries))
+    replies = {Checkpoint.ASSISTANT_TURN, Checkpoint.PLAN, *COMPACTION_KINDS}
     return step == 1 or (not run.rounds and not any(e.run_id == run.id and e.kind in replies for e in entries))
 
 

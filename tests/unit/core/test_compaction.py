@@ -13,7 +13,7 @@ from chordage.orchestrator.core.compaction import Cause, cause, cut
 from chordage.orchestrator.core.model import AssistantSays, ToolSays, UserSays
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus
-from chordage.orchestrator.core.transcript import DECIDED, SUMMARY, build, standing
+from chordage.orchestrator.core.transcript import DECIDED, SUMMARY, build, current_summary
 from support.builders import a_call, an_ask, an_entry
 
 USER, REPLY = Checkpoint.USER_MESSAGE, Checkpoint.ASSISTANT_TURN
@@ -79,7 +79,7 @@ def test_summary_and_rest_are_the_whole_history_and_share_nothing(history, keep,
     found = cut(entries, calls, run, keep=keep, whole_run=whole_run)
     if found is None:
         return
-    rest = standing(compacted(entries, found, run))[1]
+    rest = current_summary(compacted(entries, found, run))[1]
     assert [*found.part, *rest] == entries
     assert found.replaced == len(found.part) > 0
     assert [entry.body for entry in found.part if entry.kind is USER and entry.run_id == run] == list(found.said)
@@ -215,5 +215,5 @@ def test_a_failure_is_not_tried_again_in_its_run_until_much_was_added_but_once_i
 def test_unrecorded_messages_come_after_a_summary_and_without_one():
     unwritten = an_entry(0, USER, {"text": "to be"}, step=3)
 
-    assert standing([message(1), unwritten])[1][-1] is unwritten
-    assert standing([summary(3, 1), unwritten])[1] == [unwritten]
+    assert current_summary([message(1), unwritten])[1][-1] is unwritten
+    assert current_summary([summary(3, 1), unwritten])[1] == [unwritten]

@@ -21,7 +21,7 @@ from chordage.orchestrator.core.model import (
 )
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import CallStatus
-from chordage.orchestrator.core.transcript import AWAITING, NOT_RUN, NOT_STARTED, ask_from, body_of, build, stop_of
+from chordage.orchestrator.core.transcript import AWAITING, NOT_RUN, NOT_STARTED, ask_from, body_of, build, reply_from
 from support.builders import a_call, a_reply, an_ask, an_entry
 
 
@@ -167,7 +167,7 @@ def test_a_reply_comes_back_from_the_journal_as_it_was():
     says = build([entry], [])[0]
 
     assert says == AssistantSays(text="two", asks=asks, extra={"signature": "x"})
-    assert stop_of(entry) is StopReason.TOOL_USE
+    assert reply_from(entry.body) == reply
 
 
 def test_the_journal_keeps_what_a_reply_cost_and_how_often_it_was_tried():
