@@ -228,7 +228,7 @@ def restore(client, key, dump):
         client.xadd(key, fields, id=entry_id)
 
 
-def test_a_truth_that_was_put_back_builds_the_bus_anew(world: World, redis) -> None:
+def test_restored_database_rebuilds_the_bus(world: World, redis) -> None:
     play(world, 1)
     settle(world)
     mark = world.runtime.bus.cursor()
@@ -256,7 +256,7 @@ def test_bus_of_another_database_is_left_alone_until_an_operator_takes_it_over(w
     assert world.row("projection")["error"] is None
 
 
-def test_the_bus_is_built_anew_on_request_and_is_what_it_was(world: World, redis) -> None:
+def test_bus_rebuilt_on_request_is_the_same_as_before(world: World, redis) -> None:
     play(world, 3)
     settle(world)
     whole = snapshot(redis)
@@ -304,7 +304,7 @@ def test_redis_away_stops_the_copying_alone_and_it_catches_up_in_order(world: Wo
     assert world.row("projection")["failures"] == 0
 
 
-def test_only_what_is_young_enough_is_built_anew(world: World, redis) -> None:
+def test_only_young_entries_are_rebuilt(world: World, redis) -> None:
     play(world, 2)
     world.clock.pass_by(90_000)
     play(world, 1)

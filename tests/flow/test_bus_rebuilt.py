@@ -63,7 +63,7 @@ def facts(world: World) -> list[Fact]:
         return projection.facts(tx, 0, 10_000)
 
 
-def test_a_bus_that_is_built_anew_among_writers_has_each_young_row_once_and_in_order(world: World, redis) -> None:
+def test_bus_rebuilt_among_writers_has_each_young_row_once_and_in_order(world: World, redis) -> None:
     world.models.script = lambda prompt: spoken("ok")
     world.submit("long ago", thread="old")
     world.run_dry()

@@ -111,7 +111,7 @@ def test_of_two_equal_verdicts_the_same_is_kept_in_any_order(world):  # 64
     assert result_texts(world) == ["of a"]
 
 
-def test_an_approved_call_is_judged_anew_by_what_has_happened_meanwhile(world):  # 66
+def test_approved_call_is_checked_again_with_the_current_state(world):  # 66
     def judge(context):
         if context.call.resumed is None:
             return [GATE]
@@ -195,7 +195,7 @@ def test_rounds_of_nothing_but_errors_stop_the_run(world):  # 97
     assert (world.row("runs")["code"], len(world.models.prompts)) == ("consecutive_errors", 3)
 
 
-def test_stops_count_each_run_anew(world):  # 97
+def test_stops_count_each_run_from_zero(world):  # 97
     stops = Stops(max_rounds=2, token_budget=18, loop_detection=3)
     for text in ("one", "two"):
         assert play(world, stops, script=rounds_of(1, rounds=1), text=text)["disposition"] == "answered"

@@ -195,7 +195,7 @@ def test_a_single_tenant_moves_no_mark(world: World) -> None:
     assert world.row("groups", name="chat")["served"] is None
 
 
-def test_running_tenant_does_not_take_the_place_of_the_first(world: World) -> None:
+def test_tenant_with_a_started_turn_does_not_displace_the_first(world: World) -> None:
     """Two places, three tenants: the second may start first, the third may not before the first has."""
     queue(world, *"aabbcc")
     with world.store.write() as tx:

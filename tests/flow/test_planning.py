@@ -192,7 +192,7 @@ def test_round_counts_even_if_its_tool_reports_nothing_of_it(world, nothing):
     assert finished(world)["extra"]["planning"] == {"rounds": 3, "ends": "max_rounds"}
 
 
-def test_reason_that_refuses_a_whole_round_has_its_place(world):
+def test_command_refused_in_a_whole_round_keeps_its_position(world):
     """A18"""
     world.tools.says = lambda order: json.dumps(["did"] * len(order.arguments["commands"]))
     play(world, plan_of("nowhere", "pure"), executor="unsafe")

@@ -233,7 +233,7 @@ def test_folder_that_was_away_for_a_while_repeats_nothing(pulse_room, tmp_path):
     assert pulse_room.row(WorkKind.TASK, "abcd2345")["state"] == "live"
 
 
-def test_task_that_is_there_anew_after_its_row_was_forgotten_runs_again(pulse_room):
+def test_task_that_returns_after_its_row_was_deleted_runs_again(pulse_room):
     file = pulse_room.file("tasks/fence.md", TASK)
     pulse_room.tick_and_finish()
     file.unlink()

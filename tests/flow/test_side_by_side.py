@@ -60,7 +60,7 @@ def cleo_is_meant(world, intent) -> bool:
     return hint is not None and world.row("turns", id=hint.turn_id)["agent"] == "cleo"
 
 
-def test_by_habit_a_chore_cuts_no_tree_off(world):
+def test_chore_by_default_ends_no_tree(world):
     settle_in(world, when_busy=WhenBusy.INTERRUPT)
     sent_when_bob_has_acted(world, group=Group.CHORE)
 
@@ -68,7 +68,7 @@ def test_by_habit_a_chore_cuts_no_tree_off(world):
     check_all(world.store)
 
 
-def test_by_habit_a_chore_ends_no_chat_that_waits_for_a_person(world):
+def test_chore_by_default_ends_no_chat_that_waits_for_a_person(world):
     change_agent(world, when_busy=WhenBusy.INTERRUPT)
     world.tools.asks = asks_once(0)
     world.models.script = rounds_of(1)

@@ -71,7 +71,7 @@ def test_run_that_ends_while_a_dispatcher_sees_one_free_slot_passes_its_own_on(w
     run_dry_in_order(world)
 
 
-def test_run_that_ends_before_the_mark_is_set_leaves_its_slot_to_the_setter(world: World) -> None:
+def test_run_that_ends_before_the_mark_is_set_leaves_its_slot_to_the_wake_up_that_sets_it(world: World) -> None:
     """A wake-up finds no free slot. Before it can say so, the runs that had the slots end and send no wake-up."""
     world.budgets[Group.CHAT] = 2
     world.models.script = lambda prompt: spoken("ok")

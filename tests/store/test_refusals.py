@@ -26,7 +26,7 @@ def test_before_there_is_one_it_does_not(store):
     assert not was_refused(store, USER, ANSWER)
 
 
-def test_a_further_message_of_the_run_starts_anew(store):
+def test_further_message_of_the_run_starts_from_zero(store):
     assert not was_refused(store, USER, ANSWER, REFUSED, USER, ANSWER)
 
 

@@ -163,7 +163,7 @@ def test_no_statement_of_a_sweep_scans_the_waiting_turns(watched):
 
 
 @pytest.mark.parametrize("held", [FEW, 600])
-def test_idle_thread_is_found_behind_all_held_ones(store, held):
+def test_stranded_thread_is_found_behind_all_held_ones(store, held):
     """Turns that wait with a waiting run may be many and old; they must not hide the one that was not made ready."""
     crowded(store, held)
     world = World(store)

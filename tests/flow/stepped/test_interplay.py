@@ -34,7 +34,7 @@ def while_deciding(world, act) -> None:
     world.tools.invalid = invalid
 
 
-def test_a_verb_decided_on_what_has_changed_meanwhile_is_decided_anew(world):
+def test_verb_is_decided_again_when_the_run_has_changed_meanwhile(world):
     it = consume(world, asks("a"), text("done"))
     it.next()
     while_deciding(world, lambda: world.step(it.turn, "messages", messages=[USER]))

@@ -392,7 +392,7 @@ def test_what_is_held_can_be_cancelled(world, at):
     check_all(world.store)
 
 
-def test_what_is_held_too_long_goes_by_its_policy(world):
+def test_run_held_too_long_follows_its_policy(world):
     it = consume(world, plan_of("pure"), hold_seconds=60, on_held=OnHeld.RESUME)
     it.next()
     for standing in (Standing.HELD,) * 3 + (Standing.DONE,):

@@ -359,7 +359,7 @@ def test_a_stepped_turn_is_cancelled_wherever_it_is(world, when):
     ("policy", "standing"),
     [(OnHeld.PARK, Standing.PARKED), (OnHeld.RESUME, Standing.DONE), (OnHeld.CANCEL, Standing.DONE)],
 )
-def test_what_is_held_too_long_goes_by_its_policy(world, policy, standing):
+def test_run_held_too_long_follows_its_policy(world, policy, standing):
     it = consume(world, text("R"), hold_seconds=60, on_held=policy)
     it.next()
     assert world.sweep(seconds=59) == []

@@ -204,7 +204,7 @@ def test_a_caller_has_its_answer_sent_nowhere_that_is_not_listed(client, rt, by_
     assert views.turns(rt.store) == []
 
 
-def test_message_in_the_name_of_a_listed_sender_or_the_room_is_accepted(settings, rt):
+def test_reply_target_that_the_room_lists_or_sets_is_accepted(settings, rt):
     given = settings.model_copy(update={"reply_hosts": ("crm.example.org",), "reply_channels": ("tg?chat_id=2",)})
     listed = [{"url": "https://crm.example.org/in"}, {"channel": "tg", "chat_id": 2}]
     with served(web.wired(given)) as client:

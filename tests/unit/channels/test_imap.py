@@ -98,7 +98,7 @@ def test_mail_of_programs_and_our_own_is_passed_over(server, mailbox):
     assert len(mailbox(accept_automatic=True).poll(None).messages) == 4
 
 
-def test_the_same_mail_twice_has_one_key_and_keeps_it_when_the_server_numbers_anew(server, mailbox):
+def test_same_mail_twice_has_one_key_and_keeps_it_when_the_server_renumbers(server, mailbox):
     drop(server, a_mail(1), a_mail(1), a_mail(2))
     box = mailbox()
     before = box.poll(None)

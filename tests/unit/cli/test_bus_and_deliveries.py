@@ -134,7 +134,7 @@ def test_stalled_bus_gives_the_reason_and_exits_with_one(chordage, rt, reply):
 
 
 @pytest.mark.redis
-def test_bus_is_built_anew_from_the_database_alone(chordage, rt, reply, redis_url):
+def test_bus_is_rebuilt_from_the_database_alone(chordage, rt, reply, redis_url):
     first = chordage("bus", "rebuild", redis_url=redis_url)
     told = json.loads(chordage("bus", "rebuild", "--json", redis_url=redis_url).stdout)
 

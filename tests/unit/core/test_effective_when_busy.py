@@ -76,6 +76,6 @@ def test_whether_a_run_that_waits_is_ended(said, usual, group, supersedes):
 
 
 @pytest.mark.parametrize(("said", "supersedes"), [({}, False), ({"when_busy": INTERRUPT}, True)])
-def test_by_habit_no_message_ends_a_run_of_a_higher_class_that_waits(said, supersedes):
+def test_default_never_ends_a_waiting_run_of_a_higher_class(said, supersedes):
     habit = replace(ADA, when_busy=INTERRUPT)
     assert arrivals.supersedes(request(group=Group.TASK, **said), habit, Group.CHAT) is supersedes

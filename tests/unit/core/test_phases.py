@@ -147,7 +147,7 @@ def test_context_has_the_data_and_notes_of_its_run():
     assert seen.noted(Scope.THREAD, "mine.count", 0) == 0
 
 
-def test_without_notes_nothing_is_stored():
+def test_notes_are_empty_and_read_only_by_default():
     seen = RunStart(run_id="r", thread_id="t", agent="a", group=Group.CHAT)
 
     assert seen.noted(Scope.RUN, "x") is None

@@ -175,7 +175,7 @@ def test_everybody_writes_the_places_in_one_order():
     assert [f"{place.scope} {place.key}" for place in one] == ["call k", "run a", "run b", "run k"]
 
 
-def test_access_path_is_remembered_for_later_writers():
+def test_merge_is_remembered_for_later_writers():
     (entry,) = noted({}, *of("c1", note(1, "add"))).values()
     assert entry == StateEntry(value=1, run_id="r1", step=3, writer="c1", merge=Merge.ADD)
 

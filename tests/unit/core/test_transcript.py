@@ -135,7 +135,7 @@ def test_a_call_without_a_row_did_not_run():
     assert answers(build([assistant(1, an_ask("a"))], [])) == [("a", NOT_RUN, True)]
 
 
-def test_two_texts_are_true():
+def test_placeholder_texts_match_the_state_of_the_call():
     assert "did not run" in NOT_RUN
     assert "has not been executed" in AWAITING
     assert "awaits a decision" in AWAITING
