@@ -67,6 +67,10 @@ BREAKS = {
         "api-reads-through-views",
         {"orchestrator.api": "from chordage.orchestrator.store import schema"},
     ),
+    "runtime knows how rooms are read": (
+        "runtime-knows-ports",
+        {"orchestrator.gateways.schedules.room_work": "from chordage.orchestrator.gateways.room import reading"},
+    ),
     "facade shows the engine": (
         "facade-is-thin",
         {"orchestrator.facade": "import chordage.orchestrator.runtime"},
