@@ -134,6 +134,7 @@ class SettledCall:
     full: str | None = None
 
 
+UNDECIDED = "No decision came in time."  # the reason of a question that expired
 UNKNOWN_SCHEMA = {
     "type": "object",
     "properties": {"answer": {"enum": ["retry", "result", "failed"]}, "result": {}, "reason": {"type": "string"}},
@@ -194,9 +195,6 @@ def _settled_unknown(payload: Any) -> SettledCall | None:
 def _settled(code: str | None, content: str, full: str | None = None) -> SettledCall:
     status = CallStatus.FAILED if code else CallStatus.SUCCEEDED
     return SettledCall(status=status, code=code, content=content, full=full)
-
-
-UNDECIDED = "Nobody decided in time."
 
 
 def denial(why: Why, reason: str | None) -> str:

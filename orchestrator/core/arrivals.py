@@ -22,14 +22,13 @@ from chordage.orchestrator.core.message import (
     group_of,
     name_in,
 )  # fmt: skip
-from chordage.orchestrator.core.reasons import Ending, Reason, interrupted_by, rolled_back_by, superseded_by
+from chordage.orchestrator.core.reasons import INTERRUPTED, ROLLED_BACK, SUPERSEDED, Ending, Reason
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control
 
 ENDS_RUNS = frozenset({WhenBusy.INTERRUPT, WhenBusy.ROLLBACK})
 AT_ONCE = ENDS_RUNS | {WhenBusy.STEER}
-_DETAIL = "a later message came"
 
 
 def effective_when_busy(request: TurnRequest, agent: AgentSpec, now: datetime) -> WhenBusy:
@@ -66,9 +65,9 @@ def end_of(
     ends = when_busy in ENDS_RUNS and may_end if is_working else supersedes(request, agent, run.group)
     if not ends:
         return None
-    if when_busy is WhenBusy.ROLLBACK:
-        return rolled_back_by(_DETAIL)
-    return interrupted_by(_DETAIL) if is_working else superseded_by(_DETAIL)
+    code = INTERRUPTED if is_working else SUPERSEDED
+    code = ROLLED_BACK if when_busy is WhenBusy.ROLLBACK else code
+    return Ending(reason=Reason.CANCELLED, code=code, detail="a later message came")
 
 
 def supersedes(request: TurnRequest, agent: AgentSpec, of_run: Group) -> bool:

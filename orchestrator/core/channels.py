@@ -12,7 +12,7 @@ from typing import Any
 
 from chordage.orchestrator.core import text
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.orchestrator.core.message import NAME_MAX, Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.retry import Backoff
 
 
@@ -122,7 +122,7 @@ def request_of(binding: str, terms: Terms, message: Incoming) -> TurnRequest:
 
 def refusal_key(message: Incoming | Unreadable) -> str:
     """The message's key, or a digest where that cannot be stored."""
-    if 1 <= len(message.key) <= NAME_MAX and text.clean_text(message.key) == message.key:
+    if 1 <= len(message.key) <= text.NAME_MAX and text.clean_text(message.key) == message.key:
         return message.key
     return "sha256:" + sha256(f"{message.key}\n{_content(message)}".encode("utf-8", "replace")).hexdigest()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from chordage.orchestrator.core.agent import Limits, PluginUse
 from chordage.orchestrator.core.errors import InvalidMessage
+from chordage.orchestrator.core.records import Run
 
 LONGEST = 366 * 86_400.0  # seconds
 N = TypeVar("N", int, float)
@@ -26,17 +27,6 @@ class TurnLimits:
 
 
 AS_THE_AGENT_SAYS = TurnLimits()
-
-
-class Bounded(Protocol):
-    """A run, with the limits of its message."""
-
-    @property
-    def max_rounds(self) -> int | None: ...
-    @property
-    def timeout(self) -> float | None: ...
-    @property
-    def kin(self) -> object | None: ...
 
 
 def check(limits: TurnLimits) -> None:
@@ -75,12 +65,12 @@ def with_stops(limits: Limits, plugins: Iterable[PluginUse]) -> Limits:
     return limits
 
 
-def may_have_timeout(run: Bounded, allowed: Limits) -> bool:
+def may_have_timeout(run: Run, allowed: Limits) -> bool:
     """Whether the run, or one above it in its tree, can have a time limit."""
     return allowed.timeout is not None or run.timeout is not None or run.kin is not None
 
 
-def of_run(allowed: Limits, run: Bounded) -> Limits:
+def of_run(allowed: Limits, run: Run) -> Limits:
     """The limits of a run: of the message and the agent, whose file may have changed since, the lower one."""
     if run.max_rounds is None and run.timeout is None:
         return allowed

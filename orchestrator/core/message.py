@@ -23,6 +23,7 @@ from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.limits import AS_THE_AGENT_SAYS, TurnLimits
 from chordage.orchestrator.core.stepping import Control, StepTerms
+from chordage.orchestrator.core.text import NAME_MAX
 
 
 class Origin(StrEnum):
@@ -56,7 +57,6 @@ CALLERS = "api"  # the space of all callers, until each has a key; the space of 
 # The name of a channel is the space of its threads, so no channel may have one of these names.
 TAKEN = frozenset({CALLERS, "hook", "task", "chore", "will", "child", "invoke", "chat"})
 
-NAME_MAX = 200
 _HOLD_MAX = 366 * 86_400.0  # seconds
 # As JSON writes it; a backslash before it that is itself escaped makes it six harmless characters.
 _NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")

@@ -68,17 +68,5 @@ def too_many_calls(asked: int, limit: int) -> Ending:
     return stopped("max_tool_calls", f"{asked} tool calls were asked for; the limit is {limit}")
 
 
-def superseded_by(detail: str) -> Ending:
-    return Ending(reason=Reason.CANCELLED, code=SUPERSEDED, detail=detail)
-
-
-def interrupted_by(detail: str) -> Ending:
-    return Ending(reason=Reason.CANCELLED, code=INTERRUPTED, detail=detail)
-
-
-def rolled_back_by(detail: str) -> Ending:
-    return Ending(reason=Reason.CANCELLED, code=ROLLED_BACK, detail=detail)
-
-
 def cancelled(detail: str | None = None) -> Ending:
     return Ending(reason=Reason.CANCELLED, detail=detail)

@@ -14,9 +14,9 @@ from typing import Any
 
 from chordage.orchestrator.core import signatures
 from chordage.orchestrator.core.errors import InvalidMessage
-from chordage.orchestrator.core.message import NAME_MAX, Message, Once, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.message import Message, Once, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.signatures import Form, Headers, Seal
-from chordage.orchestrator.core.text import loads_json
+from chordage.orchestrator.core.text import NAME_MAX, loads_json
 
 PREFIX = "/hooks/"  # of every path, so that no binding hides a path of the API
 WEBHOOK = "webhook"  # the built-in decoder

@@ -22,9 +22,10 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJso
 
 from chordage.orchestrator.core import signatures, webhooks
 from chordage.orchestrator.core.errors import RoomError
-from chordage.orchestrator.core.message import NAME_MAX, Sender
 from chordage.orchestrator.core.message import Origin as AnyOrigin
+from chordage.orchestrator.core.message import Sender
 from chordage.orchestrator.core.signatures import Encoding, Form, Seal
+from chordage.orchestrator.core.text import NAME_MAX
 from chordage.orchestrator.core.webhooks import Shape, WebhookBinding
 from chordage.orchestrator.gateways.room import imports
 from chordage.orchestrator.gateways.room.files import Source, Stamps, load_toml, stamp_of

@@ -7,13 +7,13 @@ import pytest
 from chordage.orchestrator.core.reasons import (
     DISPOSITION_OF,
     NATURAL_END,
+    SUPERSEDED,
     Ending,
     Reason,
     cancelled,
     disposition_of,
     failed,
     stopped,
-    superseded_by,
 )
 from chordage.orchestrator.core.status import Disposition
 
@@ -33,7 +33,7 @@ def test_every_end_of_a_run_is_one_end_of_its_message(reason, disposition):
 
 
 def test_a_run_that_a_later_message_ended_was_superseded():
-    assert disposition_of(superseded_by("a later message came")) is Disposition.SUPERSEDED
+    assert disposition_of(Ending(reason=Reason.CANCELLED, code=SUPERSEDED)) is Disposition.SUPERSEDED
 
 
 def test_the_reasons_to_wait_end_nothing():
