@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from chordage.orchestrator.core.reasons import DISPOSITION_OF, WITHOUT_A_RUN, Reason, disposition_of, superseded_by
+from chordage.orchestrator.core.reasons import DISPOSITION_OF, SUPERSEDED, WITHOUT_A_RUN, Ending, Reason, disposition_of
 from chordage.orchestrator.core.status import CALL, RUN, TURN, CallStatus, Disposition, RunStatus, Table, TurnStatus
 from chordage.orchestrator.strategies.shipped import ENDINGS
 
@@ -40,7 +40,7 @@ def reasons() -> str:
 
 def dispositions() -> str:
     """Whether a disposition ends a run, or belongs to a turn that never had one."""
-    of_run = {*DISPOSITION_OF.values(), disposition_of(superseded_by("a message"))}
+    of_run = {*DISPOSITION_OF.values(), disposition_of(Ending(reason=Reason.CANCELLED, code=SUPERSEDED))}
     rows = [
         (disposition.value, _comes_with(disposition in of_run, disposition in WITHOUT_A_RUN))
         for disposition in Disposition
