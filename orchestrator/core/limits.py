@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from chordage.orchestrator.core.agent import Limits, PluginUse
 from chordage.orchestrator.core.errors import InvalidMessage
-from chordage.orchestrator.core.records import Run
 
 LONGEST = 366 * 86_400.0  # seconds
 N = TypeVar("N", int, float)
@@ -59,25 +58,12 @@ def with_stops(limits: Limits, plugins: Iterable[PluginUse]) -> Limits:
     """The plugin `stops` has two options that are limits of the run, like those in [limits]."""
     for use in plugins:
         if use.use == "stops":
-            timeout = _lower(limits.timeout, use.options.get("timeout"))
-            calls = _lower(limits.max_tool_calls, use.options.get("max_tool_calls"))
+            timeout = lower(limits.timeout, use.options.get("timeout"))
+            calls = lower(limits.max_tool_calls, use.options.get("max_tool_calls"))
             limits = replace(limits, timeout=timeout, max_tool_calls=calls)
     return limits
 
 
-def may_have_timeout(run: Run, allowed: Limits) -> bool:
-    """Whether the run, or one above it in its tree, can have a time limit."""
-    return allowed.timeout is not None or run.timeout is not None or run.kin is not None
-
-
-def of_run(allowed: Limits, run: Run) -> Limits:
-    """The limits of a run: of the message and the agent, whose file may have changed since, the lower one."""
-    if run.max_rounds is None and run.timeout is None:
-        return allowed
-    return replace(
-        allowed, max_rounds=_lower(allowed.max_rounds, run.max_rounds), timeout=_lower(allowed.timeout, run.timeout)
-    )
-
-
-def _lower(*limits: N | None) -> N | None:
+def lower(*limits: N | None) -> N | None:
+    """The lowest that is set."""
     return min((limit for limit in limits if limit is not None), default=None)

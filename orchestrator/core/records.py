@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.agent import Effect, Limits
 from chordage.orchestrator.core.approvals import Question
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.limits import lower
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus, TurnStatus
@@ -182,6 +183,17 @@ class Run:
                 return self.step
             case Phase.TOOL_ROUND | Phase.REPLAY | Phase.HELD:
                 return None if self.in_flight else self.step + 1
+
+    def limits(self, allowed: Limits) -> Limits:
+        """Of its message and of its agent, whose file may have changed since, the lower one."""
+        if self.max_rounds is None and self.timeout is None:
+            return allowed
+        max_rounds, timeout = lower(allowed.max_rounds, self.max_rounds), lower(allowed.timeout, self.timeout)
+        return replace(allowed, max_rounds=max_rounds, timeout=timeout)
+
+    def may_have_timeout(self, allowed: Limits) -> bool:
+        """Whether it, or a run above it in its tree, can have a time limit."""
+        return allowed.timeout is not None or self.timeout is not None or self.kin is not None
 
     def worked(self, now: datetime) -> float:
         """Seconds since the start, without the time spent waiting for decisions."""

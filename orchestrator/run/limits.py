@@ -19,7 +19,6 @@ from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.intents import Intent
-from chordage.orchestrator.core.limits import of_run
 from chordage.orchestrator.core.model import Attempt, Reply, StopReason
 from chordage.orchestrator.core.reasons import Ending, out_of_time
 from chordage.orchestrator.core.records import Checkpoint, Run
@@ -76,7 +75,7 @@ def exceeded(rt: Runtime, run: Run, agent: AgentSpec) -> Ending | None:
 
 
 def _limit(agent: AgentSpec | None, run: Run) -> float | None:
-    return run.timeout if agent is None else of_run(agent.limits, run).timeout
+    return run.timeout if agent is None else run.limits(agent.limits).timeout
 
 
 def _own(run: Run, limit: float, now: datetime) -> Deadline:

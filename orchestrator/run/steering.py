@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from chordage.orchestrator.core.agent import Limits
 from chordage.orchestrator.core.intents import Intent, advance
-from chordage.orchestrator.core.limits import of_run
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.records import Checkpoint, Phase, Run, Turn
 from chordage.orchestrator.core.status import Disposition, RunStatus
@@ -59,7 +58,7 @@ def _locked(unit: Unit, claim: RunClaim) -> Run | None:
 
 def _must_stop(unit: Unit, run: Run, limits: Limits) -> bool:
     """To continue behind a reply counts as a round, or a run that is steered all the time would never end."""
-    limits = of_run(limits, run)
+    limits = run.limits(limits)
     if limits.max_rounds is not None and run.rounds >= limits.max_rounds:
         return True
     return limits.timeout is not None and run.worked(unit.now) >= limits.timeout

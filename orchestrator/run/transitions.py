@@ -15,7 +15,6 @@ from typing import NamedTuple, assert_never
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.intents import CallModel, Intent, advance
-from chordage.orchestrator.core.limits import may_have_timeout, of_run
 from chordage.orchestrator.core.model import Reply, ToolAsk
 from chordage.orchestrator.core.moves import Finish, Infer, Move, Plan, RunPlan, RunTools, View
 from chordage.orchestrator.core.output import Accepted, Ended, Refused, Verdict
@@ -61,7 +60,7 @@ def choose_move(
     plan: PlanDecision | None = None,
 ) -> Move:
     """What the strategy wants, unless the time is up. A reply that came too late is kept, and the turn has failed."""
-    allowed = of_run(agent.limits, run)
+    allowed = run.limits(agent.limits)
     if allowed.timeout is not None and run.worked(now) >= allowed.timeout:
         return Finish(ending=out_of_time(allowed.timeout))
     view = View(rounds=run.rounds, reply=reply, max_rounds=allowed.max_rounds, planning=plans, plan=plan)
@@ -117,7 +116,7 @@ def _is_stepped(run: Run, _agent: AgentSpec) -> bool:
 
 
 TRANSITIONS = (
-    Transition(lambda run, agent: may_have_timeout(run, agent.limits), _time_limit),
+    Transition(lambda run, agent: run.may_have_timeout(agent.limits), _time_limit),
     Transition(_is_stepped, _held_by_consumer),
     Transition(lambda run, _agent: bool(run.suspended), _decided_calls),
     Transition(lambda run, _agent: run.kept is not None, _kept_ending),
@@ -316,7 +315,7 @@ def _end(
         case Refused(why=why):
             if unless_steered and steering.waiting_messages(unit, claim, request.agent.limits):
                 return False  # a message waits, so this is not the answer either
-            limit = of_run(request.agent.limits, run).timeout
+            limit = run.limits(request.agent.limits).timeout
             if limit is None or run.worked(unit.now) < limit:
                 return _ask_for_repair(unit, request, outcome, why)
             ending = out_of_time(limit)

@@ -18,7 +18,6 @@ import structlog
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, OutOfTime, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
-from chordage.orchestrator.core.limits import may_have_timeout
 from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Said, ToolOffer
 from chordage.orchestrator.core.moves import Infer, Move, Plan
 from chordage.orchestrator.core.output import demand
@@ -100,7 +99,7 @@ def _ask_and_record(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
     text = StreamedText(rt, run, step)
     try:
         agent = rt.agents.get(run.agent)
-        limit = limits.deadline(rt, run, agent) if may_have_timeout(run, agent.limits) else None
+        limit = limits.deadline(rt, run, agent) if run.may_have_timeout(agent.limits) else None
         work.left = None if limit is None else lambda: limit.left(rt.now())
         if run.steers and (intents := steering.take_in_before_request(rt, claim)) is not None:
             return intents
