@@ -4,8 +4,9 @@ Every change of state goes through a `Unit`. Code inside it writes through `unit
 `unit.follow`, and whom to inform with `unit.announce`. A rollback drops both. After the commit the announcements are
 made here and nowhere else; the caller sends `unit.intents`.
 
-A process may die between the commit and its announcements. The thread lock of a run that is done is then taken over by
-the next start, whoever waits for a turn asks the database again, and live events are lost, as they may be at any time.
+A process may die between the commit and its announcements, and the answer to a commit may be lost. Then the thread
+lock of a run that is done is taken over by the next start, clients that wait for a turn ask the database again, and
+live events are lost, as they may be at any time.
 """
 
 from __future__ import annotations
@@ -136,8 +137,10 @@ class Unit:
             raise
 
     def lease(self) -> datetime:
-        """Until when work that is claimed now is believed to be alive."""
-        return self.rt.leases.until(self.now)
+        """Until when work that is claimed now is believed to be alive. By the clock as it is: the transaction may have
+        waited for a lock since it began.
+        """
+        return self.rt.leases.until(self.rt.now())
 
     def __enter__(self) -> Self:
         self.begin()

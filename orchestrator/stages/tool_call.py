@@ -62,7 +62,8 @@ BROKEN_OFF = (
 class CallWork:
     call: Call
     agent_name: str
-    agent: AgentSpec | None  # None: it cannot be loaded; said when the tool is to run
+    agent: AgentSpec | None  # as it was when the call was taken: the tool runs by what its plugins were asked for
+    fault: str = ""  # why it could not be loaded
     epoch: int
     token: str | None
     began: datetime
@@ -154,13 +155,13 @@ def _take(rt: Runtime, call_id: str, *, in_doubt: bool) -> CallWork | None:
     call = loaded.call
     if not loaded.is_running or not _may_start(rt, call) or (in_doubt and _is_behind(rt, call, loaded.agent)):
         return None
-    agent = _agent(rt, call, loaded.agent)
+    agent, fault = _agent(rt, call, loaded.agent)
     limit, now = _limit(rt, loaded, agent), rt.now()
     token, until = None, None
     if in_doubt or call.resends or call.effect.starts_on_record or call.status is not CallStatus.NEW:
         token, until = rt.new_id(), rt.leases.until(now)
     work = CallWork(
-        call=call, agent_name=loaded.agent, agent=agent, epoch=loaded.epoch, token=token,
+        call=call, agent_name=loaded.agent, agent=agent, fault=fault, epoch=loaded.epoch, token=token,
         began=call.started_at or now, limit=limit, lease_until=until,
     )  # fmt: skip
     if call.suspension_id:
@@ -168,18 +169,20 @@ def _take(rt: Runtime, call_id: str, *, in_doubt: bool) -> CallWork | None:
     return work if token is None or _claim(rt, work, token) else None
 
 
-def _agent(rt: Runtime, call: Call, name: str) -> AgentSpec | None:
-    """Before the call is claimed: a broken agent may be repaired, or be whole on another worker. Rescue sends for the
-    call again.
+def _agent(rt: Runtime, call: Call, name: str) -> tuple[AgentSpec | None, str]:
+    """The agent, or why it cannot be loaded.
+
+    Before the call is claimed: a broken agent may be repaired, or be whole on another worker. Rescue sends for the call
+    again.
     """
     try:
-        return rt.agents.get(name)
+        return rt.agents.get(name), ""
     except BrokenAgent as error:
         log.warning("a call waits for a broken agent", call=call.id, run=call.run_id, fault=str(error))
         raise _AgentIsBroken(call.run_id) from error
     except UserError as error:
         log.debug("agent not found", call=call.id, error=str(error))
-        return None
+        return None, str(error)
 
 
 def _may_start(rt: Runtime, call: Call) -> bool:
@@ -347,7 +350,7 @@ class StoredResults:
 def _known_outcome(rt: Runtime, work: CallWork) -> ToolOutcome | None:
     """Of a reconcilable call that was started before: its tool can tell what became of it."""
     if work.call.effect is Effect.RECONCILABLE and work.call.status is CallStatus.RUNNING:
-        return rt.tools.reconcile(rt.agents.get(work.agent_name), _order(rt, work))
+        return rt.tools.reconcile(work.agent or rt.agents.get(work.agent_name), _order(rt, work))
     return None
 
 
@@ -364,6 +367,8 @@ def _run_in_time(rt: Runtime, work: CallWork, tracked: InFlightWork) -> ToolOutc
 
 
 def _run(rt: Runtime, work: CallWork, tracked: InFlightWork) -> ToolOutcome:
+    if work.agent is None:  # its plugins could not be asked either
+        return ToolOutcome(code="tool_unavailable", content=work.fault)
     _check_still_ours(rt, work)
     call = work.call
     rt.events.emit(call.run_id, "tool.started", call=call.id, tool=call.tool, worker=rt.worker)
@@ -374,9 +379,8 @@ def _run(rt: Runtime, work: CallWork, tracked: InFlightWork) -> ToolOutcome:
             unit.announce(LiveEvent(run_id=call.run_id, kind="tool.progress", data={"call": call.id, "text": text}))
 
     try:
-        agent = rt.agents.get(work.agent_name)
         tracked.begun = True
-        return rt.tools.run(agent, _order(rt, work), abort=tracked, on_progress=on_progress)
+        return rt.tools.run(work.agent, _order(rt, work), abort=tracked, on_progress=on_progress)
     except UserError as error:
         return ToolOutcome(code="tool_unavailable", content=str(error))
 

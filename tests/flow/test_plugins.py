@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import pytest
 
 from chordage.orchestrator.core.agent import ToolMode
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
-from chordage.orchestrator.core.errors import InvalidDecision, ModelFailed
+from chordage.orchestrator.core.errors import InvalidDecision, ModelFailed, UnknownAgent
 from chordage.orchestrator.core.model import Fault, ToolSays
 from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.plugin_state import Merge, SetState
@@ -160,6 +161,28 @@ def test_what_became_forbidden_meanwhile_stays_forbidden_though_approved(world):
 
     assert [call["code"] for call in world.rows("calls")] == ["blocked"]
     assert world.tools.ran.total() == 0
+    check_all(world.store)
+
+
+def test_an_agent_that_is_missing_when_its_call_is_taken_runs_no_tool_past_its_plugins(world):
+    """Its file was moved away and back: the tool would have run by an agent whose plugins nobody had asked."""
+    install(world, Permission(ask=["pure"]))
+    play(world, rounds_of(1))
+    install(world, Permission(deny=["pure"]))
+    load, looks = world.agents.get, []
+
+    def missing_once(name):
+        if sys._getframe(1).f_globals["__name__"].endswith("tool_call") and not looks:
+            looks.append(name)
+            raise UnknownAgent(f"no agent {name!r}")
+        return load(name)
+
+    world.agents.get = missing_once
+    answer(world)
+
+    assert looks == ["ada"]
+    assert world.tools.ran.total() == 0
+    assert [call["code"] for call in world.rows("calls")] == ["tool_unavailable"]
     check_all(world.store)
 
 

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ _NO_LINGER = struct.pack("ii", 1, 0)  # closing now sends a reset instead of an 
 class ReceivedRequest:
     path: str
     headers: dict[str, str]
+    header_names: tuple[str, ...]  # as they came, lower case
     body: dict[str, Any]
 
 
@@ -78,11 +80,15 @@ class ScriptedServer:
         self._thread.join()
         self._http.server_close()
 
-    def record(self, path: str, headers: dict[str, str], raw: bytes) -> int:
+    def record(self, path: str, headers: Message, raw: bytes) -> int:
         """Note a request; returns which attempt it is: as its header says, or else by equal requests before it."""
         with self._lock:
             self._repeats[raw] += 1
-            self.requests.append(ReceivedRequest(path=path, headers=headers, body=json.loads(raw)))
+            received = ReceivedRequest(
+                path=path, headers={name.lower(): value for name, value in headers.items()},
+                header_names=tuple(name.lower() for name in headers), body=json.loads(raw),
+            )  # fmt: skip
+            self.requests.append(received)
             if self._log:
                 with self._log.open("ab") as log:
                     log.write(raw + b"\n")
@@ -121,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:  # the name is the base class's
         scripted = self.server.scripted
         raw = self.rfile.read(int(self.headers.get("content-length", 0)))
-        attempt = scripted.record(self.path, {k.lower(): v for k, v in self.headers.items()}, raw)
+        attempt = scripted.record(self.path, self.headers, raw)
         body = json.loads(raw)
         form: ServedFormat = AnthropicFormat() if self.path.endswith("/messages") else OpenAIFormat()
         prompt = form.prompt(body)

@@ -56,15 +56,16 @@ class RemoteModel:
     def _request(self, prompt: Prompt, context: AttemptContext) -> httpx.Request:
         # A compressor would hold deltas back.
         stream = {"accept": "text/event-stream", "accept-encoding": "identity"}
-        headers = {
-            "user-agent": "chordage",
-            "content-type": "application/json",
-            "x-retry-count": str(context.number - 1),
-            **(stream if context.stream else {"accept-encoding": "gzip, deflate"}),
-            **self._wire.headers(self._key),
-            **self._config.plain_headers,
-            **self._secret_headers,
-        }
+        headers = httpx.Headers(
+            {
+                "user-agent": "chordage",
+                "content-type": "application/json",
+                "x-retry-count": str(context.number - 1),
+                **(stream if context.stream else {"accept": "*/*", "accept-encoding": "gzip, deflate"}),
+            }
+        )
+        for more in (self._wire.headers(self._key), self._config.plain_headers, self._secret_headers):
+            headers.update(more)  # in any case of letters: a header is sent once
         body = wire.encoded(self._wire.body(prompt, self._target, stream=context.stream))
         return httpx.Request("POST", self._url, headers=headers, content=body)
 

@@ -214,6 +214,20 @@ def test_a_header_from_the_environment_is_sent_and_not_shown(tmp_path):
     assert "wrong header ***" in str(failed.value)
 
 
+def test_a_header_of_the_room_replaces_ours_in_any_case_of_letters(tmp_path):
+    script = "def reply(prompt, attempt):\n    return 'hi'\n"
+    with closing(scripted_server.serve(a_script(tmp_path, script, "script.py"))) as server:
+        gateway = ProviderConfig(
+            name="gate", wire="openai", base_url=f"{server.url}/v1", headers={"User-Agent": "mine/1"}
+        )
+        with closing(ModelCatalog({"gate": gateway}, environ={})) as catalog:
+            catalog.complete(an_agent("gate:m"), a_prompt("hi"), abort=Calm())
+
+    (request,) = server.requests
+    assert request.headers["user-agent"] == "mine/1"
+    assert len(set(request.header_names)) == len(request.header_names)
+
+
 def test_on_reset_is_called_when_a_reply_is_begun_again(tmp_path):
     a_script(tmp_path, "[{text: abcdef, chunk: 3, fail: {fault: truncated, times: 1}}]", "s.yaml")
     pieces: list[str] = []
