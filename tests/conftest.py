@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from celery import _state
 
 HERE = Path(__file__).parent
@@ -22,8 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """A background job of a shell ignores Ctrl-C, and so would every process that the tests start."""
+    """A background job of a shell ignores Ctrl-C, and so would every process that the tests start.
+
+    A logger that a test of a command has used would keep its processors, and no later test could capture its lines.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    configure = structlog.configure
+    structlog.configure = lambda *args, **kwargs: configure(*args, **{**kwargs, "cache_logger_on_first_use": False})
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ LEASE = 3
 
 def stops_answering(server):
     """Its connections stay, and nothing comes back."""
-    postmaster = psutil.Process(server._process.pid)
+    postmaster = psutil.Process(server.pid)
     everybody = [*postmaster.children(recursive=True), postmaster]
     for one in everybody:
         one.suspend()
