@@ -76,12 +76,12 @@ class PostgresServer(Postgres):
         super().__init__(make_url(self._server.url))
 
     @property
-    @property
     def pid(self) -> int:
         """Of its postmaster."""
         assert self._server.process is not None
         return self._server.process.pid
 
+    @property
     def running(self) -> bool:
         return self._server.running
 
