@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from chordage.orchestrator.core import limits
+from chordage.orchestrator.core.approvals import Why
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
@@ -44,13 +45,14 @@ from chordage.orchestrator.store.predicates import (
     OPEN_WILLS,
     QUEUED_IN_GROUP,
     QUEUED_TURNS,
+    STILL_OPEN_SUSPENSION,
     STILL_QUEUED,
     has,
     in_line,
     nothing_is_open_on,
     still,
 )
-from chordage.orchestrator.store.schema import journal, runs, threads, turns
+from chordage.orchestrator.store.schema import journal, runs, suspensions, threads, turns
 from chordage.orchestrator.store.statements import PreparedStatement
 
 # Unless a message says otherwise: no sub-agent's, steers no run, and not driven by a consumer.
@@ -449,6 +451,13 @@ _SUMMARY = select(
     ),
     turns.c.grp.label("group"),
     func.substr(turns.c.text, 1, EXCERPT).label("text"),
+    # Scalar subqueries, and no joins: they are read for the rows of the page alone, by key.
+    select(runs.c.reason).where(runs.c.id == turns.c.run_id).scalar_subquery().label("reason"),
+    select(func.count())
+    .select_from(suspensions)
+    .where(suspensions.c.run_id == turns.c.run_id, STILL_OPEN_SUSPENSION, suspensions.c.why != Why.CHILD.value)
+    .scalar_subquery()
+    .label("open_questions"),
 )  # fmt: skip
 
 

@@ -71,8 +71,8 @@ class TurnView:
             return f"steered into run {self.run_id}"
         if self.disposition is Disposition.MERGED:
             return f"merged into turn {self.into_turn}"
-        state = self.disposition.value if self.disposition else "active"
-        why = [self.reason.value] if self.reason in {Reason.STOPPED, Reason.SUSPENDED, Reason.HELD} else []
+        state = self.disposition.value if self.disposition else _activity(self.reason, is_asking=bool(self.questions))
+        why = [self.reason.value] if self.reason is Reason.STOPPED else []
         why += [word for word in (self.code, self.detail) if word]
         return f"{state} ({': '.join(why)})" if why else state
 
@@ -97,6 +97,25 @@ class TurnLine:
     done_at: datetime | None
     parent_run: str | None  # of a sub-agent
     path: str | None
+    reason: Reason | None  # why its run ended, or waits
+    open_questions: int  # of its own run; those of a sub-agent count for the turn of the sub-agent
+
+    @property
+    def fate(self) -> str:
+        """How the message ended, or what its run waits for, in a few words."""
+        if self.status is TurnStatus.ACTIVE:
+            return _activity(self.reason, is_asking=self.open_questions > 0)
+        return (self.disposition or self.status).value
+
+
+def _activity(reason: Reason | None, *, is_asking: bool) -> str:
+    """What the run of an active turn does. `is_asking`: a question to a person is open."""
+    match reason:
+        case Reason.SUSPENDED:
+            return "waiting for a decision" if is_asking else "waiting for a sub-agent"
+        case Reason.HELD:
+            return "waiting for its consumer"
+    return TurnStatus.ACTIVE.value
 
 
 def turn(store: Store, turn_id: str, *, space: str | None = None) -> TurnView:

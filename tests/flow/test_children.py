@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chordage.orchestrator import stages
+from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.agent import Limits, SubAgent, ToolMode
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision
@@ -67,6 +67,23 @@ def test_a_child_knows_its_tree(world):
         runs["bob"]["id"],
     ]
     assert contents(world) == [(None, "bob[cleo[]]"), (None, "cleo[]")]
+
+
+def test_turn_that_waits_for_a_sub_agent_says_so_unless_a_person_is_asked(world):
+    settle_in(world)
+    world.models.script = Lines({"ada": [[ask("bob")]], "bob": [[PURE]]})
+    world.tools.asks = asks_once(0)
+    turn = world.submit()
+    fates = [views.turn(world.store, turn).fate]
+    while world.pending:
+        world.deliver(world.pending.pop(0))
+        fates.append(views.turn(world.store, turn).fate)
+    lines = {line.agent: line.fate for line in views.turns(world.store)}
+
+    assert list(dict.fromkeys(fates)) == [
+        "queued, number 1 in the line of its thread", "active", "waiting for a sub-agent", "waiting for a decision",
+    ]  # fmt: skip
+    assert lines == {"ada": "waiting for a sub-agent", "bob": "waiting for a decision"}
 
 
 def test_what_a_tree_used_is_counted_into_its_root(world):

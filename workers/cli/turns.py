@@ -38,7 +38,7 @@ def turns(
     for turn in lines:
         seconds = (turn.done_at - turn.started_at).total_seconds() if turn.started_at and turn.done_at else None
         rows.append((
-            turn.turn_id, turn.disposition or turn.status, turn.path or turn.agent, turn.queued_at,
+            turn.turn_id, turn.fate, turn.path or turn.agent, turn.queued_at,
             None if seconds is None else took(seconds), turn.thread_id, turn.text,
         ))  # fmt: skip
     columns = ("turn", "status", "agent", "came", "took", "thread", "text")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from chordage.orchestrator import views
 from chordage.orchestrator.core.approvals import Action, DecisionRequest, Question, Why
 from chordage.orchestrator.core.errors import InvalidMessage, StepRefused
 from chordage.orchestrator.core.model import StopReason
@@ -34,6 +35,13 @@ def test_B25_generating_changes_neither_history_nor_the_mutated_flag(world):
 
     assert (contents(view), view.mutated, view.standing) == (["pure0", "pure1"], False, Standing.HELD)
     assert [row["kind"] for row in world.rows("journal")] == ["UserMessage", "ReplyHeld"]
+
+
+def test_turn_whose_reply_is_held_is_shown_as_waiting_for_its_consumer(world):
+    it = held(world, "a")
+
+    assert views.turn(world.store, it.turn).fate == "waiting for its consumer"
+    assert [line.fate for line in views.turns(world.store)] == ["waiting for its consumer"]
 
 
 def test_B26_B27_repeated_and_concurrent_calls_carry_out_once(world):
