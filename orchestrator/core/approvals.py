@@ -55,6 +55,11 @@ class Action(StrEnum):
     def _missing_(cls, value: object) -> Action | None:
         return {"approve": cls.RESUME, "deny": cls.CANCEL}.get(str(value))
 
+    @property
+    def verdict(self) -> str:
+        """What a question was, in the words of the commands."""
+        return "denied" if self is Action.CANCEL else "approved"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
@@ -119,9 +124,10 @@ class Decision:
     key: str | None
 
     def says(self, request: DecisionRequest) -> bool:
-        """Whether the request is a copy of this decision."""
-        content = (self.action, self.payload, self.edited_args, self.reason, self.key)
-        return content == (request.action, request.payload, request.edited_args, request.reason, request.key)
+        """Whether the request repeats this decision. Without a key, the content alone tells."""
+        content = (self.action, self.payload, self.edited_args, self.reason)
+        is_same = content == (request.action, request.payload, request.edited_args, request.reason)
+        return is_same and request.key in {None, self.key}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

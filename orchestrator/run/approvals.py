@@ -158,7 +158,7 @@ def _store(unit: Unit, request: DecisionRequest, asked: Suspension, source: str)
     if before is not None and before.says(request):
         return _decided(before, duplicate=True)
     if before is not None or current.status is not SuspensionStatus.OPEN:
-        raise _too_late(unit.tx, current, before)
+        raise _too_late(unit.tx, current, before, request)
     decision = Decision(
         id=unit.rt.new_id(), suspension_id=asked.id, call_id=asked.call_id, run_id=asked.run_id, action=request.action,
         payload=request.payload, edited_args=request.edited_args, reason=request.reason, key=request.key,
@@ -177,13 +177,17 @@ def _decided(decision: Decision, *, duplicate: bool = False) -> Decided:
     )  # fmt: skip
 
 
-def _too_late(tx: Tx, asked: Suspension, before: Decision | None) -> Conflict:
+def _too_late(tx: Tx, asked: Suspension, before: Decision | None, request: DecisionRequest) -> Conflict:
     call = calls.load(tx, asked.call_id)
     state = f"; its call is {call.status.value}" if call else ""
     if before is None:
         return Conflict(f"suspension {asked.id} is {asked.status.value}{state}: there is nothing left to decide")
-    same_key = f" with the same key {before.key!r} and other content" if before.key else ""
-    return Conflict(f"suspension {asked.id} was answered with {before.action.value!r} before{same_key}{state}")
+    if asked.why is Why.CHILD and before.action is Action.RESUME:
+        return Conflict(f"suspension {asked.id} was answered by its sub-agent before{state}")
+    same_key = (
+        f" with the same key {before.key!r} and other content" if before.key and request.key == before.key else ""
+    )
+    return Conflict(f"suspension {asked.id} was {before.action.verdict} before{same_key}{state}")
 
 
 def _continue_run(unit: Unit, run: Run) -> None:

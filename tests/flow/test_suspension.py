@@ -179,6 +179,63 @@ def test_call_may_suspend_again_and_each_question_is_its_own(world):
     check_all(world.store)
 
 
+def test_a_repeat_without_the_key_of_a_decision_changes_nothing(world):
+    row = asked_question(world)
+    world.decide(approve(row, "yes", key="k"))
+
+    (again,) = world.decide(approve(row, "yes"))
+    world.run_dry()
+
+    assert again.duplicate
+    assert len(world.rows("decisions")) == 1
+    assert list(world.tools.ran.values()) == [2]
+    check_all(world.store)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        ("k", None, "was approved before; its call is suspended"),
+        (None, "k", "was approved before; its call is suspended"),
+        ("k", "l", "was approved before; its call is suspended"),
+        ("k", "k", "was approved before with the same key 'k' and other content; its call is suspended"),
+    ],
+)
+def test_refusal_of_another_answer_mentions_a_key_only_if_both_have_it(world, first, second, error):
+    row = asked_question(world)
+    world.decide(approve(row, "yes", key=first))
+
+    with pytest.raises(Conflict) as refused:
+        world.decide(approve(row, "otherwise", key=second))
+
+    assert str(refused.value) == f"suspension {row['id']} {error}"
+
+
+@pytest.mark.parametrize("first", [None, "k"])
+def test_decision_with_a_key_of_its_own_is_no_repeat(world, first):
+    row = asked_question(world)
+    world.decide(approve(row, "yes", key=first))
+
+    with pytest.raises(Conflict, match="was approved before;"):
+        world.decide(approve(row, "yes", key="another"))
+
+
+def test_refusal_says_that_the_call_was_denied(world):
+    row = asked_question(world)
+    world.decide(deny(row))
+
+    with pytest.raises(Conflict, match="was denied before;"):
+        world.decide(approve(row))
+
+
+def asked_question(world):
+    world.models.script = rounds_of(1)
+    world.tools.asks = asks_once(0)
+    world.submit()
+    world.run_dry()
+    return world.inbox()[0]
+
+
 def test_a_stale_approval_never_answers_a_later_question_of_the_same_call(world):
     world.models.script = rounds_of(1)
     world.tools.asks = lambda order: ASK if len(world.tools.orders) < 3 else None

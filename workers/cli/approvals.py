@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordage.orchestrator.core.approvals import Action, Why
+from chordage.orchestrator.core.approvals import Why
 from chordage.orchestrator.core.errors import InvalidDecision
 from chordage.orchestrator.core.text import loads_json
 from chordage.workers.cli.context import command_settings, open_runtime, open_store, send
@@ -226,10 +226,9 @@ def _decide(fields_of: Callable[[Runtime], list[dict[str, Any]]], *, as_json: bo
             print_json(stored)
         else:
             for request, decision in zip(requests, stored, strict=True):
-                verdict = "denied" if request.action is Action.CANCEL else "approved"
                 before = " before, with the same answer" if decision.duplicate else ""
                 ids = f"suspension {decision.suspension_id}, call {decision.call_id}, run {decision.run_id}"
-                say(f"{verdict}{before}: {ids}")
+                say(f"{request.action.verdict}{before}: {ids}")
         send(settings, intents)
         if settings.redis is None and intents:
             _resume_here(settings, rt, intents)

@@ -350,10 +350,9 @@ def _question(question: QuestionView, indent: str) -> Iterator[str]:
 
 
 def _answer(answer: AnswerView, indent: str) -> Iterator[str]:
-    verdict = "denied" if answer.action is Action.CANCEL else "approved"
     payload = f": {short(answer.payload)}" if answer.action is Action.RESUME and answer.payload is not None else ""
     pending = "" if answer.applied_at else ", not taken up yet"
-    yield f"{indent}got    {verdict} by {answer.source}, {moment(answer.created_at)}{pending}{payload}"
+    yield f"{indent}got    {answer.action.verdict} by {answer.source}, {moment(answer.created_at)}{pending}{payload}"
     if answer.edited_args is not None:
         yield f"{indent}       with arguments {short(answer.edited_args)}"
     if answer.reason:

@@ -106,7 +106,7 @@ def test_another_answer_with_the_same_key_is_a_conflict(client, rt):
     response = client.post("/decisions", json={"decisions": [yes(question, decision_key="k", reason="other")]})
 
     assert (response.status_code, response.headers["Content-Type"]) == (409, PROBLEM)
-    assert "was answered with 'resume' before with the same key 'k' and other content" in response.json()["detail"]
+    assert "was approved before with the same key 'k' and other content" in response.json()["detail"]
 
 
 OK = {"target": "x", "action": "resume"}

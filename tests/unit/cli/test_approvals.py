@@ -169,6 +169,31 @@ def test_the_same_answer_again_changes_nothing_and_another_one_is_refused(chorda
     assert (other.exit_code, "with the same key 'k' and other content" in other.stderr) == (1, True)
 
 
+def test_repeat_without_the_key_changes_nothing_and_another_answer_is_refused(chordage, rt):
+    asking_room.waiting_turn(rt, "send")
+    first, _ = questions(chordage)
+    chordage("approve", first["id"], "--payload", '"x"', "--key", "k9")
+
+    again = chordage("approve", first["id"], "--payload", '"x"')
+    other = chordage("approve", first["id"], "--payload", '"y"')
+
+    assert again.stdout.startswith(f"approved before, with the same answer: suspension {first['id']}")
+    assert other.stderr == f"chordage: suspension {first['id']} was approved before; its call is succeeded\n"
+    assert (again.exit_code, other.exit_code) == (0, 1)
+
+
+def test_list_and_show_say_that_a_turn_waits_for_a_decision(chordage, rt):
+    turn = asking_room.waiting_turn(rt, "send")
+
+    (line,) = chordage("turns").stdout.splitlines()
+    (in_json,) = json.loads(chordage("turns", "--json").stdout)
+    shown = chordage("show", turn.turn_id).stdout.splitlines()
+
+    assert line.split("\t")[:2] == [turn.turn_id, "waiting for a decision"]
+    assert "status    waiting for a decision" in shown
+    assert (in_json["status"], in_json["reason"], in_json["open_questions"]) == ("active", "suspended", 2)
+
+
 def test_answer_that_does_not_fit_is_refused_with_the_possible_answers(chordage, rt, room):
     asking_room.waiting_turn(rt, "send")
     first, _ = questions(chordage)
