@@ -224,20 +224,39 @@ def answers(schema: Mapping[str, Any] | bool | None, depth: int = 4) -> str:
     """A JSON Schema in one line for people, to `depth` levels: `{"answer": "retry" | "failed", "reason"?: text}`.
     `?` marks an optional key.
     """
+    return " | ".join(_choices(schema, depth)) or "nothing"
+
+
+def _choices(schema: object, depth: int) -> list[str]:
+    """Without the values that `not` excludes."""
     if not isinstance(schema, Mapping) or not schema or depth == 0:
-        return "anything"
-    if "const" in schema:
-        return _as_json(schema["const"])
-    if isinstance(schema.get("enum"), list):
-        return " | ".join(_as_json(value) for value in schema["enum"])
+        return ["anything"]
+    excluded = _values(schema.get("not")) or []
+    return [choice for choice in _all_choices(schema, depth) if choice not in excluded]
+
+
+def _all_choices(schema: Mapping[str, Any], depth: int) -> list[str]:
+    if (values := _values(schema)) is not None:
+        return values
     for keyword in ("anyOf", "oneOf"):
         if isinstance(schema.get(keyword), list):
-            return " | ".join(answers(choice, depth - 1) for choice in schema[keyword])
+            return [choice for part in schema[keyword] for choice in _choices(part, depth - 1)]
     kinds = schema.get("type")
-    return " | ".join(_answers_of_type(kind, schema, depth) for kind in (kinds if isinstance(kinds, list) else [kinds]))
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    return [choice for kind in kinds for choice in _choices_of_type(kind, schema, depth)]
 
 
-def _answers_of_type(kind: object, schema: Mapping[str, Any], depth: int) -> str:
+def _values(schema: object) -> list[str] | None:
+    """The values that the schema lists, as JSON; None if it lists none."""
+    if not isinstance(schema, Mapping):
+        return None
+    if "const" in schema:
+        return [_as_json(schema["const"])]
+    values = schema.get("enum")
+    return [_as_json(value) for value in values] if isinstance(values, list) else None
+
+
+def _choices_of_type(kind: object, schema: Mapping[str, Any], depth: int) -> list[str]:
     properties, required = schema.get("properties") or {}, schema.get("required") or ()
     if kind in {None, "object"} and (properties or (kind and required)):
         # A required key that has no schema of its own is listed too: no answer fits without it.
@@ -245,15 +264,15 @@ def _answers_of_type(kind: object, schema: Mapping[str, Any], depth: int) -> str
             f"{_as_json(name)}{'' if name in required else '?'}: {answers(properties.get(name), depth - 1)}"
             for name in dict.fromkeys((*properties, *required))
         )
-        return f"{{{', '.join(members)}}}"
+        return [f"{{{', '.join(members)}}}"]
     match kind:
         case "array":
-            return f"[{answers(schema.get('items'), depth - 1)}, …]"
+            return [f"[{answers(schema.get('items'), depth - 1)}, …]"]
         case "string":
-            return "text"
+            return ["text"]
         case "boolean":
-            return "true | false"
-    return "anything" if kind is None else str(kind)
+            return ["true", "false"]
+    return ["anything" if kind is None else str(kind)]
 
 
 def _as_json(value: object) -> str:

@@ -30,7 +30,7 @@ REMEMBERED = "permission.allow"
 PROMPT_MAX = 2_000  # characters of arguments in a question
 
 SCHEMA = {
-    "type": ["object", "boolean", "null"],  # a plain yes, or one to remember
+    "type": ["boolean", "object", "null"],  # a plain yes, or one to remember
     "not": {"const": False},  # to say no is to deny
     "properties": {"remember": {"type": "boolean", "description": "allow this for the rest of the thread"}},
     "additionalProperties": False,  # an answer to another question is refused

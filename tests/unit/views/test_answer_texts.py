@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator.core.approvals import UNKNOWN_SCHEMA
+from chordage.orchestrator.gateways.schemas import complaint_about
+from chordage.orchestrator.plugins import permission
 from chordage.orchestrator.views import answers
 
 SHOWN = {
@@ -27,6 +29,15 @@ SHOWN = {
     ),
     "object without a member": ({"type": "object"}, "object"),
     "list": ({"type": "array", "items": {"enum": [1, "zwölf"]}}, '[1 | "zwölf", …]'),
+    "question of a rule": (permission.SCHEMA, 'true | {"remember"?: true | false} | null'),
+    "one value excluded": ({"enum": ["a", "b", None], "not": {"const": "b"}}, '"a" | null'),
+    "several values excluded": ({"type": ["boolean", "null"], "not": {"enum": [True, None]}}, "false"),
+    "a value excluded from a choice": (
+        {"anyOf": [{"type": "boolean"}, {"type": "string"}], "not": {"const": True}}, "false | text"
+    ),
+    "a number is not the truth value it equals in Python": ({"enum": [0, 1], "not": {"const": False}}, "0 | 1"),
+    "a schema excluded, which lists no values": ({"type": "boolean", "not": {"type": "null"}}, "true | false"),
+    "everything excluded": ({"type": "null", "not": {"const": None}}, "nothing"),
     "choice": ({"anyOf": [{"const": "yes"}, {"type": "null"}]}, '"yes" | null'),
     "deep": (
         {"type": "array", "items": {"type": "array", "items": {"type": "array", "items": {"type": "array"}}}},
@@ -38,6 +49,11 @@ SHOWN = {
 @pytest.mark.parametrize(("schema", "shown"), SHOWN.values(), ids=SHOWN)
 def test_a_schema_is_shown_as_the_answers_that_fit_it(schema, shown):
     assert answers(schema) == shown
+
+
+@pytest.mark.parametrize("answer", [True, None, {"remember": True}, {"remember": False}, {}])
+def test_answers_shown_for_the_question_of_a_rule_are_accepted(answer):
+    assert complaint_about(answer, permission.SCHEMA) is None
 
 
 def test_a_schema_that_holds_itself_comes_to_an_end():
