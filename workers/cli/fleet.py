@@ -278,7 +278,11 @@ def _greet(fleet: Fleet, seconds: float) -> None:
     say('  chordage submit "Hello"')
     if url:
         say(f"""  curl -s "{url}/turns?wait=20" -H 'content-type: application/json' -d '{{"text": "Hello"}}'""")
-    prefix = f'app.conf.broker_transport_options = {{"global_keyprefix": "{settings.broker_prefix}"}}'
-    say(f'  app = Celery(broker="{redis}"); {prefix}')
-    say("""  app.send_task("turns.submit", kwargs={"text": "Hello"})""")
+    say(f"""\
+  REDIS_URL = "{redis}"
+  app = Celery("shop", broker=REDIS_URL, backend=REDIS_URL)
+  app.conf.broker_transport_options = app.conf.result_backend_transport_options = \
+{{"global_keyprefix": "{settings.broker_prefix}"}}
+  result = app.send_task("turns.submit", kwargs={{"text": "Hello"}}, queue="chat")
+  turn_id = result.get(timeout=10)""")
     say("\nCtrl-C ends it, and so does `chordage stop`.", dim=True)
