@@ -39,11 +39,16 @@ COLUMNS = (
 )  # fmt: skip
 EXAMPLE = '[{"id": "ID", "action": "approve", "payload": true}]'
 EPILOG = """\
-Without Redis there is no fleet; then the run resumes in this process, and the command ends when the run is done or
-waits again. Ctrl-C does not undo the decision.
+Without CHORDAGE_REDIS_URL and without a running fleet, the run resumes in this process, and the command ends when the
+run is done or waits again.
 
-Exit codes: 0 everything is stored; 1 there is no such question, it has another answer already, or a service does not
-answer; 2 an answer or an option is wrong. Unless it is 0, nothing is stored.
+\b
+Exit codes:
+0    everything is stored
+130  interrupted; the decisions that were printed are stored
+Any other code: nothing was stored.
+1    no such question, or it has another answer; or a service does not answer
+2    an answer or an option is wrong
 """
 
 
@@ -128,7 +133,7 @@ def _question_lines(question: OpenQuestion) -> list[str]:
 
 @click.command(epilog=EPILOG)
 @click.argument("targets", metavar="ID...", nargs=-1, required=True)
-@click.option("--payload", metavar="JSON", help="The answer.  [default: true, or null if only that fits]")
+@click.option("--payload", metavar="JSON", help="The answer.  [default: true]")
 @click.option("--args", "arguments", metavar="JSON", help="Run the call with these arguments instead; for one ID.")
 @click.option("--reason", help="Stored and shown with the decision.")
 @click.option("--key", metavar="KEY", help="Repeating a decision with the same key changes nothing.")

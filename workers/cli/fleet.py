@@ -41,7 +41,7 @@ def fleet_options(command: F) -> F:
         "loops",
         type=click.Choice(LOOPS),
         multiple=True,
-        help="Only these; may be given several times.  [default: all that have something to do]",
+        help="Run only these loops; repeatable.  [default: all that have something to do]",
     )
     no_workers = click.option("--no-workers", is_flag=True, help="Only the loops; workers run elsewhere, or later.")
     return loops(no_workers(size_options(command)))
@@ -74,7 +74,7 @@ def dev(host: str | None, port: int | None, with_demo: bool, tools: int) -> None
 @fleet_options
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Written when all are ready, for probes.")
 def run(*, loops: tuple[Any, ...], tools: int, no_workers: bool, ready_file: Path | None, **address: Any) -> None:
-    """Run runtime loops and the workers for their turns, until Ctrl-C or SIGTERM.
+    """Run HTTP, polling, schedules and workers in the foreground, until Ctrl-C or SIGTERM.
 
     \b
     server  HTTP               hook   web hooks, by the same HTTP server
@@ -93,9 +93,9 @@ def run(*, loops: tuple[Any, ...], tools: int, no_workers: bool, ready_file: Pat
 @click.command()
 @fleet_options
 def start(*, loops: tuple[str, ...], tools: int, no_workers: bool, host: str | None, port: int | None) -> None:
-    """Start in the background what `chordage run` runs, and return when it is ready.
+    """Start what `chordage run` runs, in the background, and return when it is ready.
 
-    It keeps running when this terminal is closed. `chordage status` shows how it is, `chordage stop` ends it.
+    It keeps running when this terminal is closed. `chordage status` shows its state, `chordage stop` ends it.
     """
     from chordage.workers.fleet import agent_run, background, state_lock
 

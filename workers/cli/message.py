@@ -30,7 +30,7 @@ class StrategyOption(click.Option):
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         from chordage.orchestrator.strategies.loading import names
 
-        self.help = f"How the turn is completed: {', '.join(names())}.  [default: the agent's]"
+        self.help = f"How the run proceeds: {', '.join(names())}.  [default: the agent's]"
         return super().get_help_record(ctx)
 
 

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 def show(some_id: str, limit: int, full: bool, as_json: bool) -> None:
     """Show what was said, and each step: model calls with their cost, tool calls with status, worker and duration.
 
-    The first letters of an id are enough if no other id begins so. Of a tool CALL, its whole result; this id has to be
-    complete: `--json` has it, and so has the note below a shortened result.
+    Ids may be shortened if they stay unique, except that of a CALL. CALL prints the full result of one tool call;
+    `--json` lists the ids of calls.
     """
     with open_store(command_settings()) as store:
         parts = _load(store, some_id, limit)

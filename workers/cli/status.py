@@ -30,7 +30,7 @@ Exit codes: 0 it runs and all is well; 1 it runs, and something is not well; 3 n
 @click.command(epilog=EPILOG)
 @json_option
 def status(as_json: bool) -> None:
-    """Show the fleet of this folder: its processes, what is queued, and whether the services it needs answer.
+    """Show this folder's fleet and its health: processes, what is queued, and whether the services it needs answer.
 
     If a fleet was killed, its summary (agent.run in the room) is corrected.
     """

@@ -25,9 +25,14 @@ if TYPE_CHECKING:
 TIMED_OUT = 4  # the exit code
 POLL_EVERY = 1.0  # seconds between two reads that look for an open question
 EPILOG = """\
-Exit codes: 0 the turn was accepted, with --wait: it was answered; 1 a service does not answer, or no such agent;
-2 the message or an option is wrong; 3 the turn ended without an answer; 4 it was not done within --timeout;
-130 you stopped waiting (the turn continues).
+\b
+Exit codes:
+0    the turn was accepted; with --wait: it was answered
+1    a service does not answer, or there is no such agent
+2    the message or an option is wrong
+3    the turn ended without an answer
+4    the turn was not done within --timeout
+130  you stopped waiting; the turn continues
 """
 
 
@@ -35,15 +40,21 @@ Exit codes: 0 the turn was accepted, with --wait: it was answered; 1 a service d
 @click.argument("text")
 @click.option("--agent", help="Which agent.  [default: the room's]")
 @click.option("--thread", "thread_id", metavar="ID", help="The thread to continue.  [default: a new one]")
-@click.option("--origin", type=click.Choice([str(origin) for origin in Origin]), default="invoke", show_default=True)
+@click.option(
+    "--origin",
+    type=click.Choice([str(origin) for origin in Origin]),
+    default="invoke",
+    show_default=True,
+    help="Where the message comes from.",
+)
 @click.option("--channel", help="The channel of a chat: needed with --origin chat, and only allowed there.")
 @click.option(
-    "--group", type=click.Choice([str(group) for group in Group]), help="A lower group than that of the origin."
+    "--group",
+    type=click.Choice([str(group) for group in Group]),
+    help="Priority group; not above that of the origin (chat, task, chore, will).",
 )
 @click.option("--strategy", cls=message.StrategyOption)
-@click.option(
-    "--dedupe-key", metavar="KEY", help="A second message with the same key makes no turn; the first turn is shown."
-)
+@click.option("--dedupe-key", metavar="KEY", help="A repeat with this key returns the first turn.")
 @click.option("--coalesce-key", metavar="KEY", help="Of the queued turns with this key, only the latest is kept.")
 @click.option("--max-rounds", type=click.IntRange(min=1), help="Tool rounds of this turn, within the agent's limit.")
 @click.option(
