@@ -37,13 +37,13 @@ Answered = Mapping[str, tuple[Suspension, Decision]]
 # A round opens.
 
 
-def suspend_for_children(rt: Runtime, run: Run, agent: AgentSpec, asked: list[NewCall]) -> list[NewCall]:
+def suspend_for_children(rt: Runtime, run: Run, agent: AgentSpec, new_calls: list[NewCall]) -> list[NewCall]:
     """The calls of a round that ask a sub-agent wait for it from the start. In sequence, only the one whose turn it
     is.
     """
     left = agent.limits.max_children - run.children
     judged: list[NewCall] = []
-    for call in asked:
+    for call in new_calls:
         behind_others = any(other.status in OPEN_CALL for other in judged)
         checked = _suspended(rt, run, agent, call, left, behind_others=behind_others)
         left -= checked.question is not None and checked.question.why is Why.CHILD
@@ -85,20 +85,20 @@ def _refusal(rt: Runtime, run: Run, agent: AgentSpec, sub: SubAgent, text: str, 
     return None
 
 
-def start_children(unit: Unit, run: Run, agent: AgentSpec, asked: Sequence[NewCall | Call]) -> None:
+def start_children(unit: Unit, run: Run, agent: AgentSpec, child_calls: Sequence[NewCall | Call]) -> None:
     """Admit a turn for each of these calls; the calls and their questions have been written."""
-    if not asked:
+    if not child_calls:
         return
-    children.count_started(unit.tx, run.id, len(asked))
+    children.count_started(unit.tx, run.id, len(child_calls))
     parent = turns.load(unit.tx, run.turn_id)
     assert parent is not None
-    for call in asked:
+    for call in child_calls:
         _admit(unit, run, agent, call, parent.tenant)
 
 
-def start_new_children(unit: Unit, run: Run, agent: AgentSpec, asked: Sequence[NewCall]) -> None:
+def start_new_children(unit: Unit, run: Run, agent: AgentSpec, new_calls: Sequence[NewCall]) -> None:
     """The children of a round that opens."""
-    of_children = [call for call in asked if call.question is not None and call.question.why is Why.CHILD]
+    of_children = [call for call in new_calls if call.question is not None and call.question.why is Why.CHILD]
     start_children(unit, run, agent, of_children)
 
 

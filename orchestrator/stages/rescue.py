@@ -257,40 +257,47 @@ def _undecided(rt: Runtime) -> list[Intent]:
     with rt.store.read() as tx:
         late = suspensions.expired(tx, rt.now(), BATCH)
     intents: list[Intent] = []
-    for asked in late:  # each by itself: one that cannot be answered keeps none of the others
+    for suspension in late:  # each by itself: one that cannot be answered keeps none of the others
         try:
-            intents += _expire_question(rt, asked)
+            intents += _expire_question(rt, suspension)
         except UserError as error:
-            log.warning("a question could not be closed", suspension=asked.id, error=str(error))
+            log.warning("a question could not be closed", suspension=suspension.id, error=str(error))
     return intents
 
 
-def _expire_question(rt: Runtime, asked: Suspension) -> list[Intent]:
+def _expire_question(rt: Runtime, suspension: Suspension) -> list[Intent]:
     """As its sender laid down."""
-    log.info("a question was not answered in time", suspension=asked.id, call=asked.call_id, then=asked.on_expiry)
-    match asked.on_expiry:
+    log.info(
+        "a question was not answered in time",
+        suspension=suspension.id,
+        call=suspension.call_id,
+        then=suspension.on_expiry,
+    )
+    match suspension.on_expiry:
         case OnExpiry.ESCALATE:
             with Unit(rt) as unit:
-                suspensions.escalate(unit.tx, asked.id, unit.now)
-                overdue = {"call": asked.call_id, "suspension": asked.id}
-                unit.announce(LiveEvent(run_id=asked.run_id, kind="call.overdue", data=overdue))
+                suspensions.escalate(unit.tx, suspension.id, unit.now)
+                overdue = {"call": suspension.call_id, "suspension": suspension.id}
+                unit.announce(LiveEvent(run_id=suspension.run_id, kind="call.overdue", data=overdue))
             return []
         case OnExpiry.CANCEL_RUN:
-            return _cancel_undecided(rt, asked)
+            return _cancel_undecided(rt, suspension)
         case OnExpiry.DENY:
-            answer = DecisionRequest(target=asked.id, action=Action.CANCEL, reason=UNDECIDED)
+            answer = DecisionRequest(target=suspension.id, action=Action.CANCEL, reason=UNDECIDED)
         case OnExpiry.DEFAULT:
-            answer = DecisionRequest(target=asked.id, action=Action.RESUME, payload=asked.default, reason=UNDECIDED)
+            answer = DecisionRequest(
+                target=suspension.id, action=Action.RESUME, payload=suspension.default, reason=UNDECIDED
+            )
     try:
-        return insist(rt, lambda unit: approvals.take_decisions(unit, [answer], [asked], "expiry"))[1]
+        return insist(rt, lambda unit: approvals.take_decisions(unit, [answer], [suspension], "expiry"))[1]
     except Conflict:  # a decision was just in time
         return []
 
 
-def _cancel_undecided(rt: Runtime, asked: Suspension) -> list[Intent]:
+def _cancel_undecided(rt: Runtime, suspension: Suspension) -> list[Intent]:
     with Unit(rt) as unit:
-        run = runs.lock(unit.tx, asked.run_id)
-        current = suspensions.load(unit.tx, asked.id)
+        run = runs.lock(unit.tx, suspension.run_id)
+        current = suspensions.load(unit.tx, suspension.id)
         if run is not None and current is not None and current.status is SuspensionStatus.OPEN:
             endings.end_run(unit, run, cancelled(UNDECIDED), content=UNDECIDED)
     return unit.intents

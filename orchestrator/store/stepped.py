@@ -153,8 +153,8 @@ def load_view(tx: Tx, target: str, *, lock: bool = False, space: str | None = No
         raise Conflict(f"turn {turn.id} is not driven by a consumer: it was submitted with control 'auto'")
     if lock:  # a transaction that started it meanwhile has committed, or waits for this one
         turn, run = _reload(tx, turn, run)
-    held, asked = _held(tx, run, row)
-    return SteppedRows(turn=turn, run=run, row=row, held=held, calls=asked)
+    held, held_calls = _held(tx, run, row)
+    return SteppedRows(turn=turn, run=run, row=row, held=held, calls=held_calls)
 
 
 def _find(tx: Tx, target: str, space: str | None) -> tuple[Turn, Run | None]:
