@@ -99,8 +99,7 @@ def _fault(request: Request, error: Exception) -> JSONResponse:
         case errors.Unavailable():
             log.error("a service does not answer", error=str(error))
             detail = (
-                "A service that is needed does not answer; /health says which. Try again: with a dedupe_key that is "
-                "safe."
+                "A required service does not answer; /health says which. Try again: with a dedupe_key that is safe."
             )
             return answer(503, "unavailable", detail, headers=LATER)
         case errors.RoomError() | errors.ConfigError():

@@ -7,7 +7,21 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from chordage.orchestrator.api import problems
-from chordage.orchestrator.core.errors import BrokenAgent, ConfigError, QueueFull
+from chordage.orchestrator.core.errors import BrokenAgent, ConfigError, QueueFull, Unavailable
+
+
+def test_missing_service_is_503_that_says_where_to_look():
+    app = FastAPI()
+    problems.install(app)
+
+    @app.get("/turns")
+    def refuse() -> None:
+        raise Unavailable
+
+    answer = TestClient(app, raise_server_exceptions=False).get("/turns")
+
+    assert answer.status_code == 503
+    assert answer.json()["detail"].startswith("A required service does not answer; /health says which.")
 
 
 @pytest.mark.parametrize("error", [BrokenAgent("agent.toml:3: tools: gone"), ConfigError("set SHOP_KEY")])

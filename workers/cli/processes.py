@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from errno import EADDRINUSE
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from chordage.orchestrator.core.errors import ConfigError
+from chordage.orchestrator.core.hosts import is_loopback
 from chordage.workers import worker_plan
 from chordage.workers.cli.context import check_ready_with_redis
 from chordage.workers.cli.output import say, warn_if_open
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from chordage.config.settings import Settings
 
 FLOWER_COLUMNS = "name,args,kwargs,state,received,runtime,worker"  # Flower's default hides thread, agent and tool
-LOOPBACK = frozenset({"localhost", "ip6-localhost"})
 
 
 @click.command(params=[*worker_plan.worker_options()])
@@ -158,21 +157,12 @@ def refuse_open_flower(address: str, arguments: tuple[str, ...]) -> None:
 
     apply_env_options()
     apply_options("flower", [f"--address={address}", *arguments])
-    if options.unix_socket or options.basic_auth or options.auth or _is_loopback(options.address):
+    if options.unix_socket or options.basic_auth or options.auth or is_loopback(options.address):
         return
     raise ConfigError(
         f"Flower would be open to everyone who reaches {options.address or 'this machine'}, and can stop workers: give "
         "--basic-auth=name:password (or FLOWER_BASIC_AUTH, or --auth with a provider), or leave --address out"
     )
-
-
-def _is_loopback(address: str) -> bool:
-    if address in LOOPBACK:
-        return True
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:  # a name, or nothing, which listens everywhere
-        return False
 
 
 def serve_flower(app: Celery, options: Sequence[str], place: str) -> None:

@@ -78,7 +78,7 @@ def _check_folder(place: Path, folder: str) -> None:
     if place.is_symlink():
         raise _NotUsable("is a link to a folder, which is not followed: put the folder itself here")
     if folder.count("/") > DEEPEST:
-        raise _NotUsable(f"folders lie more than {DEEPEST} deep here: move it up")
+        raise _NotUsable(f"is nested more than {DEEPEST} folders deep: move it up")
 
 
 def _is_folder(entry: os.DirEntry[str], path: str, files: WorkFiles) -> bool:

@@ -26,7 +26,7 @@ def as_if_new(monkeypatch, tmp_path):
 
 
 OPEN = ["0.0.0.0", "::", "10.1.2.3", "flower.example", ""]
-CLOSED = ["127.0.0.1", "127.0.0.9", "::1", "localhost"]
+CLOSED = ["127.0.0.1", "127.0.0.9", "::1", "localhost", "LOCALHOST"]
 
 
 @pytest.mark.parametrize("address", OPEN)
