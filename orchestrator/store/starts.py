@@ -128,10 +128,7 @@ def one_run_per_thread() -> Iterator[None]:
 
 
 def opened_run(start: Start, opened: SentStatement) -> Run | None:
-    """After the commit. The turn is active, if it could be: ready, due, and with budget for it, and by its rule also
-    for all whose turn is before its own: store/fairness.py. So none of those has to wait because of it. None: it
-    could not.
-    """
+    """After the commit: the run, or None where the rule did not let the turn start (store/fairness.py)."""
     rows = opened.rows()
     return start.run(steers=rows[0]["steers"]) if rows else None
 
