@@ -51,6 +51,7 @@ leaves_open = pytest.mark.parametrize("leave_open", [puts_a_question, asks_a_sub
 
 
 def next_call(world: World) -> CallModel:
+    until(lambda: any(isinstance(intent, CallModel) for intent in world.pending), "the start has returned")
     call = next(intent for intent in world.pending if isinstance(intent, CallModel))
     world.pending.remove(call)
     return call
