@@ -216,7 +216,7 @@ def _answer(unit: Unit, kin: Kin, ending: Ending, text: str | None, *, run_id: s
 
 
 def give_up(unit: Unit, *, run_id: str | None = None, call_id: str | None = None) -> None:
-    """Nobody waits any more for the children of this run, or of this call. They are marked here and cancelled each in
+    """The children of this run, or of this call, are no longer needed. They are marked here and cancelled each in
     a transaction of its own, and so down the tree.
     """
     for turn_id, of in children.give_up(unit.tx, run_id=run_id, call_id=call_id):

@@ -167,10 +167,14 @@ class Unit:
         self._transaction.__exit__(kind, error, trace)
 
     def make_announcements(self) -> None:
+        """The commit stands: an announcement that fails costs neither the others nor the intents."""
         for announcement in self._announcements:
-            known = announcement() if callable(announcement) else announcement
-            if known is not None:
-                _make(self.rt, known)
+            try:
+                known = announcement() if callable(announcement) else announcement
+                if known is not None:
+                    _make(self.rt, known)
+            except Exception:
+                log.exception("an announcement failed", announcement=repr(announcement))
 
 
 def insist(

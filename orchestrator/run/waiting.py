@@ -109,7 +109,7 @@ def suspend_call(
 ) -> bool:
     """Suspend a call that has started. False: it is settled, or not ours.
 
-    `seen_lease`: only while nobody has renewed this lease; the holder of the token may still come with the result.
+    `seen_lease`: only while this lease is not renewed; the holder of the token may still come with the result.
     `also`: what else to write in the same transaction.
     """
     suspension_id = rt.new_id()

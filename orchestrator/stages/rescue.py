@@ -220,7 +220,7 @@ def _close_unknown(rt: Runtime, run: Run, call: Call) -> list[Intent]:
             started_at=call.started_at or unit.now, ended_at=unit.now,
         )  # fmt: skip
         current = calls.load(unit.tx, call.id, lock=True)
-        if current is not None and current.lease_until == call.lease_until:  # nobody has renewed it since
+        if current is not None and current.lease_until == call.lease_until:  # its holder has not renewed it since
             calls.settle(unit.tx, call, call.claim_token, outcome)
         unit.follow(commit_round(run))
     return unit.intents

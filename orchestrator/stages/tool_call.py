@@ -452,8 +452,8 @@ def _store_notes(unit: Unit, session: PluginSession | None) -> None:
 
 
 def _answer_question(rt: Runtime, work: CallWork, record: CallOutcome, session: PluginSession | None) -> list[Intent]:
-    """This process had been taken for dead, and a person was asked about the call's outcome. As long as nobody has
-    answered, its true result is the answer.
+    """This process had been declared dead, and a person was asked about the call's outcome. Until that question is
+    answered, the true result is its answer.
     """
     call = work.call
     with rt.store.read() as tx:

@@ -2,7 +2,7 @@
 
 Whatever such code raises is its own failure, SystemExit and KeyboardInterrupt included. Python raises what a signal
 means (Ctrl-C, or the SystemExit that stops the processes of a worker) in the main thread only. So in
-every other thread these exceptions come from the code that runs there. In the main thread the two cannot be told apart:
+every other thread these exceptions come from the code that runs there. In the main thread the two look alike:
 there a call is handed to another thread, and the main thread waits for it.
 
 Imports stay in the thread they are asked from, because a module may insist on the main thread. There a

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import get_args
 
 import pytest
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.approvals import Question, Why
+from chordage.orchestrator.core.intents import Deliver
 from chordage.orchestrator.core.phases import Hook
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.core.stepping import Control
@@ -147,3 +149,30 @@ def test_a_reply_that_came_too_late_announces_nothing(world: World) -> None:
     assert world.row("turns", id=turn)["disposition"] == "cancelled"
     assert not kinds(world) & {"model.replied", "plan.made"}
     assert world.events.done == [turn]
+
+
+def test_an_announcement_that_fails_costs_neither_the_others_nor_what_follows(world: World) -> None:
+    emit = world.events.emit
+
+    def broken(run_id: str, kind: str, **data: object) -> None:
+        if kind == "broken":
+            raise RuntimeError(kind)
+        emit(run_id, kind, **data)
+
+    world.events.emit = broken
+    with Unit(world.runtime) as whole:
+        whole.announce(LiveEvent(run_id="r", kind="broken"))
+        whole.announce(LiveEvent(run_id="r", kind="next"))
+        whole.follow(Deliver())
+
+    assert kinds(world) == {"next"}
+    assert whole.intents == [Deliver()]
+
+
+def test_a_lease_is_granted_by_the_clock_after_a_wait_for_a_lock(world: World) -> None:
+    with Unit(world.runtime) as whole:
+        began = whole.now
+        world.clock.pass_by(7)
+
+        assert whole.now == began
+        assert whole.lease() == world.runtime.leases.until(began + timedelta(seconds=7))

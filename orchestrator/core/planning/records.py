@@ -1,6 +1,6 @@
 """What came of the commands of a plan, round by round: for the planner, for the answer and for the logs.
 
-A round's records are read from its calls each time, and rounds are told apart by their number. Nothing is merged: a
+A round's records are read from its calls each time, and rounds are distinguished by their number. Nothing is merged: a
 call that was made twice with the same result is two records.
 """
 
