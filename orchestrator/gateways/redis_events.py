@@ -2,6 +2,10 @@
 
 Events may be lost by design; the journal has the truth. A thread sends all that have come in since it last sent, in one
 round trip: a stage never waits for Redis, and under load the events of many runs share the trip.
+
+Events of a run are sent only while somebody watches it. Watchers say so in a sorted set, and a process that has events
+reads it once a second at most. So an event costs nothing while nobody watches, and a watcher may miss those of its
+first second: it reads what was before from the database, as it has to anyway.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ GATHER = 0.025  # seconds
 MOST_WAITING = 20_000  # events not yet sent; beyond that the newest is dropped
 AT_ONCE = 500
 FOR_ALL = frozenset({"run.started", "run.finished"})
+READ_WATCHERS_EVERY = 1.0  # seconds
+EVERY_RUN = "*"  # what a watcher of the whole fleet watches
 
 # KEYS: the fleet's stream, those of runs. ARGV: entries as one JSON text, each the number of its key and its values;
 # entries kept of the fleet's stream and of each other, seconds; then the channels of turns that are done.
@@ -53,6 +59,7 @@ class RedisEvents:
         self._pid = 0
         self._starting = threading.Lock()
         self._script = client.register_script(SEND)
+        self._watched = WatchedRuns(client, prefix=prefix)
         self._begin()
 
     def _begin(self) -> None:
@@ -63,7 +70,8 @@ class RedisEvents:
         self._sending = threading.Lock()
 
     def emit(self, run_id: str, kind: str, **data: Any) -> None:
-        self._put((run_id, kind, data))
+        if self._watched.may_have(run_id):
+            self._put((run_id, kind, data))
 
     def turn_done(self, turn_id: str) -> None:
         self._put(("", "turn.done", {"turn": turn_id}))
@@ -131,17 +139,75 @@ class RedisEvents:
                 self._send(batch)
 
     def _send(self, batch: list[_Event]) -> None:
-        runs = list(dict.fromkeys(run_id for run_id, _, _ in batch if run_id))
+        done = [done_channel(self._prefix, data["turn"]) for _, kind, data in batch if kind == "turn.done"]
+        news = [event for event in batch if event[1] != "turn.done"]
+        if news:
+            self._watched.read_when_due()
+            news = [event for event in news if self._watched.has(event[0])]
+        if news:
+            self._send_news(news, done)
+        elif done:
+            with self._redis.pipeline(transaction=False) as pipe:
+                for channel in done:
+                    pipe.publish(channel, "1")
+                pipe.execute()
+
+    def _send_news(self, news: list[_Event], done: list[str]) -> None:
+        runs = list(dict.fromkeys(run_id for run_id, _, _ in news))
         number = {run_id: place for place, run_id in enumerate(runs, 2)}
-        entries, done = [], []
-        for run_id, kind, data in batch:
-            if kind == "turn.done":
-                done.append(done_channel(self._prefix, data["turn"]))
-                continue
+        for_all = FOR_ALL if self._watched.has(EVERY_RUN) else frozenset()
+        entries = []
+        for run_id, kind, data in news:
             values = _values(run_id, kind, data)
-            entries += [(place, values) for place in (number[run_id], *((1,) if kind in FOR_ALL else ()))]
+            entries += [(place, values) for place in (number[run_id], *((1,) if kind in for_all else ()))]
         keys = [f"{self._prefix}live", *(f"{self._prefix}live:{run_id}" for run_id in runs)]
         self._script(keys=keys, args=[json.dumps(entries), 10 * KEEP, KEEP, KEEP_SECONDS, *done])
+
+
+class WatchedRuns:
+    """Which runs are watched, as this process has last read it."""
+
+    def __init__(self, client: Redis, *, prefix: str) -> None:
+        self._redis = client
+        self._key = watched_key(prefix)
+        self._runs: frozenset[str] = frozenset()
+        self._due = 0.0
+
+    def may_have(self, run_id: str) -> bool:
+        """True also when it is time to read again."""
+        return time.monotonic() >= self._due or self.has(run_id)
+
+    def has(self, run_id: str) -> bool:
+        runs = self._runs
+        return run_id in runs or EVERY_RUN in runs
+
+    def read_when_due(self) -> None:
+        """Without Redis nobody is watching."""
+        if time.monotonic() < self._due:
+            return
+        now = time.time()
+        members: list[Any] = []
+        try:
+            members = list(self._redis.zrange(self._key, 0, -1, withscores=True))
+            if any(until < now for _, until in members):
+                self._redis.zremrangebyscore(self._key, "-inf", now)
+        except RedisError as error:
+            log.debug("it is not known who watches", error=str(error))
+        self._runs = frozenset(_text(run) for run, until in members if until >= now)
+        self._due = time.monotonic() + READ_WATCHERS_EVERY
+
+
+def watch(client: Redis, run_id: str, seconds: float, *, prefix: str) -> None:
+    """Have the events of this run sent for so long. `EVERY_RUN`: those of all runs, and the stream of the fleet."""
+    client.zadd(watched_key(prefix), {run_id: time.time() + seconds})
+
+
+def watched_key(prefix: str) -> str:
+    return f"{prefix}watched"
+
+
+def _text(name: bytes | str) -> str:
+    return name.decode() if isinstance(name, bytes) else name
 
 
 def _values(run_id: str, kind: str, data: dict[str, Any]) -> list[str]:

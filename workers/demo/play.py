@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from chordage.config.settings import Settings
 from chordage.orchestrator import views
 from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.gateways.redis_events import EVERY_RUN, watch
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views import TurnView
 from chordage.orchestrator.views.runs import InferenceStep, ToolRound
@@ -56,9 +57,14 @@ class PlayedTurn:
 
 
 def submit(settings: Settings, text: str) -> str:
-    """As any other service would: by name, with a Celery app that imports nothing of Chordage."""
+    """As any other service would: by name, with a Celery app that imports nothing of Chordage.
+
+    The run is to be watched, and it begins at once: so it is said before.
+    """
     from celery import Celery
 
+    with redis_from(settings) as redis:
+        watch(redis, EVERY_RUN, 2 * PATIENCE, prefix=settings.prefix)
     with Celery("visitor", broker=settings.redis, backend=settings.redis, set_as_current=False) as app:
         prefix = {"global_keyprefix": settings.broker_prefix}
         app.conf.update(broker_transport_options=prefix, result_backend_transport_options=prefix)

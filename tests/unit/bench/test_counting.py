@@ -94,8 +94,9 @@ def test_postgres_counts_commits_that_write_and_nothing_else(postgres_server):
         "PING",
         "SET chordage:sweep:17 1 NX PX 15000",
         "LLEN chat",
-        "ZRANGE unacked_index 1794996311.12 0 BYSCORE REV WITHSCORES",
+        "ZRANGE chordage:celery:unacked_index 1794996311.12 0 BYSCORE REV WITHSCORES",
         "PUBLISH /3.celeryev/worker.heartbeat {}",
+        "ZRANGE chordage:watched 0 -1 WITHSCORES",
     ],
 )
 def test_log_of_an_idle_fleet_is_not_counted(command):

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from chordage.orchestrator.gateways import redis_events
-from chordage.orchestrator.gateways.redis_events import RedisEvents
+from chordage.orchestrator.gateways.redis_events import EVERY_RUN, RedisEvents, watch
 from support.waiting import until
 
 pytestmark = pytest.mark.redis
@@ -25,6 +25,12 @@ events.emit("first", "run.started")
 """
 
 
+@pytest.fixture
+def watched(redis_url):
+    with Redis.from_url(redis_url) as redis:
+        watch(redis, EVERY_RUN, 60, prefix="news:")
+
+
 def said_by(redis_url: str, then: str) -> list[str]:
     """Kinds of the news of the run `first`, when the program has ended."""
     subprocess.run([sys.executable, "-c", PROGRAM.format(then=then), redis_url], check=True, timeout=30)
@@ -32,6 +38,7 @@ def said_by(redis_url: str, then: str) -> list[str]:
         return [fields["kind"] for _, fields in redis.xrange("news:live:first")]
 
 
+@pytest.mark.usefixtures("watched")
 def test_process_that_ends_has_published_all_its_events_in_order(redis_url):
     """Its thread waits for more when the process ends."""
     took_one = "time.sleep(0.01)"  # less than it waits
@@ -39,6 +46,7 @@ def test_process_that_ends_has_published_all_its_events_in_order(redis_url):
     assert said_by(redis_url, f'{took_one}; events.emit("first", "tool.progress")') == ["run.started", "tool.progress"]
 
 
+@pytest.mark.usefixtures("watched")
 def test_fork_publishes_its_own_events_and_not_those_of_its_parent(redis_url):
     child = 'events.emit("other", "run.started"); events.flush(); os._exit(0)'
     fork = f"pid = os.fork()\nif pid == 0:\n    {child}\nassert os.waitpid(pid, 0)[1] == 0"
@@ -50,6 +58,7 @@ def test_fork_publishes_its_own_events_and_not_those_of_its_parent(redis_url):
         assert redis.xlen("news:live:other") == 1
 
 
+@pytest.mark.usefixtures("watched")
 def test_events_arrive_within_a_moment_and_also_after_a_silence(redis_url):
     with Redis.from_url(redis_url) as redis:
         events = RedisEvents(redis, prefix="news:")
@@ -58,6 +67,7 @@ def test_events_arrive_within_a_moment_and_also_after_a_silence(redis_url):
             until(lambda number=number: redis.xlen("news:live:first") == number, "it was told")
 
 
+@pytest.mark.usefixtures("watched")
 def test_notification_of_a_done_turn_waits_for_no_other_event(redis_url, monkeypatch):
     monkeypatch.setattr(redis_events, "GATHER", 3600)
     with Redis.from_url(redis_url) as redis, redis.pubsub() as listening:
@@ -71,6 +81,7 @@ def test_notification_of_a_done_turn_waits_for_no_other_event(redis_url, monkeyp
         assert redis.xlen("news:live:first") == 1
 
 
+@pytest.mark.usefixtures("watched")
 def test_a_stream_that_cannot_be_written_keeps_no_other_news_back(redis_url):
     with Redis.from_url(redis_url) as redis, redis.pubsub() as listening:
         redis.set("news:live:first", "no stream")
@@ -86,6 +97,7 @@ def test_a_stream_that_cannot_be_written_keeps_no_other_news_back(redis_url):
         assert redis.ttl("news:live:second") > 0
 
 
+@pytest.mark.usefixtures("watched")
 def test_a_client_that_fails_in_a_way_of_its_own_ends_no_news(redis_url, monkeypatch):
     with Redis.from_url(redis_url) as redis:
         events = RedisEvents(redis, prefix="news:")
@@ -103,3 +115,97 @@ def test_a_client_that_fails_in_a_way_of_its_own_ends_no_news(redis_url, monkeyp
         events.emit("first", "run.finished")
 
         until(lambda: redis.xlen("news:live:first") == 1, "the next was told")
+
+
+@pytest.fixture
+def redis(redis_url):
+    with Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def commands(redis):
+    """Counts commands by name, until now."""
+    return lambda name: redis.info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"]
+
+
+def keys_of(redis):
+    return {name.decode() for name in redis.scan_iter("news:*")}
+
+
+def test_events_of_a_run_that_nobody_watches_are_not_sent(redis, commands):
+    redis.config_resetstat()
+    events = RedisEvents(redis, prefix="news:")
+    for number in range(1000):
+        events.emit("first", "model.delta", text=str(number))
+    events.flush()
+    for number in range(1000):
+        events.emit("first", "model.delta", text=str(number))
+    events.flush()
+
+    assert keys_of(redis) == set()
+    assert commands("zrange") <= 2  # one a second, however many events
+    assert commands("evalsha") == commands("xadd") == 0
+
+
+def test_who_waits_for_a_turn_is_told_though_nobody_watches(redis, commands):
+    with redis.pubsub() as listening:
+        listening.subscribe(redis_events.done_channel("news:", "t1"))
+        assert listening.get_message(timeout=5)["type"] == "subscribe"
+        redis.config_resetstat()
+        events = RedisEvents(redis, prefix="news:")
+        events.emit("first", "run.finished")
+        events.turn_done("t1")
+
+        assert listening.get_message(timeout=5)["data"] == b"1"
+        assert commands("publish") == 1
+
+
+def test_watcher_of_a_run_gets_its_events_and_no_others(redis):
+    watch(redis, "first", 60, prefix="news:")
+    events = RedisEvents(redis, prefix="news:")
+    for run in ("first", "second"):
+        events.emit(run, "run.started")
+        events.emit(run, "model.delta")
+    events.flush()
+
+    assert keys_of(redis) == {"news:watched", "news:live:first"}
+    assert redis.xlen("news:live:first") == 2
+
+
+def test_watcher_that_comes_late_gets_the_events_from_about_a_second_on(redis, monkeypatch):
+    monkeypatch.setattr(redis_events, "READ_WATCHERS_EVERY", 0.1)
+    events = RedisEvents(redis, prefix="news:")
+    events.emit("first", "run.started")
+    events.flush()
+    watch(redis, "first", 60, prefix="news:")
+
+    def emitted():
+        events.emit("first", "model.delta")
+        return redis.xlen("news:live:first")
+
+    until(emitted, "its events are sent")
+
+
+def test_watch_that_is_over_is_forgotten(redis, monkeypatch):
+    monkeypatch.setattr(redis_events, "READ_WATCHERS_EVERY", 0.0)
+    watch(redis, "first", 60, prefix="news:")
+    watch(redis, "second", -1, prefix="news:")
+    events = RedisEvents(redis, prefix="news:")
+    events.emit("second", "run.started")
+    events.flush()
+
+    assert redis.zrange("news:watched", 0, -1) == [b"first"]
+    assert redis.exists("news:live:second") == 0
+
+
+def test_what_cannot_be_read_of_watchers_keeps_no_notification_back(redis):
+    redis.set("news:watched", "no sorted set")
+    with redis.pubsub() as listening:
+        listening.subscribe(redis_events.done_channel("news:", "t1"))
+        assert listening.get_message(timeout=5)["type"] == "subscribe"
+        events = RedisEvents(redis, prefix="news:")
+        events.emit("first", "run.finished")
+        events.turn_done("t1")
+
+        assert listening.get_message(timeout=5)["data"] == b"1"
