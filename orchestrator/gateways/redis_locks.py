@@ -2,16 +2,14 @@
 
 They save queries of the database, and a doubled model call. They decide nothing: Redis may be empty, paused or wrong,
 and then every answer here lets the work continue, because the database decides at the commit. A lock is never waited
-for.
+for, and each costs one trip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import structlog
 from redis import Redis
-from redis.exceptions import LockError, RedisError
+from redis.exceptions import RedisError
 from redis.lock import Lock
 
 log = structlog.get_logger()
@@ -23,22 +21,19 @@ class RedisLocks:
     def __init__(self, client: Redis, *, prefix: str, lease: float) -> None:
         self._redis = client
         self._prefix = prefix
-        self._lease = lease
-
-    def _lock(self, thread_id: str, owner: str, seconds: float) -> Lock:
-        """The library's lock, owned by the run and not by a process: any worker that advances the run may extend it."""
-        name = f"{self._prefix}thread:{thread_id}"
-        lock: Lock = self._redis.lock(name, timeout=seconds, blocking=False, thread_local=False)
-        lock.local.token = owner.encode()
-        return lock
+        self._lease = int(lease * 1000)  # everything here is in milliseconds, as in Redis
+        self._begun = BEGUN_LEASES * self._lease
+        # The library's lock is an object for each use; of it we take what Redis keeps of one, and its scripts.
+        self._extend = client.register_script(Lock.LUA_EXTEND_SCRIPT)
+        self._release = client.register_script(Lock.LUA_RELEASE_SCRIPT)
 
     def take(self, thread_id: str, owner: str) -> str | None:
         """Briefly at first: a worker that dies before the commit that starts the run must not block the thread."""
-        lock = self._lock(thread_id, owner, self._lease / 3)
+        lock = self._lock(thread_id)
         try:
-            if lock.acquire(token=owner):
+            if self._redis.set(lock, owner, nx=True, px=self._lease // 3):
                 return None
-            holder = self._redis.get(lock.name)
+            holder = self._redis.get(lock)
         except RedisError as error:
             log.warning("redis does not answer; the index decides", thread=thread_id, error=str(error))
             return None
@@ -48,71 +43,78 @@ class RedisLocks:
 
     def extend(self, thread_id: str, owner: str) -> bool:
         """False while Redis does not answer. A lock that is gone is taken again: the run still owns its thread."""
-        lock = self._lock(thread_id, owner, 2 * self._lease)
         try:
-            lock.extend(2 * self._lease, replace_ttl=True)
-        except LockError:
-            self.take(thread_id, owner)
+            is_ours = self._extend(keys=[self._lock(thread_id)], args=[owner, 2 * self._lease, "1"])
         except RedisError as error:
             log.warning("redis does not answer; lock not extended", thread=thread_id, error=str(error))
             return False
+        if not is_ours:
+            self.take(thread_id, owner)
         return True
 
     def release(self, thread_id: str, owner: str) -> None:
         try:
-            self._lock(thread_id, owner, self._lease).release()
-        except LockError:
-            log.debug("lock was gone before it was released", thread=thread_id)
+            if not self._release(keys=[self._lock(thread_id)], args=[owner]):
+                log.debug("lock was gone before it was released", thread=thread_id)
         except RedisError as error:
             log.warning("redis does not answer; lock will expire", thread=thread_id, error=str(error))
 
     def once(self, key: str) -> bool:
-        """True for the first who asks. A second key outlives the lock, by which rescue sees that the work was begun."""
+        """True for the first who asks, and a lease later for the next. The mark outlives its lease: by it, rescue sees
+        that the work was begun.
+        """
+        mark = self._work(key)
         try:
-            with self._redis.pipeline(transaction=False) as pipe:
-                pipe.set(self._work(key), 1, nx=True, px=int(self._lease * 1000))
-                pipe.set(self._begun(key), 1, px=int(BEGUN_LEASES * self._lease * 1000))
-                first, _ = pipe.execute()
-            return bool(first)
+            if self._redis.set(mark, 1, nx=True, px=self._begun):
+                return True
+            if self._holds(self._redis.pttl(mark)):
+                return False
+            # Its holder is gone. Two who come at this moment are both told so: of two replies one is recorded.
+            self._redis.set(mark, 1, px=self._begun)
         except RedisError as error:
             log.warning("redis does not answer; work continues", work=key, error=str(error))
-            return True
+        return True
 
     def forget(self, key: str) -> None:
         try:
-            self._redis.delete(self._work(key), self._begun(key))
+            self._redis.delete(self._work(key))
         except RedisError as error:
             log.warning("redis does not answer; lock will expire", work=key, error=str(error))
 
     def alive(self, keys: list[str]) -> set[str]:
-        return self._known(keys, self._work)
+        return {key for key, left in self._left(keys).items() if self._holds(left)}
 
     def begun(self, keys: list[str]) -> set[str]:
-        return self._known(keys, self._begun)
-
-    def _known(self, keys: list[str], name: Callable[[str], str]) -> set[str]:
-        if not keys:
-            return set()
-        values = self._redis.mget([name(key) for key in keys])
-        return {key for key, value in zip(keys, values, strict=True) if value is not None}
+        return {key for key, left in self._left(keys).items() if left > 0}
 
     def renew(self, keys: list[str]) -> bool:
         """The heartbeat of work in flight. False while Redis does not answer. A lock that Redis lost is set again."""
         try:
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in keys:
-                    pipe.set(self._work(key), 1, px=int(self._lease * 1000))
+                    pipe.set(self._work(key), 1, px=self._begun)
                 pipe.execute()
         except RedisError as error:
             log.warning("redis does not answer; locks not renewed", error=str(error))
             return False
         return True
 
+    def _left(self, keys: list[str]) -> dict[str, int]:
+        """For how long the marks of these pieces of work will be there; negative where there is none."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.pttl(self._work(key))
+            return dict(zip(keys, pipe.execute(), strict=True))
+
+    def _holds(self, left: int) -> bool:
+        """Whether a mark that will be there for so long was set within a lease. Only the clock of Redis is asked."""
+        return left > self._begun - self._lease
+
+    def _lock(self, thread_id: str) -> str:
+        return f"{self._prefix}thread:{thread_id}"
+
     def _work(self, key: str) -> str:
         return f"{self._prefix}work:{key}"
-
-    def _begun(self, key: str) -> str:
-        return f"{self._prefix}begun:{key}"
 
 
 class RedisQueues:

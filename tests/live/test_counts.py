@@ -58,6 +58,7 @@ def fleet(request):
             )
             engine = Engine(conditions)
             with running_workers([engine], on):
+                workload.write_script(engine.room, TurnShape(rounds=3))
                 for number in range(8):  # every process has connected, loaded its scripts and met its statements
                     engine.turn(f"warm-up:{number}")
                 yield Fleet(engine, conditions)
@@ -78,6 +79,25 @@ def test_turn_commits_three_times_and_once_a_round_and_once_a_call(fleet, shape)
     found = fleet.count(shape)
 
     assert found.commits <= 3 + shape.rounds * (1 + shape.calls)
+
+
+def commands_of(shape):
+    """A message: LPUSH, BRPOP, two to record that it was delivered, two that it was acknowledged."""
+    messages = 1 + shape.rounds * (shape.calls + 1)
+    its_client_waits = 2
+    lock = 2 + (shape.rounds - 1)  # taken, released, and extended where a round follows another
+    marks_of_model_calls = shape.rounds + 1
+    turn_is_done = 1
+    returns_counted = shape.rounds * shape.calls if shape.calls > 1 else 0
+    return 6 * messages + its_client_waits + lock + marks_of_model_calls + turn_is_done + returns_counted
+
+
+@of_each_shape
+def test_turn_asks_redis_for_six_commands_a_message_and_few_more(fleet, shape):
+    """Nobody watches its runs."""
+    found = fleet.count(shape)
+
+    assert found.redis_commands == commands_of(shape)
 
 
 @pytest.mark.parametrize("fleet", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)

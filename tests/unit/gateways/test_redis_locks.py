@@ -1,4 +1,6 @@
-"""Marks of work in Redis: what keeps others off it is gone with the lease, that it was begun is known for longer."""
+"""Locks of threads, and marks of work: what keeps others off work is gone with the lease, that it was begun is known
+for longer.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,79 @@ pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
-def locks(redis_url):
-    with Redis.from_url(redis_url) as client:
-        yield RedisLocks(client, prefix="test:", lease=0.2)
+def redis(redis_url):
+    with Redis.from_url(redis_url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def locks(redis):
+    return RedisLocks(redis, prefix="test:", lease=0.2)
+
+
+@pytest.fixture
+def long(redis):
+    return RedisLocks(redis, prefix="test:", lease=30)
+
+
+def test_thread_is_held_by_one_run_until_that_run_releases_it(long, redis):
+    assert long.take("t1", "r1:1") is None
+    assert long.take("t1", "r1:1") is None  # an answer was lost, and it asks again
+    assert long.take("t1", "r2:1") == "r1:1"
+
+    long.release("t1", "r2:1")
+    assert redis.get("test:thread:t1") == "r1:1"
+    long.release("t1", "r1:1")
+    assert long.take("t1", "r2:1") is None
+
+
+def test_thread_is_held_briefly_at_first_and_longer_when_the_run_goes_on(long, redis):
+    long.take("t1", "r1:1")
+    assert 9_000 < redis.pttl("test:thread:t1") <= 10_000
+
+    assert long.extend("t1", "r1:1")
+    assert 59_000 < redis.pttl("test:thread:t1") <= 60_000
+
+
+def test_lock_that_redis_lost_is_taken_again_and_not_from_another_run(long, redis):
+    assert long.extend("t1", "r1:1")
+    assert redis.get("test:thread:t1") == "r1:1"
+
+    assert long.extend("t1", "r2:1")
+    assert redis.get("test:thread:t1") == "r1:1"
+
+
+def test_each_lock_is_one_command(long, redis):
+    for action in (long.take, long.extend, long.release):  # the scripts are loaded
+        action("t0", "r0:1")
+    redis.config_resetstat()
+    long.take("t1", "r1:1")
+    long.once("r1:1:1")
+    long.extend("t1", "r1:1")
+    long.release("t1", "r1:1")
+    long.forget("r1:1:1")
+
+    sent = {name: stats["calls"] for name, stats in redis.info("commandstats").items()}
+    in_scripts = {"cmdstat_get": 2, "cmdstat_pttl": 1, "cmdstat_pexpire": 1}
+    assert {name: sent.get(name) for name in in_scripts} == in_scripts
+    assert (sent["cmdstat_set"], sent["cmdstat_evalsha"], sent["cmdstat_del"]) == (2, 2, 2)
+
+
+def test_work_whose_lease_is_up_may_be_begun_again_and_is_held_again(locks):
+    locks.once("k")
+    until(lambda: not locks.alive(["k"]), "the lease is up")
+
+    assert locks.once("k")
+    assert locks.alive(["k"]) == {"k"}
+    assert not locks.once("k")
+
+
+def test_work_that_is_renewed_is_held_for_another_lease(locks):
+    locks.once("k")
+    until(lambda: not locks.alive(["k"]), "the lease is up")
+    locks.renew(["k"])
+
+    assert not locks.once("k")
 
 
 def test_work_is_begun_once_within_a_lease(locks):
@@ -46,3 +118,6 @@ def test_work_continues_while_redis_is_away():
 
         assert locks.once("k")
         locks.forget("k")
+        assert locks.take("t1", "r1:1") is None
+        assert not locks.extend("t1", "r1:1")
+        locks.release("t1", "r1:1")
