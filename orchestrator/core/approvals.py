@@ -141,6 +141,9 @@ class SettledCall:
 
 
 UNDECIDED = "No decision came in time."  # the reason of a question that expired
+UNKNOWN_TEXT = (
+    "The worker died while this call was running. It is not known whether it took effect, and it was not run again."
+)
 UNKNOWN_SCHEMA = {
     "type": "object",
     "properties": {"answer": {"enum": ["retry", "result", "failed"]}, "result": {}, "reason": {"type": "string"}},
@@ -208,6 +211,8 @@ def denial(why: Why, reason: str | None) -> str:
     given = f" The reason given: {reason}" if reason else ""
     if why is Why.CHILD:
         return f"The sub-agent was cancelled before it answered.{given}"
+    if why is Why.UNKNOWN:
+        return f"{UNKNOWN_TEXT}{given}"
     return f"This call was denied and has not been executed.{given}"
 
 

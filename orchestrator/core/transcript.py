@@ -26,8 +26,8 @@ from chordage.orchestrator.core.status import CallStatus
 
 NOT_RUN = "This call did not run and has no result."
 OUTCOME_UNKNOWN = "outcome_unknown"
-UNKNOWN_TEXT = (
-    "The worker died while this call was running. It is not known whether it took effect, and it was not run again."
+UNFINISHED = (
+    "This call had started when its run ended. It is not known whether it took effect, and it is not run again."
 )
 INTERRUPTED = "[The work on the message above ended before it was done"
 ACTION_RESULTS = "[ACTION RESULTS]"  # the message that shows the results of plans before the answer

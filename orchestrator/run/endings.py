@@ -97,6 +97,7 @@ def close_turn(
     ended = turns.end(unit.tx, run.turn_id, run.thread_id, run.group, disposition_of(ending), now=unit.now)
     if ended.reply_target is not None:
         reply = {**body, "text": text}
+        # Sent after stages/project.py has announced the end.
         outbox.add(unit.tx, run.thread_id, run.turn_id, target=ended.reply_target, body=reply, now=unit.now)
     if ended.hand_on:  # the place in the budget, for the turn that is due first
         unit.follow(Dispatch(group=run.group))

@@ -20,6 +20,7 @@ import structlog
 from chordage.orchestrator.core.agent import Effect, ToolMode
 from chordage.orchestrator.core.approvals import (
     UNDECIDED,
+    UNKNOWN_TEXT,
     Action,
     DecisionRequest,
     OnExpiry,
@@ -44,7 +45,7 @@ from chordage.orchestrator.core.reasons import Ending, Reason, cancelled, failed
 from chordage.orchestrator.core.records import Call, Run, Subject
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus
 from chordage.orchestrator.core.stepping import Drive, OnHeld
-from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
+from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN
 from chordage.orchestrator.run import approvals, endings, limits, subagents, waiting
 from chordage.orchestrator.run.unit import LiveEvent, Unit, insist
 from chordage.orchestrator.runtime import Runtime

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect
-from chordage.orchestrator.core.approvals import Question, about_the_unknown, arrived, seen_by_tool
+from chordage.orchestrator.core.approvals import UNKNOWN_TEXT, Question, about_the_unknown, arrived, seen_by_tool
 from chordage.orchestrator.core.errors import (
     Aborted,
     BrokenAgent,
@@ -34,7 +34,7 @@ from chordage.orchestrator.core.reasons import TIMEOUT, failed
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, CallStatus
 from chordage.orchestrator.core.text import clean_text
-from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN, UNKNOWN_TEXT
+from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.gateways.ports import CallOrder, ResultPage, ToolOutcome

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, literal, or_, select, tuple_, update
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import CALL, OPEN_CALL, CallStatus, sources
+from chordage.orchestrator.core.transcript import UNFINISHED
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import CALLS_IN_FLIGHT, STILL_IN_FLIGHT, has, still
 from chordage.orchestrator.store.schema import calls, runs
@@ -290,10 +291,17 @@ def cancel(tx: Tx, call_ids: Collection[str], *, code: str, content: str, now: d
 
 
 def cancel_of_run(tx: Tx, run_id: str, *, code: str, content: str, now: datetime) -> int:
-    """Close every open call of a run that ended. Returns how many there were."""
+    """Close every open call of a run that ended. Returns how many there were. No text may say that a call did nothing
+    if it has started and cannot be repeated.
+    """
     cancellable = has(calls.c.status, *sources(CALL, CallStatus.CANCELLED))
     all_open = update(calls).where(calls.c.run_id == run_id, cancellable)
-    return tx.execute(all_open.values(_cancelled(code, content, now))).rowcount
+    may_have_acted = and_(
+        calls.c.started_at.is_not(None), calls.c.effect.in_([each.value for each in Effect if each.starts_on_record])
+    )
+    closed = _cancelled(code, content, now)
+    closed["content"] = case((may_have_acted, literal(UNFINISHED)), else_=literal(content))
+    return tx.execute(all_open.values(closed)).rowcount
 
 
 def _cancelled(code: str, content: str, now: datetime) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.core.model import TOKENS
 from chordage.orchestrator.core.reasons import WITHOUT_A_RUN
-from chordage.orchestrator.core.records import KIN_COLUMNS, Checkpoint, Kin, Subject, Turn, kin_columns, take_kin
+from chordage.orchestrator.core.records import KIN_COLUMNS, Checkpoint, Kin, Subject, Turn, take_kin
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.database import Tx
@@ -55,11 +55,17 @@ from chordage.orchestrator.store.predicates import (
 from chordage.orchestrator.store.schema import journal, runs, suspensions, threads, turns
 from chordage.orchestrator.store.statements import PreparedStatement
 
-# Unless a message says otherwise: no sub-agent's, steers no run, and not driven by a consumer.
-_USUAL = {
-    **kin_columns(None), "steers": 0, "control": Control.AUTO.value, "coalesce_key": None, "max_rounds": None,
-    "timeout_ms": None, "space": None,
+# Whatever else a turn has is given when it is queued.
+_WRITTEN_LATER = {
+    "status", "ready", "disposition", "detail", "run_id", "into_turn", "cancel_asked", "started_at", "done_at",
 }  # fmt: skip
+_GIVEN = [column.name for column in turns.c if column.name not in _WRITTEN_LATER]
+# Unless a message says otherwise: it steers no run, and is not driven by a consumer.
+_USUAL = {
+    **{name: None for name in _GIVEN if turns.c[name].nullable},
+    "steers": 0,
+    "control": Control.AUTO.value,
+}
 COLUMNS = [
     turns.c[name]
     for name in (
@@ -138,20 +144,12 @@ def _is_behind_another() -> ColumnElement[bool]:
     return first.is_not(None)
 
 
-_FIELDS = (
-    "id", "thread_id", "arrival", "agent", "grp", "rank", "tenant", "origin", "channel", "sender", "text", "meta",
-    "strategy", "control", "source", "dedupe_key", "reply_target", "not_before", "due_at", "deadline", "queued_at",
-    "nudge_at", "coalesce_key", "max_rounds", "timeout_ms", "space",
-    *KIN_COLUMNS,
-    "steers",
-)  # fmt: skip
-
 _ADMIT = PreparedStatement(
     insert(turns)
     .from_select(
-        [*_FIELDS, "status", "ready"],
+        [*_GIVEN, "status", "ready"],
         select(
-            *(type_coerce(bindparam(name, type_=turns.c[name].type), turns.c[name].type) for name in _FIELDS),
+            *(type_coerce(bindparam(name, type_=turns.c[name].type), turns.c[name].type) for name in _GIVEN),
             literal_column("'queued'"),
             case(
                 (or_(_thread_is_busy(), _is_behind_another()), 0),
@@ -402,14 +400,7 @@ _QUEUED_UP_TO_HERE = (
     .scalar_subquery()
 )
 _TURN_ID = turns.c.id.label("turn_id")
-_FULL = [
-    turns.c[name]
-    for name in (
-        "thread_id", "agent", "tenant", "origin", "channel", "sender", "text", "meta", "strategy", "status",
-        "disposition", "run_id", "coalesce_key", "into_turn", "not_before", "deadline", "queued_at", "started_at",
-        "done_at", "parent_run", "parent_call", "root_run", "root_thread", "path", "source", "dedupe_key",
-    )
-]  # fmt: skip
+_FULL = [column for column in turns.c if column.name not in {"id", "grp", "detail"}]
 _OF_RUN = [runs.c[name] for name in ("reason", "code", "rounds", *TOKENS)]
 _WHY = func.coalesce(runs.c.detail, turns.c.detail).label("detail")  # its own if it ended without a run
 _REPLY = journal.alias("reply")

@@ -13,7 +13,8 @@ from chordage.orchestrator.core.approvals import Action, DecisionRequest, OnExpi
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound
 from chordage.orchestrator.core.message import Origin, Sender
 from chordage.orchestrator.core.model import ToolSays, UserSays
-from chordage.orchestrator.core.transcript import AWAITING, DECIDED, NOT_STARTED
+from chordage.orchestrator.core.transcript import AWAITING, DECIDED, NOT_STARTED, UNFINISHED
+from chordage.orchestrator.stages.cancel import CALL_CANCELLED
 from chordage.orchestrator.store.schema import calls
 from support.fakes import asking, rounds_of
 from support.invariants import check_all
@@ -561,6 +562,48 @@ def test_person_may_have_it_run_again_or_report_its_failure(world, answer, statu
 
     assert (statuses(world), list(world.tools.ran.values())) == ([status], [runs])
     check_all(world.store)
+
+
+def interrupted_unsafe_call(world):
+    world.models.script = rounds_of(1, tool="unsafe")
+    world.tools.before = lambda order: (_ for _ in ()).throw(world.kill())
+    turn_id = world.submit()
+    with pytest.raises(Died):
+        world.run_dry()
+    world.tools.before = lambda order: None
+    world.forget_the_dead()
+    world.sweep(40)
+    world.run_dry()
+    return turn_id
+
+
+def test_denial_does_not_say_that_an_interrupted_call_did_nothing(world):
+    interrupted_unsafe_call(world)
+    world.decide(deny(world.inbox()[0]))
+    world.run_dry()
+
+    (result,) = result_texts(world.models.prompts[-1])
+    assert "not known whether it took effect" in result
+    assert "has not been executed" not in result
+
+
+def test_end_of_its_run_does_not_say_that_an_interrupted_call_did_nothing(world):
+    turn_id = interrupted_unsafe_call(world)
+    stages.cancel_turn(world.runtime, turn_id)
+
+    assert (statuses(world), world.row("calls")["content"]) == (["cancelled"], UNFINISHED)
+    check_all(world.store)
+
+
+def test_end_of_its_run_says_that_a_call_without_a_decision_was_not_executed(world):
+    world.tools.asks = asks_once(0)
+    world.tools.asks = asks_once(0)
+    world.models.script = rounds_of(1)
+    turn_id = world.submit()
+    world.run_dry()
+    stages.cancel_turn(world.runtime, turn_id)
+
+    assert (statuses(world), world.row("calls")["content"]) == (["cancelled"], CALL_CANCELLED)
 
 
 def test_agent_may_prefer_a_failure_to_a_question(world):

@@ -1,8 +1,8 @@
 """The lowest versions that pyproject.toml allows: the quick tests, and a fleet, in an environment of their own.
 
-Left out: tests that need the package mcp, which wants a newer pydantic than the rest; the flow tests on PostgreSQL,
-whose statements the store tests run there as well; and the drawn schedules and crashes, which try the order of our own
-steps and take most of the time.
+Left out: tests that need the package mcp, which wants a newer pydantic than the rest; those of the core, which uses the
+standard library alone; the flow tests on PostgreSQL, whose statements the store tests run there as well; and the drawn
+schedules and crashes, which try the order of our own steps and take most of the time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_the_environment_has_the_lowest_versions(lowest_python):
 @pytest.mark.parametrize(
     "tests",
     [
-        ("tests/unit", "-m", "not mcp", "--ignore", "tests/unit/gateways/mcp", *OLD_STARLETTE),
+        ("tests/unit", "-m", "not mcp", "--ignore", "tests/unit/gateways/mcp", "--ignore", "tests/unit/core", *OLD_STARLETTE),
         ("tests/store",),
         ("tests/flow", "-m", "not mcp", "-k", "not postgres and not test_any and not crash"),
     ],

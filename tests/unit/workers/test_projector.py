@@ -7,9 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from chordage.config.settings import load
 from chordage.orchestrator.core.errors import Unavailable
+from chordage.workers import timers as timers_module
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import redis_from
 from chordage.workers.timers import Projector
@@ -39,6 +42,12 @@ class Worker:
 def _nothing_given(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     forget_settings(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _one_try(monkeypatch):
+    """The client gives up at once: by itself it tries again for seconds."""
+    monkeypatch.setattr(timers_module, "redis_from", lambda _: Redis.from_url(GONE, retry=Retry(NoBackoff(), 0)))
 
 
 def timers():
