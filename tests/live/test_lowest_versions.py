@@ -1,7 +1,7 @@
 """The lowest versions that pyproject.toml allows: the quick tests, and a fleet, in an environment of their own.
 
-Left out: tests that need the package mcp, which wants a newer pydantic than the rest; those of the core, which uses the
-standard library alone; the flow tests on PostgreSQL, whose statements the store tests run there as well; and the drawn
+Left out: tests that need the package mcp, which wants a newer pydantic than the rest; those of the core, which uses one
+function of pydantic; the flow tests on PostgreSQL, whose statements the store tests run there as well; and the drawn
 schedules and crashes, which try the order of our own steps and take most of the time.
 """
 
@@ -20,6 +20,7 @@ from support.repository import ROOT
 from support.versions import EXTRAS, lowest
 
 pytestmark = pytest.mark.slow
+WITHOUT = ("--ignore", "tests/unit/gateways/mcp", "--ignore", "tests/unit/core")
 OLD_STARLETTE = ("-W", "ignore:The anyio.abc.BlockingPortal alias is deprecated:DeprecationWarning")
 WITHOUT_MCP = tuple(extra for extra in EXTRAS if extra != "mcp")
 
@@ -57,7 +58,7 @@ def test_the_environment_has_the_lowest_versions(lowest_python):
 @pytest.mark.parametrize(
     "tests",
     [
-        ("tests/unit", "-m", "not mcp", "--ignore", "tests/unit/gateways/mcp", "--ignore", "tests/unit/core", *OLD_STARLETTE),
+        ("tests/unit", "-m", "not mcp", *WITHOUT, *OLD_STARLETTE),
         ("tests/store",),
         ("tests/flow", "-m", "not mcp", "-k", "not postgres and not test_any and not crash"),
     ],
