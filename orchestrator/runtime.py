@@ -36,6 +36,13 @@ from chordage.orchestrator.store.database import Store
 NO_PLUGINS = NoPlugins()
 
 
+@dataclass(slots=True)
+class Patrol:
+    """Where the last sweep of this process stopped. In memory only: another process begins with the first line."""
+
+    thread_id: str = ""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Runtime:
     store: Store
@@ -53,6 +60,7 @@ class Runtime:
     queue_bounds: Mapping[Group, QueueBound] = field(default_factory=dict)  # of the groups that have one
     queues: Queues = field(default_factory=NoQueues)
     in_flight: InFlight = field(default_factory=InFlight)
+    patrol: Patrol = field(default_factory=Patrol)
     heart: Store | None = None  # for the heartbeat alone, so that it waits for no connection; None: `store`
     steadiness: Steadiness | None = None  # None: leases of others are judged at any time
     plugin_sets: Callable[[AgentSpec], AgentPlugins] = lambda _agent: NO_PLUGINS  # the plugins of an agent

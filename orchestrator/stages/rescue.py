@@ -357,9 +357,9 @@ def _unwanted_children(rt: Runtime) -> list[Intent]:
 
 def _stranded(rt: Runtime) -> list[Intent]:
     """Threads with a head of line that was never made ready: it came while the one ahead of it started and ended."""
-    with Unit(rt) as unit:
-        before = unit.now - timedelta(seconds=rt.leases.sweep)
-        thread_ids = turns.stranded(unit.tx, before, BATCH, look_again=unit.now + fairness.RESEND_BUSY)
+    before = rt.now() - timedelta(seconds=rt.leases.sweep)
+    with rt.store.read() as tx:
+        thread_ids, rt.patrol.thread_id = turns.stranded(tx, before, after=rt.patrol.thread_id)
     intents: list[Intent] = []
     for thread_id in thread_ids:
         with Unit(rt) as unit:

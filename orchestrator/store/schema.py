@@ -169,7 +169,7 @@ turns = Table(
     Column("not_before", UtcTime),
     Column("due_at", UtcTime, nullable=False),
     Column("deadline", UtcTime),
-    Column("nudge_at", UtcTime, nullable=False),  # when rescue looks at it next
+    Column("nudge_at", UtcTime, nullable=False),  # when its wake-up counts as lost
     *_ancestry(),
     Column("cancel_asked", Integer),  # 1: a child whose result is no longer needed
     Column("queued_at", UtcTime, nullable=False),
@@ -212,7 +212,7 @@ _partial_index(
     "ix_turns_ready", turns.c.grp, turns.c.tenant, turns.c.due_at, turns.c.id, where="status = 'queued' AND ready = 1"
 )
 _partial_index("ix_turns_asleep", turns.c.due_at, where="status = 'queued' AND ready = 2")
-_partial_index("ix_turns_behind", turns.c.nudge_at, where="status = 'queued' AND ready = 0")
+_partial_index("ix_turns_behind", turns.c.thread_id, where="status = 'queued' AND ready = 0")
 # The line of a thread and the queue of a group. Each index has a condition that every turn meets, and only those
 # statements repeat it that are meant to use the index: while both are empty, PostgreSQL cannot tell which is better
 # (`still` in predicates.py).

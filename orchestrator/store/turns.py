@@ -179,35 +179,65 @@ def _is_duplicate(message: str) -> bool:
     return any(name in message for name in ("dedupe", "coalesce", "uq_turns_will", "turns.origin"))
 
 
-def stranded(tx: Tx, before: datetime, limit: int, *, look_again: datetime) -> list[str]:
+LINES = 250  # of which one sweep looks at whether they stand still
+
+
+def _first_line_after(thread: Any) -> Any:
+    """Of the threads with a turn that was not made ready, the first by name after `thread`."""
+    turn = turns.alias()
+    found = select(turn.c.thread_id).where(_is_behind(turn), turn.c.thread_id > thread)
+    return found.order_by(turn.c.thread_id).limit(1).scalar_subquery()
+
+
+def _is_behind(turn: Any) -> ColumnElement[bool]:
+    return and_(has(turn.c.status, TurnStatus.QUEUED), has(turn.c.ready, 0))
+
+
+def _lines() -> Any:
+    first = select(_first_line_after(bindparam("after")).label("thread_id"), literal_column("1").label("number"))
+    lines = first.cte("lines", recursive=True)
+    following = select(_first_line_after(lines.c.thread_id), lines.c.number + 1)
+    return lines.union_all(following.where(lines.c.thread_id.is_not(None), lines.c.number < bindparam("most")))
+
+
+def _stands_still(line: Any) -> ColumnElement[bool]:
+    """No run is open, no turn is ready, and one could start before all that sleep. In this order: nearly all lines
+    have an open run, and of the others nearly all have a ready turn in front.
+    """
+    turn = turns.alias()
+    of_line = select(turn.c.id).where(turn.c.thread_id == line.c.thread_id, in_line(turn)).correlate(line)
+    kind = turn.c.ready + literal_column("0")  # a condition of no index: only the line is to be read
+    ready = of_line.where(kind == 1).order_by(turn.c.rank, turn.c.arrival).limit(1).scalar_subquery()
+    due = of_line.with_only_columns(func.min(turn.c.due_at))
+    behind = due.where(kind == 0, turn.c.queued_at < bindparam("before")).scalar_subquery()
+    asleep = due.where(kind == 2).scalar_subquery()
+    return case(
+        (nothing_is_open_on(line).is_(False), False),
+        (ready.is_not(None), False),
+        (behind.is_(None), False),
+        (asleep.is_(None), True),
+        else_=behind < asleep,
+    )
+
+
+_LINES = _lines()
+_STRANDED = PreparedStatement(
+    select(_LINES.c.thread_id, _stands_still(_LINES).label("stands_still"))
+    .where(_LINES.c.thread_id.is_not(None))
+    .order_by(_LINES.c.number)
+)
+
+
+def stranded(tx: Tx, before: datetime, *, after: str) -> tuple[list[str], str]:
     """Threads with a queued turn but no open run, and no turn that is ready or that sleeps no longer than it.
 
-    Up to `limit` turns are checked, and not again before `look_again`: turns that wait for weeks behind a waiting run
-    must not hide one that was forgotten.
+    The lines of threads are looked at in the order of their names, up to `LINES` of them behind the thread `after`.
+    Returns also the last of these, or "" if there are no more. Nothing is noted in rows: thousands of lines behind
+    waiting runs, each with many turns, would be written again and again, and each write adds to all indexes.
     """
-    due = tx.execute(
-        select(turns.c.id)
-        .where(QUEUED_TURNS, has(turns.c.ready, 0), turns.c.nudge_at < before)
-        .order_by(turns.c.nudge_at)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
-    ids = list(due.scalars())
-    if not ids:
-        return []
-    tx.execute(update(turns).where(turns.c.id.in_(ids), STILL_QUEUED).values(nudge_at=look_again))
-    other = turns.alias("other")
-    ahead = select(other.c.id).where(
-        other.c.thread_id == turns.c.thread_id,
-        in_line(other),
-        or_(has(other.c.ready, 1), and_(has(other.c.ready, 2), other.c.due_at <= turns.c.due_at)),
-    )
-    threads_left = (
-        select(turns.c.thread_id)
-        .distinct()
-        .where(turns.c.id.in_(ids), nothing_is_open_on(turns), ahead.limit(1).scalar_subquery().is_(None))
-    )
-    return list(tx.execute(threads_left).scalars())
+    rows = _STRANDED.rows(tx, {"after": after, "before": before, "most": LINES})
+    last = rows[-1]["thread_id"] if len(rows) == LINES else ""
+    return [row["thread_id"] for row in rows if row["stands_still"]], last
 
 
 def overdue(tx: Tx, now: datetime, limit: int) -> list[str]:

@@ -26,7 +26,6 @@ SENT = {
     "step_in_front": lambda tx: steering.move_to_front(tx, "t", "x"),
     "wake": lambda tx: fairness.wake(tx, NOW, 10),
     "nudge": lambda tx: fairness.nudge(tx, ["x"], NOW, nothing_waits=True),
-    "stranded": lambda tx: turns.stranded(tx, NOW, 10, look_again=NOW),
     "overdue": lambda tx: turns.overdue(tx, NOW, 10),
     "expired runs": lambda tx: runs.expired(tx, NOW, 10),
     "expired calls": lambda tx: calls.expired(tx, NOW, 10),

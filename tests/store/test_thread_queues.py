@@ -5,9 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
@@ -175,3 +176,55 @@ def test_no_more_turns_are_woken_than_requested(store):
 
     with store.write() as tx:
         assert fairness.wake(tx, NOW, 100) == 100
+
+
+BEHIND, READY, ASLEEP = 0, 1, 2
+HOUR = timedelta(hours=1)
+AFTER = NOW + timedelta(seconds=5)
+
+
+@pytest.mark.parametrize(
+    ("line", "stands_still"),
+    [
+        ([(BEHIND, NOW)], True),
+        ([(BEHIND, AFTER + HOUR)], True),
+        ([(READY, NOW), (BEHIND, NOW)], False),
+        ([(BEHIND, NOW), (READY, NOW + HOUR)], False),
+        ([(ASLEEP, NOW + HOUR), (BEHIND, NOW)], True),
+        ([(ASLEEP, NOW), (BEHIND, NOW)], False),
+        ([(ASLEEP, NOW), (BEHIND, NOW + HOUR)], False),
+        ([(BEHIND, NOW + 2 * HOUR), (ASLEEP, NOW + HOUR), (BEHIND, NOW)], True),
+    ],
+)
+def test_a_line_stands_still_if_no_turn_is_ready_and_none_sleeps_as_short(store, line, stands_still):
+    with store.write() as tx:
+        for n, (ready, due_at) in enumerate(line):
+            admit(tx, f"turn{n}", due_at=due_at)
+            tx.execute(update(schema.turns).where(schema.turns.c.id == f"turn{n}").values(ready=ready))
+
+        assert turns.stranded(tx, AFTER, after="") == (["t1"] if stands_still else [], "")
+
+
+def test_a_line_behind_a_run_or_just_begun_does_not_stand_still(store):
+    a_run(store)
+    with store.write() as tx:
+        admit(tx, "behind a run")
+        admit(tx, "just come", "t2", queued_at=AFTER)
+        tx.execute(update(schema.turns).where(schema.turns.c.status == "queued").values(ready=BEHIND))
+
+        assert turns.stranded(tx, AFTER, after="") == ([], "")
+
+
+def test_every_line_is_looked_at_in_its_turn(store, monkeypatch):
+    monkeypatch.setattr(turns, "LINES", 2)
+    with store.write() as tx:
+        for thread in ("a", "b", "c", "d", "e"):
+            admit(tx, f"first of {thread}", thread)
+            admit(tx, f"second of {thread}", thread)
+        tx.execute(update(schema.turns).values(ready=BEHIND))
+        looks, after = [], ""
+        for _ in range(4):
+            found, after = turns.stranded(tx, AFTER, after=after)
+            looks.append(found)
+
+    assert looks == [["a", "b"], ["c", "d"], ["e"], ["a", "b"]]

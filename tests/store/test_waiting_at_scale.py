@@ -5,18 +5,21 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
-from sqlalchemy import event, insert, update
+from sqlalchemy import event, insert, text, update
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.store import groups, schema
+from chordage.orchestrator.store import groups, schema, turns
 from chordage.orchestrator.store.database import Store
 from support.rows import NOW, admit
 from support.world import World
 
 FEW, MANY = 10, 10_000
+BEHIND = 3  # turns behind each run that waits
+SWEEPS = 8
 AT_FIRST = {"resends": 0, "expiries": 0}
 
 
@@ -162,15 +165,69 @@ def test_no_statement_of_a_sweep_scans_the_waiting_turns(watched):
     assert much <= little + 10
 
 
+def queue_behind(store: Store, number: int) -> None:
+    """Turns behind each of so many runs that wait."""
+    due = [
+        waits(n)["turns"] | {"id": f"behind{n}-{k}", "arrival": 2 + k, "run_id": None, "status": "queued"}
+        for n in range(number)
+        for k in range(BEHIND)
+    ]
+    with store.write() as tx:
+        tx.execute(insert(schema.turns), [turn | {"started_at": None} for turn in due])
+
+
+def test_no_line_behind_a_waiting_run_is_worth_more_than_a_look(watched):
+    """Nor more lines than a sweep looks at, however many there are. Those of SQLite's machine are counted."""
+    taken = []
+    for number, one in zip((FEW, MANY), watched, strict=True):
+        queue_behind(one.store, number)
+        one.world.clock.pass_by(60)
+        taken.append(max(one.sweep()[1] for _ in range(SWEEPS)))
+
+    print(f"a sweep takes {taken[0]} hundred steps with {FEW} lines, {taken[1]} with {MANY}")
+    assert taken[1] <= taken[0] + turns.LINES
+
+
+def pages_touched(store: Store) -> int:
+    """Of all tables and their indexes, so far."""
+    with store.read() as tx:
+        tx.execute(text("SELECT pg_stat_force_next_flush()"))
+    with store.read() as tx:
+        tables = "heap_blks_hit + heap_blks_read", "idx_blks_hit + idx_blks_read"
+        return int(tx.execute(text(f"SELECT sum({' + '.join(tables)}) FROM pg_statio_user_tables")).scalar() or 0)
+
+
+@pytest.mark.postgres
+def test_a_sweep_touches_few_pages_whatever_is_queued_behind_waiting_runs(migrated_database_url):
+    store = crowded(Store(migrated_database_url("postgres"), pool_size=1), MANY)
+    queue_behind(store, MANY)
+    with store.read() as tx:
+        tx.execute(text("ANALYZE"))
+    world = World(store)
+    world.clock.pass_by(60)
+
+    touched = [pages_touched(store)]
+    for _ in range(SWEEPS):
+        stages.rescue(world.runtime)
+        touched.append(pages_touched(store))
+        world.clock.pass_by(60)
+    world.close()
+
+    sweeps = [after - before for before, after in pairwise(touched)]
+    print(f"pages a sweep: {sweeps}")
+    assert max(sweeps) <= 2_500
+
+
+@pytest.mark.parametrize("thread", ["a free one", "yet another"])
 @pytest.mark.parametrize("held", [FEW, 600])
-def test_stranded_thread_is_found_behind_all_held_ones(store, held):
+def test_stranded_thread_is_found_behind_all_held_ones(store, held, thread):
     """Turns that wait with a waiting run may be many and old; they must not hide the one that was not made ready."""
     crowded(store, held)
     world = World(store)
     with store.write() as tx:
         for n in range(held):
             admit(tx, f"held{n}", f"waiting{n}")
-        admit(tx, "stranded", "free", queued_at=NOW + timedelta(seconds=1))
+        admit(tx, "stranded", thread, queued_at=NOW + timedelta(seconds=1))
         tx.execute(update(schema.turns).where(schema.turns.c.id == "stranded").values(ready=0))
     for _ in range(3):
         world.sweep(60)
