@@ -7,9 +7,12 @@ have (`schema`, `_hidden`, `model_dump`) is then a fine parameter.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Callable
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ErrorDetails
 
@@ -17,6 +20,10 @@ from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.tools.signature import MISSING, Parameter
 from chordage.orchestrator.system import user_code
 
+T = TypeVar("T")
+
+# Types that pydantic checks without any code of the user's, by themselves or of one another.
+PLAIN = {str, int, float, bool, None, NoneType, Any, list, dict, tuple, set, Union, UnionType}
 COMPLAINTS = 20  # of a list of a thousand wrong items the model reads about twenty
 SHOWN_LENGTH = 80
 
@@ -47,13 +54,17 @@ class Arguments:
                 f"{place}: {_undescribable(parameters)} cannot be described in JSON Schema: {error}"
             ) from error
         _check_aliases(self._model, place)
+        is_plain = all(_is_plain(p.annotation) and _runs_no_code(p.default) for p in parameters)
+        # In the main thread of a process, where a pool of processes runs its calls, a call of users' code takes a
+        # thread of its own, and to start one costs as much as all else here.
+        self._check: Callable[[Callable[[], Any]], Any] = _at_once if is_plain else user_code.call
 
     def fit(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the function wants them. Raises InvalidArguments."""
         try:
             # As JSON, not as Python: what a model sends is JSON, and a strict date is then a string and not a date.
             sent = json.dumps(arguments)
-            filled = user_code.call(lambda: self._model.model_validate_json(sent))
+            filled = self._check(lambda: self._model.model_validate_json(sent))
         except ValidationError as error:
             raise InvalidArguments(self._complaints(error)) from error
         except Exception as error:  # a user's validator may raise anything
@@ -109,6 +120,25 @@ def _schema(model: type[BaseModel], described: dict[str, str]) -> dict[str, Any]
     for name, text in described.items():
         schema["properties"].get(name, {}).setdefault("description", text)
     return schema
+
+
+def _is_plain(annotation: Any) -> bool:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return True
+    if origin is Annotated:
+        base, *notes = inner
+        return _is_plain(base) and all(isinstance(note, str | FieldInfo) and _runs_no_code(note) for note in notes)
+    return (annotation if origin is None else origin) in PLAIN and all(map(_is_plain, inner))
+
+
+def _runs_no_code(default: Any) -> bool:
+    """A field may have a function that makes its default, and checks of its own."""
+    return not isinstance(default, FieldInfo) or (default.default_factory is None and not default.metadata)
+
+
+def _at_once(check: Callable[[], T]) -> T:
+    return check()
 
 
 def _undescribable(parameters: tuple[Parameter, ...]) -> str:

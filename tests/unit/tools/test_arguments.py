@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import date
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from chordage import tool
 from chordage.orchestrator.gateways.tools.arguments import Arguments, InvalidArguments
 from chordage.orchestrator.gateways.tools.signature import MISSING, Parameter
+from chordage.orchestrator.system import user_code
 
 
 class Order(BaseModel):
@@ -97,6 +99,42 @@ def test_validator_that_would_end_the_process_is_reported_and_does_not_escape(be
         return number
 
     assert f"they cannot be checked: ExitAttempted: {leaving.__name__}(1)" in bench.complaints(add, number=1)
+
+
+class Mine(int):
+    """Made by its own code."""
+
+
+PLAIN = [
+    str, int | None, list[str], dict[str, Any], Literal["a", "b"], Annotated[str, "what to look for"],
+    Annotated[int, Field(description="how many")],
+]  # fmt: skip
+THEIRS = [
+    Order, list[Order], Annotated[int, AfterValidator(abs)], Annotated[str, Field(default_factory=str)],
+    Annotated[int, Field(ge=1)], list[Annotated[int, AfterValidator(abs)]], date, Annotated[int | None, Mine()],
+]  # fmt: skip
+
+
+def is_called_as_users_code(monkeypatch, parameter) -> bool:
+    calls = []
+    monkeypatch.setattr(user_code, "call", lambda check: calls.append(check) or check())
+    arguments = Arguments((parameter,), {}, "here")
+    with contextlib.suppress(InvalidArguments):
+        arguments.fit({})
+    return bool(calls)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "is_theirs"), [*((plain, False) for plain in PLAIN), *((theirs, True) for theirs in THEIRS)], ids=str
+)
+def test_check_that_may_run_users_code_is_guarded_and_others_cost_no_thread(monkeypatch, annotation, is_theirs):
+    parameter = Parameter(name="x", annotation=annotation, default=MISSING)
+    assert is_called_as_users_code(monkeypatch, parameter) is is_theirs
+
+
+def test_default_that_users_code_makes_is_guarded(monkeypatch):
+    assert is_called_as_users_code(monkeypatch, Parameter(name="x", annotation=str, default=Field(default_factory=str)))
+    assert not is_called_as_users_code(monkeypatch, Parameter(name="x", annotation=str, default="y"))
 
 
 def test_arguments_are_judged_as_json_even_by_a_strict_model(bench):
