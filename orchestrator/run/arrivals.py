@@ -261,7 +261,7 @@ def _merge_into_will(unit: Unit, fields: Mapping[str, Any], place: QueuePlace) -
 
 
 def lock_bounded_group(unit: Unit, group: Group) -> None:
-    """Before anything else is locked, so that the bound is exact however many come at once. A start takes the same
+    """Before anything else is locked, so that the bound is exact however many come at once. A start takes no such
     lock, and only makes room. Without a bound nothing is asked and nothing locked.
     """
     if group in unit.rt.queue_bounds:

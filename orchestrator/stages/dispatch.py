@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import structlog
 
-from chordage.orchestrator.core.errors import BrokenAgent, LostRace, UserError
+from chordage.orchestrator.core.errors import BrokenAgent, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.records import Checkpoint, Run, Turn
@@ -55,10 +55,12 @@ def _start_next(rt: Runtime, group: Group, *, continue_after: bool) -> list[Inte
                 free, hand_on = groups.places(tx, group, default=rt.budgets[group])
                 heads = fairness.next_turns(tx, group, rt.now(), min(free, AT_ONCE)) if free else []
             if not free:
+                if hand_on:
+                    return []
                 break
             if not heads:
-                if hand_on:
-                    groups.clear_awaited(rt.store, group)
+                if hand_on and groups.clear_awaited(rt.store, group):
+                    continue  # a turn that came just now may have relied on the mark
                 return []
             rule = StartRule.FIRST if free == 1 else StartRule.HAS_SLOT
             first = zlib.crc32(rt.new_id().encode()) % len(heads)
@@ -96,8 +98,6 @@ def _start_on(rt: Runtime, turn_id: str, thread_id: str, rule: StartRule) -> Run
     run: Run | None = None
     try:
         run = _start(rt, turn, run_id, rule)
-    except LostRace:
-        log.info("thread was busy after all", thread=thread_id, turn=turn_id)
     finally:
         if run is None:
             rt.locks.release(thread_id, owner)
@@ -133,7 +133,7 @@ def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
 
 
 def _start(rt: Runtime, turn: Turn, run_id: str, rule: StartRule) -> Run | None:
-    with starts.one_run_per_thread(), Unit(rt, rt.store.one_trip) as unit:
+    with Unit(rt, rt.store.one_trip) as unit:
         words = journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), unit.now)
         start = Start(
             turn=turn, run_id=run_id, words=words, rule=rule, budget=rt.budgets[turn.group], now=unit.now,

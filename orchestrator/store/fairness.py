@@ -23,6 +23,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    exists,
     func,
     literal,
     or_,
@@ -99,23 +100,22 @@ def _each(tenants: CTE, number: Any) -> Any:
     return number / func.nullif(select(func.count()).select_from(tenants).scalar_subquery(), 0)
 
 
-# conditions of a start, under the lock of the group
+# conditions of a start; that there is a place for it is another (store/starts.py)
 
-_BUDGET = func.coalesce(select(groups.c.budget).where(groups.c.name == GROUP).scalar_subquery(), DEFAULT_BUDGET)
-_FREE = case((_BUDGET > RUNNING, _BUDGET - RUNNING), else_=0)
+BUDGET = func.coalesce(select(groups.c.budget).where(groups.c.name == GROUP).scalar_subquery(), DEFAULT_BUDGET)
+_FREE = case((BUDGET > RUNNING, BUDGET - RUNNING), else_=0)
 _OTHER = turns.alias("other")
 _IS_READY = and_(has(_OTHER.c.status, TurnStatus.QUEUED), has(_OTHER.c.ready, 1), _OTHER.c.grp == GROUP)
 _IS_OTHER = _OTHER.c.id != bindparam("turn_id")
-_OTHERS = select(_OTHER.c.id).where(_IS_READY, _IS_OTHER).limit(_BUDGET).subquery()
-IS_ROOM = _BUDGET > RUNNING
-ALL_FIT = select(func.count()).select_from(_OTHERS).scalar_subquery() < _BUDGET - RUNNING
+_OTHERS = select(_OTHER.c.id).where(_IS_READY, _IS_OTHER).limit(BUDGET).subquery()
+ALL_FIT = select(func.count()).select_from(_OTHERS).scalar_subquery() < BUDGET - RUNNING
 _OLDER = turns.alias("older")
 _OWN_BEFORE = (
     select(_OLDER.c.id)
     .where(_OLDER.c.grp == GROUP, _OLDER.c.tenant == turns.c.tenant, _OLDER.c.due_at < turns.c.due_at)
     .where(may_start(_OLDER))
     .correlate(turns)
-    .limit(_BUDGET)
+    .limit(BUDGET)
 )
 _SLOTS = slots(_FREE)
 HAS_SLOT = and_(
@@ -127,9 +127,21 @@ _EARLIER = select(_OLDER.c.id).where(
     _OLDER.c.grp == GROUP, _OLDER.c.tenant == turns.c.tenant, _OLDER.c.due_at < turns.c.due_at, may_start(_OLDER)
 )
 IS_FIRST = and_(
-    IS_ROOM,
     turns.c.tenant == _FIRST_TENANT,
     ~_EARLIER.correlate(turns).exists(),
+)
+# The order of the tenants is one for the whole group, so starts that follow it or move it come one by one, while more
+# than one tenant waits.
+_FIRST_BY_NAME = select(_OTHER.c.tenant).where(_IS_READY).order_by(_OTHER.c.tenant).limit(1).scalar_subquery()
+_FOLLOWING = turns.alias("following")
+_SEVERAL_WAIT = exists().where(
+    has(_FOLLOWING.c.status, TurnStatus.QUEUED),
+    has(_FOLLOWING.c.ready, 1),
+    _FOLLOWING.c.grp == GROUP,
+    _FOLLOWING.c.tenant > _FIRST_BY_NAME,
+)
+LOCK_ORDER = PreparedStatement(
+    select(groups.c.name).where(groups.c.name == GROUP, _SEVERAL_WAIT).with_for_update(of=groups)
 )
 _THIS: BindParameter[str] = bindparam("tenant")
 _IS_BESIDE = or_(

@@ -6,10 +6,17 @@ nothing, and its turn stays. So it sets `groups.hand_on`, and from then on each 
 wake-up. A run reads that mark in the statement that ends its turn or suspends it, so the end costs no more. The mark
 is cleared when no turn of the group is ready.
 
-The race: a run that is just ending has read that there is no mark, and has not committed, so the worker that sets the
-mark counts its place as taken. Every such run wrote its own row before it read the mark. The worker that sets the mark
-commits, waits until no row of a running run is being written, and then looks for free places again. On SQLite writing
-transactions come one after the other, and there is nothing to wait for.
+The first race: a run that is just ending has read that there is no mark, and has not committed, so the worker that sets
+the mark counts its place as taken. Every such run wrote its own row before it read the mark. The worker that sets the
+mark commits, waits until no row of a running run is being written, and then looks for free places again. On SQLite
+writing transactions come one after the other, and there is nothing to wait for.
+
+The second race: a wake-up may find the mark set and leave its turn to the runs that end, while another process, which
+did not see that turn, clears the mark. So the one that clears it commits, and then looks for ready turns again: the
+turn was committed before its wake-up read the mark, and the mark is cleared before that look, so one sees the other.
+
+A start counts no place as taken that another start has only asked for, and takes none that a run has not left. Where
+two want the same number, the index makes the later one wait for the first to commit, and it then looks again.
 
 Not promised: rescue sends a wake-up again that was lost or died with its process, and nothing does so before rescue.
 """
@@ -43,7 +50,7 @@ RUNNING = select(func.count()).select_from(runs).where(runs.c.grp == GROUP, RUNN
 
 
 def lock(tx: Tx, group: Group) -> None:
-    """Before any other row, as a transaction that starts a turn does."""
+    """Before any other row."""
     LOCK.rows(tx, {"group": group.value})
 
 
@@ -190,9 +197,12 @@ def await_place(store: Store, group: Group) -> bool:
     return True
 
 
-def clear_awaited(store: Store, group: Group) -> None:
-    """No turn of the group is ready, except one that comes just now; that one has a wake-up of its own."""
-    _change_mark(store, group, _CLEAR)
+def clear_awaited(store: Store, group: Group) -> bool:
+    """No turn of the group is ready, except one that comes just now.
+
+    True: this cleared the mark. A wake-up may have read it before and left its turn to the runs that end: look again.
+    """
+    return _change_mark(store, group, _CLEAR)
 
 
 def _change_mark(store: Store, group: Group, change: PreparedStatement) -> bool:

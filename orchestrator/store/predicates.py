@@ -35,8 +35,15 @@ def still(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[b
 
 
 OPEN_RUNS = has(runs.c.status, *sorted(OPEN_RUN))
-RUNNING_RUNS = has(runs.c.status, RunStatus.RUNNING)
-RUNNING_IN_GROUP = and_(RUNNING_RUNS, has(runs.c.stalled, 0))  # with a place in the budget
+RUNNING_RUNS = and_(has(runs.c.status, RunStatus.RUNNING), runs.c.epoch >= literal_column("1"))
+
+
+def at_work(run: Any) -> ColumnElement[bool]:
+    """Runs that count against the budget of their group."""
+    return and_(has(run.c.status, RunStatus.RUNNING), has(run.c.stalled, 0))
+
+
+RUNNING_IN_GROUP = at_work(runs)
 STILL_OPEN = still(runs.c.status, *sorted(OPEN_RUN))
 STILL_RUNNING = still(runs.c.status, RunStatus.RUNNING)
 # A call without a lease is parked behind a suspended one, and no wake-up was sent for it.
@@ -48,10 +55,17 @@ STILL_UNSETTLED = still(suspensions.c.status, *sorted(UNSETTLED))
 UNSETTLED_SUSPENSIONS = has(suspensions.c.status, *sorted(UNSETTLED))
 ASKED_OF_PEOPLE = and_(OPEN_SUSPENSIONS, suspensions.c.why != literal_column("'child'"))
 UNWANTED_TURNS = and_(turns.c.cancel_asked == literal_column("1"), turns.c.status != literal_column("'done'"))
+
+
+def steering(turn: Any) -> ColumnElement[bool]:
+    """Queued turns that a run at work on their thread may take in."""
+    return and_(has(turn.c.status, TurnStatus.QUEUED), has(turn.c.steers, 1))
+
+
 QUEUED_TURNS = has(turns.c.status, TurnStatus.QUEUED)
 STILL_QUEUED = still(turns.c.status, TurnStatus.QUEUED)
 QUEUED_IN_GROUP = and_(QUEUED_TURNS, turns.c.arrival >= literal_column("0"))
-STEERING_TURNS = and_(QUEUED_TURNS, has(turns.c.steers, 1))
+STEERING_TURNS = steering(turns)
 KEYED_TURNS = and_(QUEUED_TURNS, turns.c.coalesce_key.is_not(None))
 OPEN_WILLS = and_(turns.c.origin == literal_column("'will'"), has(turns.c.status, TurnStatus.ACTIVE, TurnStatus.QUEUED))
 PENDING_DELIVERIES = has(outbox.c.status, DeliveryStatus.PENDING)

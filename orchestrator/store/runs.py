@@ -43,7 +43,7 @@ _IN_FLIGHT = (
     .scalar_subquery()
     .label("in_flight")
 )
-_LOAD = select(*(column for column in runs.c if column.name != "stalled"), _IN_FLIGHT)
+_LOAD = select(*(column for column in runs.c if column.name not in {"stalled", "place"}), _IN_FLIGHT)
 _BY_ID = PreparedStatement(_LOAD.where(runs.c.id == bindparam("run_id")))
 
 
@@ -169,6 +169,8 @@ _MOVE = update(runs).where(
 )
 _UNSTEERED = has(runs.c.steers, 0)  # no message waits to be taken in
 _UNCLAIMED = {"resends": 0, "expiries": 0, "stalled": 0, "claim_token": None, "claim_worker": None}
+# Of a run that left its place and is at work again: another has the place by now. It counts all the same.
+_WITHOUT_PLACE: dict[str, Any] = {"place": None}
 _USAGE = {name: runs.c[name] + bindparam(f"add_{name}") for name in TOKENS}
 _OPEN_STEP = PreparedStatement(
     _MOVE.values(
@@ -275,7 +277,7 @@ def resume(tx: Tx, run: Run, *, rested_ms: int, lease_until: datetime) -> bool:
     waiting = update(runs).where(runs.c.id == run.id, still(runs.c.status, RunStatus.WAITING))
     values = {
         "status": RunStatus.RUNNING.value, "reason": None, "lease_until": lease_until, "resends": 0,
-        "rested_ms": rested_ms, "rested_since": None,
+        "rested_ms": rested_ms, "rested_since": None, **_WITHOUT_PLACE,
     }  # fmt: skip
     return tx.execute(waiting.values(values)).rowcount == 1
 
@@ -313,10 +315,10 @@ def end(tx: Tx, run: Run, ending: Ending, now: datetime) -> bool:
 
 def stall(tx: Tx, run_id: str) -> Group | None:
     """The run waits until its agent is repaired, and gives up its place in the budget of this group. None: it has no
-    place. Whatever moves the run takes a place again.
+    place. Whatever moves the run makes it count again.
     """
     running = update(runs).where(runs.c.id == run_id, STILL_RUNNING, has(runs.c.stalled, 0))
-    group = tx.execute(running.values(stalled=1).returning(runs.c.grp)).scalar()
+    group = tx.execute(running.values(stalled=1, **_WITHOUT_PLACE).returning(runs.c.grp)).scalar()
     return Group(group) if group else None
 
 
@@ -358,6 +360,7 @@ def resume_held(
     resumed = _held_as(run).values(
         status=RunStatus.RUNNING.value, reason=None, step=step, phase=phase.value, rounds=run.rounds + rounds,
         rested_ms=rested_ms, rested_since=None, lease_until=lease_until, replay_from=replay_from, **_UNCLAIMED,
+        **_WITHOUT_PLACE,
     )  # fmt: skip
     return tx.execute(resumed).rowcount == 1
 

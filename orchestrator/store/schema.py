@@ -267,6 +267,9 @@ runs = Table(
     Column(
         "stalled", Integer, nullable=False, server_default="0"
     ),  # 1 while it waits for its agent's repair, outside the budget
+    # Its place in the budget of its group while it is at work; null: none of its own, since it was resumed. No two runs
+    # at work have the same: store/starts.py.
+    Column("place", Integer),
     # How it ends once no call is suspended.
     Column("kept_reason", String(30)),
     Column("kept_code", String(100)),
@@ -280,8 +283,9 @@ runs = Table(
     CheckConstraint("stalled = 0 OR (stalled = 1 AND status = 'running')", name="stalls_at_work"),
 )
 _partial_index("uq_runs_open_thread", runs.c.thread_id, unique=True, where=_one_of("status", OPEN_RUN))
-_partial_index("ix_runs_running", runs.c.grp, where="status = 'running' AND stalled = 0")
-_partial_index("ix_runs_lease", runs.c.lease_until, where="status = 'running'")
+_partial_index("uq_runs_place", runs.c.grp, runs.c.place, unique=True, where="status = 'running' AND stalled = 0")
+# With a condition that every run meets, as those of turns: a count of places must not read all leases.
+_partial_index("ix_runs_lease", runs.c.lease_until, where="status = 'running' AND epoch >= 1")
 
 calls = Table(
     "calls",

@@ -1,65 +1,115 @@
-"""Start a turn: the turn becomes active, its run opens and its message enters the history, or nothing happens.
+"""Start a turn: its run opens at a place of the group's budget, it becomes active, and its message enters the history.
 
-Starts in one group come one by one, so all statements go in one round trip, and the lock of the group is held for as
-short as possible. Each statement does nothing if the one before it changed nothing.
+A place is a number. A partial unique index over the running runs of a group says that each is taken once, so starts on
+unrelated threads share no row, and a run that ends, waits or stalls gives its place back by that alone: it leaves the
+index. A start may take the number n if n and the running runs above it fit into the budget. While all runs have numbers
+of the budget, these are the free ones. A run that was resumed has no number and counts as above all others, so it
+starts whatever the budget, and each that does keeps one start away. The same holds for runs with numbers beyond a
+budget that was lowered. docs/adr/0052-places-are-numbers.md says what two that meet at one moment may do.
+
+The run is inserted first, from the row of its turn, which that statement locks: whether the turn may start, and in
+which place, is decided there. The index of places and the one of open runs on a thread have the last word, and where
+one of them is met, nothing is inserted. Each further statement does nothing without the run, so all go in one trip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Table, bindparam, case, exists, insert, literal_column, or_, select, type_coerce, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import (
+    BindParameter,
+    Integer,
+    Table,
+    bindparam,
+    case,
+    exists,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 from sqlalchemy.sql.elements import ColumnElement
 
-from chordage.orchestrator.core import limits
-from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.model import TOKENS, Usage
-from chordage.orchestrator.core.records import KIN_COLUMNS, Phase, Run, Turn, kin_columns
+from chordage.orchestrator.core.records import KIN_COLUMNS, Phase, Run, Turn
 from chordage.orchestrator.core.status import RunStatus, TurnStatus
-from chordage.orchestrator.store import fairness, groups, journal
+from chordage.orchestrator.store import fairness, journal
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.fairness import StartRule
-from chordage.orchestrator.store.predicates import STEERING_TURNS, still
+from chordage.orchestrator.store.groups import GROUP
+from chordage.orchestrator.store.predicates import at_work, steering, still
 from chordage.orchestrator.store.schema import journal as journal_table
 from chordage.orchestrator.store.schema import runs, turns
-from chordage.orchestrator.store.statements import PreparedStatement, SentStatement
+from chordage.orchestrator.store.statements import PreparedStatement, SentStatement, insert_or
 
-_STARTED = {
-    "status": TurnStatus.ACTIVE.value,
-    "ready": 0,
-    "run_id": bindparam("run"),
-    "started_at": bindparam("now"),
-}
-_IS_DUE = update(turns).where(turns.c.id == bindparam("turn_id"), fairness.may_start(turns, still)).values(_STARTED)
-_START = {
-    StartRule.ALL_FIT: PreparedStatement(_IS_DUE.where(fairness.ALL_FIT)),
-    StartRule.HAS_ROOM: PreparedStatement(_IS_DUE.where(fairness.IS_ROOM)),
-    StartRule.FIRST: PreparedStatement(_IS_DUE.where(fairness.IS_FIRST)),
-    StartRule.HAS_SLOT: PreparedStatement(_IS_DUE.where(or_(fairness.ALL_FIT, fairness.HAS_SLOT))),
-}
-_HAS_STARTED = exists().where(turns.c.id == bindparam("turn_id"), turns.c.run_id == bindparam("run"))
-_SET_LAST_TENANT = PreparedStatement(fairness.SET_LAST_TENANT.where(_HAS_STARTED))
-_RULES_IN_TURN = {StartRule.FIRST, StartRule.HAS_SLOT}
+# the number of a place
 
+_DRAWN = bindparam("drawn", type_=Integer)  # at random, so that starts at one moment seldom want the same number
+_ZERO, _ONE = literal_column("0", Integer), literal_column("1", Integer)
+
+
+def _is_taken(number: Any) -> ColumnElement[bool]:
+    """A scalar subquery, not an EXISTS: PostgreSQL would join all running runs with each other."""
+    run = runs.alias()
+    at = select(run.c.place).where(run.c.grp == GROUP, at_work(run), run.c.place == number)
+    return at.scalar_subquery().is_not(None)
+
+
+def _first_free(start: Any) -> ColumnElement[Any]:
+    """The lowest number, from this one on, that no running run has."""
+    run = runs.alias()
+    behind = run.c.place + _ONE
+    gap = select(behind).where(run.c.grp == GROUP, at_work(run), run.c.place >= start, ~_is_taken(behind))
+    return case((_is_taken(start), gap.order_by(run.c.place).limit(_ONE).scalar_subquery()), else_=start)
+
+
+def _runs_above(number: Any) -> ColumnElement[Any]:
+    run, resumed = runs.alias(), runs.alias()
+    higher = select(func.count()).select_from(run).where(run.c.grp == GROUP, at_work(run), run.c.place > number)
+    without = select(func.count()).select_from(resumed).where(resumed.c.grp == GROUP, at_work(resumed))
+    return higher.scalar_subquery() + without.where(resumed.c.place.is_(None)).scalar_subquery()
+
+
+def _place(drawn: Any) -> ColumnElement[Any]:
+    """A number that a start may take, near the one that is drawn; null: there is none."""
+    start = select((drawn % func.nullif(fairness.BUDGET, _ZERO)).label("number")).cte("drawn")
+    near, lowest = _first_free(select(start.c.number).scalar_subquery()), _first_free(_ZERO)
+    tried = select(near.label("number")).union_all(select(lowest)).cte("tried")
+    fits = tried.c.number + _runs_above(tried.c.number) < fairness.BUDGET
+    free = select(tried.c.number).where(fits).limit(_ONE).cte("free_place")
+    return select(free.c.number).scalar_subquery()
+
+
+_PLACE = _place(_DRAWN)
+
+# the run
+
+_THIS_TURN: BindParameter[str] = bindparam("turn_id")
 # A message that came after the one that starts the run, to be taken in by the run at work.
+_LATER = turns.alias("later")
 _IS_AWAITED = exists().where(
-    STEERING_TURNS,
-    turns.c.thread_id == bindparam("of_thread"),
-    turns.c.arrival > bindparam("of_arrival"),
-    turns.c.agent == bindparam("of_agent"),
-    turns.c.strategy == bindparam("of_strategy"),
-    turns.c.grp == bindparam("of_group"),
+    steering(_LATER),
+    _LATER.c.thread_id == turns.c.thread_id,
+    _LATER.c.arrival > turns.c.arrival,
+    _LATER.c.agent == turns.c.agent,
+    _LATER.c.strategy == turns.c.strategy,
+    _LATER.c.grp == turns.c.grp,
 )
-_OF_RUN = (
-    "id", "thread_id", "turn_id", "agent", "grp", "strategy", "control", "max_rounds", "timeout_ms", "lease_until",
-    "started_at", *KIN_COLUMNS,
-)  # fmt: skip
-_OF_ANY_RUN: dict[str, ColumnElement[Any]] = {
+_OF_TURN = ("thread_id", "agent", "grp", "strategy", "control", "max_rounds", "timeout_ms", *KIN_COLUMNS)
+_RUN: dict[str, ColumnElement[Any]] = {
+    "id": type_coerce(bindparam("run", type_=runs.c.id.type), runs.c.id.type),
+    "turn_id": turns.c.id,
+    **{name: turns.c[name] for name in _OF_TURN},
+    "place": _PLACE,
+    "lease_until": type_coerce(bindparam("until", type_=runs.c.lease_until.type), runs.c.lease_until.type),
+    "started_at": type_coerce(bindparam("now", type_=runs.c.started_at.type), runs.c.started_at.type),
     "status": literal_column(f"'{RunStatus.RUNNING}'"),
     "epoch": literal_column("1"),
     "step": literal_column("1"),
@@ -72,23 +122,48 @@ _OF_ANY_RUN: dict[str, ColumnElement[Any]] = {
 }  # fmt: skip
 
 
+def _open_run(*rule: ColumnElement[bool]) -> PreparedStatement:
+    """The turn stays locked: a start or a cancel of it that is under way is waited for."""
+    may_start = fairness.may_start(turns, still)
+    chosen = select(*_RUN.values()).where(turns.c.id == _THIS_TURN, may_start, *rule, _PLACE.is_not(None))
+    return PreparedStatement(_insert_from(chosen.with_for_update(of=turns)))
+
+
+def _insert_from(chosen: Any) -> Callable[[str], Any]:
+    return lambda dialect: (
+        insert_or(dialect, runs).from_select(list(_RUN), chosen).on_conflict_do_nothing().returning(runs.c.steers)
+    )
+
+
+_OPEN_RUN = {
+    StartRule.ALL_FIT: _open_run(fairness.ALL_FIT),
+    StartRule.HAS_ROOM: _open_run(),
+    StartRule.FIRST: _open_run(fairness.IS_FIRST),
+    StartRule.HAS_SLOT: _open_run(or_(fairness.ALL_FIT, fairness.HAS_SLOT)),
+}
+_RULES_IN_TURN = {StartRule.FIRST, StartRule.HAS_SLOT}
+
+# what follows from it
+
+_OPENED = select(runs.c.turn_id).where(runs.c.id == bindparam("run"))
+_IS_OPEN = _OPENED.exists()
+_TAKE_TURN = PreparedStatement(
+    update(turns)
+    .where(turns.c.id == _OPENED.scalar_subquery())
+    .values(status=TurnStatus.ACTIVE.value, ready=0, run_id=bindparam("run"), started_at=bindparam("now"))
+)
+_SET_LAST_TENANT = PreparedStatement(fairness.SET_LAST_TENANT.where(_IS_OPEN))
+_MESSAGE = ("thread_id", "run_id", "step", "kind", "body", "at")
+
+
 def _given(table: Table, name: str) -> ColumnElement[Any]:
     kind = table.c[name].type
     return type_coerce(bindparam(f"{table.name}_{name}", type_=kind), kind)
 
 
-_OPEN_RUN = PreparedStatement(
-    insert(runs)
-    .from_select(
-        [*_OF_RUN, *_OF_ANY_RUN],
-        select(*(_given(runs, name) for name in _OF_RUN), *_OF_ANY_RUN.values()).where(_HAS_STARTED),
-    )
-    .returning(runs.c.steers)
-)
-_MESSAGE = ("thread_id", "run_id", "step", "kind", "body", "at")
 _APPEND = PreparedStatement(
     insert(journal_table).from_select(
-        _MESSAGE, select(*(_given(journal_table, name) for name in _MESSAGE)).where(_HAS_STARTED)
+        _MESSAGE, select(*(_given(journal_table, name) for name in _MESSAGE)).where(_IS_OPEN)
     )
 )
 
@@ -116,19 +191,10 @@ class Start:
         )  # fmt: skip
 
 
-@contextmanager
-def one_run_per_thread() -> Iterator[None]:
-    """Around the transaction. LostRace: a run was open on the thread; the index says so, whatever the lock says."""
-    try:
-        yield
-    except IntegrityError as error:
-        if any(name in str(error.orig) for name in ("uq_runs_open_thread", "runs.thread_id")):
-            raise LostRace from error
-        raise
-
-
 def opened_run(start: Start, opened: SentStatement) -> Run | None:
-    """After the commit: the run, or None where the rule did not let the turn start (store/fairness.py)."""
+    """After the commit: the run. None: the rule did not let the turn start (store/fairness.py), or another run was
+    first on its thread, or in its place.
+    """
     rows = opened.rows()
     return start.run(steers=rows[0]["steers"]) if rows else None
 
@@ -136,30 +202,21 @@ def opened_run(start: Start, opened: SentStatement) -> Run | None:
 def send(tx: Tx, start: Start) -> SentStatement:
     """The result is a row if the run was opened."""
     turn = start.turn
-    ids = {"turn_id": turn.id, "run": start.run_id}
-    whose = {**ids, "group": turn.group.value, "now": start.now}
-    groups.LOCK.send(tx, {"group": turn.group.value})
-    _START[start.rule].send(tx, {**whose, "budget": start.budget})
+    whose = {"group": turn.group.value, "now": start.now, "run": start.run_id}
+    if start.rule in _RULES_IN_TURN:
+        fairness.LOCK_ORDER.send(tx, whose)
+    opened = _OPEN_RUN[start.rule].send(
+        tx,
+        {
+            **whose, "turn_id": turn.id, "budget": start.budget, "until": start.lease_until,
+            "drawn": random.getrandbits(30),
+        },
+    )  # fmt: skip
+    _TAKE_TURN.send(tx, whose)
     if start.rule in _RULES_IN_TURN:
         _SET_LAST_TENANT.send(tx, {**whose, "tenant": turn.tenant})
-    opened = _OPEN_RUN.send(tx, {**ids, **_run_binds(start)})
-    _APPEND.send(tx, {**ids, **_named(journal_table, start.words)})
+    _APPEND.send(tx, {"run": start.run_id, **_named(journal_table, start.words)})
     return opened
-
-
-def _run_binds(start: Start) -> dict[str, Any]:
-    turn = start.turn
-    own = {
-        "thread_id": turn.thread_id, "agent": turn.agent, "strategy": turn.strategy, "grp": turn.group.value,
-        "id": start.run_id, "turn_id": turn.id, "control": turn.control.value, "started_at": start.now,
-        "lease_until": start.lease_until, "max_rounds": turn.max_rounds,
-        "timeout_ms": limits.in_ms(turn.timeout), **kin_columns(turn.kin),
-    }  # fmt: skip
-    line = {
-        "of_thread": turn.thread_id, "of_arrival": turn.arrival, "of_agent": turn.agent, "of_strategy": turn.strategy,
-        "of_group": turn.group.value,
-    }  # fmt: skip
-    return {**_named(runs, own), **line}
 
 
 def _named(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import bindparam, text, update
+from sqlalchemy import bindparam, select, text, update
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import WhenBusy
@@ -70,8 +70,8 @@ def test_two_dispatchers_on_one_thread_start_one_run_without_the_lock(world: Wor
     free.
     """
     object.__setattr__(world.runtime, "locks", NoLocks())
-    unguarded = update(schema.turns).where(schema.turns.c.id == bindparam("turn_id")).values(starts._STARTED)
-    monkeypatch.setitem(starts._START, StartRule.HAS_ROOM, PreparedStatement(unguarded))
+    unguarded = select(*starts._RUN.values()).where(schema.turns.c.id == bindparam("turn_id"))
+    monkeypatch.setitem(starts._OPEN_RUN, StartRule.HAS_ROOM, PreparedStatement(starts._insert_from(unguarded)))
     hints = [Hint(world.submit(), "t1") for _ in range(2)]
 
     started = [bool(stages.dispatch(world.runtime, Group.CHAT, hint, only=True)) for hint in hints]

@@ -19,7 +19,7 @@ from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, StepOn
 from chordage.orchestrator.core.stepping import Control
-from chordage.orchestrator.store import groups, schema
+from chordage.orchestrator.store import groups, pipeline, schema
 from support.driving import USER, asks, consume
 from support.fakes import rounds_of, spoken
 from support.held_commit import HeldCommit
@@ -129,6 +129,33 @@ def test_locked_row_of_a_run_keeps_no_wake_up_waiting_for_ever(world: World, mon
 
     assert following == []
     assert world.row("groups", name="chat")["hand_on"] == 1
+
+
+@pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_turn_that_relied_on_a_mark_that_was_just_being_cleared_is_seen(world: World) -> None:
+    world.budgets[Group.CHAT] = 1
+    world.models.script = lambda prompt: spoken("ok")
+    for _ in range(2):
+        world.submit(thread=None)
+    for _ in range(5):
+        world.deliver(world.pending.pop(0))
+    assert world.pending == [Dispatch(group=Group.CHAT)]
+    assert world.row("groups", name="chat")["hand_on"] == 1
+
+    def meanwhile(connection) -> None:
+        """The mark is cleared, and that is not committed. One turn takes the place, and another relies on the mark."""
+        world.before_commit = lambda _: None
+        pipeline.flush(connection)
+        world.submit(thread=None)
+        world.deliver(world.pending.pop())
+        world.submit(thread=None)
+        assert world.deliver(world.pending.pop()) == []
+
+    world.before_commit = meanwhile
+    world.deliver(world.pending.pop(0))
+
+    assert world.row("groups", name="chat")["hand_on"] == 1
+    run_dry_in_order(world)
 
 
 @pytest.mark.parametrize("late", [0, 0.5, 2])

@@ -407,7 +407,7 @@ def test_run_without_steering_sends_no_further_statement(world: World) -> None:
         world.run_dry()
         sent.append(world.statements - before)
 
-    assert sent == [22, 22]
+    assert sent == [21, 21]
 
 
 def test_a_wake_up_that_comes_twice_takes_nothing_in_twice(world: World) -> None:

@@ -60,7 +60,9 @@ def test_index_refuses_a_second_open_run_whatever_the_code_assumed(store):
     with store.read() as tx:
         row = dict(tx.execute(select(schema.runs)).first()._mapping)
 
-    refused = race(store, [lambda tx: tx.execute(insert(schema.runs), {**row, "id": "another"})], single=True)
+    refused = race(
+        store, [lambda tx: tx.execute(insert(schema.runs), {**row, "id": "another", "place": 999})], single=True
+    )
 
     assert "uq_runs_open_thread" in str(refused[0]) or "runs.thread_id" in str(refused[0])
     assert [load_run(store).id, count(store, "runs")] == [run.id, 1]
@@ -72,7 +74,7 @@ def test_a_budget_is_never_exceeded_by_starts_at_the_same_moment(store):
             admit(tx, f"a{n}", f"t{n}", group=Group.CHORE)
 
     def within_budget(tx, n):
-        return start(tx, f"a{n}", f"r{n}", budget=2)
+        return any(start(tx, f"a{n}", f"r{n}", budget=2) for _ in range(5))  # two may have wanted one place
 
     won = race(store, [lambda tx, n=n: within_budget(tx, n) for n in range(RACERS)])
 
