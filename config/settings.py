@@ -107,7 +107,9 @@ class Settings(BaseSettings):
 
     lease: float = Field(default=30.0, gt=0)
     beat: float = Field(default=10.0, gt=0)
-    sweep: float = Field(default=5.0, gt=0)
+    sweep: float = Field(default=2.0, gt=0)
+    presence: float = Field(default=2.0, gt=0)  # seconds between two signs of life of a worker
+    gone_after: float = Field(default=7.0, gt=0)  # seconds without one, after which a machine counts as gone
     pulse: float = Field(default=5.0, gt=0)  # seconds between two looks at tasks, chores and the will
     poison_after: int = Field(default=3, ge=1)
     visibility_timeout: int = Field(default=3600, ge=1)
@@ -226,6 +228,14 @@ class Settings(BaseSettings):
     def _beats_within_the_lease(self) -> Self:
         if 2 * self.beat > self.lease:
             raise ValueError(f"beat ({self.beat:g} s) must be at most half of lease ({self.lease:g} s)")
+        return self
+
+    @model_validator(mode="after")
+    def _shown_often_enough(self) -> Self:
+        if 3 * self.presence > self.gone_after:
+            raise ValueError(
+                f"presence ({self.presence:g} s) must be at most a third of gone_after ({self.gone_after:g} s)"
+            )
         return self
 
     @classmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
@@ -47,6 +46,7 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.strategies.loading import names as strategies
+from chordage.workers.presence import worker_name
 
 COPIES = "agents"  # in the state folder: agent files as last read without a fault
 CLIENT_OPTIONS: dict[str, Any] = {
@@ -106,10 +106,6 @@ def runtime_from(
             to_one=settings.deliveries_to_one,
         ),
     )
-
-
-def worker_name(pid: int) -> str:
-    return f"{socket.gethostname()}:{pid}"
 
 
 def budgets_from(settings: Settings) -> dict[Group, int]:
@@ -182,7 +178,7 @@ def client_of(address: RedisAddress, **options: Any) -> Redis:
 def _redis_ports(settings: Settings) -> tuple[Locks, Events, Queues]:
     client = redis_from(settings)
     return (
-        RedisLocks(client, prefix=settings.prefix, lease=settings.lease),
+        RedisLocks(client, prefix=settings.prefix, lease=settings.lease, worker=worker_name(os.getpid())),
         RedisEvents(client, prefix=settings.prefix),
         RedisQueues(client, prefix=settings.broker_prefix),
     )

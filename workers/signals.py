@@ -23,8 +23,8 @@ PREFORK = "celery.concurrency.prefork"
 
 
 def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
-    heartbeat = Heartbeat(settings, runtime)
     sweeper = Sweeper(app, settings, runtime)
+    heartbeat = Heartbeat(settings, runtime, sweeper.hurry)
     projector = Projector(app, settings, runtime)
 
     @signals.setup_logging.connect(weak=False)
@@ -68,6 +68,10 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         sweeper.start()
         projector.start()
         ConsumerWatch(app, settings, sender).start()
+
+    @signals.worker_shutdown.connect(weak=False)
+    def worker_ended(**_: Any) -> None:
+        heartbeat.end()
 
     @signals.worker_process_shutdown.connect(weak=False)
     @signals.worker_shutdown.connect(weak=False)

@@ -27,26 +27,34 @@ from redis.exceptions import RedisError
 from chordage.config.settings import Settings
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import ChordageError, Unavailable
-from chordage.orchestrator.core.intents import Project
+from chordage.orchestrator.core.intents import Intent, Project
 from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.gateways.pool_memory import SLOTS, PoolChild, PoolMemory, PoolParent
+from chordage.orchestrator.gateways.presence_watch import PresenceWatch
 from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store.database import Store
 from chordage.tasks.courier import Courier
-from chordage.workers.bootstrap import redis_from, worker_name
+from chordage.workers import transport
+from chordage.workers.bootstrap import redis_from
 from chordage.workers.pool import processes
+from chordage.workers.presence import is_alive, machine, process_of, worker_name
 
 log = structlog.get_logger()
 
 TICK = 1.0  # seconds between two checks whether work in flight was cancelled
 FIRST_BEAT = 2.0  # seconds after which work in flight is recorded
 LATE = 1.5  # beats after which a child takes its parent's heartbeat to be missing
+PARENT_LATE = 2.0  # intervals after which a child takes its parent not to show its presence
+END_WITHIN = 1.0  # seconds that the last statement of a worker may take
 MOST_PASSES = 100  # in one slot of the projector; then another worker may take it
 
 
 class Heartbeat:
     """One thread a process, from its start to its end."""
 
-    def __init__(self, settings: Settings, runtime: Callable[[], Runtime]) -> None:
+    def __init__(self, settings: Settings, runtime: Callable[[], Runtime], on_gone: Callable[[], None]) -> None:
+        """`on_gone`: another process is gone, and this one was the first to notice."""
+        self._presence = PresenceTimer(settings, runtime, on_gone)
         self._every = settings.beat
         self._first = min(FIRST_BEAT, settings.beat)
         self._runtime = runtime
@@ -55,8 +63,9 @@ class Heartbeat:
         self._pid = 0
 
     def share(self) -> None:
-        """Before a pool of processes is made."""
+        """In the main process of a worker, before it makes a pool of processes."""
         self._shared = PoolMemory()
+        self._presence.begin()
 
     def start(self, pool: Any) -> None:
         """In the main process of a worker. `pool`: Celery's."""
@@ -67,6 +76,7 @@ class Heartbeat:
         self._start(lambda: self._beat_for_all(children, {process.pid for process in processes(pool) or ()}))
 
     def start_in_child(self) -> None:
+        self._presence.begin(through=self._runtime().store)
         index = getattr(current_process(), "index", SLOTS)
         if self._shared is None or index >= SLOTS:
             self._start(lambda: self._beat_as_child(None))
@@ -90,10 +100,18 @@ class Heartbeat:
             except Exception:
                 log.exception("heartbeat failed")
 
+    def end(self) -> None:
+        """This process and its children end in order."""
+        self._presence.end()
+
     def _beat_alone(self) -> None:
+        self._presence.tick([os.getpid()])
         stages.beat(self._runtime(), first=self._first, every=self._every, aside=self._aside)
 
     def _beat_for_all(self, children: PoolParent, alive: Collection[int]) -> None:
+        assert self._shared is not None
+        if self._presence.tick([os.getpid(), *sorted(alive)]):
+            self._shared.note_shown(time.monotonic())
         lost = stages.beat(
             self._runtime(),
             first=self._first,
@@ -109,6 +127,8 @@ class Heartbeat:
     def _beat_as_child(self, child: PoolChild | None) -> None:
         """A child uses its ordinary connections, which are free enough: it does one thing at a time."""
         rt = self._runtime()
+        if self._shared is None or not self._presence.is_fresh(self._shared.last_shown(), PARENT_LATE):
+            self._presence.tick([os.getpid()], through=rt.store)
         first, every = self._first, self._every
         if child is not None:
             child.read_beats(rt.in_flight.all())
@@ -116,6 +136,55 @@ class Heartbeat:
         for work in stages.beat(rt, first=first, every=every, through=rt.store, aside=self._aside):
             if work.token:
                 _kill(work, os.getpid())
+
+
+class PresenceTimer:
+    """Shows every few seconds that processes of this worker live, and looks which others are gone."""
+
+    def __init__(self, settings: Settings, runtime: Callable[[], Runtime], on_gone: Callable[[], None]) -> None:
+        self._every = settings.presence
+        self._runtime = runtime
+        self._on_gone = on_gone
+        self._watch = PresenceWatch(machine(), is_alive, gone_after=settings.gone_after)
+        self._shown_at: float | None = None
+        self._shown: list[str] = []
+        self._ending = False
+
+    def begin(self, *, through: Store | None = None) -> None:
+        """Before this process takes any work: what it then holds is known to be its own."""
+        try:
+            stages.show_presence(self._runtime(), [process_of(os.getpid())], through=through)
+        except ChordageError as error:
+            log.warning("presence not shown", error=str(error))
+
+    def tick(self, alive: Collection[int], *, through: Store | None = None) -> bool:
+        """Whether the presence of these processes of ours was shown just now."""
+        if self._ending or (self._shown_at is not None and self.is_fresh(self._shown_at, 1)):
+            return False
+        present = [process_of(pid) for pid in alive]
+        rt = self._runtime()
+        stages.show_presence(rt, present, through=through)
+        self._shown_at, self._shown = time.monotonic(), [process.id for process in present]
+        if stages.look_for_gone(rt, self._watch, through=through):
+            self._on_gone()
+        return True
+
+    def is_fresh(self, shown_at: float, times: float) -> bool:
+        """Whether it is not longer ago than so many times the interval."""
+        return time.monotonic() - shown_at < times * self._every
+
+    def end(self) -> None:
+        """While the database is away, the others see it by themselves."""
+        self._ending = True
+        say = threading.Thread(target=self._say_so, name="chordage-presence", daemon=True)
+        say.start()
+        say.join(END_WITHIN)
+
+    def _say_so(self) -> None:
+        try:
+            stages.end_presence(self._runtime(), self._shown)
+        except ChordageError as error:
+            log.info("the end of this worker is not on record", error=str(error))
 
 
 def _kill(work: InFlightWork, pid: int | None) -> None:
@@ -144,6 +213,7 @@ class SlotTimer:
     thread: str  # its name
 
     def __init__(self, app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
+        self._app = app
         self._courier = Courier(app)
         self._settings = settings
         self._runtime = runtime
@@ -164,19 +234,36 @@ class Sweeper(SlotTimer):
 
     thread = "chordage-rescue"
 
+    def __init__(self, app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
+        super().__init__(app, settings, runtime)
+        self._due = threading.Event()  # at once, and only for what processes that are gone have left
+
+    def hurry(self) -> None:
+        """A process is gone."""
+        self._due.set()
+
+    def stop(self) -> None:
+        super().stop()
+        self._due.set()
+
     def _run(self) -> None:
         redis = redis_from(self._settings)
-        self._sweep()
-        while not self._stop.wait(self._settings.sweep / 2):
+        self._sweep(redis, stages.rescue)
+        while not self._stop.is_set():
+            if self._due.wait(self._settings.sweep / 2) and not self._stop.is_set():
+                self._due.clear()
+                self._sweep(redis, stages.rescue_left)
             try:
                 if _take_slot(redis, f"{self._settings.prefix}sweep", self._settings.sweep):
-                    self._sweep()
+                    self._sweep(redis, stages.rescue)
             except Exception as error:
                 log.warning("sweep missed", error=str(error))
 
-    def _sweep(self) -> None:
+    def _sweep(self, redis: Redis, look: Callable[[Runtime], list[Intent]]) -> None:
         try:
-            self._courier.send(stages.rescue(self._runtime()))
+            self._courier.send(look(self._runtime()))
+            if gone := stages.left_behind(self._runtime()):
+                transport.put_back(self._app, redis, self._settings.broker_prefix, gone)
         except Unavailable as error:
             log.warning("sweep missed", error=str(error))
         except Exception:

@@ -2,6 +2,7 @@
 
 Kombu waits for Redis at each record. Here a channel writes its records to one connection, in order, and reads the
 replies when it writes the next. Before it puts a message back, it waits until all its records are written (ADR 36).
+Each record names the worker that holds the message, so that it is put back as soon as that worker is gone (ADR 57).
 With a kombu that records in another way than `records_match` expects, its own way is used.
 
 Not promised: a worker that is killed between the arrival of a message and its record loses that message, as with kombu.
@@ -10,24 +11,27 @@ Not promised: a worker that is killed between the arrival of a message and its r
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import redis
 import structlog
+from celery import Celery
 from kombu.transport import redis as stock
 from kombu.transport import virtual
-from kombu.utils.json import dumps
+from kombu.utils.json import dumps, loads
 from redis import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from chordage.config.redis_url import RedisAddress, RedisKind
+from chordage.workers.presence import worker_name
 
 log = structlog.get_logger()
 
@@ -39,6 +43,8 @@ StockSentinelChannel: Any = stock.SentinelChannel
 StockSentinelTransport: Any = stock.SentinelTransport
 
 Command = tuple[Any, ...]
+HOLDER = "holder"  # in a message that a worker holds: the worker
+NO_HOLDER: Mapping[str, str] = {}
 UNANSWERED = 64  # commands whose replies may be outstanding
 _COMMAND_NAME = () if redis.VERSION >= (5, 3) else ("_",)  # an argument that redis-py before 5.3 requires and ignores
 
@@ -128,10 +134,11 @@ class QoS(StockQoS):  # type: ignore[misc]
 
     def __init__(self, channel: Any, *args: Any, **options: Any) -> None:
         super().__init__(channel, *args, **options)
+        self._holder = {HOLDER: worker_name(os.getpid())}
         self.ack_writer = AckWriter(lambda: channel.pool)
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        self.ack_writer.write(*_delivered(*self._keys, message, delivery_tag, time.time()))
+        self.ack_writer.write(*_delivered(*self._keys, message, delivery_tag, time.time(), holder=self._holder))
         virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
@@ -160,14 +167,32 @@ class QoS(StockQoS):  # type: ignore[misc]
         return prefix + self.unacked_index_key, prefix + self.unacked_key
 
 
-def _delivered(index: str, unacked: str, message: Any, tag: str, at: float) -> tuple[Command, Command]:
+def _delivered(
+    index: str, unacked: str, message: Any, tag: str, at: float, *, holder: Mapping[str, str] = NO_HOLDER
+) -> tuple[Command, Command]:
     source = message.delivery_info
-    held = dumps([message._raw, source["exchange"], source["routing_key"]])  # noqa: SLF001 - as kombu writes it
+    raw = {**message._raw, **holder}  # noqa: SLF001 - as kombu writes it
+    held = dumps([raw, source["exchange"], source["routing_key"]])
     return ("ZADD", index, at, tag), ("HSET", unacked, tag, held)
 
 
 def _acknowledged(index: str, unacked: str, tag: str) -> tuple[Command, Command]:
     return ("HDEL", unacked, tag), ("ZREM", index, tag)
+
+
+def put_back(app: Celery, client: redis.Redis, prefix: str, gone: Collection[str]) -> None:
+    """Put the messages that these workers held back into their queues, where each is the next to be delivered. A worker
+    that is gone returns none of its own, and kombu would wait for the visibility timeout.
+    """
+    held = client.hscan_iter(f"{prefix}{StockChannel.unacked_key}")
+    tags = [tag.decode() for tag, message in held if loads(message.decode())[0].get(HOLDER) in gone]
+    if not tags:
+        return
+    with app.connection_for_write() as connection:
+        channel: Any = connection.default_channel
+        for tag in tags:
+            channel.qos.restore_by_tag(tag)
+    log.info("messages of workers that are gone were put back", messages=len(tags))
 
 
 def qos_for(stock_qos: Any) -> Any:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 class LeaseRules:
     seconds: float = 30.0  # how long a claim is valid without a heartbeat
     beat: float = 10.0  # how often the holder renews it
-    sweep: float = 5.0  # between two queries for work whose wake-up was lost
+    sweep: float = 2.0  # between two queries for work whose wake-up was lost
     poison_after: int = 3  # claims that may expire at one step before the run fails
 
     def until(self, now: datetime) -> datetime:

@@ -24,13 +24,16 @@ class NoLocks:
         return True
 
     def forget(self, key: str) -> None: ...
-    def alive(self, keys: list[str]) -> set[str]:  # noqa: ARG002
-        return set()
+    def holder(self, key: str) -> str | None:  # noqa: ARG002
+        return None
+
+    def alive(self, keys: list[str]) -> dict[str, str]:  # noqa: ARG002
+        return {}
 
     def begun(self, keys: list[str]) -> set[str]:  # noqa: ARG002
         return set()
 
-    def renew(self, keys: list[str]) -> bool:  # noqa: ARG002
+    def renew(self, holders: Mapping[str, str]) -> bool:  # noqa: ARG002
         return True
 
 

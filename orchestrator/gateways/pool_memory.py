@@ -35,6 +35,15 @@ class PoolMemory:
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, SLOTS * SLOT_BYTES)
+        self._shown = mmap.mmap(-1, _BEAT.size)
+
+    def note_shown(self, at: float) -> None:
+        """The parent has just shown that all processes of the pool live."""
+        self._shown[:] = _BEAT.pack(at)
+
+    def last_shown(self) -> float:
+        shown: float = _BEAT.unpack(self._shown[:])[0]
+        return shown
 
     def write(self, slot: int, pid: int, works: Iterable[InFlightWork]) -> None:
         content = _encoded(works)

@@ -179,15 +179,21 @@ class Locks(Protocol):
         ...
 
     def forget(self, key: str) -> None: ...
-    def alive(self, keys: list[str]) -> set[str]:
-        """Which of these pieces of work are in flight in some process."""
+    def holder(self, key: str) -> str | None:
+        """The process that has this piece of work in flight, as far as Redis knows."""
+        ...
+
+    def alive(self, keys: list[str]) -> dict[str, str]:
+        """Which of these pieces of work are in flight, and in which process."""
         ...
 
     def begun(self, keys: list[str]) -> set[str]:
         """Which of these were in flight lately and not given back."""
         ...
 
-    def renew(self, keys: list[str]) -> bool: ...
+    def renew(self, holders: Mapping[str, str]) -> bool:
+        """Of each piece of work, the process that has it in flight."""
+        ...
 
 
 class Queues(Protocol):

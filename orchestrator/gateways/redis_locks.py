@@ -7,6 +7,9 @@ for, and each costs one trip.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import structlog
 from redis import Redis
 from redis.exceptions import RedisError
@@ -18,9 +21,11 @@ BEGUN_LEASES = 4  # for so long it is known that a piece of work was begun
 
 
 class RedisLocks:
-    def __init__(self, client: Redis, *, prefix: str, lease: float) -> None:
+    def __init__(self, client: Redis, *, prefix: str, lease: float, worker: str) -> None:
+        """`worker`: the process that takes the locks of work in flight."""
         self._redis = client
         self._prefix = prefix
+        self._worker = worker
         self._lease = int(lease * 1000)  # everything here is in milliseconds, as in Redis
         self._begun = BEGUN_LEASES * self._lease
         # The library's lock is an object for each use; of it we take what Redis keeps of one, and its scripts.
@@ -38,8 +43,8 @@ class RedisLocks:
             log.warning("redis does not answer; the index decides", thread=thread_id, error=str(error))
             return None
         # Where a reply was lost, the library asks again and finds its own token.
-        held_by = holder.decode() if isinstance(holder, bytes) else holder
-        return None if held_by == owner else held_by or ""
+        held_by = "" if holder is None else _text(holder)
+        return None if held_by == owner else held_by
 
     def extend(self, thread_id: str, owner: str) -> bool:
         """False while Redis does not answer. A lock that is gone is taken again: the run still owns its thread."""
@@ -65,12 +70,12 @@ class RedisLocks:
         """
         mark = self._work(key)
         try:
-            if self._redis.set(mark, 1, nx=True, px=self._begun):
+            if self._redis.set(mark, self._worker, nx=True, px=self._begun):
                 return True
             if self._holds(self._redis.pttl(mark)):
                 return False
             # Its holder is gone. Two who come at this moment are both told so: of two replies one is recorded.
-            self._redis.set(mark, 1, px=self._begun)
+            self._redis.set(mark, self._worker, px=self._begun)
         except RedisError as error:
             log.warning("redis does not answer; work continues", work=key, error=str(error))
         return True
@@ -81,18 +86,28 @@ class RedisLocks:
         except RedisError as error:
             log.warning("redis does not answer; lock will expire", work=key, error=str(error))
 
-    def alive(self, keys: list[str]) -> set[str]:
-        return {key for key, left in self._left(keys).items() if self._holds(left)}
+    def holder(self, key: str) -> str | None:
+        try:
+            holder = self._redis.get(self._work(key))
+        except RedisError as error:
+            log.warning("redis does not answer; its holder is not known", work=key, error=str(error))
+            return None
+        return None if holder is None else _text(holder)
+
+    def alive(self, keys: list[str]) -> dict[str, str]:
+        held = [key for key, left in self._left(keys).items() if self._holds(left)]
+        holders: Any = self._redis.mget([self._work(key) for key in held]) if held else []
+        return {key: _text(holder) for key, holder in zip(held, holders, strict=True) if holder is not None}
 
     def begun(self, keys: list[str]) -> set[str]:
         return {key for key, left in self._left(keys).items() if left > 0}
 
-    def renew(self, keys: list[str]) -> bool:
+    def renew(self, holders: Mapping[str, str]) -> bool:
         """The heartbeat of work in flight. False while Redis does not answer. A lock that Redis lost is set again."""
         try:
             with self._redis.pipeline(transaction=False) as pipe:
-                for key in keys:
-                    pipe.set(self._work(key), 1, px=self._begun)
+                for key, worker in holders.items():
+                    pipe.set(self._work(key), worker, px=self._begun)
                 pipe.execute()
         except RedisError as error:
             log.warning("redis does not answer; locks not renewed", error=str(error))
@@ -115,6 +130,10 @@ class RedisLocks:
 
     def _work(self, key: str) -> str:
         return f"{self._prefix}work:{key}"
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 class RedisQueues:

@@ -90,7 +90,7 @@ def carry_out(rt: Runtime, work: Compaction, abort: Abort) -> list[Intent]:
 def _record(unit: Unit, work: Compaction, reply: Reply, fault: str | None) -> bool:
     claim, run = work.claim, work.claim.run
     to, usage = (claim.step + 1, Phase.INFERENCE), reply.usage
-    if not runs.open_step(unit.tx, claim, to=to, rounds=0, usage=usage, lease_until=unit.lease()):
+    if not runs.open_step(unit.tx, claim, to=to, rounds=0, usage=usage, lease_until=unit.lease(), by=unit.rt.worker):
         return False
     settled = checkpoints.settled_calls(unit.tx, run, work.past.calls)
     journal.append(unit.tx, checkpoints.of_round(unit, run, settled))

@@ -77,7 +77,7 @@ def take_in(
     """Each message is a step of its own, the first of them `first`; behind the last the model is asked."""
     tx, run = unit.tx, claim.run
     to = (first + len(messages), Phase.INFERENCE)
-    if not runs.open_step(tx, claim, to=to, rounds=rounds, usage=usage, lease_until=unit.lease()):
+    if not runs.open_step(tx, claim, to=to, rounds=rounds, usage=usage, lease_until=unit.lease(), by=unit.rt.worker):
         return False
     targets = steering.take_in(tx, run, [turn.id for turn in messages], unit.now)
     entries = [

@@ -246,7 +246,9 @@ def _ask_again(
 ) -> bool:
     run, usage = request.run, outcome.reply.usage
     to = (request.step + 1, Phase.INFERENCE)
-    if not runs.open_step(unit.tx, request.claim, to=to, rounds=rounds, usage=usage, lease_until=unit.lease()):
+    if not runs.open_step(
+        unit.tx, request.claim, to=to, rounds=rounds, usage=usage, lease_until=unit.lease(), by=unit.rt.worker
+    ):
         return False
     journal.append(unit.tx, [*_rows(unit, request, outcome), *notes])
     unit.follow(advance(run))
@@ -270,7 +272,9 @@ def _hold(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> bool:
 def _open_round(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> bool:
     run, step, usage = request.run, request.step + 1, outcome.reply.usage
     to = (step, Phase.TOOL_ROUND)
-    if not runs.open_step(unit.tx, request.claim, to=to, rounds=1, usage=usage, lease_until=unit.lease()):
+    if not runs.open_step(
+        unit.tx, request.claim, to=to, rounds=1, usage=usage, lease_until=unit.lease(), by=unit.rt.worker
+    ):
         return False
     journal.append(unit.tx, _rows(unit, request, outcome))
     asked = rounds.open_calls(unit, request, step, outcome)

@@ -10,8 +10,9 @@ from chordage.orchestrator.stages.deliver import deliver, retry_dead
 from chordage.orchestrator.stages.dispatch import dispatch
 from chordage.orchestrator.stages.heartbeat import beat
 from chordage.orchestrator.stages.inference import call_model
+from chordage.orchestrator.stages.presence import end_presence, left_behind, look_for_gone, show_presence
 from chordage.orchestrator.stages.project import project, rebuild_bus
-from chordage.orchestrator.stages.rescue import rescue
+from chordage.orchestrator.stages.rescue import rescue, rescue_left
 from chordage.orchestrator.stages.step.verbs import step, step_on
 from chordage.orchestrator.stages.tool_call import after_lone_call, run_batch
 
@@ -30,11 +31,16 @@ __all__ = [
     "decide",
     "deliver",
     "dispatch",
+    "end_presence",
+    "left_behind",
+    "look_for_gone",
     "project",
     "rebuild_bus",
     "rescue",
+    "rescue_left",
     "retry_dead",
     "run_batch",
+    "show_presence",
     "step",
     "step_on",
 ]

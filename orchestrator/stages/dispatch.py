@@ -137,7 +137,7 @@ def _start(rt: Runtime, turn: Turn, run_id: str, rule: StartRule) -> Run | None:
         words = journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), unit.now)
         start = Start(
             turn=turn, run_id=run_id, words=words, rule=rule, budget=rt.budgets[turn.group], now=unit.now,
-            lease_until=unit.lease(),
+            lease_until=unit.lease(), worker=rt.worker,
         )  # fmt: skip
         opened = starts.send(unit.tx, start)
         unit.announce(lambda: RunStarted(run=run) if (run := starts.opened_run(start, opened)) else None)

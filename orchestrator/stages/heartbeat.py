@@ -85,7 +85,7 @@ def _renew(rt: Runtime, store: Store, worker: str, due: Sequence[InFlightWork]) 
 
 def _renew_in_redis(rt: Runtime, due: Sequence[InFlightWork]) -> None:
     """If Redis does not answer, the rest is left for the next beat."""
-    if not rt.locks.renew([work.key for work in due if work.key]):
+    if not rt.locks.renew({work.key: work.worker or rt.worker for work in due if work.key}):
         return
     for thread_id, owner in {(work.thread_id, f"{work.run_id}:{work.epoch}") for work in due if work.thread_id}:
         if not rt.locks.extend(thread_id, owner):

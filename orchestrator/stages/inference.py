@@ -50,7 +50,7 @@ from chordage.orchestrator.run.model_request import ModelRequest, offered_tools
 from chordage.orchestrator.run.plugins import PluginSession
 from chordage.orchestrator.run.unit import Unit, insist
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import calls, journal, runs
+from chordage.orchestrator.store import calls, journal, processes, runs
 from chordage.orchestrator.store.journal import History
 from chordage.orchestrator.store.runs import RunClaim
 from chordage.orchestrator.strategies import shipped
@@ -71,10 +71,13 @@ def call_model(rt: Runtime, run_id: str, step: int, seen: Run | None = None) -> 
     if run is None or run.status is not RunStatus.RUNNING or run.next_inference != step:
         return []
     key = run.work_key(step)
+    in_doubt = bool(run.resends)
     if not rt.locks.once(key):
-        return []
+        in_doubt = _take_over(rt, key)
+        if not in_doubt:
+            return []
     try:
-        return _ask_and_record(rt, run, step, key)
+        return _ask_and_record(rt, run, step, key, in_doubt=in_doubt)
     except Aborted:
         return []
     except HandedOver:
@@ -90,9 +93,23 @@ def _load(rt: Runtime, run_id: str) -> Run | None:
         return runs.load(tx, run_id)
 
 
-def _ask_and_record(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
-    token = _claim_if_in_doubt(rt, run)
-    if run.resends and token is None:
+def _take_over(rt: Runtime, key: str) -> bool:
+    """Whether the work is ours, because the process that has it in flight is gone. It did not end in order, so its
+    successor is on record before it begins.
+    """
+    holder = rt.locks.holder(key)
+    if holder is None:
+        return False
+    with rt.store.read() as tx:
+        if not processes.is_gone(tx, holder):
+            return False
+    rt.locks.forget(key)
+    return rt.locks.once(key)
+
+
+def _ask_and_record(rt: Runtime, run: Run, step: int, key: str, *, in_doubt: bool) -> list[Intent]:
+    token = _claim(rt, run) if in_doubt else None
+    if in_doubt and token is None:
         return []
     work = InFlightWork(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id, token=token)
     claim = RunClaim(run=run, step=step, token=token)
@@ -136,9 +153,7 @@ def _ask_and_record(rt: Runtime, run: Run, step: int, key: str) -> list[Intent]:
         raise
 
 
-def _claim_if_in_doubt(rt: Runtime, run: Run) -> str | None:
-    if not run.resends:
-        return None
+def _claim(rt: Runtime, run: Run) -> str | None:
     token = rt.new_id()
     with Unit(rt) as unit:
         claimed = runs.claim(unit.tx, run, token, rt.worker, unit.lease())

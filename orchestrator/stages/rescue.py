@@ -5,12 +5,13 @@ leases that ran out, rounds that are settled and not passed, turns that wait alt
 their deadline, in bounded batches. Several sweeps may run at once: rows that another holds are skipped, and what is
 sent twice does nothing twice. It does not promise that only lost work is sent again.
 
-A process that judges a lease must know that its holder could have renewed it: see `gateways/steadiness.py`.
+A process that judges a lease must know that its holder could have renewed it: see `gateways/steadiness.py`. What a
+process held that is gone is sent again without a wait for its leases, except calls that may have had an effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -50,13 +51,14 @@ from chordage.orchestrator.run import approvals, endings, limits, subagents, wai
 from chordage.orchestrator.run.unit import LiveEvent, Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import approvals as suspensions
-from chordage.orchestrator.store import calls, children, fairness, groups, replays, runs, stepped, turns
+from chordage.orchestrator.store import calls, children, fairness, groups, processes, replays, runs, stepped, turns
 from chordage.orchestrator.store.calls import CallOutcome
 
 log = structlog.get_logger()
 
 NOT_MOVED_ON = "The consumer of the run did not move it on in time."
 BATCH = 500  # rows of one transaction
+LONG_GONE = timedelta(minutes=10)  # after which nothing of a process is looked for any more
 Part = Callable[[Runtime], list[Intent]]
 
 
@@ -65,6 +67,7 @@ def rescue(rt: Runtime) -> list[Intent]:
     intents: list[Intent] = []
     parts = (
         limits.sweep,
+        rescue_left,
         *_of_leases(rt),
         _undecided,
         _held,
@@ -73,6 +76,7 @@ def rescue(rt: Runtime) -> list[Intent]:
         _stranded,
         _queued,
         _old_replays,
+        _long_gone,
     )
     for part in parts:
         name = part.func.__name__ if isinstance(part, partial) else part.__name__
@@ -88,6 +92,11 @@ def rescue(rt: Runtime) -> list[Intent]:
     return intents
 
 
+def rescue_left(rt: Runtime) -> list[Intent]:
+    """Only what processes that are gone have left."""
+    return [intent for part in _of_gone(rt, rt.now()) for intent in part(rt)]
+
+
 def _of_leases(rt: Runtime) -> tuple[Part, ...]:
     """The parts that judge leases; none while the holders may have been unable to renew them. They judge by the clock
     as it was before that was asked: a process that stops at this line continues with the old time, and finds nothing.
@@ -96,22 +105,38 @@ def _of_leases(rt: Runtime) -> tuple[Part, ...]:
     if rt.steadiness is not None and not rt.steadiness.holds():
         log.debug("leases are not judged: the heartbeat of this process was interrupted, or has just begun")
         return ()
-    return partial(_runs, now=now), partial(_calls, now=now)
+    return (
+        partial(_runs, now=now, find=partial(runs.expired, now=now)),
+        partial(_calls, now=now, find=partial(calls.expired, now=now)),
+    )
 
 
-# Runs whose lease ran out.
-
-
-def _runs(rt: Runtime, now: datetime) -> list[Intent]:
+def _of_gone(rt: Runtime, now: datetime) -> tuple[Part, ...]:
+    """The parts that judge by the presence of processes, which was judged before."""
     with rt.store.read() as tx:
-        seen = runs.expired(tx, now, BATCH)
+        gone = processes.gone(tx)
+    if not gone:
+        return ()
+    return (
+        partial(_runs, now=now, find=partial(runs.left, gone=gone), gone=gone),
+        partial(_calls, now=now, find=partial(calls.left, gone=gone)),
+    )
+
+
+# Runs whose lease ran out, or whose worker is gone.
+
+
+def _runs(rt: Runtime, now: datetime, find: Callable[..., list[Run]], gone: Collection[str] = ()) -> list[Intent]:
+    with rt.store.read() as tx:
+        seen = find(tx, limit=BATCH)
     if not seen:
         return []
     # Redis is asked outside the transaction: while it is paused, no row stays locked.
     keys = [run.work_key(step) for run in seen if (step := run.next_inference)]
-    in_flight, begun = rt.locks.alive(keys), rt.locks.begun(keys)
+    in_flight = {key for key, holder in rt.locks.alive(keys).items() if holder not in gone}
+    begun = rt.locks.begun(keys)
     with Unit(rt) as unit:
-        expired = runs.expired(unit.tx, now, BATCH, among=[run.id for run in seen])
+        expired = find(unit.tx, limit=BATCH, among=[run.id for run in seen])
         poisoned = [run for run in expired if not _wake_run(unit, run, in_flight, begun, now)]
     intents = unit.intents
     for run in poisoned:  # each by itself: an end locks further runs, those that asked this one
@@ -166,15 +191,15 @@ def _lease(held: Run | Call) -> tuple[object, ...]:
     return held.status, held.claim_token, held.lease_until, held.resends, held.expiries
 
 
-# Calls whose lease ran out.
+# Calls whose lease ran out, or whose worker is gone.
 
 
-def _calls(rt: Runtime, now: datetime) -> list[Intent]:
+def _calls(rt: Runtime, now: datetime, find: Callable[..., list[Call]]) -> list[Intent]:
     poisoned: list[tuple[Run, Call]] = []
     unknown: list[tuple[Run, Call]] = []
     agents: dict[str, str] = {}
     with Unit(rt) as unit:
-        for call in calls.expired(unit.tx, now, BATCH):
+        for call in find(unit.tx, limit=BATCH):
             run = runs.load(unit.tx, call.run_id)
             assert run is not None
             agents[run.id] = run.agent
@@ -401,4 +426,13 @@ def _old_replays(rt: Runtime) -> list[Intent]:
     if over:
         with Unit(rt) as unit:
             replays.forget(unit.tx, now, BATCH)
+    return []
+
+
+def _long_gone(rt: Runtime) -> list[Intent]:
+    with rt.store.read() as tx:
+        gone = processes.gone(tx)
+    if gone:
+        with Unit(rt, rt.store.single) as unit:
+            processes.forget(unit.tx, unit.now - LONG_GONE)
     return []

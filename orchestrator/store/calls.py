@@ -13,19 +13,33 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, literal, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import CALL, OPEN_CALL, CallStatus, sources
 from chordage.orchestrator.core.transcript import UNFINISHED
 from chordage.orchestrator.store.database import Tx
-from chordage.orchestrator.store.predicates import CALLS_IN_FLIGHT, STILL_IN_FLIGHT, has, still
+from chordage.orchestrator.store.predicates import CALLS_IN_FLIGHT, RUNNING_RUNS, STILL_IN_FLIGHT, has, still
 from chordage.orchestrator.store.schema import calls, runs
 from chordage.orchestrator.store.statements import BulkInsert, PreparedStatement, readable_rows
 
 COLUMNS = [column for column in calls.c if column.name != "full_result"]
 _NAMES = [column.name for column in COLUMNS]
+_REPEATABLE = (Effect.PURE.value, Effect.IDEMPOTENT.value)
 
 
 def _from_row(row: Mapping[Any, Any]) -> Call:
@@ -120,6 +134,20 @@ def expired(tx: Tx, now: datetime, limit: int) -> list[Call]:
         .with_for_update(skip_locked=True)
     )
     return readable_rows(tx.execute(past).mappings(), _from_row)
+
+
+def left(tx: Tx, gone: Collection[str], limit: int) -> list[Call]:
+    """Calls in flight that one of these processes held, or opened and may not have sent, locked for this sweeper. What
+    may have had an effect is left out: its lease runs out first.
+    """
+    opened = and_(
+        has(calls.c.status, CallStatus.NEW, CallStatus.RESUMING), calls.c.resends == literal_column("0"),
+        calls.c.run_id.in_(select(runs.c.id).where(RUNNING_RUNS, runs.c.moved_by.in_(gone))),
+    )  # fmt: skip
+    held = and_(has(calls.c.status, CallStatus.RUNNING), calls.c.worker.in_(gone), calls.c.effect.in_(_REPEATABLE))
+    theirs = select(*COLUMNS).where(CALLS_IN_FLIGHT, or_(opened, held)).order_by(calls.c.lease_until, calls.c.id)
+    rows = tx.execute(theirs.limit(limit).with_for_update(skip_locked=True)).mappings()
+    return readable_rows(rows, _from_row)
 
 
 def is_behind(tx: Tx, call: Call) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Update, and_, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Update, and_, bindparam, exists, func, literal_column, or_, select, update
 
 from chordage.orchestrator.core import limits
 from chordage.orchestrator.core.errors import Crossed
@@ -37,13 +37,9 @@ from chordage.orchestrator.store.predicates import (
 from chordage.orchestrator.store.schema import calls, runs
 from chordage.orchestrator.store.statements import PreparedStatement, readable_rows
 
-_IN_FLIGHT = (
-    select(func.count())
-    .where(calls.c.run_id == runs.c.id, calls.c.step >= func.coalesce(runs.c.replay_from, runs.c.step), STILL_IN_FLIGHT)
-    .scalar_subquery()
-    .label("in_flight")
-)
-_LOAD = select(*(column for column in runs.c if column.name not in {"stalled", "place"}), _IN_FLIGHT)
+_OF_OPEN_STEP = and_(calls.c.run_id == runs.c.id, calls.c.step >= func.coalesce(runs.c.replay_from, runs.c.step))
+_IN_FLIGHT = select(func.count()).where(_OF_OPEN_STEP, STILL_IN_FLIGHT).scalar_subquery().label("in_flight")
+_LOAD = select(*(column for column in runs.c if column.name not in {"stalled", "place", "moved_by"}), _IN_FLIGHT)
 _BY_ID = PreparedStatement(_LOAD.where(runs.c.id == bindparam("run_id")))
 
 
@@ -119,6 +115,19 @@ def expired(tx: Tx, now: datetime, limit: int, among: Collection[str] | None = N
     return readable_rows(tx.execute(past).mappings(), _from_row)
 
 
+def left(tx: Tx, gone: Collection[str], limit: int, among: Collection[str] | None = None) -> list[Run]:
+    """Running runs without a call in flight that one of these processes has claimed, or was the last to do something
+    for. Where a wake-up was sent again since, only a claim counts. `among`: as in `expired`.
+    """
+    settled = exists().where(_OF_OPEN_STEP, calls.c.worker.in_(gone))
+    last = and_(runs.c.resends == literal_column("0"), or_(runs.c.moved_by.in_(gone), settled))
+    idle = ~exists().where(_OF_OPEN_STEP, STILL_IN_FLIGHT)
+    theirs = _LOAD.where(RUNNING_RUNS, or_(runs.c.claim_worker.in_(gone), last), idle).limit(limit)
+    if among is not None:
+        theirs = theirs.where(runs.c.id.in_(among)).with_for_update(skip_locked=True, of=runs)
+    return readable_rows(tx.execute(theirs).mappings(), _from_row)
+
+
 def maybe_limited(tx: Tx, agents: Collection[str], *, before: datetime) -> list[Run]:
     """Running runs, started before then, that may have a time limit: by their agent, their turn or a run above them."""
     limited = or_(runs.c.agent.in_(agents), runs.c.timeout_ms.is_not(None), runs.c.parent_run.is_not(None))
@@ -179,6 +188,7 @@ _OPEN_STEP = PreparedStatement(
         phase=bindparam("to_phase"),
         rounds=runs.c.rounds + bindparam("add_rounds"),
         lease_until=bindparam("until"),
+        moved_by=bindparam("by"),
         **_USAGE,
         **_UNCLAIMED,
     )
@@ -228,10 +238,12 @@ def _kept(ending: Ending | None) -> dict[str, Any]:
     }
 
 
-def open_step(tx: Tx, at: RunClaim, *, to: tuple[int, Phase], rounds: int, usage: Usage, lease_until: datetime) -> bool:
-    """The open step is done, and this one is open."""
+def open_step(
+    tx: Tx, at: RunClaim, *, to: tuple[int, Phase], rounds: int, usage: Usage, lease_until: datetime, by: str
+) -> bool:
+    """The open step is done, and this one is open. `by`: the process that opens it."""
     step, phase = to
-    binds = {"to_step": step, "to_phase": phase.value, "add_rounds": rounds, "until": lease_until}
+    binds = {"to_step": step, "to_phase": phase.value, "add_rounds": rounds, "until": lease_until, "by": by}
     return _OPEN_STEP.changed(tx, {**at.binds(), **binds, **_used(usage)}) == 1
 
 

@@ -250,6 +250,7 @@ runs = Table(
     Column("expiries", Integer, nullable=False),
     Column("claim_token", String(100)),
     Column("claim_worker", String(200)),
+    Column("moved_by", String(200)),  # the process that started it, or opened its step
     Column("lease_until", UtcTime),
     Column("input_tokens", Integer, nullable=False),
     Column("output_tokens", Integer, nullable=False),
@@ -577,6 +578,18 @@ pulse = Table(
 _partial_index("ix_pulse_due", pulse.c.next_due, where="state = 'live' AND paused = 0 AND open = 0")
 _partial_index("ix_pulse_open", pulse.c.turn_id, where="open = 1")
 _partial_index("ix_pulse_gone", pulse.c.gone_at, where="state = 'gone'")
+
+# The processes that carry out work: what one of them held is sent again as soon as it is gone.
+processes = Table(
+    "processes",
+    metadata,
+    Column("id", String(200), primary_key=True),  # as in runs.claim_worker, runs.moved_by and calls.worker
+    Column("machine", String(300), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("born", String(100), nullable=False),
+    Column("seen_at", UtcTime, nullable=False),
+    Column("gone_at", UtcTime),
+)
 
 # Signed bytes that were accepted: a copy under another id is recognised by them.
 replays = Table(

@@ -109,6 +109,7 @@ _RUN: dict[str, ColumnElement[Any]] = {
     **{name: turns.c[name] for name in _OF_TURN},
     "place": _PLACE,
     "lease_until": type_coerce(bindparam("until", type_=runs.c.lease_until.type), runs.c.lease_until.type),
+    "moved_by": type_coerce(bindparam("worker", type_=runs.c.moved_by.type), runs.c.moved_by.type),
     "started_at": type_coerce(bindparam("now", type_=runs.c.started_at.type), runs.c.started_at.type),
     "status": literal_column(f"'{RunStatus.RUNNING}'"),
     "epoch": literal_column("1"),
@@ -179,6 +180,7 @@ class Start:
     budget: int  # of the group, if its row has none
     now: datetime
     lease_until: datetime
+    worker: str  # the process that starts it
 
     def run(self, *, steers: int) -> Run:
         turn = self.turn
@@ -209,7 +211,7 @@ def send(tx: Tx, start: Start) -> SentStatement:
         tx,
         {
             **whose, "turn_id": turn.id, "budget": start.budget, "until": start.lease_until,
-            "drawn": random.getrandbits(30),
+            "worker": start.worker, "drawn": random.getrandbits(30),
         },
     )  # fmt: skip
     _TAKE_TURN.send(tx, whose)

@@ -273,7 +273,7 @@ def test_work_in_flight_is_left_alone(world: World) -> None:
     world.submit()
     world.deliver(world.pending.pop(0))
     run = world.row("runs")
-    world.locks.work.add(f"{run['id']}:1:1")
+    world.locks.work[f"{run['id']}:1:1"] = "another"
 
     assert world.sweep(seconds=40) == []
 

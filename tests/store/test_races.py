@@ -102,7 +102,8 @@ def test_a_step_is_recorded_by_one(store):
     at = RunClaim(run=run, step=1, token=None)
 
     def go_on(tx):
-        return runs.open_step(tx, at, to=(2, Phase.INFERENCE), rounds=0, usage=Usage(input_tokens=7), lease_until=LATER)
+        usage = Usage(input_tokens=7)
+        return runs.open_step(tx, at, to=(2, Phase.INFERENCE), rounds=0, usage=usage, lease_until=LATER, by="h:1")
 
     won = race(store, [go_on] * RACERS)
 

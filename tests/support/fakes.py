@@ -164,7 +164,8 @@ class MemoryLocks:
 
     def __init__(self) -> None:
         self.threads: dict[str, str] = {}
-        self.work: set[str] = set()
+        self.work: dict[str, str] = {}  # the process that holds each
+        self.worker = "world"
         self.taken: set[str] = set()  # what was begun and not released
         self.dead = False  # the calling process was killed: nothing reaches Redis
         self.before_take: Callable[[], None] = lambda: None  # what other workers do before a dispatcher starts a turn
@@ -186,22 +187,25 @@ class MemoryLocks:
         self.taken.add(key)
         if key in self.work:
             return False
-        self.work.add(key)
+        self.work[key] = self.worker
         return True
 
     def forget(self, key: str) -> None:
         if not self.dead:
-            self.work.discard(key)
+            self.work.pop(key, None)
             self.taken.discard(key)
 
-    def alive(self, keys: list[str]) -> set[str]:
-        return self.work.intersection(keys)
+    def holder(self, key: str) -> str | None:
+        return self.work.get(key)
+
+    def alive(self, keys: list[str]) -> dict[str, str]:
+        return {key: self.work[key] for key in keys if key in self.work}
 
     def begun(self, keys: list[str]) -> set[str]:
         return self.taken.intersection(keys)
 
-    def renew(self, keys: list[str]) -> bool:
-        self.work.update(keys)
+    def renew(self, holders: dict[str, str]) -> bool:
+        self.work.update(holders)
         return True
 
     def lapse(self) -> None:

@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from chordage.tasks.accepting import accept
 from chordage.tasks.courier import Courier
 from chordage.tasks.schema import request_from
 from chordage.workers.bootstrap import redis_from, runtime_from
+from chordage.workers.presence import worker_name
 from support import scripted_server
 from support.rig_worker import Worker
 from support.valkey import WatchedValkey
@@ -182,7 +182,7 @@ class Rig:
 
     def runs_held_by(self, worker: Worker) -> list[str]:
         """Work that lasts is put on record by the heartbeat."""
-        name = f"{socket.gethostname()}:{worker.pid}"
+        name = worker_name(worker.pid)
         return [row["id"] for row in self.rows("runs", status="running", claim_worker=name)]
 
     def facts(self, **where: object) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ def start(
     assert turn is not None
     words = journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), now)
     starts = (
-        Start(turn=turn, run_id=run_id, words=words, rule=rule, budget=budget, now=now, lease_until=LATER)
+        Start(turn=turn, run_id=run_id, words=words, rule=rule, budget=budget, now=now, lease_until=LATER, worker="h:1")
         for rule in rules
     )
     return any(run_starts.opened_run(one, run_starts.send(tx, one)) is not None for one in starts)

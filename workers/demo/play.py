@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -25,6 +24,7 @@ from chordage.orchestrator.views.runs import InferenceStep, ToolRound
 from chordage.workers.bootstrap import redis_from
 from chordage.workers.fleet.fleet import Fleet
 from chordage.workers.fleet.roles import TURNS
+from chordage.workers.presence import worker_name
 
 PATIENCE = 60.0  # seconds
 
@@ -138,9 +138,9 @@ class _Members:
 
     @property
     def of_turns(self) -> tuple[str, str]:
-        """Name and host:pid of the member that makes the model calls: a fleet of one machine has one."""
+        """Name and process of the member that makes the model calls: a fleet of one machine has one."""
         name, pid = next((name, pid) for pid, name in self._names.items() if name == TURNS)
-        return name, f"{socket.gethostname()}:{pid}"
+        return name, worker_name(pid)
 
 
 def _played(store: Store, turn_id: str, run_id: str, members: _Members) -> PlayedTurn:

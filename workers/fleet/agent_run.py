@@ -22,8 +22,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from chordage.config.settings import Settings
-from chordage.orchestrator.system import private_files
-from chordage.workers.fleet import process_identity, state_lock
+from chordage.orchestrator.system import private_files, process_identity
+from chordage.workers.fleet import state_lock
 from chordage.workers.fleet.member import Member
 from chordage.workers.fleet.valkey import ValkeyServer
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chordage.orchestrator.core.errors import NotFound, Unavailable
-from chordage.orchestrator.system import private_files
-from chordage.workers.fleet import agent_run, process_identity, state_lock
+from chordage.orchestrator.system import private_files, process_identity
+from chordage.workers.fleet import agent_run, state_lock
 from chordage.workers.fleet.agent_run import MemberStatus
 from chordage.workers.fleet.member import Member, MemberRole, wait_until_ready
 from chordage.workers.fleet.roles import CHORDAGE

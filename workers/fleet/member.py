@@ -13,8 +13,7 @@ from pathlib import Path
 
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.orchestrator.system import private_files
-from chordage.workers.fleet import process_identity
+from chordage.orchestrator.system import private_files, process_identity
 from chordage.workers.fleet.reaper import Launch, launch_unwatched
 
 LARGE_LOG = 5_000_000  # bytes; a larger log is renamed at the next start

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from chordage.workers.fleet import process_identity
+from chordage.orchestrator.system import process_identity
 
 PROGRAM = Path(__file__).with_name("reaper_program.py")
 # The shell's standard input is the reaper's, to write to. It names itself to the reaper before it becomes the program,

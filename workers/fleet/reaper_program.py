@@ -19,9 +19,10 @@ import sys
 import time
 from typing import Any
 
-BESIDE = "process_identity"  # a module in the same folder; the package is not on the path
-sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - as few imports as possible
-process_identity: Any = importlib.import_module(BESIDE)
+NEEDED = "process_identity"  # a module that needs nothing else; the package is not on the path
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), *["..", "..", "orchestrator", "system"])  # noqa: PTH100, PTH118, PTH120 - as few imports as possible
+sys.path.append(FOLDER)
+process_identity: Any = importlib.import_module(NEEDED)
 
 GRACE = 8.0
 

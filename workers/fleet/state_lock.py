@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
-from chordage.orchestrator.system import private_files
-from chordage.workers.fleet import process_identity
+from chordage.orchestrator.system import private_files, process_identity
 
 FLEET = "fleet"
 PATIENCE = 20.0

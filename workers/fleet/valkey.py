@@ -28,8 +28,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
-from chordage.orchestrator.system import private_files
-from chordage.workers.fleet import fleet_file, process_identity, state_lock
+from chordage.orchestrator.system import private_files, process_identity
+from chordage.workers.fleet import fleet_file, state_lock
 from chordage.workers.fleet.member import free_port
 from chordage.workers.fleet.reaper import Launch, launch_unwatched
 

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 import pytest
 
 from chordage.config.settings import load
-from chordage.workers.fleet import agent_run, process_identity, state_lock
+from chordage.orchestrator.system import process_identity
+from chordage.workers.fleet import agent_run, state_lock
 from chordage.workers.fleet.agent_run import (
     AgentRunWriter,
     FleetStatus,

@@ -21,12 +21,12 @@ def redis(redis_url):
 
 @pytest.fixture
 def locks(redis):
-    return RedisLocks(redis, prefix="test:", lease=0.2)
+    return RedisLocks(redis, prefix="test:", lease=0.2, worker="h:1")
 
 
 @pytest.fixture
 def long(redis):
-    return RedisLocks(redis, prefix="test:", lease=30)
+    return RedisLocks(redis, prefix="test:", lease=30, worker="h:1")
 
 
 def test_thread_is_held_by_one_run_until_that_run_releases_it(long, redis):
@@ -77,14 +77,14 @@ def test_work_whose_lease_is_up_may_be_begun_again_and_is_held_again(locks):
     until(lambda: not locks.alive(["k"]), "the lease is up")
 
     assert locks.once("k")
-    assert locks.alive(["k"]) == {"k"}
+    assert locks.alive(["k"]) == {"k": "h:1"}
     assert not locks.once("k")
 
 
 def test_work_that_is_renewed_is_held_for_another_lease(locks):
     locks.once("k")
     until(lambda: not locks.alive(["k"]), "the lease is up")
-    locks.renew(["k"])
+    locks.renew({"k": "h:2"})
 
     assert not locks.once("k")
 
@@ -92,7 +92,7 @@ def test_work_that_is_renewed_is_held_for_another_lease(locks):
 def test_work_is_begun_once_within_a_lease(locks):
     assert locks.once("k")
     assert not locks.once("k")
-    assert (locks.alive(["k", "other"]), locks.begun(["k", "other"])) == ({"k"}, {"k"})
+    assert (locks.alive(["k", "other"]), locks.begun(["k", "other"])) == ({"k": "h:1"}, {"k"})
 
 
 def test_that_work_was_begun_is_known_when_its_lease_is_up_and_not_for_ever(locks):
@@ -108,13 +108,13 @@ def test_released_work_was_not_begun(locks):
     locks.once("k")
     locks.forget("k")
 
-    assert (locks.alive(["k"]), locks.begun(["k"])) == (set(), set())
+    assert (locks.alive(["k"]), locks.begun(["k"])) == ({}, set())
     assert locks.once("k")
 
 
 def test_work_continues_while_redis_is_away():
     with Redis(port=1) as nobody:
-        locks = RedisLocks(nobody, prefix="test:", lease=1)
+        locks = RedisLocks(nobody, prefix="test:", lease=1, worker="h:1")
 
         assert locks.once("k")
         locks.forget("k")

@@ -1,0 +1,24 @@
+"""Which processes carry out work, and when each was last seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    """`id` names it in the rows it holds. `machine`: where processes can look each other up by `pid`; `born` tells it
+    from a later process with its number.
+    """
+
+    id: str
+    machine: str
+    pid: int
+    born: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Presence:
+    process: Process
+    seen_at: datetime  # by its own clock: only whether it has changed is looked at
