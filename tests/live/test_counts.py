@@ -46,6 +46,8 @@ class Fleet:
 def fleet(request):
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("CHORDAGE_SWEEP", "600")  # rescue looks at the database whether or not there are turns
+        environment.setenv("CHORDAGE_GONE_AFTER", "3600")  # workers show that they live whether or not there are turns
+        environment.setenv("CHORDAGE_PRESENCE", "600")
         environment.setenv("CHORDAGE_PROJECT", "600")  # the bus is copied for all turns of a second together
         try:
             started = running_servers(database=EMBEDDED if request.param == "postgres" else None, redis_url=None)
