@@ -14,6 +14,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.gateways.absent import NoChannels, NoPlugins, NoQueues, NoWebHooks
+from chordage.orchestrator.gateways.durations import ToolDurations
 from chordage.orchestrator.gateways.in_flight import InFlight
 from chordage.orchestrator.gateways.ports import (
     AgentPlugins,
@@ -61,6 +62,7 @@ class Runtime:
     queues: Queues = field(default_factory=NoQueues)
     in_flight: InFlight = field(default_factory=InFlight)
     patrol: Patrol = field(default_factory=Patrol)
+    durations: ToolDurations = field(default_factory=ToolDurations)
     heart: Store | None = None  # for the heartbeat alone, so that it waits for no connection; None: `store`
     steadiness: Steadiness | None = None  # None: leases of others are judged at any time
     plugin_sets: Callable[[AgentSpec], AgentPlugins] = lambda _agent: NO_PLUGINS  # the plugins of an agent

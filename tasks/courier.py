@@ -23,6 +23,7 @@ from redis.exceptions import RedisError
 from chordage.orchestrator.core.groups import DELIVERY_QUEUE, SYSTEM_QUEUE
 from chordage.orchestrator.core.intents import (
     Advance,
+    CallHere,
     CallModel,
     CallTool,
     CallTools,
@@ -79,7 +80,10 @@ class Courier:
                 self._wake(names.CALL_MODEL, group.queue, {"run": run_id, "step": step}, of)
             case CommitRound(run_id=run_id, step=step, group=group, of=of):
                 self._wake(names.COMMIT_ROUND, group.queue, {"run": run_id, "step": step}, of)
-            case CallTool(call_ids=call_ids, run_id=run_id, group=group, of=of, tools=tools):
+            case (
+                CallTool(call_ids=call_ids, run_id=run_id, group=group, of=of, tools=tools)
+                | CallHere(call_ids=call_ids, run_id=run_id, group=group, of=of, tools=tools)
+            ):
                 kwargs = {"run": run_id, "calls": list(call_ids), "alone": True}
                 self._wake(names.CALL_TOOLS, group.tools_queue, kwargs, of, tools=tools.values())
             case CancelTurn(turn_id=turn_id, reason=reason, of=of):

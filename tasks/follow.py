@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Advance, CallModel, CommitRound, Intent, StepOn
+from chordage.orchestrator.core.intents import Advance, CallHere, CallModel, CommitRound, Intent, StepOn
 from chordage.orchestrator.runtime import Runtime
 
 
@@ -26,7 +26,7 @@ def follow(
     due = deque(intents)
     while due:
         intent = due.popleft()
-        stays_here = not rt.in_flight.stopping and not (has_called_model and _gives_way(intent))
+        stays_here = (not rt.in_flight.stopping and not (has_called_model and _gives_way(intent))) or _has_begun(intent)
         try:
             next_intents = _carry_out(rt, intent) if stays_here else None
         except Exception:  # of this run; what else is due is not lost with it
@@ -44,10 +44,17 @@ def _gives_way(intent: Intent) -> bool:
     return isinstance(intent, CallModel) and intent.group is not Group.CHAT
 
 
+def _has_begun(intent: Intent) -> bool:
+    """A call that this process is carrying out cannot be sent."""
+    return isinstance(intent, CallHere) and intent.under_way is not None
+
+
 def _carry_out(rt: Runtime, intent: Intent) -> list[Intent] | None:
     match intent:
-        case Advance(run_id=run_id):
-            return stages.advance(rt, run_id)
+        case Advance(run_id=run_id, seen=seen):
+            return stages.advance(rt, run_id, seen)
+        case CallHere():
+            return stages.call_here(rt, intent)
         case CallModel(run_id=run_id, step=step, seen=seen):
             return stages.call_model(rt, run_id, step, seen)
         case CommitRound(run_id=run_id, step=step):

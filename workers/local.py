@@ -22,6 +22,7 @@ from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.errors import ChordageError
 from chordage.orchestrator.core.intents import (
     Advance,
+    CallHere,
     CallModel,
     CallTool,
     CallTools,
@@ -91,7 +92,7 @@ def _instead_of_message(rt: Runtime, intent: Intent) -> list[Intent]:
     match intent:
         case CallTools():
             return _round(rt, intent)
-        case CallTool(call_ids=call_ids):
+        case CallTool(call_ids=call_ids) | CallHere(call_ids=call_ids):
             late = stages.run_batch(rt, call_ids, in_doubt=True)
             return [*late, *stages.after_lone_call(rt, call_ids[-1])]
         case CancelTurn(turn_id=turn_id, reason=reason):
@@ -126,6 +127,7 @@ def heartbeat(rt: Runtime, every: float) -> Iterator[None]:
         while not over.wait(min(TICK, every / 2)):
             try:
                 stages.beat(rt, first=min(FIRST_BEAT, every), every=every)
+                stages.share_durations(rt)
             except ChordageError as error:
                 log.warning("heartbeat missed", error=str(error))
 

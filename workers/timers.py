@@ -43,6 +43,7 @@ log = structlog.get_logger()
 
 TICK = 1.0  # seconds between two checks whether work in flight was cancelled
 FIRST_BEAT = 2.0  # seconds after which work in flight is recorded
+SHARE_EVERY = 2.0  # seconds between two looks at how long the tools of others take
 LATE = 1.5  # beats after which a child takes its parent's heartbeat to be missing
 PARENT_LATE = 2.0  # intervals after which a child takes its parent not to show its presence
 END_WITHIN = 1.0  # seconds that the last statement of a worker may take
@@ -61,6 +62,7 @@ class Heartbeat:
         self._shared: PoolMemory | None = None
         self._aside = BackgroundCall()  # while Redis is paused each command takes seconds, and the beat must not wait
         self._pid = 0
+        self._shared_at = 0.0
 
     def share(self) -> None:
         """In the main process of a worker, before it makes a pool of processes."""
@@ -107,6 +109,12 @@ class Heartbeat:
     def _beat_alone(self) -> None:
         self._presence.tick([os.getpid()])
         stages.beat(self._runtime(), first=self._first, every=self._every, aside=self._aside)
+        self._share_durations(None)
+
+    def _share_durations(self, through: Store | None) -> None:
+        if time.monotonic() - self._shared_at >= SHARE_EVERY:
+            self._shared_at = time.monotonic()
+            stages.share_durations(self._runtime(), through=through)
 
     def _beat_for_all(self, children: PoolParent, alive: Collection[int]) -> None:
         assert self._shared is not None
@@ -136,6 +144,7 @@ class Heartbeat:
         for work in stages.beat(rt, first=first, every=every, through=rt.store, aside=self._aside):
             if work.token:
                 _kill(work, os.getpid())
+        self._share_durations(rt.store)
 
 
 class PresenceTimer:

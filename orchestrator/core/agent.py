@@ -34,6 +34,15 @@ class ToolMode(StrEnum):
     SEQUENTIAL = "sequential"  # one by one; a waiting call blocks those behind it
 
 
+class Placement(StrEnum):
+    """Where the calls of a round run: core/placement.py."""
+
+    AUTO = "auto"  # by what is known of their tools
+    HERE = "here"  # in the process that holds the run
+    TOGETHER = "together"  # several in one message
+    SPREAD = "spread"  # one message each
+
+
 class WhenBusy(StrEnum):
     """What a message does to the working run of its thread."""
 
@@ -132,6 +141,8 @@ class ToolSpec:
     timeout: float = 60.0  # seconds, for one attempt
     retries: int = 0
     result_limit: int = 65_536  # characters that the model sees; the whole result is stored
+    placement: Placement = Placement.AUTO  # what its author says; an agent's file may say otherwise
+    is_remote: bool = False  # another service carries it out: it waits for a network
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,6 +172,8 @@ class AgentSpec:
     tenant: str | None = None
     agents: tuple[SubAgent, ...] = ()
     tool_mode: ToolMode = ToolMode.PARALLEL
+    placement: Placement = Placement.AUTO
+    placements: dict[str, Placement] = field(default_factory=dict)  # of single tools, by name
     mixed_round: MixedRound = MixedRound.CONTINUE
     on_unknown: OnUnknown = OnUnknown.ASK
     while_waiting: WhileWaiting | None = None  # None: supersede for chat, hold for the rest

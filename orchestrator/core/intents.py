@@ -32,10 +32,11 @@ class Dispatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advance:
-    """Decide what this run does next."""
+    """Decide what this run does next. `seen`: as for `CallModel`."""
 
     run_id: str
     group: Group
+    seen: Run | None = field(default=None, compare=False, repr=False)
     of: Subject | None = field(default=None, compare=False, repr=False)
 
 
@@ -78,6 +79,24 @@ class CallTool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CallHere:
+    """Carry these calls out in this process, one after the other. Where that cannot be, they are sent like `CallTool`.
+
+    `under_way`: the first of them has begun, and this process waits for its end; no part of a message. `at_once`: how
+    many calls of the round may run at the same time.
+    """
+
+    call_ids: tuple[str, ...]
+    run_id: str
+    step: int
+    group: Group
+    of: Subject | None = field(default=None, compare=False, repr=False)
+    tools: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    at_once: int | None = field(default=None, compare=False, repr=False)
+    under_way: object | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CommitRound:
     """Continue the run if the calls of this round are settled. The round is recorded with the run's next reply."""
 
@@ -115,7 +134,10 @@ class Deliver:
     """Send the deliveries that are due."""
 
 
-Intent = Dispatch | Advance | CallModel | CallTools | CallTool | CommitRound | CancelTurn | StepOn | Project | Deliver
+Intent = (
+    Dispatch | Advance | CallModel | CallTools | CallTool | CallHere | CommitRound | CancelTurn | StepOn | Project
+    | Deliver
+)  # fmt: skip
 
 
 def advance(run: Run) -> Advance:

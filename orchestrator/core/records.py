@@ -234,10 +234,11 @@ class Call:
     progress: str | None = None
     suspension_id: str | None = None
     replayed_at: int | None = None
+    placed: str | None = None  # where it runs and why
 
     @property
     def idempotency_key(self) -> str:
-        return f"{self.run_id}:{self.ask_id}:{self.generation}"
+        return idempotency_key(self.run_id, self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -272,6 +273,18 @@ class NewCall:
     suspension_id: str | None = None
     question: Question | None = None
     parked: bool = False  # behind a suspended call of a sequential round
+    placed: str | None = None  # where it runs and why
+    # Of a call that was begun before its reply was recorded:
+    full: str | None = None
+    worker: str | None = None
+    claim_token: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+def idempotency_key(run_id: str, call: Call | NewCall) -> str:
+    """The same for every execution of a call. It is made of the reply that asked for it: another reply, another key."""
+    return f"{run_id}:{call.ask_id}:{call.generation}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -100,10 +100,30 @@ class ToolOutcome:
     code: str | None = None
     full: str | None = None  # the whole result, where `content` is only a preview
     question: Question | None = None  # the call waits for a decision
+    seconds: float | None = field(default=None, compare=False)  # that its last attempt took, where it was measured
 
     @property
     def ok(self) -> bool:
         return self.code is None
+
+
+class Series(Protocol):
+    """Calls that are carried out one after the other, beside the thread that began them."""
+
+    def wait(self, seconds: float) -> list[ToolOutcome | None]:
+        """Wait until they have ended, but no longer than this; then no further call begins. The outcome of each. None:
+        it was not begun, or has not ended, or should be tried again.
+        """
+        ...
+
+    @property
+    def under_way(self) -> int | None:
+        """Which call has not ended, after the wait."""
+        ...
+
+    def finish(self, *, abort: Abort, on_progress: Callable[[str], None]) -> ToolOutcome | None:
+        """Wait for that call. Raises as `Tools.run` does."""
+        ...
 
 
 class Tools(Protocol):
@@ -120,6 +140,10 @@ class Tools(Protocol):
         self, agent: AgentSpec, order: CallOrder, *, abort: Abort, on_progress: Callable[[str], None]
     ) -> ToolOutcome:
         """Carry the call out. What the tool raises is an outcome; only Aborted, HandedOver and OutOfTime leave here."""
+        ...
+
+    def begin(self, agent: AgentSpec, orders: Sequence[CallOrder]) -> Series:
+        """Begin to carry these calls out, each with one attempt."""
         ...
 
     def reconcile(self, agent: AgentSpec, order: CallOrder) -> ToolOutcome | None:

@@ -12,6 +12,7 @@ from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.model import Reply
 from chordage.orchestrator.core.moves import Move
 from chordage.orchestrator.core.output import Verdict
+from chordage.orchestrator.core.placement import RoundPlan
 from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.state import Planning
 from chordage.orchestrator.core.reasons import Ending
@@ -62,6 +63,7 @@ class ReplyOutcome:
     call_sessions: list[PluginSession] = field(default_factory=list)  # of the calls about which plugins noted something
     output: Verdict | None = None  # on a reply that would end the run, where it has to fit a form
     held: bool = False  # the run's consumer decides what follows
+    placed: RoundPlan | None = None  # where its calls run
 
 
 def offered_tools(rt: Runtime, agent: AgentSpec, known: Iterable[Answer] = ()) -> dict[str, ToolSpec]:

@@ -6,12 +6,12 @@ that records the reply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode
-from chordage.orchestrator.core.intents import CallTools, advance
+from chordage.orchestrator.core.intents import CallHere, CallTools, advance
 from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk
 from chordage.orchestrator.core.moves import RunTools
 from chordage.orchestrator.core.phases import ShownCall
@@ -22,8 +22,9 @@ from chordage.orchestrator.core.rounds import generations, spread
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.transcript import NOT_RUN
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
-from chordage.orchestrator.run import plugins, subagents, waiting
+from chordage.orchestrator.run import placing, plugins, subagents, waiting
 from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome, invalid_arguments
+from chordage.orchestrator.run.placing import UnderWay
 from chordage.orchestrator.run.plugins import PluginSession
 from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
@@ -158,6 +159,9 @@ def open_calls(unit: Unit, request: ModelRequest, step: int, outcome: ReplyOutco
     """Write the calls, their questions, the children they ask for and what plugins noted."""
     run, agent = request.run, request.agent
     asked = _in_line(agent, _with_notes(unit, request, outcome))
+    if outcome.placed is not None:
+        why = outcome.placed.why
+        asked = [replace(call, placed=call.placed or why.get(call.id)) for call in asked]
     calls.insert(unit.tx, run, step, asked, now=unit.now, lease_until=unit.lease())
     suspended = [call for call in asked if call.question is not None]
     if suspended or any(call.parked for call in asked):
@@ -204,6 +208,39 @@ def close_calls(unit: Unit, request: ModelRequest, reply: Reply) -> None:
 
 def send_runnable(unit: Unit, run: Run, agent: AgentSpec, step: int, asked: Sequence[NewCall]) -> None:
     send(unit, run, agent, step, [call for call in asked if call.status is CallStatus.NEW and not call.parked])
+
+
+def send_placed(
+    unit: Unit, run: Run, agent: AgentSpec, asked: Sequence[NewCall], outcome: ReplyOutcome, under_way: UnderWay | None
+) -> None:
+    """Send what leaves, then carry out what stays. Without any, the run continues at once. `run`: at its round."""
+    if outcome.placed is None:
+        send_runnable(unit, run, agent, run.step, asked)
+        return
+    runnable = [call.id for call in asked if call.status is CallStatus.NEW]
+    if not runnable and under_way is None:
+        is_whole = outcome.keeps is None and all(call.question is None for call in asked)
+        unit.follow(replace(advance(run), seen=run if is_whole else None))
+        return
+    about: dict[str, Any] = {
+        "run_id": run.id, "step": run.step, "group": run.group, "of": run.subject,
+        "tools": {call.id: call.tool for call in asked},
+    }  # fmt: skip
+    here = tuple(call_id for call_id in runnable if call_id in outcome.placed.here)
+    stays = CallHere(call_ids=here, at_once=agent.concurrency, **about)
+    if under_way is not None:
+        unit.follow(*placing.go_on(stays, under_way, here))
+        return
+    if batches := tuple(_only(set(runnable), outcome.placed.batches)):
+        unit.follow(CallTools(batches=batches, **about))
+    if here:
+        unit.follow(stays)
+
+
+def _only(ids: Collection[str], batches: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    for batch in batches:
+        if some := tuple(call for call in batch if call in ids):
+            yield some
 
 
 def send(unit: Unit, run: Run, agent: AgentSpec, step: int, runnable: Sequence[NewCall | Call]) -> None:

@@ -22,7 +22,7 @@ from chordage.orchestrator.core.planning import state
 from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.state import Planning
 from chordage.orchestrator.core.reasons import Ending, Reason, failed, out_of_time
-from chordage.orchestrator.core.records import Checkpoint, Phase, Run, Turn
+from chordage.orchestrator.core.records import Checkpoint, NewCall, Phase, Run, Turn
 from chordage.orchestrator.core.rounds import distinct
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.text import clean_reply
@@ -34,6 +34,7 @@ from chordage.orchestrator.run import (
     endings,
     limits,
     output,
+    placing,
     planning,
     plugins,
     rounds,
@@ -42,6 +43,7 @@ from chordage.orchestrator.run import (
     waiting,
 )
 from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome
+from chordage.orchestrator.run.placing import UnderWay
 from chordage.orchestrator.run.stepping import Recorded
 from chordage.orchestrator.run.unit import LiveEvent, RunContinues, RunEnded, Unit
 from chordage.orchestrator.runtime import Runtime
@@ -168,7 +170,10 @@ def judge(rt: Runtime, request: ModelRequest, reply: Reply, plan: PlanDecision |
         asked, sessions = rounds.check_calls(rt, request, asks, beyond)
     except PluginFailed as error:
         return ReplyOutcome(reply=reply, plan=plan, move=Finish(ending=failed("plugin", str(error))))
-    return ReplyOutcome(reply=reply, move=move, plan=plan, asked=asked, keeps=keeps or too_many, call_sessions=sessions)
+    return ReplyOutcome(
+        reply=reply, move=move, plan=plan, asked=asked, keeps=keeps or too_many, call_sessions=sessions,
+        placed=placing.plan_round(rt, request, asked),
+    )  # fmt: skip
 
 
 def _holds(request: ModelRequest) -> bool:
@@ -202,8 +207,10 @@ def _with_stop(move: Move, stop: Ending | None) -> tuple[Move, Ending | None]:
     return Finish(ending=stop), None
 
 
-def record_reply(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> bool:
-    """Record the reply together with what follows from it. False: another worker was first, and nothing is written."""
+def record_reply(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, under_way: UnderWay | None = None) -> bool:
+    """Record the reply together with what follows from it. False: another worker was first, and nothing is written.
+    `under_way`: a call of it that has begun.
+    """
     match outcome.move:
         case Infer() if outcome.held:
             is_ours = _hold(unit, request, outcome)
@@ -212,7 +219,7 @@ def record_reply(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> bo
         case Plan():
             raise AssertionError(f"strategy {request.run.strategy!r} answers a reply with a plan to be made")
         case RunTools() | RunPlan():
-            is_ours = _open_round(unit, request, outcome)
+            is_ours = _open_round(unit, request, outcome, under_way)
         case Finish(ending=ending):
             is_ours = _finish(unit, request, outcome, ending)
         case other:
@@ -269,20 +276,30 @@ def _hold(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> bool:
     return True
 
 
-def _open_round(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> bool:
-    run, step, usage = request.run, request.step + 1, outcome.reply.usage
-    to = (step, Phase.TOOL_ROUND)
-    if not runs.open_step(
-        unit.tx, request.claim, to=to, rounds=1, usage=usage, lease_until=unit.lease(), by=unit.rt.worker
-    ):
+def _open_round(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, under_way: UnderWay | None) -> bool:
+    step, usage = request.step + 1, outcome.reply.usage
+    run = runs.open_round(unit.tx, request.claim, to=step, usage=usage, lease_until=unit.lease(), by=unit.rt.worker)
+    if run is None:
         return False
     journal.append(unit.tx, _rows(unit, request, outcome))
     asked = rounds.open_calls(unit, request, step, outcome)
     if outcome.keeps is not None:
         runs.keep_ending(unit.tx, run.id, outcome.keeps)
-    rounds.send_runnable(unit, run, request.agent, step, asked)
-    _continues(unit, run)
+    rounds.send_placed(unit, run, request.agent, asked, outcome, under_way)
+    for call in asked:
+        if call.started_at is not None:
+            _announce_begun(unit, run, call)
+    _continues(unit, request.run)
     return True
+
+
+def _announce_begun(unit: Unit, run: Run, call: NewCall) -> None:
+    """A call that ran before its reply was recorded."""
+    started = {"call": call.id, "tool": call.tool, "worker": call.worker}
+    unit.announce(LiveEvent(run_id=run.id, kind="tool.started", data=started))
+    if call.ended_at is not None:
+        settled = {"call": call.id, "status": call.status.value, "code": call.code}
+        unit.announce(LiveEvent(run_id=run.id, kind="tool.settled", data=settled))
 
 
 def _finish(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, ending: Ending) -> bool:
@@ -313,7 +330,7 @@ def _end(
     unit: Unit, request: ModelRequest, outcome: ReplyOutcome, ending: Ending, *, unless_steered: bool = False
 ) -> bool:
     claim, run, reply = request.claim, request.run, outcome.reply
-    if waiting.ends_after_decisions(unit, run, ending):  # so this is not the answer, and need not fit
+    if run.suspended and waiting.ends_after_decisions(unit, run, ending):  # so this is not the answer, and need not fit
         return _end_later(unit, request, outcome, ending, unless_steered=unless_steered)
     match outcome.output:
         case Refused(why=why):

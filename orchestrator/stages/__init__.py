@@ -10,11 +10,12 @@ from chordage.orchestrator.stages.deliver import deliver, retry_dead
 from chordage.orchestrator.stages.dispatch import dispatch
 from chordage.orchestrator.stages.heartbeat import beat
 from chordage.orchestrator.stages.inference import call_model
+from chordage.orchestrator.stages.measure import share_durations
 from chordage.orchestrator.stages.presence import end_presence, left_behind, look_for_gone, show_presence
 from chordage.orchestrator.stages.project import project, rebuild_bus
 from chordage.orchestrator.stages.rescue import rescue, rescue_left
 from chordage.orchestrator.stages.step.verbs import step, step_on
-from chordage.orchestrator.stages.tool_call import after_lone_call, run_batch
+from chordage.orchestrator.stages.tool_call import after_lone_call, call_here, run_batch
 
 __all__ = [
     "AdmissionResult",
@@ -25,6 +26,7 @@ __all__ = [
     "after_lone_call",
     "ask_to_compact",
     "beat",
+    "call_here",
     "call_model",
     "cancel_turn",
     "commit_round",
@@ -40,6 +42,7 @@ __all__ = [
     "rescue_left",
     "retry_dead",
     "run_batch",
+    "share_durations",
     "show_presence",
     "step",
     "step_on",

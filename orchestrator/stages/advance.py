@@ -16,8 +16,8 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import runs
 
 
-def advance(rt: Runtime, run_id: str) -> list[Intent]:
-    run = _load_running(rt, run_id)
+def advance(rt: Runtime, run_id: str, seen: Run | None = None) -> list[Intent]:
+    run = seen or _load_running(rt, run_id)
     return [] if run is None else transitions.next_step(rt, run)
 
 

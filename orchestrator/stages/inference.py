@@ -38,6 +38,7 @@ from chordage.orchestrator.run import (
     compaction,
     endings,
     limits,
+    placing,
     planning,
     plugins,
     steering,
@@ -127,7 +128,7 @@ def _ask_and_record(rt: Runtime, run: Run, step: int, key: str, *, in_doubt: boo
             if prepared.ending is not None:
                 _store_notes(rt, prepared.request.session)
                 return endings.end_here(rt, claim, prepared.ending)
-            return _record(rt, prepared.request, *_ask(rt, prepared, work, text))
+            return _record(rt, prepared.request, work, *_ask(rt, prepared, work, text))
     except PluginFailed as error:
         return endings.end_here(rt, claim, failed("plugin", str(error)))
     except OutOfTime as error:
@@ -351,13 +352,17 @@ def _inform_of_failure(rt: Runtime, session: PluginSession | None, error: ModelF
         _store_notes(rt, session)
 
 
-def _record(rt: Runtime, request: ModelRequest, reply: Reply, plan: PlanDecision | None) -> list[Intent]:
+def _record(
+    rt: Runtime, request: ModelRequest, work: InFlightWork, reply: Reply, plan: PlanDecision | None
+) -> list[Intent]:
     if request.recalls and reply.asks:
         ids = {ask.id for ask in clean_reply(reply).asks}
         with rt.store.read() as tx:
             request = replace(request, generations=calls.count_generations(tx, request.run.id, ids))
-    outcome = transitions.judge(rt, request, reply, plan)
-    is_ours, intents = insist(rt, lambda unit: transitions.record_reply(unit, request, outcome))
+    outcome, under_way = transitions.judge(rt, request, reply, plan), None
+    if outcome.placed is not None and outcome.placed.here:
+        outcome, under_way = placing.run_first(rt, request, outcome, work.left)
+    is_ours, intents = insist(rt, lambda unit: transitions.record_reply(unit, request, outcome, under_way))
     if not is_ours:
         log.warning("late reply refused", run=request.run.id, step=request.step, epoch=request.run.epoch)
     return intents

@@ -8,7 +8,7 @@ first wake-up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,19 +16,19 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator.core.agent import AgentSpec, Effect
+from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode
 from chordage.orchestrator.core.approvals import UNKNOWN_TEXT, Question, about_the_unknown, arrived, seen_by_tool
 from chordage.orchestrator.core.errors import (
     Aborted,
     BrokenAgent,
     Conflict,
-    NotFound,
     OutOfTime,
     Unavailable,
     UserError,
 )
-from chordage.orchestrator.core.intents import Intent, commit_round
+from chordage.orchestrator.core.intents import CallHere, CommitRound, Intent, commit_round
 from chordage.orchestrator.core.phases import Hook, Resumed, ShownCall
+from chordage.orchestrator.core.placement import STAY
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
 from chordage.orchestrator.core.reasons import TIMEOUT, failed
 from chordage.orchestrator.core.records import Call
@@ -37,16 +37,18 @@ from chordage.orchestrator.core.text import clean_text
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.gateways.in_flight import InFlightWork
-from chordage.orchestrator.gateways.ports import CallOrder, ResultPage, ToolOutcome
+from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
 from chordage.orchestrator.plugins.base import PluginFailed
-from chordage.orchestrator.run import approvals, endings, limits, plugins, task_file, waiting
+from chordage.orchestrator.run import approvals, endings, limits, placing, plugins, waiting
 from chordage.orchestrator.run.limits import Deadline
+from chordage.orchestrator.run.orders import order_of
+from chordage.orchestrator.run.placing import UnderWay
 from chordage.orchestrator.run.plugins import PluginSession
 from chordage.orchestrator.run.unit import LiveEvent, Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import approvals as suspensions
 from chordage.orchestrator.store import calls, runs
-from chordage.orchestrator.store.calls import CallOutcome, CallToRun
+from chordage.orchestrator.store.calls import CallEnd, CallOutcome, CallToRun
 
 log = structlog.get_logger()
 
@@ -77,6 +79,9 @@ class CallWork:
         return self.call.suspension_id is not None
 
 
+RunTool = Callable[[Runtime, CallWork, InFlightWork], ToolOutcome]
+
+
 class _AgentIsBroken(Exception):
     """A call waits until its agent is repaired."""
 
@@ -89,9 +94,36 @@ def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -
     """Carry these calls out, one after the other: an agent may limit how many of a round run at once. What follows is
     usually nothing, because the body of the chord commits the round.
     """
+    if in_doubt or len(call_ids) == 1:
+        return _run_each(rt, call_ids, in_doubt=in_doubt)
+    ran = _run_together(rt, call_ids)
+    return [*ran.intents, *_run_each(rt, ran.rest, under_way=ran.under_way)]
+
+
+def call_here(rt: Runtime, intent: CallHere) -> list[Intent]:
+    """The calls of a round that stay in the process of their run. What would hold it up is sent."""
+    if isinstance(intent.under_way, UnderWay):
+        rest = [call_id for call_id in intent.call_ids if call_id != intent.under_way.call_id]
+        return [*_run_each(rt, rest, under_way=intent.under_way), *_after(intent)]
+    ran = _run_together(rt, intent.call_ids)
+    if ran.under_way is None:
+        return [*ran.intents, *_run_each(rt, ran.rest), *_after(intent)]
+    return [*ran.intents, *placing.go_on(intent, ran.under_way, ran.rest)]
+
+
+def _after(intent: CallHere) -> list[Intent]:
+    """Those that were sent may still be carried out: then the body of their chord finds the round settled."""
+    return [CommitRound(run_id=intent.run_id, step=intent.step, group=intent.group, of=intent.of)]
+
+
+def _run_each(
+    rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False, under_way: UnderWay | None = None
+) -> list[Intent]:
+    """`under_way`: a call before them that has begun."""
     intents: list[Intent] = []
-    batch = InFlightWork(run_id="", epoch=0, behind=list(call_ids[1:]), may_hand_over=False)
+    batch = InFlightWork(run_id="", epoch=0, behind=list(call_ids), may_hand_over=False)
     with rt.in_flight.tracking(batch):
+        intents += [] if under_way is None else _finish(rt, under_way)
         for call_id in call_ids:
             batch.behind = [other for other in batch.behind if other != call_id]
             try:
@@ -114,23 +146,25 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> list[Inten
     """Carry one call out; None where another worker has it, or had. `in_doubt`: this is not the first wake-up, so claim
     the call before it starts.
     """
-    intents: list[Intent] = []
     work = _take(rt, call_id, in_doubt=in_doubt)
-    if work is None:
-        return None
+    return None if work is None else _carry_out(rt, work, _run_tool)
+
+
+def _carry_out(rt: Runtime, work: CallWork, run: RunTool) -> list[Intent]:
+    intents: list[Intent] = []
     call, limit = work.call, work.limit
     tracked = InFlightWork(
-        run_id=call.run_id, epoch=work.epoch, call_id=call_id, thread_id=call.thread_id, token=work.token,
+        run_id=call.run_id, epoch=work.epoch, call_id=call.id, thread_id=call.thread_id, token=work.token,
         may_hand_over=False, left=None if limit is None else lambda: limit.left(rt.now()),
     )  # fmt: skip
     try:
         with rt.in_flight.tracking(tracked):
             session = _plugin_session(rt, work)
             work, refusal = _ask_plugins_before(rt, work, session)
-            outcome = refusal or _known_outcome(rt, work) or _run_in_time(rt, work, tracked)
+            outcome = refusal or _known_outcome(rt, work) or _run_in_time(rt, work, tracked, run)
             intents = _settle(rt, work, _ask_plugins_after(rt, work, session, outcome), session)
     except Aborted:
-        log.info("call was cancelled while it ran, or another worker holds it", call=call_id, run=call.run_id)
+        log.info("call was cancelled while it ran, or another worker holds it", call=call.id, run=call.run_id)
     except (SystemExit, KeyboardInterrupt):
         _release_if_repeatable(rt, work)
         raise
@@ -144,14 +178,119 @@ def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> list[Inten
     return intents
 
 
+# Several calls together.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RanTogether:
+    """`rest`: what was not carried out. `under_way`: what had not ended at the bound."""
+
+    rest: Sequence[str]
+    under_way: UnderWay | None = None
+    intents: Sequence[Intent] = ()
+
+
+def _run_together(rt: Runtime, call_ids: Sequence[str]) -> RanTogether:
+    """Carry these calls out if they are plain, and record the outcomes in one commit. As a single call they are `new`
+    while they run; all of them may run again.
+    """
+    with rt.store.read() as tx:
+        loaded = calls.load_for_work(tx, *call_ids)
+    works = _plain(rt, loaded) if len(loaded) == len(call_ids) else None
+    if works is None:
+        return RanTogether(rest=call_ids)
+    agent = works[0].agent
+    assert agent is not None
+    try:
+        series = rt.tools.begin(agent, [_order(rt, work) for work in works])
+    except UserError:  # it has its words for the model when the call is carried out by itself
+        return RanTogether(rest=call_ids)
+    for work in works:
+        _announce_start(rt, work)
+    ended = [(work, result) for work, result in zip(works, series.wait(STAY), strict=True) if result is not None]
+    for work, result in ended:
+        rt.durations.note(work.agent_name, work.call.tool, result.seconds)
+    records = [
+        CallEnd(call=work.call, token=None, outcome=_outcome(rt, work, result))
+        for work, result in ended
+        if result.question is None
+    ]
+    if records:
+        insist(rt, lambda unit: _record_together(unit, records))
+    asking = [intent for work, result in ended if result.question for intent in _settle(rt, work, result)]
+    at = series.under_way
+    under_way = None if at is None else UnderWay(call_id=works[at].call.id, token=None, series=series)
+    begun = {work.call.id for work, _ in ended} | ({under_way.call_id} if under_way else set())
+    rest = [work.call.id for work in works if work.call.id not in begun]
+    return RanTogether(rest=rest, under_way=under_way, intents=asking)
+
+
+def _plain(rt: Runtime, loaded: Sequence[CallToRun]) -> list[CallWork] | None:
+    """None where any call needs more than to be carried out."""
+    name = loaded[0].agent
+    try:
+        agent = rt.agents.get(name)
+    except UserError:
+        return None
+    is_limited = agent.limits.timeout is not None or loaded[0].may_be_limited
+    if is_limited or agent.tool_mode is ToolMode.SEQUENTIAL or placing.after_hook_is_heard(rt, agent):
+        return None
+    if not all(each.is_running and _is_fresh(each.call) for each in loaded):
+        return None
+    now = rt.now()
+    return [
+        CallWork(call=each.call, agent_name=name, agent=agent, epoch=each.epoch, token=None, began=now)
+        for each in loaded
+    ]
+
+
+def _is_fresh(call: Call) -> bool:
+    """It may run again, and nothing has happened to it."""
+    is_untouched = call.status is CallStatus.NEW and call.lease_until is not None and call.suspension_id is None
+    return is_untouched and not (call.effect.starts_on_record or call.resends or call.expiries)
+
+
+def _record_together(unit: Unit, records: Sequence[CallEnd]) -> None:
+    for record, is_settled in zip(records, calls.settle_all(unit.tx, records), strict=True):
+        if is_settled:
+            _announce_end(unit, record.call, record.outcome)
+        else:
+            log.warning("late result refused", call=record.call.id, run=record.call.run_id)
+
+
+def _finish(rt: Runtime, under_way: UnderWay) -> list[Intent]:
+    """Wait for a call that has begun, and record what comes of it, as for one that runs by itself."""
+    with rt.store.read() as tx:
+        loaded = calls.load_for_work(tx, under_way.call_id)
+    if not loaded:
+        return []
+    call, name = loaded[0].call, loaded[0].agent
+    try:
+        agent = rt.agents.get(name)
+    except UserError:  # its file is being edited: no plugin of it has to hear the result
+        agent = None
+    work = CallWork(
+        call=call, agent_name=name, agent=agent, epoch=loaded[0].epoch, token=under_way.token,
+        began=call.started_at or rt.now(), limit=_limit(rt, loaded[0], agent), lease_until=call.lease_until,
+    )  # fmt: skip
+
+    def finish(_rt: Runtime, work: CallWork, tracked: InFlightWork) -> ToolOutcome:
+        tracked.begun = True
+        outcome = under_way.series.finish(abort=tracked, on_progress=partial(_note_progress, rt, call))
+        return outcome or _run_tool(rt, work, tracked)
+
+    return _carry_out(rt, work, finish)
+
+
 # Taking the call.
 
 
 def _take(rt: Runtime, call_id: str, *, in_doubt: bool) -> CallWork | None:
     with rt.store.read() as tx:
-        loaded = calls.load_for_work(tx, call_id)
-    if loaded is None:
+        found = calls.load_for_work(tx, call_id)
+    if not found:
         return None
+    (loaded,) = found
     call = loaded.call
     if not loaded.is_running or not _may_start(rt, call) or (in_doubt and _is_behind(rt, call, loaded.agent)):
         return None
@@ -330,23 +469,6 @@ def _keep_failure(rt: Runtime, work: CallWork, error: PluginFailed) -> None:
 # Running the tool.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredResults:
-    """What a tool may read of the results of earlier calls: those of its own thread, in parts. Implements
-    `ports.ResultReader`.
-    """
-
-    rt: Runtime
-    thread_id: str
-
-    def part(self, call_id: str, offset: int, length: int) -> ResultPage:
-        with self.rt.store.read() as tx:
-            part = calls.result_part(tx, call_id, offset, length)
-        if part is None or part.thread_id != self.thread_id:
-            raise NotFound(f"there is no result of a call {call_id!r} in this conversation")
-        return ResultPage(text=part.text, total=part.total)
-
-
 def _known_outcome(rt: Runtime, work: CallWork) -> ToolOutcome | None:
     """Of a reconcilable call that was started before: its tool can tell what became of it."""
     if work.call.effect is Effect.RECONCILABLE and work.call.status is CallStatus.RUNNING:
@@ -354,35 +476,41 @@ def _known_outcome(rt: Runtime, work: CallWork) -> ToolOutcome | None:
     return None
 
 
-def _run_in_time(rt: Runtime, work: CallWork, tracked: InFlightWork) -> ToolOutcome:
+def _run_in_time(rt: Runtime, work: CallWork, tracked: InFlightWork, run: RunTool) -> ToolOutcome:
     """If the run has a time limit, the call is given up when it is reached, and the end of the round ends the run."""
     try:
         tracked.check()
     except OutOfTime:
         return ToolOutcome(code=TIMEOUT, content=NOT_STARTED)
     try:
-        return _run(rt, work, tracked)
+        outcome = run(rt, work, tracked)
     except OutOfTime:
         return ToolOutcome(code=TIMEOUT, content=BROKEN_OFF)
+    rt.durations.note(work.agent_name, work.call.tool, outcome.seconds)
+    return outcome
 
 
-def _run(rt: Runtime, work: CallWork, tracked: InFlightWork) -> ToolOutcome:
+def _run_tool(rt: Runtime, work: CallWork, tracked: InFlightWork) -> ToolOutcome:
     if work.agent is None:  # its plugins could not be asked either
         return ToolOutcome(code="tool_unavailable", content=work.fault)
     _check_still_ours(rt, work)
-    call = work.call
-    rt.events.emit(call.run_id, "tool.started", call=call.id, tool=call.tool, worker=rt.worker)
-
-    def on_progress(text: str) -> None:
-        with Unit(rt, rt.store.single) as unit:
-            calls.note_progress(unit.tx, call.id, text)
-            unit.announce(LiveEvent(run_id=call.run_id, kind="tool.progress", data={"call": call.id, "text": text}))
-
+    _announce_start(rt, work)
     try:
         tracked.begun = True
-        return rt.tools.run(work.agent, _order(rt, work), abort=tracked, on_progress=on_progress)
+        progress = partial(_note_progress, rt, work.call)
+        return rt.tools.run(work.agent, _order(rt, work), abort=tracked, on_progress=progress)
     except UserError as error:
         return ToolOutcome(code="tool_unavailable", content=str(error))
+
+
+def _announce_start(rt: Runtime, work: CallWork) -> None:
+    rt.events.emit(work.call.run_id, "tool.started", call=work.call.id, tool=work.call.tool, worker=rt.worker)
+
+
+def _note_progress(rt: Runtime, call: Call, text: str) -> None:
+    with Unit(rt, rt.store.single) as unit:
+        calls.note_progress(unit.tx, call.id, text)
+        unit.announce(LiveEvent(run_id=call.run_id, kind="tool.progress", data={"call": call.id, "text": text}))
 
 
 def _check_still_ours(rt: Runtime, work: CallWork) -> None:
@@ -396,11 +524,7 @@ def _check_still_ours(rt: Runtime, work: CallWork) -> None:
 
 def _order(rt: Runtime, work: CallWork) -> CallOrder:
     call = work.call
-    return CallOrder(
-        call_id=call.id, run_id=call.run_id, thread_id=call.thread_id, tool=call.tool, arguments=call.arguments,
-        idempotency_key=call.idempotency_key, attempt=1 + call.resends, decision=work.decision,
-        task=task_file.of_thread(rt, call.thread_id), results=StoredResults(rt=rt, thread_id=call.thread_id),
-    )  # fmt: skip
+    return order_of(rt, call, call.run_id, call.thread_id, attempt=1 + call.resends, decision=work.decision)
 
 
 # Recording what came of it.
@@ -414,15 +538,19 @@ def _settle(rt: Runtime, work: CallWork, outcome: ToolOutcome, session: PluginSe
         if not waiting.suspend_call(rt, call, work.agent_name, work.token, question, also=also):
             log.warning("late question refused", call=call.id, run=call.run_id)
         return []
-    record = CallOutcome(
-        status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED, code=outcome.code,
-        content=clean_text(outcome.content), full=clean_text(outcome.full) if outcome.full is not None else None,
-        worker=rt.worker, started_at=work.began, ended_at=rt.now(),
-    )  # fmt: skip
+    record = _outcome(rt, work, outcome)
     has_notes = session is not None and bool(session.notes)
     opening = None if has_notes else rt.store.single
     is_settled, intents = insist(rt, lambda unit: _record(unit, work, record, session), opening=opening)
     return intents if is_settled else _answer_question(rt, work, record, session)
+
+
+def _outcome(rt: Runtime, work: CallWork, outcome: ToolOutcome) -> CallOutcome:
+    return CallOutcome(
+        status=CallStatus.SUCCEEDED if outcome.ok else CallStatus.FAILED, code=outcome.code,
+        content=clean_text(outcome.content), full=clean_text(outcome.full) if outcome.full is not None else None,
+        worker=rt.worker, started_at=work.began, ended_at=rt.now(),
+    )  # fmt: skip
 
 
 def _record(unit: Unit, work: CallWork, record: CallOutcome, session: PluginSession | None) -> bool:
@@ -441,9 +569,13 @@ def _record(unit: Unit, work: CallWork, record: CallOutcome, session: PluginSess
                 return False
     elif not settle(record):
         return False
-    settled = {"call": work.call.id, "status": record.status.value, "code": record.code}
-    unit.announce(LiveEvent(run_id=work.call.run_id, kind="tool.settled", data=settled))
+    _announce_end(unit, work.call, record)
     return True
+
+
+def _announce_end(unit: Unit, call: Call, record: CallOutcome) -> None:
+    settled = {"call": call.id, "status": record.status.value, "code": record.code}
+    unit.announce(LiveEvent(run_id=call.run_id, kind="tool.settled", data=settled))
 
 
 def _store_notes(unit: Unit, session: PluginSession | None) -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -30,7 +31,7 @@ from sqlalchemy import (
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.records import Call, NewCall, Run
-from chordage.orchestrator.core.status import CALL, OPEN_CALL, CallStatus, sources
+from chordage.orchestrator.core.status import CALL, IN_FLIGHT_CALL, OPEN_CALL, CallStatus, sources
 from chordage.orchestrator.core.transcript import UNFINISHED
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import CALLS_IN_FLIGHT, RUNNING_RUNS, STILL_IN_FLIGHT, has, still
@@ -66,7 +67,7 @@ class CallToRun:
     may_be_limited: bool  # its turn or a run above it may have a time limit, whatever its agent has
 
 
-_BY_ID = PreparedStatement(
+_TO_RUN = (
     select(
         *COLUMNS,
         runs.c.agent.label("run_agent"),
@@ -76,14 +77,22 @@ _BY_ID = PreparedStatement(
     )
     .select_from(calls)
     .join(runs, runs.c.id == calls.c.run_id)
-    .where(calls.c.id == bindparam("call_id"))
 )
 
 
-def load_for_work(tx: Tx, call_id: str) -> CallToRun | None:
-    row = _BY_ID.first(tx, {"call_id": call_id})
-    if row is None:
-        return None
+@cache
+def _by_ids(count: int) -> PreparedStatement:
+    wanted = calls.c.id.in_([bindparam(f"call_{number}") for number in range(count)])
+    return PreparedStatement(_TO_RUN.where(wanted).order_by(calls.c.place))
+
+
+def load_for_work(tx: Tx, *call_ids: str) -> list[CallToRun]:
+    """Those that are there, in the order of their round."""
+    binds = {f"call_{number}": call_id for number, call_id in enumerate(call_ids)}
+    return [_to_run(row) for row in _by_ids(len(call_ids)).rows(tx, binds)]
+
+
+def _to_run(row: Mapping[str, Any]) -> CallToRun:
     return CallToRun(
         call=_from_row(row), agent=row["run_agent"], epoch=row["run_epoch"], is_running=row["run_status"] == "running",
         may_be_limited=bool(row["run_limited"]),
@@ -216,9 +225,11 @@ def with_full_results(tx: Tx, run_id: str) -> list[str]:
 
 _OF_NEW_CALL = (
     "id", "place", "ask_id", "generation", "tool", "arguments", "effect", "status", "code", "content", "suspension_id",
+    "placed", "worker", "claim_token", "started_at",
 )  # fmt: skip
 _INSERT = BulkInsert(
-    calls, (*_OF_NEW_CALL, "run_id", "thread_id", "step", "lease_until", "resends", "expiries", "ended_at")
+    calls,
+    (*_OF_NEW_CALL, "run_id", "thread_id", "step", "full_result", "lease_until", "resends", "expiries", "ended_at"),
 )
 
 
@@ -233,10 +244,11 @@ def _new_row(run: Run, step: int, call: NewCall, now: datetime, lease_until: dat
         "run_id": run.id,
         "thread_id": run.thread_id,
         "step": step,
-        "lease_until": lease_until if call.status is CallStatus.NEW and not call.parked else None,
+        "full_result": call.full,
+        "lease_until": lease_until if call.status in IN_FLIGHT_CALL and not call.parked else None,
         "resends": 0,
         "expiries": 0,
-        "ended_at": None if call.status in OPEN_CALL else now,
+        "ended_at": None if call.status in OPEN_CALL else call.ended_at or now,
     }
 
 
@@ -268,14 +280,33 @@ _SETTLE = PreparedStatement(
 )  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallEnd:
+    """A call as its worker took it, and what became of it."""
+
+    call: Call
+    token: str | None
+    outcome: CallOutcome
+
+
 def settle(tx: Tx, call: Call, token: str | None, outcome: CallOutcome) -> bool:
     """Write the outcome of a call, once. A late worker, or one that lost its claim, matches no row."""
-    binds = {
-        "call": call.id, "asked": call.suspension_id, "token": token, "to_status": outcome.status.value,
+    return _SETTLE.changed(tx, _settle_binds(CallEnd(call=call, token=token, outcome=outcome))) == 1
+
+
+def settle_all(tx: Tx, settled: Sequence[CallEnd]) -> list[bool]:
+    """As `settle`, each call by itself, in one trip."""
+    sent = [_SETTLE.send(tx, _settle_binds(one)) for one in settled]
+    return [one.changed() == 1 for one in sent]
+
+
+def _settle_binds(settled: CallEnd) -> dict[str, Any]:
+    call, outcome = settled.call, settled.outcome
+    return {
+        "call": call.id, "asked": call.suspension_id, "token": settled.token, "to_status": outcome.status.value,
         "to_code": outcome.code, "to_content": outcome.content, "to_full": outcome.full, "by_worker": outcome.worker,
         "begun": outcome.started_at, "now": outcome.ended_at,
     }  # fmt: skip
-    return _SETTLE.changed(tx, binds) == 1
 
 
 def answer(

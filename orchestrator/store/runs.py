@@ -39,7 +39,8 @@ from chordage.orchestrator.store.statements import PreparedStatement, readable_r
 
 _OF_OPEN_STEP = and_(calls.c.run_id == runs.c.id, calls.c.step >= func.coalesce(runs.c.replay_from, runs.c.step))
 _IN_FLIGHT = select(func.count()).where(_OF_OPEN_STEP, STILL_IN_FLIGHT).scalar_subquery().label("in_flight")
-_LOAD = select(*(column for column in runs.c if column.name not in {"stalled", "place", "moved_by"}), _IN_FLIGHT)
+_COLUMNS = [column for column in runs.c if column.name not in {"stalled", "place", "moved_by"}]
+_LOAD = select(*_COLUMNS, _IN_FLIGHT)
 _BY_ID = PreparedStatement(_LOAD.where(runs.c.id == bindparam("run_id")))
 
 
@@ -181,18 +182,18 @@ _UNCLAIMED = {"resends": 0, "expiries": 0, "stalled": 0, "claim_token": None, "c
 # Of a run that left its place and is at work again: another has the place by now. It counts all the same.
 _WITHOUT_PLACE: dict[str, Any] = {"place": None}
 _USAGE = {name: runs.c[name] + bindparam(f"add_{name}") for name in TOKENS}
-_OPEN_STEP = PreparedStatement(
-    _MOVE.values(
-        replay_from=None,  # a run moves on only when no call of it is in flight
-        step=bindparam("to_step"),
-        phase=bindparam("to_phase"),
-        rounds=runs.c.rounds + bindparam("add_rounds"),
-        lease_until=bindparam("until"),
-        moved_by=bindparam("by"),
-        **_USAGE,
-        **_UNCLAIMED,
-    )
+_OPEN = _MOVE.values(
+    replay_from=None,  # a run moves on only when no call of it is in flight
+    step=bindparam("to_step"),
+    phase=bindparam("to_phase"),
+    rounds=runs.c.rounds + bindparam("add_rounds"),
+    lease_until=bindparam("until"),
+    moved_by=bindparam("by"),
+    **_USAGE,
+    **_UNCLAIMED,
 )
+_OPEN_STEP = PreparedStatement(_OPEN)
+_OPEN_ROUND = PreparedStatement(_OPEN.returning(*_COLUMNS))
 _ENDED: dict[str, Any] = {
     "status": RunStatus.DONE.value,
     "reason": bindparam("why"),
@@ -242,9 +243,21 @@ def open_step(
     tx: Tx, at: RunClaim, *, to: tuple[int, Phase], rounds: int, usage: Usage, lease_until: datetime, by: str
 ) -> bool:
     """The open step is done, and this one is open. `by`: the process that opens it."""
+    return _OPEN_STEP.changed(tx, _open_binds(at, to, rounds, usage, lease_until, by)) == 1
+
+
+def open_round(tx: Tx, at: RunClaim, *, to: int, usage: Usage, lease_until: datetime, by: str) -> Run | None:
+    """The same for a round: the run as it is now, before its calls are there. None: another worker was first."""
+    row = _OPEN_ROUND.first(tx, _open_binds(at, (to, Phase.TOOL_ROUND), 1, usage, lease_until, by))
+    return _from_row(row) if row else None
+
+
+def _open_binds(
+    at: RunClaim, to: tuple[int, Phase], rounds: int, usage: Usage, lease_until: datetime, by: str
+) -> dict[str, Any]:
     step, phase = to
     binds = {"to_step": step, "to_phase": phase.value, "add_rounds": rounds, "until": lease_until, "by": by}
-    return _OPEN_STEP.changed(tx, {**at.binds(), **binds, **_used(usage)}) == 1
+    return {**at.binds(), **binds, **_used(usage)}
 
 
 def finish(tx: Tx, at: RunClaim, ending: Ending, *, usage: Usage, now: datetime, unless_steered: bool = False) -> bool:

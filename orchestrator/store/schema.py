@@ -313,6 +313,7 @@ calls = Table(
     Column("expiries", Integer, nullable=False),
     Column("suspension_id", Id),  # the newest
     Column("replayed_at", Integer),  # the step in which it was last carried out again
+    Column("placed", Text),  # where it runs and why: core/placement.py
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
     UniqueConstraint("run_id", "step", "place", "generation"),
@@ -324,6 +325,17 @@ calls = Table(
     ),
 )
 _partial_index("ix_calls_lease", calls.c.lease_until, where=_one_of("status", IN_FLIGHT_CALL))
+
+# How long the calls of a tool take, in seconds: what decides where they run.
+tool_durations = Table(
+    "tool_durations",
+    metadata,
+    Column("agent", String(200), primary_key=True),
+    Column("tool", String(200), primary_key=True),
+    Column("mean", Float, nullable=False),
+    Column("last", Float, nullable=False),
+    Column("at", UtcTime, nullable=False),
+)
 
 journal = Table(
     "journal",

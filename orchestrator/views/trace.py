@@ -354,8 +354,9 @@ def _of_call(call: CallView, step: int, questions: Sequence[QuestionView]) -> It
         yield TraceEvent(at=at, kind=EventKind.SUB_AGENT, text=text, step=step, seconds=call.seconds, id=child.turn_id)
         return
     code = f" ({call.code})" if call.code else ""
+    placed = f", {call.placed}" if call.placed else ""
     yield TraceEvent(
-        at=call.started_at or call.ended_at, kind=EventKind.CALL, text=f"{call.tool} {call.status.value}{code}",
+        at=call.started_at or call.ended_at, kind=EventKind.CALL, text=f"{call.tool} {call.status.value}{code}{placed}",
         step=step, worker=call.worker, attempts=call.wake_ups, seconds=call.seconds, id=call.id,
     )  # fmt: skip
     for question in questions:

@@ -7,10 +7,14 @@ answered once and no finished work done again.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import cycle
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from chordage.orchestrator.core.agent import Placement
 from chordage.orchestrator.core.groups import Group
 from support.fakes import rounds_of
 from support.play import Play
@@ -24,10 +28,15 @@ schedules = schedules_of(
 )
 taken_for_dead = [("deliver", 0), ("deliver", 0), ("deliver", 0), ("linger", 0, 31)]
 tools = st.sampled_from(["pure", "idempotent", "unsafe", "reconcilable"])
+placements = st.sampled_from([Placement.SPREAD, Placement.SPREAD, Placement.HERE, Placement.TOGETHER])
 
 
-def play(world: World, tool: str, schedule) -> None:
+def play(world: World, tool: str, placement: Placement, schedule) -> None:
+    """Of the calls that run where their run is held, every third one overstays."""
+    world.agents.agents["ada"] = replace(world.agents.agents["ada"], placement=placement)
     world.models.script = rounds_of(2, tool=tool)
+    overstays = cycle([False, False, True])
+    world.tools.overstays = lambda _order: next(overstays)
     game = Play(world)
     carry_out(game, schedule)
     if tool == "unsafe":
@@ -43,17 +52,19 @@ def play(world: World, tool: str, schedule) -> None:
 
 
 @settings(LONG, max_examples=210)
-@given(tool=tools, schedule=schedules)
-@example(tool="unsafe", schedule=taken_for_dead)
-def test_every_turn_ends_once_whatever_the_schedule(migrated_database_url, tool, schedule) -> None:
+@given(tool=tools, placement=placements, schedule=schedules)
+@example(tool="unsafe", placement=Placement.SPREAD, schedule=taken_for_dead)
+@example(tool="unsafe", placement=Placement.HERE, schedule=taken_for_dead)
+def test_every_turn_ends_once_whatever_the_schedule(migrated_database_url, tool, placement, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
-        play(world, tool, schedule)
+        play(world, tool, placement, schedule)
 
 
 @pytest.mark.postgres
 @settings(LONG, max_examples=25)
-@given(tool=tools, schedule=schedules)
-@example(tool="unsafe", schedule=taken_for_dead)
-def test_every_turn_ends_once_whatever_the_schedule_on_postgres(migrated_database_url, tool, schedule) -> None:
+@given(tool=tools, placement=placements, schedule=schedules)
+@example(tool="unsafe", placement=Placement.SPREAD, schedule=taken_for_dead)
+@example(tool="unsafe", placement=Placement.HERE, schedule=taken_for_dead)
+def test_every_turn_ends_once_on_postgres_too(migrated_database_url, tool, placement, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:
-        play(world, tool, schedule)
+        play(world, tool, placement, schedule)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -115,6 +115,7 @@ class FakeTools:
     asks: Callable[[CallOrder], Question | None] = lambda order: None
     orders: list[CallOrder] = field(default_factory=list)
     says: Callable[[CallOrder], str] = lambda order: f"{order.tool}{order.arguments.get('n', '')}"
+    overstays: Callable[[CallOrder], bool] = lambda order: False  # of a call that runs where its run is held
 
     def specs(self, agent: AgentSpec) -> dict[str, ToolSpec]:
         return {
@@ -138,8 +139,39 @@ class FakeTools:
         self.finished[order.idempotency_key] += 1
         return ToolOutcome(content=self.says(order))
 
+    def begin(self, agent: AgentSpec, orders: Sequence[CallOrder]) -> FakeSeries:
+        return FakeSeries(tools=self, agent=agent, orders=orders)
+
     def reconcile(self, agent: AgentSpec, order: CallOrder) -> ToolOutcome | None:
         return self.known.get(order.idempotency_key)
+
+
+class Unstoppable:
+    """The abort of calls that are waited for only briefly."""
+
+    def check(self) -> None: ...
+
+
+@dataclass
+class FakeSeries:
+    """Calls are carried out when they are waited for, up to one that overstays."""
+
+    tools: FakeTools
+    agent: AgentSpec
+    orders: Sequence[CallOrder]
+    under_way: int | None = None
+
+    def wait(self, seconds: float) -> list[ToolOutcome | None]:
+        outcomes: list[ToolOutcome | None] = [None] * len(self.orders)
+        for number, order in enumerate(self.orders):
+            if self.tools.overstays(order):
+                self.under_way = number
+                break
+            outcomes[number] = self.tools.run(self.agent, order, abort=Unstoppable(), on_progress=None)
+        return outcomes
+
+    def finish(self, *, abort: Any, on_progress: Any) -> ToolOutcome | None:
+        return self.tools.run(self.agent, self.orders[self.under_way or 0], abort=abort, on_progress=on_progress)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
 from chordage.orchestrator.core.intents import (
     Advance,
+    CallHere,
     CallModel,
     CallTool,
     CallTools,
@@ -217,8 +218,10 @@ class World:
         match intent:
             case Dispatch(group=group, hint=hint):
                 return stages.dispatch(rt, group, hint)
-            case Advance(run_id=run_id):
-                return stages.advance(rt, run_id)
+            case Advance(run_id=run_id, seen=seen):
+                return stages.advance(rt, run_id, seen)
+            case CallHere():
+                return stages.call_here(rt, intent)
             case CallModel(run_id=run_id, step=step, seen=seen):
                 return stages.call_model(rt, run_id, step, seen)
             case CommitRound(run_id=run_id, step=step):
@@ -315,7 +318,7 @@ def a_persons_answer(row: dict[str, object]) -> DecisionRequest:
 
 def as_sent(intent: Intent) -> Intent:
     """As it would arrive in a message: with nothing that only the same process may know."""
-    return replace(intent, seen=None) if isinstance(intent, CallModel) else intent
+    return replace(intent, seen=None) if isinstance(intent, CallModel | Advance) else intent
 
 
 def _unsynced(connection, _record) -> None:

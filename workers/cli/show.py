@@ -315,7 +315,8 @@ def _call(call: CallView, indent: str) -> Iterator[str]:
     began = f", {clock(call.started_at)}" if call.started_at else ""
     worker = f", {call.worker}" if call.worker else ""
     again = f", sent {call.wake_ups} times" if call.wake_ups > 1 else ""
-    yield f"{indent}{_state(call)}{seconds}{began}{worker}{again}"
+    placed = f", {call.placed}" if call.placed else ""
+    yield f"{indent}{_state(call)}{seconds}{began}{worker}{placed}{again}"
     yield f"{indent}  asked  {short(call.arguments)}"
     if (child := call.child) is not None:
         run = f", run {child.run_id}" if child.run_id else ""

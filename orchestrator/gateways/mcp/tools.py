@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, ItemsView, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -238,7 +238,8 @@ class RemoteTool(Tool):
 
     @cached_property
     def spec(self) -> ToolSpec:
-        return self.options.spec(self.offer.description if self.offer else "", self.arguments.schema)
+        described = self.options.spec(self.offer.description if self.offer else "", self.arguments.schema)
+        return replace(described, is_remote=True)
 
     async def _run(self, *, arguments: dict[str, Any], context: Context) -> Any:
         return await self._call(self.name, arguments, context)

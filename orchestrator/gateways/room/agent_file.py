@@ -37,8 +37,8 @@ from chordage.orchestrator.system import user_code
 Providers = dict[str, dict[str, Any]]
 COPIED = (
     "model", "fallbacks", "selectable_models", "tools", "strategy", "params", "concurrency", "model_timeout",
-    "model_retries", "stream", "prompt_cache", "tenant", "tool_mode", "mixed_round", "on_unknown", "while_waiting",
-    "when_busy",
+    "model_retries", "stream", "prompt_cache", "tenant", "tool_mode", "placement", "placements", "mixed_round",
+    "on_unknown", "while_waiting", "when_busy",
 )  # fmt: skip
 FROM_ENVIRONMENT = "_env"
 

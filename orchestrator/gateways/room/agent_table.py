@@ -29,6 +29,7 @@ from chordage.orchestrator.core.agent import (
     OnPlannerError,
     OnUnknown,
     OutOfScope,
+    Placement,
     PlanSpec,
     ToolMode,
     WhenBusy,
@@ -227,6 +228,8 @@ class AgentTable(TomlTable):
     prompt_cache: Flag | None = Field(None, description="Mark what of a prompt will come again")
     tenant: Text | None = Field(None, description="Whom its turns count for in the fairness of a group")
     tool_mode: Annotated[ToolMode, OneOf()] | None = Field(None, description="How the calls of a round run")
+    placement: Annotated[Placement, OneOf()] | None = Field(None, description="Where the calls of a round run")
+    placements: dict[str, Annotated[Placement, OneOf()]] | None = Field(None, description="The same of single tools")
     mixed_round: Annotated[MixedRound, OneOf()] | None = Field(None, description="When only some calls have results")
     on_unknown: Annotated[OnUnknown, OneOf()] | None = Field(None, description="When a worker died in an unsafe call")
     while_waiting: Annotated[WhileWaiting, OneOf()] | None = Field(None, description="A message to a run that waits")

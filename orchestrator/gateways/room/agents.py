@@ -17,7 +17,7 @@ import structlog
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.errors import BrokenAgent, RoomError, UnknownAgent, UserError
-from chordage.orchestrator.gateways.mcp.servers import McpServer
+from chordage.orchestrator.gateways.mcp.servers import McpServer, prefix
 from chordage.orchestrator.gateways.mcp.tools import McpServers
 from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.gateways.room import imports
@@ -161,10 +161,19 @@ class Room:
         cannot be used here, without connecting to it.
         """
         own = [tool.spec for tool in self._own(agent).values()]
-        for server in self.servers_of(agent):
+        servers = self.servers_of(agent)
+        for server in servers:
             if server.required:
                 self.servers.check(server)
+        self._check_placements(agent, [spec.name for spec in own], tuple(prefix(server.name) for server in servers))
         return own
+
+    def _check_placements(self, agent: AgentSpec, own: list[str], prefixes: tuple[str, ...]) -> None:
+        """A tool that is misspelt would run where it should not. What a server has is not known without asking it."""
+        for name in agent.placements:
+            if name not in own and not name.startswith(prefixes):
+                has = ", ".join(own) or "none"
+                raise RoomError(f"{self.place_of(agent, 'placements')}: the agent has no tool {name!r}; it has: {has}")
 
     def servers_of(self, agent: AgentSpec) -> tuple[McpServer, ...]:
         file = self._current().named(agent.name)

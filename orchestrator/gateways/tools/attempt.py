@@ -42,6 +42,7 @@ class AttemptEnd:
 
     text: str | None = None
     error: BaseException | None = None
+    seconds: float | None = None  # that it took
 
 
 Reports = SimpleQueue[str | AttemptEnd]  # progress notes, and last the end
@@ -72,7 +73,19 @@ class ToolAttempt:
         """Raises only what comes from outside the tool: Aborted, HandedOver, a time limit of Celery's."""
         abort.check()
         side = sides.take()
-        side.submit(partial(copy_context().run, self._work))
+        side.submit(partial(copy_context().run, self.work))
+        return self.await_end(side, sides, timeout=timeout, abort=abort, on_progress=on_progress)
+
+    def await_end(
+        self,
+        side: SideThread,
+        sides: SideThreads,
+        *,
+        timeout: float,
+        abort: Abort,
+        on_progress: Callable[[str], None],
+    ) -> AttemptEnd:
+        """`side` works on it. What it raises is as for `run`."""
         try:
             end = self._wait(time.monotonic() + timeout, abort, on_progress)
         except BaseException:
@@ -120,15 +133,24 @@ class ToolAttempt:
                 while not isinstance(self._reports.get(timeout=max(0.0, deadline - time.monotonic())), AttemptEnd):
                     pass  # a note that was written before the cancellation
 
-    def _work(self) -> None:
+    def end_so_far(self) -> AttemptEnd | None:
+        """None: it has not ended."""
+        with contextlib.suppress(Empty):
+            while not isinstance(report := self._reports.get_nowait(), AttemptEnd):
+                pass  # a note of a call that is over
+            return report
+        return None
+
+    def work(self) -> None:
         """Runs in the side thread. The text is made here too: a result may be slow to write down."""
+        began = time.perf_counter()
         try:
             with user_code.fresh_django_connections(), self._around(self._context):
                 result = self._call()
                 text = self._write(asyncio.run(self._awaited(result)) if inspect.isawaitable(result) else result)
-            self._reports.put(AttemptEnd(text=text))
+            self._reports.put(AttemptEnd(text=text, seconds=time.perf_counter() - began))
         except BaseException as error:  # also SystemExit: signals reach the main thread only, so it is the tool's
-            self._reports.put(AttemptEnd(error=error))
+            self._reports.put(AttemptEnd(error=error, seconds=time.perf_counter() - began))
 
     async def _awaited(self, result: Any) -> Any:
         task = asyncio.current_task()

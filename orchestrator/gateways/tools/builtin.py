@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field
 
-from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.agent import Effect, Placement
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.gateways.ports import TaskFile, TaskText
 from chordage.orchestrator.gateways.tools import arithmetic
@@ -74,7 +74,7 @@ def word_count(text: str) -> dict[str, int]:
     return {"words": len(text.split()), "lines": len(text.splitlines()), "characters": len(text)}
 
 
-@tool(effect=Effect.PURE, timeout=30, result_limit=20_000)
+@tool(effect=Effect.PURE, timeout=30, result_limit=20_000, placement=Placement.SPREAD)
 def http_get(url: str, ctx: Context) -> WebPage:
     """Fetch a public web page or API answer and return its text. Addresses of private networks are refused.
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from chordage.orchestrator.core.agent import Effect, ToolSpec
+from chordage.orchestrator.core.agent import Effect, Placement, ToolSpec
 from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.core.placement import REPEATABLE
 from chordage.orchestrator.gateways.tools.signature import Signature, described, signature_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def tool(
     retry_on: type[Exception] | tuple[type[Exception], ...] | None = None,
     result_limit: int = 65_536,
     reconcile: Callable[..., Any] | None = None,
+    placement: Placement | str = Placement.AUTO,
 ) -> Callable[[F], F]: ...
 def tool(function: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     """Declare a function as a tool.
@@ -51,7 +53,8 @@ def tool(function: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     one of `retry_on` (default: any exception) may be tried again; one that ran into its `timeout` is not. `reconcile`
     takes the arguments it names and the context, and returns the call's result, or None if the call is known not to
     have happened. `name` is the function's own unless given, `timeout` is in seconds, and of a result of more than
-    `result_limit` characters the model reads the beginning.
+    `result_limit` characters the model reads the beginning. `placement` says where its calls run: "spread" is for a
+    tool that keeps its process busy, "here" and "together" for one that does not; "auto" goes by how long they take.
     """
     if unknown := sorted(given.keys() - Options.__slots__):
         takes = ", ".join(Options.__slots__)
@@ -94,6 +97,7 @@ class Options:
     retry_on: tuple[type[Exception], ...] = (Exception,)
     result_limit: int = 65_536
     reconcile: Callable[..., Any] | None = None
+    placement: Placement = Placement.AUTO
 
     def spec(self, description: str, schema: dict[str, Any]) -> ToolSpec:
         return ToolSpec(
@@ -104,6 +108,7 @@ class Options:
             timeout=self.timeout,
             retries=self.retries,
             result_limit=self.result_limit,
+            placement=self.placement,
         )
 
 
@@ -198,6 +203,13 @@ def _checked_options(place: str, given: dict[str, Any]) -> Options:
         )
     if options.effect != Effect.RECONCILABLE and options.reconcile is not None:
         raise RoomError(f"{place}: reconcile is asked only for effect='reconcilable'; got effect='{options.effect}'")
+    if options.placement not in list(Placement):
+        raise wrong("placement", f"one of {', '.join(Placement)}")
+    if options.placement == Placement.HERE and options.effect not in REPEATABLE:
+        raise RoomError(
+            f"{place}: placement here is for effect pure or idempotent, because other calls of the process would wait "
+            "for this one; an agent's file may say it, under [placements]"
+        )
     if not isinstance(options.name, str) or not _NAME.fullmatch(options.name):
         raise wrong("name", "1 to 64 letters, digits, _ or -")
     timeout = options.timeout
@@ -212,7 +224,10 @@ def _checked_options(place: str, given: dict[str, Any]) -> Options:
         raise wrong("retry_on", "an exception class, or a tuple of them")
     if "retry_on" in given and not options.retries:
         raise RoomError(f"{place}: retry_on does nothing without retries; add retries=2, or leave retry_on out")
-    return replace(options, effect=Effect(options.effect), timeout=float(timeout), retry_on=kinds)
+    return replace(
+        options, effect=Effect(options.effect), placement=Placement(options.placement), timeout=float(timeout),
+        retry_on=kinds,
+    )  # fmt: skip
 
 
 def _is_whole(value: Any) -> bool:

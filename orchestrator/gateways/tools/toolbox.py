@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
-from chordage.orchestrator.core.errors import Aborted, HandedOver, RoomError
+from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.gateways.ports import Abort, CallOrder, ToolOutcome
 from chordage.orchestrator.gateways.tools import outcomes
@@ -23,6 +24,7 @@ from chordage.orchestrator.gateways.tools.attempt import (
 )
 from chordage.orchestrator.gateways.tools.context import Context, Suspend
 from chordage.orchestrator.gateways.tools.declare import Tool, declared_on
+from chordage.orchestrator.gateways.tools.series import CallSeries, SeriesStep, pass_on
 
 PAUSE = Backoff(first=0.5, longest=30.0, jitter=0.5)
 
@@ -66,10 +68,23 @@ class ToolBox:
         while True:
             end = self._attempt(tool, order, arguments, attempt, abort=abort, on_progress=on_progress)
             if attempt > tool.options.retries or not _may_pass(tool, end.error):
-                return _outcome(tool, order, end)
+                return replace(_outcome(tool, order, end), seconds=end.seconds)
             _log.info("tool %s raised %r, attempt %d follows", tool.name, end.error, attempt + 1)
             abort.wait(PAUSE.delay(attempt, random.random()))
             attempt += 1
+
+    def begin(self, agent: AgentSpec, orders: Sequence[CallOrder]) -> CallSeries:
+        return CallSeries([self._step(agent, order) for order in orders], self._sides)
+
+    def _step(self, agent: AgentSpec, order: CallOrder) -> SeriesStep:
+        fitted = self._fitted_on_this_worker(agent, order)
+        if isinstance(fitted, ToolOutcome):
+            return SeriesStep(outcome=fitted)
+        tool, arguments = fitted
+        return SeriesStep(
+            attempt=self._prepared(tool, order, arguments, 1), timeout=tool.options.timeout,
+            read=partial(_final_outcome, tool, order),
+        )  # fmt: skip
 
     def reconcile(self, agent: AgentSpec, order: CallOrder) -> ToolOutcome | None:
         """None: it did not happen. Code `outcome_unknown`: the hook cannot tell, treat the call as an unsafe one."""
@@ -125,11 +140,14 @@ class ToolBox:
         abort: Abort,
         on_progress: Callable[[str], None],
     ) -> AttemptEnd:
+        return self._prepared(tool, order, arguments, attempt).run(
+            self._sides, timeout=tool.options.timeout, abort=abort, on_progress=partial(pass_on, on_progress)
+        )
+
+    def _prepared(self, tool: Tool, order: CallOrder, arguments: dict[str, Any], attempt: int) -> ToolAttempt:
         context, reports = _context(order, attempt)
         call = partial(tool.function, **arguments, **dict.fromkeys(tool.wants.context, context))
-        return ToolAttempt(call, context, reports, outcomes.as_text, around=self._around).run(
-            self._sides, timeout=tool.options.timeout, abort=abort, on_progress=partial(_pass_on, on_progress)
-        )
+        return ToolAttempt(call, context, reports, outcomes.as_text, around=self._around)
 
 
 class _NeverAborted:
@@ -161,6 +179,13 @@ def _may_pass(tool: Tool, error: BaseException | None) -> bool:
     return isinstance(error, tool.options.retry_on) and not isinstance(error, final)
 
 
+def _final_outcome(tool: Tool, order: CallOrder, end: AttemptEnd) -> ToolOutcome | None:
+    """None: another attempt may help."""
+    if tool.options.retries and _may_pass(tool, end.error):
+        return None
+    return replace(_outcome(tool, order, end), seconds=end.seconds)
+
+
 def _outcome(tool: Tool, order: CallOrder, end: AttemptEnd) -> ToolOutcome:
     if end.error is None:
         return outcomes.success(end.text or "", limit=tool.options.result_limit, call_id=order.call_id)
@@ -190,13 +215,3 @@ def _text_or_none(value: Any) -> str | None:
 
 def _discard(note: str) -> None:
     """A hook has no watchers."""
-
-
-def _pass_on(on_progress: Callable[[str], None], note: str) -> None:
-    """A call must not fail because a progress note could not be sent."""
-    try:
-        on_progress(note)
-    except (Aborted, HandedOver):
-        raise
-    except Exception:
-        _log.warning("a progress note was lost", exc_info=True)

@@ -15,7 +15,7 @@ from chordage.tasks.follow import follow
 
 
 def test_what_is_due_beside_a_run_that_fails_is_sent(monkeypatch):
-    def fails(_rt, _run_id):
+    def fails(_rt, _run_id, _seen):
         raise Unavailable("away")
 
     monkeypatch.setattr(stages, "advance", fails)

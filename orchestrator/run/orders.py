@@ -1,0 +1,41 @@
+"""What a tool is called with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from chordage.orchestrator.core.errors import NotFound
+from chordage.orchestrator.core.records import Call, NewCall, idempotency_key
+from chordage.orchestrator.gateways.ports import CallOrder, ResultPage
+from chordage.orchestrator.run import task_file
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.store import calls
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredResults:
+    """What a tool may read of the results of earlier calls: those of its own thread, in parts. Implements
+    `ports.ResultReader`.
+    """
+
+    rt: Runtime
+    thread_id: str
+
+    def part(self, call_id: str, offset: int, length: int) -> ResultPage:
+        with self.rt.store.read() as tx:
+            part = calls.result_part(tx, call_id, offset, length)
+        if part is None or part.thread_id != self.thread_id:
+            raise NotFound(f"there is no result of a call {call_id!r} in this conversation")
+        return ResultPage(text=part.text, total=part.total)
+
+
+def order_of(
+    rt: Runtime, call: Call | NewCall, run_id: str, thread_id: str, *, attempt: int = 1, decision: Any = None
+) -> CallOrder:
+    return CallOrder(
+        call_id=call.id, run_id=run_id, thread_id=thread_id, tool=call.tool, arguments=call.arguments,
+        idempotency_key=idempotency_key(run_id, call), attempt=attempt, decision=decision,
+        task=None if rt.work is None else task_file.of_thread(rt, thread_id),
+        results=StoredResults(rt=rt, thread_id=thread_id),
+    )  # fmt: skip
