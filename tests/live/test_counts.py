@@ -16,8 +16,10 @@ from chordage.benchmarks.contenders import Conditions, Engine
 from chordage.benchmarks.counting import count_work
 from chordage.benchmarks.servers import EMBEDDED, running_servers, running_workers
 from chordage.benchmarks.workload import TurnShape
+from chordage.orchestrator.core.agent import Placement
 from chordage.orchestrator.core.errors import ConfigError
 from support import skips
+from support.waiting import until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -33,13 +35,22 @@ class Fleet:
         self.conditions = conditions
         self._counted = {}
 
-    def count(self, shape):
-        """One turn of that shape, on a thread of its own."""
-        if shape not in self._counted:
+    def count(self, shape, placement="spread"):
+        """One turn of that shape, on a thread of its own, whose calls run there."""
+        if (shape, placement) not in self._counted:
             workload.write_script(self.engine.room, shape)
-            turn = functools.partial(self.engine.turn, str(uuid.uuid4()))
-            self._counted[shape] = count_work(self.engine, self.conditions, turn, times=1)
-        return self._counted[shape]
+            turn = functools.partial(self.engine.turn, str(uuid.uuid4()), placement)
+            self._counted[shape, placement] = count_work(self.engine, self.conditions, turn, times=1)
+        return self._counted[shape, placement]
+
+
+def write_agents(room):
+    """One for each placement; that of the bench is `spread`."""
+    text = (room / "agent.toml").read_text()
+    for placement in Placement:
+        agent = f'placement = "{placement}"\n{text}'
+        (room / "agents" / f"{placement}.toml").write_text(agent.replace(f'"{workload.WORKER}"', f'"{placement}"'))
+    (room / "agent.toml").write_text(f'placement = "spread"\n{text}')
 
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -59,10 +70,12 @@ def fleet(request):
                 redis_url=on.redis_url, database_url=on.database_url, folder=on.folder, shape=TurnShape(), in_flight=4
             )
             engine = Engine(conditions)
+            write_agents(engine.room)
             with running_workers([engine], on):
                 workload.write_script(engine.room, TurnShape(rounds=3))
                 for number in range(8):  # every process has connected, loaded its scripts and met its statements
-                    engine.turn(f"warm-up:{number}")
+                    for placement in Placement:
+                        engine.turn(f"warm-up:{number}:{placement}", placement)
                 yield Fleet(engine, conditions)
         finally:
             started.__exit__(None, None, None)
@@ -100,6 +113,34 @@ def test_turn_asks_redis_for_six_commands_a_message_and_few_more(fleet, shape):
     found = fleet.count(shape)
 
     assert found.redis_commands == commands_of(shape)
+
+
+@of_each_shape
+def test_round_that_stays_costs_one_commit_and_no_message(fleet, shape):
+    """Its calls are pure: they are recorded with the reply that asked for them."""
+    found = fleet.count(shape, "here")
+
+    to_start = 1
+    assert (found.messages, found.commits) == (to_start, 3 + shape.rounds)
+
+
+@of_each_shape
+def test_round_together_costs_two_commits_and_two_messages(fleet, shape):
+    found = fleet.count(shape, "together")
+
+    to_start = 1
+    assert (found.messages, found.commits) == (to_start + 2 * shape.rounds, 3 + 2 * shape.rounds)
+
+
+def test_short_tools_stay_by_themselves(fleet):
+    """Once a heartbeat of the workers has told the others how long they take."""
+    workload.write_script(fleet.engine.room, TurnShape())
+
+    def stay():
+        turn = functools.partial(fleet.engine.turn, str(uuid.uuid4()), Placement.AUTO)
+        return count_work(fleet.engine, fleet.conditions, turn, times=1).messages == 1
+
+    until(stay, "a round without messages")
 
 
 @pytest.mark.parametrize("fleet", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)

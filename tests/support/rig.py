@@ -42,6 +42,7 @@ AGENT = """
 on_unknown = "fail"
 model = "fake:model"
 tools = ["rig_tools"]
+placement = "{placement}"
 model_retries = 2
 
 [models.fake]
@@ -70,12 +71,15 @@ class Plan:
 class Rig:
     broker: WatchedValkey  # set where a test may kill it
 
-    def __init__(self, folder: Path, database_url: str, redis_url: str, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, database_url: str, redis_url: str, *, placement: str = "spread", **settings: Any
+    ) -> None:
+        """`placement`: tests kill the workers of tools, so each call has a message of its own unless they say else."""
         self.folder = folder
         self.room = folder / "room"
         shutil.copytree(HERE / "rig_room", self.room, ignore=shutil.ignore_patterns("__pycache__"))
         self.model = scripted_server.serve(self.room / "model.py")
-        (self.room / "agent.toml").write_text(AGENT.format(url=self.model.url))
+        (self.room / "agent.toml").write_text(AGENT.format(url=self.model.url, placement=placement))
         given = {**QUICK, **settings, "room": str(self.room), "database_url": database_url, "redis_url": redis_url}
         self.settings = load(**given)
         self.env = {**_environment(given), "PYTHONPATH": str(HERE.parent), "PYTHONUNBUFFERED": "1"}
@@ -88,7 +92,9 @@ class Rig:
     def agent(self, name: str, model: str, script: str = "") -> None:
         """A further agent; `script` is what a model "scripted:<file>" reads from its file."""
         (self.room / "agents").mkdir(exist_ok=True)
-        (self.room / "agents" / f"{name}.toml").write_text(f'model = "{model}"\ntools = ["rig_tools"]\n')
+        (self.room / "agents" / f"{name}.toml").write_text(
+            f'model = "{model}"\nplacement = "spread"\ntools = ["rig_tools"]\n'
+        )
         if script:
             (self.room / model.partition(":")[2]).write_text(script)
 
