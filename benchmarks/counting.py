@@ -17,7 +17,6 @@ import sqlite3
 import struct
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -54,17 +53,8 @@ class Counts:
     read_statements: float | None
     sql_bytes: float
 
-    @property
-    def bytes(self) -> float:
-        return self.redis_bytes + self.sql_bytes
 
-
-def count_turns(contender: Contender, conditions: Conditions, *, turns: int = 10) -> Counts:
-    """Of turns one after the other, each on a thread of its own. Nothing else may use the servers meanwhile."""
-    return count_work(contender, conditions, lambda: contender.turn(f"count:{uuid.uuid4()}"), times=turns)
-
-
-def count_work(contender: Contender, conditions: Conditions, work: Callable[[], None], *, times: int) -> Counts:
+def count_work(contender: Contender, conditions: Conditions, work: Callable[[], object], *, times: int) -> Counts:
     with RedisCounter(conditions.redis_url, contender.redis_number) as redis:
         redis.restart()
         with sql_counter(contender.database_url) as sql:
@@ -152,8 +142,16 @@ class SqlCounter(Protocol):
         """Since the counter was made."""
 
 
+class NothingStored:
+    def count(self) -> SqlCount:
+        return SqlCount(writes=0, reads=0)
+
+
 @contextmanager
-def sql_counter(url: str) -> Iterator[SqlCounter]:
+def sql_counter(url: str | None) -> Iterator[SqlCounter]:
+    if url is None:
+        yield NothingStored()
+        return
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as db:
             yield SqliteCounter(db)

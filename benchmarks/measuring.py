@@ -1,177 +1,234 @@
-"""Times: turns a second, lone turns, CPU, slow models, long histories, many rounds."""
+"""Times: bursts, lone turns, CPU, slow models, and what follows when a worker is killed.
+
+Contenders alternate, and each repetition has a ratio of its own: a busy minute of the machine hits both.
+"""
 
 from __future__ import annotations
 
-import itertools
 import os
+import signal
 import statistics
+import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from chordage.benchmarks.contenders import Conditions, Contender
-from chordage.benchmarks.counting import Counts, count_work
+from redis import Redis
+
+from chordage.benchmarks.contenders import Contender, Engine
 from chordage.benchmarks.workload import SLOW
+from chordage.orchestrator.core.errors import Unavailable
 
-WARM_UP = 48
+SENDERS = 4  # threads of a client
+WARM_UP = 40
 LONE_TURNS = 30
-AT_ONCE = {1: 6, 10: 3, 50: 2}  # turns in flight with slow models, and how many of them each client sends
+PAUSE = 0.01  # seconds between lone turns
+AT_ONCE = {1: 6, 10: 3, 50: 3}  # turns at once with slow models, and how often
 THREADS = 128  # of each worker with slow models, so that no turn waits for a slot
-HISTORIES = (10, 100, 1000)
-HISTORY_TURNS = 8
-ROUNDS = {1: 15, 10: 5, 50: 3}  # rounds of a turn, and how many such turns are timed
+KILLED_UNDER = 24  # turns
+PATIENCE = 120.0
 PROC = Path("/proc")
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lap:
-    """One repetition: how long it took, and each of its turns, in seconds."""
+class Figure:
+    """The median of the repetitions, and their range."""
 
-    seconds: float
-    turns: tuple[float, ...]
+    median: float
+    low: float
+    high: float
 
-    @property
-    def rate(self) -> float:
-        return len(self.turns) / self.seconds
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Self:
+        ordered = sorted(values)
+        low, median, high = (round(value, 3) for value in (ordered[0], statistics.median(ordered), ordered[-1]))
+        return cls(median=median, low=low, high=high)
 
 
-def closed_loop(contender: Contender, *, turns: int, in_flight: int) -> Lap:
-    """`in_flight` clients; each sends its next turn when its last one has ended."""
-    numbers = itertools.count()
+class Client:
+    """Sends turns, and hears their ends. Each end counts once, however often it is published."""
 
-    def client(_: int) -> list[float]:
-        times = []
-        while next(numbers) < turns:
-            times.append(time_turn(contender))
-        return times
+    def __init__(self, contender: Contender, redis_url: str) -> None:
+        self.contender = contender
+        self._redis = Redis.from_url(redis_url)
+        self._heard: dict[bytes, float] = {}
+        self._changed = threading.Condition()
+        self._over = threading.Event()
+        self._words = self._redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py left it without annotations
+        self._senders = ThreadPoolExecutor(SENDERS)
 
-    with ThreadPoolExecutor(in_flight) as pool:
+    def __enter__(self) -> Self:
+        self._words.psubscribe(self.contender.ends)
+        self._words.get_message(timeout=1.0)
+        self._ear = threading.Thread(target=self._hear, name="bench-ends", daemon=True)
+        self._ear.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._ear.join()
+        self._words.close()
+        self._redis.close()
+        self._senders.shutdown()
+
+    def _hear(self) -> None:
+        while not self._over.is_set():
+            word = self._words.get_message(timeout=0.5)
+            now = time.perf_counter()
+            if word is not None:
+                with self._changed:
+                    self._heard.setdefault(word["channel"], now)
+                    self._changed.notify()
+
+    def burst(self, turns: int) -> list[float]:
+        """All at once. When each ended, in seconds since the first was sent, in order."""
+        start = self.send(turns)
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._heard) >= turns, PATIENCE):
+                raise Unavailable(f"{self.contender.name}: {turns - len(self._heard)} of {turns} turns did not end")
+            return sorted(at - start for at in self._heard.values())
+
+    def send(self, turns: int) -> float:
+        with self._changed:
+            self._heard.clear()
         start = time.perf_counter()
-        times = list(pool.map(client, range(in_flight)))
-        return Lap(seconds=time.perf_counter() - start, turns=tuple(itertools.chain(*times)))
+        for sent in [self._senders.submit(self.contender.send) for _ in range(turns)]:
+            sent.result()
+        return start
+
+    def lone(self) -> float:
+        return self.burst(1)[0]
 
 
-def one_by_one(contender: Contender, *, turns: int) -> Lap:
-    start = time.perf_counter()
-    times = tuple(time_turn(contender) for _ in range(turns))
-    return Lap(seconds=time.perf_counter() - start, turns=times)
+@contextmanager
+def clients(contenders: Sequence[Contender], redis_url: str) -> Iterator[list[Client]]:
+    """In the order of the contenders, and warm."""
+    made = [Client(contender, redis_url) for contender in contenders]
+    for client in made:
+        client.__enter__()
+    try:
+        for client in made:
+            client.burst(SENDERS)
+            client.burst(WARM_UP)
+        yield made
+    finally:
+        for client in made:
+            client.__exit__()
 
 
-def time_turn(contender: Contender, thread: str | None = None) -> float:
-    start = time.perf_counter()
-    contender.turn(thread or f"bench:{uuid.uuid4()}")
-    return time.perf_counter() - start
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lap:
+    """What one contender did in one repetition. `cpu_ms`: of workers and servers for each turn, without the client."""
 
-
-def percentile(values: tuple[float, ...], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+    rate: float
+    idle_ms: float
+    cpu_ms: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speed:
-    """Medians over the repetitions. CPU is that of workers, servers and client."""
+    """Turns a second of a burst, milliseconds of a lone turn (the median of `LONE_TURNS`), CPU; and each ÷ chord."""
 
-    rate: float
-    rates: tuple[float, ...]
-    idle_p50: float
-    idle_p95: float
-    cpu_ms: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Repetition:
-    lap: Lap
-    lone: Lap
-    cpu_ms: float | None
+    turns: int
+    rate: Figure
+    idle_ms: Figure
+    cpu_ms: Figure
+    rate_ratio: Figure
+    idle_ratio: Figure
+    cpu_ratio: Figure
+    chord_rate: Figure
 
 
 def speed(
-    contenders: Sequence[Contender],
-    pids: dict[str, list[int]],
-    *,
-    turns: int,
-    repeat: int,
-    in_flight: int,
-    progress: Progress,
-) -> dict[str, Speed]:
-    """Contenders alternate, so that a busy minute hits them all. `pids` of the workers of each; under "" those of the
-    servers.
-    """
-    for contender in contenders:
-        closed_loop(contender, turns=WARM_UP, in_flight=min(in_flight, 8))
-    repetitions: dict[str, list[Repetition]] = {contender.name: [] for contender in contenders}
+    chord: Client, engine: Client, pids: dict[str, list[int]], *, turns: int, repeat: int, progress: Progress
+) -> Speed:
+    """`pids` of the workers of each; under "" those of the servers."""
+    pairs = []
     for number in range(repeat):
-        for contender in contenders:
-            progress(f"{contender.name}: repetition {number + 1} of {repeat}")
-            roots = [*pids[contender.name], *pids[""]]
-            repetitions[contender.name].append(_repetition(contender, roots, turns, in_flight))
-    return {name: _medians(laps) for name, laps in repetitions.items()}
-
-
-def _repetition(contender: Contender, roots: Sequence[int], turns: int, in_flight: int) -> Repetition:
-    before = _cpu_with_client(roots)
-    lap = closed_loop(contender, turns=turns, in_flight=in_flight)
-    cpu = (_cpu_with_client(roots) - before) * 1000 / turns if cpu_is_known() else None
-    return Repetition(lap=lap, lone=one_by_one(contender, turns=LONE_TURNS), cpu_ms=cpu)
-
-
-def _medians(repetitions: Sequence[Repetition]) -> Speed:
-    cpu = [repetition.cpu_ms for repetition in repetitions if repetition.cpu_ms is not None]
+        progress(f"{engine.contender.name}: repetition {number + 1} of {repeat}")
+        order = (chord, engine) if number % 2 else (engine, chord)
+        laps = {client: _lap(client, [*pids[client.contender.name], *pids[""]], turns) for client in order}
+        pairs.append((laps[chord], laps[engine]))
     return Speed(
-        rate=statistics.median(repetition.lap.rate for repetition in repetitions),
-        rates=tuple(repetition.lap.rate for repetition in repetitions),
-        idle_p50=statistics.median(percentile(repetition.lone.turns, 0.5) for repetition in repetitions),
-        idle_p95=statistics.median(percentile(repetition.lone.turns, 0.95) for repetition in repetitions),
-        cpu_ms=statistics.median(cpu) if cpu else None,
+        turns=turns,
+        rate=Figure.of(own.rate for _, own in pairs),
+        idle_ms=Figure.of(own.idle_ms for _, own in pairs),
+        cpu_ms=Figure.of(own.cpu_ms for _, own in pairs),
+        rate_ratio=Figure.of(own.rate / base.rate for base, own in pairs),
+        idle_ratio=Figure.of(own.idle_ms / base.idle_ms for base, own in pairs),
+        cpu_ratio=Figure.of(own.cpu_ms / base.cpu_ms if base.cpu_ms else 0.0 for base, own in pairs),
+        chord_rate=Figure.of(base.rate for base, _ in pairs),
     )
 
 
+def _lap(client: Client, roots: Sequence[int], turns: int) -> Lap:
+    before = cpu_seconds(roots)
+    ends = client.burst(turns)
+    cpu = cpu_seconds(roots) - before
+    lone = []
+    for _ in range(LONE_TURNS):
+        time.sleep(PAUSE)
+        lone.append(client.lone())
+    return Lap(rate=turns / ends[-1], idle_ms=statistics.median(lone) * 1000, cpu_ms=cpu * 1000 / turns)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Latency:
-    """Seconds a turn takes over its ideal time, with a model of 200 ms and tools of 100 ms. `last` shows turns that
-    got stuck.
+class Overhead:
+    """Milliseconds over the ideal turn, with a model of 200 ms and tools of 100 ms: the median of the turns of a burst,
+    from when the first was sent.
     """
 
-    p50: float
-    p95: float
-    last: float
+    own_ms: Figure
+    chord_ms: Figure
+    ratio: Figure
 
 
-def latency(contender: Contender, in_flight: int) -> Latency:
-    lap = closed_loop(contender, turns=in_flight * AT_ONCE[in_flight], in_flight=in_flight)
-    p50, p95, last = (percentile(lap.turns, share) - SLOW.ideal for share in (0.5, 0.95, 1.0))
-    return Latency(p50=p50, p95=p95, last=last)
+def overhead(chord: Client, engine: Client, at_once: int) -> Overhead:
+    pairs = [tuple(_over_ideal(client, at_once) for client in (chord, engine)) for _ in range(AT_ONCE[at_once])]
+    return Overhead(
+        own_ms=Figure.of(own for _, own in pairs),
+        chord_ms=Figure.of(base for base, _ in pairs),
+        ratio=Figure.of(own / base for base, own in pairs),
+    )
+
+
+def _over_ideal(client: Client, at_once: int) -> float:
+    return (statistics.median(client.burst(at_once)) - SLOW.ideal) * 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HistoryCost:
-    """A turn on a thread with so many messages. Only the prompt should grow with it."""
+class Recovery:
+    """One of two workers and its processes were killed under so many turns, and not started again."""
 
-    messages: int
-    p50: float
-    counts: Counts
-
-
-def with_history(
-    contender: Contender, conditions: Conditions, messages: int, turns: int = HISTORY_TURNS
-) -> HistoryCost:
-    thread = f"history:{uuid.uuid4()}"
-    contender.remember(thread, messages)
-    times: list[float] = []
-    counts = count_work(contender, conditions, lambda: times.append(time_turn(contender, thread)), times=turns)
-    return HistoryCost(messages=messages, p50=percentile(tuple(times), 0.5), counts=counts)
+    turns: int
+    ended: int
+    last_s: float  # after the kill
 
 
-def seconds_per_round(contender: Contender, rounds: int) -> float:
-    """In turns of so many rounds."""
-    time_turn(contender)
-    times = tuple(time_turn(contender) for _ in range(ROUNDS[rounds]))
-    return percentile(times, 0.5) / rounds
+def recovery(client: Client, engine: Engine, workers: Sequence[int]) -> Recovery:
+    """The ends are read in the database: one whose process died behind the commit is not published."""
+    before = _ended(engine)
+    client.send(KILLED_UNDER)
+    time.sleep(SLOW.ideal)
+    for pid in family(workers[:1]):
+        os.kill(pid, signal.SIGKILL)
+    killed, ended, last = time.perf_counter(), 0, 0.0
+    while ended < KILLED_UNDER and time.perf_counter() - killed < PATIENCE:
+        time.sleep(0.05)
+        if (now := _ended(engine) - before) > ended:
+            ended, last = now, time.perf_counter() - killed
+    return Recovery(turns=KILLED_UNDER, ended=ended, last_s=round(last, 2))
+
+
+def _ended(engine: Engine) -> int:
+    with engine.runtime.store.read() as tx:
+        return int(tx.exec_driver_sql("SELECT count(*) FROM turns WHERE status = 'done'").scalar() or 0)
 
 
 def cpu_is_known() -> bool:
@@ -183,25 +240,24 @@ def cpu_seconds(roots: Iterable[int]) -> float:
     steadier than the clock.
     """
     table = _processes()
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _) in table.items():
-        children.setdefault(parent, []).append(pid)
-    ticks, todo = 0, list(roots)
+    return sum(table[pid][1] for pid in family(roots, table)) / os.sysconf("SC_CLK_TCK")
+
+
+def family(roots: Iterable[int], table: dict[int, tuple[int, int]] | None = None) -> list[int]:
+    """These processes and all they started, as far as they run."""
+    table = _processes() if table is None else table
+    found, todo = [], list(roots)
     while todo:
         pid = todo.pop()
-        ticks += table.get(pid, (0, 0))[1]
-        todo += children.get(pid, ())
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _cpu_with_client(roots: Sequence[int]) -> float:
-    return cpu_seconds(roots) + time.process_time() if cpu_is_known() else 0.0
+        found += [pid] if pid in table else []
+        todo += [child for child, (parent, _) in table.items() if parent == pid]
+    return found
 
 
 def _processes() -> dict[int, tuple[int, int]]:
     """Parent and clock ticks of every process, with the ticks of children it has waited for."""
-    processes = {}
-    for folder in PROC.iterdir():
+    processes: dict[int, tuple[int, int]] = {}
+    for folder in PROC.iterdir() if cpu_is_known() else ():
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()

@@ -1,41 +1,78 @@
-"""The results: all of `--json`, and tables for people, ratios first."""
+"""Tables for people, ratios first: of one state, and of the states that are kept beside each other."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
-from chordage.benchmarks.counting import Counts
-from chordage.benchmarks.measuring import HistoryCost, Latency, Speed
-from chordage.workers.cli.output import console
+from chordage.benchmarks.contenders import SCENARIOS
+from chordage.benchmarks.results import Results
+from chordage.workers.cli.output import console, plain
 
 WIDE = 120  # columns, where the output is no terminal
-
-
-@dataclass(kw_only=True, slots=True)
-class Results:
-    machine: dict[str, str]
-    database: str
-    setup: dict[str, int]
-    speed: dict[str, Speed] = field(default_factory=dict)
-    counts: dict[str, Counts] = field(default_factory=dict)
-    over_ideal: dict[str, dict[int, Latency]] = field(default_factory=dict)  # by turns in flight
-    histories: dict[str, list[HistoryCost]] = field(default_factory=dict)
-    per_round: dict[str, dict[int, float]] = field(default_factory=dict)  # seconds, by rounds of the turn
+Kept = Mapping[str, Any]  # results as JSON has them
 
 
 def show(results: Results) -> None:
-    for table in (_speed(results), _counts(results), _latency(results), _histories(results), _rounds(results)):
-        if table is not None:
-            _print(table)
-    about = ", ".join(f"{name} {value}" for name, value in results.machine.items())
-    setup = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results.setup.items())
-    out = console()
-    out.print(f"A turn: message, model, 4 tools of 1 KB, model, text. {setup}. Database: {results.database}.")
-    out.print(about)
+    kept = json.loads(json.dumps(results, default=plain))
+    for table in (_speed(kept), _counts(kept), *compared([kept], "overhead")):
+        _print(table)
+    recovery = kept["recovery"]
+    if recovery:
+        console().print(
+            f"One of two workers killed under {recovery['turns']} turns: {recovery['ended']} ended, the last "
+            f"{recovery['last_s']:.1f} s after the kill."
+        )
+    machine = ", ".join(f"{name} {value}" for name, value in kept["machine"].items())
+    console().print(
+        f"A turn: message, model, 4 tools of 1 KB, model, text. {kept['state']} on {kept['database']}; {machine}"
+    )
+
+
+def compare(states: Sequence[Kept]) -> None:
+    for table in (*compared(states, "speed"), *compared(states, "overhead"), _of_each(states)):
+        _print(table)
+
+
+def compared(states: Sequence[Kept], kind: str) -> Iterable[Table]:
+    """A table for each ratio, a row for each scenario, a column for each state."""
+    titles = {
+        "speed": {"rate_ratio": "Turns/s ÷ chord", "idle_ratio": "Lone turn ÷ chord", "cpu_ratio": "CPU ÷ chord"},
+        "overhead": {"ratio": "Overhead ÷ chord, by turns at once: model 200 ms, tools 100 ms"},
+    }
+    for key, title in titles[kind].items():
+        rows = {name for state in states for name in _flat(state[kind])}
+        table = _table(title, "scenario", *(state["state"] for state in states))
+        for name in sorted(rows, key=_place):
+            table.add_row(name, *(_figure(_flat(state[kind]).get(name, {}).get(key)) for state in states))
+        if rows:
+            yield table
+
+
+def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Overheads have a level more: by turns at once."""
+    if not any("1" in value for value in found.values()):
+        return dict(found)
+    return {f"{name} {at_once}": value for name, each in found.items() for at_once, value in each.items()}
+
+
+def _place(name: str) -> tuple[int, str]:
+    first = name.split(maxsplit=1)[0]
+    return (list(SCENARIOS).index(first) if first in SCENARIOS else len(SCENARIOS)), name
+
+
+def _of_each(states: Sequence[Kept]) -> Table:
+    table = _table("Of each state", "", *(state["state"] for state in states))
+    counts = [state["counts"].get("chordage", {}) for state in states]
+    for title, key in _COUNTS.items():
+        table.add_row(f"{title} a turn", *(_number(count.get(key)) for count in counts))
+    table.add_row("last end after a kill, s", *(_number((state["recovery"] or {}).get("last_s")) for state in states))
+    table.add_row("measured", *(state["at"][:16] for state in states))
+    return table
 
 
 def _print(table: Table) -> None:
@@ -53,104 +90,35 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _speed(results: Results) -> Table:
-    base = next(iter(results.speed))
+def _speed(kept: Kept) -> Table:
     table = _table(
-        "Speed", "contender", f"turns/s ÷ {base}", f"idle p50 ÷ {base}", f"CPU ÷ {base}",
-        "turns/s", "range", "idle p50 ms", "p95 ms", "CPU ms/turn",
+        "Speed: median (range)", "scenario", "turns/s ÷ chord", "lone turn ÷ chord", "CPU ÷ chord",
+        "turns/s", "chord's", "lone turn ms", "CPU ms/turn",
     )  # fmt: skip
-    first = results.speed[base]
-    for name, speed in results.speed.items():
-        table.add_row(
-            name,
-            ratio(speed.rate, first.rate),
-            ratio(speed.idle_p50, first.idle_p50),
-            ratio(speed.cpu_ms, first.cpu_ms),
-            f"{speed.rate:.1f}",
-            f"{min(speed.rates):.1f}-{max(speed.rates):.1f}",
-            *(f"{seconds * 1000:.1f}" for seconds in (speed.idle_p50, speed.idle_p95)),
-            number(speed.cpu_ms),
-        )
+    for name, speed in kept["speed"].items():
+        ratios = (speed[key] for key in ("rate_ratio", "idle_ratio", "cpu_ratio"))
+        plain_figures = (speed[key]["median"] for key in ("rate", "chord_rate", "idle_ms", "cpu_ms"))
+        table.add_row(name, *map(_figure, ratios), *map(_number, plain_figures))
     return table
 
 
-def _counts(results: Results) -> Table:
-    table = _table(
-        "Counts a turn", "contender", "Celery messages", "write commits", "SQL in them", "other reads",
-        "Redis commands", "KB to Redis", "KB of database log",
-    )  # fmt: skip
-    for name, counts in results.counts.items():
-        table.add_row(
-            name,
-            *(
-                number(value)
-                for value in (counts.messages, counts.commits, counts.write_statements, counts.read_statements)
-            ),
-            number(counts.redis_commands),
-            *(number(value / 1000) for value in (counts.redis_bytes, counts.sql_bytes)),
-        )
+_COUNTS = {
+    "messages": "messages", "write commits": "commits", "statements in them": "write_statements",
+    "other reads": "read_statements", "Redis commands": "redis_commands",
+}  # fmt: skip
+
+
+def _counts(kept: Kept) -> Table:
+    table = _table("Counts a turn", "scenario", *_COUNTS, "KB to Redis", "KB of database log")
+    for name, count in kept["counts"].items():
+        in_kb = (count["redis_bytes"] / 1000, count["sql_bytes"] / 1000)
+        table.add_row(name, *(_number(count[key]) for key in _COUNTS.values()), *map(_number, in_kb))
     return table
 
 
-def _latency(results: Results) -> Table | None:
-    if not results.over_ideal:
-        return None
-    at_once = list(next(iter(results.over_ideal.values())))
-    table = _table(
-        "ms over the ideal 500, p50 / p95 / last: model 200 ms, tools 100 ms",
-        "contender",
-        *(f"{n} at once" for n in at_once),
-    )
-    for name, latencies in results.over_ideal.items():
-        table.add_row(name, *(_over(latencies[n]) for n in at_once))
-    return table
+def _figure(figure: Mapping[str, float] | None) -> str:
+    return f"{figure['median']:.2f} ({figure['low']:.2f}-{figure['high']:.2f})" if figure else "-"
 
 
-def _histories(results: Results) -> Table | None:
-    if not results.histories:
-        return None
-    sizes = [history.messages for history in next(iter(results.histories.values()))]
-    table = _table(
-        f"A turn on a thread of {' / '.join(map(str, sizes))} messages", "contender",
-        "bytes, last ÷ first", "p50, last ÷ first", "p50 ms", "KB to Redis", "KB of database log",
-    )  # fmt: skip
-    for name, histories in results.histories.items():
-        first, last = histories[0], histories[-1]
-        table.add_row(
-            name,
-            ratio(last.counts.bytes, first.counts.bytes),
-            ratio(last.p50, first.p50),
-            _row([history.p50 * 1000 for history in histories]),
-            _row([history.counts.redis_bytes / 1000 for history in histories]),
-            _row([history.counts.sql_bytes / 1000 for history in histories]),
-        )
-    return table
-
-
-def _rounds(results: Results) -> Table | None:
-    if not results.per_round:
-        return None
-    rounds = list(next(iter(results.per_round.values())))
-    title = f"ms a round, in turns of {' / '.join(map(str, rounds))} rounds"
-    table = _table(title, "contender", f"{rounds[-1]} ÷ {rounds[-2]} rounds", "ms a round")
-    for name, seconds in results.per_round.items():
-        table.add_row(name, ratio(seconds[rounds[-1]], seconds[rounds[-2]]), _row([seconds[n] * 1000 for n in rounds]))
-    return table
-
-
-def _over(latency: Latency) -> str:
-    return " / ".join(f"{seconds * 1000:.0f}" for seconds in (latency.p50, latency.p95, latency.last))
-
-
-def ratio(value: float | None, base: float | None) -> str:
-    return "-" if value is None or not base else f"{value / base:.2f}"
-
-
-def number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
-
-
-def _row(values: Sequence[float]) -> str:
-    return " / ".join(f"{value:.1f}" for value in values)
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}".removesuffix(".0")

@@ -11,7 +11,7 @@ from itertools import product
 
 import pytest
 
-from chordage.benchmarks import measuring, workload
+from chordage.benchmarks import workload
 from chordage.benchmarks.contenders import Conditions, Engine
 from chordage.benchmarks.counting import count_work
 from chordage.benchmarks.servers import EMBEDDED, running_servers, running_workers
@@ -67,7 +67,7 @@ def fleet(request):
             skips.unavailable(str(error))
         try:
             conditions = Conditions(
-                redis_url=on.redis_url, database_url=on.database_url, folder=on.folder, shape=TurnShape(), in_flight=4
+                redis_url=on.redis_url, database_url=on.database_url, folder=on.folder, shape=TurnShape()
             )
             engine = Engine(conditions)
             write_agents(engine.room)
@@ -153,14 +153,20 @@ def test_transactions_that_write_hold_nine_statements_and_three_a_round_and_one_
     assert found.write_statements <= 9 + shape.rounds * (3 + shape.calls)
 
 
+def with_history(fleet, messages):
+    thread = str(uuid.uuid4())
+    fleet.engine.remember(thread, messages)
+    return count_work(fleet.engine, fleet.conditions, functools.partial(fleet.engine.turn, thread), times=3)
+
+
 def test_nothing_but_the_prompt_grows_with_a_history_of_a_thousand_messages(fleet):
     workload.write_script(fleet.engine.room, TurnShape())
-    short, long = (measuring.with_history(fleet.engine, fleet.conditions, messages, turns=3) for messages in (10, 1000))
+    short, long = (with_history(fleet, messages) for messages in (10, 1000))
 
-    assert long.counts.messages == short.counts.messages
-    assert long.counts.commits == short.counts.commits
-    assert long.counts.write_statements == short.counts.write_statements
+    assert long.messages == short.messages
+    assert long.commits == short.commits
+    assert long.write_statements == short.write_statements
     batches = 5  # news that happen to meet share a trip and an EXPIRE
-    assert long.counts.redis_commands == pytest.approx(short.counts.redis_commands, abs=batches)
-    assert long.counts.redis_bytes == pytest.approx(short.counts.redis_bytes, rel=0.02)
-    assert long.counts.sql_bytes <= 1.25 * short.counts.sql_bytes  # the pages of an index may split
+    assert long.redis_commands == pytest.approx(short.redis_commands, abs=batches)
+    assert long.redis_bytes == pytest.approx(short.redis_bytes, rel=0.02)
+    assert long.sql_bytes <= 1.25 * short.sql_bytes  # the pages of an index may split

@@ -1,61 +1,34 @@
-"""Loops, medians and rooms of the bench, without a fleet."""
+"""Figures, rooms and process trees of the bench, without a fleet."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 
 from chordage.benchmarks import measuring, workload
-from chordage.benchmarks.workload import SLOW, TurnShape
+from chordage.benchmarks.measuring import Figure
+from chordage.benchmarks.workload import SLOW, RoomOptions, TurnShape, knows_placement
 from chordage.orchestrator.core.model import Prompt, UserSays
 from chordage.orchestrator.gateways.models.script_files import load
 from chordage.orchestrator.gateways.room.agents import Room
 
 
-class Counter:
-    """A contender that notes how many of its turns run at once."""
-
-    name = "counter"
-
-    def __init__(self, wait_for: int) -> None:
-        self.turns = self.inside = self.most = 0
-        self.together = threading.Barrier(wait_for)
-        self.lock = threading.Lock()
-
-    def turn(self, _thread: str) -> None:
-        with self.lock:
-            self.turns += 1
-            self.inside += 1
-            self.most = max(self.most, self.inside)
-        self.together.wait(10)
-        with self.lock:
-            self.inside -= 1
+@pytest.fixture(autouse=True)
+def rooms_of_their_own(monkeypatch):
+    """Modules of a room are imported once in a process."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("bench_tools", "bench_plugin"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-def test_closed_loop_keeps_so_many_turns_in_flight_and_does_exactly_as_many_as_requested():
-    counter = Counter(wait_for=4)
-
-    lap = measuring.closed_loop(counter, turns=12, in_flight=4)
-
-    assert (counter.turns, counter.most, len(lap.turns)) == (12, 4, 12)
-    assert lap.rate == pytest.approx(12 / lap.seconds)
+needs_proc = pytest.mark.skipif(not measuring.cpu_is_known(), reason="platform: there is no /proc here")
 
 
-def test_lone_turns_never_overlap():
-    counter = Counter(wait_for=1)
-
-    measuring.one_by_one(counter, turns=3)
-
-    assert (counter.turns, counter.most) == (3, 1)
-
-
-def test_percentiles_of_few_values_are_values():
-    assert measuring.percentile((3.0, 1.0, 2.0), 0.5) == 2.0
-    assert measuring.percentile((3.0, 1.0, 2.0), 0.95) == 3.0
+def test_figure_is_the_median_and_the_range():
+    assert Figure.of([3.0, 1.0, 2.0]) == Figure(median=2.0, low=1.0, high=3.0)
 
 
 def test_ideal_turn_waits_for_every_model_call_and_for_one_tool_a_round():
@@ -76,7 +49,25 @@ def test_room_has_as_many_tools_and_rounds_as_the_shape_sets(tmp_path):
     assert room.toolbox.specs(room.get(workload.TALKER)) == {}
 
 
-@pytest.mark.skipif(not measuring.cpu_is_known(), reason="platform: there is no /proc here")
+def test_room_has_what_a_scenario_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("CHORDAGE_REDIS_URL", "redis://127.0.0.1:1/3")
+    workload.write_room(tmp_path, TurnShape(), RoomOptions(effect="unsafe", plugin=True))
+    room = Room(tmp_path)
+    agent = room.get(workload.WORKER)
+
+    assert room.faults == []
+    assert room.toolbox.specs(agent)["look_up"].effect == "unsafe"
+    assert [plugin.use for plugin in agent.plugins] == ["bench_plugin:Ends"]
+
+
+@pytest.mark.parametrize("placement", ["here", "together", "spread"])
+def test_room_names_the_placement_of_a_scenario_where_the_version_knows_it(tmp_path, placement):
+    workload.write_room(tmp_path, TurnShape(), RoomOptions(placement=placement))
+
+    assert [fault for fault in Room(tmp_path).faults if "placement" in str(fault)] == [] or not knows_placement()
+
+
+@needs_proc
 def test_cpu_of_a_process_tree_includes_children_that_have_ended():
     burn = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {'sum(range(20_000_000))'!r}])"
     before = measuring.cpu_seconds([os.getpid()])
@@ -84,3 +75,17 @@ def test_cpu_of_a_process_tree_includes_children_that_have_ended():
     subprocess.run([sys.executable, "-c", burn], check=True)
 
     assert measuring.cpu_seconds([os.getpid()]) - before > 0.1
+
+
+@needs_proc
+def test_family_of_a_process_is_all_that_it_started():
+    sleeper = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); sys.stdin.read()"
+    parent = subprocess.Popen([sys.executable, "-c", sleeper], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+
+    found = measuring.family([parent.pid])
+
+    for pid in (child, parent.pid):
+        os.kill(pid, 9)
+    parent.communicate()
+    assert found == [parent.pid, child]

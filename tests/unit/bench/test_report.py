@@ -1,88 +1,143 @@
-"""What `chordage bench` says, and what it refuses."""
+"""What `chordage bench` says and keeps, and what it refuses."""
 
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
 
-from chordage.benchmarks import command, report
+from chordage.benchmarks import plot, report, results
 from chordage.benchmarks.command import bench
 from chordage.benchmarks.counting import Counts
-from chordage.benchmarks.measuring import HistoryCost, Latency, Speed
-from chordage.benchmarks.report import Results
+from chordage.benchmarks.measuring import Figure, Overhead, Recovery, Speed
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers.cli import bench as command_of_the_package
 from chordage.workers.cli.output import plain
 
 
-def counts(redis_bytes=1000.0):
-    return Counts(
-        messages=6, redis_commands=101, redis_bytes=redis_bytes, commits=8, write_statements=16,
-        read_statements=None, sql_bytes=1000,
+def figure(value):
+    return Figure(median=value, low=value / 2, high=value * 2)
+
+
+def speed(ratio):
+    one = figure(1.0)
+    return Speed(
+        turns=100, rate=figure(100 * ratio), idle_ms=one, cpu_ms=one, rate_ratio=figure(ratio),
+        idle_ratio=figure(1 / ratio), cpu_ratio=one, chord_rate=figure(100.0),
     )  # fmt: skip
 
 
-def speed(rate):
-    return Speed(rate=rate, rates=(rate,), idle_p50=1 / rate, idle_p95=2 / rate, cpu_ms=None)
+def measured(state="abc1234", ratio=0.8, at="2026-01-02T03:04+00:00"):
+    counts = Counts(
+        messages=6, redis_commands=101, redis_bytes=1000, commits=8, write_statements=16, read_statements=None,
+        sql_bytes=1000,
+    )  # fmt: skip
+    found = results.begin("sqlite", 3)
+    found.state, found.at = state, at
+    found.speed = {"chordage": speed(ratio), "unsafe": speed(ratio / 2)}
+    found.counts = {"chord": counts, "chordage": counts}
+    found.overhead = {"chordage": {"1": Overhead(own_ms=figure(20.0), chord_ms=figure(10.0), ratio=figure(2.0))}}
+    found.recovery = Recovery(turns=24, ended=24, last_s=9.5)
+    return found
 
 
 @pytest.fixture
-def results():
-    return Results(
-        machine=command._machine(),
-        database="sqlite",
-        setup={"turns": 300},
-        speed={"bare": speed(100.0), "chordage": speed(80.0)},
-        counts={"bare": counts(), "chordage": counts()},
-        over_ideal={"bare": {1: Latency(p50=0.011, p95=0.02, last=0.03), 50: Latency(p50=0.272, p95=0.3, last=34)}},
-        histories={"bare": [HistoryCost(messages=n, p50=n / 1e3, counts=counts(n * 100)) for n in (10, 1000)]},
-        per_round={"bare": {1: 0.009, 10: 0.008, 50: 0.016}},
-    )
+def folder(tmp_path):
+    """As the bench leaves it after five states."""
+    for number in range(5):
+        results.save(measured(f"state{number}", 1.0 + number, f"2026-01-0{number + 1}T00:00+00:00"), plain, tmp_path)
+    return tmp_path
 
 
-def test_report_shows_ratios_to_the_first_contender(results, capsys):
-    report.show(results)
+def test_report_shows_ratios_to_the_chord_with_their_range(capsys):
+    report.show(measured())
 
     lines = capsys.readouterr().out.splitlines()
-    assert next(line for line in lines if line.startswith("chordage")).split()[1:3] == ["0.80", "1.25"]
-    assert any(" ".join(line.split()) == "bare 11 / 20 / 30 272 / 300 / 34000" for line in lines)
-    assert any(line.split()[:3] == ["bare", "50.50", "100.00"] for line in lines)
-    assert any(line.split()[:2] == ["bare", "2.00"] for line in lines)
+    assert next(line for line in lines if line.startswith("chordage")).split()[1:5] == [
+        "0.80", "(0.40-1.60)", "1.25", "(0.62-2.50)"
+    ]  # fmt: skip
+    assert any(line.split() == ["chordage", "1", "2.00", "(1.00-4.00)"] for line in lines)
+    assert "24 ended, the last 9.5 s after the kill" in "".join(lines)
 
 
-def test_report_names_the_machine_it_was_made_on(results, capsys):
-    report.show(results)
+def test_report_names_state_and_machine_and_neither_host_nor_folder(capsys):
+    report.show(measured())
 
     said = capsys.readouterr().out
-    assert "cores" in said
+    assert "abc1234" in said
     assert "celery 5" in said
+    kept = json.dumps(measured().machine)
+    assert results.platform.node() not in kept
+    assert "/" not in kept
 
 
-def test_report_leaves_out_what_was_not_measured(results, capsys):
-    results.over_ideal, results.histories, results.per_round = {}, {}, {}
+def test_report_leaves_out_what_was_not_measured(capsys):
+    found = measured()
+    found.overhead, found.recovery = {}, None
 
-    report.show(results)
+    report.show(found)
 
     said = capsys.readouterr().out
-    assert "ideal" not in said
-    assert "round" not in said
+    assert "Overhead" not in said
+    assert "killed" not in said
 
 
-def test_results_are_json_with_every_figure(results):
-    found = json.loads(json.dumps(results, default=plain))
+def test_last_three_states_are_kept(folder):
+    assert [state["state"] for state in results.kept(folder)] == ["state2", "state3", "state4"]
 
-    assert found["speed"]["chordage"]["rate"] == 80.0
-    assert found["histories"]["bare"][1]["counts"]["redis_bytes"] == 100_000
+
+def test_state_that_is_measured_again_is_kept_once(folder):
+    results.save(measured("state3", 9.0, "2026-02-01T00:00+00:00"), plain, folder)
+
+    assert [state["state"] for state in results.kept(folder)] == ["state2", "state4", "state3"]
+
+
+def test_kept_states_are_compared_scenario_by_scenario(folder, capsys):
+    report.compare(results.kept(folder))
+
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["scenario", "state2", "state3", "state4"] in rows
+    assert ["unsafe", "1.50", "(0.75-3.00)", "2.00", "(1.00-4.00)", "2.50", "(1.25-5.00)"] in rows
+
+
+def test_states_without_a_scenario_are_compared_all_the_same(folder, capsys):
+    states = results.kept(folder)
+    del states[0]["speed"]["unsafe"]
+    states[1]["recovery"] = None
+
+    report.compare(states)
+
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["unsafe", "-", "2.00", "(1.00-4.00)", "2.50", "(1.25-5.00)"] in rows
+    assert ["last", "end", "after", "a", "kill,", "s", "9.5", "-", "9.5"] in rows
+
+
+def test_picture_of_the_kept_states_has_a_bar_for_each(folder, tmp_path):
+    file = tmp_path / "picture.svg"
+
+    plot.draw(results.kept(folder), file)
+
+    found = ET.parse(file).getroot()
+    svg = "{http://www.w3.org/2000/svg}"
+    bars = [bar for bar in found.iter(f"{svg}rect") if bar.get("height") == str(plot.BAR - 1)]
+    assert len(bars) >= 2 * 2 * 3  # panels, scenarios, states
+    assert {"state2, 2026-01-03", "state4, 2026-01-05"} <= {text.text for text in found.iter(f"{svg}text")}
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path):
+    plot.draw([], tmp_path / "picture.svg")
+
+    assert not (tmp_path / "picture.svg").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--only", "bare,fastest"], "there is no 'fastest': choose from bare, bare+sql, chordage, chordage-all"),
+        (["--only", "here,fastest"], "there is no 'fastest': choose from chordage, here,"),
         (["--postgres", "--database", "sqlite:///x"], "--database and --postgres exclude each other"),
-        (["--in-flight", "0"], "0 is not in the range"),
+        (["--turns", "0"], "0 is not in the range"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_starts(arguments, said):
