@@ -123,8 +123,13 @@ class RedisCounter:
         while time.monotonic() - self._last < QUIET_FOR and time.monotonic() < give_up:
             time.sleep(0.05)
         commands = list(self._commands)
-        messages = sum(command.upper().startswith("LPUSH ") for command in commands)
+        messages = sum(messages_in(command) for command in commands)
         return RedisCount(messages=messages, commands=len(commands) + messages, bytes=sum(map(len, commands)))
+
+
+def messages_in(command: str) -> int:
+    """A push may hold several; kombu tags each."""
+    return max(1, command.count('"delivery_tag"')) if command.upper().startswith("LPUSH ") else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,18 +5,17 @@ database knows what is due, and rescue sends it again.
 
 A round of tool calls is a Celery chord. Its headers are sent as messages, not through the canvas, and
 `workers/chord_backend.py` counts their returns: storing results as Celery does costs as much as the tools' rows.
+`tasks/prebuilt.py` makes the messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, assert_never
 
 import structlog
 from celery import Celery
 from celery.utils import uuid
-from kombu import Producer
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
@@ -37,101 +36,99 @@ from chordage.orchestrator.core.intents import (
 )
 from chordage.orchestrator.core.records import Subject
 from chordage.tasks import names
+from chordage.tasks.prebuilt import WakeUp, WakeUpSender
 
 log = structlog.get_logger()
 
 SEND_ERRORS = (RedisError, KombuError, OSError)
 ROUND_SIZE = "chord_size"  # in the body of a chord of ours: how many headers it has
-# No result is wanted. The queue is declared by the process that reads from it: on Redis that costs nothing, while
-# Celery would declare it for every message.
-WAKE_UP: Mapping[str, Any] = {"ignore_result": True, "add_to_parent": False, "declare": ()}
 
 
 class Courier:
-    def __init__(self, app: Celery, producer: Producer | None = None) -> None:
+    def __init__(self, app: Celery) -> None:
+        self._sender = WakeUpSender(app)
         self._app = app
-        self._producer = producer  # None: one of the pool, for each message
 
     def send_in_one_trip(self, intents: Sequence[Intent]) -> None:
         """As `send`, for many at a time."""
-        if not intents:
+        messages = [message for intent in intents for message in self._messages(intent)]
+        if not messages:
             return
         try:
-            with self._app.producer_or_acquire() as producer, _batch(producer):
-                Courier(self._app, producer).send(intents)
+            self._sender.send(messages)
         except SEND_ERRORS as error:
             log.warning("wake-ups not sent; rescue will send them", intents=len(intents), error=str(error))
 
     def send(self, intents: Iterable[Intent]) -> None:
         for intent in intents:
             try:
-                self._send(intent)
+                self._sender.send(self._messages(intent))
             except SEND_ERRORS as error:
                 log.warning("wake-up not sent; rescue will send it", intent=type(intent).__name__, error=str(error))
 
-    def _send(self, intent: Intent) -> None:
+    def send_round_body(self, body: Mapping[str, Any]) -> None:
+        options = dict(body["options"])
+        queue, task_id = options.pop("queue"), options.pop("task_id")
+        self._sender.send([WakeUp(task=body["task"], queue=queue, kwargs=body["kwargs"], shown=options, id=task_id)])
+
+    def _messages(self, intent: Intent) -> list[WakeUp]:
         match intent:
             case Dispatch(group=group, hint=hint, of=of):
                 of_hint = {"turn": hint.turn_id, "thread": hint.thread_id} if hint else {}
-                self._wake(names.DISPATCH, group.queue, {"group": group.value, **of_hint}, of)
+                return [_wake(names.DISPATCH, group.queue, {"group": group.value, **of_hint}, of)]
             case Advance(run_id=run_id, group=group, of=of):
-                self._wake(names.ADVANCE, group.queue, {"run": run_id}, of)
+                return [_wake(names.ADVANCE, group.queue, {"run": run_id}, of)]
             case CallModel(run_id=run_id, step=step, group=group, of=of):
-                self._wake(names.CALL_MODEL, group.queue, {"run": run_id, "step": step}, of)
+                return [_wake(names.CALL_MODEL, group.queue, {"run": run_id, "step": step}, of)]
             case CommitRound(run_id=run_id, step=step, group=group, of=of):
-                self._wake(names.COMMIT_ROUND, group.queue, {"run": run_id, "step": step}, of)
+                return [_wake(names.COMMIT_ROUND, group.queue, {"run": run_id, "step": step}, of)]
             case (
                 CallTool(call_ids=call_ids, run_id=run_id, group=group, of=of, tools=tools)
                 | CallHere(call_ids=call_ids, run_id=run_id, group=group, of=of, tools=tools)
             ):
                 kwargs = {"run": run_id, "calls": list(call_ids), "alone": True}
-                self._wake(names.CALL_TOOLS, group.tools_queue, kwargs, of, tools=tools.values())
+                return [_wake(names.CALL_TOOLS, group.tools_queue, kwargs, of, tools=tools.values())]
             case CancelTurn(turn_id=turn_id, reason=reason, of=of):
-                self._wake(names.CANCEL, SYSTEM_QUEUE, {"turn": turn_id, "reason": reason}, of)
+                return [_wake(names.CANCEL, SYSTEM_QUEUE, {"turn": turn_id, "reason": reason}, of)]
             case StepOn(run_id=run_id, group=group, of=of):
-                self._wake(names.STEP_ON, group.queue, {"run": run_id}, of)
+                return [_wake(names.STEP_ON, group.queue, {"run": run_id}, of)]
             case Project():
-                self._wake(names.PROJECT, SYSTEM_QUEUE, {})
+                return [_wake(names.PROJECT, SYSTEM_QUEUE, {})]
             case Deliver():
-                self._wake(names.DELIVER, DELIVERY_QUEUE, {})
+                return [_wake(names.DELIVER, DELIVERY_QUEUE, {})]
             case CallTools():
-                self._send_round(intent)
+                return self._headers(intent)
             case _:
                 assert_never(intent)
 
-    def _wake(
-        self,
-        name: str,
-        queue: str,
-        kwargs: dict[str, object],
-        of: Subject | None = None,
-        *,
-        tools: Collection[str] = (),
-    ) -> None:
-        shown = monitor_headers(kwargs, of=of, tools=tools)
-        self._app.send_task(name, kwargs=kwargs, queue=queue, producer=self._producer, **WAKE_UP, **shown)
-
-    def _send_round(self, intent: CallTools) -> None:
-        """One chord, its headers published by one producer in one round trip."""
+    def _headers(self, intent: CallTools) -> list[WakeUp]:
+        """Of one chord."""
         limit = self._app.tasks[names.CALL_TOOLS].time_limit  # of one call
         assert limit is not None
         body, group_id = round_body(intent), uuid()
-        with self._app.producer_or_acquire(self._producer) as producer, _batch(producer):
-            for place, batch in enumerate(intent.batches):
-                kwargs = {"run": intent.run_id, "calls": list(batch)}
-                tools = [intent.tools[call] for call in batch if call in intent.tools]
-                options: dict[str, Any] = {"group_id": group_id, "group_index": place, "chord": body}
-                if len(batch) > 1:  # one after the other
-                    options["time_limit"] = limit * len(batch)
-                self._app.send_task(
-                    names.CALL_TOOLS, kwargs=kwargs, queue=intent.group.tools_queue, producer=producer, **WAKE_UP,
-                    **monitor_headers(kwargs, of=intent.of, tools=tools), **options,
-                )  # fmt: skip
+        messages = []
+        for place, batch in enumerate(intent.batches):
+            kwargs = {"run": intent.run_id, "calls": list(batch)}
+            tools = [intent.tools[call] for call in batch if call in intent.tools]
+            messages.append(
+                WakeUp(
+                    task=names.CALL_TOOLS,
+                    queue=intent.group.tools_queue,
+                    kwargs=kwargs,
+                    shown=monitor_headers(kwargs, of=intent.of, tools=tools),
+                    group=group_id,
+                    place=place,
+                    chord=body,
+                    time_limit=limit * len(batch) if len(batch) > 1 else None,  # one after the other
+                )
+            )
+        return messages
 
 
-def _batch(producer: Producer) -> AbstractContextManager[object]:
-    """Publish in one trip. Kombu before 5.7 cannot: there each message is published at once."""
-    return producer.batch() if hasattr(producer, "batch") else nullcontext()
+def _wake(
+    task: str, queue: str, kwargs: dict[str, object], of: Subject | None = None, *, tools: Collection[str] = ()
+) -> WakeUp:
+    return WakeUp(task=task, queue=queue, kwargs=kwargs, shown=monitor_headers(kwargs, of=of, tools=tools))
 
 
 def round_body(intent: CallTools) -> dict[str, Any]:
@@ -144,13 +141,9 @@ def round_body(intent: CallTools) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def send_round_body(app: Celery, body: Mapping[str, Any]) -> None:
-    app.send_task(body["task"], kwargs=body["kwargs"], **WAKE_UP, **body["options"])
-
-
 def monitor_headers(
     kwargs: Mapping[str, object], *, of: Subject | None = None, tools: Collection[str] = ()
-) -> dict[str, Any]:
+) -> dict[str, str]:
     """What a monitor such as Flower shows of a message: the thread, the agent, the tools and the ids; never a text.
 
     Nothing is decided by it. It is the text of a dict: Flower can then search `kwargs:thread=api:customer-4`. Celery

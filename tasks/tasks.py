@@ -41,14 +41,11 @@ class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic fo
     max_retries = None  # a message that is retried after a pause is retried until it can be stored
     throws = (BrokenAgent, Unavailable)  # logged in one line; the work waits, and rescue sends it again
     build_runtime: Callable[[], Runtime]
+    courier: Courier
 
     @property
     def runtime(self) -> Runtime:
         return type(self).build_runtime()
-
-    @property
-    def courier(self) -> Courier:
-        return Courier(self.app)
 
     def follow(self, intents: Iterable[Intent], *, has_called_model: bool = False) -> None:
         follow(self.runtime, intents, self.courier.send, has_called_model=has_called_model)
@@ -90,6 +87,7 @@ def _again(task: StageTask, error: RoomError) -> Exception:
 
 
 def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> None:
+    base.courier = Courier(app)
     # `throws`: a refusal is an answer, not a failure to log.
     throws = (*base.throws, UserError)
     of_others: dict[str, Any] = {"base": base, "bind": True, "shared": False, "Request": REDACTED, "throws": throws}

@@ -10,6 +10,7 @@ day would collect a channel for each call. So nothing is subscribed to here.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import structlog
@@ -18,7 +19,7 @@ from celery.backends.redis import RedisBackend, SentinelBackend
 from redis.commands.core import Script
 
 from chordage.config.redis_url import RedisAddress, RedisKind
-from chordage.tasks.courier import ROUND_SIZE, SEND_ERRORS, send_round_body
+from chordage.tasks.courier import ROUND_SIZE, SEND_ERRORS, Courier
 
 log = structlog.get_logger()
 
@@ -37,6 +38,10 @@ class JoiningBackend(RedisBackend):
     app: Celery  # the stubs lack it
     _note_return: Script | None = None
 
+    @cached_property
+    def _courier(self) -> Courier:
+        return Courier(self.app)
+
     def on_chord_part_return(self, request: Any, state: Any, result: Any, propagate: Any = None, **kwargs: Any) -> None:
         """A header has ended, well or not."""
         body = request.chord
@@ -45,7 +50,7 @@ class JoiningBackend(RedisBackend):
             return
         try:
             if self._have_all_returned(request, body[ROUND_SIZE]):
-                send_round_body(self.app, body)
+                self._courier.send_round_body(body)
         except SEND_ERRORS as error:
             log.warning("chord not joined; rescue will commit its round", chord=request.group, error=str(error))
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from celery import Celery
 
-from chordage.orchestrator.gateways.redis_events import done_channel
+from chordage.orchestrator.gateways.redis_events import EVERY_RUN, done_channel, watch
 from chordage.workers.bootstrap import redis_from
 from chordage.workers.turn_waiter import waiter_for
 from support import processes
@@ -46,6 +46,7 @@ def test_a_fleet_answers_there(kind, folder, valkey_program, tmp_path, databases
         rig.worker("turns", "--role", "turns", "--concurrency", "4")
         rig.worker("tools", "--role", "tools", "--concurrency", "2")
         rig.ready()
+        watch(rig.redis, EVERY_RUN, 60, prefix="chordage:")
         turn = by_name(rig, Plan(id=kind, rounds=2, tools=("pure", "idempotent")))
         rig.wait_until_done()
 

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from chordage.benchmarks.counting import CHATTER, sql_counter
+from chordage.benchmarks.counting import CHATTER, messages_in, sql_counter
 from chordage.orchestrator.core.errors import Unavailable
 
 
@@ -114,3 +114,9 @@ def test_log_of_an_idle_fleet_is_not_counted(command):
 )
 def test_log_of_a_turn_is_counted(command):
     assert not CHATTER.search(command)
+
+
+def test_push_of_several_messages_counts_as_many():
+    message = '{"body": "e30=", "properties": {"delivery_tag": "t"}}'
+    counted = [messages_in(command) for command in ("LPUSH chat x", f"LPUSH chat {message} {message}", "LRANGE chat")]
+    assert counted == [1, 2, 0]
