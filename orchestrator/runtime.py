@@ -56,6 +56,7 @@ class Runtime:
     new_id: Callable[[], str]
     worker: str
     budgets: dict[Group, int]
+    hands_on: bool = False  # a run that ends here starts the next turn of its group in the same transaction
     leases: LeaseRules = field(default_factory=LeaseRules)
     bounds: Bounds = field(default_factory=Bounds)
     queue_bounds: Mapping[Group, QueueBound] = field(default_factory=dict)  # of the groups that have one

@@ -5,11 +5,15 @@ calls costs K + 1 messages, and a run returns to its group's queue once a round:
 A run can need its model again without a round in between, because the reply paused, planned, was refused or asked for
 nothing that could run. Then a chat continues at once, and any other run returns to its queue first.
 
+The end of a run may start the next turn of its group in the place that it leaves (run/starting.py). That run too is
+carried on here, for a few seconds; after them it is sent, so that a backlog occupies no message for ever.
+
 `chordage invoke` uses the same function: what a worker would send, it does itself (workers/local.py).
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -18,15 +22,19 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, CallHere, CallModel, CommitRound, Intent, StepOn
 from chordage.orchestrator.runtime import Runtime
 
+HANDED_ON_FOR = 3.0  # seconds for which one message carries on with runs that were handed on to it
+
 
 def follow(
     rt: Runtime, intents: Iterable[Intent], send: Callable[[Iterable[Intent]], None], *, has_called_model: bool = False
 ) -> None:
-    """Carry out what belongs to the same run, and `send` the rest."""
-    due = deque(intents)
+    """Carry out what belongs to the same run, and to one that its end has started, and `send` the rest."""
+    due, until = deque(intents), time.monotonic() + HANDED_ON_FOR
     while due:
         intent = due.popleft()
-        stays_here = (not rt.in_flight.stopping and not (has_called_model and _gives_way(intent))) or _has_begun(intent)
+        is_late = _was_handed_on(intent) and time.monotonic() >= until
+        gives_way = is_late or (has_called_model and _gives_way(intent))
+        stays_here = not (rt.in_flight.stopping or gives_way) or _has_begun(intent)
         try:
             next_intents = _carry_out(rt, intent) if stays_here else None
         except Exception:  # of this run; what else is due is not lost with it
@@ -47,6 +55,11 @@ def _gives_way(intent: Intent) -> bool:
 def _has_begun(intent: Intent) -> bool:
     """A call that this process is carrying out cannot be sent."""
     return isinstance(intent, CallHere) and intent.under_way is not None
+
+
+def _was_handed_on(intent: Intent) -> bool:
+    """The end of a run has started it, so in a backlog one message could carry out run after run."""
+    return isinstance(intent, Advance) and intent.seen is not None and intent.seen.step == 1
 
 
 def _carry_out(rt: Runtime, intent: Intent) -> list[Intent] | None:

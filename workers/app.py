@@ -70,7 +70,7 @@ def make_app(settings: Settings, *, own_transport: bool = True) -> Celery:
         app.conf.update(transport.settings_of(address))
     _ = app.amqp.producer_pool  # made now: two threads that made it at once would lose its slots to each other
 
-    build_runtime = PerProcess(partial(runtime_from, settings, carries_out=True))
+    build_runtime = PerProcess(partial(runtime_from, settings, carries_out=True, hands_on=True))
 
     class Stage(StageTask):
         abstract = True

@@ -59,9 +59,16 @@ Sentinels: Any = Sentinel  # untyped
 
 
 def runtime_from(
-    settings: Settings, *, with_redis: bool = True, serves: bool = False, carries_out: bool = False
+    settings: Settings,
+    *,
+    with_redis: bool = True,
+    serves: bool = False,
+    carries_out: bool = False,
+    hands_on: bool = False,
 ) -> Runtime:
-    """`serves`: the process lives long, and an agent outlasts a broken file. `carries_out`: it also runs turns."""
+    """`serves`: the process lives long, and an agent outlasts a broken file. `carries_out`: it also runs turns.
+    `hands_on`: whichever turns come, as a worker does.
+    """
     room = room_from(settings, copies=Copies(settings.state_path / COPIES) if serves or carries_out else None)
     models = models_of(room)
     if carries_out:
@@ -88,6 +95,7 @@ def runtime_from(
         work=RoomWork(room.path),
         outputs=room.output_of,
         budgets=budgets_from(settings),
+        hands_on=hands_on,
         queue_bounds=queue_bounds_from(settings),
         leases=LeaseRules(
             seconds=settings.lease, beat=settings.beat, sweep=settings.sweep, poison_after=settings.poison_after

@@ -32,7 +32,7 @@ class Dispatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advance:
-    """Decide what this run does next. `seen`: as for `CallModel`."""
+    """Decide what this run does next. `seen`: as for `CallModel`; at its first step, the run has just started here."""
 
     run_id: str
     group: Group
@@ -142,6 +142,11 @@ Intent = (
 
 def advance(run: Run) -> Advance:
     return Advance(run_id=run.id, group=run.group, of=run.subject)
+
+
+def begin(run: Run) -> Advance:
+    """Of a run that was started by the transaction that says so."""
+    return Advance(run_id=run.id, group=run.group, of=run.subject, seen=run)
 
 
 def commit_round(run: Run) -> CommitRound:

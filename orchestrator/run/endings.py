@@ -15,7 +15,7 @@ from chordage.orchestrator.core.reasons import BY_A_MESSAGE, ROLLED_BACK, Ending
 from chordage.orchestrator.core.records import Checkpoint, Kin, Phase, Run
 from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, attempts_of
-from chordage.orchestrator.run import checkpoints, subagents, waiting
+from chordage.orchestrator.run import checkpoints, starting, subagents, waiting
 from chordage.orchestrator.run.unit import NO_USAGE, RunEnded, TurnDropped, Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import approvals, calls, journal, outbox, runs, turns
@@ -37,8 +37,8 @@ def end_claimed(unit: Unit, claim: RunClaim, ending: Ending, *, attempts: Sequen
     if not runs.finish(unit.tx, claim, ending, usage=NO_USAGE, now=unit.now):
         return False
     close_open_calls(unit, run, code="run_ended", content=NOT_RUN)
-    close_turn(unit, run, claim.step, ending, [], text=None, attempts=attempts)
     unit.announce(RunEnded(run=run, ending=ending))
+    close_turn(unit, run, claim.step, ending, [], text=None, attempts=attempts, is_last=True)
     return True
 
 
@@ -83,9 +83,11 @@ def close_turn(
     text: str | None,
     attempts: Sequence[Attempt] = (),
     details: Mapping[str, Any] | None = None,
+    is_last: bool = False,
 ) -> None:
     """The last checkpoint of a run, the end of its turn, and the start of what waited for it. `details`: what the
-    journal says besides of how it came to its answer.
+    journal says besides of how it came to its answer. `is_last`: the transaction takes no further lock, so it may start
+    the next turn itself.
     """
     rows = rows or _last_checkpoint(unit, run)
     body = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail, **(details or {})}
@@ -99,7 +101,9 @@ def close_turn(
         reply = {**body, "text": text}
         # Sent after stages/project.py has announced the end.
         outbox.add(unit.tx, run.thread_id, run.turn_id, target=ended.reply_target, body=reply, now=unit.now)
-    if ended.hand_on:  # the place in the budget, for the turn that is due first
+    if ended.hand_on and is_last:  # the place in the budget, for the turn that is due first
+        starting.hand_on(unit, run, several=ended.several)
+    elif ended.hand_on:
         unit.follow(Dispatch(group=run.group))
     if ended.next_in_line is not None:  # the thread, for its own next turn
         group, hint, of = ended.next_in_line

@@ -352,8 +352,8 @@ def _end(
     details |= outcome.output.details() if isinstance(outcome.output, Accepted) else {}
     text = None if request.asks_planner else reply.text
     rows = _rows(unit, request, outcome)
-    endings.close_turn(unit, run, request.step, ending, rows, text=text, details=details)
     unit.announce(RunEnded(run=run, ending=ending, usage=reply.usage))
+    endings.close_turn(unit, run, request.step, ending, rows, text=text, details=details, is_last=True)
     return True
 
 

@@ -38,7 +38,10 @@ NO_USAGE = Usage()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStarted:
+    """`takes_thread`: its lock of the thread was not taken before."""
+
     run: Run
+    takes_thread: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,7 +210,9 @@ def insist(
 
 def _make(rt: Runtime, announcement: Announcement) -> None:
     match announcement:
-        case RunStarted(run=run):
+        case RunStarted(run=run, takes_thread=takes_thread):
+            if takes_thread:
+                rt.locks.take(run.thread_id, run.owner)
             rt.events.emit(run.id, "run.started", turn=run.turn_id, thread=run.thread_id)
         case RunContinues(run=run):
             rt.locks.extend(run.thread_id, run.owner)

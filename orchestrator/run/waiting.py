@@ -19,6 +19,7 @@ from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Call, Checkpoint, NewCall, Run
 from chordage.orchestrator.core.rounds import due
+from chordage.orchestrator.run import starting
 from chordage.orchestrator.run.unit import NO_USAGE, LiveEvent, RunContinues, RunSuspended, Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import approvals, calls, children, groups, journal, runs
@@ -65,8 +66,9 @@ def suspend_run(
         unit.follow(advance(run))
         unit.announce(RunContinues(run=run))
     else:
-        hand_on_place(unit, run.group)
         unit.announce(RunSuspended(run=run))
+        if awaited := groups.place_awaited(tx, run.group):
+            starting.hand_on(unit, run, several=awaited == groups.SEVERAL)
     return True
 
 
@@ -83,7 +85,7 @@ def resume_run(unit: Unit, run: Run) -> None:
 
 def hand_on_place(unit: Unit, group: Group) -> None:
     """A run of this group has left its place in the budget, in this transaction or before it."""
-    if groups.is_place_awaited(unit.tx, group):
+    if groups.place_awaited(unit.tx, group):
         unit.follow(Dispatch(group=group))
 
 

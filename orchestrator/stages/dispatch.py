@@ -14,15 +14,13 @@ import structlog
 from chordage.orchestrator.core.errors import BrokenAgent, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
-from chordage.orchestrator.core.records import Checkpoint, Run, Turn
+from chordage.orchestrator.core.records import Run, Turn
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.core.transcript import message_of
-from chordage.orchestrator.run import transitions
-from chordage.orchestrator.run.unit import RunStarted, Unit
+from chordage.orchestrator.run import starting, transitions
+from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import fairness, groups, journal, runs, starts, turns
+from chordage.orchestrator.store import fairness, groups, runs, turns
 from chordage.orchestrator.store.fairness import StartRule
-from chordage.orchestrator.store.starts import Start
 
 log = structlog.get_logger()
 AT_ONCE = 20  # turns that are next, looked at together
@@ -134,11 +132,5 @@ def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
 
 def _start(rt: Runtime, turn: Turn, run_id: str, rule: StartRule) -> Run | None:
     with Unit(rt, rt.store.one_trip) as unit:
-        words = journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), unit.now)
-        start = Start(
-            turn=turn, run_id=run_id, words=words, rule=rule, budget=rt.budgets[turn.group], now=unit.now,
-            lease_until=unit.lease(), worker=rt.worker,
-        )  # fmt: skip
-        opened = starts.send(unit.tx, start)
-        unit.announce(lambda: RunStarted(run=run) if (run := starts.opened_run(start, opened)) else None)
-    return starts.opened_run(start, opened)
+        opened = starting.send_start(unit, turn, run_id, rule)
+    return opened()

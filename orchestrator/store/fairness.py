@@ -23,7 +23,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    exists,
     func,
     literal,
     or_,
@@ -37,7 +36,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.database import Tx
-from chordage.orchestrator.store.groups import DEFAULT_BUDGET, GROUP, RUNNING
+from chordage.orchestrator.store.groups import DEFAULT_BUDGET, GROUP, RUNNING, several_wait
 from chordage.orchestrator.store.predicates import STILL_QUEUED, has, nothing_is_open_on
 from chordage.orchestrator.store.schema import groups, turns
 from chordage.orchestrator.store.statements import PreparedStatement
@@ -80,12 +79,12 @@ def _tenant(*where: ColumnElement[bool], behind: Any = None) -> Any:
 LAST_TENANT = func.coalesce(select(groups.c.served).where(groups.c.name == GROUP).scalar_subquery(), "")
 
 
-_FIRST_TENANT = func.coalesce(_tenant(behind=LAST_TENANT), _tenant())
+FIRST_TENANT = func.coalesce(_tenant(behind=LAST_TENANT), _tenant())
 
 
 def slots(number: Any) -> CTE:
     """Up to so many tenants, each once, beginning with the next to be served."""
-    start = select(_FIRST_TENANT.label("tenant")).cte("first_of_ring")
+    start = select(FIRST_TENANT.label("tenant")).cte("first_of_ring")
     first = select(start.c.tenant, start.c.tenant.label("first"), literal(1).label("place")).where(number > 0)
     ring = first.cte("ring", recursive=True)
     is_round = and_(ring.c.place > 1, ring.c.tenant == ring.c.first)
@@ -127,22 +126,14 @@ _EARLIER = select(_OLDER.c.id).where(
     _OLDER.c.grp == GROUP, _OLDER.c.tenant == turns.c.tenant, _OLDER.c.due_at < turns.c.due_at, may_start(_OLDER)
 )
 IS_FIRST = and_(
-    turns.c.tenant == _FIRST_TENANT,
+    turns.c.tenant == FIRST_TENANT,
     ~_EARLIER.correlate(turns).exists(),
 )
 # The order of the tenants is one for the whole group, so starts that follow it or move it come one by one, while more
 # than one tenant waits.
-_FIRST_BY_NAME = select(_OTHER.c.tenant).where(_IS_READY).order_by(_OTHER.c.tenant).limit(1).scalar_subquery()
-_FOLLOWING = turns.alias("following")
-_SEVERAL_WAIT = exists().where(
-    has(_FOLLOWING.c.status, TurnStatus.QUEUED),
-    has(_FOLLOWING.c.ready, 1),
-    _FOLLOWING.c.grp == GROUP,
-    _FOLLOWING.c.tenant > _FIRST_BY_NAME,
-)
-LOCK_ORDER = PreparedStatement(
-    select(groups.c.name).where(groups.c.name == GROUP, _SEVERAL_WAIT).with_for_update(of=groups)
-)
+_ORDER = select(groups.c.name).where(groups.c.name == GROUP)
+LOCK_ORDER = PreparedStatement(_ORDER.where(several_wait(GROUP)).with_for_update(of=groups))
+TRY_LOCK_ORDER = PreparedStatement(_ORDER.with_for_update(skip_locked=True))  # for those who hold rows behind it
 _THIS: BindParameter[str] = bindparam("tenant")
 _IS_BESIDE = or_(
     select(_OTHER.c.id).where(_IS_READY, _OTHER.c.tenant < _THIS).exists(),
@@ -195,7 +186,7 @@ def _next_turns() -> Any:
 
 
 _NEXT_TURNS = PreparedStatement(_next_turns())
-_NEXT_TURN = PreparedStatement(select(turns.c.id, turns.c.thread_id).where(turns.c.id == _longest_due(_FIRST_TENANT)))
+_NEXT_TURN = PreparedStatement(select(turns.c.id, turns.c.thread_id).where(turns.c.id == _longest_due(FIRST_TENANT)))
 
 
 def next_turns(tx: Tx, group: Group, now: datetime, as_many: int) -> list[tuple[str, str]]:

@@ -25,10 +25,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
-from sqlalchemy import BindParameter, RowMapping, bindparam, case, func, select, tuple_, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    RowMapping,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    select,
+    tuple_,
+    update,
+)
 
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.groups import Group
@@ -166,20 +178,40 @@ def newest_queued_on(tx: Tx, group: Group, thread_id: str) -> str | None:
 
 _OF_GROUP: BindParameter[str] = bindparam("of_group")
 _IS_GROUP = groups.c.name == _OF_GROUP
-_READY = select(turns.c.id).where(
-    has(turns.c.status, TurnStatus.QUEUED), has(turns.c.ready, 1), turns.c.grp == _OF_GROUP
-)
+
+
+def several_wait(group: BindParameter[str]) -> ColumnElement[bool]:
+    """Whether more than one tenant has a ready turn."""
+    first, following = turns.alias(), turns.alias()
+    lowest = select(first.c.tenant).where(_is_ready(first, group)).order_by(first.c.tenant).limit(1)
+    return exists().where(_is_ready(following, group), following.c.tenant > lowest.scalar_subquery())
+
+
+def _is_ready(turn: Any, group: BindParameter[str]) -> ColumnElement[bool]:
+    return and_(has(turn.c.status, TurnStatus.QUEUED), has(turn.c.ready, 1), turn.c.grp == group)
+
+
+_READY = select(turns.c.id).where(_is_ready(turns, _OF_GROUP))
 _SET = PreparedStatement(update(groups).where(_IS_GROUP, has(groups.c.hand_on, 0), _READY.exists()).values(hand_on=1))
 _CLEAR = PreparedStatement(
     update(groups).where(_IS_GROUP, has(groups.c.hand_on, 1), ~_READY.exists()).values(hand_on=0)
 )
-PLACE_AWAITED = select(groups.c.hand_on).where(_IS_GROUP).scalar_subquery()  # read by a run that frees a place
+
+SEVERAL = 2
+# Read by a run that frees a place. 1: a turn waits for it. SEVERAL: turns of several tenants do.
+PLACE_AWAITED = (
+    select(case((and_(has(groups.c.hand_on, 1), several_wait(_OF_GROUP)), SEVERAL), else_=groups.c.hand_on))
+    .where(_IS_GROUP)
+    .scalar_subquery()
+)
 _PLACE_AWAITED = PreparedStatement(select(PLACE_AWAITED.label("hand_on")))
 
 
-def is_place_awaited(tx: Tx, group: Group) -> bool:
-    """Whether a turn waits for the place that a run of this group frees in this transaction. It has written its row."""
-    return bool(_PLACE_AWAITED.scalar(tx, {"of_group": group.value}))
+def place_awaited(tx: Tx, group: Group) -> int:
+    """Whether a turn waits for the place that a run of this group frees in this transaction (PLACE_AWAITED). It has
+    written its row.
+    """
+    return int(_PLACE_AWAITED.scalar(tx, {"of_group": group.value}) or 0)
 
 
 def await_place(store: Store, group: Group) -> bool:

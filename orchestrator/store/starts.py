@@ -26,6 +26,7 @@ from sqlalchemy import (
     Table,
     bindparam,
     case,
+    delete,
     exists,
     func,
     insert,
@@ -37,6 +38,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.elements import ColumnElement
 
+from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import TOKENS, Usage
 from chordage.orchestrator.core.records import KIN_COLUMNS, Phase, Run, Turn
 from chordage.orchestrator.core.status import RunStatus, TurnStatus
@@ -48,6 +50,8 @@ from chordage.orchestrator.store.predicates import at_work, steering, still
 from chordage.orchestrator.store.schema import journal as journal_table
 from chordage.orchestrator.store.schema import runs, turns
 from chordage.orchestrator.store.statements import PreparedStatement, SentStatement, insert_or
+from chordage.orchestrator.store.turns import COLUMNS
+from chordage.orchestrator.store.turns import from_row as turn_from_row
 
 # the number of a place
 
@@ -88,6 +92,7 @@ def _place(drawn: Any) -> ColumnElement[Any]:
 
 
 _PLACE = _place(_DRAWN)
+_PLACE_LEFT = _place(select(runs.c.place).where(runs.c.id == bindparam("ended")).scalar_subquery())
 
 # the run
 
@@ -103,7 +108,7 @@ _IS_AWAITED = exists().where(
     _LATER.c.grp == turns.c.grp,
 )
 _OF_TURN = ("thread_id", "agent", "grp", "strategy", "control", "max_rounds", "timeout_ms", *KIN_COLUMNS)
-_RUN: dict[str, ColumnElement[Any]] = {
+_RUN: dict[str, Any] = {
     "id": type_coerce(bindparam("run", type_=runs.c.id.type), runs.c.id.type),
     "turn_id": turns.c.id,
     **{name: turns.c[name] for name in _OF_TURN},
@@ -143,16 +148,29 @@ _OPEN_RUN = {
     StartRule.HAS_SLOT: _open_run(or_(fairness.ALL_FIT, fairness.HAS_SLOT)),
 }
 _RULES_IN_TURN = {StartRule.FIRST, StartRule.HAS_SLOT}
+# In the place that a run has just left: the turn of the tenant that is next, unless another transaction starts it.
+_OPEN_NEXT = PreparedStatement(
+    _insert_from(
+        select(*{**_RUN, "place": _PLACE_LEFT}.values())
+        .where(turns.c.grp == GROUP, turns.c.tenant == fairness.FIRST_TENANT, fairness.may_start(turns))
+        .where(_PLACE_LEFT.is_not(None))
+        .order_by(turns.c.due_at, turns.c.id)
+        .limit(_ONE)
+        .with_for_update(of=turns, skip_locked=True)
+    )
+)
 
 # what follows from it
 
 _OPENED = select(runs.c.turn_id).where(runs.c.id == bindparam("run"))
 _IS_OPEN = _OPENED.exists()
-_TAKE_TURN = PreparedStatement(
+_ACTIVE = (
     update(turns)
     .where(turns.c.id == _OPENED.scalar_subquery())
     .values(status=TurnStatus.ACTIVE.value, ready=0, run_id=bindparam("run"), started_at=bindparam("now"))
 )
+_TAKE_TURN = PreparedStatement(_ACTIVE)
+_TAKE_NEXT = PreparedStatement(_ACTIVE.returning(*COLUMNS))
 _SET_LAST_TENANT = PreparedStatement(fairness.SET_LAST_TENANT.where(_IS_OPEN))
 _MESSAGE = ("thread_id", "run_id", "step", "kind", "body", "at")
 
@@ -182,15 +200,16 @@ class Start:
     lease_until: datetime
     worker: str  # the process that starts it
 
-    def run(self, *, steers: int) -> Run:
-        turn = self.turn
-        return Run(
-            id=self.run_id, thread_id=turn.thread_id, turn_id=turn.id, agent=turn.agent, group=turn.group,
-            strategy=turn.strategy, status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1,
-            phase=Phase.INFERENCE, rounds=0, resends=0, expiries=0, claim_token=None, claim_worker=None,
-            lease_until=self.lease_until, usage=Usage(), started_at=self.now, ended_at=None, in_flight=0,
-            kin=turn.kin, control=turn.control, max_rounds=turn.max_rounds, timeout=turn.timeout, steers=steers,
-        )  # fmt: skip
+
+def _first_run(turn: Turn, run_id: str, now: datetime, lease_until: datetime, *, steers: int) -> Run:
+    """As it was inserted."""
+    return Run(
+        id=run_id, thread_id=turn.thread_id, turn_id=turn.id, agent=turn.agent, group=turn.group,
+        strategy=turn.strategy, status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1,
+        phase=Phase.INFERENCE, rounds=0, resends=0, expiries=0, claim_token=None, claim_worker=None,
+        lease_until=lease_until, usage=Usage(), started_at=now, ended_at=None, in_flight=0,
+        kin=turn.kin, control=turn.control, max_rounds=turn.max_rounds, timeout=turn.timeout, steers=steers,
+    )  # fmt: skip
 
 
 def opened_run(start: Start, opened: SentStatement) -> Run | None:
@@ -198,7 +217,9 @@ def opened_run(start: Start, opened: SentStatement) -> Run | None:
     first on its thread, or in its place.
     """
     rows = opened.rows()
-    return start.run(steers=rows[0]["steers"]) if rows else None
+    if not rows:
+        return None
+    return _first_run(start.turn, start.run_id, start.now, start.lease_until, steers=rows[0]["steers"])
 
 
 def send(tx: Tx, start: Start) -> SentStatement:
@@ -219,6 +240,40 @@ def send(tx: Tx, start: Start) -> SentStatement:
         _SET_LAST_TENANT.send(tx, {**whose, "tenant": turn.tenant})
     _APPEND.send(tx, {"run": start.run_id, **_named(journal_table, start.words)})
     return opened
+
+
+def open_next(
+    tx: Tx, group: Group, *, ended: str, run_id: str, budget: int, now: datetime, lease_until: datetime, worker: str
+) -> tuple[Turn, Run] | None:
+    """Start the turn that is next in the place of the run `ended`, which this transaction has ended; its message is
+    not written. None: no turn may start, or others are just starting those that may. Nothing is waited for but a start
+    in the same place or on the same thread.
+    """
+    binds = {"group": group.value, "run": run_id, "now": now}
+    opened = _OPEN_NEXT.send(tx, {**binds, "ended": ended, "budget": budget, "until": lease_until, "worker": worker})
+    row = _TAKE_NEXT.first(tx, binds)
+    if row is None:
+        return None
+    turn = turn_from_row(row)
+    return turn, _first_run(turn, run_id, now, lease_until, steers=opened.rows()[0]["steers"])
+
+
+def set_last_tenant(tx: Tx, group: Group, turn: Turn, run_id: str, now: datetime) -> None:
+    _SET_LAST_TENANT.send(tx, {"group": group.value, "run": run_id, "now": now, "tenant": turn.tenant})
+
+
+_DELETE = delete(runs).where(runs.c.id == bindparam("run"))
+_QUEUE_AGAIN = (
+    update(turns)
+    .where(turns.c.run_id == bindparam("run"))
+    .values(status=TurnStatus.QUEUED.value, ready=1, run_id=None, started_at=None)
+)
+
+
+def undo(tx: Tx, turn: Turn, run_id: str) -> None:
+    """The start of a turn in this transaction: nobody has seen it."""
+    tx.execute(_DELETE, {"run": run_id})
+    tx.execute(_QUEUE_AGAIN.where(turns.c.id == turn.id), {"run": run_id})
 
 
 def _named(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:

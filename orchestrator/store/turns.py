@@ -38,7 +38,7 @@ from chordage.orchestrator.core.records import KIN_COLUMNS, Checkpoint, Kin, Sub
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.database import Tx
-from chordage.orchestrator.store.groups import PLACE_AWAITED
+from chordage.orchestrator.store.groups import PLACE_AWAITED, SEVERAL
 from chordage.orchestrator.store.predicates import (
     KEYED_TURNS,
     OPEN_RUNS,
@@ -86,6 +86,13 @@ def from_row(row: Mapping[Any, Any]) -> Turn:
     fields["timeout"] = limits.in_seconds(fields.pop("timeout_ms"))
     kin = take_kin(fields)
     return Turn(**fields, kin=kin)
+
+
+def admitted(fields: Mapping[str, Any]) -> Turn:
+    """As `admit` stores it."""
+    made = dict.fromkeys(("disposition", "run_id", "started_at", "done_at"))
+    row = {**made, **_USUAL, **fields, "status": TurnStatus.QUEUED}
+    return from_row({column.name: row[column.name] for column in COLUMNS})
 
 
 _LOAD = PreparedStatement(select(*COLUMNS).where(turns.c.id == bindparam("turn_id")))
@@ -323,6 +330,7 @@ class EndedTurn:
     reply_target: dict[str, Any] | None
     next_in_line: tuple[Group, Hint, Subject] | None
     hand_on: bool  # a turn waits for the place that is free now
+    several: bool  # turns of several tenants do
 
 
 def end(tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Disposition, *, now: datetime) -> EndedTurn:
@@ -333,6 +341,7 @@ def end(tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Disposi
     rows = {row["id"]: row for row in _END.rows(tx, binds)}
     own = rows.pop(turn_id, None)
     follower = next(iter(rows.values()), None)
+    hand_on = (own or follower or {}).get("hand_on") or 0
     return EndedTurn(
         reply_target=own["reply_target"] if own else None,
         next_in_line=(
@@ -340,7 +349,8 @@ def end(tx: Tx, turn_id: str, thread_id: str, group: Group, disposition: Disposi
             if follower
             else None
         ),
-        hand_on=bool((own or follower or {}).get("hand_on")),
+        hand_on=hand_on > 0,
+        several=hand_on == SEVERAL,
     )
 
 

@@ -53,6 +53,7 @@ def end_a_run(world: World) -> None:
 
 @pytest.mark.parametrize("budget", [2, 4])
 def test_run_that_ends_while_a_dispatcher_sees_one_free_slot_passes_its_own_on(world: World, budget: int) -> None:
+    object.__setattr__(world.runtime, "hands_on", False)
     world.budgets[Group.CHAT] = budget
     world.models.script = lambda prompt: spoken("ok")
     for _ in range(3 * budget):

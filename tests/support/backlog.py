@@ -55,13 +55,14 @@ def plans(store: Store, *, budget: int) -> dict[str, dict[str, Any]]:
     place = fairness.StartRule.FIRST if budget == 1 else fairness.StartRule.HAS_SLOT
     with store.write() as tx:
         first = fairness.next_turns(tx, Group.CHAT, NOW, 1)[0][0]
-        starts = {**looked, "turn_id": first, "run": "r", "budget": budget, "drawn": 7, "until": NOW}
+        starts = {**looked, "turn_id": first, "run": "r", "budget": budget, "drawn": 7, "until": NOW, "worker": "w"}
         asked: dict[str, tuple[PreparedStatement, Mapping[str, Any]]] = {
             "free": (groups._PLACES, {"group": Group.CHAT.value, "budget": budget}),
             "heads": (fairness._NEXT_TURN, looked)
             if budget == 1
             else (fairness._NEXT_TURNS, {**looked, "as_many": AT_ONCE}),
             "start": (run_starts._OPEN_RUN[place], starts),
+            "handed on": (run_starts._OPEN_NEXT, {**starts, "ended": "none", "run": "n"}),
         }
         found = {name: _explain(tx, *one) for name, one in asked.items()}
         tx.rollback()

@@ -71,7 +71,7 @@ class World:
         self.runtime = Runtime(
             store=self.store, agents=self.agents, models=self.models, tools=self.tools, locks=self.locks,
             events=self.events, clock=self.clock, new_id=CountedIds(), worker="world", budgets=self.budgets,
-            queues=self,
+            queues=self, hands_on=True,
         )  # fmt: skip
         self._engines = (self.store.engine, self.store.plain)
         if not self.store.is_postgres:

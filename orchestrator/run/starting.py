@@ -1,0 +1,81 @@
+"""How a turn starts inside another transaction: the one that ends a run of its group, or the one that admits it.
+
+The start and what it is part of are one commit, so a backlog costs no message and no commit for a turn that waited. The
+process carries the run on, or sends for it (tasks/follow.py). If it dies between the two, the run is found when its
+lease has run out, as after any start.
+
+The lock of the thread is taken after the commit, where Redis answers and nobody else has it: the index has decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from chordage.orchestrator.core.errors import BrokenAgent, UserError
+from chordage.orchestrator.core.intents import Dispatch, begin
+from chordage.orchestrator.core.records import Checkpoint, Run, Turn
+from chordage.orchestrator.core.transcript import message_of
+from chordage.orchestrator.run.unit import RunStarted, Unit
+from chordage.orchestrator.store import fairness, journal, starts
+from chordage.orchestrator.store.fairness import StartRule
+from chordage.orchestrator.store.starts import Start
+
+
+def send_start(
+    unit: Unit, turn: Turn, run_id: str, rule: StartRule, *, takes_thread: bool = False
+) -> Callable[[], Run | None]:
+    """Nothing is waited for. After the commit: the run, or None where the turn could not start."""
+    start = Start(
+        turn=turn, run_id=run_id, words=_words(unit, turn, run_id), rule=rule, budget=unit.rt.budgets[turn.group],
+        now=unit.now, lease_until=unit.lease(), worker=unit.rt.worker,
+    )  # fmt: skip
+    opened = partial(starts.opened_run, start, starts.send(unit.tx, start))
+    unit.announce(lambda: RunStarted(run=run, takes_thread=takes_thread) if (run := opened()) else None)
+    return opened
+
+
+def start_next(unit: Unit, ended: Run, *, several: bool) -> bool:
+    """Start the turn that is next in the place of a run that this transaction has ended. `several`: tenants take turns,
+    and one transaction at a time may move their order. False: a wake-up has to do it.
+    """
+    rt, group, run_id = unit.rt, ended.group, unit.rt.new_id()
+    if several and not fairness.TRY_LOCK_ORDER.rows(unit.tx, {"group": group.value}):
+        return False
+    opened = starts.open_next(
+        unit.tx, group, ended=ended.id, run_id=run_id, budget=rt.budgets[group], now=unit.now,
+        lease_until=unit.lease(), worker=rt.worker,
+    )  # fmt: skip
+    if opened is None:
+        return False
+    turn, run = opened
+    if _is_broken(unit, turn):
+        starts.undo(unit.tx, turn, run_id)
+        return False
+    if several:
+        starts.set_last_tenant(unit.tx, group, turn, run_id, unit.now)
+    journal.append(unit.tx, [_words(unit, turn, run_id)])
+    unit.announce(RunStarted(run=run, takes_thread=True))
+    unit.follow(begin(run))
+    return True
+
+
+def hand_on(unit: Unit, ended: Run, *, several: bool) -> None:
+    """The place of a run that this transaction has ended goes to the turn that is next, or a wake-up is sent for it."""
+    if not (unit.rt.hands_on and start_next(unit, ended, several=several)):
+        unit.follow(Dispatch(group=ended.group))
+
+
+def _words(unit: Unit, turn: Turn, run_id: str) -> journal.Row:
+    return journal.entry(turn.thread_id, run_id, 0, Checkpoint.USER_MESSAGE, message_of(turn), unit.now)
+
+
+def _is_broken(unit: Unit, turn: Turn) -> bool:
+    """The wake-up puts the turns of such an agent to sleep."""
+    try:
+        unit.rt.agents.get(turn.agent)
+    except BrokenAgent:
+        return True
+    except UserError:  # its run will meet the same, where it is counted
+        return False
+    return False
