@@ -11,7 +11,7 @@ import click
 from chordage.benchmarks import measuring, plot, report, results
 from chordage.benchmarks.contenders import DEFAULT, SCENARIOS, Chord, Conditions, Contender, Engine, Scenario
 from chordage.benchmarks.counting import count_work
-from chordage.benchmarks.measuring import Client
+from chordage.benchmarks.measuring import Client, NotEnded
 from chordage.benchmarks.results import Results
 from chordage.benchmarks.servers import EMBEDDED, Servers, running_servers, running_workers
 from chordage.benchmarks.workload import SLOW, TurnShape, knows_placement
@@ -69,7 +69,10 @@ def bench(
         found = results.begin(servers.kind, repeat)
         measurement = Measurement(servers, found, status.update)
         for scenario in scenarios:
-            measurement.speed_and_counts(scenario, turns, repeat)
+            try:
+                measurement.speed_and_counts(scenario, turns, repeat)
+            except NotEnded as error:
+                found.failed[scenario.name] = str(error)
         for scenario in scenarios if latency else ():
             if scenario.name in LATE:
                 measurement.latency(scenario)

@@ -30,7 +30,7 @@ PAUSE = 0.01  # seconds between lone turns
 AT_ONCE = {1: 6, 10: 3, 50: 3}  # turns at once with slow models, and how often
 THREADS = 128  # of each worker with slow models, so that no turn waits for a slot
 KILLED_UNDER = 24  # turns
-PATIENCE = 120.0
+PATIENCE = 180.0
 PROC = Path("/proc")
 
 Progress = Callable[[str], None]
@@ -49,6 +49,10 @@ class Figure:
         ordered = sorted(values)
         low, median, high = (round(value, 3) for value in (ordered[0], statistics.median(ordered), ordered[-1]))
         return cls(median=median, low=low, high=high)
+
+
+class NotEnded(Unavailable):
+    """Turns of a burst. The scenario has no figures; the others have."""
 
 
 class Client:
@@ -91,7 +95,7 @@ class Client:
         start = self.send(turns)
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._heard) >= turns, PATIENCE):
-                raise Unavailable(f"{self.contender.name}: {turns - len(self._heard)} of {turns} turns did not end")
+                raise NotEnded(f"{turns - len(self._heard)} of {turns} turns did not end within {PATIENCE:g} s")
             return sorted(at - start for at in self._heard.values())
 
     def send(self, turns: int) -> float:

@@ -21,6 +21,8 @@ def show(results: Results) -> None:
     kept = json.loads(json.dumps(results, default=plain))
     for table in (_speed(kept), _counts(kept), *compared([kept], "overhead")):
         _print(table)
+    for name, why in kept["failed"].items():
+        console().print(f"{name}: {why}")
     recovery = kept["recovery"]
     if recovery:
         console().print(

@@ -34,6 +34,7 @@ class Results:
     counts: dict[str, Counts] = field(default_factory=dict)
     overhead: dict[str, dict[str, Overhead]] = field(default_factory=dict)  # by turns at once
     recovery: Recovery | None = None
+    failed: dict[str, str] = field(default_factory=dict)  # scenarios without figures
 
 
 def begin(database: str, repeat: int) -> Results:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
 
-from chordage.benchmarks import plot, report, results
+from chordage.benchmarks import command, plot, report, results
 from chordage.benchmarks.command import bench
 from chordage.benchmarks.counting import Counts
-from chordage.benchmarks.measuring import Figure, Overhead, Recovery, Speed
+from chordage.benchmarks.measuring import Figure, NotEnded, Overhead, Recovery, Speed
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.workers.cli import bench as command_of_the_package
 from chordage.workers.cli.output import plain
@@ -82,6 +84,34 @@ def test_report_leaves_out_what_was_not_measured(capsys):
     said = capsys.readouterr().out
     assert "Overhead" not in said
     assert "killed" not in said
+
+
+def test_scenario_whose_turns_did_not_end_is_told_beside_the_others(capsys):
+    found = measured()
+    found.failed = {"budgets": "3 of 800 turns did not end within 180 s"}
+
+    report.show(found)
+
+    said = capsys.readouterr().out
+    assert "budgets: 3 of 800 turns did not end" in said
+    assert "chordage" in said
+
+
+def test_scenario_whose_turns_do_not_end_keeps_no_other_from_being_measured(monkeypatch):
+    asked = []
+
+    def measure(_self, scenario, *_):
+        asked.append(scenario.name)
+        if scenario.name == "unsafe":
+            raise NotEnded("3 of 400 turns did not end")
+
+    monkeypatch.setattr(command, "running_servers", lambda **_: nullcontext(SimpleNamespace(kind="sqlite")))
+    monkeypatch.setattr(command.Measurement, "speed_and_counts", measure)
+
+    done = CliRunner().invoke(bench, ["--only", "unsafe,plugin", "--json"])
+
+    assert asked == ["unsafe", "plugin"]
+    assert json.loads(done.stdout)["failed"] == {"unsafe": "3 of 400 turns did not end"}
 
 
 def test_last_three_states_are_kept(folder):
