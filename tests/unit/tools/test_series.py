@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,6 +125,30 @@ def test_call_that_overstays_stops_those_behind_it_and_is_waited_for(bench, gate
     assert series.finish(abort=bench.calm, on_progress=bench.notes.append).content == "2"
     assert bench.notes == ["waiting"]
     assert begun == [1, 2]
+
+
+def test_no_call_begins_once_nobody_waits_for_it(bench):
+    """The side thread gets its turn on the processor only after the bound."""
+    jobs, ran = [], []
+
+    class Late:
+        def take(self):
+            return SimpleNamespace(submit=jobs.append)
+
+        def give_back(self, side): ...
+
+    @tool
+    def note(number: int) -> None:
+        ran.append(number)
+
+    box = bench.box(note)
+    box._sides = Late()
+    series = box.begin(AGENT, [bench.order(note, number=1)])
+    assert series.wait(0) == [None]
+    jobs.pop()()
+
+    assert series.under_way is None
+    assert ran == []
 
 
 def test_call_that_overstays_has_its_timeout(bench, gate):
