@@ -1,4 +1,5 @@
-"""The result backend of our processes: it counts the headers of a chord that have returned (ADR 32).
+"""The result backend of our processes: it counts the headers of a chord that have returned (ADR 32), and stores the
+result of a task of ours in one trip.
 
 A header may return twice, late, or never, and the process may die behind any line. That is safe: the body decides by
 the rows and may run more than once, and where it is not sent, rescue sends it. A header that is executed again after
@@ -10,16 +11,19 @@ day would collect a channel for each call. So nothing is subscribed to here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import structlog
 from celery import Celery
 from celery.backends.redis import RedisBackend, SentinelBackend
+from celery.states import SUCCESS
 from redis.commands.core import Script
 
 from chordage.config.redis_url import RedisAddress, RedisKind
 from chordage.tasks.courier import ROUND_SIZE, SEND_ERRORS, Courier
+from chordage.tasks.tasks import StageTask
 
 log = structlog.get_logger()
 
@@ -35,7 +39,9 @@ return all
 
 
 class JoiningBackend(RedisBackend):
-    app: Celery  # the stubs lack it
+    app: Celery  # the stubs lack these
+    expires: int | None
+    _get_result_meta: Callable[..., dict[str, Any]]
     _note_return: Script | None = None
 
     @cached_property
@@ -61,6 +67,27 @@ class JoiningBackend(RedisBackend):
             self._note_return = self.client.register_script(NOTE_RETURN)
         key = self.get_key_for_group(request.group, ".returned")
         return bool(self._note_return(keys=[key], args=[request.group_index, size, KEPT, AFTERWARDS]))
+
+    def _store_result(
+        self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
+    ) -> Any:
+        """Celery reads first whether there is a success, because a failure must not replace it. A success of ours may
+        replace a success: a message that is delivered again finds what is there, and returns the same.
+        """
+        if state != SUCCESS or request is None or not isinstance(self.app.tasks.get(request.task), StageTask):
+            return super()._store_result(  # type: ignore[misc]  # the stubs lack it
+                task_id, result, state, traceback=traceback, request=request, **kwargs
+            )
+        meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
+        self.set(self.get_key_for_task(task_id), self.encode({**meta, "task_id": task_id}))
+        return result
+
+    def _set(self, key: str, value: Any, expires: Any = None) -> None:
+        """Without a transaction: who is told of a result finds it, because it is set before."""
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.set(key, value, ex=expires or self.expires or None)
+            pipe.publish(key, value)
+            pipe.execute()
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Sending a task subscribes to nothing."""
