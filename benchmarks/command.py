@@ -10,7 +10,7 @@ import click
 
 from chordage.benchmarks import measuring, plot, report, results
 from chordage.benchmarks.contenders import DEFAULT, SCENARIOS, Chord, Conditions, Contender, Engine, Scenario
-from chordage.benchmarks.counting import count_work
+from chordage.benchmarks.counting import count_turns
 from chordage.benchmarks.measuring import Client, NotEnded
 from chordage.benchmarks.results import Results
 from chordage.benchmarks.servers import EMBEDDED, Servers, running_servers, running_workers
@@ -19,7 +19,7 @@ from chordage.config import log
 from chordage.workers.bootstrap import check_redis
 from chordage.workers.cli.output import console, plain, print_json
 
-COUNTED = 10  # turns
+COUNTED = 30  # turns
 LATE = (DEFAULT, "spread")  # the scenarios with slow models
 
 
@@ -128,7 +128,7 @@ class Measurement:
             )
             for client in (engine,) if chord.contender.name in self.results.counts else (chord, engine):
                 self.progress(f"{client.contender.name}: counts")
-                self.results.counts[client.contender.name] = count_work(
+                self.results.counts[client.contender.name] = count_turns(
                     client.contender, conditions, client.lone, times=COUNTED
                 )
 
