@@ -7,6 +7,7 @@ once, in any process. Heartbeats and sweeps are not counted: they come at any ti
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import threading
@@ -73,28 +74,29 @@ def _watch_commits(file: Path) -> None:
 
 def _watch_chords(file: Path) -> None:
     """Where a chord is between two of its steps; `PLACES` in tests/live/faults/test_chord_deaths.py names them."""
-    from kombu import Producer
-
     from chordage.orchestrator.stages import tool_call
+    from chordage.tasks import prebuilt
     from chordage.workers.chord_backend import JoiningBackend
 
-    plain_part, plain_publish, plain_settle = JoiningBackend.on_chord_part_return, Producer.publish, tool_call._settle
+    plain_part, plain_push, plain_settle = JoiningBackend.on_chord_part_return, prebuilt._push, tool_call._settle
 
     def part(self: Any, *args: Any, **more: Any) -> Any:
         _count(file, "part")
         return plain_part(self, *args, **more)
 
-    def publish(self: Any, *args: Any, **more: Any) -> Any:
-        kind = PLACES.get((more.get("headers") or {}).get("task", ""))
-        if kind is not None:
-            _count(file, kind)
-        return plain_publish(self, *args, **more)
+    def push(channel: Any, texts: Any) -> None:
+        """One by one, as they are sent where others take part: a round may then be sent in part."""
+        for queue, text in texts:
+            kind = PLACES.get(json.loads(text)["headers"]["task"])
+            if kind is not None:
+                _count(file, kind)
+            plain_push(channel, [(queue, text)])
 
     def settle(*args: Any) -> None:
         plain_settle(*args)
         _count(file, "tool")
 
-    JoiningBackend.on_chord_part_return, Producer.publish, tool_call._settle = part, publish, settle
+    JoiningBackend.on_chord_part_return, prebuilt._push, tool_call._settle = part, push, settle
 
 
 def _count(path: Path, when: str) -> None:
