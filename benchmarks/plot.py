@@ -9,7 +9,7 @@ from typing import Any
 
 from chordage.benchmarks.contenders import SCENARIOS
 
-FILE = Path(__file__).parents[1] / "docs" / "performance.svg"
+FILE = Path(__file__).resolve().parents[1] / "docs" / "performance.svg"
 COLOURS = ("#b0b7c3", "#6a8caf", "#1f4e79")  # the newest state is the darkest
 LEFT, RIGHT, TOP, BAR, GAP, WIDTH = 90, 60, 46, 11, 10, 380
 PANELS = {"rate_ratio": "turns/s ÷ chord (more is better)", "idle_ratio": "lone turn ÷ chord (less is better)"}
@@ -66,6 +66,6 @@ def _bar(figure: Mapping[str, float], y: float, unit: float, colour: str) -> str
     middle = y + (BAR - 1) / 2
     return (
         f'<rect x="0" y="{y}" width="{median:.1f}" height="{BAR - 1}" fill="{colour}"/>'
-        f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" stroke="black"/>'
+        f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" stroke="#e08e0b" stroke-width="2"/>'
         f'<text x="{high + 5:.1f}" y="{middle + 4}">{figure["median"]:.2f}</text>'
     )
