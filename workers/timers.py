@@ -75,7 +75,7 @@ class Heartbeat:
             self._start(self._beat_alone)
             return
         children = PoolParent(self._shared)
-        self._start(lambda: self._beat_for_all(children, {process.pid for process in processes(pool) or ()}))
+        self._start(lambda: self._beat_for_all(children, _pids(pool)))
 
     def start_in_child(self) -> None:
         self._presence.begin(through=self._runtime().store)
@@ -147,6 +147,11 @@ class Heartbeat:
         self._share_durations(rt.store)
 
 
+def _pids(pool: Any) -> set[int]:
+    """Of its processes; one that is just being started has none yet."""
+    return {process.pid for process in processes(pool) or () if process.pid is not None}
+
+
 class PresenceTimer:
     """Shows every few seconds that processes of this worker live, and looks which others are gone."""
 
@@ -170,7 +175,7 @@ class PresenceTimer:
         """Whether the presence of these processes of ours was shown just now."""
         if self._ending or (self._shown_at is not None and self.is_fresh(self._shown_at, 1)):
             return False
-        present = [process_of(pid) for pid in alive]
+        present = [process for pid in alive if is_alive(process := process_of(pid))]  # a pool may not know it yet
         rt = self._runtime()
         stages.show_presence(rt, present, through=through)
         self._shown_at, self._shown = time.monotonic(), [process.id for process in present]

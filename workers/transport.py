@@ -25,6 +25,7 @@ import structlog
 from celery import Celery
 from kombu.transport import redis as stock
 from kombu.transport import virtual
+from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 from redis import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -185,7 +186,7 @@ def put_back(app: Celery, client: redis.Redis, prefix: str, gone: Collection[str
     that is gone returns none of its own, and kombu would wait for the visibility timeout.
     """
     held = client.hscan_iter(f"{prefix}{StockChannel.unacked_key}")
-    tags = [tag.decode() for tag, message in held if loads(message.decode())[0].get(HOLDER) in gone]
+    tags = [bytes_to_str(tag) for tag, message in held if loads(bytes_to_str(message))[0].get(HOLDER) in gone]
     if not tags:
         return
     with app.connection_for_write() as connection:

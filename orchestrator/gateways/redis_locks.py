@@ -36,7 +36,7 @@ class RedisLocks:
         """Briefly at first: a worker that dies before the commit that starts the run must not block the thread."""
         lock = self._lock(thread_id)
         try:
-            if self._redis.set(lock, owner, nx=True, px=self._lease // 3):
+            if self._redis.set(lock, owner, nx=True, px=self._lease // 10):
                 return None
             holder = self._redis.get(lock)
         except RedisError as error:

@@ -12,6 +12,7 @@ from chordage.orchestrator.core.intents import CallTool
 from chordage.orchestrator.core.presence import Process
 from chordage.orchestrator.gateways.presence_watch import PresenceWatch
 from chordage.orchestrator.gateways.steadiness import Steadiness
+from chordage.orchestrator.store import schema
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all
 from support.world import Died, World
@@ -220,6 +221,66 @@ def test_work_that_kills_each_process_is_poison(world: World) -> None:
         world.pending.clear()
         world.sweep()
 
+    run = world.row("runs")
+    assert (run["reason"], run["code"]) == ("error", "poison")
+    assert world.row("turns", id=turn)["disposition"] == "failed"
+
+
+def test_round_whose_last_call_was_settled_by_a_process_that_is_gone_is_passed(world: World) -> None:
+    """It may not have sent what follows. The process that opened the round lives."""
+    world.models.script = rounds_of(1, tool="pure")
+    turn = world.submit()
+    opener = world.runtime
+    while not world.rows("calls"):
+        world.deliver(world.pending.pop(0))
+    while not world.rows("calls", status="succeeded"):
+        world.runtime = replace(opener, worker="settler")
+        world.deliver(world.pending.pop(0))
+    world.pending.clear()
+    goes(world, opener.worker)
+
+    world.sweep()
+    world.run_dry()
+
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+
+
+def test_run_with_calls_in_flight_is_left_alone(world: World) -> None:
+    world.models.script = rounds_of(1, tool="pure")
+    world.submit()
+    while not world.rows("calls"):
+        world.deliver(world.pending.pop(0))
+    with world.store.write() as tx:
+        tx.execute(schema.calls.update().values(status="running", worker="another"))
+    world.pending.clear()
+    before = world.row("runs")
+    world.clock.pass_by(5)
+    goes(world)
+
+    assert world.sweep() == []
+    assert world.row("runs") == before
+
+
+def test_model_call_that_kills_each_process_is_poison(world: World) -> None:
+    """The first is known by the run it started, those behind it by their claims."""
+    world.models.script = lambda prompt: spoken("yes")
+    turn = world.submit()
+    asked = []
+
+    def die(prompt):
+        asked.append(prompt)
+        raise world.kill()
+
+    world.models.before_reply = die
+    for n in range(6):
+        try:
+            world.run_dry()
+        except Died:
+            goes(world, f"process {n}")
+        world.pending.clear()
+        world.sweep(seconds=1)
+
+    assert len(asked) == 3
     run = world.row("runs")
     assert (run["reason"], run["code"]) == ("error", "poison")
     assert world.row("turns", id=turn)["disposition"] == "failed"

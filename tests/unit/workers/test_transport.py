@@ -7,7 +7,7 @@ import structlog
 from celery import Celery
 from kombu import Connection, Queue
 from kombu.transport import redis as stock
-from kombu.utils.json import dumps
+from kombu.utils.json import dumps, loads
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from chordage.config.redis_url import parse
@@ -189,3 +189,52 @@ def test_channel_that_lost_its_connection_reports_it_without_an_attribute_error(
 
     with pytest.raises(RedisConnectionError, match="channel already closed"):
         channel._connparams()
+
+
+def held_by(redis):
+    """The worker that each message in flight names as its holder."""
+    return sorted(loads(held)[0][transport.HOLDER] for held in redis.hvals(f"{PREFIX}unacked"))
+
+
+def app_on(redis_url):
+    app = Celery(set_as_current=False)
+    app.conf.update(broker_url=redis_url, broker_transport=OWN, broker_transport_options={"global_keyprefix": PREFIX})
+    return app
+
+
+@pytest.mark.redis
+def test_message_of_a_worker_that_is_gone_is_put_back_and_no_other(broker, redis, redis_url, monkeypatch):
+    monkeypatch.setattr(transport, "worker_name", lambda pid: "gone")
+    send(broker, "theirs", "waits")
+    (theirs,) = taken(broker)
+    settled(theirs)
+    monkeypatch.setattr(transport, "worker_name", lambda pid: "alive")
+    with connect(redis_url) as other:
+        (ours,) = taken(other)
+        settled(ours)
+        assert held_by(redis) == ["alive", "gone"]
+
+        with app_on(redis_url) as app:
+            transport.put_back(app, redis, PREFIX, ["gone"])
+            transport.put_back(app, redis, PREFIX, ["gone"])
+
+        assert (held_by(redis), waiting(redis)) == (["alive"], 1)
+        (again,) = taken(other)
+        assert (again.payload, again.delivery_info.get("redelivered")) == ("theirs", True)
+        settled(again)
+        assert held_by(redis) == ["alive", "alive"]
+
+
+@pytest.mark.redis
+def test_worker_that_was_taken_for_gone_may_still_acknowledge_its_message(broker, redis, redis_url, monkeypatch):
+    monkeypatch.setattr(transport, "worker_name", lambda pid: "gone")
+    send(broker, "a")
+    (message,) = taken(broker)
+    settled(message)
+    with app_on(redis_url) as app:
+        transport.put_back(app, redis, PREFIX, ["gone"])
+
+    message.ack()
+    settled(message)
+
+    assert (noted(redis), waiting(redis)) == ((0, 0), 1)
