@@ -58,6 +58,8 @@ log = structlog.get_logger()
 
 NOT_MOVED_ON = "The consumer of the run did not move it on in time."
 BATCH = 500  # rows of one transaction
+TAKEN = timedelta(seconds=4)  # who takes a wake-up has ended by then, or its heartbeat has said who has it
+LATELY = timedelta(seconds=30)
 LONG_GONE = timedelta(minutes=10)  # after which nothing of a process is looked for any more
 Part = Callable[[Runtime], list[Intent]]
 
@@ -94,7 +96,28 @@ def rescue(rt: Runtime) -> list[Intent]:
 
 def rescue_left(rt: Runtime) -> list[Intent]:
     """Only what processes that are gone have left."""
-    return [intent for part in _of_gone(rt, rt.now()) for intent in part(rt)]
+    now = rt.now()
+    with rt.store.read() as tx:
+        gone = processes.gone(tx)
+        lately = bool(gone) and processes.has_gone_since(tx, now - LATELY)
+    if not gone:
+        return []
+    intents = _runs(rt, now, partial(runs.left, gone=gone), gone)
+    intents += _calls(rt, now, partial(calls.left, gone=gone))
+    return [*intents, *_untaken(rt, now, gone)] if lately else intents
+
+
+def _untaken(rt: Runtime, now: datetime, gone: Collection[str]) -> list[Intent]:
+    """A process that is gone may have taken messages of which nothing tells. A wake-up that is in no queue was taken,
+    and who lives and took it has said so after a while. While a queue is not empty, this cannot be told of what waits
+    in it, and nothing is sent: the queue may just be long.
+    """
+    of_runs = [group for group in Group if rt.queues.is_empty(group.queue)]
+    of_calls = [group for group in Group if rt.queues.is_empty(group.tools_queue)]
+    leased_before = rt.leases.until(now) - TAKEN
+    find_runs = partial(runs.untaken, queues=of_runs, settled_before=now - TAKEN, leased_before=leased_before)
+    find_calls = partial(calls.untaken, queues=of_calls, leased_before=leased_before)
+    return [*_runs(rt, now, find_runs, gone), *_calls(rt, now, find_calls)]
 
 
 def _of_leases(rt: Runtime) -> tuple[Part, ...]:
@@ -111,18 +134,6 @@ def _of_leases(rt: Runtime) -> tuple[Part, ...]:
     )
 
 
-def _of_gone(rt: Runtime, now: datetime) -> tuple[Part, ...]:
-    """The parts that judge by the presence of processes, which was judged before."""
-    with rt.store.read() as tx:
-        gone = processes.gone(tx)
-    if not gone:
-        return ()
-    return (
-        partial(_runs, now=now, find=partial(runs.left, gone=gone), gone=gone),
-        partial(_calls, now=now, find=partial(calls.left, gone=gone)),
-    )
-
-
 # Runs whose lease ran out, or whose worker is gone.
 
 
@@ -135,6 +146,8 @@ def _runs(rt: Runtime, now: datetime, find: Callable[..., list[Run]], gone: Coll
     keys = [run.work_key(step) for run in seen if (step := run.next_inference)]
     in_flight = {key for key, holder in rt.locks.alive(keys).items() if holder not in gone}
     begun = rt.locks.begun(keys)
+    if gone:  # its lease has not run out: what another has in flight is that one's
+        seen = [run for run in seen if (step := run.next_inference) and run.work_key(step) not in in_flight]
     with Unit(rt) as unit:
         expired = find(unit.tx, limit=BATCH, among=[run.id for run in seen])
         poisoned = [run for run in expired if not _wake_run(unit, run, in_flight, begun, now)]

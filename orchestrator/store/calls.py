@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 
 from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import CALL, IN_FLIGHT_CALL, OPEN_CALL, CallStatus, sources
 from chordage.orchestrator.core.transcript import UNFINISHED
@@ -157,6 +158,23 @@ def left(tx: Tx, gone: Collection[str], limit: int) -> list[Call]:
     theirs = select(*COLUMNS).where(CALLS_IN_FLIGHT, or_(opened, held)).order_by(calls.c.lease_until, calls.c.id)
     rows = tx.execute(theirs.limit(limit).with_for_update(skip_locked=True)).mappings()
     return readable_rows(rows, _from_row)
+
+
+def untaken(tx: Tx, queues: Collection[Group], limit: int, *, leased_before: datetime) -> list[Call]:
+    """New calls of runs of these groups that nobody has begun since then, as far as the rows say, locked for this
+    sweeper. A call whose round has one that is running may wait behind it in a batch.
+    """
+    other = calls.alias()
+    running = select(other.c.id).where(
+        other.c.run_id == calls.c.run_id, other.c.step == calls.c.step, has(other.c.status, CallStatus.RUNNING)
+    )
+    waiting = select(*COLUMNS).where(
+        CALLS_IN_FLIGHT, has(calls.c.status, CallStatus.NEW, CallStatus.RESUMING),
+        calls.c.resends == literal_column("0"), calls.c.lease_until < leased_before, ~running.exists(),
+        calls.c.run_id.in_(select(runs.c.id).where(RUNNING_RUNS, runs.c.grp.in_(sorted(queues)))),
+    )  # fmt: skip
+    rows = tx.execute(waiting.order_by(calls.c.lease_until, calls.c.id).limit(limit).with_for_update(skip_locked=True))
+    return readable_rows(rows.mappings(), _from_row)
 
 
 def is_behind(tx: Tx, call: Call) -> bool:

@@ -55,6 +55,10 @@ def gone(tx: Tx) -> list[str]:
     return list(tx.execute(GONE).scalars())
 
 
+def has_gone_since(tx: Tx, since: datetime) -> bool:
+    return tx.execute(GONE.where(processes.c.gone_at >= since).limit(1)).first() is not None
+
+
 def is_gone(tx: Tx, process_id: str) -> bool:
     return tx.execute(GONE.where(processes.c.id == process_id)).first() is not None
 

@@ -27,6 +27,7 @@ from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import (
     OPEN_RUNS,
+    RUNNING_IN_GROUP,
     RUNNING_RUNS,
     STILL_IN_FLIGHT,
     STILL_RUNNING,
@@ -127,6 +128,30 @@ def left(tx: Tx, gone: Collection[str], limit: int, among: Collection[str] | Non
     if among is not None:
         theirs = theirs.where(runs.c.id.in_(among)).with_for_update(skip_locked=True, of=runs)
     return readable_rows(tx.execute(theirs).mappings(), _from_row)
+
+
+def untaken(
+    tx: Tx,
+    queues: Collection[Group],
+    limit: int,
+    among: Collection[str] | None = None,
+    *,
+    settled_before: datetime,
+    leased_before: datetime,
+) -> list[Run]:
+    """Running runs of these groups without a call in flight, whose wake-up nobody has taken since then, as far as the
+    rows say. `among`: as in `expired`.
+    """
+    idle = ~exists().where(
+        _OF_OPEN_STEP, or_(STILL_IN_FLIGHT, calls.c.ended_at.is_(None), calls.c.ended_at >= settled_before)
+    )
+    waiting = _LOAD.where(
+        RUNNING_IN_GROUP, runs.c.grp.in_(sorted(queues)), runs.c.claim_worker.is_(None),
+        runs.c.resends == literal_column("0"), runs.c.lease_until < leased_before, idle,
+    ).limit(limit)  # fmt: skip
+    if among is not None:
+        waiting = waiting.where(runs.c.id.in_(among)).with_for_update(skip_locked=True, of=runs)
+    return readable_rows(tx.execute(waiting).mappings(), _from_row)
 
 
 def maybe_limited(tx: Tx, agents: Collection[str], *, before: datetime) -> list[Run]:

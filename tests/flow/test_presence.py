@@ -261,6 +261,68 @@ def test_run_with_calls_in_flight_is_left_alone(world: World) -> None:
     assert world.row("runs") == before
 
 
+def lost_on_the_way(world: World, what: str) -> str:
+    """A message was taken from its queue, and its taker died before it was known to have it."""
+    world.models.script = rounds_of(1, tool="pure")
+    turn = world.submit()
+    while not world.rows("calls", status="new" if what == "call" else "succeeded"):
+        world.deliver(world.pending.pop(0))
+    world.pending.clear()
+    stages.show_presence(world.runtime, [process("taker")])
+    stages.end_presence(world.runtime, ["taker"])
+    return turn
+
+
+@pytest.mark.parametrize("what", ["call", "commit"])
+def test_message_that_is_nowhere_after_a_death_is_sent_again_soon(world: World, what) -> None:
+    turn = lost_on_the_way(world, what)
+
+    assert world.sweep(seconds=3) == [], "who took it may just not have said so"
+    assert len(world.sweep(seconds=2)) == 1
+    assert world.sweep() == []
+    world.run_dry()
+
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+
+
+@pytest.mark.parametrize("what", ["call", "commit"])
+def test_message_that_may_wait_in_a_long_queue_is_not_sent_again(world: World, what) -> None:
+    lost_on_the_way(world, what)
+    world.runtime = replace(world.runtime, queues=LongQueues())
+
+    assert world.sweep(seconds=10) == []
+
+
+class LongQueues:
+    def is_empty(self, queue: str) -> bool:
+        return False
+
+
+def test_model_call_that_another_has_in_flight_is_not_sent_again_after_a_death(world: World) -> None:
+    world.models.script = lambda prompt: spoken("yes")
+    woken = []
+
+    def another_goes(prompt):
+        with world.as_another_process():
+            stages.show_presence(world.runtime, [process("taker")])
+            stages.end_presence(world.runtime, ["taker"])
+        woken.append(world.sweep(seconds=10))
+
+    world.models.before_reply = another_goes
+    world.submit()
+    world.run_dry()
+
+    assert woken == [[]]
+
+
+def test_batch_whose_first_call_is_running_is_not_sent_again_after_a_death(world: World) -> None:
+    lost_on_the_way(world, "call")
+    with world.store.write() as tx:
+        tx.execute(schema.calls.update().where(schema.calls.c.place == 0).values(status="running", worker="another"))
+
+    assert world.sweep(seconds=10) == []
+
+
 def test_model_call_that_kills_each_process_is_poison(world: World) -> None:
     """The first is known by the run it started, those behind it by their claims."""
     world.models.script = lambda prompt: spoken("yes")
