@@ -261,9 +261,9 @@ def test_run_with_calls_in_flight_is_left_alone(world: World) -> None:
     assert world.row("runs") == before
 
 
-def lost_on_the_way(world: World, what: str) -> str:
+def lost_on_the_way(world: World, what: str, *, width: int = 1) -> str:
     """A message was taken from its queue, and its taker died before it was known to have it."""
-    world.models.script = rounds_of(1, tool="pure")
+    world.models.script = rounds_of(width, tool="pure")
     turn = world.submit()
     while not world.rows("calls", status="new" if what == "call" else "succeeded"):
         world.deliver(world.pending.pop(0))
@@ -306,7 +306,12 @@ def test_model_call_that_another_has_in_flight_is_not_sent_again_after_a_death(w
         with world.as_another_process():
             stages.show_presence(world.runtime, [process("taker")])
             stages.end_presence(world.runtime, ["taker"])
+        lease = lease_of_the_run()
         woken.append(world.sweep(seconds=10))
+        assert lease_of_the_run() == lease
+
+    def lease_of_the_run():
+        return world.row("runs")["lease_until"]
 
     world.models.before_reply = another_goes
     world.submit()
@@ -316,7 +321,7 @@ def test_model_call_that_another_has_in_flight_is_not_sent_again_after_a_death(w
 
 
 def test_batch_whose_first_call_is_running_is_not_sent_again_after_a_death(world: World) -> None:
-    lost_on_the_way(world, "call")
+    lost_on_the_way(world, "call", width=2)
     with world.store.write() as tx:
         tx.execute(schema.calls.update().where(schema.calls.c.place == 0).values(status="running", worker="another"))
 
