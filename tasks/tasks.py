@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -14,7 +14,8 @@ from chordage.orchestrator import stages, views
 from chordage.orchestrator.core import message
 from chordage.orchestrator.core.errors import BrokenAgent, RoomError, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Hint, Intent
+from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
+from chordage.orchestrator.core.message import group_of
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.loops.pulse import tick
 from chordage.orchestrator.runtime import Runtime
@@ -49,6 +50,36 @@ class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic fo
 
     def follow(self, intents: Iterable[Intent], *, has_called_model: bool = False) -> None:
         follow(self.runtime, intents, self.courier.send, has_called_model=has_called_model)
+
+    def carry_on(self, result: str, intents: Sequence[Intent], group: Group) -> None:
+        """Store the result now, because its caller waits for it, and then do what follows: the message was on the queue
+        of this group. What fails here changes no result, and rescue sends it again.
+        """
+        if not intents:
+            return
+        context, rt = self.request, self.runtime
+        task_id = str(context.id)
+        try:
+            self.backend.mark_as_done(task_id, result, request=context)
+        except Exception as error:  # Celery tries again when the task has returned
+            log.warning("the result could not be stored before the turn is carried on", error=repr(error))
+            self.courier.send(intents)
+            return
+        context.ignore_result = True  # it is stored
+        try:
+            self.follow(
+                following
+                for intent in intents
+                for following in (
+                    stages.dispatch(rt, group, intent.hint)
+                    if isinstance(intent, Dispatch) and intent.group is group
+                    else [intent]
+                )
+            )
+        except self.throws as error:
+            self.on_failure(error, task_id, (), {}, None)
+        except Exception:
+            log.exception("a turn that was stored could not be carried on; rescue will send for it")
 
     def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: dict[str, Any], einfo: Any) -> None:  # noqa: ARG002 - Celery's signature
         """A broken agent is logged by the stage that meets it."""
@@ -86,6 +117,15 @@ def _again(task: StageTask, error: RoomError) -> Exception:
         return Reject(str(refused), requeue=True)
 
 
+def _may_carry_on(task: StageTask, group: Group) -> bool:
+    """Whether this worker serves the turns of the group, and nothing waits for the end of the message: what its sender
+    has linked to it is sent when it has returned.
+    """
+    context, came_by = task.request, task.request.delivery_info or {}
+    is_waited_for = context.callbacks or context.chain or context.chord
+    return not (is_waited_for or task.runtime.in_flight.stopping) and came_by.get("routing_key") == group.queue
+
+
 def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> None:
     base.courier = Courier(app)
     # `throws`: a refusal is an answer, not a failure to log.
@@ -99,7 +139,12 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
         if fields.get("dedupe_key") is None:
             fields["dedupe_key"] = self.request.id
         request = request_from(fields, source=SOURCE, space=SPACE)
-        return _stored(self, lambda: accepting.accept(self.runtime, self.courier, request)).turn_id
+        group = group_of(request)
+        if not _may_carry_on(self, group):
+            return _stored(self, lambda: accepting.accept(self.runtime, self.courier, request)).turn_id
+        admitted, intents = _stored(self, lambda: stages.admit(self.runtime, request, here=True))
+        self.carry_on(admitted.turn_id, intents, group)
+        return admitted.turn_id
 
     @app.task(name=names.DECIDE, **of_others, ignore_result=False)
     def decide(self: StageTask, decisions: list[dict[str, Any]]) -> list[str]:

@@ -144,11 +144,6 @@ def advance(run: Run) -> Advance:
     return Advance(run_id=run.id, group=run.group, of=run.subject)
 
 
-def begin(run: Run) -> Advance:
-    """Of a run that was started by the transaction that says so."""
-    return Advance(run_id=run.id, group=run.group, of=run.subject, seen=run)
-
-
 def commit_round(run: Run) -> CommitRound:
     return CommitRound(run_id=run.id, step=run.step, group=run.group, of=run.subject)
 

@@ -30,7 +30,7 @@ from chordage.orchestrator.core.reasons import INTERRUPTED, ROLLED_BACK, SUPERSE
 from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.core.stepping import Control, StepTerms
-from chordage.orchestrator.run import approvals, endings, subagents
+from chordage.orchestrator.run import approvals, endings, starting, subagents
 from chordage.orchestrator.run.unit import TurnDropped, Unit
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import fairness, groups, outbox, replays, runs, steering, stepped, threads, turns
@@ -105,8 +105,12 @@ def find_duplicate(tx: Tx, agent: AgentSpec, request: TurnRequest, now: datetime
 # Inside it.
 
 
-def admit(unit: Unit, agent: AgentSpec, request: TurnRequest, asked: list[Suspension]) -> Admitted:
-    """Store the message as a queued turn, with everything that follows from it."""
+def admit(
+    unit: Unit, agent: AgentSpec, request: TurnRequest, asked: list[Suspension], *, here: bool = False
+) -> Admitted:
+    """Store the message as a queued turn, with everything that follows from it. `here`: start it too, if it can start
+    and there is budget for all that are ready. This process then carries it on.
+    """
     turn_id, now, group = unit.rt.new_id(), unit.now, group_of(request)
     thread_id = thread_of(request.message, agent.name, turn_id, request.space)
     when_busy = rules.effective_when_busy(request, agent, now)
@@ -130,7 +134,9 @@ def admit(unit: Unit, agent: AgentSpec, request: TurnRequest, asked: list[Suspen
             has_ended = False
         else:
             has_ended = _apply_to_open_run(unit, agent, request, when_busy, turn_id, thread_id)
-        if not has_ended:
+        if here and ready and not has_ended:
+            starting.start_admitted(unit, turns.admitted(fields))
+        elif not has_ended:
             unit.follow(Dispatch(group=group, hint=Hint(turn_id, thread_id), of=Subject(thread_id, agent.name)))
     else:
         _merge_into_will(unit, fields, place)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from chordage.orchestrator.core.errors import BrokenAgent, UserError
-from chordage.orchestrator.core.intents import Dispatch, begin
+from chordage.orchestrator.core.intents import Advance, Dispatch
 from chordage.orchestrator.core.records import Checkpoint, Run, Turn
 from chordage.orchestrator.core.transcript import message_of
 from chordage.orchestrator.run.unit import RunStarted, Unit
@@ -33,6 +33,14 @@ def send_start(
     opened = partial(starts.opened_run, start, starts.send(unit.tx, start))
     unit.announce(lambda: RunStarted(run=run, takes_thread=takes_thread) if (run := opened()) else None)
     return opened
+
+
+def start_admitted(unit: Unit, turn: Turn) -> None:
+    """Start a turn that this transaction has admitted, if the budget covers every ready turn. Otherwise a wake-up looks
+    which turn is next.
+    """
+    opened = send_start(unit, turn, unit.rt.new_id(), StartRule.ALL_FIT, takes_thread=True)
+    unit.follow_result(lambda: Dispatch(group=turn.group) if (run := opened()) is None else _begin(run))
 
 
 def start_next(unit: Unit, ended: Run, *, several: bool) -> bool:
@@ -56,7 +64,7 @@ def start_next(unit: Unit, ended: Run, *, several: bool) -> bool:
         starts.set_last_tenant(unit.tx, group, turn, run_id, unit.now)
     journal.append(unit.tx, [_words(unit, turn, run_id)])
     unit.announce(RunStarted(run=run, takes_thread=True))
-    unit.follow(begin(run))
+    unit.follow(_begin(run))
     return True
 
 
@@ -64,6 +72,10 @@ def hand_on(unit: Unit, ended: Run, *, several: bool) -> None:
     """The place of a run that this transaction has ended goes to the turn that is next, or a wake-up is sent for it."""
     if not (unit.rt.hands_on and start_next(unit, ended, several=several)):
         unit.follow(Dispatch(group=ended.group))
+
+
+def _begin(run: Run) -> Advance:
+    return Advance(run_id=run.id, group=run.group, of=run.subject, seen=run)
 
 
 def _words(unit: Unit, turn: Turn, run_id: str) -> journal.Row:

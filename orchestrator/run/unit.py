@@ -105,7 +105,7 @@ Announcement = RunStarted | RunContinues | RunSuspended | RunHeld | RunEnded | T
 class Unit:
     """`with Unit(rt) as unit:` opens a transaction. `opening`: another kind of it, such as `rt.store.single`."""
 
-    __slots__ = ("_announcements", "_opening", "_transaction", "intents", "now", "rt", "tx")
+    __slots__ = ("_announcements", "_late", "_opening", "_transaction", "intents", "now", "rt", "tx")
 
     tx: Tx
     now: datetime
@@ -114,12 +114,17 @@ class Unit:
     def __init__(self, rt: Runtime, opening: Callable[[], AbstractContextManager[Tx]] | None = None) -> None:
         self.rt = rt
         self.intents: list[Intent] = []
+        self._late: list[Callable[[], Intent]] = []
         self._announcements: list[Announcement | Callable[[], Announcement | None]] = []
         self._opening = opening or rt.store.write
 
     def follow(self, *intents: Intent) -> None:
         """What must happen next."""
         self.intents += intents
+
+    def follow_result(self, intent: Callable[[], Intent]) -> None:
+        """What must happen next by a result that comes with the commit, as in `Store.one_trip`."""
+        self._late.append(intent)
 
     def announce(self, announcement: Announcement | Callable[[], Announcement | None], *, first: bool = False) -> None:
         """Whom to inform after the commit. `first`: before what is noted already. A function is called after the
@@ -168,6 +173,8 @@ class Unit:
         trace: TracebackType | None = None,
     ) -> None:
         self._transaction.__exit__(kind, error, trace)
+        if kind is None:
+            self.intents += [intent() for intent in self._late]
 
     def make_announcements(self) -> None:
         """The commit stands: an announcement that fails costs neither the others nor the intents."""

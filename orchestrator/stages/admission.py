@@ -30,7 +30,8 @@ CROSSED_TRIES = 5  # that the database may undo: it takes a second to see that t
 AdmissionResult = tuple[Admitted, list[Intent]] | Exception
 
 
-def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
+def admit(rt: Runtime, request: TurnRequest, *, here: bool = False) -> tuple[Admitted, list[Intent]]:
+    """`here`: the turn starts in the same transaction if it can, and this process carries it on."""
     now = rt.now()
     agent = arrivals.check_request(rt, request, now)
     if (duplicate := _find_duplicate(rt, agent, request, now)) is not None:
@@ -45,7 +46,7 @@ def admit(rt: Runtime, request: TurnRequest) -> tuple[Admitted, list[Intent]]:
     for _ in range(TRIES):
         try:
             with Unit(rt) as unit:
-                admitted = arrivals.admit(unit, agent, request, asked)
+                admitted = arrivals.admit(unit, agent, request, asked, here=here)
         except Crossed:
             crossed += 1
             if crossed == CROSSED_TRIES:

@@ -184,8 +184,9 @@ class World:
         origin = more.pop("origin", Origin.INVOKE)
         sender = more.pop("sender", Sender.SERVICE)
         message = Message(origin=origin, channel=None, sender=sender, thread_id=thread, text=text)
+        here = bool(more.pop("here", False))  # as `turns.submit` does it, on the queue of the turn's group
         with self.as_another_process():
-            admitted, intents = stages.admit(self.runtime, TurnRequest(message=message, **more))
+            admitted, intents = stages.admit(self.runtime, TurnRequest(message=message, **more), here=here)
         self.pending += intents
         return admitted.turn_id
 
