@@ -190,6 +190,25 @@ def test_failure_behind_the_result_changes_no_result(world: World, error: Except
     assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
+def test_result_that_cannot_be_stored_yet_is_left_to_celery_and_the_turn_to_a_wake_up(world: World) -> None:
+    submitting, store = Submitting(world), []
+
+    def away(*args: object, **more: object) -> None:
+        if not store:
+            store.append(submitting.store_result)
+            raise OSError("the backend does not answer")
+        store[0](*args, **more)
+
+    submitting.task.backend.store_result = away
+    with capture_logs() as lines:
+        turn = submitting()
+
+    assert submitting.done == [(turn, "SUCCESS")]
+    assert [type(intent) for intent in submitting.sent] == [Advance]
+    assert world.models.prompts == []
+    assert [line["event"] for line in lines] == ["the result could not be stored before the turn is carried on"]
+
+
 def test_message_that_comes_again_finds_its_turn_and_carries_nothing_on(world: World) -> None:
     submitting = Submitting(world)
     world.models.script = rounds_of(2)
