@@ -16,7 +16,8 @@ def check_rig(rig: Rig, *, doubled: Collection[str] = ()) -> None:
     """`doubled`: runs whose messages were delivered twice at once: what may run twice may have been begun twice."""
     check_all(rig.runtime.store)
     calls = {f"{row['run_id']}:{row['ask_id']}:{row['generation']}": row for row in rig.rows("calls")}
-    begun = rig.facts(what="tool", phase="begin")
+    # A pure call may have run for a reply that died with its process, and left nothing.
+    begun = [fact for fact in rig.facts(what="tool", phase="begin") if fact["key"] in calls or fact["name"] != "pure"]
     _unsafe_tools_ran_once_at_most(begun)
     _what_may_run_again_was_completed(calls, rig.facts(what="tool", phase="end"))
     sent_once = [fact for fact in begun if fact["name"] == "unsafe" or calls[fact["key"]]["run_id"] not in doubled]

@@ -6,7 +6,6 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -55,7 +54,7 @@ def test_a_turn_survives_sigkill_at_every_commit_of_it(make_rig, database_url):
     check_rig(rig)
 
 
-TURNS, THREADS, IN_HAND, KILLS = 500, 100, 150, 4
+THREADS, IN_HAND = 100, 150
 KINDS = (("pure",), ("unsafe",), ("idempotent", "pure"), ())
 
 
@@ -78,31 +77,28 @@ class Mischief:
         self.kills += 1
 
 
-def test_five_hundred_turns_survive_random_kills(make_rig, database_url):
+@pytest.mark.parametrize(("placement", "turns", "kills"), [("spread", 500, 4), ("here", 150, 3), ("auto", 150, 3)])
+def test_hundreds_of_turns_survive_random_kills(make_rig, database_url, placement, turns, kills):
     # Whoever loses three workers by chance alone is no poison.
-    rig = make_rig(database_url, log_level="WARNING", poison_after=100)
+    rig = make_rig(database_url, placement=placement, log_level="WARNING", poison_after=100)
     rig.worker("turns-1", "--role", "turns", "--concurrency", "32")
     rig.worker("turns-2", "--role", "turns", "--concurrency", "32")
     rig.worker("tools", "--role", "tools", "--concurrency", "4")
     rig.ready()
     mischief = Mischief(rig)
 
-    for n in _turns_until(mischief):
+    # Load for as long as workers are killed, which takes longer where they start slowly.
+    for n in itertools.takewhile(lambda n: n < turns or mischief.kills < kills, itertools.count()):
         tools = KINDS[n % len(KINDS)]
         rig.submit(Plan(id=f"p{n}", rounds=bool(tools), tools=tools, latency=0.25), f"t{n % THREADS}")
         until(lambda: _makes_room(rig, mischief), "turns are answered", patience=150)
     rig.wait_until_done(150, meanwhile=mischief.go_on)
 
-    assert len(rig.rows("turns")) == n + 1 >= TURNS
+    assert len(rig.rows("turns")) == n + 1 >= turns
     runs = rig.rows("runs")
     assert [(run["reason"], run["code"], run["detail"]) for run in runs if run["reason"] != "natural_end"] == []
     assert {turn["disposition"] for turn in rig.rows("turns")} == {"answered"}
     check_rig(rig)
-
-
-def _turns_until(mischief: Mischief) -> Iterator[int]:
-    """Load for as long as workers are killed, which takes longer where they start slowly."""
-    return itertools.takewhile(lambda n: n < TURNS or mischief.kills < KILLS, itertools.count())
 
 
 def _makes_room(rig: Rig, mischief: Mischief) -> bool:
