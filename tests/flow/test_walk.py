@@ -15,6 +15,7 @@ from types import FrameType
 
 import pytest
 
+from chordage.orchestrator.core.agent import Effect
 from support.fakes import rounds_of
 from support.repository import ROOT
 from support.world import World
@@ -102,12 +103,12 @@ def walking(walks: list[Walk]) -> Iterator[None]:
 def walk_of(world: World) -> tuple[Walk, dict[str, Walk]]:
     """A turn is carried out before it, so that what is made once for a process is there."""
     world.models.script = rounds_of(2)
-    world.submit("before", thread="before")
+    world.submit("before", thread=f"before{len(world.rows('turns'))}")
     world.run_dry()
     world.models.script = rounds_of(2)
-    whole, stages = Walk(), {}
+    whole, stages, before = Walk(), {}, len(world.rows("turns"))
     with walking([whole, stages.setdefault("admission", Walk())]):
-        world.submit("hello", thread="walked", here=True)
+        world.submit("hello", thread=f"walked{before}", here=True)
     while world.pending:
         intent = world.pending.pop(0)
         with walking([whole, stages.setdefault(type(intent).__name__, Walk())]):
@@ -126,6 +127,18 @@ def test_a_plain_turn_enters_no_feature_that_it_does_not_use(world: World) -> No
     assert {feature: files for feature in FEATURES if (files := whole.entered(feature))} == {}
     assert len(whole.files) <= 40
     assert whole.switches <= 385
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_a_turn_whose_calls_stay_is_a_shorter_walk(world: World) -> None:
+    spread, _ = walk_of(world)
+    for effect in Effect:
+        world.runtime.durations.note("ada", effect.value, 0.001)
+    whole, _ = walk_of(world)
+
+    print(f"{'calls that stay':14} {whole}")
+    assert len(whole.files) <= len(spread.files)
+    assert whole.switches <= 341 < spread.switches
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
