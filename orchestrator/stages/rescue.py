@@ -78,7 +78,6 @@ def rescue(rt: Runtime) -> list[Intent]:
         _stranded,
         _queued,
         _old_replays,
-        _long_gone,
     )
     for part in parts:
         name = part.func.__name__ if isinstance(part, partial) else part.__name__
@@ -104,6 +103,8 @@ def rescue_left(rt: Runtime) -> list[Intent]:
         return []
     intents = _runs(rt, now, partial(runs.left, gone=gone), gone)
     intents += _calls(rt, now, partial(calls.left, gone=gone))
+    with Unit(rt, rt.store.single) as unit:
+        processes.forget(unit.tx, unit.now - LONG_GONE)
     return [*intents, *_untaken(rt, now, gone)] if lately else intents
 
 
@@ -439,13 +440,4 @@ def _old_replays(rt: Runtime) -> list[Intent]:
     if over:
         with Unit(rt) as unit:
             replays.forget(unit.tx, now, BATCH)
-    return []
-
-
-def _long_gone(rt: Runtime) -> list[Intent]:
-    with rt.store.read() as tx:
-        gone = processes.gone(tx)
-    if gone:
-        with Unit(rt, rt.store.single) as unit:
-            processes.forget(unit.tx, unit.now - LONG_GONE)
     return []

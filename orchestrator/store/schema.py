@@ -602,6 +602,7 @@ processes = Table(
     Column("seen_at", UtcTime, nullable=False),
     Column("gone_at", UtcTime),
 )
+_partial_index("ix_processes_gone", processes.c.gone_at, where="gone_at IS NOT NULL")
 
 # Signed bytes that were accepted: a copy under another id is recognised by them.
 replays = Table(
