@@ -68,6 +68,8 @@ class Heartbeat:
         """In the main process of a worker, before it makes a pool of processes."""
         self._shared = PoolMemory()
         self._presence.begin()
+        if (heart := self._runtime().heart) is not None:
+            heart.close()  # its connection would stay open in every child
 
     def start(self, pool: Any) -> None:
         """In the main process of a worker. `pool`: Celery's."""

@@ -49,7 +49,7 @@ def test_bench_measures_a_scenario_beside_the_chord_and_leaves_nothing_behind(tm
     assert list(found["speed"]) == ["unsafe"]
     assert found["speed"]["unsafe"]["rate_ratio"]["median"] > 0
     assert list(found["counts"]) == ["chord", "unsafe"]
-    assert [counts["commits"] for counts in found["counts"].values()] == [0, pytest.approx(12, abs=1)]
+    assert [counts["commits"] for counts in found["counts"].values()] == [0, pytest.approx(11, abs=1)]
     assert list(tmp_path.iterdir()) == []
     assert processes_that_name(tmp_path) == []
 

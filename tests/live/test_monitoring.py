@@ -94,7 +94,7 @@ def shown(events, name: str | None = None) -> list[dict]:
 def test_every_task_shows_its_thread_and_its_agent(seen) -> None:
     told = shown(seen)
 
-    assert {task["name"] for task in told} >= {"turns.submit", "turns.dispatch", "tools.call", "rounds.commit"}
+    assert {task["name"] for task in told} >= {"turns.submit", "tools.call", "rounds.commit"}
     assert {(task.get("thread"), task.get("agent")) for task in told} == {("api:customer-4", "clerk")}
 
 
