@@ -3,7 +3,7 @@
 Events may be lost by design; the journal has the truth. A thread sends all that have come in since it last sent, in one
 round trip: a stage never waits for Redis, and under load the events of many runs share the trip.
 
-Events of a run are sent only while somebody watches it. Watchers say so in a sorted set, and a process that has events
+Events of a run are sent only while it is watched. Watchers say so in a sorted set, and a process that has events
 reads it once a second at most. So an event costs nothing while nobody watches, and a watcher may miss those of its
 first second: it reads what was before from the database, as it has to anyway.
 """

@@ -105,7 +105,7 @@ def test_continuing_chat_costs_no_message_and_another_run_one_for_each_further_c
 
 
 def test_a_round_costs_a_chore_what_it_costs_a_chat(world: World) -> None:
-    """2 + R(K + 1), one less where no turn is submitted by name."""
+    """1 + R(K + 1)."""
     world.models.script = rounds_of(2, rounds=3)
     for group in (Group.CHAT, Group.CHORE):
         slot = OneSlot(world)

@@ -64,6 +64,7 @@ def test_planner_of_the_docs_plans(folder):
 
 @pytest.mark.parametrize("page", PAGES_WITH_AGENTS)
 def test_agent_files_of_the_docs_have_no_fault(folder, page):
+    folder.write("my_plans.py", blocks("docs/how-to/plans.md", "python")[0])
     for block in blocks(page, "toml"):
         assert read(folder, complete(block)).fault is None, block
 
