@@ -64,12 +64,12 @@ def _was_handed_on(intent: Intent) -> bool:
 
 def _carry_out(rt: Runtime, intent: Intent) -> list[Intent] | None:
     match intent:
-        case Advance(run_id=run_id, seen=seen):
-            return stages.advance(rt, run_id, seen)
+        case Advance(run_id=run_id, seen=seen, past=past):
+            return stages.advance(rt, run_id, seen, past)
         case CallHere():
             return stages.call_here(rt, intent)
-        case CallModel(run_id=run_id, step=step, seen=seen):
-            return stages.call_model(rt, run_id, step, seen)
+        case CallModel(run_id=run_id, step=step, seen=seen, past=past):
+            return stages.call_model(rt, run_id, step, seen, past)
         case CommitRound(run_id=run_id, step=step):
             return stages.commit_round(rt, run_id, step)
         case StepOn(run_id=run_id):

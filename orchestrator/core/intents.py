@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.records import Call, Run, Subject
+from chordage.orchestrator.core.records import Call, History, Run, Subject
 
 
 class Hint(NamedTuple):
@@ -32,11 +32,14 @@ class Dispatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advance:
-    """Decide what this run does next. `seen`: as for `CallModel`; at its first step, the run has just started here."""
+    """Decide what this run does next. `seen` and `past`: as for `CallModel`; at its first step, the run has just
+    started here.
+    """
 
     run_id: str
     group: Group
     seen: Run | None = field(default=None, compare=False, repr=False)
+    past: History | None = field(default=None, compare=False, repr=False)
     of: Subject | None = field(default=None, compare=False, repr=False)
 
 
@@ -45,13 +48,15 @@ class CallModel:
     """Make the model call of this step of the run.
 
     `seen` is the run as it was read last, for a call in the same process. It is not part of the message, and the commit
-    checks whatever was derived from it again.
+    checks whatever was derived from it again. With `past`, the history of its thread, this process has just brought the
+    run to this step: no message for it was sent.
     """
 
     run_id: str
     step: int
     group: Group
     seen: Run | None = field(default=None, compare=False, repr=False)
+    past: History | None = field(default=None, compare=False, repr=False)
     of: Subject | None = field(default=None, compare=False, repr=False)
 
 

@@ -298,3 +298,13 @@ class Entry:
     kind: Checkpoint
     body: dict[str, Any] = field(default_factory=dict)
     at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """The newest summary of a thread, all that follows the rows it replaces, and the requested calls."""
+
+    entries: list[Entry]
+    calls: list[Answer]
+    asked: int  # how often a summary was requested
+    is_read: bool = True  # False: this process has recorded the last entries itself, and does not know their ids

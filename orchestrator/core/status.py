@@ -61,13 +61,13 @@ RUN: Table[RunStatus] = {
     RunStatus.DONE: frozenset(),
 }
 
-_ENDS = frozenset({CallStatus.SUCCEEDED, CallStatus.FAILED, CallStatus.CANCELLED})
+SETTLED_CALL = frozenset({CallStatus.SUCCEEDED, CallStatus.FAILED, CallStatus.CANCELLED})
 
 CALL: Table[CallStatus] = {
-    CallStatus.NEW: frozenset({CallStatus.RUNNING, CallStatus.SUSPENDED}) | _ENDS,
-    CallStatus.RUNNING: frozenset({CallStatus.SUSPENDED}) | _ENDS,
+    CallStatus.NEW: frozenset({CallStatus.RUNNING, CallStatus.SUSPENDED}) | SETTLED_CALL,
+    CallStatus.RUNNING: frozenset({CallStatus.SUSPENDED}) | SETTLED_CALL,
     CallStatus.SUSPENDED: frozenset({CallStatus.RESUMING, CallStatus.CANCELLED}),
-    CallStatus.RESUMING: frozenset({CallStatus.RUNNING, CallStatus.SUSPENDED}) | _ENDS,
+    CallStatus.RESUMING: frozenset({CallStatus.RUNNING, CallStatus.SUSPENDED}) | SETTLED_CALL,
     CallStatus.SUCCEEDED: frozenset(),
     CallStatus.FAILED: frozenset(),
     CallStatus.CANCELLED: frozenset(),

@@ -23,6 +23,7 @@ class NoLocks:
     def once(self, key: str) -> bool:  # noqa: ARG002
         return True
 
+    def mark(self, key: str) -> None: ...
     def forget(self, key: str) -> None: ...
     def holder(self, key: str) -> str | None:  # noqa: ARG002
         return None

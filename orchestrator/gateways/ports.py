@@ -202,6 +202,10 @@ class Locks(Protocol):
         """True for the first caller that claims this piece of work within a lease, and for all while Redis is away."""
         ...
 
+    def mark(self, key: str) -> None:
+        """As `once`, for work that was sent to no other process."""
+        ...
+
     def forget(self, key: str) -> None: ...
     def holder(self, key: str) -> str | None:
         """The process that has this piece of work in flight, as far as Redis knows."""

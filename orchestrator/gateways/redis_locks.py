@@ -80,6 +80,12 @@ class RedisLocks:
             log.warning("redis does not answer; work continues", work=key, error=str(error))
         return True
 
+    def mark(self, key: str) -> None:
+        try:
+            self._redis.set(self._work(key), self._worker, px=self._begun)
+        except RedisError as error:
+            log.warning("redis does not answer; work continues", work=key, error=str(error))
+
     def forget(self, key: str) -> None:
         try:
             self._redis.delete(self._work(key))

@@ -22,7 +22,7 @@ from chordage.orchestrator.core.approvals import (
     answers,
     settled_by,
 )
-from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFound, UserError
+from chordage.orchestrator.core.errors import Conflict, InvalidDecision, LostRace, NotFound, UserError
 from chordage.orchestrator.core.intents import Intent, lone_call
 from chordage.orchestrator.core.records import Call, Phase, Run
 from chordage.orchestrator.core.rounds import due, must_wait
@@ -218,7 +218,10 @@ def _join_round(unit: Unit, run: Run) -> None:
 
 def resume_decided(rt: Runtime, run: Run, agent: AgentSpec) -> list[Intent] | None:
     """None: nothing keeps the run from its next request."""
-    may_ask, intents = insist(rt, lambda unit: _is_free(unit, run, agent))
+    try:
+        may_ask, intents = insist(rt, lambda unit: _is_free(unit, run, agent))
+    except LostRace:
+        return []
     return None if may_ask else intents
 
 

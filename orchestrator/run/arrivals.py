@@ -12,7 +12,7 @@ promised that the later message was sent later, only that the one stored last is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -135,7 +135,7 @@ def admit(
         else:
             has_ended = _apply_to_open_run(unit, agent, request, when_busy, turn_id, thread_id)
         if here and ready and not has_ended:
-            starting.start_admitted(unit, turns.admitted(fields))
+            starting.start_admitted(unit, turns.admitted({**fields, "arrival": place.arrival()}))
         elif not has_ended:
             unit.follow(Dispatch(group=group, hint=Hint(turn_id, thread_id), of=Subject(thread_id, agent.name)))
     else:
@@ -173,7 +173,6 @@ def _fields(
     return {
         "id": turn_id,
         "thread_id": thread_id,
-        "arrival": place.arrival,
         "agent": agent.name,
         "grp": group.value,
         "rank": group.rank,
@@ -205,9 +204,11 @@ def _fields(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueuePlace:
-    """The number of a message on its thread, and the same work that is queued there or elsewhere."""
+    """The number of a message on its thread, read with the next result, and the same work that is queued there or
+    elsewhere.
+    """
 
-    arrival: int
+    arrival: Callable[[], int]
     key: str | None = None
     older: QueuedWork | None = None
     will: str | None = None  # the turn of this agent's will that is queued or at work
@@ -256,7 +257,7 @@ def _merge_into_will(unit: Unit, fields: Mapping[str, Any], place: QueuePlace) -
     """While a will of its agent is queued or at work, a further one is recorded and done at once."""
     assert place.will is not None
     detail = f"merged into turn {place.will}: the will of its agent is queued or at work"
-    turns.record_merged(unit.tx, fields, place.will, detail)
+    turns.record_merged(unit.tx, {**fields, "arrival": place.arrival()}, place.will, detail)
     if fields["reply_target"] is not None:
         body = {"reason": Disposition.MERGED.value, "code": None, "detail": detail, "text": None}
         outbox.add(unit.tx, fields["thread_id"], fields["id"], target=fields["reply_target"], body=body, now=unit.now)

@@ -17,16 +17,15 @@ from chordage.orchestrator.core.compaction import Cause, Cut
 from chordage.orchestrator.core.errors import ModelFailed
 from chordage.orchestrator.core.intents import Intent, advance
 from chordage.orchestrator.core.model import Reply
-from chordage.orchestrator.core.records import Checkpoint, Phase
+from chordage.orchestrator.core.records import Checkpoint, History, Phase
 from chordage.orchestrator.core.stepping import RequestTerms
 from chordage.orchestrator.core.text import clean_reply, clean_text
 from chordage.orchestrator.gateways.ports import Abort
 from chordage.orchestrator.run import checkpoints, plugins
 from chordage.orchestrator.run.plugins import PluginSession
-from chordage.orchestrator.run.unit import LiveEvent, Unit, insist
+from chordage.orchestrator.run.unit import LiveEvent, Unit, record
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import journal, runs
-from chordage.orchestrator.store.journal import History
 from chordage.orchestrator.store.runs import RunClaim
 
 log = structlog.get_logger()
@@ -79,19 +78,18 @@ def carry_out(rt: Runtime, work: Compaction, abort: Abort) -> list[Intent]:
         fault = compaction.fault_of(reply)
     except ModelFailed as error:
         reply, fault = compaction.no_reply(writer.model, error), clean_text(str(error))
-    is_ours, intents = insist(rt, lambda unit: _record(unit, work, reply, fault))
-    if not is_ours:
+    intents = record(rt, lambda unit: _record(unit, work, reply, fault))
+    if intents is None:
         log.warning("late summary refused", run=run.id, step=work.claim.step, epoch=run.epoch)
     elif fault is not None:
         log.warning("no summary; the history stays whole", run=run.id, step=work.claim.step, why=fault)
-    return intents
+    return intents or []
 
 
-def _record(unit: Unit, work: Compaction, reply: Reply, fault: str | None) -> bool:
+def _record(unit: Unit, work: Compaction, reply: Reply, fault: str | None) -> None:
     claim, run = work.claim, work.claim.run
     to, usage = (claim.step + 1, Phase.INFERENCE), reply.usage
-    if not runs.open_step(unit.tx, claim, to=to, rounds=0, usage=usage, lease_until=unit.lease(), by=unit.rt.worker):
-        return False
+    runs.open_step(unit.tx, claim, to=to, rounds=0, usage=usage, lease_until=unit.lease(), by=unit.rt.worker)
     settled = checkpoints.settled_calls(unit.tx, run, work.past.calls)
     journal.append(unit.tx, checkpoints.of_round(unit, run, settled))
     if fault is None:
@@ -110,4 +108,3 @@ def _record(unit: Unit, work: Compaction, reply: Reply, fault: str | None) -> bo
         plugins.store_notes_or_log(unit.tx, work.session)
     unit.follow(advance(run))
     unit.announce(replace(event, data={"step": claim.step, **event.data}))
-    return True

@@ -16,7 +16,7 @@ from chordage.orchestrator.core.records import Checkpoint, Kin, Phase, Run
 from chordage.orchestrator.core.status import Disposition, RunStatus
 from chordage.orchestrator.core.transcript import NOT_RUN, attempts_of
 from chordage.orchestrator.run import checkpoints, starting, subagents, waiting
-from chordage.orchestrator.run.unit import NO_USAGE, RunEnded, TurnDropped, Unit, insist
+from chordage.orchestrator.run.unit import NO_USAGE, RunEnded, TurnDropped, Unit, record
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import approvals, calls, journal, outbox, runs, turns
 from chordage.orchestrator.store.runs import RunClaim
@@ -26,20 +26,19 @@ PATIENCE = 3  # how often a run whose agent is missing is tried again
 
 def end_here(rt: Runtime, claim: RunClaim, ending: Ending, *, attempts: Sequence[Attempt] = ()) -> list[Intent]:
     """End the run without another reply, in a transaction of its own. `attempts`: model calls that failed."""
-    return insist(rt, lambda unit: end_claimed(unit, claim, ending, attempts=attempts))[1]
+    return record(rt, lambda unit: end_claimed(unit, claim, ending, attempts=attempts)) or []
 
 
-def end_claimed(unit: Unit, claim: RunClaim, ending: Ending, *, attempts: Sequence[Attempt] = ()) -> bool:
+def end_claimed(unit: Unit, claim: RunClaim, ending: Ending, *, attempts: Sequence[Attempt] = ()) -> None:
     """End the run, or suspend it with this end kept while calls of it wait for a decision."""
     run = claim.run
     if waiting.ends_after_decisions(unit, run, ending):
-        return waiting.suspend_run(unit, claim, to=claim.step, kept=ending, rows=_last_checkpoint(unit, run))
-    if not runs.finish(unit.tx, claim, ending, usage=NO_USAGE, now=unit.now):
-        return False
+        waiting.suspend_run(unit, claim, to=claim.step, kept=ending, rows=_last_checkpoint(unit, run))
+        return
+    runs.finish(unit.tx, claim, ending, usage=NO_USAGE, now=unit.now)
     close_open_calls(unit, run, code="run_ended", content=NOT_RUN)
     unit.announce(RunEnded(run=run, ending=ending))
     close_turn(unit, run, claim.step, ending, [], text=None, attempts=attempts, is_last=True)
-    return True
 
 
 def end_run(unit: Unit, seen: Run, ending: Ending, *, content: str) -> bool:

@@ -25,7 +25,7 @@ from chordage.orchestrator.core.records import Checkpoint, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.transcript import body_of
 from chordage.orchestrator.run import checkpoints, endings
-from chordage.orchestrator.run.unit import NO_USAGE, RunEnded, Unit, insist
+from chordage.orchestrator.run.unit import NO_USAGE, RunEnded, Unit, record
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import children, journal, runs
 from chordage.orchestrator.store.database import Tx
@@ -120,13 +120,12 @@ def _agent(rt: Runtime, run: Run) -> AgentSpec | None:
 
 def end_out_of_time(rt: Runtime, claim: RunClaim, ending: Ending, partial: PartialReply | None = None) -> list[Intent]:
     """The worker that holds the run's work ends it."""
-    return insist(rt, lambda unit: _end(unit, claim, ending, partial or PartialReply()))[1]
+    return record(rt, lambda unit: _end(unit, claim, ending, partial or PartialReply())) or []
 
 
 def _end(unit: Unit, claim: RunClaim, ending: Ending, partial: PartialReply) -> None:
     run = claim.run
-    if not runs.finish(unit.tx, claim, ending, usage=NO_USAGE, now=unit.now):
-        return
+    runs.finish(unit.tx, claim, ending, usage=NO_USAGE, now=unit.now)
     endings.close_open_calls(unit, run, code="run_ended", content=CALL_CLOSED)
     rows = checkpoints.of_round(unit, run)
     if partial.text:

@@ -16,7 +16,7 @@ from chordage.orchestrator.core.placement import RoundPlan
 from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.state import Planning
 from chordage.orchestrator.core.reasons import Ending
-from chordage.orchestrator.core.records import Answer, NewCall, Run
+from chordage.orchestrator.core.records import Answer, History, NewCall, Run
 from chordage.orchestrator.core.stepping import RequestTerms
 from chordage.orchestrator.gateways.ports import OutputForm
 from chordage.orchestrator.gateways.tools import outcomes
@@ -34,6 +34,7 @@ class ModelRequest:
     specs: dict[str, ToolSpec]  # offered
     withheld: frozenset[str] = frozenset()  # tools of the agent that plugins keep from the model
     known: Sequence[Answer]  # results of the thread
+    past: History | None = None  # its history; None: it is read again when it is needed next
     session: PluginSession | None = None
     planning: Planning | None = None  # of a strategy that plans
     asks_planner: bool = False  # the reply will be a plan

@@ -17,9 +17,9 @@ from chordage.orchestrator.core.moves import RunTools
 from chordage.orchestrator.core.phases import ShownCall
 from chordage.orchestrator.core.plugin_state import STATE_CONFLICT
 from chordage.orchestrator.core.reasons import Ending, too_many_calls
-from chordage.orchestrator.core.records import Call, NewCall, Run
+from chordage.orchestrator.core.records import Answer, Call, NewCall, Run
 from chordage.orchestrator.core.rounds import generations, spread
-from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.status import SETTLED_CALL, CallStatus
 from chordage.orchestrator.core.transcript import NOT_RUN
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
 from chordage.orchestrator.run import placing, plugins, subagents, waiting
@@ -210,20 +210,43 @@ def send_runnable(unit: Unit, run: Run, agent: AgentSpec, step: int, asked: Sequ
     send(unit, run, agent, step, [call for call in asked if call.status is CallStatus.NEW and not call.parked])
 
 
+def is_settled_here(asked: Sequence[NewCall], outcome: ReplyOutcome, under_way: UnderWay | None) -> bool:
+    """Whether the round is recorded with all its outcomes, and the run simply continues."""
+    if outcome.placed is None or outcome.keeps is not None or under_way is not None:
+        return False
+    return all(call.status in SETTLED_CALL for call in asked)
+
+
+def answers(run: Run, step: int, asked: Sequence[NewCall]) -> list[Answer]:
+    """Settled calls, as they will be read."""
+    return [
+        Answer(
+            id=call.id, run_id=run.id, step=step, place=call.place, ask_id=call.ask_id, status=call.status,
+            code=call.code, content=call.content, replayed_at=None,
+        )
+        for call in asked
+    ]  # fmt: skip
+
+
 def send_placed(
-    unit: Unit, run: Run, agent: AgentSpec, asked: Sequence[NewCall], outcome: ReplyOutcome, under_way: UnderWay | None
+    unit: Unit,
+    run: Run,
+    agent: AgentSpec,
+    step: int,
+    asked: Sequence[NewCall],
+    outcome: ReplyOutcome,
+    under_way: UnderWay | None,
 ) -> None:
-    """Send what leaves, then carry out what stays. Without any, the run continues at once. `run`: at its round."""
+    """Send what leaves, then carry out what stays. Without any, the run continues at once."""
     if outcome.placed is None:
-        send_runnable(unit, run, agent, run.step, asked)
+        send_runnable(unit, run, agent, step, asked)
         return
     runnable = [call.id for call in asked if call.status is CallStatus.NEW]
     if not runnable and under_way is None:
-        is_whole = outcome.keeps is None and all(call.question is None for call in asked)
-        unit.follow(replace(advance(run), seen=run if is_whole else None))
+        unit.follow(advance(run))
         return
     about: dict[str, Any] = {
-        "run_id": run.id, "step": run.step, "group": run.group, "of": run.subject,
+        "run_id": run.id, "step": step, "group": run.group, "of": run.subject,
         "tools": {call.id: call.tool for call in asked},
     }  # fmt: skip
     here = tuple(call_id for call_id in runnable if call_id in outcome.placed.here)

@@ -10,37 +10,53 @@ The lock of the thread is taken after the commit, where Redis answers and nobody
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache
+from typing import NamedTuple
 
 from chordage.orchestrator.core.errors import BrokenAgent, UserError
 from chordage.orchestrator.core.intents import Advance, Dispatch
-from chordage.orchestrator.core.records import Checkpoint, Run, Turn
+from chordage.orchestrator.core.records import Checkpoint, History, Run, Turn
 from chordage.orchestrator.core.transcript import message_of
 from chordage.orchestrator.run.unit import RunStarted, Unit
 from chordage.orchestrator.store import fairness, journal, starts
 from chordage.orchestrator.store.fairness import StartRule
 from chordage.orchestrator.store.starts import Start
+from chordage.orchestrator.strategies import shipped
+
+
+class StartedRun(NamedTuple):
+    """`past`: the history of its thread, with the message that it starts with."""
+
+    run: Run
+    past: History
 
 
 def send_start(
     unit: Unit, turn: Turn, run_id: str, rule: StartRule, *, takes_thread: bool = False
-) -> Callable[[], Run | None]:
+) -> Callable[[], StartedRun | None]:
     """Nothing is waited for. After the commit: the run, or None where the turn could not start."""
     start = Start(
         turn=turn, run_id=run_id, words=_words(unit, turn, run_id), rule=rule, budget=unit.rt.budgets[turn.group],
         now=unit.now, lease_until=unit.lease(), worker=unit.rt.worker,
     )  # fmt: skip
-    opened = partial(starts.opened_run, start, starts.send(unit.tx, start))
-    unit.announce(lambda: RunStarted(run=run, takes_thread=takes_thread) if (run := opened()) else None)
-    return opened
+    sent = starts.send(unit.tx, start)
+    history = _send_history(unit, turn, run_id)
+
+    @cache
+    def started() -> StartedRun | None:
+        run = starts.opened_run(start, sent)
+        return None if run is None else StartedRun(run, history())
+
+    unit.announce(lambda: RunStarted(run=known.run, takes_thread=takes_thread) if (known := started()) else None)
+    return started
 
 
 def start_admitted(unit: Unit, turn: Turn) -> None:
     """Start a turn that this transaction has admitted, if the budget covers every ready turn. Otherwise a wake-up looks
     which turn is next.
     """
-    opened = send_start(unit, turn, unit.rt.new_id(), StartRule.ALL_FIT, takes_thread=True)
-    unit.follow_result(lambda: Dispatch(group=turn.group) if (run := opened()) is None else _begin(run))
+    started = send_start(unit, turn, unit.rt.new_id(), StartRule.ALL_FIT, takes_thread=True)
+    unit.follow_result(lambda: Dispatch(group=turn.group) if (known := started()) is None else _begin(*known))
 
 
 def start_next(unit: Unit, ended: Run, *, several: bool) -> bool:
@@ -63,8 +79,9 @@ def start_next(unit: Unit, ended: Run, *, several: bool) -> bool:
     if several:
         starts.set_last_tenant(unit.tx, group, turn, run_id, unit.now)
     journal.append(unit.tx, [_words(unit, turn, run_id)])
+    history = _send_history(unit, turn, run_id)
     unit.announce(RunStarted(run=run, takes_thread=True))
-    unit.follow(_begin(run))
+    unit.follow_result(lambda: _begin(run, history()))
     return True
 
 
@@ -74,8 +91,13 @@ def hand_on(unit: Unit, ended: Run, *, several: bool) -> None:
         unit.follow(Dispatch(group=ended.group))
 
 
-def _begin(run: Run) -> Advance:
-    return Advance(run_id=run.id, group=run.group, of=run.subject, seen=run)
+def _begin(run: Run, past: History) -> Advance:
+    return Advance(run_id=run.id, group=run.group, of=run.subject, seen=run, past=past)
+
+
+def _send_history(unit: Unit, turn: Turn, run_id: str) -> Callable[[], History]:
+    """In the trip of the start, so that the first request of the run needs none."""
+    return journal.send_history(unit.tx, turn.thread_id, plans_of=run_id if shipped.plans(turn.strategy) else None)
 
 
 def _words(unit: Unit, turn: Turn, run_id: str) -> journal.Row:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chordage.orchestrator.core.agent import Limits
+from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.intents import Intent, advance
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.records import Checkpoint, Phase, Run, Turn
@@ -25,7 +26,10 @@ from chordage.orchestrator.store.runs import RunClaim
 
 def take_in_before_request(rt: Runtime, claim: RunClaim) -> list[Intent] | None:
     """Take in what waits, before the prompt is made. None: nothing waits any more, and the model may be asked."""
-    may_ask, intents = insist(rt, lambda unit: _nothing_waits(unit, claim))
+    try:
+        may_ask, intents = insist(rt, lambda unit: _nothing_waits(unit, claim))
+    except LostRace:
+        return []
     return None if may_ask else intents
 
 
@@ -73,12 +77,11 @@ def take_in(
     behind: Sequence[journal.Row],
     rounds: int = 0,
     usage: Usage = NO_USAGE,
-) -> bool:
+) -> None:
     """Each message is a step of its own, the first of them `first`; behind the last the model is asked."""
     tx, run = unit.tx, claim.run
     to = (first + len(messages), Phase.INFERENCE)
-    if not runs.open_step(tx, claim, to=to, rounds=rounds, usage=usage, lease_until=unit.lease(), by=unit.rt.worker):
-        return False
+    runs.open_step(tx, claim, to=to, rounds=rounds, usage=usage, lease_until=unit.lease(), by=unit.rt.worker)
     targets = steering.take_in(tx, run, [turn.id for turn in messages], unit.now)
     entries = [
         journal.entry(run.thread_id, run.id, step, Checkpoint.USER_MESSAGE, message_of(turn), unit.now)
@@ -92,4 +95,3 @@ def take_in(
     unit.follow(advance(run))
     for turn in messages:
         unit.announce(TurnSteered(turn_id=turn.id, run=run))
-    return True

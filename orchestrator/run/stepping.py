@@ -63,19 +63,17 @@ def hold_reply(
     kept: Ending | None,
     withheld: Sequence[str],
     sent: str,
-) -> bool:
+) -> None:
     """Record a reply that is no part of the history yet, and hold the run."""
     run = claim.run
     kept = kept or run.kept
-    if not runs.hold(unit.tx, claim, to=claim.step, kept=kept, usage=reply.usage, now=unit.now):
-        return False
+    runs.hold(unit.tx, claim, to=claim.step, kept=kept, usage=reply.usage, now=unit.now)
     journal.append(unit.tx, rows)
     row = _locked(unit, run)
     _hold(
         unit, run, row, reply_step=claim.step, iteration=row.iteration + 1, withheld=sorted(withheld), sent_hash=sent,
         mutated=False, verdicts={}, error=None,
     )  # fmt: skip
-    return True
 
 
 def _locked(unit: Unit, run: Run) -> Stepped:

@@ -12,9 +12,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple, assert_never
 
+import structlog
+
 from chordage.orchestrator.core.agent import AgentSpec
-from chordage.orchestrator.core.errors import UserError
-from chordage.orchestrator.core.intents import CallModel, Intent, advance
+from chordage.orchestrator.core.errors import LostRace, UserError
+from chordage.orchestrator.core.intents import Advance, CallModel, Intent, advance
 from chordage.orchestrator.core.model import Reply, ToolAsk
 from chordage.orchestrator.core.moves import Finish, Infer, Move, Plan, RunPlan, RunTools, View
 from chordage.orchestrator.core.output import Accepted, Ended, Refused, Verdict
@@ -22,7 +24,7 @@ from chordage.orchestrator.core.planning import state
 from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.state import Planning
 from chordage.orchestrator.core.reasons import Ending, Reason, failed, out_of_time
-from chordage.orchestrator.core.records import Checkpoint, NewCall, Phase, Run, Turn
+from chordage.orchestrator.core.records import Answer, Checkpoint, History, NewCall, Phase, Run, Turn
 from chordage.orchestrator.core.rounds import distinct
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.text import clean_reply
@@ -45,11 +47,13 @@ from chordage.orchestrator.run import (
 from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome
 from chordage.orchestrator.run.placing import UnderWay
 from chordage.orchestrator.run.stepping import Recorded
-from chordage.orchestrator.run.unit import LiveEvent, RunContinues, RunEnded, Unit
+from chordage.orchestrator.run.unit import LiveEvent, RunContinues, RunEnded, Unit, record
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import journal, runs
-from chordage.orchestrator.store.runs import RunClaim
+from chordage.orchestrator.store.runs import OpenedRound, RunClaim
 from chordage.orchestrator.strategies import loading
+
+log = structlog.get_logger()
 
 
 def choose_move(
@@ -127,8 +131,10 @@ TRANSITIONS = (
 )
 
 
-def next_step(rt: Runtime, run: Run) -> list[Intent]:
-    """The first of TRANSITIONS that applies and has something to do; otherwise the model is asked."""
+def next_step(rt: Runtime, run: Run, past: History | None = None) -> list[Intent]:
+    """The first of TRANSITIONS that applies and has something to do; otherwise the model is asked. `past`: as for
+    `CallModel`.
+    """
     step = run.next_inference
     if step is None:
         return []
@@ -143,7 +149,7 @@ def next_step(rt: Runtime, run: Run) -> list[Intent]:
     except Exception:
         endings.record_crash(rt, run)
         raise
-    return [CallModel(run_id=run.id, step=step, group=run.group, of=run.subject, seen=run)]
+    return [CallModel(run_id=run.id, step=step, group=run.group, of=run.subject, seen=run, past=past)]
 
 
 # With a reply: judged before the transaction, recorded in it.
@@ -207,29 +213,49 @@ def _with_stop(move: Move, stop: Ending | None) -> tuple[Move, Ending | None]:
     return Finish(ending=stop), None
 
 
-def record_reply(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, under_way: UnderWay | None = None) -> bool:
-    """Record the reply together with what follows from it. False: another worker was first, and nothing is written.
-    `under_way`: a call of it that has begun.
+def record_reply(rt: Runtime, request: ModelRequest, outcome: ReplyOutcome, under_way: UnderWay | None) -> list[Intent]:
+    """Record the reply together with what follows from it, unless another worker was first. `under_way`: a call of it
+    that has begun.
     """
+    intents = record(rt, lambda unit: _write_reply(unit, request, outcome, under_way))
+    if intents is None and _would_end_by_itself(outcome):  # perhaps a message waits, with which it continues instead
+        intents = record(rt, lambda unit: _write_reply(unit, request, outcome, under_way, look_for_messages=True))
+    if intents is None:
+        log.warning("late reply refused", run=request.run.id, step=request.step, epoch=request.run.epoch)
+    return intents or []
+
+
+def _would_end_by_itself(outcome: ReplyOutcome) -> bool:
+    return isinstance(outcome.move, Finish) and outcome.move.ending.reason is Reason.NATURAL_END
+
+
+def _write_reply(
+    unit: Unit,
+    request: ModelRequest,
+    outcome: ReplyOutcome,
+    under_way: UnderWay | None,
+    *,
+    look_for_messages: bool = False,
+) -> None:
+    """Raises LostRace: nothing is written. The statements need no answer from one another, so they share trips."""
     match outcome.move:
         case Infer() if outcome.held:
-            is_ours = _hold(unit, request, outcome)
+            _hold(unit, request, outcome)
         case Infer():
-            is_ours = _ask_again(unit, request, outcome, rounds=0 if outcome.plan is not None else 1)
+            _ask_again(unit, request, outcome, rounds=0 if outcome.plan is not None else 1)
         case Plan():
             raise AssertionError(f"strategy {request.run.strategy!r} answers a reply with a plan to be made")
         case RunTools() | RunPlan():
-            is_ours = _open_round(unit, request, outcome, under_way)
+            _open_round(unit, request, outcome, under_way)
+        case Finish(ending=ending) if look_for_messages:
+            _take_in_or_end(unit, request, outcome, ending)
         case Finish(ending=ending):
-            is_ours = _finish(unit, request, outcome, ending)
+            _end(unit, request, outcome, ending, unless_steered=ending.reason is Reason.NATURAL_END)
         case other:
             assert_never(other)
-    if not is_ours:
-        return False
     unit.announce(_reply_event(request, outcome), first=True)
     if request.session is not None and not isinstance(outcome.move, RunTools | RunPlan):
         plugins.store_notes_or_log(unit.tx, request.session)
-    return True
 
 
 def _reply_event(request: ModelRequest, outcome: ReplyOutcome) -> LiveEvent:
@@ -250,47 +276,65 @@ def _continues(unit: Unit, run: Run) -> None:
 
 def _ask_again(
     unit: Unit, request: ModelRequest, outcome: ReplyOutcome, *, rounds: int, notes: Sequence[journal.Row] = ()
-) -> bool:
+) -> None:
     run, usage = request.run, outcome.reply.usage
     to = (request.step + 1, Phase.INFERENCE)
-    if not runs.open_step(
+    runs.open_step(
         unit.tx, request.claim, to=to, rounds=rounds, usage=usage, lease_until=unit.lease(), by=unit.rt.worker
-    ):
-        return False
+    )
     journal.append(unit.tx, [*_rows(unit, request, outcome), *notes])
     unit.follow(advance(run))
     _continues(unit, run)
-    return True
 
 
-def _hold(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> bool:
+def _hold(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> None:
     assert request.terms is not None
     run = request.run
-    if not stepping.hold_reply(
+    stepping.hold_reply(
         unit, request.claim, outcome.reply, _rows(unit, request, outcome), kept=outcome.keeps,
         withheld=list(request.withheld), sent=request.terms.sent,
-    ):  # fmt: skip
-        return False
+    )  # fmt: skip
     if run.suspended and waiting.may_continue(unit, run, request.agent.tool_mode):
         waiting.resume_run(unit, run)  # a decision came while the model was asked; the run is held again after it
-    return True
 
 
-def _open_round(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, under_way: UnderWay | None) -> bool:
-    step, usage = request.step + 1, outcome.reply.usage
-    run = runs.open_round(unit.tx, request.claim, to=step, usage=usage, lease_until=unit.lease(), by=unit.rt.worker)
-    if run is None:
-        return False
-    journal.append(unit.tx, _rows(unit, request, outcome))
+def _open_round(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, under_way: UnderWay | None) -> None:
+    run, step, usage = request.run, request.step + 1, outcome.reply.usage
+    opened = runs.open_round(unit.tx, request.claim, to=step, usage=usage, lease_until=unit.lease(), by=unit.rt.worker)
+    rows = _rows(unit, request, outcome)
+    journal.append(unit.tx, rows)
     asked = rounds.open_calls(unit, request, step, outcome)
     if outcome.keeps is not None:
         runs.keep_ending(unit.tx, run.id, outcome.keeps)
-    rounds.send_placed(unit, run, request.agent, asked, outcome, under_way)
+    if rounds.is_settled_here(asked, outcome, under_way):
+        past = _continued(request, rows, rounds.answers(run, step, asked))
+        unit.follow_result(lambda: _carry_on(opened(), past))
+    else:
+        rounds.send_placed(unit, run, request.agent, step, asked, outcome, under_way)
     for call in asked:
         if call.started_at is not None:
             _announce_begun(unit, run, call)
-    _continues(unit, request.run)
-    return True
+    _continues(unit, run)
+
+
+def _continued(request: ModelRequest, rows: Sequence[journal.Row], answers: Sequence[Answer]) -> History | None:
+    """The history behind a round of which every call is settled, as it would be read."""
+    past = request.past
+    if past is None or request.planning is not None:  # a plan is no part of the history
+        return None
+    return replace(
+        past, entries=[*past.entries, *journal.unread_history(rows)], calls=[*past.calls, *answers], is_read=False
+    )
+
+
+def _carry_on(opened: OpenedRound, past: History | None) -> Advance:
+    """This process alone knows of the step that follows. Once a call was suspended, its answer may change what was
+    said, and once a message waits it comes next.
+    """
+    run = opened.run
+    if past is not None:
+        past = None if run.suspended or run.steers else replace(past, asked=opened.asked)
+    return Advance(run_id=run.id, group=run.group, of=run.subject, seen=run, past=past)
 
 
 def _announce_begun(unit: Unit, run: Run, call: NewCall) -> None:
@@ -302,48 +346,46 @@ def _announce_begun(unit: Unit, run: Run, call: NewCall) -> None:
         unit.announce(LiveEvent(run_id=run.id, kind="tool.settled", data=settled))
 
 
-def _finish(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, ending: Ending) -> bool:
+def _take_in_or_end(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, ending: Ending) -> None:
     """A run that would end by itself continues instead, if a message waits to be taken in."""
-    if ending.reason is not Reason.NATURAL_END:
-        return _end(unit, request, outcome, ending)
-    if _end(unit, request, outcome, ending, unless_steered=True):
-        return True
     messages = steering.waiting_messages(unit, request.claim, request.agent.limits)
     if messages is None:
-        return False
-    return _take_in(unit, request, outcome, messages) if messages else _end(unit, request, outcome, ending)
+        raise LostRace
+    if messages:
+        _take_in(unit, request, outcome, messages)
+    else:
+        _end(unit, request, outcome, ending)
 
 
-def _take_in(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, messages: Sequence[Turn]) -> bool:
+def _take_in(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, messages: Sequence[Turn]) -> None:
     reply = outcome.reply
     first = request.step + 1 + bool(reply.asks)  # asks that are not carried out have their step too
     behind = _rows(unit, request, outcome)
-    if not steering.take_in(unit, request.claim, messages, first=first, behind=behind, rounds=1, usage=reply.usage):
-        return False
+    steering.take_in(unit, request.claim, messages, first=first, behind=behind, rounds=1, usage=reply.usage)
     if reply.asks:
         rounds.close_calls(unit, request, reply)
     _continues(unit, request.run)
-    return True
 
 
 def _end(
     unit: Unit, request: ModelRequest, outcome: ReplyOutcome, ending: Ending, *, unless_steered: bool = False
-) -> bool:
+) -> None:
     claim, run, reply = request.claim, request.run, outcome.reply
     if run.suspended and waiting.ends_after_decisions(unit, run, ending):  # so this is not the answer, and need not fit
-        return _end_later(unit, request, outcome, ending, unless_steered=unless_steered)
+        _end_later(unit, request, outcome, ending, unless_steered=unless_steered)
+        return
     match outcome.output:
         case Refused(why=why):
             if unless_steered and steering.waiting_messages(unit, claim, request.agent.limits):
-                return False  # a message waits, so this is not the answer either
+                raise LostRace  # a message waits, so this is not the answer either
             limit = run.limits(request.agent.limits).timeout
             if limit is None or run.worked(unit.now) < limit:
-                return _ask_for_repair(unit, request, outcome, why)
+                _ask_for_repair(unit, request, outcome, why)
+                return
             ending = out_of_time(limit)
         case Ended(ending=failure):
             ending = failure
-    if not runs.finish(unit.tx, claim, ending, usage=reply.usage, now=unit.now, unless_steered=unless_steered):
-        return False
+    runs.finish(unit.tx, claim, ending, usage=reply.usage, now=unit.now, unless_steered=unless_steered)
     if run.suspended:  # an end that waits for no decision
         endings.close_open_calls(unit, run, code="run_ended", content=NOT_RUN)
     if reply.asks:
@@ -354,33 +396,28 @@ def _end(
     rows = _rows(unit, request, outcome)
     unit.announce(RunEnded(run=run, ending=ending, usage=reply.usage))
     endings.close_turn(unit, run, request.step, ending, rows, text=text, details=details, is_last=True)
-    return True
 
 
-def _ask_for_repair(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, why: str) -> bool:
+def _ask_for_repair(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, why: str) -> None:
     """Once: the note in the journal, written with the reply it is about, says that it was done."""
     run = request.run
     note = journal.entry(run.thread_id, run.id, request.step, Checkpoint.OUTPUT_REFUSED, {"why": why}, unit.now)
-    if not _ask_again(unit, request, outcome, rounds=0, notes=[note]):
-        return False
+    _ask_again(unit, request, outcome, rounds=0, notes=[note])
     if outcome.reply.asks:
         rounds.close_calls(unit, request, outcome.reply)
-    return True
 
 
 def _end_later(
     unit: Unit, request: ModelRequest, outcome: ReplyOutcome, ending: Ending, *, unless_steered: bool
-) -> bool:
+) -> None:
     """The reply would end the run while calls of it wait for a decision: it is kept, and the run waits with them."""
     reply = outcome.reply
-    if not waiting.suspend_run(
+    waiting.suspend_run(
         unit, request.claim, to=request.step + 1, kept=ending, rows=_rows(unit, request, outcome),
         mode=request.agent.tool_mode, usage=reply.usage, rounds=1, unless_steered=unless_steered,
-    ):  # fmt: skip
-        return False
+    )  # fmt: skip
     if reply.asks:
         rounds.close_calls(unit, request, reply)
-    return True
 
 
 def _rows(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> list[journal.Row]:

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar, assert_never
 
 import structlog
 
-from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.core.errors import LostRace, Unavailable
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Ending, disposition_of
@@ -213,6 +213,14 @@ def insist(
     result, unit = rt.store.retry(attempt, patience=patience)
     unit.make_announcements()
     return result, unit.intents
+
+
+def record(rt: Runtime, work: Callable[[Unit], object]) -> list[Intent] | None:
+    """As `insist`, for what a guard may refuse. None: another worker was first, and nothing is stored."""
+    try:
+        return insist(rt, work)[1]
+    except LostRace:
+        return None
 
 
 def _make(rt: Runtime, announcement: Announcement) -> None:

@@ -48,15 +48,12 @@ def suspend_run(
     usage: Usage = NO_USAGE,
     rounds: int = 0,
     unless_steered: bool = False,
-) -> bool:
+) -> None:
     """Running -> Waiting. A decision that came while the last work was done resumes the run at once."""
     tx, run = unit.tx, claim.run
     if kept is not None and kept.reason is Reason.NATURAL_END:
         kept = None  # there will be results that the model has not seen: it is asked again
-    if not runs.suspend(
-        tx, claim, to=to, kept=kept, rounds=rounds, usage=usage, now=unit.now, unless_steered=unless_steered
-    ):
-        return False
+    runs.suspend(tx, claim, to=to, kept=kept, rounds=rounds, usage=usage, now=unit.now, unless_steered=unless_steered)
     open_calls = calls.unsettled(tx, run.id)
     waits = {"calls": [call.id for call in open_calls]}
     journal.append(tx, [*rows, journal.entry(run.thread_id, run.id, to, Checkpoint.RUN_WAITING, waits, unit.now)])
@@ -69,7 +66,6 @@ def suspend_run(
         unit.announce(RunSuspended(run=run))
         if awaited := groups.place_awaited(tx, run.group):
             starting.hand_on(unit, run, several=awaited == groups.SEVERAL)
-    return True
 
 
 def resume_run(unit: Unit, run: Run) -> None:

@@ -14,7 +14,7 @@ import structlog
 
 from chordage.orchestrator.core import stepping
 from chordage.orchestrator.core.agent import AgentSpec
-from chordage.orchestrator.core.errors import Crossed, LostRace, Unavailable
+from chordage.orchestrator.core.errors import Crossed, LostRace, Unavailable, UserError
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.message import Origin, TurnRequest, group_of
 from chordage.orchestrator.core.stepping import Control, StepTerms
@@ -34,8 +34,16 @@ def admit(rt: Runtime, request: TurnRequest, *, here: bool = False) -> tuple[Adm
     """`here`: the turn starts in the same transaction if it can, and this process carries it on."""
     now = rt.now()
     agent = arrivals.check_request(rt, request, now)
-    if (duplicate := _find_duplicate(rt, agent, request, now)) is not None:
+    try:
+        return _admit_new(rt, agent, request, here=here)
+    except (UserError, LostRace):  # a message that came before is no new one, whatever would be wrong with it now
+        if (duplicate := _find_duplicate(rt, agent, request, now)) is None:
+            raise
         return duplicate, []
+
+
+def _admit_new(rt: Runtime, agent: AgentSpec, request: TurnRequest, *, here: bool) -> tuple[Admitted, list[Intent]]:
+    """Raises LostRace where the message is there already."""
     if request.control is Control.STEP:
         stepping.check_terms(request.step or StepTerms(), agent, rt.bounds.text_bytes)
     asked = []
@@ -52,8 +60,8 @@ def admit(rt: Runtime, request: TurnRequest, *, here: bool = False) -> tuple[Adm
             if crossed == CROSSED_TRIES:
                 raise
         except LostRace:  # a message with the same dedupe key, or with the same work, was first
-            if (duplicate := _find_duplicate(rt, agent, request, now)) is not None:
-                return duplicate, []
+            if _find_duplicate(rt, agent, request, rt.now()) is not None:
+                raise
         else:
             return admitted, unit.intents
     raise Unavailable(f"{TRIES} others were first, one after the other, with work that is the same: try again")

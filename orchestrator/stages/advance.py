@@ -9,16 +9,16 @@ results are where they always are, in the rows of the calls.
 from __future__ import annotations
 
 from chordage.orchestrator.core.intents import Intent
-from chordage.orchestrator.core.records import Phase, Run
+from chordage.orchestrator.core.records import History, Phase, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.run import transitions
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import runs
 
 
-def advance(rt: Runtime, run_id: str, seen: Run | None = None) -> list[Intent]:
+def advance(rt: Runtime, run_id: str, seen: Run | None = None, past: History | None = None) -> list[Intent]:
     run = seen or _load_running(rt, run_id)
-    return [] if run is None else transitions.next_step(rt, run)
+    return [] if run is None else transitions.next_step(rt, run, past)
 
 
 def commit_round(rt: Runtime, run_id: str, step: int) -> list[Intent]:

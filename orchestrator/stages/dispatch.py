@@ -14,9 +14,10 @@ import structlog
 from chordage.orchestrator.core.errors import BrokenAgent, UserError
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
-from chordage.orchestrator.core.records import Run, Turn
+from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.run import starting, transitions
+from chordage.orchestrator.run.starting import StartedRun
 from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import fairness, groups, runs, turns
@@ -34,8 +35,8 @@ def dispatch(rt: Runtime, group: Group, hint: Hint | None = None, *, only: bool 
     `only`: that turn or none, whatever else is waiting. In a burst every wake-up so starts the turn it came with.
     """
     if hint is not None:
-        if (run := _start_on(rt, *hint, StartRule.HAS_ROOM if only else StartRule.ALL_FIT)) is not None:
-            return transitions.next_step(rt, run)
+        if (started := _start_on(rt, *hint, StartRule.HAS_ROOM if only else StartRule.ALL_FIT)) is not None:
+            return transitions.next_step(rt, *started)
         if only:
             return []
     return _start_next(rt, group, continue_after=hint is None)
@@ -63,20 +64,21 @@ def _start_next(rt: Runtime, group: Group, *, continue_after: bool) -> list[Inte
             rule = StartRule.FIRST if free == 1 else StartRule.HAS_SLOT
             first = zlib.crc32(rt.new_id().encode()) % len(heads)
             for turn_id, thread_id in (*heads[first:], *heads[:first]):
-                if (run := _start_on(rt, turn_id, thread_id, rule)) is not None:
+                if (started := _start_on(rt, turn_id, thread_id, rule)) is not None:
                     more: list[Intent] = [Dispatch(group=group)] if continue_after and len(heads) > 1 else []
-                    return [*more, *_first_step(rt, run)]
+                    return [*more, *_first_step(rt, started)]
         if not groups.await_place(rt.store, group):
             return []
         continue_after = True
 
 
-def _first_step(rt: Runtime, run: Run) -> list[Intent]:
+def _first_step(rt: Runtime, started: StartedRun) -> list[Intent]:
     """What fails here is met again when rescue sends for the run; here it must not cost the turns behind it their
     wake-up.
     """
+    run = started.run
     try:
-        return transitions.next_step(rt, run)
+        return transitions.next_step(rt, *started)
     except UserError as error:
         log.warning("a run has started and cannot continue yet", run=run.id, turn=run.turn_id, error=str(error))
     except Exception:
@@ -84,7 +86,7 @@ def _first_step(rt: Runtime, run: Run) -> list[Intent]:
     return []
 
 
-def _start_on(rt: Runtime, turn_id: str, thread_id: str, rule: StartRule) -> Run | None:
+def _start_on(rt: Runtime, turn_id: str, thread_id: str, rule: StartRule) -> StartedRun | None:
     with rt.store.read() as tx:
         turn = turns.load(tx, turn_id)
     if turn is None or turn.status is not TurnStatus.QUEUED or not _is_usable(rt, turn):
@@ -93,13 +95,13 @@ def _start_on(rt: Runtime, turn_id: str, thread_id: str, rule: StartRule) -> Run
     owner = f"{run_id}:1"
     if not _take_thread(rt, thread_id, owner):
         return None
-    run: Run | None = None
+    started: StartedRun | None = None
     try:
-        run = _start(rt, turn, run_id, rule)
+        started = _start(rt, turn, run_id, rule)
     finally:
-        if run is None:
+        if started is None:
             rt.locks.release(thread_id, owner)
-    return run
+    return started
 
 
 def _is_usable(rt: Runtime, turn: Turn) -> bool:
@@ -130,7 +132,7 @@ def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
     return rt.locks.take(thread_id, owner) is None
 
 
-def _start(rt: Runtime, turn: Turn, run_id: str, rule: StartRule) -> Run | None:
+def _start(rt: Runtime, turn: Turn, run_id: str, rule: StartRule) -> StartedRun | None:
     with Unit(rt, rt.store.one_trip) as unit:
-        opened = starting.send_start(unit, turn, run_id, rule)
-    return opened()
+        started = starting.send_start(unit, turn, run_id, rule)
+    return started()

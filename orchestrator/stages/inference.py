@@ -25,7 +25,7 @@ from chordage.orchestrator.core.planning.plan import PlanDecision
 from chordage.orchestrator.core.planning.prompts import PlannerRequest
 from chordage.orchestrator.core.planning.state import Planning
 from chordage.orchestrator.core.reasons import Ending, failed
-from chordage.orchestrator.core.records import Checkpoint, Entry, Run
+from chordage.orchestrator.core.records import Checkpoint, Entry, History, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.core.stepping import Control, RequestTerms
 from chordage.orchestrator.core.text import clean_reply, clean_text
@@ -49,10 +49,9 @@ from chordage.orchestrator.run.compaction import Compaction
 from chordage.orchestrator.run.limits import PartialReply
 from chordage.orchestrator.run.model_request import ModelRequest, offered_tools
 from chordage.orchestrator.run.plugins import PluginSession
-from chordage.orchestrator.run.unit import Unit, insist
+from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, journal, processes, runs
-from chordage.orchestrator.store.journal import History
 from chordage.orchestrator.store.runs import RunClaim
 from chordage.orchestrator.strategies import shipped
 
@@ -67,18 +66,22 @@ class PreparedCall:
     ending: Ending | None = None  # a plugin ends the run instead of the call
 
 
-def call_model(rt: Runtime, run_id: str, step: int, seen: Run | None = None) -> list[Intent]:
+def call_model(
+    rt: Runtime, run_id: str, step: int, seen: Run | None = None, past: History | None = None
+) -> list[Intent]:
     run = seen or _load(rt, run_id)
     if run is None or run.status is not RunStatus.RUNNING or run.next_inference != step:
         return []
     key = run.work_key(step)
     in_doubt = bool(run.resends)
-    if not rt.locks.once(key):
+    if past is not None:
+        rt.locks.mark(key)
+    elif not rt.locks.once(key):
         in_doubt = _take_over(rt, key)
         if not in_doubt:
             return []
     try:
-        return _ask_and_record(rt, run, step, key, in_doubt=in_doubt)
+        return _ask_and_record(rt, run, step, key, past, in_doubt=in_doubt)
     except Aborted:
         return []
     except HandedOver:
@@ -108,7 +111,9 @@ def _take_over(rt: Runtime, key: str) -> bool:
     return rt.locks.once(key)
 
 
-def _ask_and_record(rt: Runtime, run: Run, step: int, key: str, *, in_doubt: bool) -> list[Intent]:
+def _ask_and_record(
+    rt: Runtime, run: Run, step: int, key: str, past: History | None, *, in_doubt: bool
+) -> list[Intent]:
     token = _claim(rt, run) if in_doubt else None
     if in_doubt and token is None:
         return []
@@ -122,7 +127,7 @@ def _ask_and_record(rt: Runtime, run: Run, step: int, key: str, *, in_doubt: boo
         if run.steers and (intents := steering.take_in_before_request(rt, claim)) is not None:
             return intents
         with rt.in_flight.tracking(work):
-            prepared = _prepare(rt, claim, agent)
+            prepared = _prepare(rt, claim, agent, past)
             if isinstance(prepared, Compaction):
                 return compaction.carry_out(rt, prepared, work)
             if prepared.ending is not None:
@@ -177,11 +182,11 @@ def _store_notes(rt: Runtime, session: PluginSession | None) -> None:
 # Preparing the request. What a turn does not use is not entered.
 
 
-def _prepare(rt: Runtime, claim: RunClaim, agent: AgentSpec) -> PreparedCall | Compaction:
+def _prepare(rt: Runtime, claim: RunClaim, agent: AgentSpec, past: History | None) -> PreparedCall | Compaction:
     run = claim.run
     plans = shipped.plans(run.strategy)
-    with rt.store.read() as tx:
-        past = journal.history(tx, run.thread_id, plans_of=run.id if plans else None)
+    if past is None or not (past.is_read or _is_never_cut(agent, past)):
+        past = _read_history(rt, run, plans=plans)
     entries, known = past.entries, past.calls
     said = build(entries, known)
     terms = stepping.terms(rt, run, said) if run.control is Control.STEP else None
@@ -205,14 +210,24 @@ def _prepare(rt: Runtime, claim: RunClaim, agent: AgentSpec) -> PreparedCall | C
         planned = planned.offering(offered)
     request = ModelRequest(
         claim=claim, agent=replace(agent, model=changes.model) if changes.model else agent, specs=offered, known=known,
-        session=session, terms=terms, withheld=_withheld(rt, agent, specs, offered, move, terms), planning=planned,
-        asks_planner=isinstance(move, Plan), form=None if isinstance(move, Plan) else rt.outputs(agent),
-        recalls=_is_summarised(run, entries),
+        past=past, session=session, terms=terms, withheld=_withheld(rt, agent, specs, offered, move, terms),
+        planning=planned, asks_planner=isinstance(move, Plan),
+        form=None if isinstance(move, Plan) else rt.outputs(agent), recalls=_is_summarised(run, entries),
     )  # fmt: skip
     prompt = _prompt(request, said, changes)
     if planned is None:
         return PreparedCall(request=request, prompt=prompt, ending=changes.ending)
     return _planned(request, prompt, planned, entries, changes.ending)
+
+
+def _read_history(rt: Runtime, run: Run, *, plans: bool) -> History:
+    with rt.store.read() as tx:
+        return journal.history(tx, run.thread_id, plans_of=run.id if plans else None)
+
+
+def _is_never_cut(agent: AgentSpec, past: History) -> bool:
+    """No summary replaces a part of it, for which the ids of its entries would be needed."""
+    return not _may_compact(agent, past, None)
 
 
 def _may_compact(agent: AgentSpec, past: History, terms: RequestTerms | None) -> bool:
@@ -362,7 +377,4 @@ def _record(
     outcome, under_way = transitions.judge(rt, request, reply, plan), None
     if outcome.placed is not None and outcome.placed.here:
         outcome, under_way = placing.run_first(rt, request, outcome, work.left)
-    is_ours, intents = insist(rt, lambda unit: transitions.record_reply(unit, request, outcome, under_way))
-    if not is_ours:
-        log.warning("late reply refused", run=request.run.id, step=request.step, epoch=request.run.epoch)
-    return intents
+    return transitions.record_reply(rt, request, outcome, under_way)

@@ -32,7 +32,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from chordage.orchestrator.core.errors import ConfigError, Crossed, Unavailable, WrongSchema
+from chordage.orchestrator.core.errors import ConfigError, Crossed, LostRace, Unavailable, WrongSchema
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.store import pipeline
 from chordage.orchestrator.store.pipeline import library_error
@@ -270,6 +270,8 @@ NOT_SERVING = {"25006", "57P01", "57P02", "57P03"}
 # second attempt would only wait as long again.
 IN_CONFLICT = {"40P01", "40001"}
 BUSY = {"55P03"}
+# A division by zero: how a `GuardedUpdate` ends its transaction. Nothing else divides.
+REFUSED = "22012"
 FORBIDDEN = {"42501"}
 # A missing table or column.
 MISSING_TABLE = {"42P01", "42703"}
@@ -364,6 +366,8 @@ class Store:
                 f"all connections of this process to the database were in use for {PATIENCE} s (CHORDAGE_POOL_SIZE)"
             ) from error
         except DBAPIError as error:
+            if _sqlstate(error) == REFUSED:
+                raise LostRace from error
             if error.connection_invalidated or _sqlstate(error) in NOT_SERVING:
                 self._forget_connections()
             ours = _classify(self.engine, error)

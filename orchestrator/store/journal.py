@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select
 
-from chordage.orchestrator.core.records import Answer, Checkpoint, Entry
+from chordage.orchestrator.core.records import Answer, Checkpoint, Entry, History
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import has
@@ -99,29 +98,36 @@ def append_summary(tx: Tx, row: Row) -> None:
     _INSERT_SUMMARY.send(tx, [{**row, "upto": row["body"]["upto"]}])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class History:
-    """The newest summary of a thread, all that follows the rows it replaces, and the requested calls."""
-
-    entries: list[Entry]
-    calls: list[Answer]
-    asked: int  # how often a summary was requested
-
-
 def history(tx: Tx, thread_id: str, *, plans_of: str | None = None) -> History:
     """In one statement. `plans_of`: with the plans of this run."""
+    return send_history(tx, thread_id, plans_of=plans_of)()
+
+
+def send_history(tx: Tx, thread_id: str, *, plans_of: str | None = None) -> Callable[[], History]:
+    """As `history`; returns a function that reads the result, which may come with the commit."""
+    statement = _HISTORY if plans_of is None else _WITH_PLANS
+    binds = {"thread_id": thread_id, **({"plans_of": plans_of} if plans_of else {})}
+    sent = statement.send(tx, binds)
+    return lambda: _history_from(sent.rows())
+
+
+def _history_from(rows: Iterable[Mapping[Any, Any]]) -> History:
     entries: dict[int, Entry] = {}
     answers: list[Answer] = []
     asked = 0
-    statement = _HISTORY if plans_of is None else _WITH_PLANS
-    binds = {"thread_id": thread_id, **({"plans_of": plans_of} if plans_of else {})}
-    for row in statement.rows(tx, binds):
+    for row in rows:
         if row["id"] not in entries:
             entries[row["id"]] = _from_row(row)
         if row["call_id"] is not None:
             answers.append(_answer(row))
         asked = row["asked"] or 0
     return History(entries=list(entries.values()), calls=answers, asked=asked)
+
+
+def unread_history(rows: Iterable[Row]) -> list[Entry]:
+    """What history will have of rows that are just being written."""
+    known = ((Checkpoint(row["kind"]), row) for row in rows)
+    return [_from_row({**row, "id": 0}) for kind, row in known if kind in _HISTORY_KINDS]
 
 
 def _answer(row: Mapping[Any, Any]) -> Answer:

@@ -72,7 +72,7 @@ class Pipeline:
         from psycopg.adapt import PyFormat, Transformer
 
         self._libpq = driver.pgconn
-        self._idle = pq.TransactionStatus.IDLE
+        self._idle, self._open = pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS
         self._failed = {pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED}
         self._synced = pq.ExecStatus.PIPELINE_SYNC
         self._text = PyFormat.TEXT
@@ -87,6 +87,11 @@ class Pipeline:
     def _must_begin(self) -> bool:
         return self.in_transaction and bool(self._libpq.transaction_status == self._idle)
 
+    @property
+    def _may_commit(self) -> bool:
+        """A transaction is open, and none of its statements has failed: otherwise the driver does what is left."""
+        return bool(self._libpq.transaction_status == self._open)
+
     def post(self, statement: NamedStatement, values: Sequence[Any]) -> PendingResult:
         pending = PendingResult()
         self._posted.append((pending, statement, self._writer.dump_sequence(values, [self._text] * len(values))))
@@ -98,8 +103,8 @@ class Pipeline:
 
     def flush(self, *, commit: bool) -> None:
         """Send what was posted and receive the results. Raises the error of the first statement that failed."""
-        if not self._posted and (commit or not self._must_begin):
-            return  # a COMMIT without posted statements is sent by the driver
+        if not self._posted and not (self._may_commit if commit else self._must_begin):
+            return
         try:
             failed = self._send_and_receive(commit=commit)
         except BaseException:

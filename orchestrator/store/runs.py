@@ -1,18 +1,18 @@
 """Runs: one row for each continuous active interval on a thread, with the step it is at.
 
-The WHERE of each guarded update holds what the caller has read: the epoch, the step, the token. True: this call moved
-the run. False: another worker did, and the caller stops. A late or doubled writer matches no row and changes nothing.
-So work may be done twice, but one outcome is written.
+The WHERE of each guarded update holds what the caller has read: the epoch, the step, the token. A late or doubled
+writer matches no row and changes nothing: its whole transaction ends with LostRace, or the function returns False. So
+work may be done twice, but one outcome is written.
 
 Locks are taken in this order everywhere: pulse, group, thread, run, call, turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Update, and_, bindparam, exists, func, literal_column, or_, select, update
 
@@ -35,8 +35,8 @@ from chordage.orchestrator.store.predicates import (
     in_code_points,
     still,
 )
-from chordage.orchestrator.store.schema import calls, runs
-from chordage.orchestrator.store.statements import PreparedStatement, readable_rows
+from chordage.orchestrator.store.schema import calls, runs, threads
+from chordage.orchestrator.store.statements import GuardedUpdate, PreparedStatement, readable_rows
 
 _OF_OPEN_STEP = and_(calls.c.run_id == runs.c.id, calls.c.step >= func.coalesce(runs.c.replay_from, runs.c.step))
 _IN_FLIGHT = select(func.count()).where(_OF_OPEN_STEP, STILL_IN_FLIGHT).scalar_subquery().label("in_flight")
@@ -170,7 +170,7 @@ def lost(tx: Tx, held: Collection[tuple[str, int]]) -> set[str]:
     return {run_id for run_id, epoch in held if (run_id, epoch) not in running}
 
 
-# what a worker writes that has carried out a step
+# what a worker writes that has carried out a step; each raises LostRace where another worker was first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,8 +217,9 @@ _OPEN = _MOVE.values(
     **_USAGE,
     **_UNCLAIMED,
 )
-_OPEN_STEP = PreparedStatement(_OPEN)
-_OPEN_ROUND = PreparedStatement(_OPEN.returning(*_COLUMNS))
+_ASKED_TO_COMPACT = select(threads.c.compact_asked).where(threads.c.id == runs.c.thread_id).scalar_subquery()
+_OPEN_STEP = GuardedUpdate(_OPEN)
+_OPEN_ROUND = GuardedUpdate(_OPEN, *_COLUMNS, _ASKED_TO_COMPACT.label("asked"))
 _ENDED: dict[str, Any] = {
     "status": RunStatus.DONE.value,
     "reason": bindparam("why"),
@@ -229,8 +230,8 @@ _ENDED: dict[str, Any] = {
     **_USAGE,
     **_UNCLAIMED,
 }
-_FINISH = PreparedStatement(_MOVE.values(_ENDED))
-_FINISH_UNSTEERED = PreparedStatement(_MOVE.where(_UNSTEERED).values(_ENDED))
+_FINISH = GuardedUpdate(_MOVE.values(_ENDED))
+_FINISH_UNSTEERED = GuardedUpdate(_MOVE.where(_UNSTEERED).values(_ENDED))
 _WAITING: dict[str, Any] = {
     "status": RunStatus.WAITING.value,
     "step": bindparam("to_step"),
@@ -247,9 +248,9 @@ _SUSPENDED = {
     "phase": Phase.REPLAY.value,
     "rounds": runs.c.rounds + bindparam("add_rounds"),
 }
-_SUSPEND = PreparedStatement(_MOVE.values(_SUSPENDED))
-_SUSPEND_UNSTEERED = PreparedStatement(_MOVE.where(_UNSTEERED).values(_SUSPENDED))
-_HOLD = PreparedStatement(_MOVE.values({**_WAITING, "reason": Reason.HELD.value, "phase": Phase.HELD.value}))
+_SUSPEND = GuardedUpdate(_MOVE.values(_SUSPENDED))
+_SUSPEND_UNSTEERED = GuardedUpdate(_MOVE.where(_UNSTEERED).values(_SUSPENDED))
+_HOLD = GuardedUpdate(_MOVE.values({**_WAITING, "reason": Reason.HELD.value, "phase": Phase.HELD.value}))
 
 
 def _used(usage: Usage) -> dict[str, int]:
@@ -266,15 +267,29 @@ def _kept(ending: Ending | None) -> dict[str, Any]:
 
 def open_step(
     tx: Tx, at: RunClaim, *, to: tuple[int, Phase], rounds: int, usage: Usage, lease_until: datetime, by: str
-) -> bool:
+) -> None:
     """The open step is done, and this one is open. `by`: the process that opens it."""
-    return _OPEN_STEP.changed(tx, _open_binds(at, to, rounds, usage, lease_until, by)) == 1
+    _OPEN_STEP.send(tx, _open_binds(at, to, rounds, usage, lease_until, by))
 
 
-def open_round(tx: Tx, at: RunClaim, *, to: int, usage: Usage, lease_until: datetime, by: str) -> Run | None:
-    """The same for a round: the run as it is now, before its calls are there. None: another worker was first."""
-    row = _OPEN_ROUND.first(tx, _open_binds(at, (to, Phase.TOOL_ROUND), 1, usage, lease_until, by))
-    return _from_row(row) if row else None
+class OpenedRound(NamedTuple):
+    """`asked`: how often a summary of the thread was requested."""
+
+    run: Run
+    asked: int
+
+
+def open_round(
+    tx: Tx, at: RunClaim, *, to: int, usage: Usage, lease_until: datetime, by: str
+) -> Callable[[], OpenedRound]:
+    """The same for a round. Returns a function that reads, after the commit, the run as it is before its calls."""
+    sent = _OPEN_ROUND.send(tx, _open_binds(at, (to, Phase.TOOL_ROUND), 1, usage, lease_until, by))
+
+    def opened() -> OpenedRound:
+        (row,) = sent.rows()
+        return OpenedRound(asked=row.pop("asked") or 0, run=_from_row(row))
+
+    return opened
 
 
 def _open_binds(
@@ -285,11 +300,11 @@ def _open_binds(
     return {**at.binds(), **binds, **_used(usage)}
 
 
-def finish(tx: Tx, at: RunClaim, ending: Ending, *, usage: Usage, now: datetime, unless_steered: bool = False) -> bool:
+def finish(tx: Tx, at: RunClaim, ending: Ending, *, usage: Usage, now: datetime, unless_steered: bool = False) -> None:
     """The run ends at its open step. `unless_steered`: not while a message waits to be taken in."""
     binds = {"why": ending.reason.value, "why_code": ending.code, "why_detail": ending.detail, "now": now}
     statement = _FINISH_UNSTEERED if unless_steered else _FINISH
-    return statement.changed(tx, {**at.binds(), **binds, **_used(usage)}) == 1
+    statement.send(tx, {**at.binds(), **binds, **_used(usage)})
 
 
 def suspend(
@@ -302,16 +317,16 @@ def suspend(
     usage: Usage,
     now: datetime,
     unless_steered: bool = False,
-) -> bool:
+) -> None:
     """The run waits for decisions, without a lease and outside the budget. `kept`: how it ends after them."""
     statement = _SUSPEND_UNSTEERED if unless_steered else _SUSPEND
     binds = {"to_step": to, "now": now, "add_rounds": rounds}
-    return statement.changed(tx, {**at.binds(), **binds, **_kept(kept), **_used(usage)}) == 1
+    statement.send(tx, {**at.binds(), **binds, **_kept(kept), **_used(usage)})
 
 
-def hold(tx: Tx, at: RunClaim, *, to: int, kept: Ending | None, usage: Usage, now: datetime) -> bool:
+def hold(tx: Tx, at: RunClaim, *, to: int, kept: Ending | None, usage: Usage, now: datetime) -> None:
     """The run waits for its consumer, without a lease and outside the budget. `kept`: how it ends later."""
-    return _HOLD.changed(tx, {**at.binds(), "to_step": to, "now": now, **_kept(kept), **_used(usage)}) == 1
+    _HOLD.send(tx, {**at.binds(), "to_step": to, "now": now, **_kept(kept), **_used(usage)})
 
 
 # what is written under the lock of the run

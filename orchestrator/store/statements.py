@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import structlog
-from sqlalchemy import ClauseElement, Dialect, Table, bindparam
+from sqlalchemy import ClauseElement, ColumnElement, Dialect, Table, Update, bindparam, func, literal_column, select
 from sqlalchemy import insert as insert_into
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.store import pipeline
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.pipeline import Pipeline, library_error
@@ -192,6 +193,30 @@ def _fetch(tx: Tx, compiled: CompiledStatement, binds: Mapping[str, Any]) -> Fet
     if is_single:
         pipeline.commit_single(tx)
     return fetched
+
+
+class GuardedUpdate:
+    """An UPDATE that must change a row. Where it changes none, its transaction ends with LostRace and stores nothing.
+
+    So the statements behind it need not wait for its result: in a pipeline they are sent together with it. There the
+    database itself ends the transaction, by a division by the number of rows that were changed.
+    """
+
+    def __init__(self, statement: Update, *returning: ColumnElement[Any]) -> None:
+        columns = returning or (literal_column("1").label("moved"),)
+        moved = statement.returning(*columns).cte("moved")
+        number = select(func.count()).select_from(moved).scalar_subquery()
+        self._plain = PreparedStatement(statement.returning(*columns))
+        self._in_pipeline = PreparedStatement(select(moved).where(literal_column("1").op("/")(number) == 1))
+
+    def send(self, tx: Tx, binds: Mapping[str, Any]) -> SentStatement:
+        """Raises LostRace here, or where the pipeline is flushed: with the next result that is read, or the commit."""
+        if Pipeline in tx.info:
+            return self._in_pipeline.send(tx, binds)
+        sent = self._plain.send(tx, binds)
+        if not sent.rows():
+            raise LostRace
+        return sent
 
 
 MAX_ROWS = 50  # of one INSERT; SQLite takes 32,766 binds, and each number of rows is compiled once

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -33,9 +33,10 @@ def _arrive(dialect: str) -> Any:
 _ARRIVE = PreparedStatement(_arrive)
 
 
-def arrive(tx: Tx, thread_id: str, agent: str, now: datetime) -> int:
+def arrive(tx: Tx, thread_id: str, agent: str, now: datetime) -> Callable[[], int]:
     """The number of the next arrival on this thread. The row is locked until the commit: arrivals come one by one."""
-    return int(_ARRIVE.scalar(tx, {"thread_id": thread_id, "agent": agent, "now": now}))
+    sent = _ARRIVE.send(tx, {"thread_id": thread_id, "agent": agent, "now": now})
+    return lambda: int(sent.rows()[0]["arrivals"])
 
 
 def request_compaction(tx: Tx, thread_id: str) -> int | None:

@@ -53,13 +53,13 @@ from chordage.orchestrator.store.predicates import (
     still,
 )
 from chordage.orchestrator.store.schema import journal, runs, suspensions, threads, turns
-from chordage.orchestrator.store.statements import PreparedStatement
+from chordage.orchestrator.store.statements import PreparedStatement, insert_or
 
 # Whatever else a turn has is given when it is queued.
 _WRITTEN_LATER = {
     "status", "ready", "disposition", "detail", "run_id", "into_turn", "cancel_asked", "started_at", "done_at",
 }  # fmt: skip
-_GIVEN = [column.name for column in turns.c if column.name not in _WRITTEN_LATER]
+_GIVEN = [column.name for column in turns.c if column.name not in {*_WRITTEN_LATER, "arrival"}]
 # Unless a message says otherwise: it steers no run, and is not driven by a consumer.
 _USUAL = {
     **{name: None for name in _GIVEN if turns.c[name].nullable},
@@ -151,34 +151,43 @@ def _is_behind_another() -> ColumnElement[bool]:
     return first.is_not(None)
 
 
+DEDUPED = [turns.c.agent, turns.c.source, turns.c.dedupe_key]
+# As the statement before, in this transaction, has counted it: store/threads.py.
+_ARRIVAL = select(threads.c.arrivals).where(threads.c.id == bindparam("thread_id")).scalar_subquery()
+_ADMITTED = select(
+    *(type_coerce(bindparam(name, type_=turns.c[name].type), turns.c[name].type) for name in _GIVEN),
+    _ARRIVAL,
+    literal_column("'queued'"),
+    case(
+        (or_(_thread_is_busy(), _is_behind_another()), 0),
+        (bindparam("not_before", type_=turns.c.not_before.type) > bindparam("queued_at"), 2),
+        else_=1,
+    ),
+).where(literal_column("1") == literal_column("1"))  # SQLite would take ON CONFLICT for a join
 _ADMIT = PreparedStatement(
-    insert(turns)
-    .from_select(
-        [*_GIVEN, "status", "ready"],
-        select(
-            *(type_coerce(bindparam(name, type_=turns.c[name].type), turns.c[name].type) for name in _GIVEN),
-            literal_column("'queued'"),
-            case(
-                (or_(_thread_is_busy(), _is_behind_another()), 0),
-                (bindparam("not_before", type_=turns.c.not_before.type) > bindparam("queued_at"), 2),
-                else_=1,
-            ),
-        ),
+    lambda dialect: (
+        insert_or(dialect, turns)
+        .from_select([*_GIVEN, "arrival", "status", "ready"], _ADMITTED)
+        .on_conflict_do_nothing(index_elements=DEDUPED, index_where=turns.c.dedupe_key.is_not(None))
+        .returning(turns.c.ready)
     )
-    .returning(turns.c.ready)
 )
 
 
 def admit(tx: Tx, fields: Mapping[str, Any]) -> bool:
-    """Queue a turn; the trigger `note_arrival` notes it in the journal. Returns whether it is ready: its thread is
-    free and no turn is ahead of it there.
+    """Queue a turn behind those that have arrived on its thread; the trigger `note_arrival` notes it in the journal.
+    Returns whether it is ready: its thread is free and no turn is ahead of it there. Raises LostRace where a turn with
+    the same dedupe key, or for the same work, is there.
     """
     try:
-        return bool(_ADMIT.scalar(tx, {**_USUAL, **fields}))
+        ready = _ADMIT.scalar(tx, {**_USUAL, **fields})
     except IntegrityError as error:
         if _is_duplicate(str(error.orig)):
             raise LostRace from error
         raise
+    if ready is None:
+        raise LostRace
+    return bool(ready)
 
 
 def _is_duplicate(message: str) -> bool:

@@ -31,8 +31,9 @@ tools = st.sampled_from(["pure", "idempotent", "unsafe", "reconcilable"])
 placements = st.sampled_from([Placement.SPREAD, Placement.SPREAD, Placement.HERE, Placement.TOGETHER])
 
 
-def play(world: World, tool: str, placement: Placement, schedule) -> None:
+def play(world: World, tool: str, placement: Placement, carries: bool, schedule) -> None:
     """Of the calls that run where their run is held, every third one overstays."""
+    world.carries = carries
     world.agents.agents["ada"] = replace(world.agents.agents["ada"], placement=placement)
     world.models.script = rounds_of(2, tool=tool)
     overstays = cycle([False, False, True])
@@ -52,19 +53,19 @@ def play(world: World, tool: str, placement: Placement, schedule) -> None:
 
 
 @settings(LONG, max_examples=210)
-@given(tool=tools, placement=placements, schedule=schedules)
-@example(tool="unsafe", placement=Placement.SPREAD, schedule=taken_for_dead)
-@example(tool="unsafe", placement=Placement.HERE, schedule=taken_for_dead)
-def test_every_turn_ends_once_whatever_the_schedule(migrated_database_url, tool, placement, schedule) -> None:
+@given(tool=tools, placement=placements, carries=st.booleans(), schedule=schedules)
+@example(tool="unsafe", placement=Placement.SPREAD, carries=False, schedule=taken_for_dead)
+@example(tool="unsafe", placement=Placement.HERE, carries=True, schedule=taken_for_dead)
+def test_every_turn_ends_once_whatever_the_schedule(migrated_database_url, tool, placement, carries, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
-        play(world, tool, placement, schedule)
+        play(world, tool, placement, carries, schedule)
 
 
 @pytest.mark.postgres
 @settings(LONG, max_examples=25)
-@given(tool=tools, placement=placements, schedule=schedules)
-@example(tool="unsafe", placement=Placement.SPREAD, schedule=taken_for_dead)
-@example(tool="unsafe", placement=Placement.HERE, schedule=taken_for_dead)
-def test_every_turn_ends_once_on_postgres_too(migrated_database_url, tool, placement, schedule) -> None:
+@given(tool=tools, placement=placements, carries=st.booleans(), schedule=schedules)
+@example(tool="unsafe", placement=Placement.SPREAD, carries=False, schedule=taken_for_dead)
+@example(tool="unsafe", placement=Placement.HERE, carries=True, schedule=taken_for_dead)
+def test_every_turn_ends_once_on_postgres_too(migrated_database_url, tool, placement, carries, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:
-        play(world, tool, placement, schedule)
+        play(world, tool, placement, carries, schedule)

@@ -35,7 +35,9 @@ def die(world: World, at: int, *, before: bool, headers_survive: bool = False) -
 @pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
 @pytest.mark.parametrize("at", range(1, COMMITS + 1))
 @pytest.mark.parametrize("effect", ["pure", "idempotent", "unsafe", "reconcilable"])
-def test_a_turn_survives_death_at_any_commit(world: World, at: int, before: bool, effect: str) -> None:
+@pytest.mark.parametrize("carries", [False, True], ids=["sent", "carried"])
+def test_a_turn_survives_death_at_any_commit(world: World, at: int, before: bool, effect: str, carries: bool) -> None:
+    world.carries = carries
     world.models.script = rounds_of(3, rounds=2, tool=effect)
     turn = world.submit()
 

@@ -36,14 +36,14 @@ def test_turn_on_a_free_thread_starts_with_the_commit_that_stores_it(world: Worl
     check_all(world.store)
 
 
-def test_start_costs_three_statements_and_reads_nothing_of_what_was_just_written(world: World) -> None:
+def test_start_costs_four_statements_and_its_run_reads_nothing_of_what_was_just_written(world: World) -> None:
     of_admission, both = [], []
     for counts, here in ((of_admission, False), (both, True), (of_admission, False), (both, True)):
         before = world.statements
         world.submit(thread=None, here=here)
         counts.append(world.statements - before)
 
-    assert both[-1] - of_admission[-1] == 3  # its run, its status, its message
+    assert both[-1] - of_admission[-1] == 4  # its run, its status, its message, and the history for its first request
 
 
 def test_turn_that_waits_for_a_place_is_left_to_a_wake_up(world: World) -> None:

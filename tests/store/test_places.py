@@ -48,7 +48,7 @@ def wait_for_decision(store, n):
     assert run.next_inference
     at = RunClaim(run=run, step=run.next_inference, token=None)
     with store.write() as tx:
-        assert runs.suspend(tx, at, to=at.step + 1, kept=None, rounds=0, usage=Usage(), now=NOW)
+        runs.suspend(tx, at, to=at.step + 1, kept=None, rounds=0, usage=Usage(), now=NOW)
 
 
 def stall(store, n):
@@ -114,7 +114,7 @@ def test_run_that_was_stalled_counts_again_when_it_moves_and_takes_nobodys_numbe
 
     at = RunClaim(run=load_run(store, "r0"), step=1, token=None)
     with store.write() as tx:
-        assert runs.open_step(tx, at, to=(2, Phase.INFERENCE), rounds=0, usage=Usage(), lease_until=LATER, by="h:1")
+        runs.open_step(tx, at, to=(2, Phase.INFERENCE), rounds=0, usage=Usage(), lease_until=LATER, by="h:1")
 
     assert places(store) == {"r0": None, "r1": 0}
     end(store, 1)

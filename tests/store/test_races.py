@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from sqlalchemy import func, insert, select
 
+from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import NATURAL_END, cancelled
-from chordage.orchestrator.core.records import Phase
+from chordage.orchestrator.core.records import Checkpoint, Phase
 from chordage.orchestrator.store import journal, runs, schema, threads
 from chordage.orchestrator.store.runs import RunClaim
 from support.race import race
@@ -24,6 +26,12 @@ def count(store, table, **where):
     found = select(func.count()).where(*(chosen.c[name] == value for name, value in where.items()))
     with store.read() as tx:
         return tx.execute(found.select_from(chosen)).scalar_one()
+
+
+def lost(came_to):
+    """Of a move that another has made before."""
+    assert came_to is None or isinstance(came_to, LostRace | bool), came_to
+    return isinstance(came_to, LostRace)
 
 
 def test_a_turn_is_started_by_one(store):
@@ -105,25 +113,39 @@ def test_a_step_is_recorded_by_one(store):
         usage = Usage(input_tokens=7)
         return runs.open_step(tx, at, to=(2, Phase.INFERENCE), rounds=0, usage=usage, lease_until=LATER, by="h:1")
 
-    won = race(store, [go_on] * RACERS)
+    came_to = race(store, [go_on] * RACERS)
 
-    assert sorted(won) == [False] * (RACERS - 1) + [True]
+    assert sorted(map(lost, came_to)) == [False] + [True] * (RACERS - 1)
     assert (load_run(store).step, load_run(store).usage.input_tokens) == (2, 7)
 
 
 def test_a_run_is_finished_by_one(store):
     at = RunClaim(run=a_run(store), step=1, token=None)
 
-    won = race(store, [lambda tx: runs.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW)] * RACERS)
+    came_to = race(store, [lambda tx: runs.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW)] * RACERS)
 
-    assert sorted(won) == [False] * (RACERS - 1) + [True]
+    assert sorted(map(lost, came_to)) == [False] + [True] * (RACERS - 1)
+
+
+def test_what_is_written_beside_a_refused_move_is_not_stored(store):
+    """Its statements are sent without a wait for the answer to the move."""
+    at = RunClaim(run=a_run(store), step=1, token=None)
+    before = count(store, "journal")
+
+    def finish(tx):
+        runs.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW)
+        body = {"reason": "natural_end"}
+        journal.append(tx, [journal.entry("t1", at.run.id, 1, Checkpoint.RUN_FINISHED, body, NOW)])
+
+    assert sorted(map(lost, race(store, [finish] * RACERS))) == [False] + [True] * (RACERS - 1)
+    assert count(store, "journal") == before + 1
 
 
 def test_a_run_either_finishes_or_is_ended_from_outside(store):
     run = a_run(store)
     at = RunClaim(run=run, step=1, token=None)
 
-    won = race(
+    finished, ended = race(
         store,
         [
             lambda tx: runs.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW),
@@ -131,8 +153,8 @@ def test_a_run_either_finishes_or_is_ended_from_outside(store):
         ],
     )
 
-    assert sorted(won) == [False, True]
-    assert load_run(store).reason.value == ("natural_end" if won[0] else "cancelled")
+    assert lost(finished) is ended
+    assert load_run(store).reason.value == ("cancelled" if ended else "natural_end")
 
 
 def test_a_writer_of_an_old_epoch_step_or_token_changes_nothing(store):
@@ -146,11 +168,13 @@ def test_a_writer_of_an_old_epoch_step_or_token_changes_nothing(store):
         RunClaim(run=replace(run, epoch=run.epoch + 1), step=1, token="token"),
     ]
 
+    for at in wrong:
+        with pytest.raises(LostRace), store.write() as tx:
+            runs.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW)
     with store.write() as tx:
-        assert [runs.finish(tx, at, NATURAL_END, usage=NO_USAGE, now=NOW) for at in wrong] == [False] * 4
         assert runs.end(tx, run, cancelled(), NOW)
-        right = RunClaim(run=run, step=1, token="token")
-        assert not runs.finish(tx, right, NATURAL_END, usage=NO_USAGE, now=NOW)
+    with pytest.raises(LostRace), store.write() as tx:
+        runs.finish(tx, RunClaim(run=run, step=1, token="token"), NATURAL_END, usage=NO_USAGE, now=NOW)
 
 
 def test_a_run_in_doubt_is_claimed_by_one_until_rescue_has_freed_it(store):
@@ -166,7 +190,7 @@ def test_a_run_in_doubt_is_claimed_by_one_until_rescue_has_freed_it(store):
 
 
 def test_arrivals_on_one_thread_are_numbered_without_gap_or_double(store):
-    numbers = race(store, [lambda tx: threads.arrive(tx, "t1", "ada", NOW)] * RACERS)
+    numbers = race(store, [lambda tx: threads.arrive(tx, "t1", "ada", NOW)()] * RACERS)
 
     assert sorted(numbers) == list(range(1, RACERS + 1))
 

@@ -222,6 +222,11 @@ class MemoryLocks:
         self.work[key] = self.worker
         return True
 
+    def mark(self, key: str) -> None:
+        if not self.dead:
+            self.taken.add(key)
+            self.work[key] = self.worker
+
     def forget(self, key: str) -> None:
         if not self.dead:
             self.work.pop(key, None)

@@ -23,9 +23,9 @@ LATER = NOW + timedelta(seconds=30)
 
 def admit(tx: Tx, turn_id: str, thread_id: str = "t1", group: Group = Group.CHAT, **fields: Any) -> str:
     """As admission does it: the number in the line first, then the row."""
-    arrival = threads.arrive(tx, thread_id, "ada", NOW)
+    threads.arrive(tx, thread_id, "ada", NOW)
     given = {
-        "id": turn_id, "thread_id": thread_id, "arrival": arrival, "agent": "ada", "grp": group.value,
+        "id": turn_id, "thread_id": thread_id, "agent": "ada", "grp": group.value,
         "rank": group.rank, "tenant": "ada", "origin": "invoke", "channel": None, "sender": "service", "text": "hi",
         "meta": {}, "strategy": "react", "source": "test", "dedupe_key": None, "reply_target": None,
         "not_before": None, "due_at": NOW, "deadline": None, "queued_at": NOW, "nudge_at": NOW,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,18 +34,31 @@ from chordage.orchestrator.core.intents import (
     StepOn,
 )
 from chordage.orchestrator.core.message import CALLERS, Message, Origin, Sender, TurnRequest
-from chordage.orchestrator.core.records import NOTES
+from chordage.orchestrator.core.records import NOTES, History, Run
 from chordage.orchestrator.core.stepping import StepRequest, Verb
 from chordage.orchestrator.run.approvals import Decided
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import schema
+from chordage.orchestrator.store import journal, schema
 from chordage.orchestrator.store import statements as sql
 from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.strategies import shipped
 from support.fakes import Clock, CountedIds, FakeAgents, FakeModels, FakeTools, MemoryLocks, RecordingEvents
 
 
 class Died(BaseException):
     """The process is gone. Not an Exception: no code of ours may catch it and carry on."""
+
+
+def assert_as_read(url: str, run: Run, past: History) -> None:
+    """A process that carries a run on without reading its history must know what it would read."""
+    plans_of = run.id if shipped.plans(run.strategy) else None
+    with closing(Store(url, pool_size=1)) as store, store.read() as tx:
+        read = journal.history(tx, run.thread_id, plans_of=plans_of)
+    if past.is_read:
+        assert past == read
+        return
+    assert [replace(entry, id=0) for entry in past.entries] == [replace(entry, id=0) for entry in read.entries]
+    assert (past.calls, past.asked) == (read.calls, read.asked)
 
 
 @dataclass
@@ -64,6 +77,8 @@ class World:
     die_at: int | None = None  # the commit after which, counted from now, the process dies
     die_before: bool = False  # ... or just before it
     dead: bool = False
+    carries: bool = False  # as a worker carries on with a run that it has just brought to its next step
+    before_carrying: Callable[[str, Run, History], None] = assert_as_read
     before_commit: Callable[[Any], None] = lambda _: None
     _thread: threading.local = field(default_factory=threading.local)
 
@@ -209,22 +224,34 @@ class World:
     def deliver(self, intent: Intent, *, doubt: bool = False) -> list[Intent]:
         """Carry one intent out, as a worker does; what follows from it is pending now."""
         self.revive()
+        before = len(self.pending)
         with self.as_another_process():
-            following = [as_sent(follow) for follow in self._carry_out(intent, doubt)]
-        self.pending += following
-        return following
+            self._follow(self._carry_out(intent, doubt))
+        return self.pending[before:]
+
+    def _follow(self, intents: list[Intent]) -> None:
+        """What the same process carries on with a history that it knows, no other process ever hears of."""
+        due = deque(intents)
+        while due:
+            intent = due.popleft()
+            if self.carries and isinstance(intent, Advance | CallModel) and intent.past is not None:
+                assert intent.seen is not None
+                self.before_carrying(self.store.url, intent.seen, intent.past)
+                due.extendleft(reversed(self._carry_out(intent, doubt=False)))
+            else:
+                self.pending.append(as_sent(intent))
 
     def _carry_out(self, intent: Intent, doubt: bool) -> list[Intent]:
         rt = self.runtime
         match intent:
             case Dispatch(group=group, hint=hint):
                 return stages.dispatch(rt, group, hint)
-            case Advance(run_id=run_id, seen=seen):
-                return stages.advance(rt, run_id, seen)
+            case Advance(run_id=run_id, seen=seen, past=past):
+                return stages.advance(rt, run_id, seen, past)
             case CallHere():
                 return stages.call_here(rt, intent)
-            case CallModel(run_id=run_id, step=step, seen=seen):
-                return stages.call_model(rt, run_id, step, seen)
+            case CallModel(run_id=run_id, step=step, seen=seen, past=past):
+                return stages.call_model(rt, run_id, step, seen, past)
             case CommitRound(run_id=run_id, step=step):
                 return stages.commit_round(rt, run_id, step)
             case StepOn(run_id=run_id):
@@ -319,7 +346,7 @@ def a_persons_answer(row: dict[str, object]) -> DecisionRequest:
 
 def as_sent(intent: Intent) -> Intent:
     """As it would arrive in a message: with nothing that only the same process may know."""
-    return replace(intent, seen=None) if isinstance(intent, CallModel | Advance) else intent
+    return replace(intent, seen=None, past=None) if isinstance(intent, CallModel | Advance) else intent
 
 
 def _unsynced(connection, _record) -> None:
