@@ -10,12 +10,9 @@ Not promised: a worker that is killed between the arrival of a message and its r
 
 from __future__ import annotations
 
-import itertools
 import os
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -27,11 +24,10 @@ from kombu.transport import redis as stock
 from kombu.transport import virtual
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
-from redis import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
 
 from chordage.config.redis_url import RedisAddress, RedisKind
+from chordage.orchestrator.gateways.redis_direct import Command, CommandWriter
 from chordage.workers.presence import worker_name
 
 log = structlog.get_logger()
@@ -43,91 +39,8 @@ StockTransport: Any = stock.Transport
 StockSentinelChannel: Any = stock.SentinelChannel
 StockSentinelTransport: Any = stock.SentinelTransport
 
-Command = tuple[Any, ...]
 HOLDER = "holder"  # in a message that a worker holds: the worker
 NO_HOLDER: Mapping[str, str] = {}
-UNANSWERED = 64  # commands whose replies may be outstanding
-_COMMAND_NAME = () if redis.VERSION >= (5, 3) else ("_",)  # an argument that redis-py before 5.3 requires and ignores
-
-
-class AckWriter:
-    """Sends commands to Redis in order without waiting for the replies, over one connection for any number of threads.
-
-    What was not answered on a lost connection is sent again on the next one, in the same order, so the commands must
-    be safe to repeat. `pool` returns the current pool.
-    """
-
-    def __init__(self, pool: Callable[[], ConnectionPool]) -> None:
-        self._pool = pool
-        self._lock = threading.Lock()
-        self._unanswered: deque[Command] = deque()
-        self._sent = 0  # of those, on this connection
-        self._connection: Any = None
-        self._connection_pool: ConnectionPool | None = None
-
-    def write(self, *commands: Command) -> None:
-        """Raises when Redis cannot be reached; the commands are sent when it can be reached again."""
-        with self._lock:
-            self._unanswered.extend(commands)
-            self._send(wait=len(self._unanswered) > UNANSWERED)
-
-    def flush(self) -> None:
-        """Wait until everything written has been executed or refused."""
-        with self._lock:
-            if self._unanswered:
-                self._send(wait=True)
-
-    def _send(self, *, wait: bool) -> None:
-        for is_last in (False, True):
-            try:
-                self._exchange(wait=wait)
-            except BaseException as error:
-                self._close()  # it is unknown which commands have arrived
-                if is_last or not isinstance(error, RedisError | OSError):
-                    raise
-                log.info("records are sent again", records=len(self._unanswered), error=str(error))
-            else:
-                return
-
-    def _exchange(self, *, wait: bool) -> None:
-        self._connect()
-        while self._sent and self._connection.can_read():
-            self._read_reply()
-        unsent = list(itertools.islice(self._unanswered, self._sent, None))
-        self._sent += len(unsent)
-        # A health check would take the reply to another command for its own.
-        self._connection.send_packed_command(self._connection.pack_commands(unsent), check_health=False)
-        while self._sent and wait:
-            self._read_reply()
-
-    def _connect(self) -> None:
-        if self._connection is None:
-            self._connection_pool = self._pool()
-            self._connection = self._connection_pool.get_connection(*_COMMAND_NAME)
-        elif not _is_connected(self._connection):
-            raise RedisConnectionError("its pool was closed")
-        elif not self._sent and self._connection.can_read():
-            raise RedisConnectionError("it was closed at the other end")
-
-    def _read_reply(self) -> None:
-        try:
-            self._connection.read_response()
-        except ResponseError as error:
-            log.warning("redis refuses a record of a message", record=self._unanswered[0][0], error=str(error))
-        self._sent -= 1
-        self._unanswered.popleft()
-
-    def _close(self) -> None:
-        connection, pool = self._connection, self._connection_pool
-        self._connection, self._connection_pool, self._sent = None, None, 0
-        if connection is not None and pool is not None:
-            connection.disconnect()
-            pool.release(connection)
-
-
-def _is_connected(connection: Any) -> bool:
-    known = getattr(connection, "is_connected", None)
-    return connection._sock is not None if known is None else known  # noqa: SLF001 - redis-py before 5.3 has no other
 
 
 class QoS(StockQoS):  # type: ignore[misc]
@@ -136,7 +49,7 @@ class QoS(StockQoS):  # type: ignore[misc]
     def __init__(self, channel: Any, *args: Any, **options: Any) -> None:
         super().__init__(channel, *args, **options)
         self._holder = {HOLDER: worker_name(os.getpid())}
-        self.ack_writer = AckWriter(lambda: channel.pool)
+        self.ack_writer = CommandWriter(lambda: channel.pool)
 
     def append(self, message: Any, delivery_tag: str) -> None:
         self.ack_writer.write(*_delivered(*self._keys, message, delivery_tag, time.time(), holder=self._holder))
