@@ -20,8 +20,10 @@ from celery import Celery
 from celery.backends.redis import RedisBackend, SentinelBackend
 from celery.states import SUCCESS
 from redis.commands.core import Script
+from redis.exceptions import RedisError
 
 from chordage.config.redis_url import RedisAddress, RedisKind
+from chordage.orchestrator.gateways.redis_direct import Command, RedisTrips
 from chordage.tasks.courier import ROUND_SIZE, SEND_ERRORS, Courier
 from chordage.tasks.tasks import StageTask
 
@@ -43,6 +45,10 @@ class JoiningBackend(RedisBackend):
     expires: int | None
     _get_result_meta: Callable[..., dict[str, Any]]
     _note_return: Script | None = None
+
+    @cached_property
+    def _trips(self) -> RedisTrips:
+        return RedisTrips(self.client)
 
     @cached_property
     def _courier(self) -> Courier:
@@ -79,15 +85,13 @@ class JoiningBackend(RedisBackend):
                 task_id, result, state, traceback=traceback, request=request, **kwargs
             )
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
-        self.set(self.get_key_for_task(task_id), self.encode({**meta, "task_id": task_id}))
+        key, value = self.get_key_for_task(task_id), self.encode({**meta, "task_id": task_id})
+        try:
+            self._trips.ask(*_stored(key, value, self.expires))
+        except (RedisError, OSError) as error:
+            log.info("a result is stored in the way of Celery, which tries again", error=str(error))
+            self.set(key, value)
         return result
-
-    def _set(self, key: str, value: Any, expires: Any = None) -> None:
-        """Without a transaction: who is told of a result finds it, because it is set before."""
-        with self.client.pipeline(transaction=False) as pipe:
-            pipe.set(key, value, ex=expires or self.expires or None)
-            pipe.publish(key, value)
-            pipe.execute()
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Sending a task subscribes to nothing."""
@@ -95,6 +99,12 @@ class JoiningBackend(RedisBackend):
     def add_pending_result(self, result: Any, weak: bool = False, start_drainer: bool = True) -> Any:  # noqa: ARG002
         """Nor does sending a chord, which would subscribe to each of its headers."""
         return result
+
+
+def _stored(key: str, value: str | bytes, seconds: int | None) -> tuple[Command, Command]:
+    """Without a transaction: who is told of a result finds it, because it is set before."""
+    expires = ("EX", seconds) if seconds else ()
+    return ("SET", key, value, *expires), ("PUBLISH", key, value)
 
 
 class JoiningSentinelBackend(JoiningBackend, SentinelBackend):

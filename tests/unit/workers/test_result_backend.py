@@ -7,6 +7,7 @@ import json
 import pytest
 from celery.app.task import Context
 from celery.backends.redis import RedisBackend
+from redis.exceptions import RedisError
 
 from chordage.config.settings import load
 from chordage.tasks import names
@@ -50,6 +51,21 @@ def test_result_is_stored_as_celery_stores_it_in_two_commands(app, redis, stored
     assert 3500 < redis.ttl(KEY) <= 3600
     assert commands - {"config|resetstat", "info"} == {"set", "publish"}
     assert app.AsyncResult("t1").get(timeout=5) == "turn-1"
+
+
+def test_result_that_cannot_be_stored_directly_is_stored_as_celery_does(app, stored, monkeypatch):
+    """With its tries, and with its error in the end."""
+
+    def away(*_):
+        raise RedisError("away")
+
+    monkeypatch.setattr(app.backend._trips, "ask", away)
+    app.backend.mark_as_done("t1", "turn-1", asked_by())
+    assert stored()["result"] == "turn-1"
+
+    monkeypatch.setattr(app.backend, "set", away)
+    with pytest.raises(RedisError):
+        app.backend.mark_as_done("t1", "turn-1", asked_by())
 
 
 def test_who_waits_for_a_result_is_told(app, redis):
