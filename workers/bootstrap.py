@@ -35,6 +35,7 @@ from chordage.orchestrator.gateways.models.catalog import ModelCatalog
 from chordage.orchestrator.gateways.models.providers import TableProviders
 from chordage.orchestrator.gateways.ports import Events, Locks, Queues
 from chordage.orchestrator.gateways.redis_bus import RedisBus
+from chordage.orchestrator.gateways.redis_direct import RedisHints
 from chordage.orchestrator.gateways.redis_events import RedisEvents
 from chordage.orchestrator.gateways.redis_locks import RedisLocks, RedisQueues
 from chordage.orchestrator.gateways.room.agents import Room
@@ -184,10 +185,10 @@ def client_of(address: RedisAddress, **options: Any) -> Redis:
 
 
 def _redis_ports(settings: Settings) -> tuple[Locks, Events, Queues]:
-    client = redis_from(settings)
+    client, hints = redis_from(settings), RedisHints(quick_redis_from(settings))
     return (
-        RedisLocks(client, prefix=settings.prefix, lease=settings.lease, worker=worker_name(os.getpid())),
-        RedisEvents(client, prefix=settings.prefix),
+        RedisLocks(client, hints, prefix=settings.prefix, lease=settings.lease, worker=worker_name(os.getpid())),
+        RedisEvents(client, hints, prefix=settings.prefix),
         RedisQueues(client, prefix=settings.broker_prefix),
     )
 

@@ -13,13 +13,11 @@ from chordage.orchestrator.core.phases import Hook, Moment
 
 
 class NoLocks:
-    def take(self, thread_id: str, owner: str) -> str | None:  # noqa: ARG002
+    def take(self, thread_id: str, owner: str, *, instead_of: str | None = None) -> str | None:  # noqa: ARG002
         return None
 
-    def extend(self, thread_id: str, owner: str) -> bool:  # noqa: ARG002
-        return True
-
-    def release(self, thread_id: str, owner: str) -> None: ...
+    def extend(self, thread_id: str, owner: str) -> None: ...
+    def release(self, thread_id: str, owner: str, *, more: bool = False) -> None: ...
     def once(self, key: str) -> bool:  # noqa: ARG002
         return True
 

@@ -189,15 +189,20 @@ class Agents(Protocol):
 class Locks(Protocol):
     """One lock for each thread, owned by a run. It saves queries; the database is what decides."""
 
-    def take(self, thread_id: str, owner: str) -> str | None:
-        """None when it is ours now, or Redis does not answer; otherwise the present owner."""
+    def take(self, thread_id: str, owner: str, *, instead_of: str | None = None) -> str | None:
+        """None when it is ours now, or Redis does not answer; otherwise the present owner. `instead_of`: the owner
+        before, whose run is done.
+        """
         ...
 
-    def extend(self, thread_id: str, owner: str) -> bool:
-        """False while Redis does not answer."""
+    def extend(self, thread_id: str, owner: str) -> None:
+        """The run owns its thread, and goes on. Not waited for, as `release`."""
         ...
 
-    def release(self, thread_id: str, owner: str) -> None: ...
+    def release(self, thread_id: str, owner: str, *, more: bool = False) -> None:
+        """`more`: sent with what follows at once, `Events.turn_done`."""
+        ...
+
     def once(self, key: str) -> bool:
         """True for the first caller that claims this piece of work within a lease, and for all while Redis is away."""
         ...

@@ -1,7 +1,8 @@
 """Live events in Redis: a stream for each run, one for the fleet, and a message to those who wait for a turn.
 
 Events may be lost by design; the journal has the truth. A thread sends all that have come in since it last sent, in one
-round trip: a stage never waits for Redis, and under load the events of many runs share the trip.
+round trip: a stage never waits for Redis, and under load the events of many runs share the trip. That a turn is done
+needs no thread where no event waits to be sent before it.
 
 Events of a run are sent only while it is watched. Watchers say so in a sorted set, and a process that has events
 reads it once a second at most. So an event costs nothing while nobody watches, and a watcher may miss those of its
@@ -21,6 +22,8 @@ from typing import Any
 import structlog
 from redis import Redis
 from redis.exceptions import RedisError
+
+from chordage.orchestrator.gateways.redis_direct import RedisHints
 
 log = structlog.get_logger()
 
@@ -52,8 +55,9 @@ _Event = tuple[str, str, dict[str, Any]]  # run, kind, data
 
 
 class RedisEvents:
-    def __init__(self, client: Redis, *, prefix: str) -> None:
+    def __init__(self, client: Redis, hints: RedisHints, *, prefix: str) -> None:
         self._redis = client
+        self._hints = hints
         self._prefix = prefix
         self._sender: threading.Thread | None = None
         self._pid = 0
@@ -74,7 +78,12 @@ class RedisEvents:
             self._put((run_id, kind, data))
 
     def turn_done(self, turn_id: str) -> None:
-        self._put(("", "turn.done", {"turn": turn_id}))
+        """After the events of the turn: of those, each is in the queue, or is being sent, or has been sent."""
+        if self._waiting.empty() and not self._sending.locked():
+            self._hints.write(("PUBLISH", done_channel(self._prefix, turn_id), "1"))
+        else:
+            self._put(("", "turn.done", {"turn": turn_id}))
+            self._hints.write()
 
     def _put(self, event: _Event) -> None:
         if self._sender is None or self._pid != os.getpid():

@@ -2,7 +2,8 @@
 
 They save queries of the database, and a doubled model call. They decide nothing: Redis may be empty, paused or wrong,
 and then every answer here lets the work continue, because the database decides at the commit. A lock is never waited
-for, and each costs one trip.
+for. Where the answer decides what a stage does, it costs one trip; that a run keeps or releases its thread is written
+without waiting.
 """
 
 from __future__ import annotations
@@ -15,30 +16,51 @@ from redis import Redis
 from redis.exceptions import RedisError
 from redis.lock import Lock
 
+from chordage.orchestrator.gateways.redis_direct import RedisHints, RedisTrips
+
 log = structlog.get_logger()
 
 BEGUN_LEASES = 4  # for so long it is known that a piece of work was begun
 
+# KEYS: the lock. ARGV: its owner, for how long. A lock of another is left as it is.
+EXTEND = """
+local holder = redis.call('GET', KEYS[1])
+if holder == ARGV[1] then redis.call('PEXPIRE', KEYS[1], ARGV[2])
+elseif not holder then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+"""
+# KEYS: the lock. ARGV: its owner, the owner before, for how long. Returns who has it then.
+TAKE_OVER = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] and holder ~= ARGV[2] then return holder end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+return ARGV[1]
+"""
+
 
 class RedisLocks:
-    def __init__(self, client: Redis, *, prefix: str, lease: float, worker: str) -> None:
+    """What Redis keeps of the lock of a thread is what `redis.lock.Lock` keeps, which is an object for each use."""
+
+    def __init__(self, client: Redis, hints: RedisHints, *, prefix: str, lease: float, worker: str) -> None:
         """`worker`: the process that takes the locks of work in flight."""
         self._redis = client
+        self._trips = RedisTrips(client)
+        self._hints = hints
         self._prefix = prefix
         self._worker = worker
         self._lease = int(lease * 1000)  # everything here is in milliseconds, as in Redis
         self._begun = BEGUN_LEASES * self._lease
-        # The library's lock is an object for each use; of it we take what Redis keeps of one, and its scripts.
-        self._extend = client.register_script(Lock.LUA_EXTEND_SCRIPT)
-        self._release = client.register_script(Lock.LUA_RELEASE_SCRIPT)
+        self._take_over = client.register_script(TAKE_OVER)
 
-    def take(self, thread_id: str, owner: str) -> str | None:
+    def take(self, thread_id: str, owner: str, *, instead_of: str | None = None) -> str | None:
         """Briefly at first: a worker that dies before the commit that starts the run must not block the thread."""
-        lock = self._lock(thread_id)
+        lock, brief = self._lock(thread_id), self._lease // 10
         try:
-            if self._redis.set(lock, owner, nx=True, px=self._lease // 10):
+            if instead_of is not None:
+                holder = self._take_over(keys=[lock], args=[owner, instead_of, brief])
+            elif self._is_set(lock, owner, brief):
                 return None
-            holder = self._redis.get(lock)
+            else:
+                holder = self._redis.get(lock)
         except RedisError as error:
             log.warning("redis does not answer; the index decides", thread=thread_id, error=str(error))
             return None
@@ -46,23 +68,12 @@ class RedisLocks:
         held_by = "" if holder is None else _text(holder)
         return None if held_by == owner else held_by
 
-    def extend(self, thread_id: str, owner: str) -> bool:
-        """False while Redis does not answer. A lock that is gone is taken again: the run still owns its thread."""
-        try:
-            is_ours = self._extend(keys=[self._lock(thread_id)], args=[owner, 2 * self._lease, "1"])
-        except RedisError as error:
-            log.warning("redis does not answer; lock not extended", thread=thread_id, error=str(error))
-            return False
-        if not is_ours:
-            self.take(thread_id, owner)
-        return True
+    def extend(self, thread_id: str, owner: str) -> None:
+        """A lock that is gone is taken again: the run still owns its thread."""
+        self._hints.write(("EVAL", EXTEND, 1, self._lock(thread_id), owner, 2 * self._lease))
 
-    def release(self, thread_id: str, owner: str) -> None:
-        try:
-            if not self._release(keys=[self._lock(thread_id)], args=[owner]):
-                log.debug("lock was gone before it was released", thread=thread_id)
-        except RedisError as error:
-            log.warning("redis does not answer; lock will expire", thread=thread_id, error=str(error))
+    def release(self, thread_id: str, owner: str, *, more: bool = False) -> None:
+        self._hints.write(("EVAL", Lock.LUA_RELEASE_SCRIPT, 1, self._lock(thread_id), owner), more=more)
 
     def once(self, key: str) -> bool:
         """True for the first who asks, and a lease later for the next. The mark outlives its lease: by it, rescue sees
@@ -70,7 +81,7 @@ class RedisLocks:
         """
         mark = self._work(key)
         try:
-            if self._redis.set(mark, self._worker, nx=True, px=self._begun):
+            if self._is_set(mark, self._worker, self._begun):
                 return True
             if self._holds(self._redis.pttl(mark)):
                 return False
@@ -119,6 +130,11 @@ class RedisLocks:
             log.warning("redis does not answer; locks not renewed", error=str(error))
             return False
         return True
+
+    def _is_set(self, key: str, value: str, milliseconds: int) -> bool:
+        """Whether there was none."""
+        (reply,) = self._trips.ask(("SET", key, value, "NX", "PX", milliseconds))
+        return reply is not None
 
     def _left(self, keys: list[str]) -> dict[str, int]:
         """For how long the marks of these pieces of work will be there; negative where there is none."""

@@ -227,7 +227,7 @@ def _make(rt: Runtime, announcement: Announcement) -> None:
     match announcement:
         case RunStarted(run=run, takes_thread=takes_thread):
             if takes_thread:
-                rt.locks.take(run.thread_id, run.owner)
+                rt.locks.extend(run.thread_id, run.owner)
             rt.events.emit(run.id, "run.started", turn=run.turn_id, thread=run.thread_id)
         case RunContinues(run=run):
             rt.locks.extend(run.thread_id, run.owner)
@@ -235,14 +235,14 @@ def _make(rt: Runtime, announcement: Announcement) -> None:
             rt.locks.release(run.thread_id, run.owner)
             rt.events.emit(run.id, "run.waiting", turn=run.turn_id)
         case RunHeld(run=run):
-            rt.locks.release(run.thread_id, run.owner)
             rt.events.emit(run.id, "run.held", turn=run.turn_id)
+            rt.locks.release(run.thread_id, run.owner, more=True)
             rt.events.turn_done(run.turn_id)
         case RunEnded(run=run, ending=ending, usage=usage):
             _inform_plugins(rt, run)
             rt.events.emit(run.id, "run.finished", turn=run.turn_id)
+            rt.locks.release(run.thread_id, run.owner, more=True)
             rt.events.turn_done(run.turn_id)
-            rt.locks.release(run.thread_id, run.owner)
             _log_end(rt, run, ending, usage)
         case TurnSteered(turn_id=turn_id, run=run):
             rt.events.emit(run.id, "turn.steered", turn=turn_id)

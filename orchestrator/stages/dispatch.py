@@ -128,8 +128,7 @@ def _take_thread(rt: Runtime, thread_id: str, owner: str) -> bool:
     with rt.store.read() as tx:
         if not runs.is_done(tx, holder.rpartition(":")[0]):
             return False
-    rt.locks.release(thread_id, holder)
-    return rt.locks.take(thread_id, owner) is None
+    return rt.locks.take(thread_id, owner, instead_of=holder) is None
 
 
 def _start(rt: Runtime, turn: Turn, run_id: str, rule: StartRule) -> StartedRun | None:

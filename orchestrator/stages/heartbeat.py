@@ -88,5 +88,4 @@ def _renew_in_redis(rt: Runtime, due: Sequence[InFlightWork]) -> None:
     if not rt.locks.renew({work.key: work.worker or rt.worker for work in due if work.key}):
         return
     for thread_id, owner in {(work.thread_id, f"{work.run_id}:{work.epoch}") for work in due if work.thread_id}:
-        if not rt.locks.extend(thread_id, owner):
-            return
+        rt.locks.extend(thread_id, owner)

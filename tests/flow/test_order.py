@@ -130,15 +130,15 @@ def test_continuing_run_takes_its_thread_lock_again_after_redis_lost_it(world: W
     assert held == [False, True, True, False]  # its first lock is as fresh as the run, and at its end there is none
 
 
-def test_waiters_are_notified_before_the_thread_is_released(world: World, monkeypatch) -> None:
-    """And who is quick enough to send the next message by then takes the lock over."""
+def test_thread_is_free_when_waiters_are_notified(world: World, monkeypatch) -> None:
+    """Who then sends the next message at once meets no lock."""
     held_when_told = []
     monkeypatch.setattr(world.events, "turn_done", lambda turn: held_when_told.append(bool(world.locks.threads)))
     world.models.script = lambda prompt: spoken("ok")
     world.submit()
     world.run_dry()
 
-    assert (held_when_told, world.locks.threads) == ([True], {})
+    assert held_when_told == [False]
 
 
 def test_a_turn_waits_until_it_is_due_and_expires_at_its_deadline(world: World) -> None:

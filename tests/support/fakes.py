@@ -202,16 +202,17 @@ class MemoryLocks:
         self.dead = False  # the calling process was killed: nothing reaches Redis
         self.before_take: Callable[[], None] = lambda: None  # what other workers do before a dispatcher starts a turn
 
-    def take(self, thread_id: str, owner: str) -> str | None:
+    def take(self, thread_id: str, owner: str, *, instead_of: str | None = None) -> str | None:
         self.before_take()
+        if instead_of is not None:
+            self.release(thread_id, instead_of)
         holder = self.threads.setdefault(thread_id, owner)
         return None if holder == owner else holder
 
-    def extend(self, thread_id: str, owner: str) -> bool:
+    def extend(self, thread_id: str, owner: str) -> None:
         self.threads.setdefault(thread_id, owner)
-        return True
 
-    def release(self, thread_id: str, owner: str) -> None:
+    def release(self, thread_id: str, owner: str, *, more: bool = False) -> None:  # noqa: ARG002 - all is sent at once
         if self.threads.get(thread_id) == owner and not self.dead:
             del self.threads[thread_id]
 

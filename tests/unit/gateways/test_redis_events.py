@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from chordage.orchestrator.gateways import redis_events
+from chordage.orchestrator.gateways.redis_direct import RedisHints
 from chordage.orchestrator.gateways.redis_events import EVERY_RUN, RedisEvents, watch
 from support.waiting import until
 
@@ -17,9 +18,11 @@ pytestmark = pytest.mark.redis
 PROGRAM = """
 import os, sys, time
 from redis import Redis
+from chordage.orchestrator.gateways.redis_direct import RedisHints
 from chordage.orchestrator.gateways.redis_events import RedisEvents
 
-events = RedisEvents(Redis.from_url(sys.argv[1]), prefix="news:")
+redis = Redis.from_url(sys.argv[1])
+events = RedisEvents(redis, RedisHints(redis), prefix="news:")
 events.emit("first", "run.started")
 {then}
 """
@@ -61,7 +64,7 @@ def test_fork_publishes_its_own_events_and_not_those_of_its_parent(redis_url):
 @pytest.mark.usefixtures("watched")
 def test_events_arrive_within_a_moment_and_also_after_a_silence(redis_url):
     with Redis.from_url(redis_url) as redis:
-        events = RedisEvents(redis, prefix="news:")
+        events = RedisEvents(redis, RedisHints(redis), prefix="news:")
         for number in range(1, 4):
             events.emit("first", "run.started")
             until(lambda number=number: redis.xlen("news:live:first") == number, "it was told")
@@ -73,7 +76,7 @@ def test_notification_of_a_done_turn_waits_for_no_other_event(redis_url, monkeyp
     with Redis.from_url(redis_url) as redis, redis.pubsub() as listening:
         listening.subscribe(redis_events.done_channel("news:", "t1"))
         assert listening.get_message(timeout=5)["type"] == "subscribe"
-        events = RedisEvents(redis, prefix="news:")
+        events = RedisEvents(redis, RedisHints(redis), prefix="news:")
         events.emit("first", "run.finished")
         events.turn_done("t1")
 
@@ -87,7 +90,7 @@ def test_a_stream_that_cannot_be_written_keeps_no_other_news_back(redis_url):
         redis.set("news:live:first", "no stream")
         listening.subscribe(redis_events.done_channel("news:", "t1"))
         assert listening.get_message(timeout=5)["type"] == "subscribe"
-        events = RedisEvents(redis, prefix="news:")
+        events = RedisEvents(redis, RedisHints(redis), prefix="news:")
         events.emit("first", "run.finished")
         events.emit("second", "run.finished")
         events.turn_done("t1")
@@ -100,7 +103,7 @@ def test_a_stream_that_cannot_be_written_keeps_no_other_news_back(redis_url):
 @pytest.mark.usefixtures("watched")
 def test_a_client_that_fails_in_a_way_of_its_own_ends_no_news(redis_url, monkeypatch):
     with Redis.from_url(redis_url) as redis:
-        events = RedisEvents(redis, prefix="news:")
+        events = RedisEvents(redis, RedisHints(redis), prefix="news:")
         send, failed = events._send, []
 
         def fails_at_first(batch):
@@ -135,7 +138,7 @@ def keys_of(redis):
 
 def test_events_of_a_run_that_nobody_watches_are_not_sent(redis, commands):
     redis.config_resetstat()
-    events = RedisEvents(redis, prefix="news:")
+    events = RedisEvents(redis, RedisHints(redis), prefix="news:")
     for number in range(1000):
         events.emit("first", "model.delta", text=str(number))
     events.flush()
@@ -153,7 +156,7 @@ def test_who_waits_for_a_turn_is_told_though_nobody_watches(redis, commands):
         listening.subscribe(redis_events.done_channel("news:", "t1"))
         assert listening.get_message(timeout=5)["type"] == "subscribe"
         redis.config_resetstat()
-        events = RedisEvents(redis, prefix="news:")
+        events = RedisEvents(redis, RedisHints(redis), prefix="news:")
         events.emit("first", "run.finished")
         events.turn_done("t1")
 
@@ -163,7 +166,7 @@ def test_who_waits_for_a_turn_is_told_though_nobody_watches(redis, commands):
 
 def test_watcher_of_a_run_gets_its_events_and_no_others(redis):
     watch(redis, "first", 60, prefix="news:")
-    events = RedisEvents(redis, prefix="news:")
+    events = RedisEvents(redis, RedisHints(redis), prefix="news:")
     for run in ("first", "second"):
         events.emit(run, "run.started")
         events.emit(run, "model.delta")
@@ -175,7 +178,7 @@ def test_watcher_of_a_run_gets_its_events_and_no_others(redis):
 
 def test_watcher_that_comes_late_gets_the_events_from_about_a_second_on(redis, monkeypatch):
     monkeypatch.setattr(redis_events, "READ_WATCHERS_EVERY", 0.1)
-    events = RedisEvents(redis, prefix="news:")
+    events = RedisEvents(redis, RedisHints(redis), prefix="news:")
     events.emit("first", "run.started")
     events.flush()
     watch(redis, "first", 60, prefix="news:")
@@ -191,7 +194,7 @@ def test_watch_that_is_over_is_forgotten(redis, monkeypatch):
     monkeypatch.setattr(redis_events, "READ_WATCHERS_EVERY", 0.0)
     watch(redis, "first", 60, prefix="news:")
     watch(redis, "second", -1, prefix="news:")
-    events = RedisEvents(redis, prefix="news:")
+    events = RedisEvents(redis, RedisHints(redis), prefix="news:")
     events.emit("second", "run.started")
     events.flush()
 
@@ -204,7 +207,7 @@ def test_what_cannot_be_read_of_watchers_keeps_no_notification_back(redis):
     with redis.pubsub() as listening:
         listening.subscribe(redis_events.done_channel("news:", "t1"))
         assert listening.get_message(timeout=5)["type"] == "subscribe"
-        events = RedisEvents(redis, prefix="news:")
+        events = RedisEvents(redis, RedisHints(redis), prefix="news:")
         events.emit("first", "run.finished")
         events.turn_done("t1")
 

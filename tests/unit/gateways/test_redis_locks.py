@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
+from chordage.orchestrator.gateways.redis_direct import RedisHints
 from chordage.orchestrator.gateways.redis_locks import RedisLocks
 from support.waiting import until
 
@@ -20,56 +21,96 @@ def redis(redis_url):
 
 
 @pytest.fixture
-def locks(redis):
-    return RedisLocks(redis, prefix="test:", lease=0.2, worker="h:1")
+def hints(redis):
+    return RedisHints(redis)
 
 
 @pytest.fixture
-def long(redis):
-    return RedisLocks(redis, prefix="test:", lease=30, worker="h:1")
+def locks(redis, hints):
+    return RedisLocks(redis, hints, prefix="test:", lease=0.2, worker="h:1")
 
 
-def test_thread_is_held_by_one_run_until_that_run_releases_it(long, redis):
+@pytest.fixture
+def long(redis, hints):
+    return RedisLocks(redis, hints, prefix="test:", lease=30, worker="h:1")
+
+
+def test_thread_is_held_by_one_run_until_that_run_releases_it(long, hints, redis):
     assert long.take("t1", "r1:1") is None
     assert long.take("t1", "r1:1") is None  # an answer was lost, and it asks again
     assert long.take("t1", "r2:1") == "r1:1"
 
     long.release("t1", "r2:1")
+    hints.flush()
     assert redis.get("test:thread:t1") == "r1:1"
     long.release("t1", "r1:1")
+    hints.flush()
     assert long.take("t1", "r2:1") is None
 
 
-def test_thread_is_held_briefly_at_first_and_longer_when_the_run_goes_on(long, redis):
+def test_thread_of_a_run_that_is_done_is_taken_over_from_that_run_and_from_no_other(long, redis):
+    long.take("t1", "r1:1")
+
+    assert long.take("t1", "r3:1", instead_of="r2:1") == "r1:1"
+    assert long.take("t1", "r2:1", instead_of="r1:1") is None
+    assert long.take("t1", "r2:1", instead_of="r1:1") is None  # an answer was lost, and it asks again
+    assert long.take("t1", "r3:1", instead_of="r1:1") == "r2:1"
+    assert long.take("t2", "r3:1", instead_of="r1:1") is None  # released meanwhile
+    assert 2_000 < redis.pttl("test:thread:t1") <= 3_000
+
+
+def test_thread_is_held_briefly_at_first_and_longer_when_the_run_goes_on(long, hints, redis):
     long.take("t1", "r1:1")
     assert 2_000 < redis.pttl("test:thread:t1") <= 3_000
 
-    assert long.extend("t1", "r1:1")
+    long.extend("t1", "r1:1")
+    hints.flush()
     assert 59_000 < redis.pttl("test:thread:t1") <= 60_000
 
 
-def test_lock_that_redis_lost_is_taken_again_and_not_from_another_run(long, redis):
-    assert long.extend("t1", "r1:1")
+def test_lock_that_redis_lost_is_taken_again_and_not_from_another_run(long, hints, redis):
+    long.extend("t1", "r1:1")
+    hints.flush()
+    assert redis.get("test:thread:t1") == "r1:1"
+    assert 59_000 < redis.pttl("test:thread:t1") <= 60_000
+
+    long.extend("t1", "r2:1")
+    hints.flush()
     assert redis.get("test:thread:t1") == "r1:1"
 
-    assert long.extend("t1", "r2:1")
-    assert redis.get("test:thread:t1") == "r1:1"
+
+def test_lock_is_the_one_of_the_library(long, hints, redis):
+    """Its class reads what ours writes, and the other way round."""
+    theirs = redis.lock("test:thread:t1", timeout=30, thread_local=False)
+    assert theirs.acquire(token="r1:1", blocking=False)
+
+    long.extend("t1", "r1:1")
+    hints.flush()
+    assert redis.pttl("test:thread:t1") > 30_000
+    assert theirs.owned()
+    long.release("t1", "r1:1")
+    hints.flush()
+    assert not theirs.locked()
 
 
-def test_each_lock_is_one_command(long, redis):
-    for action in (long.take, long.extend, long.release):  # the scripts are loaded
-        action("t0", "r0:1")
+def test_each_lock_is_one_command(long, hints, redis):
+    long.take("t0", "r0:1")  # the connection is made
+    long.extend("t0", "r0:1")
+    hints.flush()
     redis.config_resetstat()
     long.take("t1", "r1:1")
     long.once("r1:1:1")
     long.extend("t1", "r1:1")
     long.release("t1", "r1:1")
+    hints.flush()
     long.forget("r1:1:1")
 
     sent = {name: stats["calls"] for name, stats in redis.info("commandstats").items()}
-    in_scripts = {"cmdstat_get": 2, "cmdstat_pttl": 1, "cmdstat_pexpire": 1}
+    in_scripts = {"cmdstat_get": 2, "cmdstat_pexpire": 1}
     assert {name: sent.get(name) for name in in_scripts} == in_scripts
-    assert (sent["cmdstat_set"], sent["cmdstat_evalsha"], sent["cmdstat_del"]) == (2, 2, 2)
+    assert (sent["cmdstat_set"], sent["cmdstat_eval"], sent["cmdstat_del"]) == (2, 2, 2)
+    sent.pop("cmdstat_config|resetstat")
+    assert sum(sent.values()) == 6 + 3
 
 
 def test_work_whose_lease_is_up_may_be_begun_again_and_is_held_again(locks):
@@ -114,10 +155,11 @@ def test_released_work_was_not_begun(locks):
 
 def test_work_continues_while_redis_is_away():
     with Redis(port=1) as nobody:
-        locks = RedisLocks(nobody, prefix="test:", lease=1, worker="h:1")
+        locks = RedisLocks(nobody, RedisHints(nobody), prefix="test:", lease=1, worker="h:1")
 
         assert locks.once("k")
         locks.forget("k")
         assert locks.take("t1", "r1:1") is None
-        assert not locks.extend("t1", "r1:1")
+        assert locks.take("t1", "r1:1", instead_of="r0:1") is None
+        locks.extend("t1", "r1:1")
         locks.release("t1", "r1:1")
