@@ -26,8 +26,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -118,53 +120,101 @@ def call(job: Callable[[], T]) -> T:
     """What the job returns. Raises what it raises where that is an Exception, else ExitAttempted."""
     if not _is_main_thread():
         return _without_exit(job)
-    waiting = _Job(lambda: _without_exit(job), "chordage-users")
-    waiting.thread.join()
-    if waiting.error is not None:
-        raise waiting.error
-    return waiting.results[0]
+    result, error = _Job(lambda: _without_exit(job), "chordage-users").end()
+    if error is not None:
+        raise error
+    return result
 
 
 def within(seconds: float, job: Callable[[], T], name: str, check: Callable[[], None] = lambda: None) -> T:
     """What the job returns. Raises JobRaised or TookTooLong where it does not return.
 
-    It runs in a thread of its own, with the caller's context variables. Python cannot end a thread: one that hangs
-    costs its memory until its process ends, and keeps no process from ending. `check` is called about twice a second;
-    what it raises ends the wait.
+    It runs in a side thread, with the caller's context variables. Python cannot end a thread: one that hangs costs its
+    memory until its process ends, and keeps no process from ending. `check` is called about twice a second; what it
+    raises ends the wait.
     """
-
-    def closing() -> T:
-        with closed_django_connections():
-            return job()
-
-    waiting = _Job(closing, name)
+    waiting = _Job(job, name)
     deadline = time.monotonic() + seconds
-    while waiting.thread.is_alive() and (left := deadline - time.monotonic()) > 0:
-        waiting.thread.join(min(left, CHECK_EVERY))
-        if waiting.thread.is_alive():
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            result, error = waiting.end(min(left, CHECK_EVERY))
+        except Empty:
             check()
-    if waiting.error is not None:
-        raise JobRaised(waiting.error)
-    if not waiting.results:
-        raise TookTooLong
-    return waiting.results[0]
+            continue
+        if error is not None:
+            raise JobRaised(error)
+        return result
+    raise TookTooLong
+
+
+class SideThread:
+    """Ends when it is dismissed, or with the last reference to this object."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="chordage-side", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()  # False in a child process that was forked off
+
+    def submit(self, job: Callable[[], object]) -> None:
+        self._jobs.put(job)
+
+    def dismiss(self) -> None:
+        self._jobs.put(None)
+
+    def __del__(self) -> None:
+        self.dismiss()
+
+
+class SideThreads(threading.local):
+    """For each thread the idle side thread it may use next. To start one costs more than most of what runs in it."""
+
+    idle: SideThread | None = None
+
+    def take(self) -> SideThread:
+        side, self.idle = self.idle, None
+        return side if side is not None and side.alive else SideThread()
+
+    def give_back(self, side: SideThread) -> None:
+        self.idle = side
+
+
+def _serve(jobs: SimpleQueue[Callable[[], object] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # or the last call's arguments and result would stay alive until the next call
+
+
+_SIDES = SideThreads()
 
 
 class _Job(Generic[T]):
-    """A call in a thread of its own."""
+    """A call in a side thread, which is abandoned where its end is not waited for."""
 
     def __init__(self, job: Callable[[], T], name: str) -> None:
-        self._job = job
-        self.results: list[T] = []
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=contextvars.copy_context().run, args=(self._run,), name=name, daemon=True)
-        self.thread.start()
+        self._ends: SimpleQueue[tuple[T, BaseException | None]] = SimpleQueue()
+        self._side = _SIDES.take()
+        self._side.submit(partial(contextvars.copy_context().run, _work, job, name, self._ends))
 
-    def _run(self) -> None:
-        try:
-            self.results.append(self._job())
-        except BaseException as error:  # also SystemExit: it would end this thread unseen
-            self.error = error
+    def end(self, seconds: float | None = None) -> tuple[T, BaseException | None]:
+        """What it returned, and what it raised. Raises Empty where it does not end in time."""
+        end = self._ends.get(timeout=seconds)
+        _SIDES.give_back(self._side)
+        return end
+
+
+def _work(job: Callable[[], Any], name: str, ends: SimpleQueue[tuple[Any, BaseException | None]]) -> None:
+    threading.current_thread().name = name
+    try:
+        with closed_django_connections():
+            result = job()
+    except BaseException as error:  # also SystemExit: it would end this thread unseen
+        ends.put((None, error))
+    else:
+        ends.put((result, None))
 
 
 def _is_main_thread() -> bool:
@@ -190,7 +240,7 @@ def fresh_django_connections() -> Iterator[None]:
 
 @contextmanager
 def closed_django_connections() -> Iterator[None]:
-    """For a thread that ends after this block."""
+    """For a thread that may not be used again for long."""
     try:
         yield
     finally:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,6 +28,7 @@ from chordage.orchestrator.gateways.ports import Abort
 from chordage.orchestrator.gateways.tools.context import Context
 from chordage.orchestrator.gateways.tools.outcomes import ToolTimeout
 from chordage.orchestrator.system import user_code
+from chordage.orchestrator.system.user_code import SideThread, SideThreads
 
 CHECK_EVERY = 0.5  # seconds: how late a cancellation may be noticed
 CLEAN_UP_SECONDS = 1.0  # that a cancelled coroutine has for its `finally` before it is abandoned
@@ -159,47 +159,6 @@ class ToolAttempt:
         if self._context.cancelled:  # given up before there was anything to cancel
             task.cancel()
         return await result
-
-
-class SideThread:
-    """Ends when it is dismissed, or with the last reference to this object."""
-
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="chordage-tool", daemon=True)
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()  # False in a child process that was forked off
-
-    def submit(self, job: Callable[[], object]) -> None:
-        self._jobs.put(job)
-
-    def dismiss(self) -> None:
-        self._jobs.put(None)
-
-    def __del__(self) -> None:
-        self.dismiss()
-
-
-class SideThreads(threading.local):
-    """For each thread the idle side thread it may use next."""
-
-    idle: SideThread | None = None
-
-    def take(self) -> SideThread:
-        side, self.idle = self.idle, None
-        return side if side is not None and side.alive else SideThread()
-
-    def give_back(self, side: SideThread) -> None:
-        self.idle = side
-
-
-def _serve(jobs: SimpleQueue[Callable[[], object] | None]) -> None:
-    while (job := jobs.get()) is not None:
-        job()
-        del job  # or the last call's arguments and result would stay alive until the next call
 
 
 def nothing_around(_context: Context) -> AbstractContextManager[Any]:

@@ -15,7 +15,8 @@ from functools import partial
 
 from chordage.orchestrator.core.errors import Aborted, HandedOver
 from chordage.orchestrator.gateways.ports import Abort, ToolOutcome
-from chordage.orchestrator.gateways.tools.attempt import AttemptEnd, SideThreads, ToolAttempt
+from chordage.orchestrator.gateways.tools.attempt import AttemptEnd, ToolAttempt
+from chordage.orchestrator.system.user_code import SideThreads
 
 _log = logging.getLogger(__name__)
 

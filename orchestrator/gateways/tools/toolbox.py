@@ -18,13 +18,13 @@ from chordage.orchestrator.gateways.tools.attempt import (
     Around,
     AttemptEnd,
     Reports,
-    SideThreads,
     ToolAttempt,
     nothing_around,
 )
 from chordage.orchestrator.gateways.tools.context import Context, Suspend
 from chordage.orchestrator.gateways.tools.declare import Tool, declared_on
 from chordage.orchestrator.gateways.tools.series import CallSeries, SeriesStep, pass_on
+from chordage.orchestrator.system.user_code import SideThreads
 
 PAUSE = Backoff(first=0.5, longest=30.0, jitter=0.5)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextvars import ContextVar
@@ -71,6 +73,43 @@ def test_signal_reaches_a_wait_in_the_main_thread():
     going_on.set()
 
 
+def test_code_runs_in_one_thread_that_is_kept_and_never_in_the_main_one():
+    threads = {user_code.call(threading.get_ident), user_code.call(threading.get_ident)}
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_thread_is_kept_after_an_error_and_an_exit():
+    before = user_code.call(threading.get_ident)
+    with pytest.raises(ExitAttempted):
+        user_code.call(leaves(SystemExit(2)))
+    with pytest.raises(LookupError):
+        user_code.call(leaves(LookupError()))
+    assert user_code.call(threading.get_ident) == before
+
+
+def test_what_one_call_sets_in_its_context_the_next_does_not_see():
+    user_code.call(lambda: CALLER.set("the first"))
+    assert user_code.call(CALLER.get) == "nobody"
+
+
+FORKED = """
+import os, sys
+from chordage.orchestrator.system import user_code
+
+user_code.call(os.getpid)
+child = os.fork()
+if child == 0:
+    os._exit(0 if user_code.call(os.getpid) == os.getpid() else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_forked_child_has_a_thread_of_its_own():
+    done = subprocess.run([sys.executable, "-c", FORKED], check=False, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+
+
 def test_context_variables_come_along():
     token = CALLER.set("somebody")
     try:
@@ -106,6 +145,12 @@ def test_wait_ends_when_the_work_is_given_up(endless):
 def test_the_wait_ends_in_time(endless):
     with pytest.raises(TookTooLong):
         within(0.1, endless, "endless")
+
+
+def test_a_thread_that_hangs_is_not_used_again(endless):
+    with pytest.raises(TookTooLong):
+        within(0.1, endless, "endless")
+    assert within(60, lambda: 7, "quick") == 7
 
 
 def test_finished_job_is_not_given_up():

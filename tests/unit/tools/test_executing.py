@@ -17,7 +17,8 @@ import pytest
 from chordage import Context, Suspend, tool
 from chordage.orchestrator.core.approvals import ResumeMode
 from chordage.orchestrator.core.errors import Aborted, HandedOver
-from chordage.orchestrator.gateways.tools.attempt import Reports, SideThreads, ToolAttempt, nothing_around
+from chordage.orchestrator.gateways.tools.attempt import Reports, ToolAttempt, nothing_around
+from chordage.orchestrator.system.user_code import SideThreads
 
 REQUEST = ContextVar("REQUEST", default="none")
 
