@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,26 @@ from chordage.orchestrator.gateways.models.script import BadScript, Chooser, Pro
 from chordage.orchestrator.system import user_code
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ReadScript:
+    path: Path
+    version: tuple[int, int]  # time and size of the file
+    chooser: Chooser
+
+
 class ScriptFolder:
     """The scripts under one folder. A changed file is read again; two threads may both do it, and get the same."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read: dict[Path, tuple[tuple[int, int], Chooser]] = {}  # with the time and size of the file
+        self._read: dict[str, _ReadScript] = {}
 
     def script(self, name: str, *, as_code: bool = False) -> Chooser:
         """`as_code`: whether it may be Python, which is run."""
-        path = self._inside(name)
+        known = self._read.get(name)
+        if known is None or self._is_linked(known.path):
+            self._check_inside(name)
+        path = self._folder / name if known is None else known.path
         if path.suffix == ".py" and not as_code:
             raise RoomError(
                 f"model 'scripted:{name}' is code to be run: only the agent's own file may name it, as its model or "
@@ -40,12 +51,19 @@ class ScriptFolder:
                 f"{path}: the script of model 'scripted:{name}' cannot be read: {error.strerror}"
             ) from error
         version = (stat.st_mtime_ns, stat.st_size)
-        known = self._read.get(path)
-        if known is None or known[0] != version:
-            known = self._read[path] = (version, load(path))
-        return known[1]
+        if known is None or known.version != version:
+            known = self._read[name] = _ReadScript(path=path, version=version, chooser=load(path))
+        return known.chooser
 
-    def _inside(self, name: str) -> Path:
+    def _is_linked(self, path: Path) -> bool:
+        """Whether a link below the folder is on the way to it. Without one it is inside, and need not be resolved."""
+        while path != self._folder:
+            if path.is_symlink():
+                return True
+            path = path.parent
+        return False
+
+    def _check_inside(self, name: str) -> None:
         """A model's name must not open any file of this machine: neither by its path nor through a link."""
         path = self._folder / name
         is_plain = not Path(name).is_absolute() and ".." not in Path(name).parts
@@ -55,7 +73,6 @@ class ScriptFolder:
                 f"model 'scripted:{name}': a script must be inside the room, {self._folder.resolve()}: give its path "
                 "from there, without '..', and no link that leads out"
             )
-        return path
 
 
 def load(path: Path) -> Chooser:

@@ -260,6 +260,23 @@ def test_a_script_outside_the_room_is_refused(tmp_path, name):
         catalog.complete(an_agent(model, model_retries=0), a_prompt("hi"), abort=Calm())
 
 
+@pytest.mark.parametrize("moved", ["s.yaml", "sub"])
+def test_a_script_that_was_read_and_is_now_behind_a_link_that_leads_out_is_refused(tmp_path, moved):
+    room = tmp_path / "room"
+    (room / "sub").mkdir(parents=True)
+    name = "s.yaml" if moved == "s.yaml" else "sub/s.yaml"
+    a_script(room / "sub", "[old]", "s.yaml")
+    a_script(room, "[old]", "s.yaml")
+    shelf = ScriptFolder(room)
+    assert shelf.script(name)(a_prompt("hi"), 1).text == "old"
+
+    (room / moved).rename(tmp_path / moved)  # the same file, so that nothing of it differs
+    (room / moved).symlink_to(tmp_path / moved)
+
+    with pytest.raises(RoomError, match="a script must be inside the room"):
+        shelf.script(name)
+
+
 def test_a_link_that_leads_in_a_circle_is_a_fault_of_the_room(tmp_path):
     (tmp_path / "s.yaml").symlink_to(tmp_path / "s.yaml")
 
