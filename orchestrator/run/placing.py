@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode
 from chordage.orchestrator.core.errors import UserError
@@ -88,17 +89,17 @@ def run_first(
     under_way = None if at is None else UnderWay(call_id=runnable[at].id, token=rt.new_id(), series=series)
     after: dict[str, NewCall] = {}
     for number, (call, result) in enumerate(zip(runnable, results, strict=True)):
-        ran = replace(call, started_at=began, worker=rt.worker)
         if number == at:
             assert under_way is not None
             after[call.id] = replace(
-                ran, status=CallStatus.RUNNING, claim_token=under_way.token, placed="here: overstayed"
-            )
+                call, status=CallStatus.RUNNING, claim_token=under_way.token, started_at=began, worker=rt.worker,
+                placed="here: overstayed",
+            )  # fmt: skip
         elif result is None or result.question is not None:
             after[call.id] = replace(call, placed="spread: not settled here")
         else:
             rt.durations.note(request.agent.name, call.tool, result.seconds)
-            after[call.id] = _settled(rt, ran, result)
+            after[call.id] = _settled(rt, call, result, began)
     return replace(outcome, asked=[after.get(call.id, call) for call in outcome.asked]), under_way
 
 
@@ -114,9 +115,10 @@ def _may_run_first(rt: Runtime, request: ModelRequest, outcome: ReplyOutcome, le
     return is_plain and not (request.session is not None and after_hook_is_heard(rt, request.agent))
 
 
-def _settled(rt: Runtime, call: NewCall, result: ToolOutcome) -> NewCall:
+def _settled(rt: Runtime, call: NewCall, result: ToolOutcome, began: datetime) -> NewCall:
     return replace(
         call, status=CallStatus.SUCCEEDED if result.ok else CallStatus.FAILED, code=result.code,
         content=clean_text(result.content), full=clean_text(result.full) if result.full is not None else None,
-        ended_at=rt.now(), placed="here" if result.seconds is None else f"here: {1000 * result.seconds:.1f} ms",
+        worker=rt.worker, started_at=began, ended_at=rt.now(),
+        placed="here" if result.seconds is None else f"here: {1000 * result.seconds:.1f} ms",
     )  # fmt: skip

@@ -135,10 +135,10 @@ def _checked(rt: Runtime, request: ModelRequest, session: PluginSession | None, 
 
 def _refusal(rt: Runtime, request: ModelRequest, ask: ToolAsk, arguments: dict[str, Any]) -> tuple[str, str] | None:
     """Why a call cannot run, in words for the model."""
-    offered = ", ".join(sorted(request.specs)) or "none"
-    if ask.name in request.withheld:
-        return "out_of_scope", f"The tool {ask.name!r} may not be used here. Tools you may use: {offered}."
-    if ask.name not in request.specs:
+    if ask.name in request.withheld or ask.name not in request.specs:
+        offered = ", ".join(sorted(request.specs)) or "none"
+        if ask.name in request.withheld:
+            return "out_of_scope", f"The tool {ask.name!r} may not be used here. Tools you may use: {offered}."
         return "unknown_tool", f"There is no tool {ask.name!r}. Tools you may use: {offered}."
     if ask.arguments is None:
         return "invalid_arguments", f"The arguments are not a JSON object: {ask.raw[:200]}"
@@ -161,7 +161,7 @@ def open_calls(unit: Unit, request: ModelRequest, step: int, outcome: ReplyOutco
     asked = _in_line(agent, _with_notes(unit, request, outcome))
     if outcome.placed is not None:
         why = outcome.placed.why
-        asked = [replace(call, placed=call.placed or why.get(call.id)) for call in asked]
+        asked = [call if call.placed else replace(call, placed=why.get(call.id)) for call in asked]
     calls.insert(unit.tx, run, step, asked, now=unit.now, lease_until=unit.lease())
     suspended = [call for call in asked if call.question is not None]
     if suspended or any(call.parked for call in asked):

@@ -53,11 +53,11 @@ def as_text(value: Any) -> str:
         raise NotJson(f"it returned a {type(value).__name__} that is not JSON: {error}") from error
 
 
-def success(text: str, *, limit: int, call_id: str) -> ToolOutcome:
+def success(text: str, *, limit: int, call_id: str, seconds: float | None) -> ToolOutcome:
     if len(text) <= limit:
-        return ToolOutcome(content=text)
+        return ToolOutcome(content=text, seconds=seconds)
     note = f"[These are the first {limit} of {len(text)} characters. {KEPT}{call_id}; {READER} reads it in parts]"
-    return ToolOutcome(content=f"{text[:limit]}\n{note}", full=text)
+    return ToolOutcome(content=f"{text[:limit]}\n{note}", full=text, seconds=seconds)
 
 
 def is_preview(content: str | None) -> bool:

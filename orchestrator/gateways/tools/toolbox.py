@@ -68,7 +68,7 @@ class ToolBox:
         while True:
             end = self._attempt(tool, order, arguments, attempt, abort=abort, on_progress=on_progress)
             if attempt > tool.options.retries or not _may_pass(tool, end.error):
-                return replace(_outcome(tool, order, end), seconds=end.seconds)
+                return _outcome(tool, order, end)
             _log.info("tool %s raised %r, attempt %d follows", tool.name, end.error, attempt + 1)
             abort.wait(PAUSE.delay(attempt, random.random()))
             attempt += 1
@@ -183,18 +183,20 @@ def _final_outcome(tool: Tool, order: CallOrder, end: AttemptEnd) -> ToolOutcome
     """None: another attempt may help."""
     if tool.options.retries and _may_pass(tool, end.error):
         return None
-    return replace(_outcome(tool, order, end), seconds=end.seconds)
+    return _outcome(tool, order, end)
 
 
 def _outcome(tool: Tool, order: CallOrder, end: AttemptEnd) -> ToolOutcome:
     if end.error is None:
-        return outcomes.success(end.text or "", limit=tool.options.result_limit, call_id=order.call_id)
+        limit = tool.options.result_limit
+        return outcomes.success(end.text or "", limit=limit, call_id=order.call_id, seconds=end.seconds)
     if isinstance(end.error, Suspend):
-        return ToolOutcome(content=end.error.question.prompt, question=end.error.question)
+        question = end.error.question
+        return ToolOutcome(content=question.prompt, question=question, seconds=end.seconds)
     failure = outcomes.failure(tool.name, end.error, timeout=tool.options.timeout)
     trace = None if isinstance(end.error, outcomes.ToolError) else end.error  # its text is complete
     _log.warning("%s, call %s: %s", tool.place, order.call_id, failure.code, exc_info=trace)
-    return failure
+    return replace(failure, seconds=end.seconds)
 
 
 def _outcome_unknown(order: CallOrder, why: str) -> ToolOutcome:
