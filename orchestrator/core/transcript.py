@@ -6,11 +6,12 @@ Also how replies and messages are written into the journal and read from it, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from chordage.orchestrator.core import client_messages
 from chordage.orchestrator.core.model import (
+    TOKENS,
     AssistantSays,
     Attempt,
     Reply,
@@ -159,7 +160,7 @@ def body_of(reply: Reply) -> dict[str, Any]:
         "stop": reply.stop.value,
         "model": reply.model,
         "extra": reply.extra,
-        "usage": asdict(reply.usage),
+        "usage": {name: getattr(reply.usage, name) for name in TOKENS},
         "attempts": attempts_of(reply.attempts),
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import uuid
 
 
 class Ids:
@@ -22,4 +21,5 @@ class Ids:
         with self._lock:
             self._last = tick = max(tick, self._last + 1)
         random = int.from_bytes(os.urandom(8), "big") >> 2
-        return str(uuid.UUID(int=(tick >> 12) << 80 | 7 << 76 | (tick & 0xFFF) << 64 | 2 << 62 | random))
+        digits = f"{(tick >> 12) << 80 | 7 << 76 | (tick & 0xFFF) << 64 | 2 << 62 | random:032x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

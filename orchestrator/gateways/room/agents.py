@@ -182,7 +182,9 @@ class Room:
         if file.spec is None and file.fault is not None:
             raise file.fault
         usable = self._usable.get(file.source.name)
-        return usable.servers if usable is not None and usable.spec == agent else file.servers
+        if usable is not None and (usable.spec is agent or usable.spec == agent):
+            return usable.servers
+        return file.servers
 
     def output_of(self, agent: AgentSpec) -> OutputForm | None:
         """The form of its final answer; None where any text will do."""

@@ -72,7 +72,7 @@ class RoomReading:
         if name is None:
             return self.default()
         files = [file for file in self.files if file.name == name]
-        return min(files, key=lambda file: file.spec is None, default=None)
+        return next((file for file in files if file.spec), files[0] if files else None)
 
     def with_last_good(
         self, before: RoomReading | None, room: Path, strategies: Collection[str], copies: Copies | None
