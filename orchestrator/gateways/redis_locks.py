@@ -92,16 +92,12 @@ class RedisLocks:
         return True
 
     def mark(self, key: str) -> None:
-        try:
-            self._redis.set(self._work(key), self._worker, px=self._begun)
-        except RedisError as error:
-            log.warning("redis does not answer; work continues", work=key, error=str(error))
+        self._hints.write(("SET", self._work(key), self._worker, "PX", self._begun))
 
     def forget(self, key: str) -> None:
-        try:
-            self._redis.delete(self._work(key))
-        except RedisError as error:
-            log.warning("redis does not answer; lock will expire", work=key, error=str(error))
+        """It is gone before the work is sent to another process, and no mark that was written before comes after it."""
+        self._hints.write(("DEL", self._work(key)))
+        self._hints.flush()
 
     def holder(self, key: str) -> str | None:
         try:

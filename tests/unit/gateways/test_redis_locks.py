@@ -153,6 +153,17 @@ def test_released_work_was_not_begun(locks):
     assert locks.once("k")
 
 
+def test_work_that_this_process_alone_knows_of_is_marked_and_released_in_order(locks, hints):
+    locks.mark("k")
+    hints.flush()
+    assert (locks.alive(["k"]), locks.begun(["k"]), locks.once("k")) == ({"k": "h:1"}, {"k"}, False)
+
+    for _ in range(100):
+        locks.mark("other")
+        locks.forget("other")
+        assert locks.begun(["other"]) == set()
+
+
 def test_work_continues_while_redis_is_away():
     with Redis(port=1) as nobody:
         locks = RedisLocks(nobody, RedisHints(nobody), prefix="test:", lease=1, worker="h:1")

@@ -16,7 +16,7 @@ from chordage.tasks.follow import follow
 
 
 def test_what_is_due_beside_a_run_that_fails_is_sent(monkeypatch):
-    def fails(_rt, _run_id, _seen):
+    def fails(_rt, _run_id, _seen, _past):
         raise Unavailable("away")
 
     monkeypatch.setattr(stages, "advance", fails)
@@ -35,7 +35,7 @@ def test_runs_that_are_handed_on_are_carried_on_for_a_while_and_then_sent(monkey
     monkeypatch.setattr(following.time, "monotonic", lambda: float(next(now)))
     next_of = {f"r{n}": Advance(run_id=f"r{n + 1}", group=Group.CHAT, seen=SimpleNamespace(step=1)) for n in range(9)}
 
-    def ends(_rt, run_id, _seen):
+    def ends(_rt, run_id, _seen, _past):
         carried.append(run_id)
         return [next_of[run_id]]
 
