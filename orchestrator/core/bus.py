@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from chordage.orchestrator.core.reasons import Ending, Reason, disposition_of
 from chordage.orchestrator.core.records import Checkpoint
@@ -42,6 +42,7 @@ _FOR_ALL = frozenset(
      "call.suspended", "call.decided", "delivery.sent", "delivery.dead"}
 )  # fmt: skip
 _TEXTS = frozenset({"text", "parts", "output", "attempts"})
+_REASONS = frozenset(Reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,12 +78,13 @@ class Fact:
     group: str | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BusEntry:
+class BusEntry(NamedTuple):
+    """A turn has ten: these are made as cheaply as they can be."""
+
     position: int
     id: str
     run: str | None  # whose stream it is on; None: the fleet's
-    fields: Mapping[str, str] = field(default_factory=dict)
+    fields: list[str]  # each name with its value behind it
 
 
 def entries_of(fact: Fact) -> list[BusEntry]:
@@ -90,19 +92,36 @@ def entries_of(fact: Fact) -> list[BusEntry]:
     is_steered = fact.kind == Checkpoint.USER_MESSAGE and fact.step
     kind = "turn.steered" if is_steered else _KIND.get(fact.kind, fact.kind)
     if kind not in _FOR_ALL and fact.turn_id:
-        return [_entry(fact, 0, fact.run_id, kind, {"run": fact.run_id, "turn": fact.turn_id}, fact.text)]
+        about = _about(fact, fact.run_id, fact.turn_id, fact.agent, fact.group)
+        return [_entry(fact, 0, fact.run_id, kind, about, fact.text)]
     body = json.loads(fact.text)
     run = fact.run_id if fact.turn_id else body.get("run")
-    owner = {
-        "run": run, "turn": body.get("turn") or fact.turn_id, "agent": body.get("agent"), "group": body.get("group"),
-    }  # fmt: skip
-    entries = [_entry(fact, 0, run, kind, owner, fact.text)] if run else []
+    # Of a note the body has the agent and group, which its row does not have.
+    agent, group = fact.agent or body.get("agent"), fact.group or body.get("group")
+    about = _about(fact, run, body.get("turn") or fact.turn_id, agent, group)
+    entries = [_entry(fact, 0, run, kind, about, fact.text)] if run else []
     if kind in _FOR_ALL or not run:
-        entries.append(_entry(fact, 0, None, kind, owner, _without_texts(fact, body)))
+        entries.append(_entry(fact, 0, None, kind, about, _without_texts(fact, body)))
     if (end := _end_of_turn(body, kind)) is not None:
-        streams = [run, None] if run else [None]
-        entries += [_entry(fact, 1, stream, "turn.ended", owner, json.dumps(end)) for stream in streams]
+        data = json.dumps(end)
+        entries += [_entry(fact, 1, stream, "turn.ended", about, data) for stream in ([run, None] if run else [None])]
     return entries
+
+
+def _about(fact: Fact, run: str | None, turn: str | None, agent: str | None, group: str | None) -> list[str]:
+    """What all entries of a row have in common."""
+    known = {"thread": fact.thread_id, "run": run, "turn": turn, "agent": agent, "group": group}
+    about = [text for name, value in known.items() if value is not None for text in (name, value)]
+    if run:
+        about += ["step", str(fact.step)]
+    about += ["at", fact.at.isoformat()]
+    return about
+
+
+def _entry(fact: Fact, number: int, stream: str | None, kind: str, about: list[str], data: str) -> BusEntry:
+    if len(data) > LONGEST:
+        data = json.dumps({"left_out": len(data)})
+    return BusEntry(fact.id, f"{fact.id}-{number}", stream, ["kind", kind, "fact", "1", *about, "data", data])
 
 
 def _without_texts(fact: Fact, body: Mapping[str, Any]) -> str:
@@ -118,21 +137,7 @@ def _end_of_turn(body: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
         return {"disposition": Disposition.STEERED.value, **reason}
     if kind != "run.finished":
         return None
-    if reason["reason"] not in set(Reason):
+    if reason["reason"] not in _REASONS:
         return reason
     ending = Ending(reason=Reason(reason["reason"]), code=reason.get("code"), detail=reason.get("detail"))
     return {"disposition": disposition_of(ending).value, **reason}
-
-
-def _entry(
-    fact: Fact, number: int, stream: str | None, kind: str, owner: Mapping[str, str | None], data: str
-) -> BusEntry:
-    """`owner`: the run and turn of the entry; of a note also the agent and group, which the row does not have."""
-    fields = {
-        "kind": kind, "fact": "1", "thread": fact.thread_id, "run": owner["run"], "turn": owner["turn"],
-        "agent": fact.agent or owner.get("agent"), "group": fact.group or owner.get("group"),
-        "step": str(fact.step) if owner["run"] else None, "at": fact.at.isoformat(),
-        "data": data if len(data) <= LONGEST else json.dumps({"left_out": len(data)}),
-    }  # fmt: skip
-    known = {name: value for name, value in fields.items() if value is not None}
-    return BusEntry(position=fact.id, id=f"{fact.id}-{number}", run=stream, fields=known)

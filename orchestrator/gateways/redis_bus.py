@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 from redis import Redis
@@ -71,7 +70,7 @@ class RedisBus:
         args: list[str | int] = [
             cursor.bus, cursor.generation, cursor.position, to, rules.keep, rules.keep_of_run, rules.keep_seconds,
             json.dumps(
-                [(entry.position, number[entry.run], entry.id, _flat(entry)) for entry in entries], ensure_ascii=False
+                [(entry.position, number[entry.run], entry.id, entry.fields) for entry in entries], ensure_ascii=False
             ),
         ]  # fmt: skip
         with _as_unavailable():
@@ -85,10 +84,6 @@ def fleet_stream(prefix: str) -> str:
 
 def run_stream(prefix: str, run_id: str) -> str:
     return f"{prefix}bus:run:{run_id}"
-
-
-def _flat(entry: BusEntry) -> list[str]:
-    return list(chain.from_iterable(entry.fields.items()))
 
 
 def _read(values: list[Any]) -> BusCursor | None:

@@ -36,6 +36,7 @@ BACKOFF = Backoff(first=0.5, longest=5.0)  # while Redis is away
 class _Claim:
     token: str
     cursor: BusCursor
+    actual: BusCursor | None = None  # the cursor in Redis, as it was read since the claim
 
 
 def project(rt: Runtime) -> list[Intent]:
@@ -75,7 +76,7 @@ def _copy(rt: Runtime, bus: Bus) -> bool:
     if state is not None and not state.is_free(rt.now()):
         return False
     try:
-        if state is not None and _is_up_to_date(state, bus.cursor()):
+        if state is not None and state.top <= state.mark.position and _is_whole(state, bus.cursor()):
             return False
     except Unavailable as error:
         if (claim := _take(rt)) is not None:
@@ -85,41 +86,41 @@ def _copy(rt: Runtime, bus: Bus) -> bool:
     if claim is None:
         return False
     try:
+        claim = replace(claim, actual=bus.cursor())
         for _ in range(BATCHES):
-            moved, count = _copy_batch(rt, bus, claim)
+            moved = _copy_batch(rt, bus, claim)
             if moved is None:
                 return False
             claim = moved
-            if count == 0:
-                break
         _release(rt, claim)
     except Unavailable as error:
         _fail(rt, claim, error, failures=failures)
         return False
-    return count > 0
+    return True
 
 
-def _is_up_to_date(state: ProjectionState, actual: BusCursor | None) -> bool:
-    return actual == state.mark and state.mark.generation > 0 and state.top <= state.mark.position
+def _is_whole(state: ProjectionState, actual: BusCursor | None) -> bool:
+    return actual == state.mark and state.mark.generation > 0
 
 
-def _copy_batch(rt: Runtime, bus: Bus, claim: _Claim) -> tuple[_Claim | None, int]:
-    """The claim as it is afterwards, and how many rows were copied. No claim: another process has it."""
-    cursor, actual = claim.cursor, bus.cursor()
+def _copy_batch(rt: Runtime, bus: Bus, claim: _Claim) -> _Claim | None:
+    """The claim as it is afterwards, or None: it was released with the last row, or another process has it."""
+    cursor, actual = claim.cursor, claim.actual
     if actual is None or not _is_ours(cursor, actual) or _is_ahead(rt, cursor, actual):
-        return _rebuild(rt, bus, claim, actual), 1
+        return _rebuild(rt, bus, claim, actual)
     if actual.position < cursor.position:  # Redis is back as it was some time ago
         log.warning("the bus has lost its last entries", position=cursor.position, has=actual.position)
-        return _move(rt, claim, actual), 1
-    facts = _settled_facts(rt, cursor.position)
+        return _move(rt, claim, actual)
+    facts, are_all = _settled_facts(rt, cursor.position)
     if not facts:
-        return claim, 0
+        _release(rt, claim)
+        return None
     to = facts[-1].id
     wanted = replace(cursor, position=to)
     reached = bus.publish(cursor, to, [entry for fact in facts for entry in entries_of(fact)])
     if reached is None or not _is_ours(wanted, reached) or reached.position < to:
-        return claim, 1  # it has changed meanwhile: look again
-    return _move(rt, claim, wanted), len(facts)
+        return replace(claim, actual=reached)  # it has changed meanwhile: look again
+    return _move(rt, replace(claim, actual=reached), wanted, is_last=are_all)
 
 
 def _is_ours(cursor: BusCursor, actual: BusCursor) -> bool:
@@ -140,17 +141,21 @@ def _is_ahead(rt: Runtime, cursor: BusCursor, actual: BusCursor) -> bool:
     return state is not None and actual.position > state.top
 
 
-def _settled_facts(rt: Runtime, after: int) -> list[Fact]:
+def _settled_facts(rt: Runtime, after: int) -> tuple[list[Fact], bool]:
+    """And whether they are all there were: what comes meanwhile is copied with what comes until the next look."""
+    most = rt.bus_rules.batch
     with rt.store.read() as tx:
-        facts = projection.facts(tx, after, rt.bus_rules.batch)
+        facts = projection.facts(tx, after, most)
+    are_all = len(facts) < most
     close = projection.without_gap(after, facts)
     if close == len(facts):
-        return facts
+        return facts, are_all
+    settled, last = facts[:close], facts[-1].id
     if not projection.no_open_writers(rt.store):
-        return facts[:close]
+        return settled, True
     with rt.store.read() as tx:
-        again = projection.facts(tx, after, rt.bus_rules.batch)
-    return [fact for fact in again if fact.id <= facts[-1].id]
+        again = projection.facts(tx, settled[-1].id if settled else after, most - close)
+    return settled + [fact for fact in again if fact.id <= last], are_all
 
 
 def _rebuild(rt: Runtime, bus: Bus, claim: _Claim, actual: BusCursor | None) -> _Claim | None:
@@ -164,12 +169,12 @@ def _rebuild(rt: Runtime, bus: Bus, claim: _Claim, actual: BusCursor | None) -> 
     moved = _move(rt, claim, cursor)
     if moved is not None:
         bus.begin(cursor)
-    return moved
+    return moved and replace(moved, actual=cursor)
 
 
 def _take(rt: Runtime) -> _Claim | None:
     token = rt.new_id()
-    with Unit(rt) as unit:
+    with Unit(rt, rt.store.single) as unit:
         claim = partial(projection.claim, unit.tx, token, rt.worker, now=unit.now, until=_until(unit))
         cursor = claim()
         if cursor is None and projection.load(unit.tx) is None:
@@ -182,10 +187,12 @@ def _until(unit: Unit) -> datetime:
     return unit.now + timedelta(seconds=min(LEASE, 2 * unit.rt.leases.seconds))
 
 
-def _move(rt: Runtime, claim: _Claim, cursor: BusCursor) -> _Claim | None:
+def _move(rt: Runtime, claim: _Claim, cursor: BusCursor, *, is_last: bool = False) -> _Claim | None:
+    """`is_last`: the claim is released with it."""
     with Unit(rt, rt.store.single) as unit:
-        moved = projection.move(unit.tx, claim.token, cursor, now=unit.now, until=_until(unit))
-    return replace(claim, cursor=cursor) if moved else None
+        until = None if is_last else _until(unit)
+        moved = projection.move(unit.tx, claim.token, cursor, now=unit.now, until=until)
+    return replace(claim, cursor=cursor) if moved and not is_last else None
 
 
 def _release(rt: Runtime, claim: _Claim) -> None:

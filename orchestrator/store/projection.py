@@ -67,22 +67,35 @@ def begin(tx: Tx, bus: str) -> None:
     tx.execute(insert_or(tx.dialect.name, projection).values(fresh).on_conflict_do_nothing())
 
 
+_CLAIM = PreparedStatement(
+    update(projection)
+    .where(_MINE, or_(projection.c.lease_until.is_(None), projection.c.lease_until <= bindparam("now")))
+    .values(claim_token=bindparam("token"), claim_worker=bindparam("worker"), lease_until=bindparam("until"))
+    .returning(projection.c.bus, projection.c.generation, projection.c.position)
+)
+
+
 def claim(tx: Tx, token: str, worker: str, *, now: datetime, until: datetime) -> BusCursor | None:
     """None: another process has the claim, or it is too early to try again."""
-    claimed = (
-        update(projection)
-        .where(_MINE, or_(projection.c.lease_until.is_(None), projection.c.lease_until <= now))
-        .values(claim_token=token, claim_worker=worker, lease_until=until)
-        .returning(projection.c.bus, projection.c.generation, projection.c.position)
-    )
-    row = tx.execute(claimed).mappings().first()
+    row = _CLAIM.first(tx, {"token": token, "worker": worker, "now": now, "until": until})
     return BusCursor(**row) if row else None
 
 
-def move(tx: Tx, token: str, mark: BusCursor, *, now: datetime, until: datetime) -> bool:
-    """The bus is this far. False: another process has the claim by now."""
-    moved = {"generation": mark.generation, "position": mark.position, "moved_at": now, "lease_until": until}
-    return _change(tx, token, **moved, failures=0, error=None, error_at=None)
+_MOVE = PreparedStatement(
+    update(projection)
+    .where(_MINE, projection.c.claim_token == bindparam("token"))
+    .values(
+        generation=bindparam("new_generation"), position=bindparam("new_position"), moved_at=bindparam("now"),
+        claim_token=bindparam("holder"), lease_until=bindparam("until"), failures=0, error=None, error_at=None,
+    )
+)  # fmt: skip
+
+
+def move(tx: Tx, token: str, mark: BusCursor, *, now: datetime, until: datetime | None) -> bool:
+    """The bus is this far. False: another process has the claim by now. `until` None: the claim is released too."""
+    holder = None if until is None else token
+    moved = {"new_generation": mark.generation, "new_position": mark.position, "now": now}
+    return _MOVE.changed(tx, {**moved, "token": token, "holder": holder, "until": until}) == 1
 
 
 def release(tx: Tx, token: str) -> None:

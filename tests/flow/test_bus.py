@@ -12,7 +12,7 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.core.bus import BusCursor
 from chordage.orchestrator.core.errors import Conflict, Unavailable
 from chordage.orchestrator.core.intents import Project
-from chordage.orchestrator.store import projection, schema
+from chordage.orchestrator.store import projection, schema, statements
 from chordage.orchestrator.store.database import Store
 from support.bus import PREFIX, kinds, settle, stream, with_bus
 from support.fakes import asking, rounds_of, spoken
@@ -43,6 +43,29 @@ def snapshot(client):
 def journal_ids(world):
     with world.store.read() as tx:
         return [fact.id for fact in projection.facts(tx, 0, 10_000)]
+
+
+def test_what_is_new_costs_one_look_at_the_journal_and_two_writes(world: World, redis_url: str) -> None:
+    """To take the claim, and to move the cursor and release it. Redis is asked twice."""
+    client, _ = with_bus(world, redis_url)
+    play(world, 1)
+    settle(world)
+    play(world, 3)
+    seen: list[str] = []
+    client.config_resetstat()
+    statements.observers.append(lambda _tx, sql: seen.append(sql))
+    try:
+        stages.project(world.runtime)
+    finally:
+        statements.observers.pop()
+
+    assert sum("FROM journal LEFT" in sql.replace("\n", " ") for sql in seen) == 1
+    assert sum(sql.startswith("UPDATE projection") for sql in seen) == 2
+    stats = client.info("commandstats")
+    assert (stats["cmdstat_evalsha"]["calls"], stats["cmdstat_hmget"]["calls"]) == (1, 1 + 2)  # two in the script
+    row = world.rows("projection")[0]
+    assert (row["position"], row["claim_token"], row["lease_until"]) == (journal_ids(world)[-1], None, None)
+    client.close()
 
 
 def test_fleet_stream_follows_a_turn_from_arrival_to_end(world: World, redis) -> None:

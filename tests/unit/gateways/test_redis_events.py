@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import pytest
 from redis import Redis
@@ -82,6 +83,40 @@ def test_notification_of_a_done_turn_waits_for_no_other_event(redis_url, monkeyp
 
         assert listening.get_message(timeout=5)["data"] == b"1"
         assert redis.xlen("news:live:first") == 1
+
+
+@pytest.mark.usefixtures("watched")
+def test_notification_comes_after_events_that_are_being_sent(redis, monkeypatch):
+    events = RedisEvents(redis, RedisHints(redis), prefix="news:")
+    send, begun, may_send = events._send_news, threading.Event(), threading.Event()
+
+    def waits(*news):
+        begun.set()
+        may_send.wait(10)
+        send(*news)
+
+    monkeypatch.setattr(events, "_send_news", waits)
+    with redis.pubsub() as listening:
+        listening.subscribe(redis_events.done_channel("news:", "t1"))
+        assert listening.get_message(timeout=5)["type"] == "subscribe"
+        events.emit("first", "run.finished")
+        assert begun.wait(10)
+        events.turn_done("t1")
+        may_send.set()
+
+        assert listening.get_message(timeout=5)["data"] == b"1"
+        assert redis.xlen("news:live:first") == 1
+
+
+def test_turn_that_is_not_watched_starts_no_thread(redis, commands):
+    events = RedisEvents(redis, RedisHints(redis), prefix="news:")
+    events._watched._due = float("inf")  # it was read a moment ago
+    redis.config_resetstat()
+    events.emit("first", "run.finished")
+    events.turn_done("t1")
+
+    until(lambda: commands("publish") == 1, "its waiters are notified")
+    assert events._sender is None
 
 
 @pytest.mark.usefixtures("watched")
