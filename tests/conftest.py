@@ -20,6 +20,7 @@ pytest_plugins = ("support.skips", "support.network", "support.postgres", "suppo
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--both-ways", action="store_true", help="run all of tests/flow without the pipeline too")
+    parser.addoption("--placement", help="where calls run in the tests of tests/flow that draw it")
 
 
 def pytest_configure() -> None:

@@ -2,18 +2,24 @@
 
 The modules of BOTH_WAYS run on PostgreSQL without the pipeline too: at least one for each stage, and those that are
 about races, crashes and locks. `pytest tests/flow --both-ways` does so for all of them.
+
+With the fixture `calls_anywhere` the calls of a test run where a hash of its name says, so that crashes and schedules
+meet every placement at no further cost. `pytest tests/flow --placement here` makes it the same for all of them.
 """
 
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
+from chordage.orchestrator.core.agent import Placement
 from chordage.orchestrator.store.database import Store
 from support.databases import BACKENDS, BACKENDS_BOTH_WAYS
+from support.placements import place_calls
 from support.world import World
 
 BOTH_WAYS = frozenset({
@@ -51,3 +57,10 @@ def world(database_url: str) -> Iterator[World]:
     made = World(Store(database_url))
     yield made
     made.close()
+
+
+@pytest.fixture
+def calls_anywhere(world: World, request: pytest.FixtureRequest) -> None:
+    given: str | None = request.config.getoption("--placement")
+    by_name = list(Placement)[zlib.crc32(request.node.name.encode()) % len(Placement)]
+    place_calls(world, Placement(given) if given else by_name)

@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core.agent import MixedRound, ToolMode
+from chordage.orchestrator.core.agent import MixedRound, Placement, ToolMode
 from chordage.orchestrator.core.approvals import Action, DecisionRequest, Question, ResumeMode, Why
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
 from support.fakes import rounds_of
 from support.one_turn import change_agent
+from support.placements import effects, place_calls, placements
 from support.play import Play
+from support.questions import check_leave
 from support.schedules import LONG, carry_out, fresh_world, place, schedules_of
 from support.world import Died, World
 
@@ -76,27 +78,21 @@ class Deciding(Play):
         world.die_at = None
 
 
-def play(world: World, tool: str, question: Question, mode: ToolMode, mixed: MixedRound, schedule) -> None:
+def play(
+    world: World, tool: str, placement: Placement, question: Question, mode: ToolMode, mixed: MixedRound, schedule
+) -> None:
     change_agent(world, tool_mode=mode, mixed_round=mixed)
+    place_calls(world, placement)
     world.models.script = rounds_of(3, tool=tool)
     carry_out(Deciding(world, question), schedule)
-    _nothing_ran_without_leave(world, tool)
+    assert max(Counter(row["suspension_id"] for row in world.rows("decisions")).values(), default=0) <= 1
+    if tool == "unsafe":
+        check_leave(world)
 
 
-def _nothing_ran_without_leave(world: World, tool: str) -> None:
-    answered = world.rows("decisions")
-    assert max(Counter(row["suspension_id"] for row in answered).values(), default=0) <= 1
-    if tool != "unsafe":
-        return
-    leave = Counter(row["call_id"] for row in answered if row["action"] == "resume")
-    ran = Counter(order.call_id for order in world.tools.orders)
-    assert all(times <= 1 + leave[call_id] for call_id, times in ran.items()), (ran, leave)
-
-
-TOOLS = st.sampled_from(["pure", "unsafe"])
 SETTING = {
-    "tool": TOOLS, "question": st.sampled_from(QUESTIONS), "mode": st.sampled_from(list(ToolMode)),
-    "mixed": st.sampled_from(list(MixedRound)), "schedule": schedules,
+    "tool": effects, "placement": placements, "question": st.sampled_from(QUESTIONS),
+    "mode": st.sampled_from(list(ToolMode)), "mixed": st.sampled_from(list(MixedRound)), "schedule": schedules,
 }  # fmt: skip
 
 

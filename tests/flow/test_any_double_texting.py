@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chordage.orchestrator.core.agent import WhenBusy
+from chordage.orchestrator.core.agent import Placement, WhenBusy
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
 from support.fakes import rounds_of
+from support.placements import effects, place_calls, placements
 from support.play import Play
 from support.schedules import LONG, carry_out, fresh_world, schedules_of
 from support.world import World
@@ -56,10 +57,13 @@ class DoubleTexts(Play):
         self.world.tools.before = write
 
 
-def play(world: World, schedule) -> None:
-    world.models.script = rounds_of(2, tool="idempotent")
+def play(world: World, tool: str, placement: Placement, schedule) -> None:
+    place_calls(world, placement)
+    world.models.script = rounds_of(2, tool=tool)
     carry_out(DoubleTexts(world), schedule)
     _every_message_is_told_once(world)
+    if tool == "unsafe":
+        assert max(world.tools.ran.values(), default=0) <= 1
 
 
 def _every_message_is_told_once(world: World) -> None:
@@ -72,15 +76,15 @@ def _every_message_is_told_once(world: World) -> None:
 
 
 @settings(LONG, max_examples=120)
-@given(schedule=schedules)
-def test_every_message_to_a_busy_thread_ends_once(migrated_database_url, schedule) -> None:
+@given(tool=effects, placement=placements, schedule=schedules)
+def test_every_message_to_a_busy_thread_ends_once(migrated_database_url, tool, placement, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
-        play(world, schedule)
+        play(world, tool, placement, schedule)
 
 
 @pytest.mark.postgres
 @settings(LONG, max_examples=20)
-@given(schedule=schedules)
-def test_every_message_to_a_busy_thread_ends_once_on_postgres(migrated_database_url, schedule) -> None:
+@given(tool=effects, placement=placements, schedule=schedules)
+def test_every_message_to_a_busy_thread_ends_once_on_postgres(migrated_database_url, tool, placement, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:
-        play(world, schedule)
+        play(world, tool, placement, schedule)

@@ -9,17 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.core.agent import ToolMode
+from chordage.orchestrator.core.agent import Placement, ToolMode
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.groups import Group
 from support.family import Lines, ask, settle_in
+from support.placements import effects, place_calls, placements
 from support.play import Play
-from support.questions import asks_once
+from support.questions import asks_until_resumed, check_leave
 from support.schedules import LONG, carry_out, fresh_world, place, schedules_of
 from support.world import World
 
-PURE = ("pure", {"n": 0})
-TREE = {"ada": [[ask("bob"), PURE, ask("bob")]], "bob": [[PURE, ask("cleo")]], "cleo": [[("pure", {"n": 1})]]}
 schedules = schedules_of(
     st.tuples(st.just("submit"), st.sampled_from(["a", "b"]), st.sampled_from([Group.CHAT, Group.CHORE])),
     st.tuples(st.just("decide"), place, st.sampled_from(list(Action))),
@@ -28,12 +27,21 @@ schedules = schedules_of(
 )
 
 
+def tree_of(tool: str) -> Lines:
+    """Three deep, with calls beside the children."""
+    call = (tool, {"n": 0})
+    return Lines(
+        {"ada": [[ask("bob"), call, ask("bob")]], "bob": [[call, ask("cleo")]], "cleo": [[(tool, {"n": 1}), call]]}
+    )
+
+
 class Family(Play):
-    def __init__(self, world: World, mode: ToolMode) -> None:
+    def __init__(self, world: World, mode: ToolMode, tool: str, placement: Placement) -> None:
         super().__init__(world)
         settle_in(world, tool_mode=mode)
-        world.models.script = Lines(TREE)
-        world.tools.asks = asks_once(1)
+        place_calls(world, placement)
+        world.models.script = tree_of(tool)
+        world.tools.asks = asks_until_resumed(world, 1)
 
     def decide(self, at: int, action: Action) -> None:
         """Of all that waits: a person's question is answered, a child is denied."""
@@ -53,8 +61,10 @@ class Family(Play):
             self.world.pending += stages.cancel_turn(self.world.runtime, found[at % len(found)]["id"])[1]
 
 
-def play(world: World, mode: ToolMode, schedule) -> None:
-    carry_out(Family(world, mode), schedule)
+def play(world: World, mode: ToolMode, tool: str, placement: Placement, schedule) -> None:
+    carry_out(Family(world, mode, tool, placement), schedule)
+    if tool == "unsafe":
+        check_leave(world)
     rows = world.rows("turns")
     by_call = Counter(row["parent_call"] for row in rows if row["parent_call"])
     assert max(by_call.values(), default=1) == 1, "two children of one call"
@@ -64,16 +74,21 @@ def play(world: World, mode: ToolMode, schedule) -> None:
     assert set(done.values()) <= {"answered", "cancelled", "superseded", "failed"}
 
 
+SETTING = {
+    "mode": st.sampled_from(list(ToolMode)), "tool": effects, "placement": placements, "schedule": schedules,
+}  # fmt: skip
+
+
 @settings(LONG, max_examples=30)
-@given(mode=st.sampled_from(list(ToolMode)), schedule=schedules)
-def test_a_tree_comes_to_its_end_whatever_the_schedule(migrated_database_url, mode, schedule) -> None:
+@given(**SETTING)
+def test_a_tree_comes_to_its_end_whatever_the_schedule(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
-        play(world, mode, schedule)
+        play(world, **chosen)
 
 
 @pytest.mark.postgres
 @settings(LONG, max_examples=6)
-@given(mode=st.sampled_from(list(ToolMode)), schedule=schedules)
-def test_a_tree_comes_to_its_end_on_postgres(migrated_database_url, mode, schedule) -> None:
+@given(**SETTING)
+def test_a_tree_comes_to_its_end_on_postgres(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:
-        play(world, mode, schedule)
+        play(world, **chosen)

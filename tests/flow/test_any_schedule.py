@@ -7,9 +7,6 @@ answered once and no finished work done again.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import cycle
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -17,6 +14,7 @@ from hypothesis import strategies as st
 from chordage.orchestrator.core.agent import Placement
 from chordage.orchestrator.core.groups import Group
 from support.fakes import rounds_of
+from support.placements import place_calls, placements
 from support.play import Play
 from support.schedules import LONG, carry_out, fresh_world, schedules_of
 from support.world import World
@@ -28,16 +26,12 @@ schedules = schedules_of(
 )
 taken_for_dead = [("deliver", 0), ("deliver", 0), ("deliver", 0), ("linger", 0, 31)]
 tools = st.sampled_from(["pure", "idempotent", "unsafe", "reconcilable"])
-placements = st.sampled_from([Placement.SPREAD, Placement.SPREAD, Placement.HERE, Placement.TOGETHER])
 
 
 def play(world: World, tool: str, placement: Placement, carries: bool, schedule) -> None:
-    """Of the calls that run where their run is held, every third one overstays."""
+    place_calls(world, placement)
     world.carries = carries
-    world.agents.agents["ada"] = replace(world.agents.agents["ada"], placement=placement)
     world.models.script = rounds_of(2, tool=tool)
-    overstays = cycle([False, False, True])
-    world.tools.overstays = lambda _order: next(overstays)
     game = Play(world)
     carry_out(game, schedule)
     if tool == "unsafe":

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chordage.orchestrator.core.agent import Placement
 from support.fakes import rounds_of
+from support.placements import place_calls, placements
 from support.play import Play
 from support.schedules import LONG, carry_out, fresh_world, schedules_of
 from support.world import World
@@ -14,11 +16,12 @@ from support.world import World
 schedules = schedules_of(
     st.tuples(st.just("limited"), st.sampled_from(["a", "b", "c"]), st.sampled_from([20, 100])), min_size=5
 )
-tools = st.sampled_from(["pure", "unsafe", "reconcilable"])
+tools = st.sampled_from(["pure", "idempotent", "unsafe", "reconcilable"])
 
 
-def play(world: World, tool: str, schedule) -> None:
+def play(world: World, tool: str, placement: Placement, schedule) -> None:
     """Time passes in the calls as well; that what is answered was in time is among the invariants."""
+    place_calls(world, placement)
     world.models.script = rounds_of(2, tool=tool)
     world.models.before_reply = lambda _: world.clock.pass_by(15)
     game = Play(world)
@@ -29,15 +32,15 @@ def play(world: World, tool: str, schedule) -> None:
 
 
 @settings(LONG, max_examples=100)
-@given(tool=tools, schedule=schedules)
-def test_every_turn_ends_in_time_or_has_failed(migrated_database_url, tool, schedule) -> None:
+@given(tool=tools, placement=placements, schedule=schedules)
+def test_every_turn_ends_in_time_or_has_failed(migrated_database_url, tool, placement, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
-        play(world, tool, schedule)
+        play(world, tool, placement, schedule)
 
 
 @pytest.mark.postgres
 @settings(LONG, max_examples=15)
-@given(tool=tools, schedule=schedules)
-def test_every_turn_ends_in_time_or_has_failed_on_postgres(migrated_database_url, tool, schedule) -> None:
+@given(tool=tools, placement=placements, schedule=schedules)
+def test_every_turn_ends_in_time_or_has_failed_on_postgres(migrated_database_url, tool, placement, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:
-        play(world, tool, schedule)
+        play(world, tool, placement, schedule)

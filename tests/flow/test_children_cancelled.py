@@ -16,6 +16,8 @@ from support.invariants import check_all
 from support.lock_waits import has_lock_waits
 from support.waiting import until
 
+pytestmark = pytest.mark.usefixtures("calls_anywhere")
+
 
 def with_a_queued_child(world) -> tuple[str, str]:
     """The child's turn, and the run of its parent."""

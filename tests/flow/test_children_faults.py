@@ -10,7 +10,7 @@ from chordage.orchestrator.core.intents import CancelTurn
 from support.family import Lines, ask, by_agent, change, settle_in
 from support.invariants import check_all, check_always
 from support.play import NAMED
-from support.questions import approve, asks_once
+from support.questions import approve, asks_until_resumed
 from support.world import Died, World
 
 PURE = ("pure", {"n": 0})
@@ -23,7 +23,7 @@ def a_tree(world: World, *, asks: bool = True) -> str:
     settle_in(world)
     world.models.script = Lines(DEEP)
     if asks:
-        world.tools.asks = asks_once(0)
+        world.tools.asks = asks_until_resumed(world, 0)
     return world.submit()
 
 
@@ -53,6 +53,7 @@ def test_a_tree_costs_so_many_commits_and_the_deaths_below_cover_them_all(world)
 COMMITS = 28
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 @pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
 @pytest.mark.parametrize("at", range(1, COMMITS + 1))
 def test_a_tree_survives_death_at_any_commit(world, at, before):
@@ -71,6 +72,7 @@ def test_a_tree_survives_death_at_any_commit(world, at, before):
     check_all(world.store)
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 @pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
 @pytest.mark.parametrize("at", range(1, 9))
 def test_a_tree_that_is_cancelled_is_cancelled_whole_though_the_process_dies_at_any_commit(world, at, before):
@@ -94,6 +96,7 @@ def test_a_tree_that_is_cancelled_is_cancelled_whole_though_the_process_dies_at_
     check_all(world.store)
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 @pytest.mark.parametrize("delivered", range(14))
 def test_a_tree_can_be_cancelled_at_any_moment(world, delivered):
     turn = a_tree(world)
@@ -110,6 +113,7 @@ def test_a_tree_can_be_cancelled_at_any_moment(world, delivered):
     check_all(world.store)
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 @pytest.mark.parametrize("delivered", range(2, 14))
 def test_child_can_be_cancelled_at_any_moment_and_its_parent_continues(world, delivered):
     turn = a_tree(world)
@@ -139,6 +143,7 @@ def test_cancelling_goes_down_level_by_level_and_twice_is_once(world):
     check_all(world.store)
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 @pytest.mark.parametrize("seed", range(25))
 def test_a_tree_comes_to_its_end_whatever_becomes_of_its_wake_ups(world, seed):
     import random

@@ -14,6 +14,8 @@ from support.invariants import check_all
 from support.summing import ASKS, FITS, failures, is_for_summary, last_prompt, rounds, summaries, summing, talk
 from support.world import Died
 
+pytestmark = pytest.mark.usefixtures("calls_anywhere")
+
 
 def failing(prompt):
     tried = Attempt(model="x:small", seconds=1.5, fault=Fault.TIMEOUT, usage=Usage(input_tokens=7))

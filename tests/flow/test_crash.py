@@ -109,6 +109,7 @@ def test_interrupted_unsafe_call_is_closed_as_unknown_where_questions_are_off(wo
     assert "not known whether it took effect" in world.models.prompts[-1].said[-2].content
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_run_that_keeps_killing_its_workers_ends_as_poison(world: World, rounds: int) -> None:
     """At its first step, or behind a round."""
@@ -197,6 +198,7 @@ def test_work_ended_as_poison_continues_if_its_holder_was_only_late(world: World
     assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 def test_a_call_that_keeps_killing_its_workers_ends_the_run_as_poison(world: World) -> None:
     def die_always(order):
         raise world.kill()
@@ -305,6 +307,7 @@ def test_wake_ups_of_a_long_queue_are_repeated_less_and_less_often(world: World)
     assert sent <= 600 / 60 + 2
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 def test_redis_forgets_everything_and_nothing_is_lost_or_doubled(world: World) -> None:
     world.models.script = rounds_of(2)
     for number in range(4):
@@ -325,6 +328,7 @@ def test_redis_forgets_everything_and_nothing_is_lost_or_doubled(world: World) -
     check_all(world.store)
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 def test_a_cancelled_turn_refuses_the_late_reply_of_its_model_call(world: World) -> None:
     from chordage.orchestrator import stages
 

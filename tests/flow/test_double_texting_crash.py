@@ -9,6 +9,8 @@ from support.busy_thread import a_round_then_user_texts, in_the_first_call, in_t
 from support.invariants import check_all
 from support.world import Died, World
 
+pytestmark = pytest.mark.usefixtures("calls_anywhere")
+
 COMMITS = 9
 BUSY = [WhenBusy.STEER, WhenBusy.INTERRUPT, WhenBusy.ROLLBACK]
 

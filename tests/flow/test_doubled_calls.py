@@ -10,6 +10,8 @@ from support.fakes import rounds_of, spoken
 from support.invariants import check_all
 from support.world import Died, World
 
+pytestmark = pytest.mark.usefixtures("calls_anywhere")
+
 
 @pytest.mark.parametrize("number", [1, 2], ids=["at the first step", "behind a round"])
 def test_repeated_wake_up_during_the_model_call_changes_nothing(world: World, number: int) -> None:

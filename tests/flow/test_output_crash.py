@@ -12,6 +12,8 @@ from support.one_turn import kinds
 from support.outputs import BAD, GOOD, PROSE, demand, refusals, saying
 from support.world import Died, World
 
+pytestmark = pytest.mark.usefixtures("calls_anywhere")
+
 COMMITS = 7  # admission, start, ask, outcome, refused, answered; and one more than there are
 
 

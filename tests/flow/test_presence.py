@@ -188,6 +188,7 @@ def test_process_that_took_a_model_call_from_a_queue_and_died_is_succeeded_by_th
     assert claims == [opener.worker], "on record before it asks"
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 def test_every_commit_of_a_turn_may_be_the_last_of_its_process(world: World) -> None:
     """Its messages are lost with it. Nothing has to wait for a lease."""
     world.models.script = rounds_of(1, tool="pure")
@@ -209,6 +210,7 @@ def test_every_commit_of_a_turn_may_be_the_last_of_its_process(world: World) -> 
     check_all(world.store)
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 def test_work_that_kills_each_process_is_poison(world: World) -> None:
     world.models.script = rounds_of(1, tool="pure")
     turn = world.submit()
@@ -328,6 +330,7 @@ def test_batch_whose_first_call_is_running_is_not_sent_again_after_a_death(world
     assert world.sweep(seconds=10) == []
 
 
+@pytest.mark.usefixtures("calls_anywhere")
 def test_model_call_that_kills_each_process_is_poison(world: World) -> None:
     """The first is known by the run it started, those behind it by their claims."""
     world.models.script = lambda prompt: spoken("yes")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.agent import AgentSpec, Placement
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.errors import Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
@@ -21,10 +21,11 @@ from chordage.orchestrator.core.intents import CallModel, Dispatch, StepOn
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store import groups, pipeline, schema
 from support.driving import USER, asks, consume
-from support.fakes import rounds_of, spoken
+from support.fakes import Script, rounds_of, spoken
 from support.held_commit import HeldCommit
 from support.interleaving import before_a_write
 from support.invariants import check_all, check_places_are_handed_on
+from support.placements import effects, place_calls, placements
 from support.questions import asks_once
 from support.schedules import LONG, fresh_world
 from support.world import World
@@ -305,12 +306,12 @@ def test_run_that_does_not_continue_by_itself_passes_its_slot_on(world: World, w
 moments = st.lists(st.one_of(st.none(), st.integers(0, 40)), max_size=80)
 
 
-def play(world: World, budget: int, turns: int, rounds: int, moments: list[int | None]) -> None:
+def play(world: World, script: Script, budget: int, turns: int, moments: list[int | None]) -> None:
     """Wake-ups are delivered in order, and none is lost. Before one takes the lock of a thread or opens a transaction
     that writes, other workers may carry out others.
     """
     world.budgets[Group.CHAT] = budget
-    world.models.script = rounds_of(1, rounds=rounds)
+    world.models.script = script
     due = iter(moments)
     depth = 0
 
@@ -331,9 +332,13 @@ def play(world: World, budget: int, turns: int, rounds: int, moments: list[int |
 
 
 @settings(LONG, max_examples=100)
-@given(budget=st.sampled_from([1, 2, 4]), turns=st.integers(3, 12), rounds=st.integers(0, 1), moments=moments)
+@given(
+    script=st.builds(rounds_of, st.just(1), rounds=st.integers(0, 1), tool=effects), placement=placements,
+    budget=st.sampled_from([1, 2, 4]), turns=st.integers(3, 12), moments=moments,
+)  # fmt: skip
 def test_no_place_is_left_free_however_starts_and_ends_meet(
-    migrated_database_url, budget: int, turns: int, rounds: int, moments: list[int | None]
+    migrated_database_url, script: Script, placement: Placement, budget: int, turns: int, moments: list[int | None]
 ) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
-        play(world, budget, turns, rounds, moments)
+        place_calls(world, placement)
+        play(world, script, budget, turns, moments)

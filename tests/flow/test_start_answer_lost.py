@@ -13,6 +13,8 @@ from support.fakes import rounds_of
 from support.invariants import check_all
 from support.world import World
 
+pytestmark = pytest.mark.usefixtures("calls_anywhere")
+
 
 def lose_the_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the next start: it is committed, and the answer to the commit is lost."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolSpec
+from chordage.orchestrator.core.agent import AgentSpec, Effect, Placement, ToolSpec
 from chordage.orchestrator.core.approvals import Question
 from chordage.orchestrator.core.errors import BrokenAgent, UnknownAgent
 from chordage.orchestrator.core.model import (
@@ -116,10 +117,15 @@ class FakeTools:
     orders: list[CallOrder] = field(default_factory=list)
     says: Callable[[CallOrder], str] = lambda order: f"{order.tool}{order.arguments.get('n', '')}"
     overstays: Callable[[CallOrder], bool] = lambda order: False  # of a call that runs where its run is held
+    placement: Placement = Placement.AUTO  # by the word of their author
+    outrun: frozenset[str] = frozenset()  # statuses that the call may have got since its series was begun
+    takes: Callable[[CallOrder], float | None] = lambda order: None  # seconds, as they are measured
 
     def specs(self, agent: AgentSpec) -> dict[str, ToolSpec]:
         return {
-            name: ToolSpec(name=name, description=name, schema={"type": "object"}, effect=effect)
+            name: ToolSpec(
+                name=name, description=name, schema={"type": "object"}, effect=effect, placement=self.placement
+            )
             for name, effect in EFFECTS.items()
         }
 
@@ -137,7 +143,7 @@ class FakeTools:
         if (question := self.asks(order)) is not None:
             return ToolOutcome(content=question.prompt, question=question)
         self.finished[order.idempotency_key] += 1
-        return ToolOutcome(content=self.says(order))
+        return ToolOutcome(content=self.says(order), seconds=self.takes(order))
 
     def begin(self, agent: AgentSpec, orders: Sequence[CallOrder]) -> FakeSeries:
         return FakeSeries(tools=self, agent=agent, orders=orders)
@@ -167,11 +173,22 @@ class FakeSeries:
             if self.tools.overstays(order):
                 self.under_way = number
                 break
-            outcomes[number] = self.tools.run(self.agent, order, abort=Unstoppable(), on_progress=None)
+            with self._outrun("cancelled"):
+                outcomes[number] = self.tools.run(self.agent, order, abort=Unstoppable(), on_progress=None)
         return outcomes
 
     def finish(self, *, abort: Any, on_progress: Any) -> ToolOutcome | None:
-        return self.tools.run(self.agent, self.orders[self.under_way or 0], abort=abort, on_progress=on_progress)
+        with self._outrun("cancelled", "succeeded", "failed", "suspended"):
+            return self.tools.run(self.agent, self.orders[self.under_way or 0], abort=abort, on_progress=on_progress)
+
+    @contextmanager
+    def _outrun(self, *statuses: str) -> Iterator[None]:
+        """The series was begun before: what others do meanwhile does not stop it, and its results are refused."""
+        self.tools.outrun = frozenset(statuses)
+        try:
+            yield
+        finally:
+            self.tools.outrun = frozenset()
 
 
 @dataclass

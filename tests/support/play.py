@@ -28,7 +28,8 @@ class Play:
 
     def _not_again(self, order) -> None:
         rows = self.world.rows("calls", id=order.call_id)
-        assert all(row["status"] in {"new", "running", "resuming"} for row in rows), "a settled call runs again"
+        allowed = {"new", "running", "resuming"} | self.world.tools.outrun
+        assert all(row["status"] in allowed for row in rows), "a settled call runs again"
         self.may_be_repeated += not rows  # its reply is recorded with its outcome, unless another worker is first
         if self.lingers:
             seconds, self.lingers = self.lingers, 0

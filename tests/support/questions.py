@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,18 @@ def asks_once(*numbers: int, question: Question = ASK) -> Asking:
     return ask
 
 
+def asks_until_resumed(world: World, *numbers: int) -> Asking:
+    """The calls with these numbers ask, also where their first question died with its process."""
+
+    def ask(order: CallOrder) -> Question | None:
+        on_record = world.rows("calls", id=order.call_id)
+        return (
+            ASK if order.arguments.get("n") in numbers and not (on_record and on_record[0]["suspension_id"]) else None
+        )
+
+    return ask
+
+
 def approval(row: dict[str, Any], payload: Any = True, **more: Any) -> DecisionRequest:
     """`row` is a question or its call."""
     return DecisionRequest(target=row["id"], action=Action.RESUME, payload=payload, **more)
@@ -42,3 +55,10 @@ def approval(row: dict[str, Any], payload: Any = True, **more: Any) -> DecisionR
 def approve(world: World, row: dict[str, Any], payload: Any = True, **more: Any) -> None:
     world.decide(approval(row, payload, **more))
     world.run_dry()
+
+
+def check_leave(world: World) -> None:
+    """No call ran again, unless a person said so."""
+    leave = Counter(row["call_id"] for row in world.rows("decisions", action="resume"))
+    ran = Counter(order.call_id for order in world.tools.orders)
+    assert all(times <= 1 + leave[call_id] for call_id, times in ran.items()), (ran, leave)
