@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NoReturn, TypeVar, cast
@@ -21,6 +21,7 @@ from chordage.orchestrator.core.errors import QueueFull
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, Intent
 from chordage.orchestrator.core.leases import LeaseRules
+from chordage.orchestrator.core.placement import STAY, Duration, PlacedCall, RoundPlan, noted, place
 from chordage.orchestrator.core.reasons import NATURAL_END
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.gateways.absent import NoEvents, NoLocks
@@ -49,7 +50,7 @@ class _Turn:
     came: float
     run: Run | None = None
     model_calls: int = 0
-    tools_out: int = 0
+    open_calls: int = 0  # of its round
 
 
 class VirtualFleet:
@@ -69,6 +70,7 @@ class VirtualFleet:
         self._events: list[tuple[float, int, Job]] = []
         self._turns: dict[str, _Turn] = {}
         self._row_free: dict[str, float] = {}
+        self._durations: dict[str, Duration] = {}  # of the tools of each source
 
     def run(self) -> None:
         for source in self._scenario.sources:
@@ -185,17 +187,65 @@ class VirtualFleet:
         if turn.model_calls > len(turn.work.rounds):
             self._end(turn)
             return
-        self.turn_slots.free_one()
-        tools = turn.work.rounds[turn.model_calls - 1]
-        turn.tools_out = len(tools)
-        for seconds in tools:
-            self.tool_slots.put(turn.work.group, lambda s=seconds: self._after(s, lambda: self._tool_done(turn)))  # type: ignore[misc]
+        seconds = turn.work.rounds[turn.model_calls - 1]
+        turn.open_calls = len(seconds)
+        plan = self._place(turn.work, len(seconds))
+        for batch in plan.batches:
+            self._send_calls(turn, [seconds[int(call)] for call in batch])
+        if plan.here:
+            self._carry_out_here(turn, [seconds[int(call)] for call in plan.here])
+        else:
+            self.turn_slots.free_one()
 
-    def _tool_done(self, turn: _Turn) -> None:
+    # Rounds
+
+    def _place(self, work: TurnWork, calls: int) -> RoundPlan:
+        """By the rules of the engine, and by how long the calls of this source took so far."""
+        known = self._durations.get(work.source)
+        asked = [
+            PlacedCall(id=str(number), effect=work.effect, wish=work.placement, duration=known)
+            for number in range(calls)
+        ]
+        plan = place(asked)
+        self.measured.placed[work.group].update(why.partition(":")[0] for why in plan.why.values())
+        return plan
+
+    def _send_calls(self, turn: _Turn, seconds: Sequence[float]) -> None:
+        """In one message."""
+        self.measured.messages[turn.work.group] += 1
+        self.tool_slots.put(turn.work.group, lambda: self._after(sum(seconds), lambda: self._batch_done(turn, seconds)))
+
+    def _send_each(self, turn: _Turn, seconds: Sequence[float]) -> None:
+        for of in seconds:
+            self._send_calls(turn, [of])
+
+    def _batch_done(self, turn: _Turn, seconds: Sequence[float]) -> None:
         self.tool_slots.free_one()
-        turn.tools_out -= 1
-        if not turn.tools_out:  # back to the queue of its group: here chat goes before chores
+        self._settle(turn, seconds)
+        if not turn.open_calls:  # back to the queue of its group: here chat goes before chores
             self.turn_slots.put(turn.work.group, lambda: self._call_model(turn))
+
+    def _carry_out_here(self, turn: _Turn, seconds: Sequence[float]) -> None:
+        """In the slot of the turn. After the bound no call begins: the rest is sent."""
+        began = list(itertools.accumulate(seconds, initial=0.0))
+        staying = [of for of, at in zip(seconds, began, strict=False) if at < STAY]
+        if rest := seconds[len(staying) :]:
+            self._after(STAY, lambda: self._send_each(turn, rest))
+        self._after(sum(staying), lambda: self._here_done(turn, staying))
+
+    def _here_done(self, turn: _Turn, seconds: Sequence[float]) -> None:
+        self._settle(turn, seconds)
+        if not turn.open_calls and turn.work.group is Group.CHAT:
+            self._call_model(turn)
+            return
+        self.turn_slots.free_one()
+        if not turn.open_calls:
+            self.turn_slots.put(turn.work.group, lambda: self._call_model(turn))
+
+    def _settle(self, turn: _Turn, seconds: Sequence[float]) -> None:
+        turn.open_calls -= len(seconds)
+        for of in seconds:
+            self._durations[turn.work.source] = noted(self._durations.get(turn.work.source), of)
 
     def _end(self, turn: _Turn) -> None:
         run = turn.run

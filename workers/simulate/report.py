@@ -7,7 +7,7 @@ import sys
 from rich.table import Table
 
 from chordage.workers.cli.output import console, span, took
-from chordage.workers.simulate.result import SimulationResult, Spread
+from chordage.workers.simulate.result import PLACES, SimulationResult, Spread
 
 WIDE = 120  # columns, where the output is no terminal
 BLANK = "\N{NO-BREAK SPACE}"
@@ -22,7 +22,7 @@ def show(result: SimulationResult) -> None:
         f"[bold]{result.turns:,} turns in {span(result.virtual_seconds)} of virtual time[/], simulated in "
         f"{span(result.real_seconds)} on {result.database}\n"
     )
-    for table in (_waits(result), _ends(result), _tenants(result), _work(result), _rows(result)):
+    for table in (_waits(result), _ends(result), _calls(result), _tenants(result), _work(result), _rows(result)):
         out.print(table)
         out.print()
 
@@ -66,6 +66,14 @@ def _ends(result: SimulationResult) -> Table:
             *(f"{count:,}" for count in (of.came, of.refused, sum(ended.values()), left, of.longest_queue)),
             ", ".join(f"{how} {count:,}" for how, count in ended.items()),
         )
+    return table
+
+
+def _calls(result: SimulationResult) -> Table:
+    table = _table("Tool calls, by where they ran", "group", *(place.value for place in PLACES), "messages")
+    for of in result.groups:
+        if any(of.placed.values()):
+            _add(table, of.group.value, *(f"{count:,}" for count in (*of.placed.values(), of.messages)))
     return table
 
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from chordage.orchestrator.core.agent import Placement
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store import statements as sql
 from chordage.orchestrator.store.database import Tx
 from chordage.workers.simulate.scenario import Scenario
 
+PLACES = (Placement.HERE, Placement.TOGETHER, Placement.SPREAD)
 ROWS = 5  # the hottest that are reported
 TENANTS = 5  # those with the longest waits that are reported
 
@@ -59,6 +61,8 @@ class Measurements:
     came: Counter[Group] = field(default_factory=Counter)
     refused: Counter[Group] = field(default_factory=Counter)
     costs: dict[str, RealCost] = field(default_factory=lambda: defaultdict(RealCost))
+    placed: dict[Group, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))  # calls, by where they run
+    messages: Counter[Group] = field(default_factory=Counter)  # with calls
     in_vain: int = 0  # wake-ups that started nothing
     locked: Counter[str] = field(default_factory=Counter)  # locks of a row that the next transaction must wait for
     row_waits: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -109,6 +113,8 @@ class GroupResult:
     until_asked: Spread
     until_done: Spread
     longest_queue: int  # of wake-ups, in the broker
+    placed: dict[str, int]  # calls, by where the round placed them
+    messages: int  # in which the others were sent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,6 +198,8 @@ def _group_result(
         until_asked=spread_of(measured.until_asked[group]),
         until_done=spread_of(measured.until_done[group]),
         longest_queue=queues[group],
+        placed={place.value: measured.placed[group][place.value] for place in PLACES},
+        messages=measured.messages[group],
     )
 
 

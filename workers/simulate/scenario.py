@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from chordage.orchestrator.core import bounds
+from chordage.orchestrator.core.agent import Effect, Placement
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
@@ -26,7 +27,7 @@ class _Part(BaseModel):
 
 
 class FleetSize(_Part):
-    """Slots of all workers together. A model call takes a turn slot, a tool call a tool slot."""
+    """Slots of all workers together. A tool call takes a tool slot if it leaves its process."""
 
     turn_slots: int = Field(default=128, ge=1)
     tool_slots: int = Field(default=32, ge=1)
@@ -60,6 +61,8 @@ class MessageSource(_Part):
     calls: int = Field(default=4, ge=1)  # of a round
     model_seconds: float = Field(default=2.0, ge=0)
     tool_seconds: float = Field(default=0.5, ge=0)
+    effect: Effect = Effect.UNSAFE  # of the tools, as where a tool does not say
+    placement: Placement = Placement.AUTO
     spread: Literal["exponential", "fixed"] = "exponential"  # of the seconds
 
 
@@ -154,6 +157,8 @@ class TurnWork:
     tenant: str
     models: tuple[float, ...]
     rounds: tuple[tuple[float, ...], ...]
+    effect: Effect
+    placement: Placement
 
 
 class MessageGenerator:
@@ -193,6 +198,8 @@ class MessageGenerator:
             tenant=tenant,
             models=tuple(self._seconds(source.model_seconds) for _ in range(rounds + 1)),
             rounds=tuple(tuple(self._seconds(source.tool_seconds) for _ in range(source.calls)) for _ in range(rounds)),
+            effect=source.effect,
+            placement=source.placement,
         )
 
     def _whole_number(self, mean: float) -> int:

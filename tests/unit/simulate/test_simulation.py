@@ -6,12 +6,17 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from chordage.orchestrator.core.agent import Effect, Placement
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
 from chordage.workers.cli import main
 from chordage.workers.simulate.command import run_simulation
 from chordage.workers.simulate.scenario import DatabaseSpeed, FleetSize, MessageSource, Scenario
+
+SPREADS = ["exponential", "fixed"]
 
 
 def simulate(*sources, database=None, **given):
@@ -44,6 +49,72 @@ def test_round_of_tools_releases_the_slot_and_waits_for_tool_slots():
     found = simulate(burst(2, rounds=1, calls=4, tool_seconds=1), fleet=FleetSize(turn_slots=2, tool_slots=4))
 
     assert found.groups[0].until_done.longest == pytest.approx(4.0, abs=0.1), "1 + two rounds of four, one after + 1"
+
+
+@pytest.mark.parametrize("group", ["chat", "chore"])
+@pytest.mark.parametrize(
+    ("placement", "seconds", "placed", "messages", "longest"),
+    [
+        ("spread", 0.01, {"spread": 8}, 8, 2.01),
+        ("together", 0.01, {"together": 8}, 2, 2.04),
+        ("here", 0.01, {"here": 8}, 0, 2.04),
+        ("here", 0.03, {"here": 8}, 4, 2.08),
+        ("here", 1.0, {"here": 8}, 6, 3.05),
+    ],
+    ids=["spread", "together", "here", "here: two are sent after 50 ms", "here: three are sent while one runs"],
+)
+def test_calls_run_where_they_are_placed(group, placement, seconds, placed, messages, longest):
+    """Two turns of two model calls of a second, with four tools between them."""
+    found = simulate(
+        burst(2, group=group, rounds=1, calls=4, tool_seconds=seconds, placement=placement, effect="idempotent")
+    )
+
+    (of,) = found.groups
+    assert {place: count for place, count in of.placed.items() if count} == placed
+    assert of.messages == messages
+    assert of.until_done.longest == pytest.approx(longest, abs=0.02)
+    assert of.ways == {"answered": 2}
+
+
+@pytest.mark.parametrize(
+    ("effect", "seconds", "places"),
+    [
+        ("pure", 0.001, {"spread", "here"}),
+        ("idempotent", 0.001, {"spread", "here"}),
+        ("unsafe", 0.001, {"spread"}),
+        ("pure", 0.5, {"spread", "together"}),
+    ],
+)
+def test_auto_keeps_calls_that_are_short_and_may_run_again_once_they_are_measured(effect, seconds, places):
+    found = simulate(burst(2, rounds=3, tool_seconds=seconds, effect=effect))
+
+    assert {place for place, count in found.groups[0].placed.items() if count} == places
+
+
+def test_tool_slots_do_not_bound_calls_that_stay():
+    common = {"rounds": 1, "calls": 1, "tool_seconds": 0.04, "effect": "pure", "model_seconds": 0.1}
+    fleet = FleetSize(turn_slots=40, tool_slots=1)
+    budgets = {Group.TASK: 40}
+    stay = simulate(burst(40, placement="here", **common), fleet=fleet, budgets=budgets)
+    leave = simulate(burst(40, placement="spread", **common), fleet=fleet, budgets=budgets)
+
+    assert stay.groups[0].until_done.longest < 0.5
+    assert leave.groups[0].until_done.longest > 40 * 0.04
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    placement=st.sampled_from(list(Placement)), effect=st.sampled_from(list(Effect)), rounds=st.integers(0, 3),
+    calls=st.integers(1, 6), tool_seconds=st.sampled_from([0.0, 0.001, 0.03, 0.5]), spread=st.sampled_from(SPREADS),
+    size=st.integers(1, 8), group=st.sampled_from(list(Group)),
+)  # fmt: skip
+def test_every_simulated_turn_ends_and_no_slot_is_lost_wherever_its_calls_run(size, group, **given):
+    """Two slots of each kind: what is not given back would be missing."""
+    found = simulate(burst(size, group=group, **given), fleet=FleetSize(turn_slots=2, tool_slots=2))
+
+    (of,) = found.groups
+    assert of.ways == {"answered": size}
+    assert sum(of.placed.values()) == size * given["rounds"] * given["calls"]
 
 
 def test_chat_passes_a_backlog_and_with_a_reserve_it_never_waits():
