@@ -18,5 +18,6 @@ def share_durations(rt: Runtime, *, through: Store | None = None) -> None:
     if measured := rt.durations.unshared():
         with Unit(rt, store.single) as unit:
             durations.store(unit.tx, measured, unit.now)
+            durations.forget(unit.tx, unit.now)
     with store.read() as tx:
         rt.durations.share(durations.load(tx))

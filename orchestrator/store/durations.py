@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import delete, select, tuple_
 
 from chordage.orchestrator.core.placement import Duration
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import tool_durations
 from chordage.orchestrator.store.statements import insert_or
+
+KEPT = timedelta(days=30)
 
 
 def store(tx: Tx, measured: Mapping[tuple[str, str], Duration], now: datetime) -> None:
@@ -22,6 +24,15 @@ def store(tx: Tx, measured: Mapping[tuple[str, str], Duration], now: datetime) -
     insert = insert_or(tx.dialect.name, tool_durations).values(rows)
     new = {name: insert.excluded[name] for name in ("mean", "last", "at")}
     tx.execute(insert.on_conflict_do_update(index_elements=["agent", "tool"], set_=new))
+
+
+def forget(tx: Tx, now: datetime) -> None:
+    """What was not written for a long time: most of it is of agents and tools that exist no more. A tool that is
+    still called is measured again. Rows that another process writes at this moment are passed over.
+    """
+    key = tool_durations.c.agent, tool_durations.c.tool
+    old = select(*key).where(tool_durations.c.at < now - KEPT).with_for_update(skip_locked=True)
+    tx.execute(delete(tool_durations).where(tuple_(*key).in_(old)))
 
 
 def load(tx: Tx) -> dict[tuple[str, str], Duration]:

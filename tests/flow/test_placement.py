@@ -27,6 +27,7 @@ from support.world import Died, Header, World
 HERE, TOGETHER, SPREAD = Placement.HERE, Placement.TOGETHER, Placement.SPREAD
 _QUESTION = Question(why=Why.TOOL, prompt="sure?", resume_mode=ResumeMode.PASS_TO_TOOL)
 REPEATABLE = ["pure", "idempotent"]
+DAY = 86_400
 
 
 def placed(world: World, placement: Placement, **more: Any) -> None:
@@ -407,3 +408,28 @@ def test_durations_reach_other_processes_through_the_database(world: World) -> N
     before = world.statements
     stages.share_durations(other)
     assert world.statements == before, "nothing new was measured or asked for"
+
+
+def test_durations_that_were_not_written_for_a_month_are_forgotten(world: World) -> None:
+    """Of tools and agents that exist no more. One that is still called is stored again by its next call."""
+    here = world.runtime
+    for tool in ("given up", "still called"):
+        here.durations.note("ada", tool, 0.4)
+    stages.share_durations(here)
+    world.clock.pass_by(29 * DAY)
+    here.durations.note("ada", "other", 0.4)
+    stages.share_durations(here)
+    assert tools_on_record(world) == {"given up", "still called", "other"}
+
+    world.clock.pass_by(2 * DAY)
+    here.durations.note("ada", "newest", 0.4)
+    stages.share_durations(here)
+    assert tools_on_record(world) == {"other", "newest"}
+    here.durations.note("ada", "still called", 0.4)
+    stages.share_durations(here)
+
+    assert tools_on_record(world) == {"other", "newest", "still called"}
+
+
+def tools_on_record(world: World) -> set[object]:
+    return {row["tool"] for row in world.rows("tool_durations")}
