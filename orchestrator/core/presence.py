@@ -19,6 +19,19 @@ class Process:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HeldWork:
+    """A process as it is on record, and what it holds. Work is put on record when it has lasted for some seconds."""
+
+    id: str
+    machine: str
+    pid: int
+    seen_at: datetime  # by its own clock
+    gone_at: datetime | None
+    runs: int  # whose models it calls
+    calls: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Presence:
     process: Process
     seen_at: datetime  # by its own clock: only whether it has changed is looked at

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 
-from chordage.orchestrator.core.presence import Presence, Process
+from chordage.orchestrator.core.presence import HeldWork, Presence, Process
+from chordage.orchestrator.core.status import IN_FLIGHT_CALL, RunStatus
 from chordage.orchestrator.store.database import Tx
-from chordage.orchestrator.store.schema import processes
+from chordage.orchestrator.store.schema import calls, processes, runs
 from chordage.orchestrator.store.statements import insert_or
 
 GONE = select(processes.c.id).where(processes.c.gone_at.is_not(None))
@@ -35,6 +36,21 @@ def present(tx: Tx) -> list[Presence]:
         Presence(process=Process(id=row.id, machine=row.machine, pid=row.pid, born=row.born), seen_at=row.seen_at)
         for row in rows
     ]
+
+
+def with_their_work(tx: Tx) -> list[HeldWork]:
+    """Those that went lately too."""
+    held_runs = select(runs.c.claim_worker, func.count()).where(runs.c.status == RunStatus.RUNNING)
+    of_runs = {row[0]: row[1] for row in tx.execute(held_runs.group_by(runs.c.claim_worker))}
+    held_calls = select(calls.c.worker, func.count()).where(calls.c.status.in_(IN_FLIGHT_CALL))
+    of_calls = {row[0]: row[1] for row in tx.execute(held_calls.group_by(calls.c.worker))}
+    return [
+        HeldWork(
+            id=row.id, machine=row.machine, pid=row.pid, seen_at=row.seen_at, gone_at=row.gone_at,
+            runs=of_runs.get(row.id, 0), calls=of_calls.get(row.id, 0),
+        )
+        for row in tx.execute(select(processes).order_by(processes.c.machine, processes.c.id))
+    ]  # fmt: skip
 
 
 def mark_gone(tx: Tx, seen: Presence, now: datetime) -> bool:

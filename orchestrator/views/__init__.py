@@ -15,6 +15,7 @@ from chordage.orchestrator.views.channels import channel_row, channels
 from chordage.orchestrator.views.deliveries import bus, deliveries, delivery_of
 from chordage.orchestrator.views.groups import groups
 from chordage.orchestrator.views.ids import IdKind, full_id, identify
+from chordage.orchestrator.views.processes import processes
 from chordage.orchestrator.views.pulse import standing_work
 from chordage.orchestrator.views.runs import run
 from chordage.orchestrator.views.stepped import as_json, driven, stepped
@@ -43,6 +44,7 @@ __all__ = [
     "inbox",
     "is_call",
     "is_done",
+    "processes",
     "queued_children",
     "result",
     "result_parts",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from chordage.config.settings import Settings
     from chordage.orchestrator.store.capacity import Capacity
     from chordage.orchestrator.views.groups import GroupView
+    from chordage.orchestrator.views.processes import ProcessView
     from chordage.workers.fleet.agent_run import FleetSummary, MemberStatus
 
 RUNS, UNWELL, STOPPED = 0, 1, 3
@@ -52,6 +53,7 @@ class FleetHealth:
     faults: dict[str, str | None]  # by what was checked; None: it is well
     room: list[str]  # what is broken in the room, and waits until it is repaired
     groups: list[GroupView]
+    processes: list[ProcessView]  # of all machines, as the database has them
     capacity: Capacity | None  # of PostgreSQL
     left_behind: tuple[MemberStatus, ...]  # processes of an earlier fleet
 
@@ -68,7 +70,8 @@ def _read_health(settings: Settings) -> FleetHealth:
     pid = state_lock.fleet_pid(settings.state_path)
     summary = agent_run.of_fleet(settings.room_path, settings.state_path)
     is_ready = pid is not None and summary is not None and summary.pid == pid
-    groups, capacity, faults = _read_database(settings)
+    database = _read_database(settings)
+    faults = dict(database.faults)
     if pid is not None:
         faults["redis"] = _fault(lambda: check_redis(settings))
     if is_ready and summary is not None:
@@ -84,34 +87,44 @@ def _read_health(settings: Settings) -> FleetHealth:
         summary=summary,
         faults=faults,
         room=room,
-        groups=groups,
-        capacity=capacity,
+        groups=database.groups,
+        processes=database.processes,
+        capacity=database.capacity,
         left_behind=summary.members if summary is not None and summary.pid is None else (),
     )
 
 
-def _read_database(settings: Settings) -> tuple[list[GroupView], Capacity | None, dict[str, str | None]]:
+@dataclass(kw_only=True, slots=True)
+class _DatabaseState:
+    faults: dict[str, str | None]
+    groups: list[GroupView] = field(default_factory=list)
+    processes: list[ProcessView] = field(default_factory=list)
+    capacity: Capacity | None = None
+
+
+def _read_database(settings: Settings) -> _DatabaseState:
     """Before the first start there is no database, and that is no fault."""
     from chordage.orchestrator import views
     from chordage.orchestrator.store.capacity import capacity
     from chordage.workers import connections
     from chordage.workers.bootstrap import budgets_from, queue_bounds_from
 
-    groups: list[GroupView] = []
-    limit: Capacity | None = None
+    found = _DatabaseState(faults={})
     if has_no_database(settings):
-        return groups, limit, {}
+        return found
     try:
         with open_store(settings) as store:
             budgets, bounds = budgets_from(settings), queue_bounds_from(settings)
-            groups = views.groups(store, now=datetime.now(UTC), budgets=budgets, bounds=bounds)
-            limit = capacity(store)
+            found.groups = views.groups(store, now=datetime.now(UTC), budgets=budgets, bounds=bounds)
+            found.processes = views.processes(store, now=datetime.now(UTC))
+            found.capacity = capacity(store)
     except UserError as error:
-        return groups, limit, {"database": str(error)}
-    faults: dict[str, str | None] = {"database": None}
-    if limit is not None:
-        faults["connections"] = connections.fault(limit)
-    return groups, limit, faults
+        found.faults = {"database": str(error)}
+        return found
+    found.faults["database"] = None
+    if found.capacity is not None:
+        found.faults["connections"] = connections.fault(found.capacity)
+    return found
 
 
 def _process_faults(summary: FleetSummary) -> dict[str, str | None]:
@@ -167,6 +180,7 @@ def _as_json(settings: Settings, health: FleetHealth) -> dict[str, Any]:
         "members": [_only(member, "name", "pid", "state", "restarts", "restarted_at") for member in members],
         "left_behind": [_only(member, "name", "pid") for member in health.left_behind],
         "groups": health.groups,
+        "processes": health.processes,
         "connections": (limit := health.capacity) and {"taken": limit.taken, "at_most": limit.at_most},
         "health": health.faults,
         "faults": health.room,
@@ -189,6 +203,9 @@ def _print(settings: Settings, health: FleetHealth) -> None:
         say()
         members = [(member.name, member.pid, member.state, _restarted(member)) for member in health.summary.members]
         print_table(("process", "pid", "state", "restarted"), members)
+    if health.processes:
+        say()
+        print_table(("at work", "host", "last seen", "holds"), [_process(one) for one in health.processes])
     if health.is_ready or any(group.running or group.queued for group in health.groups):
         say()
         groups = [
@@ -199,6 +216,12 @@ def _print(settings: Settings, health: FleetHealth) -> None:
     _print_faults(health)
 
 
+def _process(of: ProcessView) -> tuple[str, str, str, str]:
+    held = [counted(of.runs, "run")] * bool(of.runs) + [counted(of.calls, "call")] * bool(of.calls)
+    seen = ago(of.seen_at) if of.gone_at is None else f"gone {ago(of.gone_at)}"
+    return of.process, of.host, seen, ", ".join(held)
+
+
 def _head(settings: Settings, health: FleetHealth) -> Iterator[str]:
     summary = health.summary
     if health.pid is None:
@@ -207,7 +230,7 @@ def _head(settings: Settings, health: FleetHealth) -> Iterator[str]:
             yield f"  last sign of life {ago(summary.heartbeat_at)}"
         if health.is_cleaned_up:
             yield "  it was killed; its reaper ends the rest"
-        if settings.redis_url is not None:
+        if settings.redis_url is not None and not health.processes:
             yield "  workers that a supervisor started are not looked for here: `celery -A chordage status` lists them"
         return
     if not health.is_ready or summary is None:

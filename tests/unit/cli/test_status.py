@@ -7,7 +7,12 @@ import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import update
 
+from chordage.config.settings import load
+from chordage.orchestrator.core.presence import Process
+from chordage.orchestrator.store import processes, schema
+from chordage.workers.cli.context import open_store
 from chordage.workers.fleet import agent_run, background, state_lock
 from chordage.workers.fleet.agent_run import FleetStatus, FleetSummary, MemberState, MemberStatus
 
@@ -43,6 +48,29 @@ def test_queues_are_shown_even_while_nothing_runs(chordage):
         (group, 0, 0) for group in ("chat", "task", "chore", "will")
     ]
     assert told["health"] == {"database": None}
+
+
+def test_processes_at_work_are_listed_with_their_host_and_what_they_hold(chordage, room):
+    chordage("invoke", "add")
+    now = datetime.now(UTC)
+    with open_store(load(room=room)) as store, store.write() as tx:
+        processes.show(tx, [a_process("far/1:7"), a_process("far/2:8"), a_process("far/3:9")], now)
+        processes.mark_ended(tx, ["far/2:8"], now)
+        processes.mark_ended(tx, ["far/3:9"], now - timedelta(minutes=11))
+        tx.execute(update(schema.calls).values(status="running", ended_at=None, worker="far/1:7"))
+    lines = chordage("status").output
+    told = json.loads(chordage("status", "--json").stdout)["processes"]
+
+    assert "far/1:7\tfar\tnow\t2 calls" in lines or "far/1:7\tfar\t1 s ago\t2 calls" in lines
+    assert "far/2:8\tfar\tgone " in lines
+    assert [(one["process"], one["host"], one["pid"], one["runs"], one["calls"]) for one in told] == [
+        ("far/1:7", "far", 7, 0, 2), ("far/2:8", "far", 7, 0, 0),
+    ]  # fmt: skip
+    assert (told[0]["gone_at"], told[0]["seen_at"]) == (None, now.isoformat())
+
+
+def a_process(name):
+    return Process(id=name, machine="far:boot:4026531836:1000", pid=7, born="then")
 
 
 def test_fleet_that_is_not_up_yet_is_shown_as_starting(chordage, room):
