@@ -136,8 +136,9 @@ def _end(unit: Unit, claim: RunClaim, ending: Ending, partial: PartialReply) -> 
     rows.append(journal.entry(run.thread_id, run.id, claim.step, Checkpoint.RUN_INTERRUPTED, interrupted, unit.now))
     attempts: Sequence[Attempt] = () if partial.text else partial.attempts
     endings.close_turn(
-        unit, run, claim.step, ending, rows, text=partial.text or None, attempts=attempts, details=partial.details
-    )
+        unit, run, claim.step, ending, rows, text=partial.text or None, attempts=attempts, details=partial.details,
+        is_last=True,
+    )  # fmt: skip
     unit.announce(RunEnded(run=run, ending=ending))
 
 

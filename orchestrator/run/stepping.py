@@ -87,8 +87,10 @@ def _hold(unit: Unit, run: Run, row: Stepped, **changes: Any) -> None:
     stepped.change(unit.tx, row, **changes)
     if row.drive is not Drive.STEP:
         unit.follow(step_on(run))
-    else:
+    elif run.suspended:  # a decision may have come, and then it continues at once
         waiting.hand_on_place(unit, run.group)
+    else:
+        waiting.hand_on(unit, run)
     unit.announce(RunHeld(run=run))
 
 

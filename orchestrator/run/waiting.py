@@ -64,8 +64,13 @@ def suspend_run(
         unit.announce(RunContinues(run=run))
     else:
         unit.announce(RunSuspended(run=run))
-        if awaited := groups.place_awaited(tx, run.group):
-            starting.hand_on(unit, run, several=awaited == groups.SEVERAL)
+        hand_on(unit, run)
+
+
+def hand_on(unit: Unit, run: Run) -> None:
+    """The place of a run that this transaction suspends or holds. It takes no further lock."""
+    if awaited := groups.place_awaited(unit.tx, run.group):
+        starting.hand_on(unit, run, several=awaited == groups.SEVERAL)
 
 
 def resume_run(unit: Unit, run: Run) -> None:

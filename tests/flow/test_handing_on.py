@@ -13,8 +13,11 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Advance, CallModel, Dispatch
+from chordage.orchestrator.core.limits import TurnLimits
 from chordage.orchestrator.core.message import Origin, Sender
+from chordage.orchestrator.core.stepping import Standing
 from chordage.orchestrator.store import groups, schema
+from support.driving import consume
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all, check_always, check_places_are_handed_on
 from support.lock_waits import has_lock_waits
@@ -69,6 +72,50 @@ def test_backlog_needs_no_message_for_each_turn(world: World, tenants: str) -> N
     assert world.unfinished() == []
     assert sent["Dispatch"] <= 2, "when the last two ended, no turn was left"
     assert world.row("groups", name="chat")["hand_on"] == 0
+    check_all(world.store)
+
+
+def waits_for_a_place(world: World) -> str:
+    turn = world.submit("next", thread=None)
+    assert world.deliver(world.pending.pop()) == []
+    return turn
+
+
+def test_run_that_is_held_hands_its_place_on_in_its_own_transaction(world: World) -> None:
+    world.budgets[Group.CHAT] = 1
+    held = consume(world, spoken("ok"))
+    world.step(held.turn, "next")
+    behind = waits_for_a_place(world)
+    (call,) = world.deliver(world.pending.pop())
+    assert isinstance(call, CallModel)
+
+    (following,) = world.deliver(world.pending.pop())
+
+    run = world.row("turns", id=behind)["run_id"]
+    assert (following, held.look().standing) == (Advance(run_id=str(run), group=Group.CHAT), Standing.HELD)
+    world.run_dry()
+    assert world.row("turns", id=behind)["disposition"] == "answered"
+
+
+def test_run_that_its_worker_ends_out_of_time_hands_its_place_on_in_its_own_transaction(world: World) -> None:
+    world.budgets[Group.CHAT] = 1
+    world.models.script = rounds_of(1)
+    late = world.submit(thread=None, limits=TurnLimits(timeout=20.0))
+    world.deliver(world.pending.pop())
+    behind = waits_for_a_place(world)
+    world.models.before_reply = lambda _prompt: world.clock.pass_by(30)
+
+    (following,) = world.deliver(world.pending.pop())
+    world.models.before_reply = lambda _prompt: None
+
+    run = world.row("turns", id=behind)["run_id"]
+    assert following == Advance(run_id=str(run), group=Group.CHAT)
+    assert (world.row("turns", id=late)["disposition"], world.row("runs", turn_id=late)["code"]) == (
+        "failed",
+        "timeout",
+    )
+    world.run_dry()
+    assert world.row("turns", id=behind)["disposition"] == "answered"
     check_all(world.store)
 
 
