@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import Counter
 
 import psutil
 import pytest
 
+from support import far_worker
+from support.invariants import check_all
 from support.rig import Plan
 from support.rig_checks import check_rig
 from support.waiting import until
@@ -14,6 +18,7 @@ from support.waiting import until
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 LEASE = 3
 LONG = 2.5 * LEASE
+FAR = (sys.executable, far_worker.__file__)
 TOOLS = 'tools = ["rig_tools", "rig_holding", "rig_payments"]'
 
 
@@ -116,6 +121,62 @@ def test_child_whose_call_was_reassigned_ends_before_it_acts(rig):
     book = (rig.room / "book.jsonl").read_text().splitlines()
     assert len(book) == 1
     assert rig.row("turns", dedupe_key="pay")["disposition"] == "answered"
+
+
+@pytest.mark.parametrize("placement", ["here", "together", "spread"])
+def test_machine_that_is_frozen_until_it_counts_as_gone_changes_nothing_when_it_comes_back(
+    make_rig, migrated_database_url, placement
+):
+    """As a pod with a single worker, with the default settings. Its pure and idempotent calls are made again by the
+    other one; an unsafe call keeps its lease, and so its result.
+    """
+    rig = make_rig(
+        migrated_database_url("sqlite"), placement=placement, lease=30, beat=10, sweep=2, poison_after=10,
+    )  # fmt: skip
+    agent = rig.room / "agent.toml"
+    agent.write_text(agent.read_text().replace('on_unknown = "fail"', 'on_unknown = "ask"'))
+    for name in ("one", "two"):
+        rig.worker(name, "--role", "all", "--concurrency", "4", program=FAR)
+    rig.ready()
+    time_of_steadiness(rig)
+    for n in range(4):
+        rig.submit(Plan(id=f"u{n}", tools=("unsafe",), seconds=2.0))
+        rig.submit(Plan(id=f"p{n}", tools=("pure", "idempotent"), seconds=1.0))
+    victim = until(lambda: holds_both(rig), "a worker has an unsafe call in hand, and one that may run again")
+    stopped = tree(victim.pid)
+
+    began = time.monotonic()
+    for one in stopped:
+        one.suspend()
+    until(lambda: rig.rows("processes", pid=victim.pid)[0]["gone_at"], "it counts as gone", patience=20)
+    assert 5 < time.monotonic() - began < 13
+    until(lambda: repeated(rig), "the other worker makes a call of it again", patience=20)
+    for one in reversed(stopped):
+        one.resume()
+    rig.wait_until_done(60)
+
+    check_all(rig.runtime.store)
+    assert {turn["disposition"] for turn in rig.rows("turns")} == {"answered"}
+    assert {call["status"] for call in rig.rows("calls")} == {"succeeded"}
+    assert max(Counter(fact["key"] for fact in begun(rig, "unsafe")).values()) == 1
+    assert rig.rows("suspensions") == []
+    until(lambda: rig.rows("processes", pid=victim.pid)[0]["gone_at"] is None, "it shows that it lives")
+
+
+def holds_both(rig):
+    for worker in rig.workers.values():
+        pids = {one.pid for one in tree(worker.pid)}
+        ended = {fact["key"] for fact in rig.facts(what="tool", phase="end")}
+        facts = [fact for fact in rig.facts(what="tool", phase="begin") if fact["pid"] in pids]
+        in_hand = {fact["name"] for fact in facts if fact["key"] not in ended}
+        if "unsafe" in in_hand and in_hand & {"pure", "idempotent"}:
+            return worker
+    return None
+
+
+def repeated(rig):
+    times = Counter(fact["key"] for name in ("pure", "idempotent") for fact in begun(rig, name))
+    return [key for key, count in times.items() if count > 1]
 
 
 def tree(pid):
