@@ -6,7 +6,8 @@ the thread's line ready, so no reader sees one without the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -179,20 +180,22 @@ def admit(tx: Tx, fields: Mapping[str, Any]) -> bool:
     Returns whether it is ready: its thread is free and no turn is ahead of it there. Raises LostRace where a turn with
     the same dedupe key, or for the same work, is there.
     """
-    try:
+    with _one_of_each():
         ready = _ADMIT.scalar(tx, {**_USUAL, **fields})
-    except IntegrityError as error:
-        if _is_duplicate(str(error.orig)):
-            raise LostRace from error
-        raise
     if ready is None:
         raise LostRace
     return bool(ready)
 
 
-def _is_duplicate(message: str) -> bool:
+@contextmanager
+def _one_of_each() -> Iterator[None]:
     """Both databases name the unique key that was violated: by its index, or by its columns."""
-    return any(name in message for name in ("dedupe", "coalesce", "uq_turns_will", "turns.origin"))
+    try:
+        yield
+    except IntegrityError as error:
+        if any(name in str(error.orig) for name in ("dedupe", "coalesce", "uq_turns_will", "turns.origin")):
+            raise LostRace from error
+        raise
 
 
 LINES = 250  # of which one sweep looks at whether they stand still
@@ -297,12 +300,15 @@ def open_will(tx: Tx, agent: str) -> str | None:
 
 
 def record_merged(tx: Tx, fields: Mapping[str, Any], into: str, detail: str) -> None:
-    """A message that is done as it arrives: the turn `into` does the same work."""
+    """A message that is done as it arrives: the turn `into` does the same work. Raises LostRace where a turn with the
+    same dedupe key is there.
+    """
     done = {
         "status": TurnStatus.DONE.value, "ready": 0, "disposition": Disposition.MERGED.value, "into_turn": into,
         "detail": detail, "done_at": fields["queued_at"],
     }  # fmt: skip
-    tx.execute(insert(turns), {**fields, **done})
+    with _one_of_each():
+        tx.execute(insert(turns), {**fields, **done})
 
 
 # the end of a turn, and the next in the line of its thread

@@ -191,7 +191,7 @@ def test_a_single_tenant_moves_no_mark(world: World) -> None:
 
     assert stages.dispatch(world.runtime, Group.CHAT)
 
-    assert world.statements - before == 8  # budget, who is next, the turn; lock, start, mark, run, journal
+    assert world.statements - before == 9  # budget, who is next, the turn; lock, start, mark, run, journal; history
     assert world.row("groups", name="chat")["served"] is None
 
 
