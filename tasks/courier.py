@@ -42,6 +42,7 @@ log = structlog.get_logger()
 
 SEND_ERRORS = (RedisError, KombuError, OSError)
 ROUND_SIZE = "chord_size"  # in the body of a chord of ours: how many headers it has
+CLAIMED_FOR = "claimed_for"  # the header of a message whose calls are claimed before they start: their agent
 
 
 class Courier:
@@ -110,12 +111,14 @@ class Courier:
         for place, batch in enumerate(intent.batches):
             kwargs = {"run": intent.run_id, "calls": list(batch)}
             tools = [intent.tools[call] for call in batch if call in intent.tools]
+            claimed_for = intent.claimed_for(batch)
             messages.append(
                 WakeUp(
                     task=names.CALL_TOOLS,
                     queue=intent.group.tools_queue,
                     kwargs=kwargs,
                     shown=monitor_headers(kwargs, of=intent.of, tools=tools),
+                    headers={} if claimed_for is None else {CLAIMED_FOR: claimed_for},
                     group=group_id,
                     place=place,
                     chord=body,

@@ -43,6 +43,7 @@ class WakeUp:
     queue: str
     kwargs: Mapping[str, Any]
     shown: Mapping[str, str]
+    headers: Mapping[str, str] = field(default_factory=dict)  # of ours, which a worker need not know
     id: str = field(default_factory=uuid)
     group: str | None = None
     place: int | None = None  # in its group
@@ -123,8 +124,8 @@ class WakeUpSender:
 
     def _send_task(self, message: WakeUp, producer: Producer) -> None:
         options: dict[str, Any] = {
-            "group_id": message.group, "group_index": message.place, "chord": message.chord, **message.shown,
-            **NO_RESULT,
+            "group_id": message.group, "group_index": message.place, "chord": message.chord,
+            "headers": dict(message.headers), **message.shown, **NO_RESULT,
         }  # fmt: skip
         if message.time_limit is not None:
             options["time_limit"] = message.time_limit
@@ -138,7 +139,7 @@ class WakeUpSender:
         by = parent.request if parent else None
         limits = template.headers["timelimit"]
         headers = {
-            **template.headers, **message.shown, "id": message.id, "group": message.group,
+            **template.headers, **message.headers, **message.shown, "id": message.id, "group": message.group,
             "group_index": message.place, "root_id": (by.root_id or by.id) if by else message.id,
             "parent_id": by.id if by else None, "origin": anon_nodename(),
             "timelimit": limits if message.time_limit is None else [message.time_limit, limits[1]],

@@ -20,7 +20,7 @@ from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.loops.pulse import tick
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks import accepting, names
-from chordage.tasks.courier import Courier
+from chordage.tasks.courier import CLAIMED_FOR, Courier
 from chordage.tasks.follow import follow
 from chordage.tasks.schema import check_named, decisions_from, request_from, verb_from
 
@@ -229,8 +229,11 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
         alone: bool = False,
     ) -> list[str]:
         """Carry these calls out, one after the other; each writes its own row. The ids are returned for the chord."""
-        in_doubt = alone or bool(self.request.delivery_info and self.request.delivery_info.get("redelivered"))
-        self.courier.send(stages.run_batch(self.runtime, calls, in_doubt=in_doubt))
+        context = self.request
+        in_doubt = alone or bool(context.delivery_info and context.delivery_info.get("redelivered"))
+        agent = context.get(CLAIMED_FOR)
+        claimed_for = agent if isinstance(agent, str) else None
+        self.courier.send(stages.run_batch(self.runtime, calls, in_doubt=in_doubt, claimed_for=claimed_for))
         if alone:
             self.courier.send(stages.after_lone_call(self.runtime, calls[-1]))
         return calls

@@ -113,7 +113,11 @@ def _instead_of_message(rt: Runtime, intent: Intent) -> list[Intent]:
 
 def _round(rt: Runtime, fan_out: CallTools) -> list[Intent]:
     with ThreadPoolExecutor(min(len(fan_out.batches), AT_ONCE), thread_name_prefix="tool") as threads:
-        done = list(threads.map(lambda batch: stages.run_batch(rt, batch), fan_out.batches))
+        done = list(
+            threads.map(
+                lambda batch: stages.run_batch(rt, batch, claimed_for=fan_out.claimed_for(batch)), fan_out.batches
+            )
+        )
     late = [intent for follow in done for intent in follow]
     return [*late, CommitRound(run_id=fan_out.run_id, step=fan_out.step, group=fan_out.group)]
 

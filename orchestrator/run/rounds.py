@@ -255,7 +255,7 @@ def send_placed(
         unit.follow(*placing.go_on(stays, under_way, here))
         return
     if batches := tuple(_only(set(runnable), outcome.placed.batches)):
-        unit.follow(CallTools(batches=batches, **about))
+        unit.follow(CallTools(batches=batches, on_record=_on_record(asked), **about))
     if here:
         unit.follow(stays)
 
@@ -275,6 +275,10 @@ def send(unit: Unit, run: Run, agent: AgentSpec, step: int, runnable: Sequence[N
     unit.follow(
         CallTools(
             run_id=run.id, step=step, batches=spread([call.id for call in runnable], at_once), group=run.group,
-            of=run.subject, tools={call.id: call.tool for call in runnable},
+            of=run.subject, tools={call.id: call.tool for call in runnable}, on_record=_on_record(runnable),
         )
     )  # fmt: skip
+
+
+def _on_record(runnable: Iterable[NewCall | Call]) -> frozenset[str]:
+    return frozenset(call.id for call in runnable if call.effect.starts_on_record and call.status is CallStatus.NEW)

@@ -90,12 +90,15 @@ class _AgentIsBroken(Exception):
         self.run_id = run_id
 
 
-def run_batch(rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False) -> list[Intent]:
+def run_batch(
+    rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False, claimed_for: str | None = None
+) -> list[Intent]:
     """Carry these calls out, one after the other: an agent may limit how many of a round run at once. What follows is
-    usually nothing, because the body of the chord commits the round.
+    usually nothing, because the body of the chord commits the round. `claimed_for`: the agent, where their sender knew
+    that all of them are claimed before they start.
     """
-    if in_doubt or len(call_ids) == 1:
-        return _run_each(rt, call_ids, in_doubt=in_doubt)
+    if in_doubt or claimed_for is not None or len(call_ids) == 1:
+        return _run_each(rt, call_ids, in_doubt=in_doubt, claimed_for=claimed_for)
     ran = _run_together(rt, call_ids)
     return [*ran.intents, *_run_each(rt, ran.rest, under_way=ran.under_way)]
 
@@ -117,7 +120,12 @@ def _after(intent: CallHere) -> list[Intent]:
 
 
 def _run_each(
-    rt: Runtime, call_ids: Sequence[str], *, in_doubt: bool = False, under_way: UnderWay | None = None
+    rt: Runtime,
+    call_ids: Sequence[str],
+    *,
+    in_doubt: bool = False,
+    claimed_for: str | None = None,
+    under_way: UnderWay | None = None,
 ) -> list[Intent]:
     """`under_way`: a call before them that has begun."""
     intents: list[Intent] = []
@@ -127,7 +135,7 @@ def _run_each(
         for call_id in call_ids:
             batch.behind = [other for other in batch.behind if other != call_id]
             try:
-                more = run_call(rt, call_id, in_doubt=in_doubt)
+                more = _run_call(rt, call_id, in_doubt=in_doubt, claimed_for=claimed_for)
             except _AgentIsBroken as waits:  # the calls behind it are of the same agent
                 return [*intents, *endings.leave_place(rt, waits.run_id)]
             if more is None and len(call_ids) > 1 and _is_held_elsewhere(rt, call_id):
@@ -142,11 +150,12 @@ def _is_held_elsewhere(rt: Runtime, call_id: str) -> bool:
     return call is not None and call.status in IN_FLIGHT_CALL and call.lease_until is not None
 
 
-def run_call(rt: Runtime, call_id: str, *, in_doubt: bool = False) -> list[Intent] | None:
+def _run_call(rt: Runtime, call_id: str, *, in_doubt: bool, claimed_for: str | None) -> list[Intent] | None:
     """Carry one call out; None where another worker has it, or had. `in_doubt`: this is not the first wake-up, so claim
     the call before it starts.
     """
-    work = _take(rt, call_id, in_doubt=in_doubt)
+    work = None if in_doubt or claimed_for is None else _take_by_claim(rt, call_id, claimed_for)
+    work = work or _take(rt, call_id, in_doubt=in_doubt)
     return None if work is None else _carry_out(rt, work, _run_tool)
 
 
@@ -170,7 +179,7 @@ def _carry_out(rt: Runtime, work: CallWork, run: RunTool) -> list[Intent]:
         raise
     except Unavailable:
         if not tracked.begun:
-            _unclaim(rt, work)
+            _unclaim(rt, call.id, work.token)
         raise
     except Exception:
         _record_fault(rt, work, begun=tracked.begun)
@@ -308,6 +317,32 @@ def _take(rt: Runtime, call_id: str, *, in_doubt: bool) -> CallWork | None:
     return work if token is None or _claim(rt, work, token) else None
 
 
+def _take_by_claim(rt: Runtime, call_id: str, agent_name: str) -> CallWork | None:
+    """Load and claim in one statement a call that needs nothing but to be claimed. As for every claim, the agent is
+    loaded before: the tool begins next. None: it is not claimed, and `_take` looks what there is to do.
+    """
+    try:
+        agent = rt.agents.get(agent_name)
+    except UserError:
+        return None
+    if agent.limits.timeout is not None:
+        return None
+    token = rt.new_id()
+    try:
+        with Unit(rt, rt.store.single) as unit:
+            now, until = unit.now, unit.lease()
+            claimed = calls.claim_new(unit.tx, call_id, token, rt.worker, agent=agent_name, now=now, lease_until=until)
+    except Unavailable:  # as in `_claim`
+        _unclaim(rt, call_id, token)
+        raise
+    if claimed is None:
+        return None
+    return CallWork(
+        call=claimed.call, agent_name=agent_name, agent=agent, epoch=claimed.epoch, token=token, began=now,
+        lease_until=until,
+    )  # fmt: skip
+
+
 def _agent(rt: Runtime, call: Call, name: str) -> tuple[AgentSpec | None, str]:
     """The agent, or why it cannot be loaded.
 
@@ -370,19 +405,18 @@ def _claim(rt: Runtime, work: CallWork, token: str) -> bool:
         with Unit(rt, rt.store.single) as unit:
             return calls.claim(unit.tx, work.call, token, rt.worker, now=unit.now, lease_until=work.lease_until)
     except Unavailable:  # it may have been claimed, and only the answer is lost
-        _unclaim(rt, work)
+        _unclaim(rt, work.call.id, token)
         raise
 
 
-def _unclaim(rt: Runtime, work: CallWork) -> None:
+def _unclaim(rt: Runtime, call_id: str, token: str | None) -> None:
     """The tool has not begun: the next worker may begin it, and no person has to be asked about it. While the database
     stays away nothing is done, and the lease of the claim runs out.
     """
-    if work.token is not None:
+    if token is not None:
         insist(
-            rt, lambda unit: calls.unclaim(unit.tx, work.call.id, work.token, unit.now), patience=BRIEFLY,
-            opening=rt.store.single,
-        )  # fmt: skip
+            rt, lambda unit: calls.unclaim(unit.tx, call_id, token, unit.now), patience=BRIEFLY, opening=rt.store.single
+        )
 
 
 # Plugins.

@@ -35,7 +35,14 @@ from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import CALL, IN_FLIGHT_CALL, OPEN_CALL, CallStatus, sources
 from chordage.orchestrator.core.transcript import UNFINISHED
 from chordage.orchestrator.store.database import Tx
-from chordage.orchestrator.store.predicates import CALLS_IN_FLIGHT, RUNNING_RUNS, STILL_IN_FLIGHT, has, still
+from chordage.orchestrator.store.predicates import (
+    CALLS_IN_FLIGHT,
+    RUNNING_RUNS,
+    STILL_IN_FLIGHT,
+    STILL_RUNNING,
+    has,
+    still,
+)
 from chordage.orchestrator.store.schema import calls, runs
 from chordage.orchestrator.store.statements import BulkInsert, PreparedStatement, readable_rows
 
@@ -459,6 +466,48 @@ def claim(tx: Tx, call: Call, token: str, worker: str, *, now: datetime, lease_u
         )
     )  # fmt: skip
     return tx.execute(claimed).rowcount == 1
+
+
+_OF_ITS_RUN = runs.c.id == calls.c.run_id
+_CLAIM_NEW = PreparedStatement(
+    update(calls)
+    .where(
+        calls.c.id == bindparam("call"),
+        still(calls.c.status, CallStatus.NEW),
+        calls.c.lease_until.is_not(None),
+        calls.c.suspension_id.is_(None),
+        calls.c.resends == literal_column("0"),
+        calls.c.expiries == literal_column("0"),
+        select(runs.c.id)
+        .where(
+            _OF_ITS_RUN, STILL_RUNNING, runs.c.agent == bindparam("of_agent"), runs.c.timeout_ms.is_(None),
+            runs.c.parent_run.is_(None),
+        )
+        .scalar_subquery()
+        .is_not(None),
+    )
+    .values(
+        status=CallStatus.RUNNING.value, claim_token=bindparam("token"), worker=bindparam("by_worker"),
+        started_at=bindparam("now"), lease_until=bindparam("until"),
+    )
+    .returning(*COLUMNS, select(runs.c.epoch).where(_OF_ITS_RUN).scalar_subquery().label("run_epoch"))
+)  # fmt: skip
+
+
+def claim_new(
+    tx: Tx, call_id: str, token: str, worker: str, *, agent: str, now: datetime, lease_until: datetime
+) -> CallToRun | None:
+    """Load and claim a call of this agent to which nothing has happened yet, and whose run has no time limit. It is
+    returned as it was before. None: nothing is claimed; `load_for_work` tells more.
+    """
+    binds = {"call": call_id, "of_agent": agent, "token": token, "by_worker": worker, "now": now, "until": lease_until}
+    row = _CLAIM_NEW.first(tx, binds)
+    if row is None:
+        return None
+    as_before = {"status": CallStatus.NEW, "claim_token": None, "worker": None, "started_at": None}
+    return CallToRun(
+        call=_from_row({**row, **as_before}), agent=agent, epoch=row["run_epoch"], is_running=True, may_be_limited=False
+    )
 
 
 def unclaim(tx: Tx, call_id: str, token: str | None, now: datetime) -> None:

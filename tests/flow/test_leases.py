@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.core.agent import OnUnknown
+from chordage.orchestrator.core.agent import AgentSpec, OnUnknown
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.gateways.in_flight import InFlightWork
@@ -22,7 +22,7 @@ from chordage.orchestrator.store.database import Store
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all
 from support.one_turn import change_agent
-from support.world import Died, World
+from support.world import Died, Header, World
 
 SECONDS = 40  # longer than a lease
 
@@ -388,4 +388,52 @@ def test_an_unsafe_call_that_was_claimed_and_did_not_begin_is_no_question(world:
     assert world.rows("suspensions") == []
     assert world.tools.ran.total() == 1
     assert world.row("turns", id=turn)["disposition"] == "answered"
+    check_all(world.store)
+
+
+def opened_by(world: World, effect: str) -> Header:
+    """The wake-up for the one call of a round."""
+    world.models.script = rounds_of(1, tool=effect)
+    world.submit()
+    while not isinstance(world.pending[0], Header):
+        world.deliver(world.pending.pop(0))
+    return world.pending.pop(0)
+
+
+@pytest.mark.parametrize("effect", ["unsafe", "reconcilable", "idempotent"])
+def test_a_call_costs_one_statement_before_its_tool_and_one_after_it(world: World, effect) -> None:
+    """That of an unsafe or reconcilable one claims the call, so that it is on record when the tool begins."""
+    wake_up, began, own = opened_by(world, effect), [], Store(world.store.url, pool_size=1)
+    world.tools.before = lambda order: began.append((world.statements, status_of(own)))
+    world.tools.reconcile = lambda agent, order: pytest.fail("it was not started before")
+    sent = world.statements
+
+    world.deliver(wake_up)
+
+    own.close()
+    assert world.statements - sent == 2
+    assert began == [(sent + 1, "new" if effect == "idempotent" else "running")]
+    world.run_dry()
+    check_all(world.store)
+
+
+def test_a_call_of_a_broken_agent_is_not_claimed(world: World) -> None:
+    wake_up = opened_by(world, "unsafe")
+    world.agents.broken = {"ada"}
+
+    world.deliver(wake_up)
+
+    assert world.row("calls")["status"] == "new"
+
+
+@pytest.mark.parametrize("wrong", ["bob", "nobody"])
+def test_a_wake_up_that_names_another_agent_is_carried_out_all_the_same(world: World, wrong) -> None:
+    """Every client of the broker can write one."""
+    world.agents.agents["bob"] = AgentSpec(name="bob", model="fake")
+    wake_up = opened_by(world, "unsafe")
+
+    world.deliver(replace(wake_up, claimed_for=wrong))
+    world.run_dry()
+
+    assert world.tools.ran.total() == 1
     check_all(world.store)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from chordage.orchestrator.core.status import CallStatus
-from chordage.orchestrator.store import calls, runs
-from chordage.orchestrator.store.calls import CallOutcome
+from chordage.orchestrator.store import calls, runs, schema
+from chordage.orchestrator.store.calls import CallOutcome, CallToRun
 from support.builders import a_call as built
 from support.race import race
 from support.rows import LATER, NOW, a_call, load_call
@@ -30,6 +31,52 @@ def test_call_is_claimed_by_one_until_rescue_has_released_it(store):
         assert not claim(tx, "late", LATER + timedelta(seconds=1)), "a lease is judged by rescue alone"
         free(tx)
         assert claim(tx, "freed", LATER)
+
+
+def claim_new(tx, token="k", agent="ada"):
+    return calls.claim_new(tx, "c1", token, "w", agent=agent, now=NOW, lease_until=LATER)
+
+
+def test_new_call_is_loaded_and_claimed_by_one(store):
+    before = a_call(store)
+
+    won = race(store, [lambda tx, n=n: claim_new(tx, f"k{n}") for n in range(RACERS)], single=True)
+
+    (number,) = [n for n, claimed in enumerate(won) if claimed is not None]
+    assert won[number] == CallToRun(call=before, agent="ada", epoch=1, is_running=True, may_be_limited=False)
+    assert load_call(store) == replace(
+        before, status=CallStatus.RUNNING, claim_token=f"k{number}", worker="w", started_at=NOW, lease_until=LATER
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "values"),
+    [
+        (schema.calls, {"status": "resuming"}),
+        (schema.calls, {"status": "running"}),
+        (schema.calls, {"status": "succeeded", "ended_at": NOW}),
+        (schema.calls, {"lease_until": None}),
+        (schema.calls, {"suspension_id": "s"}),
+        (schema.calls, {"resends": 1}),
+        (schema.calls, {"expiries": 1}),
+        (schema.runs, {"status": "waiting", "reason": "suspended"}),
+        (schema.runs, {"status": "done", "reason": "natural_end", "ended_at": NOW}),
+        (schema.runs, {"timeout_ms": 1}),
+        (schema.runs, {"parent_run": "p"}),
+        (schema.runs, {"agent": "bob"}),
+    ],
+    ids=lambda value: ",".join(f"{name}-{what}" for name, what in value.items()) if isinstance(value, dict) else "",
+)
+def test_only_a_new_call_of_a_run_at_work_is_claimed_unseen(store, table, values):
+    a_call(store)
+    with store.write() as tx:
+        tx.execute(table.update().values(values))
+    before = load_call(store)
+
+    with store.single() as tx:
+        assert claim_new(tx) is None
+
+    assert load_call(store) == before
 
 
 def free(tx):

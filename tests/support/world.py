@@ -259,8 +259,8 @@ class World:
             case CallTool(call_ids=call_ids):
                 follow = stages.run_batch(rt, call_ids, in_doubt=True)
                 return [*follow, *stages.after_lone_call(rt, call_ids[-1])]
-            case Header(call_ids=call_ids, body=body):
-                follow = stages.run_batch(rt, call_ids, in_doubt=doubt)
+            case Header(call_ids=call_ids, body=body, claimed_for=claimed_for):
+                follow = stages.run_batch(rt, call_ids, in_doubt=doubt, claimed_for=claimed_for)
                 body.waiting.discard(call_ids)
                 return follow if body.waiting else [*follow, body.intent]
             case CancelTurn(turn_id=turn_id, reason=reason):
@@ -279,7 +279,7 @@ class World:
     def _fan_out(self, fan: CallTools) -> list[Intent]:
         """What a chord does while nothing goes wrong: its body fires when the last of its headers has returned."""
         body = Body(intent=CommitRound(run_id=fan.run_id, step=fan.step, group=fan.group), waiting=set(fan.batches))
-        return [Header(call_ids=batch, body=body) for batch in fan.batches]
+        return [Header(call_ids=batch, body=body, claimed_for=fan.claimed_for(batch)) for batch in fan.batches]
 
     def run_dry(self, limit: int = 10_000) -> None:
         """Deliver everything, in order, until nothing is pending."""
@@ -365,3 +365,4 @@ class Header:
 
     call_ids: tuple[str, ...]
     body: Body
+    claimed_for: str | None = None
