@@ -127,7 +127,7 @@ def test_a_plain_turn_enters_no_feature_that_it_does_not_use(world: World) -> No
     print(" ".join(sorted(whole.files)))
     assert {feature: files for feature in FEATURES if (files := whole.entered(feature))} == {}
     assert len(whole.files) <= 40
-    assert whole.switches <= 371
+    assert whole.switches <= 373
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
@@ -139,7 +139,7 @@ def test_a_turn_whose_calls_stay_is_a_shorter_walk(world: World) -> None:
 
     print(f"{'calls that stay':14} {whole}")
     assert len(whole.files) <= len(spread.files)
-    assert whole.switches <= 305 < spread.switches
+    assert whole.switches <= 306 < spread.switches
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
