@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 SEND_ERRORS = (RedisError, KombuError, OSError)
 ROUND_SIZE = "chord_size"  # in the body of a chord of ours: how many headers it has
-CLAIMED_FOR = "claimed_for"  # the header of a message whose calls are claimed before they start: their agent
+CLAIMED_FOR = "claimed_for"  # the header of a message whose first call is claimed before it starts: the agent
 
 
 class Courier:
@@ -111,7 +111,7 @@ class Courier:
         for place, batch in enumerate(intent.batches):
             kwargs = {"run": intent.run_id, "calls": list(batch)}
             tools = [intent.tools[call] for call in batch if call in intent.tools]
-            claimed_for = intent.claimed_for(batch)
+            claimed_for = intent.claims.get(batch[0])
             messages.append(
                 WakeUp(
                     task=names.CALL_TOOLS,

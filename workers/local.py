@@ -115,7 +115,7 @@ def _round(rt: Runtime, fan_out: CallTools) -> list[Intent]:
     with ThreadPoolExecutor(min(len(fan_out.batches), AT_ONCE), thread_name_prefix="tool") as threads:
         done = list(
             threads.map(
-                lambda batch: stages.run_batch(rt, batch, claimed_for=fan_out.claimed_for(batch)), fan_out.batches
+                lambda batch: stages.run_batch(rt, batch, claimed_for=fan_out.claims.get(batch[0])), fan_out.batches
             )
         )
     late = [intent for follow in done for intent in follow]

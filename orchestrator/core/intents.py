@@ -6,7 +6,7 @@ An intent may be lost, doubled or late. The database decides what is due, so car
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,7 +64,7 @@ class CallModel:
 class CallTools:
     """Fan a round out, and commit it when its calls are settled. The calls of a batch run one after the other.
 
-    `on_record`: the calls that are claimed before they start, as far as it is known: it saves their workers a look.
+    `claims`: those that are claimed before they start, each with its agent: it saves their workers a look.
     """
 
     run_id: str
@@ -73,11 +73,7 @@ class CallTools:
     group: Group
     of: Subject | None = field(default=None, compare=False, repr=False)
     tools: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    on_record: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
-
-    def claimed_for(self, batch: Collection[str]) -> str | None:
-        """The agent of a batch whose calls are all claimed before they start; None of any other."""
-        return self.of.agent if self.of is not None and self.on_record.issuperset(batch) else None
+    claims: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,6 +31,7 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, runs
 
 Asks = Mapping[int, ToolAsk]  # by the place in the round
+_ON_RECORD = frozenset(effect for effect in Effect if effect.starts_on_record)
 
 
 # Checking: what may run.
@@ -255,7 +256,7 @@ def send_placed(
         unit.follow(*placing.go_on(stays, under_way, here))
         return
     if batches := tuple(_only(set(runnable), outcome.placed.batches)):
-        unit.follow(CallTools(batches=batches, on_record=_on_record(asked), **about))
+        unit.follow(CallTools(batches=batches, claims=_claims(run, asked), **about))
     if here:
         unit.follow(stays)
 
@@ -275,10 +276,10 @@ def send(unit: Unit, run: Run, agent: AgentSpec, step: int, runnable: Sequence[N
     unit.follow(
         CallTools(
             run_id=run.id, step=step, batches=spread([call.id for call in runnable], at_once), group=run.group,
-            of=run.subject, tools={call.id: call.tool for call in runnable}, on_record=_on_record(runnable),
+            of=run.subject, tools={call.id: call.tool for call in runnable}, claims=_claims(run, runnable),
         )
     )  # fmt: skip
 
 
-def _on_record(runnable: Iterable[NewCall | Call]) -> frozenset[str]:
-    return frozenset(call.id for call in runnable if call.effect.starts_on_record and call.status is CallStatus.NEW)
+def _claims(run: Run, runnable: Iterable[NewCall | Call]) -> dict[str, str]:
+    return {call.id: run.agent for call in runnable if call.effect in _ON_RECORD}

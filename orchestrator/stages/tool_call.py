@@ -95,12 +95,12 @@ def run_batch(
 ) -> list[Intent]:
     """Carry these calls out, one after the other: an agent may limit how many of a round run at once. What follows is
     usually nothing, because the body of the chord commits the round. `claimed_for`: the agent, where their sender knew
-    that all of them are claimed before they start.
+    that the first is claimed before it starts.
     """
-    if in_doubt or claimed_for is not None or len(call_ids) == 1:
+    if in_doubt or len(call_ids) == 1:
         return _run_each(rt, call_ids, in_doubt=in_doubt, claimed_for=claimed_for)
     ran = _run_together(rt, call_ids)
-    return [*ran.intents, *_run_each(rt, ran.rest, under_way=ran.under_way)]
+    return [*ran.intents, *_run_each(rt, ran.rest, claimed_for=claimed_for, under_way=ran.under_way)]
 
 
 def call_here(rt: Runtime, intent: CallHere) -> list[Intent]:

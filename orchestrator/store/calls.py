@@ -474,6 +474,7 @@ _CLAIM_NEW = PreparedStatement(
     .where(
         calls.c.id == bindparam("call"),
         still(calls.c.status, CallStatus.NEW),
+        has(calls.c.effect, *(effect for effect in Effect if effect.starts_on_record)),
         calls.c.lease_until.is_not(None),
         calls.c.suspension_id.is_(None),
         calls.c.resends == literal_column("0"),
@@ -497,8 +498,8 @@ _CLAIM_NEW = PreparedStatement(
 def claim_new(
     tx: Tx, call_id: str, token: str, worker: str, *, agent: str, now: datetime, lease_until: datetime
 ) -> CallToRun | None:
-    """Load and claim a call of this agent to which nothing has happened yet, and whose run has no time limit. It is
-    returned as it was before. None: nothing is claimed; `load_for_work` tells more.
+    """Load and claim a call of this agent that starts on record, that is as it was inserted, and whose run has no time
+    limit. It is returned as it was before. None: nothing is claimed; `load_for_work` tells more.
     """
     binds = {"call": call_id, "of_agent": agent, "token": token, "by_worker": worker, "now": now, "until": lease_until}
     row = _CLAIM_NEW.first(tx, binds)

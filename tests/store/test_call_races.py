@@ -55,6 +55,8 @@ def test_new_call_is_loaded_and_claimed_by_one(store):
         (schema.calls, {"status": "resuming"}),
         (schema.calls, {"status": "running"}),
         (schema.calls, {"status": "succeeded", "ended_at": NOW}),
+        (schema.calls, {"effect": "pure"}),
+        (schema.calls, {"effect": "idempotent"}),
         (schema.calls, {"lease_until": None}),
         (schema.calls, {"suspension_id": "s"}),
         (schema.calls, {"resends": 1}),
@@ -67,7 +69,7 @@ def test_new_call_is_loaded_and_claimed_by_one(store):
     ],
     ids=lambda value: ",".join(f"{name}-{what}" for name, what in value.items()) if isinstance(value, dict) else "",
 )
-def test_only_a_new_call_of_a_run_at_work_is_claimed_unseen(store, table, values):
+def test_only_a_new_unsafe_call_of_a_run_at_work_is_claimed_unseen(store, table, values):
     a_call(store)
     with store.write() as tx:
         tx.execute(table.update().values(values))

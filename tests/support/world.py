@@ -279,7 +279,7 @@ class World:
     def _fan_out(self, fan: CallTools) -> list[Intent]:
         """What a chord does while nothing goes wrong: its body fires when the last of its headers has returned."""
         body = Body(intent=CommitRound(run_id=fan.run_id, step=fan.step, group=fan.group), waiting=set(fan.batches))
-        return [Header(call_ids=batch, body=body, claimed_for=fan.claimed_for(batch)) for batch in fan.batches]
+        return [Header(call_ids=batch, body=body, claimed_for=fan.claims.get(batch[0])) for batch in fan.batches]
 
     def run_dry(self, limit: int = 10_000) -> None:
         """Deliver everything, in order, until nothing is pending."""

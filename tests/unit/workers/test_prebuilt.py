@@ -45,7 +45,7 @@ INTENTS: list[Intent] = [
     CallTool(call_ids=("c1",), run_id="r1", group=CHAT, of=OF, tools={"c1": "look"}),
     CallHere(call_ids=("c1",), run_id="r1", step=2, group=CHAT, of=OF, tools={"c1": "look"}),
     CallTools(run_id="r1", step=2, batches=(("c1",), ("c2", "c3")), group=CHAT, of=OF, tools={"c1": "lööK"}),
-    CallTools(run_id="r1", step=2, batches=(("c1",), ("c2",)), group=CHAT, of=OF, on_record=frozenset({"c1"})),
+    CallTools(run_id="r1", step=2, batches=(("c1",), ("c2",)), group=CHAT, of=OF, claims={"c1": "ada"}),
     CancelTurn(turn_id="t1", reason='no "more"', of=OF), StepOn(run_id="r1", group=CHAT, of=OF), Project(), Deliver(),
 ]  # fmt: skip
 ADVANCE = WakeUp(task="runs.advance", queue="chat", kwargs={"run": "r1"}, shown={"argsrepr": "", "kwargsrepr": "{}"})
@@ -119,14 +119,11 @@ def test_round_is_sent_in_one_command(app, redis):
 
 
 def test_calls_that_are_claimed_first_are_sent_with_their_agent(app, redis):
-    """A batch of which one is not goes without: its worker looks at each call."""
-    batches = (("c1",), ("c2", "c3"), ("c2",))
-    Courier(app).send(
-        [CallTools(run_id="r1", step=2, batches=batches, group=CHAT, of=OF, on_record=frozenset({"c1", "c2"}))]
-    )
+    batches = (("c1", "c2"), ("c3",))
+    Courier(app).send([CallTools(run_id="r1", step=2, batches=batches, group=CHAT, of=OF, claims={"c1": "ada"})])
 
     texts = [json.loads(redis.rpop("chordage:celery:chat.tools")) for _ in batches]
-    assert [text["headers"].get("claimed_for") for text in texts] == ["ada", None, "ada"]
+    assert [text["headers"].get("claimed_for") for text in texts] == ["ada", None]
 
 
 def test_messages_for_several_queues_keep_their_order_in_each(app, redis):
