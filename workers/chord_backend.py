@@ -19,7 +19,6 @@ import structlog
 from celery import Celery
 from celery.backends.redis import RedisBackend, SentinelBackend
 from celery.states import SUCCESS
-from redis.commands.core import Script
 from redis.exceptions import RedisError
 
 from chordage.config.redis_url import RedisAddress, RedisKind
@@ -44,7 +43,6 @@ class JoiningBackend(RedisBackend):
     app: Celery  # the stubs lack these
     expires: int | None
     _get_result_meta: Callable[..., dict[str, Any]]
-    _note_return: Script | None = None
 
     @cached_property
     def _trips(self) -> RedisTrips:
@@ -69,10 +67,9 @@ class JoiningBackend(RedisBackend):
     def _have_all_returned(self, request: Any, size: int) -> bool:
         if size == 1:
             return True
-        if self._note_return is None:
-            self._note_return = self.client.register_script(NOTE_RETURN)
         key = self.get_key_for_group(request.group, ".returned")
-        return bool(self._note_return(keys=[key], args=[request.group_index, size, KEPT, AFTERWARDS]))
+        (all_have,) = self._trips.ask(("EVAL", NOTE_RETURN, 1, key, request.group_index, size, KEPT, AFTERWARDS))
+        return bool(all_have)
 
     def _store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any

@@ -9,6 +9,7 @@ first wake-up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -130,7 +131,8 @@ def _run_each(
     """`under_way`: a call before them that has begun."""
     intents: list[Intent] = []
     batch = InFlightWork(run_id="", epoch=0, behind=list(call_ids), may_hand_over=False)
-    with rt.in_flight.tracking(batch):
+    is_alone = under_way is None and len(call_ids) == 1
+    with nullcontext() if is_alone else rt.in_flight.tracking(batch):
         intents += [] if under_way is None else _finish(rt, under_way)
         for call_id in call_ids:
             batch.behind = [other for other in batch.behind if other != call_id]
