@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import pytest
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from chordage.orchestrator.gateways.redis_direct import RedisHints
 from chordage.orchestrator.gateways.redis_locks import RedisLocks
@@ -165,7 +167,7 @@ def test_work_that_this_process_alone_knows_of_is_marked_and_released_in_order(l
 
 
 def test_work_continues_while_redis_is_away():
-    with Redis(port=1) as nobody:
+    with Redis(port=1, retry=Retry(NoBackoff(), 0)) as nobody:
         locks = RedisLocks(nobody, RedisHints(nobody), prefix="test:", lease=1, worker="h:1")
 
         assert locks.once("k")
