@@ -13,6 +13,7 @@ from celery import _state
 
 HERE = Path(__file__).parent
 NEED_MCP = ("unit/gateways/mcp", "unit/cli/test_mcp.py", "flow/test_mcp_servers.py", "live/faults/test_mcp_live.py")
+LONGEST = "test_lowest_versions.py"
 sys.path.append(str(HERE))
 
 pytest_plugins = ("support.skips", "support.network", "support.postgres", "support.valkey", "support.databases")
@@ -42,7 +43,10 @@ def default_celery_app() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Live tests kill processes and measure recoveries: under xdist they stay together on one worker."""
+    """Live tests kill processes and measure recoveries: under xdist they stay together on one worker. The file that
+    takes longest comes first, or one worker would wait for it at the end.
+    """
+    items.sort(key=lambda item: item.path.name != LONGEST)
     for item in items:
         if item.path.is_relative_to(HERE / "live"):
             item.add_marker(pytest.mark.xdist_group("live"))

@@ -1,8 +1,8 @@
 """The lowest versions that pyproject.toml allows: the quick tests, and a fleet, in an environment of their own.
 
 Left out: tests that need the package mcp, which wants a newer pydantic than the rest; those of the core, which uses one
-function of pydantic; and the flow tests that try the order of our own steps: the statements, the wire and the messages
-of Celery are tried by the others.
+function of pydantic; and those that try our own files, commands and steps: the statements, the wire and the messages of
+Celery are tried by the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from support.repository import ROOT
 from support.versions import EXTRAS, lowest
 
 pytestmark = pytest.mark.slow
-WITHOUT = ("--ignore", "tests/unit/gateways/mcp", "--ignore", "tests/unit/core")
+OURS = ("gateways/mcp", "bench", "core", "schedules", "simulate", "strategies", "system", "views")
+WITHOUT = tuple(f"--ignore=tests/unit/{folder}" for folder in OURS)
 OLD_STARLETTE = ("-W", "ignore:The anyio.abc.BlockingPortal alias is deprecated:DeprecationWarning")
 WITHOUT_MCP = tuple(extra for extra in EXTRAS if extra != "mcp")
 
@@ -59,7 +60,7 @@ def test_the_environment_has_the_lowest_versions(lowest_python):
     "tests",
     [
         ("tests/unit", "-m", "not mcp", *WITHOUT, *OLD_STARLETTE),
-        ("tests/store",),
+        ("tests/store", "-k", "not at_scale"),
         tuple(f"tests/flow/test_{name}.py" for name in ("bus", "delivery", "output", "placement", "pooler", "turn")),
     ],
     ids=lambda tests: tests[0].split("/")[1],
