@@ -149,16 +149,18 @@ def session(rt: Runtime, run: Run, agent: AgentSpec, step: int, **known: Any) ->
     return PluginSession(rt=rt, plugins=rt.plugin_sets(agent), run=run, agent=agent, step=step, **known)
 
 
-def session_of_end(rt: Runtime, run: Run, agent: AgentSpec) -> PluginSession | None:
-    """RunEnd, once the end is on record. None: no plugin listens to it."""
+def session_of_end(rt: Runtime, run: Run, agent: AgentSpec, ending: Ending | None) -> PluginSession | None:
+    """RunEnd, once the end is on record. `ending`: if it is known. None: no plugin listens to it."""
     at_end = session(rt, run, agent, run.step)
     if not at_end.plugins.listens(Hook.RUN_END):
         return None
-    with rt.store.read() as tx:
-        ended = runs.load(tx, run.id)
-    if ended is None or ended.reason is None:
-        return None
-    at_end.run_end(Ending(reason=ended.reason, code=ended.code, detail=ended.detail))
+    if ending is None:
+        with rt.store.read() as tx:
+            ended = runs.load(tx, run.id)
+        if ended is None or ended.reason is None:
+            return None
+        ending = Ending(reason=ended.reason, code=ended.code, detail=ended.detail)
+    at_end.run_end(ending)
     return at_end
 
 

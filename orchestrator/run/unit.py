@@ -239,7 +239,7 @@ def _make(rt: Runtime, announcement: Announcement) -> None:
             rt.locks.release(run.thread_id, run.owner, more=True)
             rt.events.turn_done(run.turn_id)
         case RunEnded(run=run, ending=ending, usage=usage):
-            _inform_plugins(rt, run)
+            _inform_plugins(rt, run, ending)
             rt.events.emit(run.id, "run.finished", turn=run.turn_id)
             rt.locks.release(run.thread_id, run.owner, more=True)
             rt.events.turn_done(run.turn_id)
@@ -258,11 +258,11 @@ def _make(rt: Runtime, announcement: Announcement) -> None:
             assert_never(announcement)
 
 
-def _inform_plugins(rt: Runtime, run: Run) -> None:
+def _inform_plugins(rt: Runtime, run: Run, ending: Ending | None) -> None:
     """The end is on record: nothing that fails here changes it."""
     try:
         agent = rt.agents.get(run.agent)
-        session = plugins.session_of_end(rt, run, agent) if rt.has_plugins(agent) else None
+        session = plugins.session_of_end(rt, run, agent, ending) if rt.has_plugins(agent) else None
         if session is not None and session.notes:
             with Unit(rt) as unit:
                 plugins.store_notes(unit.tx, session)

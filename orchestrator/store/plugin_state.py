@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, literal_column, select, union_all, update
 
 from chordage.orchestrator.core.phases import Scope
 from chordage.orchestrator.core.plugin_state import (
@@ -25,18 +25,25 @@ from chordage.orchestrator.core.plugin_state import (
 )
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import plugin_state
-from chordage.orchestrator.store.statements import insert_or
+from chordage.orchestrator.store.statements import PreparedStatement, insert_or
+
+
+def _held_by(scope: Scope) -> Select[Any]:
+    """One of a union: of an `or` PostgreSQL would read the whole index."""
+    row = plugin_state.c
+    return select(row.scope, row.key, row.value).where(
+        row.scope == literal_column(f"'{scope.value}'"), row.owner == bindparam(f"of_{scope.value}")
+    )
+
+
+_HELD = PreparedStatement(union_all(*(_held_by(scope) for scope in Scope)))
 
 
 def held(tx: Tx, noter: Noter) -> dict[Scope, dict[str, Any]]:
     """Everything stored for this thread, run and call."""
-    mine = or_(
-        *(and_(plugin_state.c.scope == scope.value, plugin_state.c.owner == noter.owner(scope)) for scope in Scope)
-    )
     state: dict[Scope, dict[str, Any]] = {scope: {} for scope in Scope}
-    rows = tx.execute(select(plugin_state.c.scope, plugin_state.c.key, plugin_state.c.value).where(mine))
-    for row in rows:
-        state[Scope(row.scope)][row.key] = row.value
+    for row in _HELD.rows(tx, {f"of_{scope.value}": noter.owner(scope) for scope in Scope}):
+        state[Scope(row["scope"])][row["key"]] = row["value"]
     return state
 
 
