@@ -99,7 +99,7 @@ class JoiningBackend(RedisBackend):
 
 
 def _stored(key: str, value: str | bytes, seconds: int | None) -> tuple[Command, Command]:
-    """Without a transaction: who is told of a result finds it, because it is set before."""
+    """Without a transaction: the result is set before its clients are notified of it."""
     expires = ("EX", seconds) if seconds else ()
     return ("SET", key, value, *expires), ("PUBLISH", key, value)
 

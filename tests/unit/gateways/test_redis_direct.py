@@ -234,7 +234,7 @@ def test_hints_are_dropped_while_redis_is_away_and_that_is_logged_once(redis_url
 
 
 def test_hints_wait_for_a_redis_that_does_not_answer_once_and_not_long():
-    """The backlog of the socket takes the connection; nobody accepts it."""
+    """The backlog of the socket takes the connection, and no process accepts it."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         hints = RedisHints(
