@@ -13,7 +13,7 @@ from typing import TextIO
 import structlog
 from structlog.types import EventDict, ExcInfo, Processor, WrappedLogger
 
-from chordage.config.inert import inert, inert_line
+from chordage.orchestrator.core.inert import inert, inert_line
 
 SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,

@@ -45,8 +45,10 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 BASE64 = "whsec_"  # how secrets of Standard Webhooks begin
 SECRETS = frozenset({"webhook_secret", "database_url", "redis_url", "redis_sentinel_password"})
 Loop = Literal["server", "poll", "hook", "pulse"]
+ScopeName = Literal["submit", "read", "payloads", "decide", "operate"]
 PREFIX = "chordage:"
 LOOPS: tuple[Loop, ...] = get_args(Loop)
+OF_CLIENTS = ("url", "key")  # variables of programs that use `chordage.Client`; a fleet has no such settings
 
 
 class SettingsFault(Exception):
@@ -140,6 +142,25 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8630, ge=0, le=65535)
     hosts: Annotated[tuple[str, ...], NoDecode] = ()  # names the HTTP server is called by, beside those of loopback
+    keyless: Literal["local", "none"] = "local"  # none: on loopback too every request needs a key
+    metrics_token: SecretStr | None = Field(default=None, min_length=16)  # opens GET /metrics, beside keys that read
+    sso_header: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]{1,64}$")  # in which a proxy names people
+    sso_networks: Annotated[tuple[str, ...], NoDecode] = ()  # from which that header counts
+    sso_scopes: Annotated[tuple[ScopeName, ...], NoDecode] = ("read", "payloads")  # of those people
+    sso_tenant: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    key_rate: float = Field(default=50.0, ge=0)  # requests a second of a key, in the long run; 0: any number
+    key_burst: int = Field(default=200, ge=1)  # that may come at once
+    tenant_rate: float = Field(default=200.0, ge=0)  # of all keys of a tenant together
+    tenant_burst: int = Field(default=800, ge=1)
+    key_bytes_rate: float = Field(default=1_048_576.0, ge=0)  # bytes of bodies a second of a key; 0: any number
+    key_bytes_burst: int = Field(default=33_554_432, ge=1)
+    tenant_bytes_rate: float = Field(default=4_194_304.0, ge=0)
+    tenant_bytes_burst: int = Field(default=134_217_728, ge=1)
+    tenant_streams: int = Field(default=400, ge=1)  # of all keys of a tenant, in each process of the HTTP server
+    key_streams: int = Field(default=100, ge=1)  # open streams of a key, in each process of the HTTP server
+    audit_keep_days: int = Field(default=400, ge=0, le=36_500)  # of the record of who did what; 0: for ever
+    turn_keep_days: int = Field(default=0, ge=0, le=36_500)  # after their end; 0: for ever
+    dedupe_keep_days: int = Field(default=30, ge=1, le=36_500)  # at least, of turns with a dedupe key
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
     log_format: Literal["auto", "text", "json"] = "auto"
 
@@ -155,7 +176,7 @@ class Settings(BaseSettings):
     def _prefix_ends_with_colon(cls, value: str) -> str:
         return value if value.endswith(":") else f"{value}:"
 
-    @field_validator("webhook_allow")
+    @field_validator("webhook_allow", "sso_networks")
     @classmethod
     def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for network in value:
@@ -196,7 +217,10 @@ class Settings(BaseSettings):
             _check_secrets(value.get_secret_value())
         return value
 
-    @field_validator("intake_queues", "loops", "webhook_allow", "hosts", "reply_hosts", "reply_channels", mode="before")
+    @field_validator(
+        "intake_queues", "loops", "webhook_allow", "hosts", "reply_hosts", "reply_channels", "sso_networks",
+        "sso_scopes", mode="before",
+    )  # fmt: skip
     @classmethod
     def _names_with_commas(cls, value: object) -> object:
         if not isinstance(value, str):
@@ -222,6 +246,14 @@ class Settings(BaseSettings):
             raise ValueError("database_schema may not begin with pg_: PostgreSQL keeps such names for itself")
         if "search_path" in url:
             raise ValueError("database_schema and the search_path in database_url say the same: take one of them out")
+        return self
+
+    @model_validator(mode="after")
+    def _trusts_a_proxy(self) -> Self:
+        if (self.sso_header is None) is bool(self.sso_networks):
+            raise ValueError("sso_header and sso_networks belong together: which header names people, and from where")
+        if any(ip_network(network).prefixlen == 0 for network in self.sso_networks):
+            raise ValueError("sso_networks would trust every address: give the addresses of the proxy")
         return self
 
     @model_validator(mode="after")
@@ -339,7 +371,7 @@ def problems() -> list[SettingProblem]:
 def unknown_variables() -> list[str]:
     """A fault for each variable that looks like a setting and is none. It would be ignored."""
     prefix = str(Settings.model_config["env_prefix"]).upper()
-    known = [name.upper() for name in Settings.model_fields]
+    known = [name.upper() for name in (*Settings.model_fields, *OF_CLIENTS)]
     faults = []
     for variable in sorted(environment()):
         name = variable.upper().removeprefix(prefix).partition("__")[0]

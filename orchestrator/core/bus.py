@@ -30,6 +30,7 @@ _KIND: Mapping[str, str] = {
     Checkpoint.ROLLED_BACK: "run.rolled_back",
     Checkpoint.RUN_FINISHED: "run.finished",
     Checkpoint.TURN_QUEUED: "turn.queued",
+    Checkpoint.TURN_CHANGED: "turn.changed",
     Checkpoint.TURN_DROPPED: "turn.ended",
     Checkpoint.CALL_SUSPENDED: "call.suspended",
     Checkpoint.CALL_DECIDED: "call.decided",
@@ -38,8 +39,8 @@ _KIND: Mapping[str, str] = {
 }
 # The kinds on the fleet's stream. They come without texts, which are on the stream of the run.
 _FOR_ALL = frozenset(
-    {"run.started", "run.waiting", "run.held", "run.finished", "turn.queued", "turn.steered", "turn.ended",
-     "call.suspended", "call.decided", "delivery.sent", "delivery.dead"}
+    {"run.started", "run.waiting", "run.held", "run.finished", "turn.queued", "turn.changed", "turn.steered",
+     "turn.ended", "call.suspended", "call.decided", "delivery.sent", "delivery.dead"}
 )  # fmt: skip
 _TEXTS = frozenset({"text", "parts", "output", "attempts"})
 _REASONS = frozenset(Reason)

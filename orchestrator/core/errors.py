@@ -7,12 +7,17 @@ ChordageError
 │   ├── UnknownAgent         no such agent in the room
 │   ├── NotFound             no such turn, run, thread or call
 │   ├── Conflict             the state does not allow this
+│   │   ├── StaleRevision    it has changed since the caller read it
 │   │   └── StepRefused      a stepped run refuses this verb now; has a code, and the revision of the turn
 │   ├── RoomError            agent.toml or a tool import is broken
 │   │   └── BrokenAgent      this agent cannot be used until its file or its Python is repaired; work for it waits
 │   ├── ConfigError          a setting is missing or wrong
 │   ├── QueueFull            a group takes no more turns for now; has the seconds until a retry
+│   ├── Unauthenticated      the request carries no key, or one that is not valid
+│   ├── Forbidden            the key does not allow this; has the scope that is missing
+│   ├── TooManyRequests      the key or its tenant has used up its rate; has the seconds until a retry
 │   ├── Undeliverable        a channel refuses a reply for good: a retry would not help
+│   ├── AnswerTooLarge       a server answers with more than the client of the HTTP API reads
 │   └── Unavailable          a service we need does not answer
 │       ├── Crossed          the database rolled back a transaction that conflicted with another; safe to repeat
 │       ├── TryLater         it answers, and wants the request again later
@@ -32,6 +37,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chordage.orchestrator.core.model import Attempt, Fault
+    from chordage.orchestrator.core.rates import Allowance
 
 
 class ChordageError(Exception):
@@ -66,7 +72,13 @@ class InvalidDecision(UserError):
 
 
 class UnknownAgent(UserError):
-    """No agent of that name is in the room."""
+    """No agent of that name is in the room. `problem`: without places in the room, for callers over HTTP. `broken`:
+    files of which one may be meant.
+    """
+
+    def __init__(self, problem: str, *, where: str | None = None, broken: str = "") -> None:
+        super().__init__(f"{problem if where is None else f'{where}: {problem}'}{broken}")
+        self.problem = problem
 
 
 class NotFound(UserError):
@@ -75,6 +87,10 @@ class NotFound(UserError):
 
 class Conflict(UserError):
     """The state does not allow this."""
+
+
+class StaleRevision(Conflict):
+    """It has changed since it was read."""
 
 
 class StepRefused(Conflict):
@@ -93,7 +109,12 @@ class RoomError(UserError):
 
 
 class BrokenAgent(RoomError):
-    """An agent cannot be used until its file, or the Python that it names, is repaired."""
+    """An agent cannot be used until its file, or the Python that it names, is repaired. `agent`: its name, if known."""
+
+    def __init__(self, message: str, agent: str | None = None) -> None:
+        super().__init__(message)
+        self.args = (message, agent)  # so that it keeps both in a Celery result
+        self.agent = agent
 
 
 class ConfigError(UserError):
@@ -107,6 +128,32 @@ class QueueFull(UserError):
         super().__init__(message)
         self.args = (message, retry_after)  # so that it keeps both in a Celery result
         self.retry_after = retry_after
+
+
+class Unauthenticated(UserError):
+    """The request carries no valid key."""
+
+
+class Forbidden(UserError):
+    """The key does not allow this."""
+
+    def __init__(self, message: str, *, scope: str | None = None) -> None:
+        super().__init__(message)
+        self.scope = scope
+
+
+class TooManyRequests(UserError):
+    """The rate of the key or of its tenant is used up."""
+
+    def __init__(self, message: str, retry_after: float, allowances: tuple[Allowance, ...] = ()) -> None:
+        super().__init__(message)
+        self.args = (message, retry_after, allowances)
+        self.retry_after = retry_after
+        self.allowances = allowances  # what is left of each rate
+
+
+class AnswerTooLarge(UserError):
+    """The answer of the server is longer than the client may read."""
 
 
 class Undeliverable(UserError):

@@ -134,6 +134,13 @@ class StepOn:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ContinueBulk:
+    """Do the next part of a bulk job."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
     """Copy more of the journal to the bus."""
 
@@ -145,7 +152,7 @@ class Deliver:
 
 Intent = (
     Dispatch | Advance | CallModel | CallTools | CallTool | CallHere | CommitRound | CancelTurn | StepOn | Project
-    | Deliver
+    | Deliver | ContinueBulk
 )  # fmt: skip
 
 

@@ -18,8 +18,10 @@ from typing import Any
 from chordage.orchestrator.core import limits as limits_
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.approvals import DecisionRequest
+from chordage.orchestrator.core.audit import Actor, Audited
 from chordage.orchestrator.core.deliveries import check_target
 from chordage.orchestrator.core.errors import InvalidMessage
+from chordage.orchestrator.core.forking import ForkTerms
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.limits import AS_THE_AGENT_SAYS, TurnLimits
 from chordage.orchestrator.core.stepping import Control, StepTerms
@@ -53,7 +55,7 @@ GROUP_OF = {
 
 OF_TASK, OF_CHORE, OF_WILL = SELF_MADE_THREADS = ("task:", "chore:", "will:")
 _THREAD_OF = {Origin.TASK: (OF_TASK, "<id>"), Origin.CHORE: (OF_CHORE, "<key>"), Origin.WILL: (OF_WILL, "<agent>")}
-CALLERS = "api"  # the space of all callers, until each has a key; the space of a key is to be `api@` and its tenant
+CALLERS = "api"  # the space of callers; of those with a tenant it is `api@` and the tenant, of a user `~` and the name
 # The name of a channel is the space of its threads, so no channel may have one of these names.
 TAKEN = frozenset({CALLERS, "hook", "task", "chore", "will", "child", "invoke", "chat"})
 
@@ -74,6 +76,27 @@ def placed(space: str, name: str) -> str:
 def name_in(space: str | None, id_: str) -> str:
     """The reverse of `placed`."""
     return id_ if space is None else id_.removeprefix(prefix(space))
+
+
+def space_of(tenant: str | None, user: str | None = None) -> str:
+    """Of callers of this tenant, or of the user for whom such a caller speaks."""
+    of_tenant = CALLERS if tenant is None else f"{CALLERS}@{tenant}"
+    return of_tenant if user is None else f"{of_tenant}~{user}"
+
+
+def tenant_of(space: str | None) -> str | None:
+    """Of the callers whose space this is. None: the space is not one of a tenant."""
+    if space is None or not space.startswith(f"{CALLERS}@"):
+        return None
+    return space.removeprefix(f"{CALLERS}@").partition("~")[0]
+
+
+def source_in(space: str | None, source: str) -> str:
+    """The source of the turns of callers in this space. A dedupe key is unique within an agent and a source: with a
+    source of its own, a tenant, or a user, finds no turn of another.
+    """
+    owner = space.removeprefix(CALLERS) if space is not None and space.startswith(CALLERS) else ""
+    return source if source.endswith(owner) else f"{source}{owner}"
 
 
 def holds(space: str | None, thread_id: str) -> bool:
@@ -109,7 +132,9 @@ class Once:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnRequest:
-    """A message and how its turn is to run. Names that a caller gives are put into its space when it is built."""
+    """A message and how its turn is to run. Names that a caller gives are put into its space when it is built, and it
+    counts for the tenant of that space.
+    """
 
     message: Message
     agent: str | None = None  # None: the room's default
@@ -130,6 +155,9 @@ class TurnRequest:
     while_waiting: WhileWaiting | None = None  # None: as the agent says
     limits: TurnLimits = AS_THE_AGENT_SAYS  # within those of the agent
     decisions: tuple[DecisionRequest, ...] = ()  # applied before the message is admitted
+    fork: ForkTerms | None = None  # its run repeats a part of another
+    by: Actor | None = None  # who sends it, where that is known: recorded with its decisions
+    audited: Audited | None = None  # the action of `by` that this message is, where it is more than a message
 
     def __post_init__(self) -> None:
         if self.space is None:
@@ -139,6 +167,9 @@ class TurnRequest:
             object.__setattr__(self, "message", message)
         if self.coalesce_key is not None:
             object.__setattr__(self, "coalesce_key", placed(self.space, self.coalesce_key))
+        object.__setattr__(self, "source", source_in(self.space, self.source))
+        if (tenant := tenant_of(self.space)) is not None:
+            object.__setattr__(self, "tenant", tenant)
 
 
 def group_of(request: TurnRequest) -> Group:

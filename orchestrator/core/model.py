@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -53,12 +54,25 @@ class Usage:
     output_tokens: int = 0
     cached_tokens: int = 0  # of the input: read from the provider's cache
     cache_write_tokens: int = 0  # of the input: written to it
+    cost_nanos: int | None = 0  # nano-dollars, of the replies that have a price; None: unknown, as none of them has one
+    unpriced: int = 0  # replies without a price
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in TOKENS})
+        return usage_from({name: (getattr(self, name) or 0) + (getattr(other, name) or 0) for name in COUNTS})
+
+    def __sub__(self, other: Usage) -> Usage:
+        return usage_from({name: (getattr(self, name) or 0) - (getattr(other, name) or 0) for name in COUNTS})
 
 
-TOKENS = tuple(count.name for count in fields(Usage))
+COUNTS = tuple(count.name for count in fields(Usage))  # as they are stored; of an unknown cost 0
+TOKENS = tuple(name for name in COUNTS if name.endswith("_tokens"))
+
+
+def usage_from(counts: Mapping[Any, Any], prefix: str = "") -> Usage:
+    """From stored numbers. Where a part of the cost is unknown and the rest is 0, all of it is unknown."""
+    numbers = {name: int(counts[prefix + name] or 0) for name in COUNTS}
+    is_unknown = numbers["unpriced"] > 0 and not numbers["cost_nanos"]
+    return Usage(**{**numbers, "cost_nanos": None if is_unknown else numbers["cost_nanos"]})  # type: ignore[arg-type]  # int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +128,7 @@ class Attempt:
     fault: Fault | None = None
     detail: str = ""
     usage: Usage = Usage()
+    first_text: float | None = None  # seconds until the first text came; None: none did, or nothing was streamed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

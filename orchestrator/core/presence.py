@@ -9,13 +9,15 @@ from datetime import datetime
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Process:
     """`id` names it in the rows it holds. `machine`: where processes can look each other up by `pid`; `born` tells it
-    from a later process with its number.
+    from a later process with its number. `queues`: from which it takes messages; None: not known.
     """
 
     id: str
     machine: str
     pid: int
     born: str
+    queues: tuple[str, ...] | None = None
+    version: str | None = None  # of Chordage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +31,8 @@ class HeldWork:
     gone_at: datetime | None
     runs: int  # whose models it calls
     calls: int
+    queues: tuple[str, ...] | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Protocol
 
 
@@ -63,6 +63,7 @@ class PulseRow:
     rev: int = 0  # grows with each write, which is refused to a process that has read an older one
     state: PulseState = PulseState.LIVE
     paused: bool = False
+    paused_by: str | None = None  # a person, besides the file
     seen: str | None = None
     own: str | None = None
     schedule: str | None = None  # in words; another text is a new schedule
@@ -70,6 +71,8 @@ class PulseRow:
     next_due: datetime | None = None
     last_slot: datetime | None = None
     count: int = 0  # of turns
+    merged: int = 0  # times that had no turn of their own: one turn was for all of them
+    missed: int = 0  # times inside a pause
     turn_id: str | None = None  # the newest
     open: bool = False  # its end is not in the row yet
     started_at: datetime | None = None
@@ -98,6 +101,8 @@ def named(kind: WorkKind, key: str) -> str:
 def next_step(item: WorkItem, known: PulseRow | None, now: datetime) -> PulseStep:
     fresh = PulseRow(kind=item.kind, key=item.key, path=item.path)
     row = replace(known or fresh, path=item.path, gone_at=None)
+    if row.paused_by is not None:
+        item = replace(item, paused=True)
     return _of_task(item, row) if item.kind is WorkKind.TASK else _of_schedule(item, row, now)
 
 
@@ -123,7 +128,8 @@ def _of_schedule(item: WorkItem, row: PulseRow, now: datetime) -> PulseStep:
         row = replace(row, schedule=item.schedule_words, anchor=now, next_due=_not_before(item.schedule, now, now))
     elif was_paused and not item.paused and row.next_due is not None and row.next_due <= now:
         assert row.anchor is not None  # times inside the pause are skipped
-        row = replace(row, next_due=_not_before(item.schedule, row.anchor, now))
+        missed = times_until(item.schedule, row.anchor, row.next_due, now - timedelta(microseconds=1))
+        row = replace(row, next_due=_not_before(item.schedule, row.anchor, now), missed=row.missed + missed)
     row = replace(row, state=PulseState.DONE if row.next_due is None else PulseState.LIVE)
     if row.next_due is None or item.paused or row.open or row.next_due > now:
         return PulseStep(row=row)
@@ -137,7 +143,8 @@ def _fire(item: WorkItem, row: PulseRow, due: datetime, now: datetime) -> PulseS
     slot = last_until(item.schedule, row.anchor, due, now)
     following = next(item.schedule.after(row.anchor, slot), None)
     state = PulseState.DONE if following is None else PulseState.LIVE
-    row = replace(_with_turn(row, item), last_slot=slot, next_due=following, state=state)
+    merged = row.merged + times_until(item.schedule, row.anchor, due, slot) - 1
+    row = replace(_with_turn(row, item), last_slot=slot, next_due=following, state=state, merged=merged)
     return PulseStep(row=row, dedupe_key=f"{item.name}:{slot.isoformat()}")
 
 
@@ -152,6 +159,17 @@ def by_hand(item: WorkItem, known: PulseRow | None, now: datetime) -> PulseRow:
 
 def _not_before(schedule: Schedule, anchor: datetime, moment: datetime) -> datetime | None:
     return next(schedule.after(anchor, moment - timedelta(microseconds=1)), None)
+
+
+COUNTED = 1000  # times of one pause or one downtime: more are counted as so many
+
+
+def times_until(schedule: Schedule, anchor: datetime, first: datetime, last: datetime) -> int:
+    """How many times there are from `first`, which is one, to `last`."""
+    if first >= last:
+        return int(first == last)
+    times = takewhile(lambda time: time <= last, schedule.after(anchor, first - timedelta(microseconds=1)))
+    return sum(1 for _ in islice(times, COUNTED))
 
 
 def last_until(schedule: Schedule, anchor: datetime, due: datetime, now: datetime) -> datetime:

@@ -52,6 +52,7 @@ class Checkpoint(StrEnum):
     RUN_FINISHED = "RunFinished"
     # Notes: events for the bus that are no checkpoint of a run. Their `run_id` is the id of their subject.
     TURN_QUEUED = "TurnQueued"
+    TURN_CHANGED = "TurnChanged"  # in the queue: its group or its deadline
     TURN_DROPPED = "TurnDropped"  # it ended without a run
     CALL_SUSPENDED = "CallSuspended"
     CALL_DECIDED = "CallDecided"
@@ -60,8 +61,8 @@ class Checkpoint(StrEnum):
 
 
 NOTES = frozenset(
-    {Checkpoint.TURN_QUEUED, Checkpoint.TURN_DROPPED, Checkpoint.CALL_SUSPENDED, Checkpoint.CALL_DECIDED,
-     Checkpoint.DELIVERED, Checkpoint.DELIVERY_DEAD}
+    {Checkpoint.TURN_QUEUED, Checkpoint.TURN_CHANGED, Checkpoint.TURN_DROPPED, Checkpoint.CALL_SUSPENDED,
+     Checkpoint.CALL_DECIDED, Checkpoint.DELIVERED, Checkpoint.DELIVERY_DEAD}
 )  # fmt: skip
 
 
@@ -119,6 +120,7 @@ class Turn:
     control: Control = Control.AUTO
     max_rounds: int | None = None  # from its message; None: as its agent says
     timeout: float | None = None
+    fork_of: str | None = None  # the run that it is a fork of
 
     @property
     def home_thread(self) -> str:
@@ -162,6 +164,7 @@ class Run:
     control: Control = Control.AUTO
     max_rounds: int | None = None  # from its message; None: as its agent says
     timeout: float | None = None
+    fork_of: str | None = None  # the run that it is a fork of
 
     @property
     def subject(self) -> Subject:
@@ -235,6 +238,7 @@ class Call:
     suspension_id: str | None = None
     replayed_at: int | None = None
     placed: str | None = None  # where it runs and why
+    answered_from: str | None = None  # the call of another run whose result it has: it did not run
 
     @property
     def idempotency_key(self) -> str:
@@ -274,6 +278,7 @@ class NewCall:
     question: Question | None = None
     parked: bool = False  # behind a suspended call of a sequential round
     placed: str | None = None  # where it runs and why
+    answered_from: str | None = None
     # Of a call that was begun before its reply was recorded:
     full: str | None = None
     worker: str | None = None

@@ -15,6 +15,7 @@ from typing import Any
 
 from chordage.orchestrator.core import text
 from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.audit import Actor
 from chordage.orchestrator.core.errors import InvalidMessage, ModelFailed
 from chordage.orchestrator.core.model import Fault, Said
 
@@ -189,7 +190,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRequest:
     """`target`: a turn or its run. `if_rev`: refused at any other revision. `key`: repeated, it does nothing.
-    `space`: of a caller, who finds only the turns in it.
+    `space`: of a caller, who finds only the turns in it. `by`: who sends it, where that is known.
     """
 
     target: str
@@ -198,6 +199,7 @@ class StepRequest:
     if_rev: int | None = None
     key: str | None = None
     space: str | None = None
+    by: Actor | None = None
 
     @property
     def hash(self) -> str:

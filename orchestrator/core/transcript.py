@@ -11,7 +11,7 @@ from typing import Any
 
 from chordage.orchestrator.core import client_messages
 from chordage.orchestrator.core.model import (
-    TOKENS,
+    COUNTS,
     AssistantSays,
     Attempt,
     Reply,
@@ -160,7 +160,7 @@ def body_of(reply: Reply) -> dict[str, Any]:
         "stop": reply.stop.value,
         "model": reply.model,
         "extra": reply.extra,
-        "usage": {name: getattr(reply.usage, name) for name in TOKENS},
+        "usage": {name: getattr(reply.usage, name) for name in COUNTS},
         "attempts": attempts_of(reply.attempts),
     }
 
@@ -174,6 +174,7 @@ def attempts_of(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
             "fault": attempt.fault,
             "detail": attempt.detail,
             "tokens": [attempt.usage.input_tokens, attempt.usage.output_tokens],
+            **({} if attempt.first_text is None else {"first_text": round(attempt.first_text, 3)}),
         }
         for attempt in attempts
     ]

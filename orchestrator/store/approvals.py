@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import RowMapping, Select, func, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, RowMapping, Select, func, insert, or_, select, tuple_, update
 
 from chordage.orchestrator.core import message
 from chordage.orchestrator.core.approvals import (
@@ -166,7 +166,7 @@ _DECISION_COLUMNS = [
 ]
 
 
-def store_decision(tx: Tx, decision: Decision, *, source: str, now: datetime) -> None:
+def store_decision(tx: Tx, decision: Decision, *, source: str, decided_by: str, now: datetime) -> None:
     edited = decision.edited_args
     tx.execute(
         insert(decisions),
@@ -175,7 +175,7 @@ def store_decision(tx: Tx, decision: Decision, *, source: str, now: datetime) ->
             "run_id": decision.run_id, "key": decision.key, "action": decision.action.value,
             "payload": decision.payload, "edited_args": edited,
             "edited_digest": None if edited is None else digest(edited), "reason": decision.reason, "source": source,
-            "created_at": now,
+            "decided_by": decided_by, "created_at": now,
         },
     )  # fmt: skip
 
@@ -236,7 +236,7 @@ _ASKED = [
 ]  # fmt: skip
 _ANSWER = [
     decisions.c[name].label(f"answer_{name}")
-    for name in ("id", "action", "payload", "edited_args", "reason", "source", "created_at", "applied_at")
+    for name in ("id", "action", "payload", "edited_args", "reason", "source", "decided_by", "created_at", "applied_at")
 ]
 _ANSWERED = select(*_ASKED, *_ANSWER).outerjoin(decisions, decisions.c.suspension_id == suspensions.c.id)
 
@@ -253,10 +253,13 @@ def list_open(
     why: Why | None = None,
     after: tuple[datetime, str] | None = None,
     space: str | None = None,
+    suspension_id: str | None = None,
 ) -> Sequence[SuspensionRow]:
     """Oldest first, with the arguments in question. `after`: the time and the id of the last on the page before."""
     page = _OPEN.where(OPEN_SUSPENSIONS if why is Why.CHILD else ASKED_OF_PEOPLE).limit(limit)
-    wanted = {"agent": agent, "thread_id": thread_id, "run_id": run_id, "why": why and why.value}
+    wanted = {
+        "agent": agent, "thread_id": thread_id, "run_id": run_id, "why": why and why.value, "id": suspension_id,
+    }  # fmt: skip
     for name, value in wanted.items():
         if value is not None:
             page = page.where(suspensions.c[name] == value)
@@ -265,12 +268,31 @@ def list_open(
     if root_run is not None:
         page = page.where(or_(runs.c.root_run == root_run, runs.c.id == root_run))
     if space is not None:
-        home = func.coalesce(runs.c.root_thread, runs.c.thread_id)
-        prefix = message.prefix(space)
-        page = page.where(func.substr(home, 1, len(prefix)) == prefix)  # SQLite's LIKE would ignore case
+        page = page.where(_is_in(space))
     if after is not None:
         page = page.where(tuple_(suspensions.c.created_at, suspensions.c.id) > after)
     return tx.execute(page).mappings().all()
+
+
+def with_arguments(tx: Tx, suspension_id: str) -> SuspensionRow | None:
+    """As a row of `list_open`, whatever its status, which it has too."""
+    wanted = _OPEN.add_columns(suspensions.c.status).where(suspensions.c.id == suspension_id)
+    return tx.execute(wanted).mappings().first()
+
+
+def _is_in(space: str) -> ColumnElement[bool]:
+    prefix = message.prefix(space)
+    home = func.coalesce(runs.c.root_thread, runs.c.thread_id)
+    return func.substr(home, 1, len(prefix)) == prefix  # SQLite's LIKE would ignore case
+
+
+def count_open(tx: Tx, *, limit: int, space: str | None = None) -> int:
+    """The open questions to people; counting stops at `limit`."""
+    listed = select(suspensions.c.id).where(ASKED_OF_PEOPLE)
+    if space is not None:
+        listed = listed.join(runs, runs.c.id == suspensions.c.run_id).where(_is_in(space))
+    counted = select(func.count()).select_from(listed.limit(limit).subquery())
+    return int(tx.execute(counted).scalar() or 0)
 
 
 def with_answers(tx: Tx, suspension_ids: Collection[str]) -> Sequence[SuspensionRow]:

@@ -48,6 +48,7 @@ from chordage.orchestrator.store.statements import BulkInsert, PreparedStatement
 
 COLUMNS = [column for column in calls.c if column.name != "full_result"]
 _NAMES = [column.name for column in COLUMNS]
+AT_ONCE = 400  # ids of one statement
 _REPEATABLE = (Effect.PURE.value, Effect.IDEMPOTENT.value)
 
 
@@ -239,6 +240,23 @@ def result_part(tx: Tx, call_id: str, offset: int, length: int) -> ResultPart | 
     return None if row is None else ResultPart(thread_id=row.thread_id, text=row.text, total=row.total)
 
 
+def sizes_of_full_results(tx: Tx, run_id: str) -> list[tuple[str, int]]:
+    """The calls of a run whose result was cut for the model, with the characters of the whole."""
+    sizes = select(calls.c.id, func.length(calls.c.full_result)).where(
+        calls.c.run_id == run_id, calls.c.full_result.is_not(None)
+    )
+    return [(call_id, size) for call_id, size in tx.execute(sizes.order_by(calls.c.step, calls.c.place, calls.c.id))]
+
+
+def full_results(tx: Tx, call_ids: Sequence[str]) -> dict[str, str]:
+    """`call_ids`: of one run."""
+    texts: dict[str, str] = {}
+    for start in range(0, len(call_ids), AT_ONCE):
+        among = calls.c.id.in_(call_ids[start : start + AT_ONCE])
+        texts |= dict(tx.execute(select(calls.c.id, calls.c.full_result).where(among)).tuples())
+    return texts
+
+
 def with_full_results(tx: Tx, run_id: str) -> list[str]:
     """The calls of a run whose content is only the beginning of their result."""
     longer = select(calls.c.id).where(calls.c.run_id == run_id, calls.c.full_result.is_not(None))
@@ -250,7 +268,7 @@ def with_full_results(tx: Tx, run_id: str) -> list[str]:
 
 _OF_NEW_CALL = (
     "id", "place", "ask_id", "generation", "tool", "arguments", "effect", "status", "code", "content", "suspension_id",
-    "placed", "worker", "claim_token", "started_at",
+    "placed", "worker", "claim_token", "started_at", "answered_from",
 )  # fmt: skip
 _INSERT = BulkInsert(
     calls,

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, or_, select, update
 
 from chordage.orchestrator.core.approvals import SuspensionStatus, Why
-from chordage.orchestrator.core.model import TOKENS
+from chordage.orchestrator.core.model import COUNTS
 from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store.database import Tx
@@ -66,10 +66,13 @@ def mark_answered(tx: Tx, suspension_id: str) -> bool:
 
 
 def charge(tx: Tx, parent_run: str, child_run: str) -> None:
-    """Add the tokens of a child, its own children included, to its parent."""
-    used = {name: select(runs.c[name]).where(runs.c.id == child_run).scalar_subquery() for name in TOKENS}
-    own = {name: runs.c[name] for name in TOKENS}
-    tx.execute(update(runs).where(runs.c.id == parent_run).values({name: own[name] + used[name] for name in TOKENS}))
+    """Add what a child has used, its own children included, to a run above it. It is kept apart too, so that what each
+    run has used itself is known.
+    """
+    used = {name: select(runs.c[name]).where(runs.c.id == child_run).scalar_subquery() for name in COUNTS}
+    sums = {name: runs.c[name] + more for name, more in used.items()}
+    apart = {f"children_{name}": runs.c[f"children_{name}"] + more for name, more in used.items()}
+    tx.execute(update(runs).where(runs.c.id == parent_run).values({**sums, **apart}))
 
 
 def give_up(tx: Tx, *, run_id: str | None = None, call_id: str | None = None) -> list[tuple[str, Subject]]:

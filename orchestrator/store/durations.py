@@ -38,3 +38,10 @@ def forget(tx: Tx, now: datetime) -> None:
 def load(tx: Tx) -> dict[tuple[str, str], Duration]:
     rows = tx.execute(select(tool_durations))
     return {(row.agent, row.tool): Duration(mean=row.mean, last=row.last) for row in rows}
+
+
+def tools(tx: Tx, limit: int) -> list[str]:
+    """The names of tools that were called lately."""
+    return list(
+        tx.execute(select(tool_durations.c.tool).distinct().order_by(tool_durations.c.tool).limit(limit)).scalars()
+    )

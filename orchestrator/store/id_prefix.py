@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, select
 
 from chordage.orchestrator.store.database import Tx
-from chordage.orchestrator.store.schema import runs, threads, turns
+from chordage.orchestrator.store.schema import calls, runs, suspensions, threads, turns
 
 MAX_MATCHES = 4  # ids that begin with the same letters
 
 
 class Match(NamedTuple):
     id: str
-    of: str  # the thread of a turn, the turn of a run, or the thread itself
+    of: str  # the thread of a turn, the turn of a run, the thread itself, the run of a call, the call of a suspension
 
 
 def turns_beginning(tx: Tx, start: str) -> list[Match]:
@@ -27,6 +27,14 @@ def runs_beginning(tx: Tx, start: str) -> list[Match]:
 
 def threads_beginning(tx: Tx, start: str) -> list[Match]:
     return _matches(tx, start, threads.c.id, threads.c.id)
+
+
+def calls_beginning(tx: Tx, start: str) -> list[Match]:
+    return _matches(tx, start, calls.c.id, calls.c.run_id)
+
+
+def suspensions_beginning(tx: Tx, start: str) -> list[Match]:
+    return _matches(tx, start, suspensions.c.id, suspensions.c.call_id)
 
 
 def _matches(tx: Tx, start: str, key: Column[Any], of: Column[Any]) -> list[Match]:

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 _OF_CALL = ("id", "run_id", "step", "place", "ask_id", "status", "code", "content", "replayed_at")
 _CALL = [calls.c[name].label(f"call_{name}") for name in _OF_CALL]
-_HISTORY_KINDS = (
+HISTORY_KINDS = (
     Checkpoint.USER_MESSAGE,
     Checkpoint.ASSISTANT_TURN,
     Checkpoint.CLIENT_MESSAGES,
@@ -67,13 +67,13 @@ def _history(*ask_for_calls: Checkpoint, wanted: ColumnElement[bool]) -> Prepare
     return PreparedStatement(joined.where(of_thread, in_full, wanted, NOT_ROLLED_BACK).order_by(*in_order))
 
 
-_HISTORY = _history(Checkpoint.ASSISTANT_TURN, Checkpoint.CLIENT_MESSAGES, wanted=has(journal.c.kind, *_HISTORY_KINDS))
+_HISTORY = _history(Checkpoint.ASSISTANT_TURN, Checkpoint.CLIENT_MESSAGES, wanted=has(journal.c.kind, *HISTORY_KINDS))
 _WITH_PLANS = _history(
     Checkpoint.ASSISTANT_TURN,
     Checkpoint.CLIENT_MESSAGES,
     Checkpoint.PLAN,
     wanted=or_(
-        has(journal.c.kind, *_HISTORY_KINDS),
+        has(journal.c.kind, *HISTORY_KINDS),
         and_(has(journal.c.kind, Checkpoint.PLAN), journal.c.run_id == bindparam("plans_of")),
     ),
 )
@@ -127,7 +127,7 @@ def _history_from(rows: Iterable[Mapping[Any, Any]]) -> History:
 def unread_history(rows: Iterable[Row]) -> list[Entry]:
     """What history will have of rows that are just being written."""
     known = ((Checkpoint(row["kind"]), row) for row in rows)
-    return [_from_row({**row, "id": 0}) for kind, row in known if kind in _HISTORY_KINDS]
+    return [_from_row({**row, "id": 0}) for kind, row in known if kind in HISTORY_KINDS]
 
 
 def _answer(row: Mapping[Any, Any]) -> Answer:
@@ -148,6 +148,12 @@ def was_refused(tx: Tx, run_id: str) -> bool:
     return tx.execute(entries).scalar() == Checkpoint.OUTPUT_REFUSED.value
 
 
+def count_notes(tx: Tx, subject: str, kind: Checkpoint) -> int:
+    """A note that may come several times about its subject has this as its step: the next one's number."""
+    counted = select(func.count()).where(journal.c.run_id == subject, journal.c.kind == kind.value)
+    return tx.execute(counted.select_from(journal)).scalar_one()
+
+
 def at_step(tx: Tx, run_id: str, step: int, kind: Checkpoint) -> Entry | None:
     entries = select(journal).where(journal.c.run_id == run_id, journal.c.step == step, journal.c.kind == kind.value)
     row = tx.execute(entries).mappings().first()
@@ -163,3 +169,15 @@ def _from_row(row: Mapping[Any, Any]) -> Entry:
     kind = Checkpoint(row["kind"])
     names = ("id", "thread_id", "run_id", "step", "body", "at")
     return Entry(kind=kind, **{name: row[name] for name in names})
+
+
+def history_before(tx: Tx, thread_id: str, entry_id: int, limit: int) -> list[Entry]:
+    """The last entries of the history before a journal row, in their order; without runs that were rolled back."""
+    kinds = journal.c.kind.in_([kind.value for kind in HISTORY_KINDS])
+    entries = (
+        select(*_ENTRY)
+        .where(journal.c.thread_id == thread_id, journal.c.id < entry_id, kinds, NOT_ROLLED_BACK)
+        .order_by(journal.c.id.desc())
+        .limit(limit)
+    )
+    return readable_rows(reversed(tx.execute(entries, {"thread_id": thread_id}).mappings().all()), _from_row)

@@ -13,11 +13,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import bindparam, func, insert, select, text, update
+from sqlalchemy import bindparam, func, insert, literal_column, select, text, update
 
 from chordage.orchestrator.core.deliveries import DeliveryStatus, receiver_of
 from chordage.orchestrator.store.database import Tx
-from chordage.orchestrator.store.predicates import PENDING_DELIVERIES, STILL_PENDING, has, in_delivery_order
+from chordage.orchestrator.store.predicates import (
+    PENDING_DELIVERIES,
+    STILL_PENDING,
+    deliveries_in_space,
+    has,
+    in_delivery_order,
+)
 from chordage.orchestrator.store.schema import journal, outbox
 
 # The facts that it reports are in the journal by now, so none of them has a greater id.
@@ -69,6 +75,13 @@ class ClaimedDeliveries:
     put_off: int  # how many were due behind others
 
 
+_OF_STATUS = {
+    DeliveryStatus.PENDING: in_delivery_order(outbox),
+    DeliveryStatus.SENT: has(outbox.c.status, DeliveryStatus.SENT),
+    DeliveryStatus.DEAD: has(outbox.c.status, DeliveryStatus.DEAD),
+}
+# A database that sees the primary key would rather walk along it, past all that were sent, than sort what is pending.
+_ID_BESIDE_THE_KEY = outbox.c.id + literal_column("0")
 _FIELDS = tuple(outbox.c[name] for name in Delivery.__dataclass_fields__)
 
 
@@ -206,14 +219,34 @@ def load(tx: Tx, number: int) -> Delivery | None:
     return _from_row(row) if row else None
 
 
-def newest(tx: Tx, *, status: DeliveryStatus | None, limit: int) -> list[Delivery]:
-    page = select(*_FIELDS).order_by(outbox.c.id.desc()).limit(limit)
-    if status is not None:
-        page = page.where(has(outbox.c.status, status))
-    return [_from_row(row) for row in tx.execute(page).mappings()]
+LOOKED_AT = 20_000  # deliveries that a page of some of them looks at
 
 
-def counts(tx: Tx) -> dict[str, int]:
-    """By status, of those that are not sent."""
-    counted = select(outbox.c.status, func.count()).where(outbox.c.status != DeliveryStatus.SENT.value)
-    return {row[0]: row[1] for row in tx.execute(counted.group_by(outbox.c.status))}
+def page(
+    tx: Tx, *, limit: int, status: DeliveryStatus | None = None, space: str | None = None, before: int | None = None
+) -> tuple[list[Delivery], int | None]:
+    """Newest first, with the number behind which the next page begins; None: this is the last. A page of those that
+    were sent may be short. So may a page of one space, if it is for a status.
+    """
+    key = _ID_BESIDE_THE_KEY if status is DeliveryStatus.PENDING else outbox.c.id
+    bounds = [key < before] if before is not None else []
+    bounds += [deliveries_in_space(space)] if space is not None else []
+    conditions = [_OF_STATUS[status]] if status is not None else []
+    lowest = None
+    if status is DeliveryStatus.SENT or (status is not None and space is not None):
+        window = select(outbox.c.id).where(*bounds).order_by(outbox.c.id.desc()).limit(LOOKED_AT).subquery()
+        least, number = tx.execute(select(func.min(window.c.id), func.count()).select_from(window)).one()
+        lowest = least if number == LOOKED_AT else None
+        bounds += [outbox.c.id >= lowest] if lowest is not None else []
+    wanted = select(*_FIELDS).where(*bounds, *conditions).order_by(key.desc()).limit(limit + 1)
+    rows = [_from_row(row) for row in tx.execute(wanted).mappings()]
+    if len(rows) > limit:
+        return rows[:limit], rows[limit - 1].id
+    return rows, lowest
+
+
+def counts(tx: Tx) -> dict[DeliveryStatus, int]:
+    """By status, of those that are not sent. Two indexes answer it: those that were sent are most of the table."""
+    unsent = (DeliveryStatus.PENDING, DeliveryStatus.DEAD)
+    of = [select(func.count()).select_from(outbox).where(_OF_STATUS[one]).scalar_subquery() for one in unsent]
+    return dict(zip(unsent, tx.execute(select(*of)).one(), strict=True))

@@ -9,13 +9,25 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, collate, literal_column, select
+from sqlalchemy import ColumnElement, and_, collate, func, literal_column, select
 
 from chordage.orchestrator.core.approvals import SuspensionStatus
 from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, RunStatus, TurnStatus
 from chordage.orchestrator.store.database import Tx
-from chordage.orchestrator.store.schema import UNSETTLED, calls, outbox, runs, suspensions, turns
+from chordage.orchestrator.store.schema import (
+    UNSETTLED,
+    calls,
+    delivery_space,
+    outbox,
+    runs,
+    space_of,
+    suspensions,
+    thread_space,
+    threads,
+    turn_space,
+    turns,
+)
 
 
 def has(column: ColumnElement[Any], *values: StrEnum | int) -> ColumnElement[bool]:
@@ -86,6 +98,29 @@ def in_line(turn: Any) -> ColumnElement[bool]:
 
 def in_delivery_order(row: Any) -> ColumnElement[bool]:
     return and_(has(row.c.status, DeliveryStatus.PENDING), row.c.attempts >= literal_column("0"))
+
+
+_ZERO: ColumnElement[int] = literal_column("0")
+
+
+def turns_in_space(space: str) -> ColumnElement[bool]:
+    """Found by the index over spaces, as the two below."""
+    return and_(turn_space == space, turns.c.steers >= _ZERO)
+
+
+def threads_in_space(space: str) -> ColumnElement[bool]:
+    return and_(thread_space == space, threads.c.arrivals >= _ZERO)
+
+
+def deliveries_in_space(space: str) -> ColumnElement[bool]:
+    return and_(delivery_space == space, outbox.c.forgiven >= _ZERO)
+
+
+def is_of_space(row: Any, space: str) -> ColumnElement[bool]:
+    """Of turns or runs that are found by another index: so written, the index over spaces does not serve it."""
+    home = func.coalesce(row.c.root_thread, row.c.thread_id).concat(literal_column("''"))
+    of_row: ColumnElement[str] = space_of(home)
+    return of_row == space
 
 
 def nothing_is_open_on(turn: Any) -> ColumnElement[bool]:

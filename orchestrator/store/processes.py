@@ -12,8 +12,8 @@ from datetime import datetime
 from sqlalchemy import delete, func, select, update
 
 from chordage.orchestrator.core.presence import HeldWork, Presence, Process
-from chordage.orchestrator.core.status import IN_FLIGHT_CALL, RunStatus
 from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.predicates import CALLS_IN_FLIGHT, RUNNING_RUNS
 from chordage.orchestrator.store.schema import calls, processes, runs
 from chordage.orchestrator.store.statements import insert_or
 
@@ -23,11 +23,19 @@ GONE = select(processes.c.id).where(processes.c.gone_at.is_not(None))
 def show(tx: Tx, present: Sequence[Process], now: datetime) -> None:
     """These processes live, whoever took one of them for dead."""
     rows = [
-        {"id": one.id, "machine": one.machine, "pid": one.pid, "born": one.born, "seen_at": now, "gone_at": None}
+        {
+            "id": one.id, "machine": one.machine, "pid": one.pid, "born": one.born, "queues": _listed(one.queues),
+            "seen_at": now, "gone_at": None, "version": one.version,
+        }
         for one in sorted(present, key=lambda one: one.id)
-    ]
+    ]  # fmt: skip
     added = insert_or(tx.dialect.name, processes).values(rows)
-    tx.execute(added.on_conflict_do_update(index_elements=["id"], set_={"seen_at": now, "gone_at": None}))
+    shown = {"seen_at": now, "gone_at": None, "queues": added.excluded.queues}
+    tx.execute(added.on_conflict_do_update(index_elements=["id"], set_=shown))
+
+
+def _listed(queues: tuple[str, ...] | None) -> str | None:
+    return None if queues is None else ",".join(queues)
 
 
 def present(tx: Tx) -> list[Presence]:
@@ -40,14 +48,15 @@ def present(tx: Tx) -> list[Presence]:
 
 def with_their_work(tx: Tx) -> list[HeldWork]:
     """Those that went lately too."""
-    held_runs = select(runs.c.claim_worker, func.count()).where(runs.c.status == RunStatus.RUNNING)
+    held_runs = select(runs.c.claim_worker, func.count()).where(RUNNING_RUNS)
     of_runs = {row[0]: row[1] for row in tx.execute(held_runs.group_by(runs.c.claim_worker))}
-    held_calls = select(calls.c.worker, func.count()).where(calls.c.status.in_(IN_FLIGHT_CALL))
+    held_calls = select(calls.c.worker, func.count()).where(CALLS_IN_FLIGHT)
     of_calls = {row[0]: row[1] for row in tx.execute(held_calls.group_by(calls.c.worker))}
     return [
         HeldWork(
             id=row.id, machine=row.machine, pid=row.pid, seen_at=row.seen_at, gone_at=row.gone_at,
             runs=of_runs.get(row.id, 0), calls=of_calls.get(row.id, 0),
+            queues=None if row.queues is None else tuple(row.queues.split(",")), version=row.version,
         )
         for row in tx.execute(select(processes).order_by(processes.c.machine, processes.c.id))
     ]  # fmt: skip

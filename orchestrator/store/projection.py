@@ -1,4 +1,5 @@
 """The projection: how far the journal has been copied to the bus. One row, moved only by the holder of its claim.
+How far it has been counted is a row of its own (store/metrics.py).
 
 A journal row may be copied once no row can appear before it. PostgreSQL hands out ids before rows become visible, so a
 row may commit after others with greater ids. Failure: a reader that has passed the greater id never sees it. Mechanism:
@@ -12,10 +13,10 @@ the table in another mode.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Text, bindparam, cast, func, or_, select, text, update
 
@@ -132,9 +133,37 @@ def facts(tx: Tx, after: int, as_many: int) -> list[Fact]:
     return [Fact(**row) for row in _FACTS.rows(tx, {"after": after, "as_many": as_many})]
 
 
-def without_gap(after: int, facts: Sequence[Fact]) -> int:
+class _Numbered(Protocol):
+    @property
+    def id(self) -> int: ...
+
+
+RowOfJournal = TypeVar("RowOfJournal", bound=_Numbered)
+
+
+def without_gap(after: int, rows: Sequence[_Numbered]) -> int:
     """How many of them have consecutive ids: no row can appear between them."""
-    return next((place for place, fact in enumerate(facts) if fact.id != after + 1 + place), len(facts))
+    return next((place for place, row in enumerate(rows) if row.id != after + 1 + place), len(rows))
+
+
+def settled_rows(
+    store: Store, read: Callable[[Tx, int, int], list[RowOfJournal]], after: int, most: int
+) -> tuple[list[RowOfJournal], bool]:
+    """Rows behind which no row can appear any more, and whether they are all there were: what comes meanwhile is read
+    with what comes until the next look. `read`: as `facts`.
+    """
+    with store.read() as tx:
+        rows = read(tx, after, most)
+    are_all = len(rows) < most
+    close = without_gap(after, rows)
+    if close == len(rows):
+        return rows, are_all
+    settled, last = rows[:close], rows[-1].id
+    if not no_open_writers(store):
+        return settled, True
+    with store.read() as tx:
+        again = read(tx, settled[-1].id if settled else after, most - close)
+    return settled + [row for row in again if row.id <= last], are_all
 
 
 def first_since(tx: Tx, moment: datetime) -> int:
@@ -152,12 +181,18 @@ def first_since(tx: Tx, moment: datetime) -> int:
     return low
 
 
+def oldest_behind(tx: Tx, position: int) -> datetime | None:
+    """The time of the oldest row that is not on the bus."""
+    behind = select(journal.c.at).where(journal.c.id > position).order_by(journal.c.id).limit(1)
+    at: datetime | None = tx.execute(behind).scalar()
+    return at
+
+
 def lag(tx: Tx, position: int) -> tuple[int, datetime | None]:
     """How many rows are not on the bus, and the time of the oldest of them."""
     behind = journal.c.id > position
     rows = int(tx.execute(select(func.count()).select_from(journal).where(behind)).scalar_one())
-    oldest = tx.execute(select(journal.c.at).where(behind).order_by(journal.c.id).limit(1)).scalar()
-    return rows, oldest
+    return rows, oldest_behind(tx, position)
 
 
 PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)

@@ -29,10 +29,6 @@ def take(tx: Tx, source: str, digest: str, *, turn_id: str, until: datetime, now
     return tx.execute(taken.returning(replays.c.turn_id)).first() is not None
 
 
-def are_over(tx: Tx, now: datetime) -> bool:
-    return tx.execute(select(replays.c.digest).where(replays.c.until <= now).limit(1)).first() is not None
-
-
 def forget(tx: Tx, now: datetime, limit: int) -> None:
     """Delete some of those that no longer count."""
     some = select(replays.c.digest).where(replays.c.until <= now).order_by(replays.c.until).limit(limit)

@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Update, and_, bindparam, exists, func, lit
 from chordage.orchestrator.core import limits
 from chordage.orchestrator.core.errors import Crossed
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.model import TOKENS, Usage
+from chordage.orchestrator.core.model import COUNTS, Usage
 from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run, take_kin
 from chordage.orchestrator.core.status import RUN, RunStatus, sources
@@ -40,7 +40,8 @@ from chordage.orchestrator.store.statements import GuardedUpdate, PreparedStatem
 
 _OF_OPEN_STEP = and_(calls.c.run_id == runs.c.id, calls.c.step >= func.coalesce(runs.c.replay_from, runs.c.step))
 _IN_FLIGHT = select(func.count()).where(_OF_OPEN_STEP, STILL_IN_FLIGHT).scalar_subquery().label("in_flight")
-_COLUMNS = [column for column in runs.c if column.name not in {"stalled", "place", "moved_by"}]
+_ASIDE = {"stalled", "place", "moved_by", "tenant", *(f"children_{name}" for name in COUNTS)}
+_COLUMNS = [column for column in runs.c if column.name not in _ASIDE]
 _LOAD = select(*_COLUMNS, _IN_FLIGHT)
 _BY_ID = PreparedStatement(_LOAD.where(runs.c.id == bindparam("run_id")))
 
@@ -49,6 +50,9 @@ def _from_row(row: Mapping[Any, Any]) -> Run:
     fields = dict(row)
     reason = fields.pop("reason")
     kept = {name: fields.pop(f"kept_{name}") for name in ("reason", "code", "detail")}
+    used = {name: fields.pop(name) for name in COUNTS}
+    if used["unpriced"] and not used["cost_nanos"]:
+        used["cost_nanos"] = None  # as in `usage_from`
     typed: dict[str, Any] = {
         "group": Group(fields.pop("grp")),
         "status": RunStatus(fields.pop("status")),
@@ -58,7 +62,7 @@ def _from_row(row: Mapping[Any, Any]) -> Run:
         "kept": Ending(**{**kept, "reason": Reason(kept["reason"])}) if kept["reason"] else None,
         "timeout": limits.in_seconds(fields.pop("timeout_ms")),
         "kin": take_kin(fields),
-        "usage": Usage(**{name: fields.pop(name) for name in TOKENS}),
+        "usage": Usage(**used),
     }
     return Run(**fields, **typed)
 
@@ -206,7 +210,7 @@ _UNSTEERED = has(runs.c.steers, 0)  # no message waits to be taken in
 _UNCLAIMED = {"resends": 0, "expiries": 0, "stalled": 0, "claim_token": None, "claim_worker": None}
 # Of a run that left its place and is at work again: another has the place by now. It counts all the same.
 _WITHOUT_PLACE: dict[str, Any] = {"place": None}
-_USAGE = {name: runs.c[name] + bindparam(f"add_{name}") for name in TOKENS}
+_USAGE = {name: runs.c[name] + bindparam(f"add_{name}", type_=runs.c[name].type) for name in COUNTS}
 _OPEN = _MOVE.values(
     replay_from=None,  # a run moves on only when no call of it is in flight
     step=bindparam("to_step"),
@@ -254,7 +258,7 @@ _HOLD = GuardedUpdate(_MOVE.values({**_WAITING, "reason": Reason.HELD.value, "ph
 
 
 def _used(usage: Usage) -> dict[str, int]:
-    return {f"add_{name}": getattr(usage, name) for name in TOKENS}
+    return {f"add_{name}": getattr(usage, name) or 0 for name in COUNTS}
 
 
 def _kept(ending: Ending | None) -> dict[str, Any]:

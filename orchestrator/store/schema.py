@@ -36,12 +36,16 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     event,
+    func,
     text,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import GenericFunction
 from sqlalchemy.types import TypeDecorator
 
 from chordage.orchestrator.core.approvals import SuspensionStatus
 from chordage.orchestrator.core.deliveries import DeliveryStatus
+from chordage.orchestrator.core.model import COUNTS
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, CallStatus, RunStatus, TurnStatus
 
@@ -61,6 +65,28 @@ class UtcTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class space_of(GenericFunction[str]):  # noqa: N801 - it is written as a function of SQL
+    """The space of a thread's id: what is before its first colon. An expression, because an id never changes space.
+
+    It has no bound values: an index over an expression serves only statements that contain the same text.
+    """
+
+    type = Text()
+    inherit_cache = True
+    name = "space_of"
+
+
+@compiles(space_of)
+def _space_in_sqlite(element: space_of, compiler: Any, **options: Any) -> str:
+    of = compiler.process(element.clauses, **options)
+    return f"substr({of}, 1, instr({of}, ':') - 1)"
+
+
+@compiles(space_of, "postgresql")
+def _space_in_postgres(element: space_of, compiler: Any, **options: Any) -> str:
+    return f"split_part({compiler.process(element.clauses, **options)}, ':', 1)"
 
 
 # Keeps the order of keys on both databases; PostgreSQL's jsonb would sort them. No statement looks inside.
@@ -86,7 +112,9 @@ def _one_of(column: str, values: Iterable[str]) -> str:
     return f"{column} IN ({listed})"
 
 
-def _partial_index(name: str, *columns: Column[Any], where: str | ColumnElement[bool], unique: bool = False) -> None:
+def _partial_index(
+    name: str, *columns: ColumnElement[Any], where: str | ColumnElement[bool], unique: bool = False
+) -> None:
     condition = text(where) if isinstance(where, str) else where
     Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
 
@@ -94,7 +122,7 @@ def _partial_index(name: str, *columns: Column[Any], where: str | ColumnElement[
 UNSETTLED = frozenset({SuspensionStatus.OPEN, SuspensionStatus.DECIDED})
 
 Id = String(200)
-SpacedId = String(300)  # an id with the prefix of its space: core/message.py
+SpacedId = String(400)  # an id with the prefix of its space: core/message.py
 
 
 def _ancestry() -> list[Column[Any]]:
@@ -132,6 +160,10 @@ threads = Table(
 )
 
 Index("ix_threads_recent", threads.c.updated_at, threads.c.id)
+# A caller with a few threads among a million of others has them on one page: also ix_turns_space, ix_outbox_space. Each
+# has a condition that every row meets, as those of the line of a thread below: only lists of a space repeat it.
+thread_space: ColumnElement[str] = space_of(threads.c.id)
+_partial_index("ix_threads_space", thread_space, threads.c.updated_at, threads.c.id, where="arrivals >= 0")
 
 turns = Table(
     "turns",
@@ -158,13 +190,15 @@ turns = Table(
     Column("meta", Json, nullable=False),
     Column("strategy", String(50), nullable=False),
     Column("control", String(10), nullable=False),
-    Column("source", String(200), nullable=False),
-    Column("space", String(100)),  # of the API caller; null: sent by the operator or the room
+    Column("source", String(300), nullable=False),
+    Column("sent_by", String(200)),  # a key, and the user for whom it spoke; `local`; null: not known
+    Column("space", String(200)),  # of the API caller; null: sent by the operator or the room
     Column("dedupe_key", String(200)),
     Column("coalesce_key", SpacedId),
     Column("into_turn", Id),  # if its disposition is merged
     Column("max_rounds", Integer),  # its own limit; null: only its agent's
     Column("timeout_ms", BigInteger),
+    Column("fork_of", Id),  # the run that its own run is a fork of
     Column("reply_target", Json),
     Column("not_before", UtcTime),
     Column("due_at", UtcTime, nullable=False),
@@ -223,6 +257,12 @@ _partial_index("ix_turns_queue", turns.c.grp, turns.c.queued_at, turns.c.id, whe
 _partial_index("ix_turns_steering", turns.c.thread_id, turns.c.arrival, where="status = 'queued' AND steers = 1")
 _partial_index("ix_turns_deadline", turns.c.deadline, where="status = 'queued' AND deadline IS NOT NULL")
 
+# Runs have no such index: each step of a run would write to it. Those of a space are found by their turns.
+turn_space: ColumnElement[str] = space_of(func.coalesce(turns.c.root_thread, turns.c.thread_id))
+_partial_index("ix_turns_space", turn_space, turns.c.id, where="steers >= 0")
+# What failed is what people look for, and is rare. No turn that ends well is written to it.
+_partial_index("ix_turns_failed", turns.c.id, where="disposition = 'failed'")
+
 # One child for each call, even if the code has a bug.
 _partial_index("uq_turns_child", turns.c.parent_call, unique=True, where="parent_call IS NOT NULL")
 _partial_index("ix_turns_children", turns.c.parent_run, where="parent_run IS NOT NULL")
@@ -236,6 +276,7 @@ runs = Table(
     Column("turn_id", Id, nullable=False),
     Column("agent", String(200), nullable=False),
     Column("grp", String(20), nullable=False),
+    Column("tenant", String(200), nullable=False),  # of its turn
     Column("strategy", String(50), nullable=False),
     Column("control", String(10), nullable=False),
     Column("status", String(20), nullable=False),
@@ -256,13 +297,21 @@ runs = Table(
     Column("output_tokens", Integer, nullable=False),
     Column("cached_tokens", Integer, nullable=False),
     Column("cache_write_tokens", Integer, nullable=False),
+    Column("cost_nanos", BigInteger, nullable=False, server_default="0"),  # of the replies that have a price
+    Column("unpriced", Integer, nullable=False, server_default="0"),  # replies without one
+    # Of the six above, what its sub-agents have used: added when each ends.
+    *(
+        Column(f"children_{name}", BigInteger if name == "cost_nanos" else Integer, nullable=False, server_default="0")
+        for name in COUNTS
+    ),
     Column("suspended", Integer, nullable=False),  # 1 once a call of it was suspended: its rounds need more checks
-    Column("rested_ms", Integer, nullable=False),  # how long it has waited for decisions
+    Column("rested_ms", BigInteger, nullable=False),  # how long it has waited for decisions
     Column("rested_since", UtcTime),
     Column("replay_from", Integer),  # the lowest step whose calls are carried out again
     *_ancestry(),
     Column("max_rounds", Integer),  # from its turn; null: only its agent's
     Column("timeout_ms", BigInteger),
+    Column("fork_of", Id),  # from its turn
     Column("children", Integer, nullable=False),  # how many sub-agents it has started
     Column("steers", Integer, nullable=False),  # 1 while a message waits to be taken in at its next step
     Column(
@@ -282,9 +331,11 @@ runs = Table(
     CheckConstraint("(status = 'done') = (ended_at IS NOT NULL)", name="done_has_time"),
     CheckConstraint("epoch >= 1", name="has_epoch"),
     CheckConstraint("stalled = 0 OR (stalled = 1 AND status = 'running')", name="stalls_at_work"),
+    CheckConstraint("cost_nanos >= 0 AND unpriced >= 0", name="costs_no_less_than_nothing"),
 )
 _partial_index("uq_runs_open_thread", runs.c.thread_id, unique=True, where=_one_of("status", OPEN_RUN))
 _partial_index("uq_runs_place", runs.c.grp, runs.c.place, unique=True, where="status = 'running' AND stalled = 0")
+_partial_index("ix_runs_waiting", runs.c.rested_since, runs.c.id, where="status = 'waiting'")
 # With a condition that every run meets, as those of turns: a count of places must not read all leases.
 _partial_index("ix_runs_lease", runs.c.lease_until, where="status = 'running' AND epoch >= 1")
 
@@ -314,6 +365,7 @@ calls = Table(
     Column("suspension_id", Id),  # the newest
     Column("replayed_at", Integer),  # the step in which it was last carried out again
     Column("placed", Text),  # where it runs and why: core/placement.py
+    Column("answered_from", Id),  # the call of the source of a fork whose result it has
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
     UniqueConstraint("run_id", "step", "place", "generation"),
@@ -323,6 +375,10 @@ calls = Table(
         "(status IN ('succeeded', 'failed', 'cancelled')) = (ended_at IS NOT NULL)",
         name="ended_has_time",
     ),
+)
+# A recorded result answers one call of a fork, even if the code has a bug.
+_partial_index(
+    "uq_calls_answered_from", calls.c.run_id, calls.c.answered_from, unique=True, where="answered_from IS NOT NULL"
 )
 _partial_index("ix_calls_lease", calls.c.lease_until, where=_one_of("status", IN_FLIGHT_CALL))
 
@@ -412,6 +468,7 @@ decisions = Table(
     Column("edited_digest", String(64)),
     Column("reason", Text),
     Column("source", String(200), nullable=False),
+    Column("decided_by", String(200), nullable=False),  # a key, or `local` or `cli`; else as the source
     Column("created_at", UtcTime, nullable=False),
     Column("applied_at", UtcTime),
 )
@@ -474,6 +531,22 @@ ops = Table(
     Column("at", UtcTime, nullable=False),
 )
 
+# From where a turn forks a run, and what is different in it: core/forking.py.
+forks = Table(
+    "forks",
+    metadata,
+    Column("turn_id", Id, primary_key=True),
+    Column("run_id", Id, nullable=False),  # the source
+    Column("step", Integer, nullable=False),
+    Column("kept", Integer, nullable=False),
+    Column("arguments", Json, nullable=False),
+    Column("model", String(200)),
+    Column("instructions", Text),
+    Column("effects", Json, nullable=False),
+    CheckConstraint("step >= 0 AND kept >= 0", name="is_in_the_run"),
+)
+Index("ix_forks_run", forks.c.run_id)  # its source is kept as long as it is
+
 # Deliveries: one row for each turn whose answer is sent somewhere.
 outbox = Table(
     "outbox",
@@ -505,8 +578,10 @@ _partial_index("ix_outbox_due", outbox.c.receiver, outbox.c.next_at, outbox.c.id
 _partial_index("ix_outbox_line", outbox.c.thread_id, outbox.c.id, where="status = 'pending' AND attempts >= 0")
 _partial_index("ix_outbox_in_hand", outbox.c.receiver, where="status = 'pending' AND claim_token IS NOT NULL")
 _partial_index("ix_outbox_dead", outbox.c.id, where="status = 'dead'")
+delivery_space: ColumnElement[str] = space_of(outbox.c.thread_id)
+_partial_index("ix_outbox_space", delivery_space, outbox.c.id, where="forgiven >= 0")
 
-# How far the journal has been copied to the bus, and which process copies it.
+# How far the journal has been copied to the bus, and which process copies it; and how far it has been counted.
 projection = Table(
     "projection",
     metadata,
@@ -521,6 +596,17 @@ projection = Table(
     Column("failures", Integer, nullable=False),
     Column("error", Text),
     Column("error_at", UtcTime),
+)
+
+# What the journal adds up to, for monitors: written in the transaction that moves the row `metrics` of `projection`.
+metric_sums = Table(
+    "metric_sums",
+    metadata,
+    Column("name", String(60), primary_key=True),
+    Column("labels", String(1000), primary_key=True),  # their values, as a JSON list
+    Column("bucket", BigInteger, primary_key=True, autoincrement=False),  # core/metrics.py: TOTAL, or an upper bound
+    Column("value", BigInteger, nullable=False),
+    CheckConstraint("value >= 0", name="counts_up"),
 )
 
 # Polled channels: how far each binding has read.
@@ -568,7 +654,8 @@ pulse = Table(
     Column("path", Text, nullable=False),
     Column("rev", Integer, nullable=False),  # counts the writes, and guards each of them
     Column("state", String(10), nullable=False),
-    Column("paused", Integer, nullable=False),
+    Column("paused", Integer, nullable=False),  # by its file, or by a person
+    Column("paused_by", String(200)),  # the person: a key, `local` or `cli`; null: not by a person
     Column("seen", String(64)),  # hash of the text given to its newest turn
     Column("own", String(64)),  # hash of the text as that turn's tools left it
     Column("schedule", Text),
@@ -576,6 +663,8 @@ pulse = Table(
     Column("next_due", UtcTime),
     Column("last_slot", UtcTime),
     Column("count", Integer, nullable=False),
+    Column("merged", Integer, nullable=False),  # times that came while it could not start, and share a turn
+    Column("missed", Integer, nullable=False),  # times that came while it was paused, and had none
     Column("turn_id", Id),
     Column("open", Integer, nullable=False),  # 1: the end of that turn is not recorded yet
     Column("started_at", UtcTime),
@@ -586,6 +675,7 @@ pulse = Table(
     CheckConstraint("kind IN ('chore', 'task', 'will')", name="kind"),
     CheckConstraint("state IN ('done', 'gone', 'live')", name="state"),
     CheckConstraint("open = 0 OR turn_id IS NOT NULL", name="open_has_turn"),
+    CheckConstraint("paused_by IS NULL OR paused = 1", name="paused_by_has_paused"),
 )
 _partial_index("ix_pulse_due", pulse.c.next_due, where="state = 'live' AND paused = 0 AND open = 0")
 _partial_index("ix_pulse_open", pulse.c.turn_id, where="open = 1")
@@ -599,21 +689,198 @@ processes = Table(
     Column("machine", String(300), nullable=False),
     Column("pid", Integer, nullable=False),
     Column("born", String(100), nullable=False),
+    Column("queues", Text),  # from which it takes messages, with commas; null: not known
+    Column("version", String(50)),  # of Chordage; null: not known
     Column("seen_at", UtcTime, nullable=False),
     Column("gone_at", UtcTime),
 )
 _partial_index("ix_processes_gone", processes.c.gone_at, where="gone_at IS NOT NULL")
 
+# Work that was sent again because its worker was lost: written by rescue alone, read by the timeline of a run.
+takeovers = Table(
+    "takeovers",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("run_id", Id, nullable=False),
+    Column("call_id", Id),  # null: a model call
+    Column("step", Integer, nullable=False),
+    Column("worker", String(200)),
+    Column("lost_at", UtcTime, nullable=False),  # its last sign of life
+    Column("noticed_at", UtcTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("ix_takeovers_run", takeovers.c.run_id)
+
 # Signed bytes that were accepted: a copy under another id is recognised by them.
 replays = Table(
     "replays",
     metadata,
-    Column("source", String(200), primary_key=True),  # as in its turn
+    Column("source", String(300), primary_key=True),  # as in its turn
     Column("digest", String(100), primary_key=True),  # of the signed bytes
     Column("turn_id", Id, nullable=False),
     Column("until", UtcTime, nullable=False),  # after that the same bytes may be a new delivery
 )
 Index("ix_replays_until", replays.c.until)
+
+# The keys of callers over HTTP. No table of these is called `api_keys`: many an application has one.
+caller_keys = Table(
+    "caller_keys",
+    metadata,
+    Column("id", String(20), primary_key=True),
+    Column("hash", String(64), nullable=False),  # SHA-256 of the secret, which is stored nowhere
+    Column("name", String(100), nullable=False),
+    Column("tenant", String(64)),
+    Column("scopes", Json, nullable=False),
+    Column("agents", Json),  # null: all
+    Column("groups", Json),  # null: all
+    Column("act_as", Integer, nullable=False),  # 1: it may speak for users
+    Column("created_by", String(200), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime),
+    Column("last_used_at", UtcTime),  # to the minute
+    Column("revoked_at", UtcTime),
+)
+Index("ix_caller_keys_recent", caller_keys.c.created_at, caller_keys.c.id)
+Index("ix_caller_keys_tenant", caller_keys.c.tenant, caller_keys.c.created_at, caller_keys.c.id)
+_partial_index("ix_caller_keys_in_use", caller_keys.c.expires_at, where="revoked_at IS NULL")
+
+# Who decided, who changed keys and who intervened. Rescue deletes what is older than the settings keep.
+caller_audit = Table(
+    "caller_audit",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("at", UtcTime, nullable=False),
+    Column("actor", String(200), nullable=False),
+    Column("on_behalf", String(100)),  # the user for whom the actor spoke
+    Column("tenant", String(64)),  # of the actor
+    Column("address", String(100)),
+    Column("action", String(30), nullable=False),
+    Column("about", Id, nullable=False),
+    Column("detail", Json, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("ix_caller_audit_recent", caller_audit.c.at, caller_audit.c.id)
+Index("ix_caller_audit_tenant", caller_audit.c.tenant, caller_audit.c.at, caller_audit.c.id)
+Index("ix_caller_audit_actor", caller_audit.c.actor, caller_audit.c.at, caller_audit.c.id)
+Index("ix_caller_audit_action", caller_audit.c.action, caller_audit.c.at, caller_audit.c.id)
+
+# One action on many turns or deliveries. Its row is locked before any other, and moves with each target.
+bulk_jobs = Table(
+    "bulk_jobs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("action", String(10), nullable=False),
+    Column("wanted", Json),  # the filter; null: `chosen`, or all dead letters
+    Column("chosen", Json),  # the targets, if they were named, in their order
+    Column("query", Text),
+    Column("reason", Text),
+    Column("space", SpacedId),  # of the caller; null: every space
+    Column("agents", Json),  # null: all
+    Column("groups", Json),  # null: all
+    Column("asked_by", String(200), nullable=False),
+    Column("address", String(100)),
+    Column("request_key", String(200)),
+    Column("digest", String(64), nullable=False),  # of what was asked for under this key
+    Column("counted", BigInteger, nullable=False),
+    Column("is_estimate", Integer, nullable=False),
+    Column("state", String(10), nullable=False),
+    Column("position", Id, nullable=False),  # the target that was passed last
+    Column("done", Integer, nullable=False),
+    Column("refused", Integer, nullable=False),
+    Column("claim_token", Id),
+    Column("claim_worker", String(200)),
+    Column("lease_until", UtcTime, nullable=False),  # after that rescue sends for it again
+    Column("created_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime),
+    UniqueConstraint("asked_by", "request_key"),
+    CheckConstraint("action IN ('cancel', 'redeliver', 'retry')", name="action"),
+    CheckConstraint("state IN ('done', 'open', 'stopped')", name="state"),
+    CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_or_open"),
+    CheckConstraint("wanted IS NULL OR chosen IS NULL", name="filter_or_chosen"),
+)
+Index("ix_bulk_jobs_space", bulk_jobs.c.space, bulk_jobs.c.id)
+_partial_index("ix_bulk_jobs_due", bulk_jobs.c.lease_until, where="state = 'open'")
+
+# What a bulk job did not do, and why. No target is in it twice.
+bulk_refusals = Table(
+    "bulk_refusals",
+    metadata,
+    Column("job_id", Id, primary_key=True),
+    Column("target", Id, primary_key=True),
+    Column("why", Text, nullable=False),
+)
+
+# What the processes of the HTTP server share for the console: the secret that signs sessions, and one-time links.
+web_secrets = Table(
+    "web_secrets",
+    metadata,
+    Column("name", String(20), primary_key=True),
+    Column("value", String(100), nullable=False),
+)
+login_links = Table(
+    "login_links",
+    metadata,
+    Column("hash", String(64), primary_key=True),
+    Column("expires_at", UtcTime, nullable=False),
+)
+Index("ix_login_links_expires_at", login_links.c.expires_at)
+web_sessions = Table(
+    "web_sessions",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("key_id", String(20)),  # null: it began with a link
+    Column("tenant", String(64)),  # of the key
+    Column("address", String(100)),
+    Column("began_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime, nullable=False),
+)
+Index("ix_web_sessions_expires_at", web_sessions.c.expires_at)
+Index("ix_web_sessions_recent", web_sessions.c.began_at, web_sessions.c.id)
+_partial_index("ix_web_sessions_key", web_sessions.c.key_id, where="key_id IS NOT NULL")
+
+# What a page may send in place of a key, once, to follow one stream.
+stream_tickets = Table(
+    "stream_tickets",
+    metadata,
+    Column("hash", String(64), primary_key=True),
+    Column("path", Text, nullable=False),
+    Column("caller", String(200), nullable=False),
+    Column("on_behalf", String(100)),  # the user for whom the caller speaks
+    Column("expires_at", UtcTime, nullable=False),
+)
+Index("ix_stream_tickets_expires_at", stream_tickets.c.expires_at)
+
+# Addresses for one question each, by which a person without an account may answer it once.
+question_links = Table(
+    "question_links",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("hash", String(64), nullable=False, unique=True),  # of the address, which is stored nowhere
+    Column("question_id", Id, nullable=False),
+    Column("digest", String(64), nullable=False),  # of the arguments it was made for
+    Column("made_by", String(200), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime, nullable=False),
+    Column("used_at", UtcTime),
+    Column("decision_id", Id),
+    CheckConstraint("(used_at IS NULL) = (decision_id IS NULL)", name="used_has_decision"),
+)
+Index("ix_question_links_expires_at", question_links.c.expires_at)
+
+# Searches of the console under names. The number of places bounds how many one owner has.
+saved_views = Table(
+    "saved_views",
+    metadata,
+    Column("owner", String(200), primary_key=True),  # the id of a caller
+    Column("place", Integer, primary_key=True, autoincrement=False),
+    Column("name", String(60), nullable=False),
+    Column("query", Text, nullable=False),
+    Column("shared", Integer, nullable=False),  # 1: every caller sees it
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("owner", "name"),
+    CheckConstraint("place BETWEEN 1 AND 30", name="place"),
+)
+_partial_index("ix_saved_views_shared", saved_views.c.name, where="shared = 1")
 
 
 # The triggers that write notes into the journal.

@@ -24,6 +24,7 @@ from sqlalchemy import (
     BindParameter,
     Integer,
     Table,
+    and_,
     bindparam,
     case,
     delete,
@@ -39,7 +40,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.elements import ColumnElement
 
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.model import TOKENS, Usage
+from chordage.orchestrator.core.model import COUNTS, Usage
 from chordage.orchestrator.core.records import KIN_COLUMNS, Phase, Run, Turn
 from chordage.orchestrator.core.status import RunStatus, TurnStatus
 from chordage.orchestrator.store import fairness, journal
@@ -107,7 +108,9 @@ _IS_AWAITED = exists().where(
     _LATER.c.strategy == turns.c.strategy,
     _LATER.c.grp == turns.c.grp,
 )
-_OF_TURN = ("thread_id", "agent", "grp", "strategy", "control", "max_rounds", "timeout_ms", *KIN_COLUMNS)
+_OF_TURN = (
+    "thread_id", "agent", "grp", "tenant", "strategy", "control", "max_rounds", "timeout_ms", "fork_of", *KIN_COLUMNS,
+)  # fmt: skip
 _RUN: dict[str, Any] = {
     "id": type_coerce(bindparam("run", type_=runs.c.id.type), runs.c.id.type),
     "turn_id": turns.c.id,
@@ -122,15 +125,17 @@ _RUN: dict[str, Any] = {
     "phase": literal_column(f"'{Phase.INFERENCE}'"),
     "steers": case((_IS_AWAITED, literal_column("1")), else_=literal_column("0")),
     **dict.fromkeys(
-        ("rounds", "resends", "expiries", "suspended", "rested_ms", "children", *TOKENS),
+        ("rounds", "resends", "expiries", "suspended", "rested_ms", "children", *COUNTS),
         literal_column("0"),
     ),
 }  # fmt: skip
 
 
 def _open_run(*rule: ColumnElement[bool]) -> PreparedStatement:
-    """The turn stays locked: a start or a cancel of it that is under way is waited for."""
-    may_start = fairness.may_start(turns, still)
+    """The turn stays locked: a start, a cancel or a change of it that is under way is waited for. The place is one of
+    the group that was read, so a turn that has left that meanwhile does not start.
+    """
+    may_start = and_(fairness.may_start(turns, still), turns.c.grp.concat(literal_column("''")) == GROUP)
     chosen = select(*_RUN.values()).where(turns.c.id == _THIS_TURN, may_start, *rule, _PLACE.is_not(None))
     return PreparedStatement(_insert_from(chosen.with_for_update(of=turns)))
 
@@ -208,7 +213,8 @@ def _first_run(turn: Turn, run_id: str, now: datetime, lease_until: datetime, *,
         strategy=turn.strategy, status=RunStatus.RUNNING, reason=None, code=None, detail=None, epoch=1, step=1,
         phase=Phase.INFERENCE, rounds=0, resends=0, expiries=0, claim_token=None, claim_worker=None,
         lease_until=lease_until, usage=Usage(), started_at=now, ended_at=None, in_flight=0,
-        kin=turn.kin, control=turn.control, max_rounds=turn.max_rounds, timeout=turn.timeout, steers=steers,
+        kin=turn.kin, control=turn.control, max_rounds=turn.max_rounds, timeout=turn.timeout, fork_of=turn.fork_of,
+        steers=steers,
     )  # fmt: skip
 
 

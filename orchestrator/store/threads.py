@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping, and_, bindparam, func, select, tuple_, update
 from chordage.orchestrator.core.records import NOTES, Checkpoint
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.journal import NOT_ROLLED_BACK
-from chordage.orchestrator.store.predicates import OPEN_RUNS, in_line
+from chordage.orchestrator.store.predicates import OPEN_RUNS, in_line, threads_in_space
 from chordage.orchestrator.store.schema import journal, runs, threads, turns
 from chordage.orchestrator.store.statements import PreparedStatement, insert_or
 
@@ -91,12 +91,35 @@ def details(tx: Tx, thread_id: str) -> ThreadRow | None:
     return tx.execute(_THREAD.where(threads.c.id == thread_id)).mappings().first()
 
 
-def latest(tx: Tx, *, limit: int, before: tuple[datetime, str] | None = None) -> Sequence[ThreadRow]:
-    """Those with the newest turns first. `before`: the last turn's time and the id of the last on the page before."""
-    page = _THREAD.order_by(threads.c.updated_at.desc(), threads.c.id.desc()).limit(limit)
-    if before is not None:
-        page = page.where(tuple_(threads.c.updated_at, threads.c.id) < before)
-    return tx.execute(page).mappings().all()
+ThreadPlace = tuple[datetime, str]  # the time of the last turn, and the id
+LOOKED_AT = 20_000  # threads that a page of one agent looks at
+
+
+def latest(
+    tx: Tx, *, limit: int, space: str | None = None, agent: str | None = None, before: ThreadPlace | None = None
+) -> tuple[Sequence[ThreadRow], ThreadPlace | None]:
+    """Those with the newest turns first, of one space or agent, and the place behind which the next page begins.
+    Threads of other agents are passed over, LOOKED_AT of them at most: so such a page may be short.
+    """
+    place = tuple_(threads.c.updated_at, threads.c.id)
+    bounds = [threads_in_space(space)] if space is not None else []
+    bounds += [place < before] if before is not None else []
+    order = (threads.c.updated_at.desc(), threads.c.id.desc())
+    conditions = [threads.c.agent == agent] if agent is not None else []
+    lowest = None
+    if conditions:
+        window = select(threads.c.updated_at, threads.c.id).where(*bounds).order_by(*order).limit(LOOKED_AT).subquery()
+        number = tx.execute(select(func.count()).select_from(window)).scalar_one()
+        if number == LOOKED_AT:
+            edge = tx.execute(select(window).order_by(window.c.updated_at, window.c.id).limit(1)).one()
+            lowest = (edge[0], edge[1])
+            bounds.append(place >= lowest)
+    page = _THREAD.where(*bounds, *conditions).order_by(*order).limit(limit + 1)
+    rows = tx.execute(page).mappings().all()
+    if len(rows) > limit:
+        end = rows[limit - 1]
+        return rows[:limit], (end["last_turn_at"], end["thread_id"])
+    return rows, lowest
 
 
 def messages(tx: Tx, thread_id: str, *, limit: int, before: int | None = None) -> Sequence[ThreadRow]:

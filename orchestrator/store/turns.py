@@ -23,6 +23,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    true,
     type_coerce,
     update,
 )
@@ -33,7 +34,7 @@ from chordage.orchestrator.core.approvals import Why
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
-from chordage.orchestrator.core.model import TOKENS
+from chordage.orchestrator.core.model import COUNTS
 from chordage.orchestrator.core.reasons import WITHOUT_A_RUN
 from chordage.orchestrator.core.records import KIN_COLUMNS, Checkpoint, Kin, Subject, Turn, take_kin
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
@@ -72,7 +73,7 @@ COLUMNS = [
     for name in (
         "id", "thread_id", "arrival", "agent", "grp", "tenant", "status", "disposition", "run_id", "origin", "channel",
         "sender", "text", "meta", "strategy", "control", "deadline", "queued_at", "started_at", "done_at",
-        "max_rounds", "timeout_ms",
+        "max_rounds", "timeout_ms", "fork_of",
         *KIN_COLUMNS,
     )
 ]  # fmt: skip
@@ -394,7 +395,8 @@ def end_queued(
     into: str | None = None,
     parent_run: str | None = None,
 ) -> DroppedTurn | None:
-    """End a turn that never started. `into`: the turn that it is merged into.
+    """End a turn that never started. `into`: the turn that it is merged into. One that expires does so only if its
+    deadline has passed: it may have been moved since it was read.
 
     Its thread and the open run there are locked first, in the order in which an arrival locks them: a transaction that
     joins or advances the line at this moment waits, and then sees the line without this turn. `parent_run`: of a child;
@@ -408,6 +410,7 @@ def end_queued(
     ended = (
         update(turns)
         .where(turns.c.id == turn_id, STILL_QUEUED)
+        .where(turns.c.deadline <= now if disposition is Disposition.EXPIRED else true())
         .values(
             status=TurnStatus.DONE.value, disposition=disposition.value, detail=detail, into_turn=into, done_at=now,
             ready=0,
@@ -419,6 +422,21 @@ def end_queued(
         return None
     kin = take_kin(dict(row))
     return DroppedTurn(turn_id=turn_id, thread_id=row["thread_id"], reply_target=row["reply_target"], kin=kin)
+
+
+def change_queued(tx: Tx, seen: Turn, *, group: Group, deadline: datetime | None, now: datetime) -> bool:
+    """Another group or deadline, for a turn that waits as it was `seen`. False: it has started, or was changed. Raises
+    LostRace if the same work is queued in that group.
+    """
+    changed = update(turns).where(
+        turns.c.id == seen.id,
+        STILL_QUEUED,
+        turns.c.grp == seen.group.value,
+        turns.c.deadline.is_not_distinct_from(seen.deadline),
+        or_(turns.c.deadline.is_(None), turns.c.deadline > now),
+    )
+    with _one_of_each():
+        return tx.execute(changed.values(grp=group.value, deadline=deadline)).rowcount == 1
 
 
 def make_next_ready(tx: Tx, thread_id: str, now: datetime) -> Group | None:
@@ -456,7 +474,7 @@ _QUEUED_UP_TO_HERE = (
 )
 _TURN_ID = turns.c.id.label("turn_id")
 _FULL = [column for column in turns.c if column.name not in {"id", "grp", "detail"}]
-_OF_RUN = [runs.c[name] for name in ("reason", "code", "rounds", *TOKENS)]
+_OF_RUN = [runs.c[name] for name in ("reason", "code", "rounds", *COUNTS)]
 _WHY = func.coalesce(runs.c.detail, turns.c.detail).label("detail")  # its own if it ended without a run
 _REPLY = journal.alias("reply")
 # The answer is the reply recorded together with the end of its run. A scalar subquery, and no join: PostgreSQL would
@@ -486,7 +504,7 @@ _DETAILS = PreparedStatement(
     .outerjoin(journal, and_(journal.c.run_id == turns.c.run_id, has(journal.c.kind, Checkpoint.RUN_FINISHED)))
     .where(turns.c.id == bindparam("turn_id"))
 )
-_SUMMARY = select(
+SUMMARY = select(
     _TURN_ID,
     *(
         turns.c[name]
@@ -498,7 +516,10 @@ _SUMMARY = select(
     turns.c.grp.label("group"),
     func.substr(turns.c.text, 1, EXCERPT).label("text"),
     # Scalar subqueries, and no joins: they are read for the rows of the page alone, by key.
-    select(runs.c.reason).where(runs.c.id == turns.c.run_id).scalar_subquery().label("reason"),
+    *(
+        select(runs.c[name]).where(runs.c.id == turns.c.run_id).scalar_subquery().label(name)
+        for name in ("reason", *COUNTS)
+    ),
     select(func.count())
     .select_from(suspensions)
     .where(suspensions.c.run_id == turns.c.run_id, STILL_OPEN_SUSPENSION, suspensions.c.why != Why.CHILD.value)
@@ -521,6 +542,12 @@ def is_done(tx: Tx, turn_id: str) -> bool | None:
     return None if status is None else status == TurnStatus.DONE.value
 
 
+def home_of_thread(tx: Tx, thread_id: str) -> str:
+    """The thread of the conversation: for that of a sub-agent, the root's."""
+    first = select(func.coalesce(turns.c.root_thread, turns.c.thread_id)).where(turns.c.thread_id == thread_id)
+    return tx.execute(first.order_by(turns.c.arrival).limit(1)).scalar() or thread_id
+
+
 def newest(
     tx: Tx,
     *,
@@ -533,7 +560,7 @@ def newest(
     """Newest first, those that came before the turn `before`. Ids grow with time, so the primary key orders the list;
     the turns of one thread have an index by arrival.
     """
-    page = _SUMMARY.limit(limit)
+    page = SUMMARY.limit(limit)
     if status is not None:
         page = page.where(_has_status(status) if thread_id is None else _has_status_on_thread(status))
     if agent is not None:

@@ -1,4 +1,4 @@
-r"""Text that others wrote, made harmless for a terminal: it can neither act on it nor change the order of words.
+r"""Text that others wrote, made harmless to show: it can neither act on a terminal nor change the order of words.
 
 Control characters, among them ESC, with which every terminal sequence begins (titles, colours, the clipboard), the
 marks that change the direction of writing, line separators that are no newline, and invisible characters are shown as
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 
-# C0 without tab and newline, DEL, C1; Arabic letter mark, zero-width space, direction marks, separators, embeddings and
-# isolates, word joiner and invisible operators, BOM, interlinear marks; surrogates; tags.
+# C0 without tab and newline, DEL, C1, soft hyphen; grapheme joiner, Arabic letter mark, letters that are blank (Hangul
+# fillers, Khmer inherent vowels), zero-width space, direction marks, separators, embeddings and isolates, word joiner
+# and invisible operators, BOM, interlinear marks; surrogates; tags.
 _ACTIVE = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f"
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
 )
 _UNSAFE = re.compile(f"[{_ACTIVE}]")
 _UNSAFE_IN_A_LINE = re.compile(f"[{_ACTIVE}\n]")

@@ -1,0 +1,513 @@
+"""AG-UI: from the moments of a turn to the events of the protocol 1.0, or of the dialect that came before it.
+
+The clients check the order of events, and refuse a stream that breaks it: `RUN_STARTED` first, every message, call and
+step closed before `RUN_FINISHED`. What they cannot see is that a stream ended too early: they take that for success.
+So a run ends with `RUN_FINISHED` or `RUN_ERROR`, always.
+
+The old dialect has no outcome `cancelled`. Clients of protocol 1.0 say so in what they send; older ones do not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, assert_never
+
+from chordage.orchestrator.core.approvals import Action, Why
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.faces.moments import (
+    CallAsked,
+    CallProgressed,
+    CallSettled,
+    CallStarted,
+    MessageTaken,
+    QuestionAnswered,
+    QuestionAsked,
+    Queued,
+    Replied,
+    RoundSettled,
+    Started,
+    StepStarted,
+    SubAgentStarted,
+    TextDropped,
+    TextGrown,
+    TurnEnded,
+    TurnMoment,
+    Waiting,
+)
+
+PROTOCOL = "1.0"
+APPROVAL: dict[str, Any] = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean"}, "editedArgs": {"type": "object"}, "reason": {"type": "string"}},
+    "required": ["approved"],
+}  # whether a call may run; editedArgs replace all arguments
+_REASONS = {Why.GATE: "tool_call", Why.TOOL: "input_required", Why.UNKNOWN: "chordage:outcome_unknown"}
+_CANCELLED = frozenset({Disposition.CANCELLED, Disposition.SUPERSEDED})
+_SUCCESS = frozenset({Disposition.ANSWERED, Disposition.MERGED, Disposition.STEERED})
+
+AguiEvent = dict[str, Any]
+AguiMessage = dict[str, Any]
+Events = Iterator[AguiEvent]
+
+
+class AguiFace:
+    """Of one run of a client. `feed` returns the events that follow from a moment; after `is_over` there are none.
+
+    `messages` are those that the client has. `answers` are the questions that it answered with this run: everything
+    before the first of these answers it has already, so nothing of that is sent again. The messages of these
+    `turns` are its own. `is_back`: the client has nothing, and `messages` are sent to it.
+    """
+
+    def __init__(
+        self,
+        *,
+        thread_id: str,
+        run_id: str,
+        is_old: bool = False,
+        messages: Iterable[AguiMessage] = (),
+        state: Any = None,
+        answers: Collection[str] = (),
+        turns: Collection[str] = (),
+        is_back: bool = False,
+    ) -> None:
+        self._ids = {"threadId": thread_id, "runId": run_id}
+        self._is_old = is_old
+        self._messages = list(messages)
+        self._state = state
+        self._answers = frozenset(answers)
+        self._is_silent = bool(answers)
+        self._turns = frozenset(turns)
+        self._is_back = is_back
+        self._had_calls = {call["id"] for message in self._messages for call in message.get("toolCalls") or ()}
+        self._had_results = {message["toolCallId"] for message in self._messages if message.get("toolCallId")}
+        self._run = ""  # ours
+        self._own: set[str] = set()  # messages of this run, once they are complete
+        self._calls: dict[str, str] = {}  # that were asked for, and the message each belongs to
+        self._asked: dict[str, str] = {}  # questions, and their calls
+        self._sub_agents: dict[str, SubAgentStarted] = {}  # that are at work, those above before those below
+        self._step = 0
+        self._drops = 0  # of the text of this step
+        self._open_step: str | None = None
+        self._open_text: str | None = None
+        self._why: str | None = None
+        self._usage: dict[str, Usage] = {}
+        self.is_over = False
+
+    def begin(self) -> list[AguiEvent]:
+        started = _event("RUN_STARTED", **self._ids, protocolVersion=None if self._is_old else PROTOCOL)
+        return [started, self._snapshot()] if self._is_back else [started]
+
+    def feed(self, moment: TurnMoment) -> list[AguiEvent]:
+        if self.is_over:
+            return []
+        if self._is_silent and self._continues_with(moment):
+            events = [*self._speak(), *self._events(moment)]
+            return [self._snapshot(), *events] if isinstance(moment, TurnEnded) else events
+        events = list(self._events(moment))
+        return [] if self._is_silent else events
+
+    def fail(self, message: str, code: str) -> list[AguiEvent]:
+        """The stream cannot go on. It is closed in order, so that the client keeps what it has."""
+        if self.is_over:
+            return []
+        opened = [] if self._is_silent else self._close()
+        return [*opened, *self._error(message, code)]
+
+    def _events(self, moment: TurnMoment) -> Events:
+        match moment:
+            case Queued():
+                yield from self._wait_for(moment)
+            case Started():
+                yield from self._start(moment)
+            case StepStarted():
+                yield from self._start_step(moment.step)
+            case TextGrown():
+                yield from self._grow(moment)
+            case TextDropped():
+                yield from self._drop()
+            case Replied():
+                yield from self._reply(moment)
+            case SubAgentStarted():
+                yield from self._start_sub_agent(moment)
+            case CallProgressed():
+                yield from self._progress(moment)
+            case CallSettled():
+                yield from self._settle(moment)
+            case RoundSettled():
+                yield from self._end_round()
+            case QuestionAsked():
+                self._asked[moment.id] = moment.call_id
+            case MessageTaken():
+                yield from self._take(moment)
+            case Waiting():
+                yield from self._interrupt(moment)
+            case TurnEnded():
+                yield from self._end(moment)
+            case CallStarted() | QuestionAnswered():
+                pass
+            case _:
+                assert_never(moment)
+
+    # a run that continues after answers
+
+    def _continues_with(self, moment: TurnMoment) -> bool:
+        """Whether this is the first moment that the client does not have. The answer to a question of a sub-agent may
+        be no moment of this turn: then the next step is the first.
+        """
+        match moment:
+            case QuestionAnswered():
+                return moment.id in self._answers
+            case CallSettled():  # which may be known before the answer is
+                return self._ends_sub_agent(moment) or any(
+                    self._asked.get(answer) == moment.id for answer in self._answers
+                )
+            case StepStarted():
+                return self._answers <= self._asked.keys() and not self._has_step(moment.step)
+            case Waiting() | TurnEnded():
+                return True
+            case _:
+                return False
+
+    def _ends_sub_agent(self, moment: CallSettled) -> bool:
+        """Whether the client has the call that a sub-agent answered, and not the answer."""
+        is_missed = moment.id in self._had_calls - self._had_results
+        return is_missed and any(one.call_id == moment.id for one in self._sub_agents.values())
+
+    def _has_step(self, step: int) -> bool:
+        own = f"{self._run}:{step}"
+        return any(message["id"].partition(".")[0] == own for message in self._messages)
+
+    def _speak(self) -> Events:
+        self._is_silent, self._open_step, self._open_text, self._usage = False, None, None, {}
+        yield from self._forget_unfinished()
+        for sub_agent in self._sub_agents.values():
+            yield from self._show_sub_agent(sub_agent)
+        for message in self._messages:
+            call = message.get("toolCallId")
+            if message["id"] in self._own and call in self._had_calls - self._had_results:
+                yield _result(message)
+
+    def _forget_unfinished(self) -> Events:
+        """What the client has of messages that it saw the beginning of: they come again, from their beginning."""
+        own = f"{self._run}:"
+        rest = [one for one in self._messages if not one["id"].startswith(own) or one["id"] in self._own]
+        if len(rest) < len(self._messages):
+            self._messages = rest
+            yield self._snapshot()
+
+    # the beginning
+
+    def _wait_for(self, moment: Queued) -> Events:
+        if moment.why is not None:
+            self._why = moment.why
+            yield self._waiting(moment.turn_id, why=moment.why)
+
+    def _waiting(self, turn_id: str, **content: Any) -> AguiEvent:
+        return _event(
+            "ACTIVITY_SNAPSHOT", messageId=f"{turn_id}:waiting", activityType="chordage.waiting", content=content,
+            replace=True,
+        )  # fmt: skip
+
+    def _start(self, moment: Started) -> Events:
+        if self._why is not None:
+            self._why = None
+            yield self._waiting(moment.turn_id)
+        self._run = moment.run_id
+        if not self._is_silent:
+            yield from self._forget_unfinished()
+
+    # the reply
+
+    def _start_step(self, step: int) -> Events:
+        if step != self._step:
+            self._drops = 0
+        self._step = step
+        yield from self._open(f"inference:{step}")
+
+    def _grow(self, moment: TextGrown) -> Events:
+        if not moment.text:
+            return
+        if self._open_text is None:
+            self._open_text = self._message_id()
+            yield _event("TEXT_MESSAGE_START", messageId=self._open_text, role="assistant")
+        yield _event("TEXT_MESSAGE_CONTENT", messageId=self._open_text, delta=moment.text)
+
+    def _message_id(self) -> str:
+        """The same whenever the run is replayed; another one for each attempt that was dropped."""
+        attempt = f".{self._drops}" if self._drops else ""
+        return f"{self._run}:{self._step}{attempt}"
+
+    def _drop(self) -> Events:
+        if self._open_text is not None:
+            yield from self._close_text()
+            yield self._snapshot()
+            self._drops += 1
+
+    def _reply(self, moment: Replied) -> Events:
+        usage = self._usage.get(moment.model, Usage())
+        self._usage[moment.model] = usage + moment.usage
+        if moment.is_plan:
+            yield from self._drop()
+            yield from self._close()
+            return
+        yield from self._close_text()
+        message = answer_of(
+            self._message_id(), moment.text, [(call.id, call.tool, call.arguments) for call in moment.calls]
+        )
+        yield from self._ask_for(moment.calls, message["id"])
+        if moment.text or moment.calls:
+            self._put(message)
+        yield from self._close()
+
+    def _ask_for(self, calls: Iterable[CallAsked], parent: str) -> Events:
+        for call in calls:
+            self._calls[call.id] = parent
+            yield _event("TOOL_CALL_START", toolCallId=call.id, toolCallName=call.tool, parentMessageId=parent)
+            yield _event("TOOL_CALL_ARGS", toolCallId=call.id, delta=_json(call.arguments))
+            yield _event("TOOL_CALL_END", toolCallId=call.id)
+
+    # sub-agents: in each run of the client those that are at work are started, and ended before the run is
+
+    def _start_sub_agent(self, moment: SubAgentStarted) -> Events:
+        self._sub_agents[moment.id] = moment
+        yield from self._show_sub_agent(moment)
+
+    def _show_sub_agent(self, sub_agent: SubAgentStarted) -> Events:
+        if not self._is_old:
+            message = self._calls.get(sub_agent.call_id)
+            yield _event(
+                "SUBAGENT_STARTED", subagentRunId=sub_agent.id, name=sub_agent.agent,
+                parentSubagentRunId=sub_agent.parent,
+                parentToolCallId=None if message is None else sub_agent.call_id,  # of another run no call is shown
+                parentMessageId=message,
+            )  # fmt: skip
+
+    def _end_sub_agent(self, moment: CallSettled) -> Events:
+        for ended in [one for one in self._sub_agents.values() if one.call_id == moment.id]:
+            del self._sub_agents[ended.id]
+            if self._is_old:
+                continue
+            if moment.ok:
+                yield _event(
+                    "SUBAGENT_FINISHED", subagentRunId=ended.id, result=moment.content, outcome={"type": "success"}
+                )
+            else:
+                yield _event(
+                    "SUBAGENT_ERROR", subagentRunId=ended.id, message=moment.content, code=moment.code or "failed"
+                )
+
+    def _suspend_sub_agents(self, questions: Iterable[QuestionAsked]) -> Events:
+        """All that are at work wait: each for the questions of its own and of the sub-agents below it."""
+        waits_for: dict[str, list[str]] = {}
+        for question in questions:
+            asker = question.asker
+            while asker is not None:
+                waits_for.setdefault(asker, []).append(question.id)
+                asker = self._sub_agents[asker].parent if asker in self._sub_agents else None
+        while self._sub_agents:
+            sub_agent, _ = self._sub_agents.popitem()  # those below first
+            if not self._is_old:
+                outcome = _present(type="suspended", interruptIds=waits_for.get(sub_agent))
+                yield _event("SUBAGENT_FINISHED", subagentRunId=sub_agent, outcome=outcome)
+
+    # the calls
+
+    def _progress(self, moment: CallProgressed) -> Events:
+        if moment.id in self._calls:
+            content = {"toolCallId": moment.id, "text": moment.text}
+            yield _event(
+                "ACTIVITY_SNAPSHOT", messageId=f"{self._run}:{moment.id}:progress", activityType="chordage.tool",
+                content=content, replace=True,
+            )  # fmt: skip
+
+    def _settle(self, moment: CallSettled) -> Events:
+        yield from self._end_sub_agent(moment)
+        if moment.id not in self._calls:
+            return
+        if self._open_step is None:
+            yield from self._open(f"round:{self._step + 1}")
+        message = {"id": f"{self._run}:{moment.id}", "role": "tool", "toolCallId": moment.id, "content": moment.content}
+        yield _result(message)
+        if not moment.ok:
+            message["error"] = moment.code or "failed"
+        self._put(message)
+
+    def _end_round(self) -> Events:
+        if self._open_step is not None and self._open_step.startswith("round:"):
+            yield from self._close()
+
+    def _take(self, moment: MessageTaken) -> Events:
+        if moment.turn_id in self._turns:
+            return
+        message = {"id": f"{self._run}:{moment.turn_id}", "role": "user", "content": moment.text}
+        yield _event("TEXT_MESSAGE_START", messageId=message["id"], role="user")
+        if moment.text:
+            yield _event("TEXT_MESSAGE_CONTENT", messageId=message["id"], delta=moment.text)
+        yield _event("TEXT_MESSAGE_END", messageId=message["id"])
+        self._put(message)
+
+    # the end
+
+    def _interrupt(self, moment: Waiting) -> Events:
+        yield from self._close()
+        yield self._snapshot()
+        if self._state not in (None, {}):
+            yield _event("STATE_SNAPSHOT", snapshot=self._state)
+        of_people = [question for question in moment.questions if question.why != Why.CHILD] or moment.questions
+        yield from self._suspend_sub_agents(of_people)
+        interrupts = [self._question(question) for question in of_people]
+        yield from self._finish(outcome={"type": "interrupt", "interrupts": interrupts})
+
+    def _question(self, question: QuestionAsked) -> AguiEvent:
+        expiry = question.expires_at
+        shown = {
+            "digest": question.digest, "tool": question.tool, "arguments": question.arguments,
+            "onExpiry": question.on_expiry,
+        }  # fmt: skip
+        return _present(
+            id=question.id,
+            reason=_REASONS.get(Why(question.why), "input_required"),
+            message=question.prompt or None,
+            toolCallId=question.call_id if question.call_id in self._calls else None,
+            responseSchema=_schema_of(question),
+            expiresAt=None if expiry is None else expiry.isoformat(),
+            metadata={"chordage": shown},
+            subagentRunId=None if self._is_old else question.asker,
+        )
+
+    def _end(self, moment: TurnEnded) -> Events:
+        yield from self._close()
+        detail = moment.detail or moment.code or moment.reason or moment.disposition
+        is_cancelled = moment.disposition in _CANCELLED or moment.reason == Reason.STOPPED
+        if is_cancelled and self._is_old:
+            yield from self._error(detail, "cancelled")
+        elif is_cancelled:
+            yield from self._finish(outcome={"type": "cancelled"})
+        elif moment.disposition in _SUCCESS:
+            yield from self._finish(outcome={"type": "success"}, result=moment.output)
+        else:
+            yield from self._error(detail, moment.code or moment.disposition)
+
+    def _finish(self, **fields: Any) -> Events:
+        self.is_over = True
+        yield _event("RUN_FINISHED", **self._ids, **fields, usage=self._counts())
+
+    def _error(self, message: str, code: str) -> Events:
+        self.is_over = True
+        yield _event("RUN_ERROR", message=message, code=code, usage=self._counts())
+
+    def _counts(self) -> list[dict[str, Any]] | None:
+        return [_token_usage(model, usage) for model, usage in self._usage.items()] or None
+
+    # messages and steps
+
+    def _put(self, message: AguiMessage) -> None:
+        """A result goes behind the others of its message, as in the client."""
+        self._own.add(message["id"])
+        places = {known["id"]: place for place, known in enumerate(self._messages)}
+        if message["id"] in places:
+            self._messages[places[message["id"]]] = message
+            return
+        place = places.get(self._calls.get(message.get("toolCallId", ""), ""), len(self._messages) - 1) + 1
+        while place < len(self._messages) and self._messages[place].get("role") == "tool":
+            place += 1
+        self._messages.insert(place, message)
+
+    def _snapshot(self) -> AguiEvent:
+        return _event("MESSAGES_SNAPSHOT", messages=[dict(message) for message in self._messages])
+
+    def _open(self, name: str) -> Events:
+        if name != self._open_step:
+            yield from self._close()
+            self._open_step = name
+            yield _event("STEP_STARTED", stepName=name)
+
+    def _close(self) -> Events:
+        yield from self._close_text()
+        if self._open_step is not None:
+            yield _event("STEP_FINISHED", stepName=self._open_step)
+            self._open_step = None
+
+    def _close_text(self) -> Events:
+        if self._open_text is not None:
+            yield _event("TEXT_MESSAGE_END", messageId=self._open_text)
+            self._open_text = None
+
+
+def answer_of(message_id: str, text: str, calls: Iterable[tuple[str, str, dict[str, Any]]]) -> AguiMessage:
+    """A message of the assistant. `calls`: id, tool and arguments of each."""
+    asked = [
+        {"id": call_id, "type": "function", "function": {"name": tool, "arguments": _json(arguments)}}
+        for call_id, tool, arguments in calls
+    ]
+    return {"id": message_id, "role": "assistant", **_present(content=text or None, toolCalls=asked or None)}
+
+
+def decision_in(payload: Any, *, why: Why, schema: dict[str, Any] | None) -> tuple[Action, dict[str, Any]]:
+    """What a client answered to a question, as an action and the other fields of a decision. Raises ValueError.
+
+    Whether a call may run is answered with `approved`. Where the question has a schema, the payload is the answer, and
+    where it has none, the payload may be either. Without `payload` among the fields, the answer is a plain yes.
+    """
+    asks_for_approval = why is Why.GATE or schema is None
+    answer = dict(payload) if isinstance(payload, dict) and asks_for_approval else {}
+    approved = answer.pop("approved", None)
+    if not isinstance(approved, bool):
+        if why is Why.GATE:
+            raise ValueError("the payload has to say whether the call may run: approved, true or false")
+        return Action.RESUME, {"payload": payload}
+    edited, reason = _taken(answer, "editedArgs", dict), _taken(answer, "reason", str)
+    if not approved:
+        return Action.CANCEL, {"reason": reason}
+    return Action.RESUME, {"edited_args": edited, **({"payload": answer} if answer else {})}
+
+
+def _taken(answer: dict[str, Any], name: str, kind: type) -> Any:
+    value = answer.pop(name, None)
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(f"{name} of the payload has to be {'text' if kind is str else 'an object'}")
+    return value
+
+
+def _schema_of(question: QuestionAsked) -> dict[str, Any] | None:
+    """Of an answer. What else an approval may say is what the question's own schema lists."""
+    if question.why != Why.GATE:
+        return question.schema
+    more = (question.schema or {}).get("properties") or {}
+    return {**APPROVAL, "properties": {**more, **APPROVAL["properties"]}}
+
+
+def _event(kind: str, **fields: Any) -> AguiEvent:
+    return _present(type=kind, **fields)
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    """The clients refuse null where a field is optional."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _result(message: AguiMessage) -> AguiEvent:
+    return _event(
+        "TOOL_CALL_RESULT", messageId=message["id"], toolCallId=message["toolCallId"], content=message["content"],
+        role="tool",
+    )  # fmt: skip
+
+
+def _token_usage(model: str, usage: Usage) -> dict[str, Any]:
+    provider, separator, name = model.partition(":")
+    return _present(
+        provider=provider if separator else None,
+        model=(name if separator else model) or None,
+        inputTokens=usage.input_tokens,
+        outputTokens=usage.output_tokens,
+        totalTokens=usage.input_tokens + usage.output_tokens,
+        cachedInputTokens=usage.cached_tokens,
+        cacheWriteInputTokens=usage.cache_write_tokens,
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,200 @@
+"""The moments of a turn: what every face is made of.
+
+The fold (`fold.py`) makes them of run events, in one order, with these promises. A face relies on them and checks none:
+
+- `Started` comes before anything but `Queued`; `Waiting` or `TurnEnded` comes last, and there is exactly one of them.
+- The texts of `TextGrown` since the last `TextDropped` of a step are the text of its `Replied`, always.
+- A call is `CallAsked` in its `Replied` before anything else is said of it, and is `CallSettled` once.
+- A sub-agent is `SubAgentStarted` before one of its questions, or of its own sub-agents, is in a `Waiting`.
+- What a worker that died had sent of a reply is dropped by `TextDropped` before another attempt grows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from chordage.orchestrator.core.model import Usage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Queued:
+    """The turn has not started. Comes again when `why` changes."""
+
+    turn_id: str
+    thread_id: str
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Started:
+    """The run works on the turn: from its beginning, or again after decisions."""
+
+    turn_id: str
+    run_id: str
+    thread_id: str
+    agent: str
+    at: datetime
+    text: str  # the message
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepStarted:
+    """The model is asked."""
+
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextGrown:
+    step: int
+    attempt: int
+    text: str  # to append
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextDropped:
+    """All text of this step so far is void; another attempt follows, or none."""
+
+    step: int
+    attempt: int  # that was dropped
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallAsked:
+    id: str  # of the call; the same in every event, question and list
+    tool: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replied:
+    """The reply of the model is on record."""
+
+    step: int
+    text: str
+    calls: tuple[CallAsked, ...]
+    model: str
+    stop: str
+    usage: Usage
+    at: datetime
+    seconds: float | None = None
+    is_plan: bool = False  # of a planner: not part of the conversation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubAgentStarted:
+    """A sub-agent answers a call, by a turn of its own. It ends as the call does."""
+
+    id: str  # of its turn
+    call_id: str
+    agent: str
+    parent: str | None = None  # the sub-agent whose call it is; None: it is a call of this run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallStarted:
+    id: str
+    worker: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallProgressed:
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallSettled:
+    id: str
+    tool: str
+    ok: bool
+    code: str | None  # why it did not succeed
+    content: str  # what the model reads of it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundSettled:
+    """All calls of a round are on record."""
+
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionAsked:
+    """A call waits for a decision."""
+
+    id: str  # of the suspension
+    call_id: str
+    tool: str
+    arguments: dict[str, Any]
+    why: str
+    prompt: str
+    schema: dict[str, Any] | None
+    digest: str
+    created_at: datetime
+    expires_at: datetime | None
+    on_expiry: str
+    run_id: str  # of the agent that asks: a sub-agent's, or the run itself
+    asker: str | None = None  # the turn of the sub-agent that asks; None: the run itself
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionAnswered:
+    id: str
+    call_id: str
+    action: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MessageTaken:
+    """The run took in another message of its thread."""
+
+    step: int
+    turn_id: str
+    sender: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """The run waits for decisions, and holds no worker."""
+
+    questions: tuple[QuestionAsked, ...]  # all that are open
+    usage: Usage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnEnded:
+    """The turn is done."""
+
+    disposition: str
+    reason: str | None
+    code: str | None
+    detail: str | None
+    text: str | None  # of the answer
+    output: Any  # if the agent demands a shape
+    usage: Usage
+    at: datetime
+
+
+TurnMoment = (
+    Queued
+    | Started
+    | StepStarted
+    | TextGrown
+    | TextDropped
+    | Replied
+    | SubAgentStarted
+    | CallStarted
+    | CallProgressed
+    | CallSettled
+    | RoundSettled
+    | QuestionAsked
+    | QuestionAnswered
+    | MessageTaken
+    | Waiting
+    | TurnEnded
+)

@@ -1,0 +1,140 @@
+"""Chat completions of OpenAI: moments of a turn become chunks, or one completion.
+
+The texts of all replies of the turn are one message, with a blank line between them. Tools are the agent's own and are
+not shown. A turn that comes to wait ends the answer with its questions as text. A chunk cannot be taken back: where the
+text of a worker that died was sent, the stream ends with the error `stream_reset`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.faces.moments import (
+    Queued,
+    Replied,
+    Started,
+    TextDropped,
+    TextGrown,
+    TurnEnded,
+    TurnMoment,
+    Waiting,
+)
+from chordage.orchestrator.faces.openai_responses import about, ended, words_of
+from chordage.orchestrator.faces.openai_sequence import INTERRUPTED, RESET, Wire
+
+STOPS = {"max_tokens": "length", "refusal": "content_filter"}
+GAP = "\n\n"
+_FACTS = ("id", "tool", "prompt", "expires_at")
+
+
+@dataclass(slots=True)
+class ChatFace:
+    """The state of one completion. `failure`: why there is none, as an error of OpenAI."""
+
+    id: str
+    agent: str
+    created: int
+    with_usage: bool = False  # a chunk of its own at the end of a stream
+
+    failure: Wire | None = None
+    finish: str | None = None
+    _said: list[str] = field(default_factory=list)  # by the replies on record
+    _growing: str = ""
+    _own: Wire = field(default_factory=dict)  # what OpenAI has no word for
+    _usage: Usage = field(default_factory=Usage)
+
+    def begin(self) -> list[Wire]:
+        """What is sent first."""
+        return [self._chunk({"role": "assistant", "content": ""})]
+
+    def take(self, moment: TurnMoment) -> list[Wire]:
+        """The chunks of the next moment. The stream ends behind an error."""
+        match moment:
+            case Queued():
+                self._own = {"turn": moment.turn_id, "thread": moment.thread_id}
+            case Started():
+                self.agent = moment.agent
+                self._own = {"turn": moment.turn_id, "thread": moment.thread_id, "run": moment.run_id}
+            case TextGrown():
+                return [self._chunk({"content": self._grow(moment.text)})]
+            case TextDropped():
+                return self._drop()
+            case Replied(is_plan=True):
+                return self._drop()
+            case Replied():
+                self._said += [self._growing] if self._growing else []
+                self._growing = ""
+            case Waiting():
+                return self._wait(moment)
+            case TurnEnded():
+                return self._end(moment)
+        return []
+
+    def completion(self) -> Wire:
+        """The whole answer."""
+        message = {"role": "assistant", "content": GAP.join(self._said), "refusal": None}
+        choice = {"index": 0, "message": message, "finish_reason": self.finish, "logprobs": None}
+        return {**self._head("chat.completion"), "choices": [choice], "usage": chat_usage(self._usage)}
+
+    def _grow(self, text: str) -> str:
+        """With the gap to the reply before."""
+        gap = GAP if self._said and not self._growing else ""
+        self._growing += text
+        return gap + text
+
+    def _drop(self) -> list[Wire]:
+        dropped, self._growing = self._growing, ""
+        return [error_chunk("the worker died; its text is begun again", RESET)] if dropped else []
+
+    def _wait(self, moment: Waiting) -> list[Wire]:
+        questions = [about(question) for question in moment.questions]
+        prompts = "\n".join(question["prompt"] for question in questions)
+        chunks = [self._chunk({"content": self._grow(prompts)})] if prompts else []
+        self._said += [prompts] if prompts else []
+        self._own |= {
+            "status": "waiting", "suspensions": [{name: each[name] for name in _FACTS} for each in questions],
+        }  # fmt: skip
+        return chunks + self._finish("stop", moment.usage)
+
+    def _end(self, moment: TurnEnded) -> list[Wire]:
+        self._own |= ended(moment)
+        self._growing = ""
+        if moment.disposition == "answered":
+            return self._finish(STOPS.get(moment.code or "", "stop"), moment.usage)
+        self.failure = {
+            "message": f"the turn has no answer: {words_of(moment)}", "param": None,
+            "type": "server_error" if moment.disposition == "failed" else "invalid_request_error",
+            "code": moment.code or moment.disposition,
+        }  # fmt: skip
+        return [{"error": self.failure}]
+
+    def _finish(self, reason: str, usage: Usage) -> list[Wire]:
+        self.finish, self._usage = reason, usage
+        chunks = [self._chunk({}, reason)]
+        if self.with_usage:
+            chunks.append({**self._head("chat.completion.chunk"), "choices": [], "usage": chat_usage(usage)})
+        return chunks
+
+    def _chunk(self, delta: Wire, reason: str | None = None) -> Wire:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def _head(self, kind: str) -> Wire:
+        head: dict[str, Any] = {"id": self.id, "object": kind, "created": self.created, "model": self.agent}
+        return head | ({"chordage": dict(self._own)} if self._own else {})
+
+
+def error_chunk(message: str, code: str = INTERRUPTED) -> Wire:
+    """The end of a stream that cannot go on. The turn does."""
+    return {"error": {"message": message, "type": "server_error", "param": None, "code": code}}
+
+
+def chat_usage(usage: Usage) -> Wire:
+    return {
+        "prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }  # fmt: skip

@@ -1,0 +1,421 @@
+"""The Responses protocol of OpenAI: moments of a turn become its stream events, and the response object.
+
+Calls of a round end in the order in which the model asked for them, so that every replay has the same order
+(`openai_sequence.py` says why that is needed).
+
+The text of a worker that died is an item that ends `incomplete`; the next attempt is an item of its own. What is not
+committed is not in the `output` of the response.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from chordage.orchestrator.core.approvals import Why
+from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.faces.moments import (
+    CallAsked,
+    CallSettled,
+    QuestionAnswered,
+    QuestionAsked,
+    Queued,
+    Replied,
+    RoundSettled,
+    Started,
+    TextDropped,
+    TextGrown,
+    TurnEnded,
+    TurnMoment,
+    Waiting,
+)
+from chordage.orchestrator.faces.openai_sequence import (
+    LAST,
+    LATER,
+    REPLIED,
+    SETTLED,
+    TEXT,
+    SequencePlace,
+    Wire,
+    checksum,
+)
+
+CUT_SHORT = {  # by the disposition of the turn, or by the code of its end
+    "steered": "steered",
+    "max_tokens": "max_output_tokens",
+    "refusal": "content_filter",
+    "max_rounds": "max_messages",
+    "max_tool_calls": "max_messages",
+}
+UNUSED: Wire = {
+    "previous_response_id": None, "instructions": None, "tools": [], "tool_choice": "auto", "truncation": "disabled",
+    "parallel_tool_calls": True, "text": {"format": {"type": "text"}}, "top_p": 1.0, "presence_penalty": 0.0,
+    "frequency_penalty": 0.0, "top_logprobs": 0, "temperature": 1.0, "reasoning": None, "max_output_tokens": None,
+    "max_tool_calls": None, "store": True, "background": False, "service_tier": "default", "metadata": {},
+    "safety_identifier": None, "prompt_cache_key": None, "conversation": None,
+}  # fmt: skip
+
+ITEM = 10  # places that an item takes
+
+
+@dataclass(slots=True)
+class _OpenText:
+    id: str
+    index: int
+    place: SequencePlace
+    text: str = ""
+    checksum: int = 0
+
+    def grow(self, text: str) -> SequencePlace:
+        """The place behind it."""
+        self.text += text
+        self.checksum = checksum(text, self.checksum)
+        return self.place._replace(at=1 + len(self.text), checksum=self.checksum)
+
+
+@dataclass(slots=True)
+class ResponseFace:
+    """The state of one stream. `echo`: fields of the request that the response repeats. `since`: questions, and calls,
+    that decisions were about. The response is then what came of the decisions, and of nothing before.
+    """
+
+    id: str
+    agent: str
+    created_at: int
+    echo: Mapping[str, Any] = field(default_factory=dict)
+    since: frozenset[str] = frozenset()
+
+    status: str = "queued"
+    number: int = -1  # of the last event
+    output: list[Wire] = field(default_factory=list)
+    _own: Wire = field(default_factory=dict)  # what OpenAI has no word for
+    _usage: Usage | None = None
+    _completed_at: datetime | None = None
+    _cut_short: str | None = None
+    _error: Wire | None = None
+    _index: int = 0  # of the next item
+    _step: int = 0  # of the last fact
+    _later: int = 0  # items that came behind their round
+    _text: _OpenText | None = None
+    _lost: dict[int, int] = field(default_factory=dict)  # how many texts were dropped, by step
+    _calls: dict[str, CallAsked] = field(default_factory=dict)
+    _round: list[str] = field(default_factory=list)  # calls of the last reply, in its order
+    _hidden: tuple[str, ...] = ()  # of these, the ones whose items have not begun
+    _ended: int = 0  # how many of them have ended
+    _open: dict[str, int] = field(default_factory=dict)  # calls whose item has begun, with its index
+    _results: dict[str, CallSettled] = field(default_factory=dict)  # that wait for those before them
+    _questions: dict[str, QuestionAsked] = field(default_factory=dict)  # by call
+    _shown: set[str] = field(default_factory=set)  # questions
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more is to come."""
+        return self.status in {"queued", "in_progress"}
+
+    def begin(self) -> list[Wire]:
+        """What is sent first."""
+        return [self._event("response.created", SequencePlace(0), response=self.response())]
+
+    def take(self, moment: TurnMoment) -> list[Wire]:
+        """The events of the next moment."""
+        began = []
+        if self.since and begins_again(moment, self.since):
+            self._begin_anew()
+            began = [self._event("response.in_progress", SequencePlace(0, 0, 2), response=self.response())]
+        events = [] if _is_about_child(moment) else list(self._events(moment))
+        return [] if self.since else began + events
+
+    def response(self) -> Wire:
+        """The response as it is now."""
+        return {
+            **UNUSED,
+            **self.echo,
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created_at,
+            "completed_at": None if self._completed_at is None else int(self._completed_at.timestamp()),
+            "status": self.status,
+            "model": self.agent,
+            "output": list(self.output),
+            "error": self._error,
+            "incomplete_details": {"reason": self._cut_short} if self._cut_short else None,
+            "usage": None if self._usage is None else usage_of(self._usage),
+            "chordage": {"status": self.status, **self._own},
+        }
+
+    def _begin_anew(self) -> None:
+        """What came before the decisions was in the response before this one."""
+        self.since = frozenset()
+        self.output, self._index, self.number = [], 0, SequencePlace(0).number
+        self._text, self._open, self._hidden, self._shown = None, {}, (), set()
+
+    def _events(self, moment: TurnMoment) -> Iterator[Wire]:
+        if self._hidden and not _is_of_gate(moment):
+            yield from self._begin_calls()
+        match moment:
+            case Queued():
+                self._own = {"turn": moment.turn_id, "thread": moment.thread_id, "why": moment.why}
+                yield self._event("response.queued", SequencePlace(0, 0, 1), response=self.response())
+            case Started():
+                yield from self._start(moment)
+            case TextGrown():
+                yield from self._grow(moment)
+            case TextDropped():
+                yield from self._drop()
+            case Replied():
+                yield from self._reply(moment)
+            case QuestionAsked():
+                self._questions[moment.call_id] = moment
+                yield from self._release(moment.call_id)
+            case CallSettled():
+                self._results[moment.id] = moment
+                yield from self._release(moment.id)
+            case RoundSettled():
+                self._step, self._later = moment.step, 0
+            case Waiting():
+                yield from self._wait(moment)
+            case TurnEnded():
+                yield from self._end(moment)
+
+    def _start(self, moment: Started) -> Iterator[Wire]:
+        was_started = "run" in self._own
+        self.status, self.agent = "in_progress", moment.agent
+        self._own = {"turn": moment.turn_id, "thread": moment.thread_id, "run": moment.run_id}
+        if not was_started:
+            yield self._event("response.in_progress", SequencePlace(0, 0, 2), response=self.response())
+
+    # Text.
+
+    def _grow(self, moment: TextGrown) -> Iterator[Wire]:
+        text = self._text
+        if text is None:
+            lost = self._lost.get(moment.step, 0)
+            item_id = f"msg_{self._own['run']}_{moment.step}" + (f"_{lost}" if lost else "")
+            place = SequencePlace(moment.step, min(TEXT + lost, REPLIED - 1))
+            text = self._text = _OpenText(id=item_id, index=self._index, place=place)
+            self._index += 1
+            item = _message(text, "in_progress") | {"content": []}
+            yield self._item("added", place, item, text.index)
+            yield self._of_text("response.content_part.added", place.plus(1), part=_part(""))
+        place = text.grow(moment.text)
+        yield self._of_text("response.output_text.delta", place, delta=moment.text, logprobs=[])
+
+    def _drop(self) -> Iterator[Wire]:
+        text, self._text = self._text, None
+        if text is not None:
+            self._lost[text.place.step] = self._lost.get(text.place.step, 0) + 1
+            end = text.place._replace(at=LAST)
+            yield self._item("done", end, _message(text, "incomplete"), text.index)
+
+    def _reply(self, moment: Replied) -> Iterator[Wire]:
+        self._step, self._later = moment.step, 0
+        text, place = self._text, SequencePlace(moment.step, REPLIED)
+        if moment.is_plan:
+            yield from self._drop()
+        elif text is not None:
+            message = _message(text, "completed") | {"phase": "commentary" if moment.calls else "final_answer"}
+            yield self._of_text("response.output_text.done", place, text=text.text, logprobs=[])
+            yield self._of_text("response.content_part.done", place.plus(1), part=_part(text.text))
+            yield self._done(place.plus(2), message, text.index)
+            self._text = None
+        self._calls |= {call.id: call for call in moment.calls}
+        self._round = [call.id for call in moment.calls]
+        self._hidden, self._ended = tuple(self._round), 0
+
+    # Calls. The item of a call begins when it is known that no approval comes before the call: these are on record with
+    # the reply.
+
+    def _begin_calls(self) -> Iterator[Wire]:
+        for number, call_id in enumerate(self._hidden, 1):
+            if call_id not in self._questions:
+                yield from self._begin_call(call_id, SequencePlace(self._step, REPLIED, number * ITEM))
+        self._hidden = ()
+
+    def _begin_call(self, call_id: str, place: SequencePlace) -> Iterator[Wire]:
+        item = self._call(call_id, "in_progress")
+        self._open[call_id] = self._index
+        self._index += 1
+        yield self._item("added", place, item | {"arguments": ""}, self._open[call_id])
+        kind, arguments = "response.mcp_call_arguments", item["arguments"]
+        yield self._of_call(call_id, f"{kind}.delta", place.plus(1), delta=arguments)
+        yield self._of_call(call_id, f"{kind}.done", place.plus(2), arguments=arguments)
+        yield self._of_call(call_id, "response.mcp_call.in_progress", place.plus(3))
+
+    def _release(self, call_id: str) -> Iterator[Wire]:
+        """End what can end: the calls of the round in their order, any other at once."""
+        if call_id not in self._round[self._ended :]:
+            yield from self._end_call(call_id, self._next_late())
+            return
+        for waiting in self._round[self._ended :]:
+            if waiting not in self._results and waiting not in self._questions:
+                return
+            self._ended += 1
+            yield from self._end_call(waiting, SequencePlace(self._step, SETTLED, self._ended * 2 * ITEM))
+
+    def _end_call(self, call_id: str, place: SequencePlace) -> Iterator[Wire]:
+        result, question = self._results.pop(call_id, None), self._questions.get(call_id)
+        if result is None:
+            yield from self._leave(call_id, place)
+            if question is not None:
+                yield from self._ask(question, place.plus(ITEM))
+        elif call_id in self._calls:
+            if call_id not in self._open:
+                yield from self._begin_call(call_id, place)
+            status, index = ("completed" if result.ok else "failed"), self._open[call_id]
+            yield self._of_call(call_id, f"response.mcp_call.{status}", place.plus(4))
+            said = {"output": result.content} if result.ok else {"error": _tool_error(result)}
+            yield self._done(place.plus(5), self._call(call_id, status) | said, index)
+            del self._open[call_id]
+
+    def _leave(self, call_id: str, place: SequencePlace) -> Iterator[Wire]:
+        """The call has no result here: it will be another item, or has none to come."""
+        if (index := self._open.pop(call_id, None)) is not None:
+            yield self._item("done", place, self._call(call_id, "incomplete", approved=False), index)
+
+    def _ask(self, question: QuestionAsked, place: SequencePlace) -> Iterator[Wire]:
+        self._shown.add(question.id)
+        item = {
+            "id": question.id, "type": "mcp_approval_request", "server_label": self.agent, "name": question.tool,
+            "arguments": _json(question.arguments), "chordage": about(question),
+        }  # fmt: skip
+        index, self._index = self._index, self._index + 1
+        yield self._item("added", place, item, index)
+        yield self._done(place.plus(1), item, index)
+
+    # The end of the stream.
+
+    def _wait(self, moment: Waiting) -> Iterator[Wire]:
+        yield from self._leave_all()
+        for question in moment.questions:
+            if question.id not in self._shown:
+                yield from self._ask(question, self._next_late())
+        self.status, self._usage = "completed", moment.usage
+        self._completed_at = max((question.created_at for question in moment.questions), default=None)
+        self._own |= {"status": "waiting", "suspensions": [about(question) for question in moment.questions]}
+        yield self._event("response.completed", self._behind_all(), response=self.response())
+
+    def _end(self, moment: TurnEnded) -> Iterator[Wire]:
+        yield from self._drop()
+        yield from self._leave_all()
+        answered = moment.disposition == "answered"
+        self._cut_short = CUT_SHORT.get((moment.code or "") if answered else moment.disposition)
+        if moment.disposition == "failed":
+            self.status, self._error = "failed", {"code": "server_error", "message": words_of(moment)}
+        elif self._cut_short is not None:
+            self.status = "incomplete"
+        else:
+            self.status, self._completed_at = ("completed", moment.at) if answered else ("cancelled", None)
+        self._usage = moment.usage
+        self._own |= ended(moment)
+        kind = self.status if self.status in {"completed", "failed"} else "incomplete"
+        yield self._event(f"response.{kind}", self._behind_all(), response=self.response())
+
+    def _leave_all(self) -> Iterator[Wire]:
+        for call_id in list(self._open):
+            yield from self._leave(call_id, self._behind_all())
+
+    def _next_late(self) -> SequencePlace:
+        self._later += 1
+        return SequencePlace(self._step, LATER, self._later * 2 * ITEM)
+
+    def _behind_all(self) -> SequencePlace:
+        """Behind what there is, and before what may come after decisions."""
+        return SequencePlace(self._step, LATER, (self._later + 1) * 2 * ITEM - 5)
+
+    # The parts of events.
+
+    def _event(self, kind: str, place: SequencePlace, **values: Any) -> Wire:
+        self.number = max(place.number, self.number + 1)
+        return {"type": kind, "sequence_number": self.number, **values}
+
+    def _item(self, stage: str, place: SequencePlace, item: Wire, index: int) -> Wire:
+        return self._event(f"response.output_item.{stage}", place, output_index=index, item=item)
+
+    def _done(self, place: SequencePlace, item: Wire, index: int) -> Wire:
+        """On record."""
+        self.output.append(item)
+        return self._item("done", place, item, index)
+
+    def _of_text(self, kind: str, place: SequencePlace, **values: Any) -> Wire:
+        assert self._text is not None
+        at = {"item_id": self._text.id, "output_index": self._text.index, "content_index": 0}
+        return self._event(kind, place, **at, **values)
+
+    def _of_call(self, call_id: str, kind: str, place: SequencePlace, **values: Any) -> Wire:
+        at = {"item_id": self._call(call_id, "")["id"], "output_index": self._open[call_id]}
+        return self._event(kind, place, **at, **values)
+
+    def _call(self, call_id: str, status: str, *, approved: bool = True) -> Wire:
+        """A call after its approval is another item than the one that ended when it was asked for."""
+        call, question = self._calls[call_id], self._questions.get(call_id) if approved else None
+        return {
+            "id": f"mcp_{question.id if question else call.id}", "type": "mcp_call", "server_label": self.agent,
+            "name": call.tool, "arguments": _json(call.arguments), "status": status, "output": None, "error": None,
+            "approval_request_id": question.id if question else None,
+        }  # fmt: skip
+
+
+def begins_again(moment: TurnMoment, since: frozenset[str]) -> bool:
+    """Whether this is the first that came of the decisions."""
+    match moment:
+        case QuestionAnswered() | CallSettled():
+            return moment.id in since
+        case Waiting() | TurnEnded():
+            return True
+    return False
+
+
+def _is_of_gate(moment: TurnMoment) -> bool:
+    return isinstance(moment, QuestionAsked) and moment.why == Why.GATE
+
+
+def _is_about_child(moment: TurnMoment) -> bool:
+    """A call that waits for a sub-agent is at work: no person is asked."""
+    return isinstance(moment, QuestionAsked) and moment.why == Why.CHILD
+
+
+def about(question: QuestionAsked) -> Wire:
+    expires = question.expires_at.isoformat() if question.expires_at else None
+    return {
+        "id": question.id, "tool": question.tool, "prompt": question.prompt, "expires_at": expires,
+        "on_expiry": question.on_expiry, "why": question.why, "schema": question.schema, "call": question.call_id,
+        "run": question.run_id, "digest": question.digest,
+    }  # fmt: skip
+
+
+def ended(moment: TurnEnded) -> Wire:
+    return {
+        "status": "done", "disposition": moment.disposition, "reason": moment.reason, "code": moment.code,
+        "detail": moment.detail, "output": moment.output,
+    }  # fmt: skip
+
+
+def words_of(moment: TurnEnded) -> str:
+    return ": ".join(word for word in (moment.code or moment.disposition, moment.detail) if word)
+
+
+def usage_of(usage: Usage) -> Wire:
+    cached = {"cached_tokens": usage.cached_tokens, "cache_write_tokens": usage.cache_write_tokens}
+    return {
+        "input_tokens": usage.input_tokens, "input_tokens_details": cached, "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": usage.input_tokens + usage.output_tokens,
+    }  # fmt: skip
+
+
+def _message(text: _OpenText, status: str) -> Wire:
+    return {"id": text.id, "type": "message", "role": "assistant", "status": status, "content": [_part(text.text)]}
+
+
+def _part(text: str) -> Wire:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _tool_error(result: CallSettled) -> Wire:
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": result.content}]}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
