@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.arrivals import QueueBound
@@ -13,6 +13,7 @@ from chordage.orchestrator.core.deliveries import DeliveryRules, ReplyBounds
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.message import Bounds
+from chordage.orchestrator.core.prices import PriceList
 from chordage.orchestrator.gateways.absent import NoChannels, NoPlugins, NoQueues, NoWebHooks
 from chordage.orchestrator.gateways.durations import ToolDurations
 from chordage.orchestrator.gateways.in_flight import InFlight
@@ -37,11 +38,17 @@ from chordage.orchestrator.store.database import Store
 NO_PLUGINS = NoPlugins()
 
 
+FIRST_BATCH = 50
+
+
 @dataclass(slots=True)
 class Patrol:
     """Where the last sweep of this process stopped. In memory only: another process begins with the first line."""
 
     thread_id: str = ""
+    pruned_to: str = ""  # the turn that was looked at last
+    prune_at: datetime | None = None  # after a look at all old turns, the time of the next
+    prune_batch: int = FIRST_BATCH  # turns of one transaction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +75,7 @@ class Runtime:
     steadiness: Steadiness | None = None  # None: leases of others are judged at any time
     plugin_sets: Callable[[AgentSpec], AgentPlugins] = lambda _agent: NO_PLUGINS  # the plugins of an agent
     work: RoomWork | None = None  # tasks, chores and the will
+    prices: Callable[[], PriceList] = dict  # of models, as the room says now
     outputs: Callable[[AgentSpec], OutputForm | None] = lambda _agent: None  # what its final answer has to be
     channels: Channels = field(default_factory=NoChannels)
     replies: ReplyBounds = field(default_factory=ReplyBounds)  # of callers
@@ -75,6 +83,9 @@ class Runtime:
     bus: Bus | None = None  # None: there is no Redis
     bus_rules: BusRules = field(default_factory=BusRules)
     delivery: DeliveryRules = field(default_factory=DeliveryRules)
+    audit_keep: timedelta | None = None  # how long it is kept who did what; None: for ever
+    turn_keep: timedelta | None = None  # how long turns are kept after their end; None: for ever
+    dedupe_keep: timedelta = timedelta(days=30)  # how long at least those with a dedupe key
 
     def now(self) -> datetime:
         return self.clock()

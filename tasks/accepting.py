@@ -12,6 +12,7 @@ from typing import Any
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.approvals import DecisionRequest
+from chordage.orchestrator.core.audit import Actor
 from chordage.orchestrator.core.message import TurnRequest
 from chordage.orchestrator.core.stepping import StepRequest
 from chordage.orchestrator.loops.hook import CommitBatcher
@@ -45,9 +46,15 @@ def step(rt: Runtime, courier: Courier, request: StepRequest) -> dict[str, Any]:
 
 
 def decide(
-    rt: Runtime, courier: Courier, requests: Sequence[DecisionRequest], *, source: str, space: str | None
+    rt: Runtime,
+    courier: Courier,
+    requests: Sequence[DecisionRequest],
+    *,
+    source: str,
+    space: str | None,
+    by: Actor | None = None,
 ) -> list[Decided]:
-    """All of them or none."""
-    decided, intents = stages.decide(rt, requests, source=source, space=space)
+    """All of them or none. `by`: by default the source says who decides."""
+    decided, intents = stages.decide(rt, requests, source=source, space=space, by=by)
     courier.send(intents)
     return decided

@@ -28,6 +28,7 @@ from chordage.orchestrator.core.intents import (
     CallTools,
     CancelTurn,
     CommitRound,
+    ContinueBulk,
     Deliver,
     Dispatch,
     Intent,
@@ -93,6 +94,8 @@ class Courier:
                 return [_wake(names.CANCEL, SYSTEM_QUEUE, {"turn": turn_id, "reason": reason}, of)]
             case StepOn(run_id=run_id, group=group, of=of):
                 return [_wake(names.STEP_ON, group.queue, {"run": run_id}, of)]
+            case ContinueBulk(job_id=job_id):
+                return [_wake(names.BULK, SYSTEM_QUEUE, {"job": job_id})]
             case Project():
                 return [_wake(names.PROJECT, SYSTEM_QUEUE, {})]
             case Deliver():

@@ -14,6 +14,7 @@ STEP_ON = "runs.step_on"
 CALL_MODEL = "models.call"
 CALL_TOOLS = "tools.call"
 COMMIT_ROUND = "rounds.commit"
+BULK = "system.bulk"
 RESCUE = "system.rescue"  # this and the next two are ticks of beat: config/celery_settings.py
 PULSE = "system.pulse"
 PROJECT = "system.project"

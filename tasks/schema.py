@@ -7,30 +7,14 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from chordage.orchestrator.api.bodies import STRICT, DecisionBody, TurnSchema
+from chordage.orchestrator.api.bodies import STRICT, DecisionBody, StepFields, TurnSchema
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.approvals import DecisionRequest
 from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage
 from chordage.orchestrator.core.message import Sender, TurnRequest
-from chordage.orchestrator.core.stepping import CapPolicy, OnHeld, StepRequest, StepTerms, Verb
+from chordage.orchestrator.core.stepping import StepRequest, Verb
 
 M = TypeVar("M", bound=BaseModel)
-
-
-class StepFields(BaseModel):
-    """How a consumer drives a turn."""
-
-    model_config = STRICT
-
-    max_iterations: int | None = None
-    cap_policy: CapPolicy = CapPolicy.SKIP_TOOLS
-    hold_seconds: float | None = None
-    on_held: OnHeld = OnHeld.PARK
-    params: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-
-    def terms(self) -> StepTerms:
-        return StepTerms(**{name: getattr(self, name) for name in StepFields.model_fields})
 
 
 class TurnMessage(TurnSchema):

@@ -202,6 +202,10 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
     def commit_round(self: StageTask, run: str, step: int) -> None:
         self.follow(stages.commit_round(self.runtime, run, step))
 
+    @app.task(name=names.BULK, base=base, bind=True, shared=False)
+    def bulk(self: StageTask, job: str) -> None:
+        self.courier.send(stages.continue_bulk(self.runtime, job))
+
     # Ticks, and tasks of no thread: without send_events=False, three quarters of the tasks in Flower would be these.
     @app.task(name=names.RESCUE, base=base, bind=True, shared=False, send_events=False)
     def rescue(self: StageTask) -> None:

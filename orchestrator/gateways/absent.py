@@ -4,12 +4,14 @@ channels and web hooks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NoReturn
 
 from chordage.orchestrator.core.channels import Outgoing, Polled
 from chordage.orchestrator.core.errors import NotFound, RoomError, TryLater
 from chordage.orchestrator.core.phases import Hook, Moment
+from chordage.orchestrator.gateways.ports import WorkMark
 
 
 class NoLocks:
@@ -26,6 +28,10 @@ class NoLocks:
     def holder(self, key: str) -> str | None:  # noqa: ARG002
         return None
 
+    def pause(self, key: str, until: datetime) -> None: ...
+    def marks(self, keys: list[str]) -> dict[str, WorkMark]:  # noqa: ARG002
+        return {}
+
     def alive(self, keys: list[str]) -> dict[str, str]:  # noqa: ARG002
         return {}
 
@@ -39,6 +45,9 @@ class NoLocks:
 class NoQueues:
     def is_empty(self, queue: str) -> bool:  # noqa: ARG002
         return False
+
+    def lengths(self, queues: Sequence[str]) -> Mapping[str, int]:  # noqa: ARG002
+        return {}
 
 
 class NoEvents:

@@ -28,6 +28,7 @@ class InFlightWork:
     may_hand_over: bool = True
     worker: str = ""  # empty: this process
     left: Callable[[], float] | None = None  # seconds until the time limit of its run; None: no limit
+    paused: Callable[[float], None] = lambda _seconds: None  # for how long it waits before it tries again
     begun: bool = False  # of a call: its tool may have acted
     since: float = field(default_factory=time.monotonic)
     beaten: float | None = None
@@ -52,6 +53,11 @@ class InFlightWork:
             raise self._why
         if self.left is not None and self.left() <= 0:
             raise OutOfTime
+
+    def back_off(self, seconds: float) -> None:
+        """Wait before another attempt, so that those who ask can see until when."""
+        self.paused(seconds)
+        self.wait(seconds)
 
     def wait(self, seconds: float) -> None:
         self._stopped.wait(seconds if self.left is None else max(0.0, min(seconds, self.left())))

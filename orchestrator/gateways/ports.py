@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.approvals import Question
@@ -19,11 +19,13 @@ from chordage.orchestrator.core.phases import Hook, Moment
 class Abort(Protocol):
     """Whether the work in flight has to end early.
 
-    `check` raises `Aborted`, `HandedOver` or `OutOfTime`; `wait` sleeps, then checks.
+    `check` raises `Aborted`, `HandedOver` or `OutOfTime`; `wait` sleeps, then checks. `back_off` does the same before
+    another attempt, and lets those who ask see it.
     """
 
     def check(self) -> None: ...
     def wait(self, seconds: float) -> None: ...
+    def back_off(self, seconds: float) -> None: ...
 
 
 class Models(Protocol):
@@ -186,6 +188,13 @@ class Agents(Protocol):
     def names(self) -> list[str]: ...
 
 
+class WorkMark(NamedTuple):
+    """Of work in flight: the process that has it, and until when that waits before it tries again."""
+
+    holder: str | None = None
+    paused_until: datetime | None = None
+
+
 class Locks(Protocol):
     """One lock for each thread, owned by a run. It saves queries; the database is what decides."""
 
@@ -216,6 +225,14 @@ class Locks(Protocol):
         """The process that has this piece of work in flight, as far as Redis knows."""
         ...
 
+    def pause(self, key: str, until: datetime) -> None:
+        """The work waits until then before it tries again. Only for those who ask why; not waited for."""
+        ...
+
+    def marks(self, keys: list[str]) -> dict[str, WorkMark]:
+        """What is known of those of these pieces of work that are in flight. Nothing while Redis does not answer."""
+        ...
+
     def alive(self, keys: list[str]) -> dict[str, str]:
         """Which of these pieces of work are in flight, and in which process."""
         ...
@@ -236,9 +253,17 @@ class Queues(Protocol):
         """False also while Redis does not answer."""
         ...
 
+    def lengths(self, queues: Sequence[str]) -> Mapping[str, int]:
+        """How many messages wait in each; empty where nothing can be known of it."""
+        ...
+
 
 class Events(Protocol):
-    """Live events for watchers. They may be lost; the journal has the truth."""
+    """Live events for watchers. They may be lost; the journal has the truth.
+
+    A `model.delta` has step, attempt, offset, text, and `so_far`: a function from the end of the piece to all of the
+    text up to there, for a watcher that has not seen what came before.
+    """
 
     def emit(self, run_id: str, kind: str, **data: Any) -> None: ...
     def turn_done(self, turn_id: str) -> None: ...

@@ -7,6 +7,10 @@ needs no thread where no event waits to be sent before it.
 Events of a run are sent only while it is watched. Watchers say so in a sorted set, and a process that has events
 reads it once a second at most. So an event costs nothing while nobody watches, and a watcher may miss those of its
 first second: it reads what was before from the database, as it has to anyway.
+
+Only the text of a reply that is still being made is nowhere else. So a piece of it that does not continue what was sent
+is sent with all that comes before it: the first after a run began to be watched, the first after Redis was away, and
+one in `WHOLE_EVERY`, because a stream keeps its last entries only.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import os
 import queue
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -34,6 +39,7 @@ MOST_WAITING = 20_000  # events not yet sent; beyond that the newest is dropped
 AT_ONCE = 500
 FOR_ALL = frozenset({"run.started", "run.finished"})
 READ_WATCHERS_EVERY = 1.0  # seconds
+WHOLE_EVERY = 200  # pieces of a text
 EVERY_RUN = "*"  # what a watcher of the whole fleet watches
 
 # KEYS: the fleet's stream, those of runs. ARGV: entries as one JSON text, each the number of its key and its values;
@@ -54,6 +60,15 @@ return failed
 _Event = tuple[str, str, dict[str, Any]]  # run, kind, data
 
 
+@dataclass(slots=True)
+class _SentText:
+    """What was sent of the reply that a run is making."""
+
+    of: tuple[int, int]  # the step and the attempt
+    length: int
+    pieces: int = 0  # since all of it was sent
+
+
 class RedisEvents:
     def __init__(self, client: Redis, hints: RedisHints, *, prefix: str) -> None:
         self._redis = client
@@ -72,6 +87,7 @@ class RedisEvents:
         self._arrived = threading.Event()
         self._urgent = threading.Event()
         self._sending = threading.Lock()
+        self._sent: dict[str, _SentText] = {}
 
     def emit(self, run_id: str, kind: str, **data: Any) -> None:
         if self._watched.may_have(run_id):
@@ -152,6 +168,8 @@ class RedisEvents:
         news = [event for event in batch if event[1] != "turn.done"]
         if news:
             self._watched.read_when_due()
+            for run_id in [event[0] for event in news if not self._watched.has(event[0])]:
+                self._sent.pop(run_id, None)
             news = [event for event in news if self._watched.has(event[0])]
         if news:
             self._send_news(news, done)
@@ -167,10 +185,38 @@ class RedisEvents:
         for_all = FOR_ALL if self._watched.has(EVERY_RUN) else frozenset()
         entries = []
         for run_id, kind, data in news:
-            values = _values(run_id, kind, data)
+            shown = self._continued(run_id, data) if kind == "model.delta" else data
+            if kind == "model.replied":
+                self._sent.pop(run_id, None)
+            values = _values(run_id, kind, shown)
             entries += [(place, values) for place in (number[run_id], *((1,) if kind in for_all else ()))]
-        keys = [f"{self._prefix}live", *(f"{self._prefix}live:{run_id}" for run_id in runs)]
-        self._script(keys=keys, args=[json.dumps(entries), 10 * KEEP, KEEP, KEEP_SECONDS, *done])
+        keys = [f"{self._prefix}live", *(live_stream(self._prefix, run_id) for run_id in runs)]
+        try:
+            self._script(keys=keys, args=[json.dumps(entries), 10 * KEEP, KEEP, KEEP_SECONDS, *done])
+        except BaseException:
+            self._sent.clear()
+            raise
+        finally:
+            self._forget_others(frozenset(runs))
+
+    def _continued(self, run_id: str, data: dict[str, Any]) -> dict[str, Any]:
+        """A piece of a text, or all of it where the piece alone would leave a gap."""
+        so_far = data.get("so_far")
+        piece = {name: value for name, value in data.items() if name != "so_far"}
+        if so_far is None:
+            return piece
+        of, offset, end = (data["step"], data["attempt"]), data["offset"], data["offset"] + len(data["text"])
+        known = self._sent.get(run_id)
+        if known is not None and known.of == of and known.length == offset and known.pieces < WHOLE_EVERY:
+            known.length, known.pieces = end, known.pieces + 1
+            return piece
+        self._sent[run_id] = _SentText(of=of, length=end)
+        return {**piece, "offset": 0, "text": so_far(end)}
+
+    def _forget_others(self, sent: frozenset[str]) -> None:
+        """Of runs that are not watched any more, or have ended, nothing is kept."""
+        for run_id in [run for run in self._sent if run not in sent and not self._watched.has(run)]:
+            del self._sent[run_id]
 
 
 class WatchedRuns:
@@ -222,6 +268,10 @@ def _text(name: bytes | str) -> str:
 def _values(run_id: str, kind: str, data: dict[str, Any]) -> list[str]:
     fact = str(int(kind not in {"model.delta", "model.reset"}))
     return ["kind", kind, "run", run_id, "fact", fact, "data", json.dumps(data, default=str)]
+
+
+def live_stream(prefix: str, run_id: str) -> str:
+    return f"{prefix}live:{run_id}"
 
 
 def done_channel(prefix: str, turn_id: str) -> str:

@@ -8,7 +8,8 @@ without waiting.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -16,6 +17,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 from redis.lock import Lock
 
+from chordage.orchestrator.gateways.ports import WorkMark
 from chordage.orchestrator.gateways.redis_direct import RedisHints, RedisTrips
 
 log = structlog.get_logger()
@@ -107,6 +109,22 @@ class RedisLocks:
             return None
         return None if holder is None else _text(holder)
 
+    def pause(self, key: str, until: datetime) -> None:
+        left = max(1, int((until - datetime.now(UTC)).total_seconds() * 1000))
+        self._hints.write(("SET", self._pause(key), until.isoformat(), "PX", left))
+
+    def marks(self, keys: list[str]) -> dict[str, WorkMark]:
+        if not keys:
+            return {}
+        try:
+            holders = self.alive(keys)
+            times: Any = self._redis.mget([self._pause(key) for key in keys])
+        except RedisError as error:
+            log.warning("redis does not answer; what is in flight is not known", error=str(error))
+            return {}
+        until = {key: datetime.fromisoformat(_text(time)) for key, time in zip(keys, times, strict=True) if time}
+        return {key: WorkMark(holders.get(key), until.get(key)) for key in keys if key in holders or key in until}
+
     def alive(self, keys: list[str]) -> dict[str, str]:
         held = [key for key, left in self._left(keys).items() if self._holds(left)]
         holders: Any = self._redis.mget([self._work(key) for key in held]) if held else []
@@ -149,6 +167,9 @@ class RedisLocks:
     def _work(self, key: str) -> str:
         return f"{self._prefix}work:{key}"
 
+    def _pause(self, key: str) -> str:
+        return f"{self._prefix}pause:{key}"
+
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
@@ -167,3 +188,13 @@ class RedisQueues:
         except RedisError as error:
             log.warning("redis does not answer; the queue may not be empty", queue=queue, error=str(error))
             return False
+
+    def lengths(self, queues: Sequence[str]) -> Mapping[str, int]:
+        asked = self._redis.pipeline(transaction=False)
+        for queue in queues:
+            asked.llen(self._prefix + queue)
+        try:
+            return dict(zip(queues, asked.execute(), strict=True))
+        except RedisError as error:
+            log.warning("redis does not answer; its queues were not counted", error=str(error))
+            return {}

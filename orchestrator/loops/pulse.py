@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy, WhileWaiting
+from chordage.orchestrator.core.audit import Actor, Audited
 from chordage.orchestrator.core.errors import Conflict, LostRace, NotFound, QueueFull, RoomError, UserError
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
@@ -27,13 +28,14 @@ from chordage.orchestrator.run import arrivals
 from chordage.orchestrator.run.arrivals import Admitted, check_request
 from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import pulse, turns
+from chordage.orchestrator.store import audit, pulse, turns
 from chordage.orchestrator.views import pulse as view
 
 log = structlog.get_logger()
 
 SOURCE = "pulse"
 BATCH = 500  # turns of one tick; the rest comes with the next
+TRIES = 8
 REFUSALS = 10  # of one kind in a row, by its full queue: then the others of that kind are tried in a later tick
 VERIFY = timedelta(minutes=5)  # between two comparisons of all rows
 KEPT = timedelta(days=7)  # a row whose file is gone: a folder that was away for a while repeats nothing
@@ -50,8 +52,10 @@ def tick(rt: Runtime) -> list[Intent]:
         work.busy.release()
 
 
-def run_now(rt: Runtime, wanted: str) -> tuple[Admitted, list[Intent]]:
-    """A turn on request. The schedule stays as it is. `wanted`: a name, key or path."""
+def run_now(rt: Runtime, wanted: str, *, by: Actor | None = None) -> tuple[Admitted, list[Intent]]:
+    """A turn on request. The schedule stays as it is. `wanted`: a name, key or path. `by`: who
+    wants it, for the record.
+    """
     assert rt.work is not None
     item = _item_called(rt.work, wanted)
     with rt.store.read() as tx:
@@ -63,10 +67,74 @@ def run_now(rt: Runtime, wanted: str) -> tuple[Admitted, list[Intent]]:
         raise Conflict(f"{item.path} is done or cancelled: set its status to todo, and it runs by itself")
     now = rt.now()
     agent, request = _request(rt, item, f"{item.name}:by-hand:{rt.new_id()}", now)
-    stored = _store(rt, agent, request, replace(by_hand(item, row, now), paused=item.paused), row)
+    if by is not None:
+        request = replace(request, by=by, audited=Audited.WORK_RUN)
+    is_paused = item.paused or (row is not None and row.paused_by is not None)
+    stored = _store(rt, agent, request, replace(by_hand(item, row, now), paused=is_paused), row)
     if stored is None:
         raise Conflict(f"{item.name} was moved by the pulse at this moment: see `chordage pulse`, and try again")
     return stored
+
+
+def pause(rt: Runtime, wanted: str, by: Actor) -> None:
+    """Until it is resumed, whatever its file says. A turn that is under way ends as usual."""
+    assert rt.work is not None
+    item = _item_called(rt.work, wanted)
+    for _ in range(TRIES):
+        with rt.store.read() as tx:
+            row = pulse.load(tx, item.kind, item.key)
+        if row is not None and row.paused_by is not None:
+            return
+        paused = replace(next_step(replace(item, paused=True), row, rt.now()).row, paused=True, paused_by=by.id)
+        if _put_noted(rt, item, paused, row, by, Audited.WORK_PAUSED):
+            return
+    raise _moving(item)
+
+
+def resume(rt: Runtime, wanted: str, by: Actor) -> list[Intent]:
+    """Times inside the pause are missed; a task that was changed in it gets its turn now. The row is free with the
+    first commit. A process that dies before the second one leaves the rest to the next comparison of all rows.
+    """
+    work = rt.work
+    assert work is not None
+    item = _item_called(work, wanted)
+    for _ in range(TRIES):
+        with rt.store.read() as tx:
+            row = pulse.load(tx, item.kind, item.key)
+        if row is None or row.paused_by is None:
+            if item.paused:
+                raise Conflict(f"{item.name} is paused in {item.path}: remove that line")
+            return []
+        if _put_noted(rt, item, replace(row, paused_by=None), row, by, Audited.WORK_RESUMED):
+            return _move_resumed(rt, work, item)
+    raise _moving(item)
+
+
+def _put_noted(rt: Runtime, item: WorkItem, row: PulseRow, seen: PulseRow | None, by: Actor, action: Audited) -> bool:
+    with Unit(rt) as unit:
+        is_put = pulse.put(unit.tx, row, seen=seen)
+        if is_put:
+            audit.record(unit.tx, by, action, item.name, now=unit.now, detail={"path": item.path})
+    return is_put
+
+
+def _move_resumed(rt: Runtime, work: RoomWork, item: WorkItem) -> list[Intent]:
+    """What a tick would do, at once: no tick looks at a row for which nothing is due."""
+    with rt.store.read() as tx:
+        row = pulse.load(tx, item.kind, item.key)
+    try:
+        outcome = move_on(rt, work, item, row)
+    except QueueFull as error:
+        log.info("postponed until there is room", item=item.name, why=str(error))
+        return []
+    if outcome.put is not None:
+        with Unit(rt) as unit:
+            pulse.put(unit.tx, outcome.put.row, seen=row)
+    return outcome.intents
+
+
+def _moving(item: WorkItem) -> Conflict:
+    return Conflict(f"{item.name} is moved by the pulse all the time: see `chordage pulse`, and try again")
 
 
 def _item_called(work: RoomWork, wanted: str) -> WorkItem:

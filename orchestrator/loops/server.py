@@ -13,12 +13,12 @@ import resource
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import anyio
 import anyio.to_thread
 from starlette.requests import Request
-from starlette.types import Message, Receive
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from chordage.orchestrator.core.errors import Unavailable
@@ -37,6 +37,8 @@ BODY_BYTES_MAX = 64 * 1024 * 1024  # of all bodies together
 
 WAITERS = 96
 
+PEER = "chordage.peer"  # its key in the ASGI scope: the address at the other end of the connection
+
 Wait = Callable[[str, float, Callable[[], bool]], TurnView]  # turn, seconds, whether the caller has gone
 
 
@@ -52,6 +54,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self.app = _with_peer(self.app, self.client)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -98,6 +101,16 @@ class Connection(H11Protocol):
     def _forget(self) -> None:
         if (timer := self._idle.pop(self, None)) is not None:
             timer.cancel()
+
+
+def _with_peer(app: Any, peer: tuple[str, int] | None) -> ASGIApp:
+    """Uvicorn replaces the address of the client by one from the headers of a proxy; that of the connection stays."""
+
+    async def with_peer(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[PEER] = None if peer is None else peer[0]
+        await app(scope, receive, send)
+
+    return with_peer
 
 
 def allow_open_files() -> None:

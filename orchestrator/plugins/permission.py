@@ -97,6 +97,12 @@ class Permission(Plugin):
         some = [*self._allow, *self._ask, *remembered]
         return self._default is Default.DENY and not any(rule.names(tool) for rule in some)
 
+    def always_asks(self, tool: str) -> bool:
+        """Whatever the arguments of the call are."""
+        if any(rule.names(tool) for rule in [*self._allow, *self._deny]):
+            return False
+        return self._default is Default.ASK or any(rule.names(tool) and rule.is_unconditional for rule in self._ask)
+
     def _memory_of(self, call: ShownCall) -> SetState:
         asked = _fitting(self._ask, call) or PermissionRule(call.tool)
         return SetState(scope=Scope.THREAD, key=REMEMBERED, value=[str(asked.for_tool(call.tool))], merge=Merge.UNION)

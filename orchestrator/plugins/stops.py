@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, cast
 
-from chordage.orchestrator.core.model import AssistantSays, Reply, Said, StopReason, ToolAsk, ToolSays
+from chordage.orchestrator.core.model import AssistantSays, Reply, Said, StopReason, ToolAsk, ToolSays, Usage
 from chordage.orchestrator.core.phases import AfterInference
+from chordage.orchestrator.core.prices import NANOS, Price, exact
 from chordage.orchestrator.core.reasons import stopped
 from chordage.orchestrator.core.transcript import AWAITING, NOT_STARTED
 from chordage.orchestrator.core.verdicts import Terminate, Verdict
@@ -26,8 +27,8 @@ class Stops(Plugin):
     """max_rounds: this many rounds are run, a pause of the model counts as one.
     timeout, max_tool_calls: as in the agent's [limits], where the lower one counts; the engine sees to them.
     token_budget: tokens in and out, of the whole run.
-    cost_budget: money, by price_per_million = {input, output, cached, cache_write}; input that is read from a cache, or
-        written to one, costs as other input if they have no price.
+    cost_budget: dollars, by the prices of the room; or by price_per_million = {input, output, cached, cache_write},
+        where input that is read from a cache, or written to one, costs as other input if they have no price.
     consecutive_errors: rounds one after the other in which every tool failed; a reply without tools ends the row.
     stop_on_tool, content_match: names of tools, and texts that a reply contains.
     loop_detection: rounds one after the other that ask the same tools for the same; 2 or more.
@@ -51,19 +52,26 @@ class Stops(Plugin):
     ) -> None:
         _amount("timeout", timeout)
         _count("max_tool_calls", max_tool_calls)
-        prices = _prices("price_per_million", price_per_million)
-        if cost_budget is not None and not prices:
-            raise OptionRefused("cost_budget", "needs price_per_million = { input = ..., output = ... }")
+        price = _price("price_per_million", price_per_million)
         settings = {
             "max_rounds": _count("max_rounds", max_rounds),
             "token_budget": _count("token_budget", token_budget),
-            "cost_budget": None if _amount("cost_budget", cost_budget) is None else (cost_budget, prices),
+            "cost_budget": None if _amount("cost_budget", cost_budget) is None else (cost_budget, price),
             "consecutive_errors": _count("consecutive_errors", consecutive_errors),
             "stop_on_tool": _texts("stop_on_tool", stop_on_tool),
             "content_match": _texts("content_match", content_match),
             "loop_detection": _count("loop_detection", loop_detection, least=2),
         }
+        self.token_budget, self.cost_budget, self._price = token_budget, cost_budget, price
         self._settings = {code: setting for code, setting in settings.items() if setting}
+
+    @property
+    def has_own_price(self) -> bool:
+        return self._price is not None
+
+    def spent(self, usage: Usage) -> int:
+        """What `cost_budget` is compared with, in nano-dollars."""
+        return _spent(usage, self._price)
 
     def after_inference(self, context: AfterInference, /) -> Iterable[Verdict]:
         if context.reply is None:
@@ -89,14 +97,15 @@ def _token_budget(context: AfterInference, _reply: Reply, limit: int) -> str | N
     return f"{used} tokens were used; the budget is {limit}" if used >= limit else None
 
 
-def _cost_budget(context: AfterInference, _reply: Reply, budget: tuple[float, dict[str, float]]) -> str | None:
-    """Tokens that are read from a cache or written to it are a part of the input tokens."""
-    (limit, prices), usage = budget, context.usage
-    fresh = usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens
-    cached = usage.cached_tokens * prices.get("cached", prices["input"])
-    written = usage.cache_write_tokens * prices.get("cache_write", prices["input"])
-    spent = (fresh * prices["input"] + cached + written + usage.output_tokens * prices["output"]) / 1_000_000
-    return f"{spent:.6g} was spent; the budget is {limit:g}" if spent >= limit else None
+def _cost_budget(context: AfterInference, _reply: Reply, budget: tuple[float, Price | None]) -> str | None:
+    limit, price = budget
+    nanos = _spent(context.usage, price)
+    return f"{nanos / NANOS:.6g} was spent; the budget is {limit:g}" if nanos >= exact(limit) * NANOS else None
+
+
+def _spent(usage: Usage, price: Price | None) -> int:
+    """By the prices of the room each reply has its cost already."""
+    return (usage.cost_nanos or 0) if price is None else price.cost(usage)
 
 
 def _consecutive_errors(context: AfterInference, reply: Reply, limit: int) -> str | None:
@@ -192,18 +201,18 @@ def _texts(option: str, value: Any) -> tuple[str, ...]:
     raise OptionRefused(option, f"must be a text or a list of texts, none of them blank; got {value!r}")
 
 
-def _prices(option: str, value: Any) -> dict[str, float]:
-    """What a million tokens cost, by kind."""
+def _price(option: str, value: Any) -> Price | None:
     known = ("input", "output", "cached", "cache_write")
     if value is None:
-        return {}
+        return None
     if not isinstance(value, dict) or not {"input", "output"} <= value.keys() <= set(known):
         why = f"must be a table with input and output, and cached and cache_write if you like; got {value!r}"
         raise OptionRefused(option, why)
     for kind, price in value.items():
         if not _is_number(price) or price < 0:
             raise OptionRefused(option, f"{kind} must be a price, 0 or more; got {price!r}")
-    return {kind: float(price) for kind, price in value.items()}
+    costs: dict[str, Any] = {kind: exact(price) for kind, price in value.items()}
+    return Price(**costs)
 
 
 def _is_number(value: Any) -> bool:

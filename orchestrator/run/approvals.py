@@ -22,6 +22,7 @@ from chordage.orchestrator.core.approvals import (
     answers,
     settled_by,
 )
+from chordage.orchestrator.core.audit import Actor, Audited
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, LostRace, NotFound, UserError
 from chordage.orchestrator.core.intents import Intent, lone_call
 from chordage.orchestrator.core.records import Call, Phase, Run
@@ -32,7 +33,7 @@ from chordage.orchestrator.run import checkpoints, endings, rounds, subagents, w
 from chordage.orchestrator.run.model_request import invalid_arguments
 from chordage.orchestrator.run.unit import LiveEvent, Unit, insist
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import approvals, calls, journal, runs
+from chordage.orchestrator.store import approvals, audit, calls, journal, runs
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.runs import RunClaim
 
@@ -129,15 +130,17 @@ def take_decisions(
     asked: Sequence[Suspension],
     source: str,
     *,
+    by: Actor | None = None,
     beside: Sequence[Run] = (),
 ) -> list[Decided]:
     """Store all of them, or none, and set in motion what follows. Their runs are locked first: what counts is what the
-    questions have become meanwhile. `beside`: runs that the caller will lock as well.
+    questions have become meanwhile. `by`: None where the engine itself decides. `beside`: runs that the caller will
+    lock as well.
     """
     in_question = {suspension.run_id for suspension in asked}
     in_order = sorted(in_question | {run.id for run in beside}, reverse=True)  # a child before its parent
     locked = {run_id: runs.lock(unit.tx, run_id) for run_id in in_order}
-    decided = [_store(unit, *pair, source) for pair in zip(requests, asked, strict=True)]
+    decided = [_store(unit, *pair, source, by) for pair in zip(requests, asked, strict=True)]
     new = [decision for decision in decided if not decision.duplicate]
     for run_id in sorted({decision.run_id for decision in new}):
         if (run := locked[run_id]) is not None:
@@ -149,7 +152,7 @@ def take_decisions(
     return decided
 
 
-def _store(unit: Unit, request: DecisionRequest, asked: Suspension, source: str) -> Decided:
+def _store(unit: Unit, request: DecisionRequest, asked: Suspension, source: str, by: Actor | None) -> Decided:
     current = approvals.load(unit.tx, asked.id)
     assert current is not None
     before = approvals.decision_of(unit.tx, asked.id)
@@ -163,7 +166,10 @@ def _store(unit: Unit, request: DecisionRequest, asked: Suspension, source: str)
         id=unit.rt.new_id(), suspension_id=asked.id, call_id=asked.call_id, run_id=asked.run_id, action=request.action,
         payload=request.payload, edited_args=request.edited_args, reason=request.reason, key=request.key,
     )  # fmt: skip
-    approvals.store_decision(unit.tx, decision, source=source, now=unit.now)
+    approvals.store_decision(unit.tx, decision, source=source, decided_by=by.name if by else source, now=unit.now)
+    if by is not None:
+        detail = {"suspension": asked.id, "call": asked.call_id, "run": asked.run_id, "action": request.action.value}
+        audit.record(unit.tx, by, Audited.DECIDED, decision.id, now=unit.now, detail=detail)
     approvals.set_status(unit.tx, asked.id, SuspensionStatus.DECIDED, was=SuspensionStatus.OPEN)
     shown = {"call": asked.call_id, "suspension": asked.id}
     unit.announce(LiveEvent(run_id=asked.run_id, kind="call.decided", data=shown))

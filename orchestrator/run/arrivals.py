@@ -22,6 +22,7 @@ from chordage.orchestrator.core import limits
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
 from chordage.orchestrator.core.approvals import Suspension
 from chordage.orchestrator.core.arrivals import Overflow, QueueBound
+from chordage.orchestrator.core.audit import Actor
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, LostRace, QueueFull
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint
@@ -33,7 +34,19 @@ from chordage.orchestrator.core.stepping import Control, StepTerms
 from chordage.orchestrator.run import approvals, endings, starting, subagents
 from chordage.orchestrator.run.unit import TurnDropped, Unit
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import fairness, groups, outbox, replays, runs, steering, stepped, threads, turns
+from chordage.orchestrator.store import (
+    audit,
+    fairness,
+    fork_record,
+    groups,
+    outbox,
+    replays,
+    runs,
+    steering,
+    stepped,
+    threads,
+    turns,
+)
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.turns import QueuedWork
 from chordage.orchestrator.strategies.loading import names
@@ -126,6 +139,8 @@ def admit(
     fields["steers"] = int(when_busy is WhenBusy.STEER)
     if request.control is Control.STEP:
         stepped.create(unit.tx, turn_id, request.step or StepTerms())
+    if request.fork is not None:
+        fork_record.create(unit.tx, turn_id, request.fork)
     if place.will is None:
         if place.older is None:  # otherwise it has the place of the one that it replaces
             _make_room(unit, group, turn_id, thread_id)
@@ -140,6 +155,9 @@ def admit(
             unit.follow(Dispatch(group=group, hint=Hint(turn_id, thread_id), of=Subject(thread_id, agent.name)))
     else:
         _merge_into_will(unit, fields, place)
+    if request.audited is not None:
+        assert request.by is not None
+        audit.record(unit.tx, request.by, request.audited, turn_id, now=now, detail={"thread": thread_id})
     return Admitted(turn_id=turn_id, thread_id=thread_id)
 
 
@@ -157,7 +175,8 @@ def _take_decisions(unit: Unit, request: TurnRequest, asked: list[Suspension], t
     wait for each other.
     """
     beside = [run for thread_id in thread_ids if (run := runs.open_on(unit.tx, thread_id))]
-    approvals.take_decisions(unit, request.decisions, asked, request.source, beside=beside)
+    by = request.by or Actor(id=request.source)
+    approvals.take_decisions(unit, request.decisions, asked, request.source, by=by, beside=beside)
 
 
 def _refuse_if_busy(tx: Tx, thread_id: str) -> None:
@@ -185,11 +204,13 @@ def _fields(
         "strategy": request.strategy or agent.strategy,
         "control": request.control.value,
         "source": request.source,
+        "sent_by": None if request.by is None else request.by.name,
         "space": request.space,
         "dedupe_key": request.dedupe_key,
         "coalesce_key": place.key,
         "max_rounds": request.limits.max_rounds,
         "timeout_ms": limits.in_ms(request.limits.timeout),
+        "fork_of": request.fork.run_id if request.fork else None,
         "reply_target": request.reply_target,
         "not_before": request.not_before,
         "due_at": place.due_at(max(request.not_before or now, now), now),

@@ -21,7 +21,7 @@ from chordage.orchestrator.core.records import Checkpoint, History, Phase
 from chordage.orchestrator.core.stepping import RequestTerms
 from chordage.orchestrator.core.text import clean_reply, clean_text
 from chordage.orchestrator.gateways.ports import Abort
-from chordage.orchestrator.run import checkpoints, plugins
+from chordage.orchestrator.run import checkpoints, plugins, transitions
 from chordage.orchestrator.run.plugins import PluginSession
 from chordage.orchestrator.run.unit import LiveEvent, Unit, record
 from chordage.orchestrator.runtime import Runtime
@@ -78,6 +78,7 @@ def carry_out(rt: Runtime, work: Compaction, abort: Abort) -> list[Intent]:
         fault = compaction.fault_of(reply)
     except ModelFailed as error:
         reply, fault = compaction.no_reply(writer.model, error), clean_text(str(error))
+    reply = transitions.with_cost(rt, reply)
     intents = record(rt, lambda unit: _record(unit, work, reply, fault))
     if intents is None:
         log.warning("late summary refused", run=run.id, step=work.claim.step, epoch=run.epoch)

@@ -22,7 +22,7 @@ from chordage.orchestrator.core.rounds import generations, spread
 from chordage.orchestrator.core.status import SETTLED_CALL, CallStatus
 from chordage.orchestrator.core.transcript import NOT_RUN
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
-from chordage.orchestrator.run import placing, plugins, subagents, waiting
+from chordage.orchestrator.run import forking, placing, plugins, subagents, waiting
 from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome, invalid_arguments
 from chordage.orchestrator.run.placing import UnderWay
 from chordage.orchestrator.run.plugins import PluginSession
@@ -42,10 +42,15 @@ def check_calls(
 ) -> tuple[list[NewCall], list[PluginSession]]:
     """Each call in the model's order: runnable, suspended, or settled with a result that tells the model why."""
 
-    def settled(call: NewCall) -> NewCall | None:
+    def settled(call: NewCall) -> NewCall:
         return not_run(call) if call.place in beyond_limit else call
 
-    return check_some(rt, request, asks, settled)
+    if request.claim.run.fork_of is None:
+        return check_some(rt, request, asks, settled)
+    asked = [settled(call) for call in new_calls(rt, request, asks)]
+    answers = forking.answer_calls(rt, request.run, request.agent, asked)
+    known = {call.place: answers.get(call.id, call) for call in asked}
+    return check_some(rt, request, asks, lambda call: known[call.place])
 
 
 def check_some(

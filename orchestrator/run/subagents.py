@@ -199,10 +199,10 @@ def _answer(unit: Unit, kin: Kin, ending: Ending, text: str | None, *, run_id: s
     """Stored only where the parent still waits for it."""
     tx = unit.tx
     parent = runs.lock(tx, kin.parent_run)
+    if parent is not None and run_id is not None:
+        _charge(tx, parent, run_id)
     if parent is None or parent.status is RunStatus.DONE:
         return
-    if run_id is not None:
-        children.charge(tx, parent.id, run_id)
     question = children.open_suspension(tx, kin.parent_call)
     if question is None or not children.mark_answered(tx, question):
         return
@@ -210,9 +210,17 @@ def _answer(unit: Unit, kin: Kin, ending: Ending, text: str | None, *, run_id: s
         id=unit.rt.new_id(), suspension_id=question, call_id=kin.parent_call, run_id=parent.id, action=Action.RESUME,
         payload=subagents.payload_of(ending, text), edited_args=None, reason=None, key=None,
     )  # fmt: skip
-    approvals.store_decision(tx, answer, source=SOURCE, now=unit.now)
+    approvals.store_decision(tx, answer, source=SOURCE, decided_by=SOURCE, now=unit.now)
     if parent.status is RunStatus.WAITING and not children.are_open(tx, parent.id):
         waiting.resume_run(unit, parent)
+
+
+def _charge(tx: Tx, above: Run | None, run_id: str) -> None:
+    """A run that is done was charged to the run above it when it ended, without this child: so that is charged too."""
+    while above is not None:
+        children.charge(tx, above.id, run_id)
+        is_charged = above.status is RunStatus.DONE and above.kin is not None
+        above = runs.lock(tx, above.kin.parent_run) if is_charged and above.kin else None
 
 
 def give_up(unit: Unit, *, run_id: str | None = None, call_id: str | None = None) -> None:

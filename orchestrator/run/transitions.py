@@ -14,6 +14,7 @@ from typing import NamedTuple, assert_never
 
 import structlog
 
+from chordage.orchestrator.core import prices
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import LostRace, UserError
 from chordage.orchestrator.core.intents import Advance, CallModel, Intent, advance
@@ -157,6 +158,7 @@ def next_step(rt: Runtime, run: Run, past: History | None = None) -> list[Intent
 
 def judge(rt: Runtime, request: ModelRequest, reply: Reply, plan: PlanDecision | None = None) -> ReplyOutcome:
     """Ask the plugins and the strategy, and check each call. A broken plugin ends the run; the reply is kept."""
+    reply = with_cost(rt, reply)
     run, agent, session = request.run, request.agent, request.session
     reply = clean_reply(reply)
     reply = replace(reply, asks=() if request.asks_planner else distinct(reply.asks, request.step))
@@ -180,6 +182,20 @@ def judge(rt: Runtime, request: ModelRequest, reply: Reply, plan: PlanDecision |
         reply=reply, move=move, plan=plan, asked=asked, keeps=keeps or too_many, call_sessions=sessions,
         placed=placing.plan_round(rt, request, asked),
     )  # fmt: skip
+
+
+def with_cost(rt: Runtime, reply: Reply) -> Reply:
+    """The reply with its cost, by the price of this day. It is recorded with its tokens and never computed again.
+
+    Where no model answered there is no cost: of an attempt that failed, a provider tells no tokens. An answer whose
+    tokens it does not tell has an unknown one.
+    """
+    usage, book = reply.usage, rt.prices()
+    has_tokens = bool(usage.input_tokens or usage.output_tokens)
+    if not has_tokens and all(attempt.fault is not None for attempt in reply.attempts):
+        return reply
+    cost = prices.cost_of(usage, book, reply.model, rt.now().date()) if book and has_tokens else None
+    return replace(reply, usage=replace(usage, cost_nanos=cost, unpriced=int(cost is None)))
 
 
 def _holds(request: ModelRequest) -> bool:

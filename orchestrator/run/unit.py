@@ -281,7 +281,8 @@ def _log_end(rt: Runtime, run: Run, ending: Ending | None, usage: Usage) -> None
         "turn ended", turn=run.turn_id, run=run.id, thread=run.thread_id, agent=run.agent,
         disposition=disposition_of(ending).value if ending else None, code=ending.code if ending else None,
         seconds=round(seconds, 3), rounds=run.rounds,
-        input_tokens=spent.input_tokens, output_tokens=spent.output_tokens,
+        input_tokens=spent.input_tokens, output_tokens=spent.output_tokens, cost_nanos=spent.cost_nanos,
+        unpriced=spent.unpriced,
     )  # fmt: skip
 
 

@@ -1,65 +1,37 @@
-"""Not in the line of a turn: cancel a turn, wherever it is.
-
-A queued turn is done at once. So is a run: its epoch is raised, so that work still going on for it finds nothing to
-write to, and the next heartbeat makes those workers stop.
-"""
+"""Not in the line of a turn: cancel a turn, wherever it is (run/cancelling.py)."""
 
 from __future__ import annotations
 
-from chordage.orchestrator.core import message
-from chordage.orchestrator.core.errors import Conflict, LostRace, NotFound
+from chordage.orchestrator.core.audit import Actor, Audited
+from chordage.orchestrator.core.errors import Conflict, LostRace
 from chordage.orchestrator.core.intents import Intent
-from chordage.orchestrator.core.reasons import cancelled
-from chordage.orchestrator.core.status import Disposition, TurnStatus
-from chordage.orchestrator.run import endings
+from chordage.orchestrator.run import cancelling
 from chordage.orchestrator.run.unit import Unit, insist
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import children, runs, turns
+from chordage.orchestrator.store import audit
 
 TRIES = 8
-CALL_CANCELLED = "This call was cancelled together with the run that asked for it."
 
 
 def cancel_turn(
-    rt: Runtime, turn_id: str, reason: str | None = None, *, space: str | None = None
+    rt: Runtime, turn_id: str, reason: str | None = None, *, space: str | None = None, by: Actor | None = None
 ) -> tuple[bool, list[Intent]]:
     """Whether this ended the turn; False when it was done already. `space`: of a caller, who may end its own turns, and
-    those of sub-agents that were given up.
+    those of sub-agents that were given up. `by`: who cancels it, for the record.
     """
     if space is not None:
-        _check_reach(rt, turn_id, space)
+        with rt.store.read() as tx:
+            cancelling.check_reach(tx, turn_id, space)
     for _ in range(TRIES):
         try:
-            return insist(rt, lambda unit: _cancel(unit, turn_id, reason))
+            return insist(rt, lambda unit: _cancel_and_record(unit, turn_id, reason, by))
         except LostRace:
             continue
     raise Conflict(f"turn {turn_id!r} changes too fast to be cancelled: try again")
 
 
-def _check_reach(rt: Runtime, turn_id: str, space: str) -> None:
-    """What decides it never changes while a turn lives, so it may be asked before the turn is locked."""
-    with rt.store.read() as tx:
-        turn = turns.load(tx, turn_id)
-        if turn is None or not (message.holds(space, turn.home_thread) or children.is_given_up(tx, turn_id)):
-            raise _not_there(turn_id)
-
-
-def _not_there(turn_id: str) -> NotFound:
-    return NotFound(f"there is no turn {turn_id!r}; `chordage turns` lists them")
-
-
-def _cancel(unit: Unit, turn_id: str, reason: str | None) -> bool:
-    turn = turns.load(unit.tx, turn_id)
-    if turn is None:
-        raise _not_there(turn_id)
-    if turn.status is TurnStatus.DONE:
-        return False
-    kin = turn.kin if turn.status is TurnStatus.QUEUED else None
-    if endings.drop_queued(unit, turn_id, Disposition.CANCELLED, reason, kin=kin):
-        return True
-    if kin is not None:
-        # It has started meanwhile. Its run is locked before that of its parent, which we hold by now: release both.
-        raise LostRace
-    turn = turns.load(unit.tx, turn_id)  # again: it may have started since we first looked
-    run = runs.lock(unit.tx, turn.run_id) if turn and turn.run_id else None
-    return run is not None and endings.end_run(unit, run, cancelled(reason), content=CALL_CANCELLED)
+def _cancel_and_record(unit: Unit, turn_id: str, reason: str | None, by: Actor | None) -> bool:
+    ended = cancelling.cancel(unit, turn_id, reason)
+    if ended and by is not None:
+        audit.record(unit.tx, by, Audited.CANCELLED, turn_id, now=unit.now)
+    return ended

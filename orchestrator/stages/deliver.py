@@ -16,6 +16,7 @@ from datetime import timedelta
 
 import structlog
 
+from chordage.orchestrator.core.audit import Actor, Audited
 from chordage.orchestrator.core.channels import Outgoing
 from chordage.orchestrator.core.deliveries import DeliveryStatus, shown
 from chordage.orchestrator.core.errors import Conflict, NotFound, TryLater, Undeliverable
@@ -23,7 +24,7 @@ from chordage.orchestrator.core.intents import Deliver, Intent
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.run.unit import Unit, insist
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import journal, outbox, projection, turns
+from chordage.orchestrator.store import audit, journal, outbox, projection, turns
 from chordage.orchestrator.store.outbox import Delivery
 
 log = structlog.get_logger()
@@ -48,11 +49,14 @@ def deliver(rt: Runtime) -> list[Intent]:
                 one.result()
 
 
-def retry_dead(rt: Runtime, number: int | None = None) -> list[int]:
-    """Dead letters are due again: one, or all of them."""
+def retry_dead(rt: Runtime, number: int | None = None, *, by: Actor | None = None) -> list[int]:
+    """Dead letters are due again: one, or all of them. `by`: who wants that, for the record."""
     with Unit(rt) as unit:
         again = outbox.retry_dead(unit.tx, number, unit.now)
         delivery = outbox.load(unit.tx, number) if number is not None and not again else None
+        if again and by is not None:
+            about = "all" if number is None else str(number)
+            audit.record(unit.tx, by, Audited.DELIVERY_RETRIED, about, now=unit.now, detail={"count": len(again)})
     if number is None or again:
         return again
     if delivery is None:

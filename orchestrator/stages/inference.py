@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from datetime import timedelta
+from functools import cached_property, partial
 from typing import Any
 
 import structlog
@@ -37,6 +38,7 @@ from chordage.orchestrator.plugins.planners import PlannerFailed
 from chordage.orchestrator.run import (
     compaction,
     endings,
+    forking,
     limits,
     placing,
     planning,
@@ -56,6 +58,8 @@ from chordage.orchestrator.store.runs import RunClaim
 from chordage.orchestrator.strategies import shipped
 
 log = structlog.get_logger()
+
+_RESEND = 10**12  # in the number of an attempt, more than the milliseconds that a run takes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +121,10 @@ def _ask_and_record(
     token = _claim(rt, run) if in_doubt else None
     if in_doubt and token is None:
         return []
-    work = InFlightWork(run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id, token=token)
+    work = InFlightWork(
+        run_id=run.id, epoch=run.epoch, key=key, thread_id=run.thread_id, token=token,
+        paused=lambda seconds: rt.locks.pause(key, rt.now() + timedelta(seconds=seconds)),
+    )  # fmt: skip
     claim = RunClaim(run=run, step=step, token=token)
     text = StreamedText(rt, run, step)
     try:
@@ -191,6 +198,7 @@ def _prepare(rt: Runtime, claim: RunClaim, agent: AgentSpec, past: History | Non
     said = build(entries, known)
     terms = stepping.terms(rt, run, said) if run.control is Control.STEP else None
     agent = agent if terms is None else terms.tune(agent)
+    agent = agent if run.fork_of is None else forking.tune(rt, run, agent)
     planned = planning.read(rt, run, agent, entries, known) if plans else None
     if planned is not None and terms is not None:
         planned = planned.offering(name for name in planned.offered if terms.offers(name))
@@ -313,22 +321,44 @@ def _prompt(request: ModelRequest, said: tuple[Said, ...], changes: Inference) -
 
 
 class StreamedText:
-    """What watchers were shown of the reply that is being made."""
+    """What watchers were shown of the reply that is being made.
+
+    Each piece says which attempt it belongs to and where in its text it stands. The number of an attempt is made of the
+    wake-ups that were sent again and of the clock, so it grows from one worker to the next without being stored.
+    """
 
     def __init__(self, rt: Runtime, run: Run, step: int) -> None:
         self._emit = partial(rt.events.emit, run.id)
         self._step = step
         self._pieces: list[str] = []
+        self._length = 0
+        self._resets = 0
+        self._rt, self._run = rt, run
         self.details: Mapping[str, Any] | None = None
 
+    @cached_property
+    def _first_attempt(self) -> int:
+        run = self._run
+        return run.resends * _RESEND + max(0, int((self._rt.now() - run.started_at).total_seconds() * 1000))
+
+    @property
+    def _attempt(self) -> int:
+        return self._first_attempt + self._resets
+
     def add(self, text: str) -> None:
-        self._pieces.append(text)
-        self._emit("model.delta", step=self._step, text=text)
+        pieces, offset = self._pieces, self._length
+        pieces.append(text)
+        self._length += len(text)
+        self._emit(
+            "model.delta", step=self._step, attempt=self._attempt, offset=offset, text=text,
+            so_far=lambda end: "".join(pieces)[:end],
+        )  # fmt: skip
 
     def reset(self) -> None:
         """The reply is begun again: watchers drop what they were shown of this step."""
-        self._pieces.clear()
-        self._emit("model.reset", step=self._step)
+        self._pieces, self._length = [], 0
+        self._resets += 1
+        self._emit("model.reset", step=self._step, attempt=self._attempt)
 
     def partial(self, attempts: Sequence[Attempt]) -> PartialReply:
         text = clean_text("".join(self._pieces))
@@ -340,6 +370,8 @@ def _ask(
 ) -> tuple[Reply, PlanDecision | None]:
     work.check()
     request = prepared.request
+    if request.claim.run.fork_of is not None and (repeated := forking.repeated_reply(rt, request.run)) is not None:
+        return repeated, None
     if request.planning is not None:
         text.details = planning.details(request.planning)
     if request.run.resends:

@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from chordage.orchestrator.core.bus import BusCursor, Fact, entries_of
+from chordage.orchestrator.core.bus import BusCursor, entries_of
 from chordage.orchestrator.core.errors import Conflict, Unavailable
 from chordage.orchestrator.core.intents import Deliver, Intent, Project
 from chordage.orchestrator.core.retry import Backoff
@@ -111,7 +111,7 @@ def _copy_batch(rt: Runtime, bus: Bus, claim: _Claim) -> _Claim | None:
     if actual.position < cursor.position:  # Redis is back as it was some time ago
         log.warning("the bus has lost its last entries", position=cursor.position, has=actual.position)
         return _move(rt, claim, actual)
-    facts, are_all = _settled_facts(rt, cursor.position)
+    facts, are_all = projection.settled_rows(rt.store, projection.facts, cursor.position, rt.bus_rules.batch)
     if not facts:
         _release(rt, claim)
         return None
@@ -139,23 +139,6 @@ def _is_ahead(rt: Runtime, cursor: BusCursor, actual: BusCursor) -> bool:
     with rt.store.read() as tx:
         state = projection.load(tx)
     return state is not None and actual.position > state.top
-
-
-def _settled_facts(rt: Runtime, after: int) -> tuple[list[Fact], bool]:
-    """And whether they are all there were: what comes meanwhile is copied with what comes until the next look."""
-    most = rt.bus_rules.batch
-    with rt.store.read() as tx:
-        facts = projection.facts(tx, after, most)
-    are_all = len(facts) < most
-    close = projection.without_gap(after, facts)
-    if close == len(facts):
-        return facts, are_all
-    settled, last = facts[:close], facts[-1].id
-    if not projection.no_open_writers(rt.store):
-        return settled, True
-    with rt.store.read() as tx:
-        again = projection.facts(tx, settled[-1].id if settled else after, most - close)
-    return settled + [fact for fact in again if fact.id <= last], are_all
 
 
 def _rebuild(rt: Runtime, bus: Bus, claim: _Claim, actual: BusCursor | None) -> _Claim | None:

@@ -11,9 +11,10 @@ process held that is gone is sent again without a wait for its leases, except ca
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
@@ -34,6 +35,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import (
     CallTool,
     CancelTurn,
+    ContinueBulk,
     Dispatch,
     Hint,
     Intent,
@@ -42,23 +44,42 @@ from chordage.orchestrator.core.intents import (
     lone_call,
     step_on,
 )
+from chordage.orchestrator.core.metrics import CLAIMS_EXPIRED, RESCUES, Sums, count
+from chordage.orchestrator.core.pruning import limits_for
 from chordage.orchestrator.core.reasons import Ending, Reason, cancelled, failed
 from chordage.orchestrator.core.records import Call, Run, Subject
 from chordage.orchestrator.core.status import CallStatus, Disposition, RunStatus
 from chordage.orchestrator.core.stepping import Drive, OnHeld
 from chordage.orchestrator.core.transcript import OUTCOME_UNKNOWN
-from chordage.orchestrator.run import approvals, endings, limits, subagents, waiting
+from chordage.orchestrator.run import approvals, endings, limits, pruning, subagents, waiting
 from chordage.orchestrator.run.unit import LiveEvent, Unit, insist
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import approvals as suspensions
-from chordage.orchestrator.store import calls, children, fairness, groups, processes, replays, runs, stepped, turns
+from chordage.orchestrator.store import (
+    audit,
+    bulk,
+    calls,
+    children,
+    fairness,
+    groups,
+    metrics,
+    processes,
+    replays,
+    runs,
+    seldom_due,
+    stepped,
+    takeovers,
+    turns,
+)
 from chordage.orchestrator.store.calls import CallOutcome
+from chordage.orchestrator.store.takeovers import LostWork
 
 log = structlog.get_logger()
 
 NOT_MOVED_ON = "The consumer of the run did not move it on in time."
 BATCH = 500  # rows of one transaction
 TAKEN = timedelta(seconds=4)  # who takes a wake-up has ended by then, or its heartbeat has said who has it
+BEFORE_ALL = datetime(1, 1, 2, tzinfo=UTC)
 LATELY = timedelta(seconds=30)
 LONG_GONE = timedelta(minutes=10)  # after which nothing of a process is looked for any more
 Part = Callable[[Runtime], list[Intent]]
@@ -77,7 +98,8 @@ def rescue(rt: Runtime) -> list[Intent]:
         _unwanted_children,
         _stranded,
         _queued,
-        _old_replays,
+        _seldom_due,
+        _old_turns,
     )
     for part in parts:
         name = part.func.__name__ if isinstance(part, partial) else part.__name__
@@ -149,9 +171,11 @@ def _runs(rt: Runtime, now: datetime, find: Callable[..., list[Run]], gone: Coll
     begun = rt.locks.begun(keys)
     if gone:  # its lease has not run out: what another has in flight is that one's
         seen = [run for run in seen if (step := run.next_inference) and run.work_key(step) not in in_flight]
+    sums: Sums = Counter()
     with Unit(rt) as unit:
         expired = find(unit.tx, limit=BATCH, among=[run.id for run in seen])
-        poisoned = [run for run in expired if not _wake_run(unit, run, in_flight, begun, now)]
+        poisoned = [run for run in expired if not _wake_run(unit, run, in_flight, begun, now, sums)]
+        metrics.add(unit.tx, sums)
     intents = unit.intents
     for run in poisoned:  # each by itself: an end locks further runs, those that asked this one
         log.error("run is poison", run=run.id, step=run.step, worker=run.claim_worker)
@@ -160,7 +184,7 @@ def _runs(rt: Runtime, now: datetime, find: Callable[..., list[Run]], gone: Coll
     return intents
 
 
-def _wake_run(unit: Unit, run: Run, in_flight: set[str], begun: set[str], now: datetime) -> bool:
+def _wake_run(unit: Unit, run: Run, in_flight: set[str], begun: set[str], now: datetime, sums: Sums) -> bool:
     """False: it has taken too many workers with it."""
     leases, step = unit.rt.leases, run.next_inference
     push = partial(runs.push_lease, unit.tx, run)
@@ -176,6 +200,11 @@ def _wake_run(unit: Unit, run: Run, in_flight: set[str], begun: set[str], now: d
         return False
     until = leases.until_after_resend(now, run.resends)
     push(lease_until=until, resends=run.resends + 1, expiries=expiries)
+    if expiries > run.expiries:
+        lost = LostWork(run_id=run.id, step=step, worker=run.claim_worker, since=run.started_at)
+        takeovers.record(unit.tx, lost, now)
+        count(sums, CLAIMS_EXPIRED, "model")
+    count(sums, RESCUES, "run")
     log.info("run woken", run=run.id, step=run.step, resends=run.resends + 1, expiries=expiries)
     unit.follow(advance(run))
     return True
@@ -212,6 +241,7 @@ def _calls(rt: Runtime, now: datetime, find: Callable[..., list[Call]]) -> list[
     poisoned: list[tuple[Run, Call]] = []
     unknown: list[tuple[Run, Call]] = []
     agents: dict[str, str] = {}
+    sums: Sums = Counter()
     with Unit(rt) as unit:
         for call in find(unit.tx, limit=BATCH):
             run = runs.load(unit.tx, call.run_id)
@@ -219,8 +249,9 @@ def _calls(rt: Runtime, now: datetime, find: Callable[..., list[Call]]) -> list[
             agents[run.id] = run.agent
             if call.status is CallStatus.RUNNING and call.effect is Effect.UNSAFE and call.worker is not None:
                 unknown.append((run, call))
-            elif not _wake_call(unit, call, run, now):
+            elif not _wake_call(unit, call, run, now, sums):
                 poisoned.append((run, call))
+        metrics.add(unit.tx, sums)
     intents = unit.intents
     # In transactions that lock the run first, as all do that end a run or suspend a call of it.
     for run, call in poisoned:
@@ -232,7 +263,7 @@ def _calls(rt: Runtime, now: datetime, find: Callable[..., list[Call]]) -> list[
     return _within_concurrency(rt, intents, agents)
 
 
-def _wake_call(unit: Unit, call: Call, run: Run, now: datetime) -> bool:
+def _wake_call(unit: Unit, call: Call, run: Run, now: datetime, sums: Sums) -> bool:
     """False: it has taken too many workers with it."""
     leases = unit.rt.leases
     expiries = call.expiries + (call.status is CallStatus.RUNNING and call.worker is not None)
@@ -240,6 +271,13 @@ def _wake_call(unit: Unit, call: Call, run: Run, now: datetime) -> bool:
         return False
     until = leases.until_after_resend(now, call.resends)
     calls.push_lease(unit.tx, call, lease_until=until, resends=call.resends + 1, expiries=expiries)
+    if expiries > call.expiries:
+        lost = LostWork(
+            run_id=call.run_id, call_id=call.id, step=call.step, worker=call.worker, since=call.started_at or now
+        )
+        takeovers.record(unit.tx, lost, now)
+        count(sums, CLAIMS_EXPIRED, "tool")
+    count(sums, RESCUES, "call")
     log.info("call woken", call=call.id, run=run.id, resends=call.resends + 1, expiries=expiries)
     unit.follow(lone_call(run, call))
     return True
@@ -426,18 +464,39 @@ def _queued_in(rt: Runtime, group: Group) -> list[Intent]:
         with Unit(rt) as unit:
             turn_ids = [turn_id for turn_id, _ in ready]
             nudged = fairness.nudge(unit.tx, turn_ids, unit.now, nothing_waits=nothing_waits)
+            sums: Sums = Counter()
+            count(sums, RESCUES, "turn", by=len(nudged))
+            metrics.add(unit.tx, sums)
     intents: list[Intent] = [Dispatch(group=group, hint=Hint(turn_id, of.thread_id), of=of) for turn_id, of in nudged]
     if not hand_on and (nudged or not free) and groups.await_place(rt.store, group) and not free:
         intents.append(Dispatch(group=group))  # runs may have ended before they knew of it
     return intents
 
 
-def _old_replays(rt: Runtime) -> list[Intent]:
-    """Forget signed bytes that can no longer come again."""
+def _seldom_due(rt: Runtime) -> list[Intent]:
+    """Send for bulk jobs whose worker is gone, or whose message was lost. Forget signed bytes that can no longer come
+    again, and who did what longer ago than the settings keep it.
+    """
     now = rt.now()
+    audit_before = BEFORE_ALL if rt.audit_keep is None else now - rt.audit_keep
     with rt.store.read() as tx:
-        over = replays.are_over(tx, now)
-    if over:
+        due = seldom_due.find(tx, now, audit_before=audit_before)
+    if due.replays or due.audit:
         with Unit(rt) as unit:
-            replays.forget(unit.tx, now, BATCH)
+            if due.replays:
+                replays.forget(unit.tx, now, BATCH)
+            if due.audit:
+                audit.forget(unit.tx, audit_before, BATCH)
+    if not due.bulk:
+        return []
+    with Unit(rt) as unit:
+        job_ids = bulk.wake(unit.tx, unit.now, until=unit.lease(), limit=BATCH)
+    return [ContinueBulk(job_id=job_id) for job_id in job_ids]
+
+
+def _old_turns(rt: Runtime) -> list[Intent]:
+    """Some of what ended longer ago than the settings keep it."""
+    if rt.turn_keep is not None:
+        now = rt.now()
+        pruning.prune_some(rt, limits_for(now, older_than=rt.turn_keep, keep_keys=rt.dedupe_keep))
     return []

@@ -9,9 +9,9 @@ from typing import Any
 
 from chordage.orchestrator.core import message
 from chordage.orchestrator.core.approvals import Action, OnExpiry, ResumeMode, SuspensionStatus, Why
-from chordage.orchestrator.core.errors import NotFound
+from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.core.records import Call
-from chordage.orchestrator.store import approvals, runs
+from chordage.orchestrator.store import approvals, calls, runs
 from chordage.orchestrator.store.approvals import SuspensionRow
 from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.views.conversion import view_of
@@ -49,8 +49,13 @@ class AnswerView:
     edited_args: dict[str, Any] | None
     reason: str | None
     source: str  # the way it came in
+    decided_by: str  # the id of a key, or `local`, `cli` or `celery`
     created_at: datetime
     applied_at: datetime | None  # when the run resumed with it
+
+    @property
+    def who(self) -> str:
+        return self.source if self.decided_by == self.source else f"{self.decided_by} ({self.source})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +111,48 @@ def inbox(
     return [open_question(row) for row in rows]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionState:
+    """A question, which may be answered by now. `is_open`: it waits for an answer."""
+
+    status: SuspensionStatus
+    is_open: bool
+    question: OpenQuestion
+
+
+def question(store: Store, target: str, *, space: str | None = None) -> QuestionState:
+    """The question with this id, or the newest about this call."""
+    with store.read() as tx:
+        suspension = approvals.find(tx, target)
+        row = None
+        if suspension is not None and _is_in_space(tx, suspension.run_id, space):
+            row = approvals.with_arguments(tx, suspension.id)
+    if row is None:
+        raise NotFound(f"there is no question {target!r}; `chordage inbox` lists those that are open")
+    status = SuspensionStatus(row["status"])
+    return QuestionState(status=status, is_open=status is SuspensionStatus.OPEN, question=open_question(row))
+
+
+def open_question_by_id(store: Store, suspension_id: str, *, space: str | None = None) -> OpenQuestion:
+    """One open question. Raises NotFound, or Conflict if it is not open any more."""
+    with store.read() as tx:
+        rows = approvals.list_open(tx, limit=1, suspension_id=suspension_id, space=space)
+        known = None if rows else approvals.load(tx, suspension_id)
+        if known is not None and not _is_in_space(tx, known.run_id, space):
+            known = None
+    if rows:
+        return open_question(rows[0])
+    if known is None:
+        raise NotFound(f"there is no suspension {suspension_id!r}; `chordage inbox` lists what waits")
+    raise Conflict(f"suspension {suspension_id} is {known.status.value}: there is nothing left to decide")
+
+
+def count_open_questions(store: Store, *, limit: int, space: str | None = None) -> int:
+    """Of people, up to `limit`."""
+    with store.read() as tx:
+        return approvals.count_open(tx, limit=limit, space=space)
+
+
 def _is_in_space(tx: Tx, run_id: str, space: str | None) -> bool:
     run = runs.load(tx, run_id)
     return run is not None and message.holds(space, run.home_thread)
@@ -124,9 +171,23 @@ def schema_asked(store: Store, target: str) -> dict[str, Any] | None:
     return suspension.schema if suspension else None
 
 
-def about_calls(tx: Tx, calls: Iterable[Call]) -> dict[str, QuestionView]:
+def agents_asking(store: Store, targets: Iterable[str], *, space: str | None) -> set[str]:
+    """The agents that these questions, or calls, belong to; that of a sub-agent belongs to the agent at its root. What
+    lies outside the space is left out.
+    """
+    agents = set()
+    with store.read() as tx:
+        for target in targets:
+            about = approvals.find(tx, target) or calls.load(tx, target)
+            run = runs.load(tx, about.run_id) if about else None
+            if run is not None and message.holds(space, run.home_thread):
+                agents.add(run.kin.path.partition("/")[0] if run.kin else run.agent)
+    return agents
+
+
+def about_calls(tx: Tx, of_calls: Iterable[Call]) -> dict[str, QuestionView]:
     """The newest question about each of these calls, by the id of the suspension."""
-    return by_id(tx, [call.suspension_id for call in calls if call.suspension_id is not None])
+    return by_id(tx, [call.suspension_id for call in of_calls if call.suspension_id is not None])
 
 
 def by_id(tx: Tx, suspension_ids: Collection[str]) -> dict[str, QuestionView]:

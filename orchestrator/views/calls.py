@@ -56,6 +56,7 @@ class CallView:
     wake_ups: int  # 1, and one more for each time its message was sent again
     replayed_at: int | None  # the step at which it last resumed after a decision
     placed: str | None  # where it runs, and why
+    answered_from: str | None  # in a fork: the call whose recorded result it has; it did not run
     question: QuestionView | None  # the newest question about it
     child: ChildView | None = None  # of a call to a sub-agent
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from chordage.orchestrator.core import message
 from chordage.orchestrator.core.deliveries import DeliveryStatus, shown
+from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.store import outbox, projection
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.outbox import Delivery
@@ -51,17 +53,26 @@ class BusView:
 def delivery_of(store: Store, turn_id: str) -> DeliveryView | None:
     with store.read() as tx:
         row = outbox.of_turn(tx, turn_id)
-    return _view(row) if row else None
+    return view_of_row(row) if row else None
+
+
+def delivery(store: Store, number: int, *, space: str | None = None) -> DeliveryView:
+    """A caller with a `space` finds only the replies of its own threads."""
+    with store.read() as tx:
+        row = outbox.load(tx, number)
+    if row is None or not message.holds(space, row.thread_id):
+        raise NotFound(f"there is no delivery {number}; `chordage deliveries` lists them")
+    return view_of_row(row)
 
 
 def deliveries(store: Store, *, status: DeliveryStatus | None = None, limit: int = 50) -> list[DeliveryView]:
     """Newest first."""
     with store.read() as tx:
-        rows = outbox.newest(tx, status=status, limit=limit)
-    return [_view(row) for row in rows]
+        rows, _ = outbox.page(tx, status=status, limit=limit)
+    return [view_of_row(row) for row in rows]
 
 
-def _view(row: Delivery) -> DeliveryView:
+def view_of_row(row: Delivery) -> DeliveryView:
     return view_of(
         DeliveryView, row, to=shown(row.target), in_hand=row.claim_token is not None,
         channel="webhook" if "url" in row.target else str(row.target.get("channel")),
@@ -84,6 +95,6 @@ def bus(store: Store, now: datetime) -> BusView:
         seconds_behind=round(max(0.0, (now - since).total_seconds()), 3) if since else 0.0,
         generation=row.mark.generation if row else 0,
         worker=row.claim_worker if row and row.claim_token and not row.is_free(now) else None,
-        deliveries_pending=counts.get(DeliveryStatus.PENDING.value, 0),
-        dead_letters=counts.get(DeliveryStatus.DEAD.value, 0),
+        deliveries_pending=counts[DeliveryStatus.PENDING],
+        dead_letters=counts[DeliveryStatus.DEAD],
     )

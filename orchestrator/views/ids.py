@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from chordage.orchestrator.core import message
 from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.store import id_prefix, runs, threads, trace_reads, turns
 from chordage.orchestrator.store.database import Store, Tx
@@ -34,11 +35,14 @@ _WITH_PREFIX = {
 }
 
 
-def identify(store: Store, some_id: str) -> tuple[IdKind, str]:
-    """The kind of an id, and the id in full. Raises NotFound, or Conflict if several ids have that prefix."""
+def identify(store: Store, some_id: str, *, space: str | None = None) -> tuple[IdKind, str]:
+    """The kind of an id, and the id in full. Raises NotFound, or Conflict if several ids have that prefix.
+
+    A caller with a `space` learns nothing of what is outside it, not even that it is there.
+    """
     with store.read() as tx:
-        kind = next((kind for kind in IdKind if _exists(tx, kind, some_id)), None)
-        match = None if kind is not None else _only_match(tx, some_id, *IdKind)
+        kind = next((kind for kind in IdKind if _is_there(tx, kind, some_id, space)), None)
+        match = None if kind is not None else _only_match(tx, some_id, *IdKind, space=space)
     if kind is not None:
         return kind, some_id
     if match is None:
@@ -51,7 +55,7 @@ def identify(store: Store, some_id: str) -> tuple[IdKind, str]:
 def full_id(store: Store, kind: IdKind, prefix: str) -> str:
     """The id with that prefix. An unknown one is returned unchanged: the read that uses it reports it as missing."""
     with store.read() as tx:
-        match = None if _exists(tx, kind, prefix) else _only_match(tx, prefix, kind)
+        match = None if _is_there(tx, kind, prefix, None) else _only_match(tx, prefix, kind)
     return match.id if match else prefix
 
 
@@ -100,11 +104,11 @@ def _turn_by_prefix(tx: Tx, prefix: str) -> str | None:
     return match.of if match.kind is IdKind.RUN else match.id
 
 
-def _only_match(tx: Tx, prefix: str, *kinds: IdKind) -> _Match | None:
+def _only_match(tx: Tx, prefix: str, *kinds: IdKind, space: str | None = None) -> _Match | None:
     """The only id with that prefix."""
     if len(prefix) < SHORTEST_PREFIX:
         return None
-    matches = list(_matches(tx, prefix, kinds))
+    matches = [match for match in _matches(tx, prefix, kinds) if _is_there(tx, match.kind, match.id, space)]
     if len(matches) > 1:
         listed = ", ".join(f"{match.kind} {match.id}" for match in matches[:LISTED])
         raise Conflict(f"several ids begin with {prefix!r}, such as {listed}; give more of it")
@@ -121,11 +125,18 @@ def _matches(tx: Tx, prefix: str, kinds: tuple[IdKind, ...]) -> Iterator[_Match]
             covered |= {row.id, row.of}
 
 
-def _exists(tx: Tx, kind: IdKind, some_id: str) -> bool:
+def _is_there(tx: Tx, kind: IdKind, some_id: str, space: str | None) -> bool:
+    """Whether there is such a row, whose conversation is in the space."""
+    home: str | None = None
     match kind:
         case IdKind.TURN:
-            return turns.is_done(tx, some_id) is not None
+            if space is None:  # the record with its key is all that is needed
+                return turns.is_done(tx, some_id) is not None
+            turn = turns.load(tx, some_id)
+            home = None if turn is None else turn.home_thread
         case IdKind.RUN:
-            return runs.load(tx, some_id) is not None
+            run = runs.load(tx, some_id)
+            home = None if run is None else run.home_thread
         case IdKind.THREAD:
-            return threads.exists(tx, some_id)
+            home = turns.home_of_thread(tx, some_id) if threads.exists(tx, some_id) else None
+    return home is not None and message.holds(space, home)

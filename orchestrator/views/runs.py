@@ -11,15 +11,17 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from chordage.orchestrator.core import message
 from chordage.orchestrator.core.compaction import Cause
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.model import Fault, StopReason, Usage
+from chordage.orchestrator.core.model import Fault, StopReason, Usage, usage_from
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.records import Checkpoint, Entry, Phase, Run
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.store import calls as call_rows
-from chordage.orchestrator.store import journal, runs
+from chordage.orchestrator.store import fork_record, journal, runs
+from chordage.orchestrator.store import usage as usage_rows
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views import calls
 from chordage.orchestrator.views.calls import CallView
@@ -85,6 +87,7 @@ class InferenceStep(RunStep):
     refused: str | None = None  # why it was refused as the output that is demanded
     plan: PlanView | None = None  # of a planner's reply
     is_history: bool = True  # False: the reply was held, and its consumer has not let it become history
+    is_repeated: bool = False  # in a fork: the reply of the run that it is a fork of, for which no model was asked
     kind: StepKind = StepKind.INFERENCE
 
 
@@ -191,40 +194,53 @@ class RunView:
     code: str | None
     detail: str | None
     rounds: int
-    usage: Usage  # with that of its sub-agents
+    usage: Usage  # with that of its sub-agents that have ended
+    own_usage: Usage  # without it: the sum of its steps
     parent_run: str | None  # of a sub-agent: the run, and below it the call, that asked it
     parent_call: str | None
     root_run: str | None
     path: str | None  # the agents from the root down to this one
+    fork_of: str | None  # the run that it is a fork of
     started_at: datetime
     ended_at: datetime | None
     extra: dict[str, Any]  # recorded with its end: the records of a run that planned
     steps: tuple[Step, ...]
 
 
-def run(store: Store, run_id: str) -> RunView:
-    return run_with_journal(store, run_id)[0]
+def run(store: Store, run_id: str, *, space: str | None = None) -> RunView:
+    """A caller with a `space` finds only the runs of its own threads, and of the sub-agents below them."""
+    return run_with_journal(store, run_id, space=space)[0]
 
 
-def run_with_journal(store: Store, run_id: str) -> tuple[RunView, list[Entry]]:
+def run_with_journal(store: Store, run_id: str, *, space: str | None = None) -> tuple[RunView, list[Entry]]:
     """The run, and the journal rows its steps were made of."""
     with store.read() as tx:
         row = runs.load(tx, run_id)
+        below = None if row is None else usage_from(usage_rows.of_children(tx, run_id), "children_")
         entries = journal.of_run(tx, run_id)
         rounds = {step: views for (_, step), views in calls.by_round(tx, call_rows.of_run(tx, run_id)).items()}
-    if row is None:
+        fork = fork_record.load(tx, row.turn_id) if row is not None and row.fork_of is not None else None
+    if row is None or below is None or not message.holds(space, row.home_thread):
         raise NotFound(f"there is no run {run_id!r}; `chordage turns` lists turns with their runs")
     extra = next((entry.body.get("extra") or {} for entry in entries if entry.kind is Checkpoint.RUN_FINISHED), {})
     kin = {name: getattr(row.kin, name, None) for name in ("parent_run", "parent_call", "root_run", "path")}
     order = list(StepKind)
-    steps = sorted(_Steps(row, entries, rounds), key=lambda step: (step.number, order.index(step.kind)))
-    return view_of(RunView, row, run_id=row.id, extra=extra, steps=tuple(steps), **kin), entries
+    steps = sorted(
+        _Steps(row, entries, rounds, fork.kept if fork else 0), key=lambda step: (step.number, order.index(step.kind))
+    )
+    own = row.usage - below
+    return view_of(RunView, row, run_id=row.id, extra=extra, own_usage=own, steps=tuple(steps), **kin), entries
 
 
 class _Steps:
     """The steps of one run; the caller puts them in order."""
 
-    def __init__(self, run: Run, entries: Sequence[Entry], rounds: Mapping[int, tuple[CallView, ...]]) -> None:
+    def __init__(
+        self, run: Run, entries: Sequence[Entry], rounds: Mapping[int, tuple[CallView, ...]], repeated: int
+    ) -> None:
+        """`repeated`: how many of its first replies are those of the run that it is a fork of."""
+        replies = sorted(entry.step for entry in entries if entry.kind is Checkpoint.ASSISTANT_TURN)
+        self._repeated = frozenset(replies[:repeated])
         self._run = run
         self._entries = entries
         self._rounds = rounds  # by step
@@ -290,7 +306,7 @@ class _Steps:
             InferenceStep, body, number=entry.step, at=entry.at, asks=asks, attempts=attempts,
             usage=Usage(**body["usage"]), seconds=_seconds(attempts), plan=plan,
             refused=None if entry.kind is Checkpoint.PLAN else self._refused.get(entry.step),
-            is_history=entry.kind is not Checkpoint.REPLY_HELD,
+            is_history=entry.kind is not Checkpoint.REPLY_HELD, is_repeated=entry.step in self._repeated,
         )  # fmt: skip
 
     def _wait(self, entry: Entry) -> WaitStep:

@@ -7,10 +7,12 @@ from datetime import datetime
 from enum import StrEnum
 
 from chordage.orchestrator.core.errors import NotFound
+from chordage.orchestrator.core.model import Usage, usage_from
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.store import calls as call_rows
 from chordage.orchestrator.store import threads as thread_rows
+from chordage.orchestrator.store import usage as usage_rows
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.threads import ThreadRow
 from chordage.orchestrator.views import calls
@@ -29,6 +31,11 @@ class ThreadView:
     created_at: datetime
     last_turn_at: datetime
     last_activity: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ThreadDetails(ThreadView):
+    usage: Usage  # of all its runs, with their sub-agents that have ended
 
 
 class RemarkRole(StrEnum):
@@ -55,18 +62,25 @@ def thread(store: Store, thread_id: str) -> ThreadView:
         row = thread_rows.details(tx, thread_id)
     if row is None:
         raise _not_found(thread_id)
-    return _view(row)
+    return view_of_row(row)
+
+
+def thread_details(store: Store, thread_id: str) -> ThreadDetails:
+    view = thread(store, thread_id)
+    with store.read() as tx:
+        used = usage_rows.of_thread(tx, thread_id)
+    return view_of(ThreadDetails, view, usage=usage_from(used))
 
 
 def threads(store: Store, *, limit: int = 20, before: ThreadView | None = None) -> list[ThreadView]:
     """The threads with the newest turns first. The next page is what comes before the last of this one."""
     with store.read() as tx:
         position = (before.last_turn_at, before.thread_id) if before else None
-        rows = thread_rows.latest(tx, limit=limit, before=position)
-    return [_view(row) for row in rows]
+        rows, _ = thread_rows.latest(tx, limit=limit, before=position)
+    return [view_of_row(row) for row in rows]
 
 
-def _view(row: ThreadRow) -> ThreadView:
+def view_of_row(row: ThreadRow) -> ThreadView:
     last_turn_at = row["last_turn_at"]
     return view_of(ThreadView, row, last_activity=max(last_turn_at, row["last_fact_at"] or last_turn_at))
 

@@ -366,7 +366,7 @@ def _of_call(call: CallView, step: int, questions: Sequence[QuestionView]) -> It
             verdict = "denied" if answer.action is Action.CANCEL else "approved"
             reason = f": {answer.reason}" if answer.reason else ""
             pending = "" if answer.applied_at else ", not taken up yet"
-            text = f"{call.tool} {verdict} by {answer.source}{pending}{reason}"
+            text = f"{call.tool} {verdict} by {answer.who}{pending}{reason}"
             yield TraceEvent(at=answer.created_at, kind=EventKind.DECIDED, text=text, step=step, id=answer.id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,7 +11,7 @@ from chordage.orchestrator.core import message
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Origin, Sender
-from chordage.orchestrator.core.model import TOKENS, Usage
+from chordage.orchestrator.core.model import Usage, usage_from
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import Disposition, TurnStatus
 from chordage.orchestrator.store import approvals
@@ -33,6 +34,7 @@ class TurnView:
     channel: str | None
     sender: Sender
     source: str  # where the message came in: `http`, `celery`, `cli`, `hook:NAME`, `poll:NAME`, `pulse` or `child`
+    sent_by: str | None  # the key, and the user for whom it spoke; `local` is a program of this machine
     dedupe_key: str | None
     text: str
     meta: dict[str, Any]
@@ -60,6 +62,7 @@ class TurnView:
     root_run: str | None
     root_thread: str | None
     path: str | None  # the agents from the root down to this one
+    fork_of: str | None  # the run that its own run is a fork of
     questions: tuple[OpenQuestion, ...]  # open questions of its run and of the sub-agents below it
 
     @property
@@ -98,6 +101,7 @@ class TurnLine:
     parent_run: str | None  # of a sub-agent
     path: str | None
     reason: Reason | None  # why its run ended, or waits
+    usage: Usage  # of its run, with its sub-agents that have ended
     open_questions: int  # of its own run; those of a sub-agent count for the turn of the sub-agent
 
     @property
@@ -134,7 +138,7 @@ def turn(store: Store, turn_id: str, *, space: str | None = None) -> TurnView:
         answer=(row["last_reply"] or {}).get("text"),
         output=(row["end"] or {}).get("output"),
         rounds=row["rounds"] or 0,
-        usage=Usage(**{name: row[name] or 0 for name in TOKENS}),
+        usage=usage_from(row),
         questions=questions,
     )
 
@@ -160,7 +164,11 @@ def turns(
     """Newest first. The next page is what came before the last of this one."""
     with store.read() as tx:
         rows = turn_rows.newest(tx, limit=limit, status=status, thread_id=thread_id, agent=agent, before=before)
-    return [view_of(TurnLine, row) for row in rows]
+    return [turn_line(row) for row in rows]
+
+
+def turn_line(row: Mapping[Any, Any]) -> TurnLine:
+    return view_of(TurnLine, row, usage=usage_from(row))
 
 
 def _not_found(turn_id: str) -> NotFound:

@@ -98,7 +98,7 @@ class ModelCatalog:
                     return replace(reply, attempts=tuple(attempts))
                 if delay is None or number > agent.model_retries:
                     break
-                abort.wait(delay)
+                abort.back_off(delay)
         raise _no_answer(agent, tuple(attempts))
 
     def close(self) -> None:
@@ -111,13 +111,27 @@ class ModelCatalog:
         """The reply, or how long to wait before this model is called again: None when that is of no use."""
         context.abort.check()
         started = self._clock()
+        first_text: float | None = None
+
+        def pass_on(text: str) -> None:
+            nonlocal first_text
+            if first_text is None:
+                first_text = self._clock() - started
+            assert context.on_delta is not None
+            context.on_delta(text)
 
         def record(fault: Fault | None, detail: str = "", usage: Usage | None = None) -> None:
             seconds = self._clock() - started
-            attempts.append(Attempt(model=name, seconds=seconds, fault=fault, detail=detail, usage=usage or Usage()))
+            attempts.append(
+                Attempt(
+                    model=name, seconds=seconds, fault=fault, detail=detail, usage=usage or Usage(),
+                    first_text=first_text,
+                )
+            )  # fmt: skip
 
         try:
-            reply = self._model(name, agent).attempt(prompt, context)
+            timed = replace(context, on_delta=pass_on) if context.on_delta else context
+            reply = self._model(name, agent).attempt(prompt, timed)
         except OutOfTime as error:
             record(Fault.TIMEOUT, "broken off: the time limit of the turn was reached")
             error.attempts = tuple(attempts)

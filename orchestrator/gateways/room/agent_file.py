@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import date
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from chordage.orchestrator.core.agent import (
 )
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.limits import with_stops
+from chordage.orchestrator.core.prices import Price, exact
 from chordage.orchestrator.core.subagents import tool_of
 from chordage.orchestrator.core.text import loads_json
 from chordage.orchestrator.gateways import output_forms, text_files
 from chordage.orchestrator.gateways.mcp.servers import NAME, Address, Endpoint, McpServer, Pairs, Program, prefix
-from chordage.orchestrator.gateways.room.agent_table import AgentTable, McpTable, OutputTable
+from chordage.orchestrator.gateways.room.agent_table import AgentTable, McpTable, OutputTable, PriceTable
 from chordage.orchestrator.gateways.room.files import KeyPath, Source, Stamps, load_toml, stamp_of
 from chordage.orchestrator.gateways.room.imports import file_of, make_importable
 from chordage.orchestrator.gateways.room.tables import above_tables, keys_of, read_table
@@ -34,6 +36,7 @@ from chordage.orchestrator.plugins.planners import planner_of
 from chordage.orchestrator.plugins.plugin_set import ordered
 from chordage.orchestrator.system import user_code
 
+BUDGET = "cost_budget"  # an option of the plugin stops
 Providers = dict[str, dict[str, Any]]
 COPIED = (
     "model", "fallbacks", "selectable_models", "tools", "strategy", "params", "concurrency", "model_timeout",
@@ -54,6 +57,8 @@ class AgentFile:
     draft: AgentSpec | None = None  # what could be read of a broken file, to look for further faults
     providers: Providers = field(default_factory=dict)
     servers: tuple[McpServer, ...] = ()
+    prices: dict[str, tuple[Price, ...]] = field(default_factory=dict)  # by model, the oldest first
+    budgets: tuple[KeyPath, ...] = ()  # of cost, by the prices of the room
     reads: Stamps = field(default_factory=dict)  # further files that the definition is made of
 
 
@@ -67,7 +72,7 @@ def read(path: Path, room: Path, strategies: Collection[str], *, copy: Path | No
     values.setdefault("name", path.stem)
     table = read_table(AgentTable, source, values)
     reader = _Reader(table, source, room, strategies)
-    spec, servers = reader.spec(), tuple(reader.servers())
+    spec, servers, prices = reader.spec(), tuple(reader.servers()), reader.prices()
     name = values["name"] if isinstance(values["name"], str) else path.stem
     if (fault := source.error) is not None:
         return AgentFile(source=source, name=name, fault=fault, draft=replace(spec, name=name), reads=reader.reads)
@@ -77,6 +82,8 @@ def read(path: Path, room: Path, strategies: Collection[str], *, copy: Path | No
         spec=spec,
         providers={name: provider.given() for name, provider in table.models.items()},
         servers=servers,
+        prices=prices,
+        budgets=tuple(reader.budgets),
         reads=reader.reads,
     )
 
@@ -90,6 +97,7 @@ class _Reader:
         self._room = room
         self._strategies = strategies
         self.reads: Stamps = {}
+        self.budgets: list[KeyPath] = []
 
     def spec(self) -> AgentSpec:
         table, given = self._table, self._table.given()
@@ -210,6 +218,7 @@ class _Reader:
     def _plugins(self) -> tuple[PluginUse, ...]:
         """Each is made once, so that what is wrong with its options has its line; each run makes its own again."""
         uses = list(self._uses())
+        self.budgets = [(*place, BUDGET) for place, use in uses if _is_by_prices_of_room(use)]
         plugins = [plugin for place, use in uses if (plugin := self._plugin(place, use)) is not None]
         if uses and len(plugins) == len(uses):
             try:
@@ -247,6 +256,25 @@ class _Reader:
                 why = f"there is no such option; {above_tables(option)}"
             self._source.complain((*place, option) if option else place, why)
             return None
+
+    def prices(self) -> dict[str, tuple[Price, ...]]:
+        return {model: self._prices_of(model, said) for model, said in self._table.prices.items()}
+
+    def _prices_of(self, model: str, said: PriceTable | list[PriceTable]) -> tuple[Price, ...]:
+        place = ("prices", model)
+        provider, _, name = model.partition(":")
+        if not provider or not name:
+            self._source.complain(place, "a model is written provider:model, as in openai:gpt-4o-mini; rename it")
+        tables = [said] if isinstance(said, PriceTable) else said
+        days = [table.since for table in tables]
+        for day in sorted({day for day in days if days.count(day) > 1}, key=str):
+            since = f"since {day}" if day else "without since"
+            self._source.complain(place, f"there are two prices {since}; keep one of the two")
+        ordered = sorted(tables, key=lambda table: table.since or date.min)
+        return tuple(
+            Price(**{kind: exact(dollars) for kind, dollars in table.costs().items()}, since=table.since)
+            for table in ordered
+        )
 
     def servers(self) -> Iterator[McpServer]:
         tables = self._table.mcp
@@ -315,3 +343,7 @@ class _Reader:
             if short in values:
                 self._source.complain((*place, name), f"{short} is there too; keep one of the two")
         return tuple(sorted(plain.items())), tuple(sorted(variables.items()))
+
+
+def _is_by_prices_of_room(use: PluginUse) -> bool:
+    return use.use == "stops" and use.options.get(BUDGET) is not None and not use.options.get("price_per_million")

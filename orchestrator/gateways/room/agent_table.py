@@ -41,8 +41,10 @@ from chordage.orchestrator.gateways.room.tables import (
     TABLE,
     AnyTable,
     Count,
+    Day,
     EditorSchema,
     Flag,
+    Money,
     Name,
     OneOf,
     PairsTable,
@@ -108,6 +110,18 @@ class ProviderTable(TomlTable):
     silence: Seconds | None = Field(None, description="Seconds without a byte after which a call fails")
     max_tokens_key: Text | None = Field(None, description="How the provider calls max_tokens")
     json_schema: Flag | None = Field(None, description="Whether it takes a JSON Schema for its reply")
+
+
+class PriceTable(TomlTable):
+    input: Money = Field(examples=[0.0], description="Dollars for a million tokens of the prompt")
+    output: Money = Field(examples=[0.0], description="Dollars for a million tokens of the reply")
+    cached: Money | None = Field(None, description="Of the prompt, read from the provider's cache; default input")
+    cache_write: Money | None = Field(None, description="Of the prompt, written to that cache; default input")
+    since: Day | None = Field(None, description="The first day, in UTC, on which it counts; default always")
+
+    def costs(self) -> dict[str, float]:
+        """What is given, by kind of token."""
+        return {kind: dollars for kind, dollars in self.given().items() if kind != "since"}
 
 
 class OutputTable(TomlTable):
@@ -188,6 +202,12 @@ def _json_value(value: Any) -> Any:
     return value
 
 
+def _tables(value: Any) -> Any:
+    if not (isinstance(value, list) and value and all(isinstance(one, dict) for one in value)):
+        raise ValueError(f"must be a table with input and output, or a list of such tables with since; got {value!r}")
+    return value
+
+
 def _list_or_table(value: Any) -> str:
     return PLAIN if isinstance(value, list | tuple) else TABLE
 
@@ -198,6 +218,10 @@ def _text_or_table(value: Any) -> str | None:
 
 Agents = Annotated[
     Annotated[Texts, Tag(PLAIN)] | Annotated[dict[str, SubAgentTable], Tag(TABLE)], Discriminator(_list_or_table)
+]
+ModelPrices = Annotated[
+    Annotated[list[PriceTable], BeforeValidator(_tables), Tag(PLAIN)] | Annotated[PriceTable, Tag(TABLE)],
+    Discriminator(_list_or_table),
 ]
 OutputPath = Annotated[str, Field(pattern=r"^(.*\.json|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)$"), Words(OUTPUT)]
 Output = Annotated[
@@ -240,6 +264,7 @@ class AgentTable(TomlTable):
     plan: PlanTable = PlanTable()
     compaction: CompactionTable = CompactionTable()
     models: dict[str, ProviderTable] = Field({}, description="Further providers of models, by name")
+    prices: dict[str, ModelPrices] = Field({}, description="What models cost, by provider:model; the whole room's")
     mcp: dict[str, McpTable] = Field({}, description="MCP servers, by name")
     permission: Annotated[AnyTable, OptionsOf(Permission)] | None = Field(None, description="Which calls may run")
     stops: Annotated[AnyTable, OptionsOf(Stops)] | None = Field(None, description="When a run ends after a reply")

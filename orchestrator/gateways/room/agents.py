@@ -17,6 +17,7 @@ import structlog
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.errors import BrokenAgent, RoomError, UnknownAgent, UserError
+from chordage.orchestrator.core.prices import PriceList
 from chordage.orchestrator.gateways.mcp.servers import McpServer, prefix
 from chordage.orchestrator.gateways.mcp.tools import McpServers
 from chordage.orchestrator.gateways.ports import OutputForm
@@ -95,7 +96,7 @@ class Room:
                 raise self._unknown(name, room)
         spec = self._in_use(file).spec
         if spec is None:
-            raise BrokenAgent(str(file.fault) if file.fault else f"{file.source.name}: cannot be used")
+            raise BrokenAgent(str(file.fault) if file.fault else f"{file.source.name}: cannot be used", file.name)
         return spec
 
     def _in_use(self, file: AgentFile) -> AgentFile:
@@ -112,7 +113,7 @@ class Room:
         if failure is None:
             return file
         if usable is None:
-            raise BrokenAgent(str(failure.error)) from failure.error
+            raise BrokenAgent(str(failure.error), name) from failure.error
         return usable
 
     def _failure(self, file: AgentFile, spec: AgentSpec, require: Callable[[AgentSpec], None]) -> _Unusable | None:
@@ -143,6 +144,11 @@ class Room:
         return [file.fault for file in self._current().files if file.fault]
 
     @property
+    def broken(self) -> dict[str, str]:
+        """What is wrong with each agent whose file is broken, also while its last good version is used."""
+        return {file.name: str(file.fault) for file in self._current().files if file.fault}
+
+    @property
     def drafts(self) -> list[AgentSpec]:
         """What could be read of broken files: not to be used, but to find further faults."""
         return [file.draft for file in self._current().files if file.spec is None and file.draft]
@@ -150,6 +156,10 @@ class Room:
     def providers(self) -> Providers:
         """What the [models.<name>] tables say, by name: `wire`, `base_url` and so on, as far as given."""
         return {name: table for file in self._current().files for name, table in file.providers.items()}
+
+    def prices(self) -> PriceList:
+        """What the [prices] tables say, by model."""
+        return self._current().prices()
 
     def check_around(self) -> None:
         """Raises RoomError when the wrapper of the tools cannot be imported."""
@@ -278,13 +288,15 @@ class Room:
         known = ", ".join(file.name for file in room.files if file.spec) or "none"
         broken = "".join(f"\n{file.fault}" for file in room.files if file.fault)
         if name is not None:
-            why = f"there is no agent {name!r}; there are: {known}{broken}"
+            why = f"there is no agent {name!r}; there are: {known}"
         elif room.files:
             why = f"no agent is the default; name one of {known}, or write an agent.toml"
         else:
             why = "there is no agent; write an agent.toml with at least `model = ...`"
         unread = any(file.spec is None and file.draft is None for file in room.files)
-        return (BrokenAgent if unread else UnknownAgent)(f"{self.path}: {why}")
+        if unread:
+            return BrokenAgent(f"{self.path}: {why}{broken}", name)
+        return UnknownAgent(why, where=str(self.path), broken=broken)
 
 
 def _meanwhile(serves: bool) -> str:

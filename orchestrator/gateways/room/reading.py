@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from chordage.orchestrator.core.prices import PriceList
 from chordage.orchestrator.gateways.room import agent_file
 from chordage.orchestrator.gateways.room.agent_file import AgentFile
 from chordage.orchestrator.gateways.room.files import KeyPath, Stamps, stamp_of
@@ -62,6 +63,10 @@ class RoomReading:
     files: tuple[AgentFile, ...]
     stamps: Stamps
 
+    def prices(self) -> PriceList:
+        """Of every file that can be read: what a model costs does not depend on who asks it."""
+        return {model: prices for file in self.files for model, prices in file.prices.items()}
+
     def default(self) -> AgentFile | None:
         """agent.toml, or the only one there is."""
         first = next((file for file in self.files if file.source.name == DEFAULT), None)
@@ -90,7 +95,8 @@ class RoomReading:
                 files.append(file)
                 continue
             taken.add(good.name)
-            files.append(replace(file, name=good.name, spec=good.spec, providers=good.providers, servers=good.servers))
+            kept = {name: getattr(good, name) for name in ("name", "spec", "providers", "servers", "prices", "budgets")}
+            files.append(replace(file, **kept))
         return replace(self, files=tuple(files))
 
     def is_outdated(self, room: Path) -> bool:
@@ -119,22 +125,41 @@ def read_room(room: Path, strategies: Collection[str]) -> RoomReading:
     stamps = {path: stamp_of(path) for path in agent_files(room)}  # before they are read, to notice later changes
     names: dict[str, AgentFile] = {}
     providers: dict[str, AgentFile] = {}
+    priced: dict[str, AgentFile] = {}
     files: list[AgentFile] = []
     for path in stamps:
         file = agent_file.read(path, room, strategies)
-        if (clash := _clash(file, names, providers)) is not None:
-            file.source.complain(*clash)
-            file = replace(file, spec=None, providers={}, servers=(), fault=file.source.error)
+        if (clash := _clash(file, names, providers, priced)) is not None:
+            file = _broken(file, *clash)
         if file.spec is not None:
             names[file.name] = file
             providers |= {provider: file for provider in file.providers if provider not in providers}
+            priced |= {model: file for model in file.prices if model not in priced}
         files.append(file)
+    files = [_with_price(file, priced) for file in files]
     reads = {path: stamp for file in files for path, stamp in file.reads.items()}
     return RoomReading(files=tuple(files), stamps=reads | stamps)
 
 
+def _broken(file: AgentFile, place: KeyPath, why: str) -> AgentFile:
+    file.source.complain(place, why)
+    return replace(file, spec=None, providers={}, servers=(), prices={}, fault=file.source.error)
+
+
+def _with_price(file: AgentFile, priced: Collection[str]) -> AgentFile:
+    """A budget of cost needs the price of every model that may be asked: otherwise it would never be reached."""
+    missing = [model for model in file.spec.named_models if model not in priced] if file.spec else []
+    if not missing or not file.budgets:
+        return file
+    why = f"{', '.join(missing)} has no price; add [prices] to agent.toml, or price_per_million here"
+    return _broken(file, file.budgets[0], why)
+
+
 def _clash(
-    file: AgentFile, names: Mapping[str, AgentFile], providers: Mapping[str, AgentFile]
+    file: AgentFile,
+    names: Mapping[str, AgentFile],
+    providers: Mapping[str, AgentFile],
+    priced: Mapping[str, AgentFile],
 ) -> tuple[KeyPath, str] | None:
     """What an earlier file has already: the name, or a provider that is another one there."""
     if file.spec is None:
@@ -146,4 +171,8 @@ def _clash(
         other = providers.get(name)
         if other is not None and other.providers[name] != provider:
             return ("models", name), f"is described differently in {other.source.name}; keep one of the two"
+    for model, prices in file.prices.items():
+        other = priced.get(model)
+        if other is not None and other.prices[model] != prices:
+            return ("prices", model), f"is priced differently in {other.source.name}; keep one of the two"
     return None

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import date
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -19,6 +20,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    Strict,
     StrictBool,
     StrictFloat,
     StrictInt,
@@ -29,6 +31,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import ErrorDetails, core_schema
 
 from chordage.orchestrator.core.errors import alternatives
+from chordage.orchestrator.core.prices import MOST
 from chordage.orchestrator.gateways.room.files import MOST_FAULTS, KeyPath, Source
 
 M = TypeVar("M", bound="TomlTable")
@@ -67,6 +70,12 @@ Url = Annotated[str, Field(pattern="^https?://"), Words("http:// or https://", m
 Flag = Annotated[StrictBool, Words("true or false")]
 Count = Annotated[StrictInt, Field(ge=0), Words("a whole number, 0 or more")]
 PositiveCount = Annotated[StrictInt, Field(ge=1), Words("a whole number, 1 or more")]
+Money = Annotated[
+    StrictFloat,
+    Field(ge=0, le=MOST, allow_inf_nan=False),
+    Words(f"dollars for a million tokens, 0 to {MOST}"),
+]
+Day = Annotated[date, Strict(), Words("a day, like 2026-01-31 without quotes")]
 Seconds = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False), Words("a number of seconds, more than 0")]
 
 

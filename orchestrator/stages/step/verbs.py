@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from chordage.orchestrator.core.audit import Actor
 from chordage.orchestrator.core.errors import LostRace, RoomError, StepRefused, UnknownAgent
 from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.core.reasons import cancelled
@@ -152,7 +153,7 @@ def _decide(rt: Runtime, request: StepRequest, seen: SteppedRows) -> Write:
             held_run.check_results(seen, args["results"])
             return lambda unit, now: held_run.supplied(unit, now, args["results"])
         case Verb.DECIDE:
-            return _decide_call(rt, seen, args)
+            return _decide_call(rt, seen, request)
         case Verb.CANCEL:
             return lambda unit, now: _cancel(unit, now, args.get("reason"))
 
@@ -183,7 +184,8 @@ def _ask_to_compact(unit: Unit, seen: SteppedRows) -> Changes:
     return {"compacts": threads.request_compaction(unit.tx, seen.turn.thread_id)}
 
 
-def _decide_call(rt: Runtime, seen: SteppedRows, args: Any) -> Write:
+def _decide_call(rt: Runtime, seen: SteppedRows, verb: StepRequest) -> Write:
+    args, by = verb.args, verb.by or Actor(id=held_run.SOURCE)
     suspended = held_run.suspended_calls(rt, seen)
     verdict = held_run.verdict_on(seen, args, suspended)
     if verdict is not None:
@@ -191,7 +193,7 @@ def _decide_call(rt: Runtime, seen: SteppedRows, args: Any) -> Write:
     request, asked = held_run.question_of(rt, seen, args, suspended)
 
     def write(unit: Unit, _now: SteppedRows) -> Changes:
-        approvals.take_decisions(unit, [request], [asked], held_run.SOURCE)
+        approvals.take_decisions(unit, [request], [asked], held_run.SOURCE, by=by)
         return {}
 
     return write

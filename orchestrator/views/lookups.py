@@ -1,0 +1,48 @@
+"""Find what a client of another protocol means: the turn of a key that it gave, and the turns of questions it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from chordage.orchestrator.core import message
+from chordage.orchestrator.core.approvals import SuspensionStatus, Why
+from chordage.orchestrator.store import approvals, runs, turns
+from chordage.orchestrator.store.database import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionPlace:
+    """A question, open or not, and the conversation that it belongs to."""
+
+    id: str
+    why: Why
+    schema: dict[str, Any] | None
+    is_open: bool
+    turn_id: str  # of the run that asks; if a sub-agent asks, of the run at the top of its tree
+    thread_id: str  # of that turn
+
+
+def turn_by_key(store: Store, *, agent: str, source: str, key: str) -> str | None:
+    """The turn that was made of a message with this dedupe key."""
+    with store.read() as tx:
+        return turns.by_dedupe_key(tx, agent, source, key)
+
+
+def question_places(store: Store, suspension_ids: Iterable[str], *, space: str | None) -> dict[str, QuestionPlace]:
+    """By the ids of the questions. Those that do not exist, or lie outside the space, are left out."""
+    places: dict[str, QuestionPlace] = {}
+    with store.read() as tx:
+        for suspension_id in suspension_ids:
+            asked = approvals.load(tx, suspension_id)
+            run = runs.load(tx, asked.run_id) if asked else None
+            if asked is None or run is None or not message.holds(space, run.home_thread):
+                continue
+            root = runs.load(tx, run.kin.root_run) if run.kin else run
+            if root is not None:
+                places[asked.id] = QuestionPlace(
+                    id=asked.id, why=asked.why, schema=asked.schema, is_open=asked.status is SuspensionStatus.OPEN,
+                    turn_id=root.turn_id, thread_id=root.thread_id,
+                )  # fmt: skip
+    return places
