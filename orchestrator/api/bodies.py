@@ -9,17 +9,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
+from chordage.orchestrator.core.forking import EFFECTS_MAX
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.limits import LONGEST, TurnLimits
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
-from chordage.orchestrator.core.stepping import Control, StepTerms
+from chordage.orchestrator.core.stepping import CapPolicy, Control, OnHeld, StepTerms, Verb
 from chordage.orchestrator.core.text import clean_json
 
 DECISIONS_MAX = 1000  # in one batch
+INSTRUCTIONS_MAX = 256 * 1024  # characters
 STRICT = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -30,14 +32,21 @@ def _in_utc(moment: datetime) -> datetime:
         raise ValueError("lies outside the years 1 to 9999") from error
 
 
-def _storable(value: Any) -> Any:
+def storable(value: Any) -> Any:
     if clean_json(value) != value:
         raise ValueError("holds a NUL character, or half of a surrogate pair, which is no Unicode text: remove it")
     return value
 
 
+def _written_out(value: Any) -> Any:
+    """A bare number would be read as seconds since 1970."""
+    if value is not None and not isinstance(value, datetime) and (not isinstance(value, str) or "-" not in value[1:]):
+        raise ValueError("give a date and a time with a zone, such as 2026-01-31T12:00:00Z")
+    return value
+
+
 Name = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
-Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_written_out), AfterValidator(_in_utc)]
 
 
 class DecisionBody(BaseModel):
@@ -60,13 +69,13 @@ class DecisionBody(BaseModel):
         Field(description="`resume` carries the call out, `cancel` denies it. `approve` and `deny` mean the same."),
     ]
     payload: Annotated[
-        Any, AfterValidator(_storable), Field(description="The answer; it has to fit the `schema` of the question.")
+        Any, AfterValidator(storable), Field(description="The answer; it has to fit the `schema` of the question.")
     ] = None
     edited_args: Annotated[
-        dict[str, Any] | None, AfterValidator(_storable), Field(description="Arguments that replace those of the call.")
+        dict[str, Any] | None, AfterValidator(storable), Field(description="Arguments that replace those of the call.")
     ] = None
     reason: Annotated[
-        str | None, AfterValidator(_storable), Field(description="Why a call is denied; the model sees it.")
+        str | None, AfterValidator(storable), Field(description="Why a call is denied; the model sees it.")
     ] = None
     decision_key: Annotated[
         Name | None, Field(min_length=1, description="The same key and answer again change nothing.")
@@ -102,6 +111,26 @@ class LimitsBody(BaseModel):
 
     def limits(self) -> TurnLimits:
         return TurnLimits(max_rounds=self.max_rounds, timeout=self.timeout)
+
+
+class StepFields(BaseModel):
+    """How a consumer drives a turn."""
+
+    model_config = STRICT
+
+    max_iterations: Annotated[int | None, Field(description="Replies at most; then the run ends as `stopped`.")] = None
+    cap_policy: Annotated[CapPolicy, Field(description="What happens to the calls of the last reply.")] = (
+        CapPolicy.SKIP_TOOLS
+    )
+    hold_seconds: Annotated[float | None, Field(description="How long a reply is held. Default: without a limit.")] = (
+        None
+    )
+    on_held: Annotated[OnHeld, Field(description="What happens after `hold_seconds`.")] = OnHeld.PARK
+    params: Annotated[dict[str, Any], AfterValidator(storable)] = {}
+    options: Annotated[dict[str, Any], AfterValidator(storable)] = {}
+
+    def terms(self) -> StepTerms:
+        return StepTerms(**{name: getattr(self, name) for name in StepFields.model_fields})
 
 
 class TurnSchema(BaseModel):
@@ -192,4 +221,122 @@ class TurnFields(TurnSchema):
             description="`chat` needs a `channel`. Tasks, chores and wills are the agent's own and come from its room."
         ),
     ] = "invoke"  # type: ignore[assignment]  # its value: the words of an error and of OpenAPI
-    control: Literal["auto"] = "auto"  # type: ignore[assignment]  # as above
+    control: Annotated[Control, Field(description="`step`: a program drives the turn, one reply at a time.")] = (
+        Control.AUTO
+    )
+    step: Annotated[StepFields | None, Field(description="With control `step`.")] = None
+
+
+class CancelBody(BaseModel):
+    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"reason": "asked by mistake"}]})
+
+    reason: Annotated[
+        str | None, Field(max_length=2000), AfterValidator(storable), Field(description="Stored with the run.")
+    ] = None
+
+
+class TurnChange(BaseModel):
+    """What is to be different of a turn that is queued. What is left out stays."""
+
+    model_config = ConfigDict(
+        **STRICT, json_schema_extra={"examples": [{"group": "chore"}, {"deadline": "2030-01-01T12:00:00Z"}]}
+    )
+
+    group: Annotated[Group | None, Field(description="One that ranks below its group.")] = None
+    deadline: Annotated[Moment | None, Field(description="Later than its deadline.")] = None
+
+
+class LinkBody(BaseModel):
+    """How long a link to a question lasts."""
+
+    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"expires_in": 3600}]})
+
+    expires_in: Annotated[
+        int, Field(strict=True, ge=60, le=2_592_000, description="Seconds; no longer than the question itself.")
+    ] = 3600
+
+
+class SteerBody(BaseModel):
+    """A message that the run takes in at its next step."""
+
+    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"text": "Leave the old orders out."}]})
+
+    text: str
+    meta: dict[str, Any] = {}
+    dedupe_key: Annotated[Name | None, Field(description="As of a turn.")] = None
+
+
+class VerbBody(BaseModel):
+    """What a consumer does with a stepped turn."""
+
+    model_config = ConfigDict(
+        **STRICT, json_schema_extra={"examples": [{"verb": "next"}, {"verb": "steer", "args": {"text": "Be short."}}]}
+    )
+
+    verb: Verb
+    args: Annotated[dict[str, Any], AfterValidator(storable), Field(description="Of the verb, by name.")] = {}
+
+
+class BudgetBody(BaseModel):
+    """How many runs of a group may work at once, over the whole fleet."""
+
+    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"budget": 8}, {"budget": None}]})
+
+    budget: Annotated[
+        int | None,
+        Field(strict=True, ge=0, lt=2**31, description="0 pauses the group. null: as the settings say, again."),
+    ]
+
+
+class ForkEditsBody(BaseModel):
+    """What is different in a fork that runs. What is left out is as in the run that is forked."""
+
+    model_config = STRICT
+
+    text: Annotated[str | None, Field(description="The message that the run begins with.")] = None
+    arguments: Annotated[
+        dict[str, dict[str, Any]] | None,
+        AfterValidator(storable),
+        Field(description="Of calls of the last round that the fork has, by `ask_id`."),
+    ] = None
+    model: Annotated[Name | None, Field(description="One that the agent's file names.")] = None
+    instructions: Annotated[
+        Annotated[str, Field(max_length=INSTRUCTIONS_MAX), AfterValidator(storable)] | None,
+        Field(description="In place of the agent's, from the fork on."),
+    ] = None
+
+
+class ForkBody(BaseModel):
+    """Where the new thread leaves the old one. Without a place, it has the whole history."""
+
+    model_config = ConfigDict(
+        **STRICT,
+        json_schema_extra={
+            "examples": [
+                {"upto": 17},
+                {"run_id": "the id of a run", "step": 2},
+                {"run_id": "the id of a run", "step": 3, "run": True, "edits": {"instructions": "Be brief."}},
+                {"run_id": "the id of a run", "step": 0, "run": True, "effects": ["send_mail"]},
+            ]
+        },
+    )
+
+    upto: Annotated[
+        int | None, Field(strict=True, ge=1, lt=2**63, description="The id of the last remark that it has.")
+    ] = None
+    run_id: Annotated[Name | None, Field(description="With `step`: the last step that it has.")] = None
+    step: Annotated[int | None, Field(strict=True, ge=0, lt=2**31)] = None
+    run: Annotated[
+        bool,
+        Field(description="The run goes on from there: replies up to `step` are repeated, then the model is asked."),
+    ] = False
+    edits: Annotated[ForkEditsBody, Field(description="With `run`.")] = ForkEditsBody()
+    effects: Annotated[
+        frozenset[Annotated[Name, AfterValidator(storable)]],
+        Field(
+            max_length=EFFECTS_MAX,
+            description="With `run`: tools that run. `*`: all. Of the others, calls that the run has made are answered "
+            "from its record, and what is not in it runs if it is `pure`.",
+        ),
+    ] = frozenset()
+    thread_id: Annotated[str | None, Field(description="The name of the new thread. Default: a new id.")] = None

@@ -6,7 +6,7 @@ that says where it comes from must be ours, and a body for the API must say that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from fastapi import Request
@@ -20,6 +20,8 @@ from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.loops.server import BodyBroken, BodyRefused, BodyTooLarge, BodyTooSlow, RequestBodies
 
 READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+BODY_BYTES = "chordage.body_bytes"  # its key in the ASGI scope
+NO_BODY = READS | {"DELETE"}  # no form and no `no-cors` request of a page can delete
 
 
 class PageGuard:
@@ -40,6 +42,10 @@ class PageGuard:
                 "CHORDAGE_HOSTS"
             )
             return problems.answer(421, "misdirected", detail, headers=problems.CLOSE)
+        if _values(scope, b"content-length") and _values(scope, b"transfer-encoding"):
+            # A proxy that believes the other of the two would take the rest of the body for a request.
+            detail = "the request has both Content-Length and Transfer-Encoding: send one of them"
+            return problems.answer(400, "bad_request", detail, headers=problems.CLOSE)
         if origin and not (len(origin) == 1 and self._hosts.takes_page(origin[0], host[0])):
             detail = "a page of another site sent this request: the operator can name its host in CHORDAGE_HOSTS"
             return problems.answer(403, "foreign_origin", detail, headers=problems.CLOSE)
@@ -68,6 +74,7 @@ class BodyLimit:
         if bounds.is_too_deep(body):
             await problems.answer(400, "bad_request", f"the body: {bounds.TOO_DEEP}")(scope, receive, send)
         else:
+            scope[BODY_BYTES] = len(body)
             await self._app(scope, _replayed(body, receive), send)
 
     def _refusal(self, error: BodyRefused) -> Response:
@@ -83,27 +90,39 @@ class BodyLimit:
 
 
 class JsonRoute(APIRoute):
-    """A route of the API: a request that changes something says that it sends JSON."""
+    """A route of the API: a request that changes something says that it sends JSON, and errors are problem documents,
+    whatever app the route is in.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
-            if request.method in READS or _is_json(_values(request.scope, b"content-type")):
-                return await handle(request)
+            if request.method in NO_BODY or _is_json(_values(request.scope, b"content-type")):
+                try:
+                    return await handle(request)
+                except problems.KNOWN as error:
+                    return problems.answer_to(request, error)
             detail = "the body has to be JSON, and say so: send it with Content-Type: application/json"
             return problems.answer(415, "unsupported_media_type", detail)
 
         return handle_json
 
 
-def headers_of(scope: Scope) -> dict[str, str]:
+def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
     """Names in lower case. A header that is given twice has both values, with a comma between them, as HTTP has it."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
+
+
+def size_of(scope: Mapping[str, Any], headers: Mapping[str, str]) -> int:
+    """Of the body: as it came, or, in a server of others, as it is announced."""
+    announced = headers.get("content-length", "")
+    size: int = scope.get(BODY_BYTES) or (int(announced) if announced.isdecimal() and len(announced) < 12 else 0)
+    return size
 
 
 def _values(scope: Scope, wanted: bytes) -> list[str]:

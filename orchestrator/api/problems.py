@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -14,14 +15,20 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from chordage.orchestrator.core import errors
+from chordage.orchestrator.core import errors, rates
+from chordage.orchestrator.core.callers import Caller
 
 log = structlog.get_logger()
 
 MEDIA_TYPE = "application/problem+json"
 TRY_AGAIN_AFTER = "5"  # seconds
 LATER = {"Retry-After": TRY_AGAIN_AFTER}
+CALLER = "chordage.caller"  # who sends a request: its key in the ASGI scope
+STALE = "stale_rev"  # the code of a verb for another revision: stages/step/verbs.py
+BROKEN = "a file of the room is broken; the log of the server says which"
 CLOSE = {"Connection": "close"}  # the rest of the request is not read
+OF_READS = (401, 403, 421, 422, 429, 500, 503)  # what any request that reads may be answered with
+OF_WRITES = (400, 401, 403, 408, 413, 415, 421, 422, 429, 500, 503)
 REFUSALS = (
     errors.InvalidMessage,
     errors.InvalidDecision,
@@ -29,6 +36,9 @@ REFUSALS = (
     errors.NotFound,
     errors.Conflict,
     errors.QueueFull,
+    errors.Unauthenticated,
+    errors.Forbidden,
+    errors.TooManyRequests,
 )
 FAULTS = (errors.Unavailable, errors.RoomError, errors.ConfigError, Exception)
 
@@ -74,6 +84,19 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(fault, _fault)
 
 
+KNOWN = (RequestValidationError, HTTPException, *REFUSALS, *FAULTS[:-1])
+
+
+def answer_to(request: Request, error: Exception) -> JSONResponse:
+    """Of a route, also in an app that has no handlers of ours."""
+    match error:
+        case RequestValidationError():
+            return _invalid_request(request, error)
+        case HTTPException():
+            return _http_error(request, error)
+    return refused(error) if isinstance(error, REFUSALS) else _fault(request, error)
+
+
 def refused(error: Exception) -> JSONResponse:
     """The request cannot be carried out as it is; the detail says what to change."""
     match error:
@@ -82,13 +105,27 @@ def refused(error: Exception) -> JSONResponse:
         case errors.InvalidMessage() | errors.InvalidDecision():
             return answer(422, "invalid", str(error), field=error.field)
         case errors.UnknownAgent():
-            return answer(404, "unknown_agent", str(error), field="agent")
+            return answer(404, "unknown_agent", error.problem, field="agent")
         case errors.NotFound():
             return answer(404, "not_found", str(error))
+        case errors.StepRefused():
+            status, kind = (412, "stale") if error.code == STALE else (409, "step_refused")
+            return answer(status, kind, str(error), code=error.code, rev=error.rev, standing=error.standing or None)
+        case errors.StaleRevision():
+            return answer(412, "stale", str(error))
         case errors.Conflict():
             return answer(409, "conflict", str(error))
         case errors.QueueFull():
             return answer(429, "queue_full", str(error), headers={"Retry-After": str(math.ceil(error.retry_after))})
+        case errors.TooManyRequests():
+            later = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+            headers = {**rates.headers_of(error.allowances), **later}
+            return answer(429, "too_many_requests", str(error), headers=headers)
+        case errors.Unauthenticated():
+            return answer(401, "unauthenticated", str(error), headers={"WWW-Authenticate": 'Bearer realm="chordage"'})
+        case errors.Forbidden():
+            more: dict[str, Any] = {} if error.scope is None else {"scope": error.scope}
+            return answer(403, "forbidden", str(error), **more)
         case _:
             raise error
 
@@ -104,11 +141,28 @@ def _fault(request: Request, error: Exception) -> JSONResponse:
             return answer(503, "unavailable", detail, headers=LATER)
         case errors.RoomError() | errors.ConfigError():
             log.error("a file of the room is broken", path=request.url.path, error=str(error))
-            detail = f"{error}\nTry again when it is repaired: with a dedupe_key that is safe."
+            fault = words_for(request.scope.get(CALLER), error)
+            detail = f"{fault}\nTry again when it is repaired: with a dedupe_key that is safe."
             return answer(503, "broken_room", detail, headers=LATER)
         case _:
             log.error("request failed", path=request.url.path, error=repr(error))
             return answer(500, "internal", "The server failed; its log says why. The cause is not shown here.")
+
+
+def words_for(caller: Caller | None, error: Exception) -> str:
+    """What is wrong. Where the files of the room are is for those who operate it; others read which agent it is."""
+    match error:
+        case errors.RoomError() | errors.ConfigError() if caller is None or not caller.sees_room:
+            named = error.agent if isinstance(error, errors.BrokenAgent) else None
+            return BROKEN if named is None else broken_agent(named)
+        case errors.UnknownAgent():
+            return error.problem
+        case _:
+            return str(error)
+
+
+def broken_agent(name: str) -> str:
+    return f"agent {name!r} is broken: it cannot be used until its files are repaired"
 
 
 def _invalid_request(_request: Request, error: Exception) -> JSONResponse:
@@ -129,8 +183,19 @@ def _invalid_request(_request: Request, error: Exception) -> JSONResponse:
             return answer(422, "invalid", f"{field or where}: {first['msg']}", field=field or str(where))
 
 
-def _http_error(_request: Request, error: Exception) -> JSONResponse:
+def _http_error(request: Request, error: Exception) -> JSONResponse:
     """Refusals of the framework: unknown paths, wrong methods, bodies it cannot read."""
     assert isinstance(error, HTTPException)
-    kind = HTTPStatus(error.status_code).name.lower()
-    return answer(error.status_code, kind, str(error.detail), headers=error.headers)
+    kind, headers = HTTPStatus(error.status_code).name.lower(), dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and (allowed := _allowed(request)):
+        headers["Allow"] = ", ".join(allowed)
+    return answer(error.status_code, kind, str(error.detail), headers=headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The framework names the methods of one route only, and a path may have several."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    described = request.app.openapi()["paths"]
+    fitting = [one for one in described if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(one)), path)]
+    closest = min(fitting, key=lambda one: one.count("{"), default="")  # `/x/all` is not `/x/{name}`
+    return sorted(verb.upper() for verb in described.get(closest, ()))

@@ -1,0 +1,227 @@
+"""The AI SDK over HTTP: `useChat` with its default transport talks to an agent.
+
+The chat is a thread. The dedupe key of a turn is made of the ids of its chat and its message, so the same request again
+attaches to the turn. An approval comes back in the last message of the assistant; only the id of the question and the
+answer are taken from it, the arguments of the call are those on record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import anyio.to_thread
+from fastapi import APIRouter, Header, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+from starlette.responses import Response
+
+from chordage.orchestrator import views
+from chordage.orchestrator.api.bodies import storable
+from chordage.orchestrator.api.callers import as_caller, decide_as, needs
+from chordage.orchestrator.api.faces import (
+    check_agent,
+    check_decides,
+    plain_yes,
+    refusals,
+    stream,
+    streamed,
+    streams_of,
+)
+from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.services import Services, services_of
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
+from chordage.orchestrator.core.callers import Caller, KeyScope
+from chordage.orchestrator.core.errors import InvalidMessage, NotFound
+from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, placed
+from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.status import TurnStatus
+from chordage.orchestrator.faces.ai_sdk import DONE, AiSdkDialect, AiSdkFace
+from chordage.orchestrator.views.lookups import QuestionPlace, question_places
+
+SOURCE = "ai_sdk"
+HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
+
+router = APIRouter(route_class=JsonRoute, tags=["ai sdk"])
+
+AgentName = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$", description="The agent's name.")]
+ChatId = Annotated[str, Field(min_length=1, max_length=200)]
+Version = Annotated[Literal["6", "7"] | None, Query(description="The major version of the AI SDK. Default: 6.")]
+VersionHeader = Annotated[Literal["6", "7"] | None, Header(alias="x-ai-sdk", description="As `sdk`.")]
+_READS = (KeyScope.READ, KeyScope.PAYLOADS)
+_FOLLOWS = (401, 403, 404, 421, 422, 429, 500, 503)
+_WAITS = frozenset({Reason.SUSPENDED, Reason.HELD})
+
+
+class _ChatBody(BaseModel):
+    """Members that are not known here are no error: newer clients have more of them."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class PartApproval(_ChatBody):
+    id: ChatId
+    approved: bool | None = None
+    reason: str | None = None
+
+
+class UiMessagePart(_ChatBody):
+    type: Annotated[str, Field(min_length=1)]
+    text: str | None = None
+    state: str | None = None
+    approval: PartApproval | None = None
+
+
+class UiMessage(_ChatBody):
+    id: ChatId
+    role: Literal["system", "user", "assistant"]
+    parts: tuple[UiMessagePart, ...]
+
+    def text(self) -> str:
+        if any(part.type == "file" for part in self.parts):
+            raise InvalidMessage("send text; files are not taken", field="messages")
+        return "".join(part.text or "" for part in self.parts if part.type == "text")
+
+    def answers(self) -> dict[str, PartApproval]:
+        """Approvals that the client has answered, by the ids of their questions."""
+        answered = (part.approval for part in self.parts if part.approval and part.state == "approval-responded")
+        return {approval.id: approval for approval in answered if approval.approved is not None}
+
+
+class UiChatRequest(_ChatBody):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "chat1",
+                    "trigger": "submit-message",
+                    "messages": [{"id": "m1", "role": "user", "parts": [{"type": "text", "text": "What is 2 + 2?"}]}],
+                }
+            ]
+        }
+    )
+
+    id: Annotated[ChatId, Field(description="Of the chat: the name of one of your threads.")]
+    messages: Annotated[tuple[UiMessage, ...], Field(min_length=1)]
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_characters(cls, value: Any) -> Any:
+        return storable(value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _FollowedTurn:
+    turn_id: str
+    answers: Sequence[str] = ()
+
+
+@router.post(
+    "/ai/{agent}/chat",
+    summary="Send a message of a chat, or answers to approvals",
+    response_class=Response,
+    responses={**streamed("The chunks of the answer."), **refusals(400, 408, 409, 413, 415, *_FOLLOWS)},
+)
+async def send_message(
+    request: Request,
+    agent: AgentName,
+    body: UiChatRequest,
+    caller: Annotated[Caller, needs(KeyScope.SUBMIT, *_READS)],
+    sdk: Version = None,
+    header: VersionHeader = None,
+) -> Response:
+    """The request needs the scope `decide` too where it answers approvals."""
+    services = services_of(request)
+    streams_of(services)
+    check_agent(caller, agent)
+    last = body.messages[-1]
+    if last.role == "assistant" and body.trigger == "submit-message":
+        check_decides(caller)
+        turn = await anyio.to_thread.run_sync(_decide, services, caller, body, last)
+    else:
+        turn = await anyio.to_thread.run_sync(_submit, services, caller, agent, body)
+    return _stream(services, caller, turn, sdk or header)
+
+
+@router.get(
+    "/ai/{agent}/chat/{chat_id}/stream",
+    summary="Come back to the answer that is being made",
+    response_class=Response,
+    responses={
+        **streamed("The chunks of the answer, from its start."),
+        204: {"description": "Nothing runs on the thread of this chat."},
+        **refusals(*_FOLLOWS),
+    },
+)
+async def come_back_to_chat(
+    request: Request,
+    agent: AgentName,
+    chat_id: Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$")],
+    caller: Annotated[Caller, needs(*_READS)],
+    sdk: Version = None,
+    header: VersionHeader = None,
+) -> Response:
+    services = services_of(request)
+    streams_of(services)
+    check_agent(caller, agent)
+    turn_id = await anyio.to_thread.run_sync(_turn_at_work, services, caller, agent, chat_id)
+    if turn_id is None:
+        return Response(status_code=204)
+    return _stream(services, caller, _FollowedTurn(turn_id=turn_id), sdk or header)
+
+
+def _stream(services: Services, caller: Caller, turn: _FollowedTurn, sdk: str | None) -> Response:
+    face = AiSdkFace(turn_id=turn.turn_id, dialect=AiSdkDialect(int(sdk or AiSdkDialect.SIX)), answers=turn.answers)
+    return stream(face, services, caller, [turn.turn_id], done=DONE, headers=HEADERS)
+
+
+def _submit(services: Services, caller: Caller, agent: str, body: UiChatRequest) -> _FollowedTurn:
+    """The last message of the user. To have it answered again, it is sent again: what was said stays on the thread."""
+    message = next((one for one in reversed(body.messages) if one.role == "user"), None)
+    if message is None:
+        raise InvalidMessage("there is no message of the user: send one", field="messages")
+    key = None
+    if body.trigger == "submit-message":
+        ids = f"{body.id}\0{message.id}".encode("utf-8", "surrogatepass")
+        key = placed(caller.space, hashlib.sha256(ids).hexdigest())
+    content = Message(
+        origin=Origin.INVOKE, channel=None, sender=Sender.SERVICE, thread_id=body.id, text=message.text(),
+        meta={SOURCE: {"message": message.id}},
+    )  # fmt: skip
+    request = TurnRequest(message=content, agent=agent, source=SOURCE, space=caller.space, dedupe_key=key)
+    return _FollowedTurn(turn_id=services.accept(as_caller(services, request, caller)).turn_id)
+
+
+def _decide(services: Services, caller: Caller, body: UiChatRequest, last: UiMessage) -> _FollowedTurn:
+    answers = last.answers()
+    thread_id = placed(caller.space, body.id)
+    places = question_places(services.rt.store, answers, space=caller.space)
+    asked = {place.id: place for place in places.values() if place.thread_id == thread_id}
+    if not answers:
+        raise InvalidMessage("the last message is the assistant's and answers no approval", field="messages")
+    if not asked:
+        raise NotFound(f"chat {body.id!r} has no approval {next(iter(answers))!r}")
+    turn_id = next(reversed(asked.values())).turn_id
+    now = [answer for answer in answers.values() if answer.id in asked and asked[answer.id].turn_id == turn_id]
+    decide_as(services, [_decision(answer, asked[answer.id]) for answer in now], caller, source=SOURCE)
+    return _FollowedTurn(turn_id=turn_id, answers=[answer.id for answer in now])
+
+
+def _decision(answer: PartApproval, place: QuestionPlace) -> DecisionRequest:
+    if answer.approved:
+        return DecisionRequest(target=answer.id, action=Action.RESUME, payload=plain_yes(place.schema))
+    return DecisionRequest(target=answer.id, action=Action.CANCEL, reason=answer.reason)
+
+
+def _turn_at_work(services: Services, caller: Caller, agent: str, chat_id: str) -> str | None:
+    """The turn that is running on the thread of the chat, or that is about to. One that waits for decisions is not."""
+    wanted: dict[str, Any] = {"thread_id": placed(caller.space, chat_id), "agent": agent, "limit": 1}
+    store = services.rt.store
+    active = views.turns(store, status=TurnStatus.ACTIVE, **wanted)
+    if active and active[0].reason not in _WAITS:
+        return active[0].turn_id
+    queued = views.turns(store, status=TurnStatus.QUEUED, **wanted)
+    return queued[0].turn_id if queued else None

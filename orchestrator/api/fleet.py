@@ -1,0 +1,106 @@
+"""The fleet over HTTP: groups with their budgets, and the processes that carry out work."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+
+from chordage.orchestrator import stages, views
+from chordage.orchestrator.api import etags, problems
+from chordage.orchestrator.api.bodies import BudgetBody
+from chordage.orchestrator.api.callers import needs_whole_fleet
+from chordage.orchestrator.api.etags import IfMatch, IfNoneMatch
+from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.pages import page_model
+from chordage.orchestrator.api.problems import documented
+from chordage.orchestrator.api.services import services_of
+from chordage.orchestrator.core.callers import Caller, KeyScope
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.views.groups import GroupView
+from chordage.orchestrator.views.processes import ProcessView
+
+router = APIRouter(route_class=JsonRoute, tags=["fleet"])
+
+
+@router.get(
+    "/groups",
+    operation_id="list_groups",
+    summary="List the groups: their budgets, and what runs and waits in each",
+    response_model=page_model(GroupView, "GroupPage"),
+    responses=documented(*problems.OF_READS),
+)
+def list_groups(request: Request, _caller: Annotated[Caller, needs_whole_fleet(KeyScope.READ)]) -> Any:
+    """All on one page."""
+    return {"data": _groups(services_of(request).rt), "next": None}
+
+
+@router.get(
+    "/groups/{name}",
+    operation_id="read_group",
+    summary="Read a group",
+    response_model=GroupView,
+    responses={**documented(*problems.OF_READS, 404), **etags.NOT_MODIFIED},
+)
+def read_group(
+    request: Request,
+    response: Response,
+    name: Group,
+    _caller: Annotated[Caller, needs_whole_fleet(KeyScope.READ)],
+    if_none_match: IfNoneMatch = None,  # noqa: ARG001 - documented here, read with the tag
+) -> Any:
+    """The entity tag begins with that of the budget, which `PATCH` compares."""
+    view = _group(services_of(request).rt, name)
+    return etags.answer_with(request, response, etags.of_budget(_stored(view), view), view)
+
+
+@router.patch(
+    "/groups/{name}",
+    operation_id="set_budget",
+    summary="Set how many runs of a group may work at once",
+    response_model=GroupView,
+    responses=documented(*problems.OF_WRITES, 404, 412),
+)
+def set_budget(
+    request: Request,
+    response: Response,
+    name: Group,
+    body: BudgetBody,
+    caller: Annotated[Caller, needs_whole_fleet(KeyScope.OPERATE)],
+    if_match: IfMatch = None,
+) -> Any:
+    """Over the whole fleet, from now on. With `If-Match` only if nobody has changed the budget since it was read."""
+    services = services_of(request)
+    intents = stages.set_budget(
+        services.rt, name, body.budget, by=caller.actor, check=lambda stored: etags.check_budget(if_match, stored)
+    )
+    services.send(intents)
+    view = _group(services.rt, name)
+    response.headers["ETag"] = etags.of_budget(_stored(view), view)
+    return view
+
+
+@router.get(
+    "/workers",
+    operation_id="list_workers",
+    summary="List the processes of the fleet, and what each holds",
+    response_model=page_model(ProcessView, "WorkerPage"),
+    responses=documented(*problems.OF_READS),
+)
+def list_workers(request: Request, _caller: Annotated[Caller, needs_whole_fleet(KeyScope.READ)]) -> Any:
+    """All on one page, with those that went within the last minutes."""
+    rt = services_of(request).rt
+    return {"data": views.processes(rt.store, now=rt.now()), "next": None}
+
+
+def _groups(rt: Runtime) -> list[GroupView]:
+    return views.groups(rt.store, now=rt.now(), budgets=rt.budgets, bounds=rt.queue_bounds)
+
+
+def _group(rt: Runtime, name: Group) -> GroupView:
+    return next(view for view in _groups(rt) if view.group is name)
+
+
+def _stored(view: GroupView) -> int | None:
+    return view.budget if view.budget_from == "database" else None

@@ -1,0 +1,178 @@
+"""Runs over HTTP: what a turn came to, step by step and call by call; and a message into a run that is at work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+
+from chordage.orchestrator import views
+from chordage.orchestrator.api import pages, problems
+from chordage.orchestrator.api.bodies import Name, SteerBody
+from chordage.orchestrator.api.callers import as_caller, needs
+from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.pages import After, Limit, page_model
+from chordage.orchestrator.api.problems import documented
+from chordage.orchestrator.api.services import SOURCE, address, services_of
+from chordage.orchestrator.api.shown import model_of, show, show_all
+from chordage.orchestrator.api.turns import Id, IdempotencyKey, Receipt, Since, Until, query_of
+from chordage.orchestrator.core import message
+from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
+from chordage.orchestrator.core.audit import Audited
+from chordage.orchestrator.core.callers import Caller, KeyScope
+from chordage.orchestrator.core.errors import Conflict
+from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.status import RunStatus
+from chordage.orchestrator.views import RunExport, RunLine
+from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.runs import RunView, Step, ToolRound
+
+router = APIRouter(route_class=JsonRoute, tags=["runs"])
+
+
+@router.get(
+    "/runs",
+    operation_id="list_runs",
+    summary="List runs, the newest first",
+    response_model=page_model(model_of(RunLine), "RunPage"),
+    responses=documented(*problems.OF_READS),
+)
+def list_runs(
+    *,
+    request: Request,
+    caller: Annotated[Caller, needs(KeyScope.READ)],
+    status: RunStatus | None = None,
+    agent: Name | None = None,
+    group: Group | None = None,
+    thread_id: Name | None = None,
+    reason: Name | None = None,
+    code: Name | None = None,
+    since: Since = None,
+    until: Until = None,
+    after: After = None,
+    limit: Limit = 50,
+) -> Any:
+    """A page may have fewer runs than `limit`, or none, and `next` all the same: as of turns."""
+    equal = {"agent": agent, "grp": group, "reason": reason, "code": code}
+    query = query_of(caller, equal, thread_id, since=since, until=until, after=after, limit=limit)
+    page = views.run_page(services_of(request).rt.store, query, status=status)
+    return {"data": show_all(page.data, caller), "next": page.next and pages.cursor_of(page.next)}
+
+
+@router.get(
+    "/runs/{run_id}",
+    operation_id="read_run",
+    summary="Read a run with its steps and calls",
+    response_model=model_of(RunView),
+    responses=documented(*problems.OF_READS, 404),
+)
+def read_run(request: Request, run_id: Id, caller: Annotated[Caller, needs(KeyScope.READ)]) -> Any:
+    return show(_run(request, run_id, caller), caller)
+
+
+@router.get(
+    "/runs/{run_id}/export",
+    operation_id="export_run",
+    summary="Read all there is of a run, as one document",
+    response_model=model_of(RunExport),
+    responses=documented(*problems.OF_READS, 404),
+)
+def export_run(request: Request, run_id: Id, caller: Annotated[Caller, needs(KeyScope.READ)]) -> Any:
+    """With the runs of its sub-agents, the whole results of its calls and the trace. Of a run that is done the document
+    is the same each time.
+    """
+    return show(views.export(services_of(request).rt.store, run_id, space=caller.reach), caller)
+
+
+@router.get(
+    "/runs/{run_id}/steps",
+    operation_id="list_steps",
+    summary="List the steps of a run, in their order",
+    response_model=page_model(model_of(Step), "StepPage"),
+    responses=documented(*problems.OF_READS, 404),
+)
+def list_steps(
+    request: Request,
+    run_id: Id,
+    caller: Annotated[Caller, needs(KeyScope.READ)],
+    after: After = None,
+    limit: Limit = 100,
+) -> Any:
+    return _part(_run(request, run_id, caller).steps, caller, after, limit)
+
+
+@router.get(
+    "/runs/{run_id}/calls",
+    operation_id="list_calls",
+    summary="List the tool calls of a run, in their order",
+    response_model=page_model(model_of(CallView), "CallPage"),
+    responses=documented(*problems.OF_READS, 404),
+)
+def list_calls(
+    request: Request,
+    run_id: Id,
+    caller: Annotated[Caller, needs(KeyScope.READ)],
+    after: After = None,
+    limit: Limit = 100,
+) -> Any:
+    """The whole result of a call: `GET /calls/{call_id}/result`."""
+    steps = _run(request, run_id, caller).steps
+    calls = [call for step in steps if isinstance(step, ToolRound) for call in step.calls]
+    return _part(calls, caller, after, limit)
+
+
+@router.post(
+    "/runs/{run_id}/steer",
+    status_code=202,
+    operation_id="steer_run",
+    summary="Send a message into a run that is at work",
+    response_description="Stored. Its turn, at `Location`, ends as `steered` when the run has taken the message in.",
+    responses=documented(*problems.OF_WRITES, 404, 409),
+)
+def steer_run(
+    *,
+    request: Request,
+    response: Response,
+    run_id: Id,
+    body: SteerBody,
+    caller: Annotated[Caller, needs(KeyScope.OPERATE)],
+    idempotency_key: IdempotencyKey = None,
+) -> Receipt:
+    """A run that waits for decisions takes it in when they have come. If the run ends before its next step, the message
+    is the next turn of the thread.
+    """
+    services = services_of(request)
+    run = _run(request, run_id, caller)
+    if run.status is RunStatus.DONE:
+        raise Conflict(f"run {run_id} is done: send the message to its thread {run.thread_id} as a turn")
+    if run.parent_run is not None:
+        raise Conflict(f"run {run_id} is of a sub-agent: steer run {run.root_run}, at the top of its tree")
+    # An operator reaches a thread outside of its own space only as it is.
+    space = caller.space if message.holds(caller.space, run.thread_id) else None
+    steering = TurnRequest(
+        message=Message(
+            origin=Origin.INVOKE, channel=None, sender=Sender.SERVICE, thread_id=run.thread_id, text=body.text,
+            meta=body.meta,
+        ),
+        agent=run.agent, group=run.group, source=SOURCE, space=space, when_busy=WhenBusy.STEER,
+        while_waiting=WhileWaiting.HOLD,
+        dedupe_key=body.dedupe_key or idempotency_key,
+    )  # fmt: skip
+    admitted = services.accept(replace(as_caller(services, steering, caller), audited=Audited.STEERED))
+    response.headers["Location"] = address(request, f"/runs/{run_id}/steer", f"/turns/{admitted.turn_id}")
+    return Receipt(turn_id=admitted.turn_id, thread_id=admitted.thread_id, duplicate=admitted.duplicate)
+
+
+def _run(request: Request, run_id: str, caller: Caller) -> RunView:
+    return views.run(services_of(request).rt.store, run_id, space=caller.reach)
+
+
+def _part(rows: Any, caller: Caller, after: str | None, limit: int) -> dict[str, Any]:
+    """Of the rows of one run, which only become more."""
+    place = pages.place_of(after, pages.number)
+    first = place[0] if place else 0
+    shown = rows[first : first + limit]
+    end = first + len(shown)
+    return {"data": show_all(shown, caller), "next": pages.cursor_of(end) if shown and end < len(rows) else None}
