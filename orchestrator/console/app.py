@@ -1,0 +1,160 @@
+"""The console as an application of its own, which a server mounts under a path.
+
+Its errors are pages, where those of the API are documents for programs. A caller that is not known is sent to log in.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote_plus
+
+import structlog
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+from chordage.orchestrator import views
+from chordage.orchestrator.api.services import Services, keep, services_of
+from chordage.orchestrator.console import (
+    agents,
+    asked,
+    audit,
+    bulk,
+    channels,
+    forking,
+    groups,
+    inbox,
+    login,
+    overview,
+    pulse,
+    run_actions,
+    run_page,
+    runs,
+    sessions,
+    suggestions,
+    threads,
+    usage,
+    workers,
+)
+from chordage.orchestrator.console.live import LiveStreams
+from chordage.orchestrator.console.pages import HEADERS, HERE, bare, render, uncounted_context
+from chordage.orchestrator.core import errors
+
+log = structlog.get_logger()
+
+PATH = "/console"
+LONG = "public, max-age=86400"
+ROUTERS = (
+    login.router, asked.router, inbox.router, runs.router, run_page.router, run_actions.router, overview.router,
+    threads.router, agents.router, groups.router, pulse.router, channels.router, usage.router, workers.router,
+    bulk.router, suggestions.router, audit.router, sessions.router, forking.router,
+)  # fmt: skip
+STATUS_OF: dict[type[Exception], int] = {
+    errors.InvalidMessage: 422,
+    errors.InvalidDecision: 422,
+    errors.UnknownAgent: 404,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.QueueFull: 429,
+    errors.TooManyRequests: 429,
+    errors.Forbidden: 403,
+    errors.RoomError: 503,
+    errors.ConfigError: 503,
+    errors.Unavailable: 503,
+}
+
+
+class _Files(StaticFiles):
+    """Styles and scripts change with a version of Chordage; a browser asks again after a day."""
+
+    def file_response(self, *args: Any, **more: Any) -> Response:
+        response = super().file_response(*args, **more)
+        response.headers["Cache-Control"] = LONG
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+
+async def check_address(request: Request) -> None:
+    """Parts of the address are looked for in the database, and PostgreSQL takes no NUL."""
+    if "\x00" in request.url.path or "\x00" in unquote_plus(request.url.query):
+        raise errors.NotFound("there is no such page")
+
+
+def make_console(services: Services) -> FastAPI:
+    app = FastAPI(
+        title="chordage console", openapi_url=None, docs_url=None, redoc_url=None,
+        dependencies=[Depends(check_address)],
+    )  # fmt: skip
+    keep(app, services)
+    app.state.live = LiveStreams(partial(views.run_marks, services.rt.store))
+    app.mount("/static", _Files(directory=HERE / "static"))
+    for router in ROUTERS:
+        app.include_router(router)
+    for kind in STATUS_OF:
+        app.add_exception_handler(kind, _refused)
+    app.add_exception_handler(errors.Unauthenticated, _to_login)
+    app.add_exception_handler(HTTPException, _not_found)
+    app.add_exception_handler(RequestValidationError, _not_found)
+    app.add_exception_handler(Exception, _failed)
+    return app
+
+
+def mount_console(server: FastAPI, services: Services) -> FastAPI:
+    """Under `/console`; a browser that opens the server itself is sent there."""
+    console = make_console(services)
+    server.mount(PATH, console)
+
+    @server.get("/", include_in_schema=False)
+    def to_console(request: Request) -> Response:
+        if "text/html" not in request.headers.get("accept", ""):
+            raise HTTPException(404, "there is nothing here; /docs describes the API")
+        return RedirectResponse(f"{request.scope.get('root_path', '')}{PATH}/", status_code=307)
+
+    return console
+
+
+def _to_login(request: Request, _error: Exception) -> Response:
+    base = request.scope.get("root_path", "")
+    if request.method != "GET" or "hx-request" in request.headers:
+        return bare("login.html", status=401, base=base, fault="Your session is over: log in again.", target="")
+    path = request.url.path.removeprefix(base)
+    target = path + (f"?{request.url.query}" if request.url.query else "")
+    from urllib.parse import urlencode
+
+    return RedirectResponse(f"{base}/login?{urlencode({'next': target})}", status_code=303, headers=dict(HEADERS))
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    status = next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
+    if status >= 500:
+        log.error("a page failed", path=request.url.path, error=str(error))
+    response = _page(request, status, str(error))
+    if isinstance(error, errors.TooManyRequests | errors.QueueFull):
+        response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    return response
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    log.error("a page failed", path=request.url.path, error=repr(error))
+    return _page(request, 500, "The server failed; its log says why. The cause is not shown here.")
+
+
+def _not_found(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.detail != HTTPStatus.NOT_FOUND.phrase:
+        return _page(request, error.status_code, str(error.detail))
+    return _page(request, 404, "there is no such page")
+
+
+def _page(request: Request, status: int, detail: str) -> Response:
+    base = request.scope.get("root_path", "")
+    try:
+        context = uncounted_context(request)
+        assert services_of(request) is not None
+        return render(request, context, "error.html", status=status, title=HTTPStatus(status).phrase, detail=detail)
+    except errors.UserError:
+        return bare("login.html", status=status, base=base, fault=detail, target="")

@@ -1,0 +1,292 @@
+"""The inbox: every open question, what exactly would run, and the decision."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from chordage.orchestrator import stages, views
+from chordage.orchestrator.api.callers import allow_decisions, decide_as
+from chordage.orchestrator.api.services import services_of
+from chordage.orchestrator.console.first_turn import first_turn
+from chordage.orchestrator.console.forms import FormField, SentForm, answer_from, fields_of, json_of, sent_form
+from chordage.orchestrator.console.live import LivePage, LiveParts, digest, streaming
+from chordage.orchestrator.console.live_text import RunWatch
+from chordage.orchestrator.console.login import own_path
+from chordage.orchestrator.console.pages import PageContext, back, context_of, part, render
+from chordage.orchestrator.core.approvals import Action, DecisionRequest, OnExpiry, ResumeMode, Why
+from chordage.orchestrator.core.callers import KeyScope
+from chordage.orchestrator.core.errors import Conflict, Forbidden, InvalidDecision, NotFound
+from chordage.orchestrator.gateways.schemas import complaint_about
+from chordage.orchestrator.views import OpenQuestion
+
+PAGE = 25
+SOURCE = "console"
+THEN = {
+    OnExpiry.DENY: "then the call is denied",
+    OnExpiry.CANCEL_RUN: "then its run is cancelled",
+    OnExpiry.ESCALATE: "then it stays open and is marked as overdue",
+    OnExpiry.DEFAULT: "then the default answer is applied",
+}
+DONE = {"approved": "Approved.", "denied": "Denied.", "answered": "Answered.", "twice": "That was decided before."}
+
+router = APIRouter(include_in_schema=False)
+After = Annotated[str | None, Query(max_length=200)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionCard:
+    """A question as the page shows it. `edited`: arguments that were changed in the form and not taken."""
+
+    question: OpenQuestion
+    then: str
+    fields: tuple[FormField, ...]
+    plain: bool  # a plain yes is an answer
+    is_unknown: bool
+    gives_result: bool  # the answer is the result of the call
+    prompt: str  # what the arguments below do not say
+    fault: str = ""
+    edited: str | None = None
+    reason: str = ""
+
+
+def card_of(
+    context: PageContext, question: OpenQuestion, sent: SentForm | None = None, fault: str = ""
+) -> QuestionCard:
+    plain, fields, shown = _plain(question), _fields(question, sent), context.shown(question)
+    # The prompt of a rule repeats the arguments.
+    prompt = shown.prompt.partition("\n")[0] if question.why is Why.GATE else shown.prompt
+    return QuestionCard(
+        question=shown, prompt=prompt, then=THEN[question.on_expiry] if question.expires_at else "",
+        fields=tuple(fields) if context.may("payloads") else (), plain=plain,
+        is_unknown=question.why is Why.UNKNOWN, gives_result=question.resume_mode is not ResumeMode.REPLAY,
+        fault=fault, edited=sent.first("arguments") if sent else None, reason=sent.first("reason") if sent else "",
+    )  # fmt: skip
+
+
+def _plain(question: OpenQuestion) -> bool:
+    schema = question.schema
+    return schema is None or complaint_about(True, schema) is None or complaint_about(None, schema) is None
+
+
+def _fields(question: OpenQuestion, sent: SentForm | None) -> list[FormField]:
+    """None where a plain yes says all there is to say."""
+    schema = question.schema
+    if question.why is Why.UNKNOWN:
+        return []
+    if schema is None:
+        return fields_of({}, sent) if question.resume_mode is not ResumeMode.REPLAY else []
+    if not _plain(question):
+        return fields_of(schema, sent)
+    if isinstance(schema.get("properties"), Mapping):  # more than a yes may be said
+        return fields_of({"type": "object", "properties": schema["properties"]}, sent)
+    return []
+
+
+@router.get("/inbox")
+def inbox(
+    request: Request, after: After = None, agent: After = None, thread: After = None, done: After = None
+) -> Response:
+    context = context_of(request, KeyScope.READ)
+    return _page(request, context, after=after, agent=agent, thread=thread, notice=DONE.get(done or "", ""))
+
+
+def _page(
+    request: Request,
+    context: PageContext,
+    *,
+    after: str | None = None,
+    agent: str | None = None,
+    thread: str | None = None,
+    notice: str = "",
+    fault: str = "",
+    redrawn: QuestionCard | None = None,
+    linked: tuple[str, datetime] | None = None,
+    status: int = 200,
+) -> Response:
+    questions = _questions(request, context, after, agent, thread)
+    parts = _parts(context, questions)
+    known = digest(parts)
+    if redrawn is not None:
+        parts[f"question-{redrawn.question.id}"] = part(context, "question", "card", redrawn, False)
+    return render(
+        request, context, "inbox.html", status=status, cards=list(parts.values()), notice=notice, fault=fault,
+        linked=linked,
+        agent=agent, thread=thread, after=after,
+        first=None if parts else first_turn(services_of(request), context),
+        next=questions[-1].id if len(questions) == PAGE else None,
+        live=context.link("/inbox/live", agent=agent, thread=thread, v=known) if after is None else None,
+    )  # fmt: skip
+
+
+def _questions(
+    request: Request, context: PageContext, after: str | None, agent: str | None, thread: str | None
+) -> list[OpenQuestion]:
+    return services_of(request).inbox(
+        limit=PAGE, agent=agent, root_thread=thread, after=after, space=context.caller.reach
+    )
+
+
+def _parts(context: PageContext, questions: Sequence[OpenQuestion]) -> dict[str, str]:
+    return {
+        f"question-{question.id}": part(context, "question", "card", card_of(context, question), False)
+        for question in questions
+    }
+
+
+@router.post("/inbox/link")
+async def link(request: Request) -> Response:
+    form = await sent_form(request)
+    return await anyio.to_thread.run_sync(_link, request, form)
+
+
+def _link(request: Request, form: SentForm) -> Response:
+    """An address for one question, shown this once."""
+    context = context_of(request, KeyScope.DECIDE, KeyScope.PAYLOADS)
+    services, target = services_of(request), form.first("target")
+    try:
+        allow_decisions(services, [DecisionRequest(target=target, action=Action.CANCEL)], context.caller)
+        new = stages.make_question_link(
+            services.rt.store, target, by=context.caller.actor, now=services.rt.now(), link_id=services.rt.new_id(),
+            secret=stages.session_secret(services.rt.store),
+            space=context.caller.reach,
+        )  # fmt: skip
+    except (NotFound, Conflict, Forbidden) as error:
+        return _page(request, context, fault=f"No link was made: {error}.", status=409)
+    url = request.url.replace(path=context.link(f"/ask/{new.token}"), query="", fragment="")
+    return _page(request, context, linked=(str(url), new.link.expires_at))
+
+
+@router.get("/inbox/live")
+async def inbox_live(request: Request, agent: After = None, thread: After = None) -> Response:
+    """New questions appear below; those that were decided elsewhere go."""
+    context = await anyio.to_thread.run_sync(context_of, request, KeyScope.READ)
+
+    def parts(_watch: RunWatch) -> LiveParts:
+        return LiveParts(parts=_parts(context, _questions(request, context, None, agent, thread)))
+
+    page = LivePage(
+        render=parts, key=("inbox", context.caller, context.csrf, agent, thread), target="questions", keeps=True
+    )
+    return streaming(request, context.caller, page)
+
+
+@router.post("/inbox")
+async def decide(request: Request) -> Response:
+    """One question with its whole form, or several with a plain answer each."""
+    form = await sent_form(request)
+    return await anyio.to_thread.run_sync(_decide, request, form)
+
+
+def _decide(request: Request, form: SentForm) -> Response:
+    context = context_of(request, KeyScope.DECIDE)
+    verdict, targets = form.first("verdict"), form.every("target")
+    if verdict not in {"approve", "deny"}:
+        raise InvalidDecision("choose to approve or to deny", field="verdict")
+    if not targets:
+        return _page(request, context, fault="Select at least one question first.", status=422)
+    if len(targets) == 1 and not form.first("several"):
+        return _decide_one(request, context, targets[0], verdict, form)
+    return _decide_several(request, context, targets, verdict, form.first("reason") or None)
+
+
+def _decide_one(request: Request, context: PageContext, target: str, verdict: str, form: SentForm) -> Response:
+    services, reach = services_of(request), context.caller.reach
+    try:
+        question = views.open_question_by_id(services.rt.store, target, space=reach)
+    except (NotFound, Conflict) as error:
+        status = 404 if isinstance(error, NotFound) else 409
+        return _page(request, context, fault=f"Nothing was decided: {error}.", status=status)
+    try:
+        asked = decision_request(context, question, verdict, form)
+        decided = decide_as(services, [asked], context.caller, source=SOURCE)
+    except (InvalidDecision, Conflict) as error:
+        card = card_of(context, question, form, fault=str(error))
+        return _page(request, context, redrawn=card, status=422 if isinstance(error, InvalidDecision) else 409)
+    done = "twice" if decided[0].duplicate else "denied" if asked.action is Action.CANCEL else "approved"
+    return back(context, form_target(form), done=done)
+
+
+def form_target(form: SentForm) -> str:
+    """Where the form was: the inbox, or the page of a run."""
+    return own_path(form.first("from")) if form.first("from") else "/inbox"
+
+
+def decision_request(context: PageContext, question: OpenQuestion, verdict: str, form: SentForm) -> DecisionRequest:
+    reason = form.first("reason").strip() or None
+    if verdict == "deny":
+        return DecisionRequest(target=question.id, action=Action.CANCEL, reason=reason)
+    edited = form.first("arguments")
+    edited_args = json_of(edited, "Arguments") if edited.strip() and context.may("payloads") else None
+    if edited_args is not None and not isinstance(edited_args, dict):
+        raise InvalidDecision("Arguments: give a JSON object", field="arguments")
+    if _same(edited_args, question.arguments):
+        edited_args = None
+    return DecisionRequest(
+        target=question.id, action=Action.RESUME, payload=_payload(question, form), edited_args=edited_args
+    )
+
+
+def _same(edited: Any, arguments: dict[str, Any]) -> bool:
+    """Also the same order and the same kind of number: 1 is not 1.0, and true is not 1."""
+    return json.dumps(edited) == json.dumps(arguments)
+
+
+def _payload(question: OpenQuestion, form: SentForm) -> Any:
+    if question.why is Why.UNKNOWN:
+        return _about_the_unknown(form)
+    fields = _fields(question, None)
+    is_filled_in = any(form.first(one.name).strip() for one in fields)
+    return plain_yes(question) if _plain(question) and not is_filled_in else answer_from(fields, form)
+
+
+def _about_the_unknown(form: SentForm) -> dict[str, Any]:
+    match form.first("outcome"):
+        case "result":
+            text = form.first("result")
+            try:
+                return {"answer": "result", "result": json_of(text, "Result")}
+            except InvalidDecision:  # a text, as most results are
+                return {"answer": "result", "result": text}
+        case "failed":
+            reason = form.first("reason").strip()
+            return {"answer": "failed", **({"reason": reason} if reason else {})}
+        case "retry":
+            return {"answer": "retry"}
+    raise InvalidDecision("say what became of the call: run it again, it did happen, or it did not", field="outcome")
+
+
+def plain_yes(question: OpenQuestion) -> bool | None:
+    """True, or null if the schema accepts only that."""
+    schema = question.schema
+    only_null = schema is not None and complaint_about(True, schema) is not None
+    return None if only_null else True
+
+
+def _decide_several(
+    request: Request, context: PageContext, targets: list[str], verdict: str, reason: str | None
+) -> Response:
+    """All of them, or none."""
+    services, reach = services_of(request), context.caller.reach
+    try:
+        questions = [views.open_question_by_id(services.rt.store, target, space=reach) for target in targets]
+        decide_as(services, [_plain_request(one, verdict, reason) for one in questions], context.caller, source=SOURCE)
+    except (NotFound, Conflict, InvalidDecision) as error:
+        return _page(request, context, fault=f"Nothing was decided: {error}.", status=409)
+    return back(context, "/inbox", done="denied" if verdict == "deny" else "approved")
+
+
+def _plain_request(question: OpenQuestion, verdict: str, reason: str | None) -> DecisionRequest:
+    if verdict == "deny":
+        return DecisionRequest(target=question.id, action=Action.CANCEL, reason=reason)
+    if not _plain(question):
+        problem = f"{question.tool} wants an answer of its own: take {question.id} out"
+        raise InvalidDecision(problem, field="payload")
+    return DecisionRequest(target=question.id, action=Action.RESUME, payload=plain_yes(question))
