@@ -11,10 +11,10 @@ from typing import Any, Generic, TypeVar
 from celery import Celery
 
 from chordage.config.celery_settings import celery_settings
-from chordage.config.inert import inert
 from chordage.config.settings import Settings, SettingsFault
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.groups import ALL_QUEUES
+from chordage.orchestrator.core.inert import inert
 from chordage.tasks import tasks
 from chordage.tasks.tasks import StageTask
 from chordage.workers import chord_backend, signals, transport

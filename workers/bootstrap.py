@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -95,6 +95,7 @@ def runtime_from(
         plugin_sets=PluginSets(),
         work=RoomWork(room.path),
         outputs=room.output_of,
+        prices=room.prices,
         budgets=budgets_from(settings),
         hands_on=hands_on,
         queue_bounds=queue_bounds_from(settings),
@@ -114,6 +115,9 @@ def runtime_from(
             at_once=settings.deliveries_at_once,
             to_one=settings.deliveries_to_one,
         ),
+        audit_keep=timedelta(days=settings.audit_keep_days) if settings.audit_keep_days else None,
+        turn_keep=timedelta(days=settings.turn_keep_days) if settings.turn_keep_days else None,
+        dedupe_keep=timedelta(days=settings.dedupe_keep_days),
     )
 
 

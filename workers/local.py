@@ -28,6 +28,7 @@ from chordage.orchestrator.core.intents import (
     CallTools,
     CancelTurn,
     CommitRound,
+    ContinueBulk,
     Deliver,
     Dispatch,
     Hint,
@@ -103,7 +104,7 @@ def _instead_of_message(rt: Runtime, intent: Intent) -> list[Intent]:
             return stages.dispatch(rt, group, hint, only=True)
         case Dispatch():
             return []  # the end of our turn lets another begin: that one is not ours
-        case Project() | Deliver():
+        case Project() | Deliver() | ContinueBulk():
             return []  # a fleet does that
         case Advance() | CallModel() | CommitRound() | StepOn():
             return [intent]  # it gave way, and there is no other run here

@@ -7,6 +7,7 @@ import socket
 import uuid
 import zlib
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from chordage.orchestrator.core.presence import Process
@@ -21,10 +22,16 @@ def worker_name(pid: int) -> str:
     return process_of(pid).id
 
 
-def process_of(pid: int) -> Process:
+@cache
+def _version() -> str:
+    return version("chordage")
+
+
+def process_of(pid: int, queues: tuple[str, ...] | None = None) -> Process:
     born = process_identity.start_time_of_child(pid)
     mark = f"{zlib.crc32(born.encode()) % 16**6:06x}"
-    return Process(id=f"{socket.gethostname()}/{mark}:{pid}", machine=machine(), pid=pid, born=born)
+    name = f"{socket.gethostname()}/{mark}:{pid}"
+    return Process(id=name, machine=machine(), pid=pid, born=born, queues=queues, version=_version())
 
 
 def is_alive(process: Process) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 from celery import Celery, signals
 
 from chordage.config import log as logging_config
-from chordage.config.inert import inert
 from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.core.inert import inert
 from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.runtime import Runtime
 from chordage.workers import connections, team_app
@@ -24,7 +24,7 @@ PREFORK = "celery.concurrency.prefork"
 
 def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
     sweeper = Sweeper(app, settings, runtime)
-    heartbeat = Heartbeat(settings, runtime, sweeper.hurry)
+    heartbeat = Heartbeat(settings, runtime, sweeper.hurry, lambda: tuple(app.amqp.queues.consume_from))
     projector = Projector(app, settings, runtime)
 
     @signals.setup_logging.connect(weak=False)

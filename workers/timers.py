@@ -53,9 +53,17 @@ MOST_PASSES = 100  # in one slot of the projector; then another worker may take 
 class Heartbeat:
     """One thread a process, from its start to its end."""
 
-    def __init__(self, settings: Settings, runtime: Callable[[], Runtime], on_gone: Callable[[], None]) -> None:
-        """`on_gone`: another process is gone, and this one was the first to notice."""
-        self._presence = PresenceTimer(settings, runtime, on_gone)
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Callable[[], Runtime],
+        on_gone: Callable[[], None],
+        queues: Callable[[], tuple[str, ...] | None] = lambda: None,
+    ) -> None:
+        """`on_gone`: another process is gone, and this one was the first to notice. `queues`: that this worker serves;
+        asked for when it is ready.
+        """
+        self._presence = PresenceTimer(settings, runtime, on_gone, queues)
         self._every = settings.beat
         self._first = min(FIRST_BEAT, settings.beat)
         self._runtime = runtime
@@ -157,7 +165,14 @@ def _pids(pool: Any) -> set[int]:
 class PresenceTimer:
     """Shows every few seconds that processes of this worker live, and looks which others are gone."""
 
-    def __init__(self, settings: Settings, runtime: Callable[[], Runtime], on_gone: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Callable[[], Runtime],
+        on_gone: Callable[[], None],
+        queues: Callable[[], tuple[str, ...] | None] = lambda: None,
+    ) -> None:
+        self._queues = queues
         self._every = settings.presence
         self._runtime = runtime
         self._on_gone = on_gone
@@ -177,7 +192,8 @@ class PresenceTimer:
         """Whether the presence of these processes of ours was shown just now."""
         if self._ending or (self._shown_at is not None and self.is_fresh(self._shown_at, 1)):
             return False
-        present = [process for pid in alive if is_alive(process := process_of(pid))]  # a pool may not know it yet
+        queues = self._queues()
+        present = [process for pid in alive if is_alive(process := process_of(pid, queues))]  # a pool may know it late
         rt = self._runtime()
         stages.show_presence(rt, present, through=through)
         self._shown_at, self._shown = time.monotonic(), [process.id for process in present]
@@ -287,7 +303,7 @@ class Sweeper(SlotTimer):
 
 
 class Projector(SlotTimer):
-    """Copies the journal to the bus."""
+    """Copies the journal to the bus, and counts it for monitors."""
 
     thread = "chordage-projection"
     _not_before = 0.0
@@ -310,7 +326,8 @@ class Projector(SlotTimer):
             for _ in range(MOST_PASSES):
                 intents = stages.project(self._runtime())
                 self._courier.send(intent for intent in intents if not isinstance(intent, Project))
-                if self._stop.is_set() or not any(isinstance(intent, Project) for intent in intents):
+                more = stages.count_journal(self._runtime())
+                if self._stop.is_set() or not (more or any(isinstance(intent, Project) for intent in intents)):
                     return
         except Unavailable as error:
             self._not_before = time.monotonic() + self._settings.beat

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 import httpx
+from redis.exceptions import RedisError
 
 from chordage.config import settings as config
 from chordage.config.settings import Settings
+from chordage.orchestrator import views
 from chordage.orchestrator.core import signatures, webhooks
 from chordage.orchestrator.core.errors import NotFound, Unavailable
 from chordage.orchestrator.core.message import TurnRequest
@@ -20,6 +22,7 @@ from chordage.orchestrator.core.webhooks import WEBHOOK, WebhookBinding
 from chordage.orchestrator.gateways.webhooks.bindings import FILE, WebhookBindings, read
 from chordage.orchestrator.gateways.webhooks.stats import SharedCounts, WebhookStats
 from chordage.orchestrator.loops.hook import Admission, WebhookReceiver
+from chordage.orchestrator.views import HookView
 from chordage.workers.bootstrap import quick_redis_from
 from chordage.workers.fleet.roles import local
 
@@ -36,6 +39,16 @@ def receiver_of(settings: Settings, accept: Callable[[TurnRequest], Admission]) 
 
 def counts_of(settings: Settings) -> SharedCounts:
     return SharedCounts(quick_redis_from(settings), prefix=settings.prefix)
+
+
+def hooks_of(settings: Settings) -> list[HookView]:
+    """As hooks.toml is now. Without counts where Redis does not answer."""
+    file = read(settings.room_path, config.environment())
+    counts = counts_of(settings)
+    try:
+        return views.hooks(file, {binding.name: counts.of(binding.name) for binding in file.bindings})
+    except RedisError:
+        return views.hooks(file, {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

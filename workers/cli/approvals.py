@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chordage.orchestrator.core.approvals import Why
+from chordage.orchestrator.core.audit import CLI
 from chordage.orchestrator.core.errors import InvalidDecision
 from chordage.orchestrator.core.text import loads_json
 from chordage.workers.cli.context import command_settings, open_runtime, open_store, send
+from chordage.workers.cli.keys import lasts
 from chordage.workers.cli.message import SOURCE
 from chordage.workers.cli.output import (
     INTERRUPTED,
@@ -55,7 +58,7 @@ Any other code: nothing was stored.
 # chordage inbox
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--agent", help="Only of this agent.")
 @click.option("--thread", "thread_id", metavar="ID", help="Only of this thread.")
 @click.option("--run", "run_id", metavar="ID", help="Only of this run and the sub-agents below it.")
@@ -64,7 +67,9 @@ Any other code: nothing was stored.
 @click.option("--after", metavar="SUSPENSION", help="Only what was asked after this one: the next page.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @json_option
+@click.pass_context
 def inbox(
+    ctx: click.Context,
     *,
     agent: str | None,
     thread_id: str | None,
@@ -79,6 +84,8 @@ def inbox(
 
     `chordage approve ID` and `chordage deny ID` decide. The first letters of a run or thread are enough.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     from chordage.orchestrator import views
 
     with open_store(command_settings()) as store:
@@ -99,6 +106,35 @@ def inbox(
             say_lines([*([""] if number else []), *_question_lines(question)], mark={1 if number else 0: "cyan"})
     else:
         print_table(COLUMNS, [_row(question) for question in questions], empty="no call waits for a decision")
+
+
+@inbox.command()
+@click.argument("question")
+@click.option("--expires", callback=lasts, default="1h", show_default=True, help="30m, 12h or 7d from now.")
+@click.option("--url", metavar="URL", help="Of the server, as people reach it.  [default: as the settings have it]")
+def link(question: str, expires: timedelta, url: str | None) -> None:
+    """Print an address by which whoever has it may answer QUESTION once, without a key: it shows exactly what would
+    run. It ends with the question at the latest.
+    """
+    from chordage.orchestrator import stages
+    from chordage.orchestrator.api.inbox import LINKED_PATH
+    from chordage.orchestrator.gateways.ids import Ids
+    from chordage.workers.fleet import roles
+
+    settings = command_settings()
+    with open_store(settings) as store:
+        new = stages.make_question_link(
+            store,
+            question,
+            by=CLI,
+            now=datetime.now(UTC),
+            secret=stages.session_secret(store),
+            link_id=Ids()(),
+            lasts=expires,
+        )
+    base = url or roles.web(settings.host, settings.port).url or ""
+    say(f"{base.rstrip('/')}{LINKED_PATH}{new.token}")
+    say(f"it works once, until {new.link.expires_at:%Y-%m-%d %H:%M} UTC", err=True)
 
 
 def _row(question: OpenQuestion) -> tuple[object, ...]:

@@ -71,6 +71,18 @@ def check_database(settings: Settings, store: Store) -> None:
     schema_version.check(store)
 
 
+def check_keys(settings: Settings) -> None:
+    """Raises ConfigError for a server that wants keys while there is none. The database may not be there yet."""
+    from chordage.workers.fleet import roles
+
+    if not roles.wants_keys(settings):
+        return
+    if has_no_database(settings):
+        raise roles.no_valid_key(settings, first="make the database with `chordage migrate`, then ")
+    with open_store(settings):
+        roles.check_keys(settings)
+
+
 def check_ready(settings: Settings) -> None:
     """The database is there, at this schema; and Redis answers, if one is set."""
     from chordage.workers.bootstrap import check_redis

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chordage.orchestrator.core.audit import CLI
 from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.workers.cli.context import command_settings, open_runtime, open_store
 from chordage.workers.cli.output import json_option, print_json, print_table, say
@@ -78,7 +79,7 @@ def retry(number: int | None, all_dead: bool, as_json: bool) -> None:
     from chordage.orchestrator import stages
 
     with open_runtime(command_settings(), with_redis=False) as rt:
-        again = stages.retry_dead(rt, number)
+        again = stages.retry_dead(rt, number, by=CLI)
     if as_json:
         print_json({"deliveries": again})
     else:

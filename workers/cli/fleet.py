@@ -15,7 +15,9 @@ import click
 
 from chordage.config.settings import LOOPS, Loop, Settings, environment, load
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.workers.cli.output import INTERRUPTED, busy, say, span, warn_if_open
+from chordage.workers.cli.context import check_keys
+from chordage.workers.cli.keys import login_url
+from chordage.workers.cli.output import INTERRUPTED, busy, say, span
 
 if TYPE_CHECKING:
     from chordage.workers.fleet.fleet import Fleet, StopSignals
@@ -67,7 +69,7 @@ def dev(host: str | None, port: int | None, with_demo: bool, tools: int) -> None
     settings = _settings(host=host, port=port, wanted=(), room=room)
     members = roles.of_fleet(settings, tools=tools, with_workers=True)
     _check(settings, members)
-    hold(settings, members, command="dev")
+    hold(settings, members, command="dev", with_login=True)
 
 
 @click.command()
@@ -101,7 +103,8 @@ def start(*, loops: tuple[str, ...], tools: int, no_workers: bool, host: str | N
 
     settings = load(host=host, port=port)
     _check_before_start(settings)
-    warn_if_open(settings.host)
+    if {"server", "hook"} & set(loops or settings.loops):
+        check_keys(settings)
     values = [("--tools", tools), ("--host", host), ("--port", port), *(("--loop", loop) for loop in loops)]
     options = [word for name, value in values if value is not None for word in (name, str(value))]
     options += ["--no-workers"] if no_workers else []
@@ -175,7 +178,7 @@ def _check(settings: Settings, members: Sequence[MemberRole]) -> None:
                 f"the HTTP server cannot listen on {settings.host}:{settings.port} ({error.strerror}): "
                 "give another one with --port or --host"
             ) from error
-        warn_if_open(settings.host)
+        check_keys(settings)
 
 
 def _check_before_start(settings: Settings) -> None:
@@ -206,28 +209,35 @@ def _check_before_start(settings: Settings) -> None:
 # While it runs in the foreground
 
 
-def hold(settings: Settings, members: Sequence[MemberRole], *, command: str, ready_file: Path | None = None) -> None:
-    """Run the fleet until it is asked to end, and return when it has ended."""
+def hold(
+    settings: Settings,
+    members: Sequence[MemberRole],
+    *,
+    command: str,
+    ready_file: Path | None = None,
+    with_login: bool = False,
+) -> None:
+    """Run the fleet until it is asked to end, and return when it has ended. `with_login`: print a link to log in."""
     from chordage.workers.fleet.fleet import Fleet, StopSignals
 
     with StopSignals() as signals:
         fleet = Fleet(settings, members, say=_say, check=signals.check)
         try:
-            _run(fleet, signals, ready_file)
+            _run(fleet, signals, ready_file, with_login=with_login)
         except KeyboardInterrupt:
             say(f"chordage: {_interrupted(fleet, killed=signals.forced)}", err=True)
             raise click.exceptions.Exit(signals.code) from None
     say(f"ended; queued and running turns continue with the next `chordage {command}`", dim=True)
 
 
-def _run(fleet: Fleet, signals: StopSignals, ready_file: Path | None) -> None:
+def _run(fleet: Fleet, signals: StopSignals, ready_file: Path | None, *, with_login: bool) -> None:
     from chordage.orchestrator.system import private_files
 
     began = time.monotonic()
     try:
         with busy("starting …"):
             fleet.start()
-        _greet(fleet, time.monotonic() - began)
+        _greet(fleet, time.monotonic() - began, with_login=with_login)
         if ready_file is not None:
             private_files.write(ready_file, f"{os.getpid()}\n")
         signals.wait()
@@ -252,7 +262,7 @@ def _say(text: str) -> None:
     say(text)
 
 
-def _greet(fleet: Fleet, seconds: float) -> None:
+def _greet(fleet: Fleet, seconds: float, *, with_login: bool = False) -> None:
     from chordage.workers.fleet import fleet_file
     from chordage.workers.fleet.agent_run import without_password
 
@@ -265,6 +275,7 @@ def _greet(fleet: Fleet, seconds: float) -> None:
     say(f"  {len(fleet.members)} processes{' and a broker' if fleet.valkey else ''}, {seconds:.1f} s\n", dim=True)
     for name, value in (
         ("HTTP", f"{url}  API: {url}/docs" if url else None),
+        ("console", login_url(settings, url=url) if url and with_login else None),
         ("loops", ", ".join(settings.loops)),
         ("Redis", shown_redis),
         ("room", settings.room_path),

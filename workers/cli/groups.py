@@ -34,13 +34,20 @@ def groups(context: click.Context, as_json: bool) -> None:
 @click.option("--unset", is_flag=True, help="Use the setting CHORDAGE_BUDGETS__GROUP again.")
 def set_budget(group: str, budget: int | None, unset: bool) -> None:
     """Set how many runs of GROUP may work at once, over the whole fleet, from now on. 0 pauses it."""
+    from datetime import UTC, datetime
+
+    from chordage.orchestrator.core.audit import CLI, Audited
+    from chordage.orchestrator.store import audit
     from chordage.orchestrator.store import groups as group_rows
 
     if unset is (budget is not None):
         raise click.UsageError("give a number, or --unset to use the setting")
     settings = command_settings()
     with open_store(settings) as store, store.write() as tx:
+        group_rows.lock(tx, Group(group))
+        change = {"before": group_rows.budgets(tx).get(Group(group)), "budget": budget}
         group_rows.set_budget(tx, Group(group), budget)
+        audit.record(tx, CLI, Audited.BUDGET_SET, group, now=datetime.now(UTC), detail=change)
     send(settings, [Dispatch(group=Group(group))])  # a raised budget lets queued turns start
     (view,) = (view for view in _load(settings) if view.group == group)
     source = f"budget {view.budget} (from {view.budget_from})"

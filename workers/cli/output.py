@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chordage.config.inert import inert, inert_json, inert_line
 from chordage.config.settings import SettingsFault
 from chordage.orchestrator.core.approvals import OnExpiry
 from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage, UserError
+from chordage.orchestrator.core.inert import inert, inert_json, inert_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,14 +107,6 @@ def show_faults_inert() -> None:
 def json_option(command: F) -> F:
     """Add `--json`; the command gets it as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text for people.")(command)
-
-
-def warn_if_open(host: str) -> None:
-    """A warning in red if other machines can reach the HTTP server."""
-    from chordage.workers.fleet.roles import exposure_warning
-
-    if (warning := exposure_warning(host)) is not None:
-        say(f"chordage: {warning}", err=True, fg="red", bold=True)
 
 
 def print_json(value: Any) -> None:

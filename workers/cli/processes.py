@@ -13,8 +13,8 @@ import click
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.core.hosts import is_loopback
 from chordage.workers import worker_plan
-from chordage.workers.cli.context import check_ready_with_redis
-from chordage.workers.cli.output import say, warn_if_open
+from chordage.workers.cli.context import check_keys, check_ready_with_redis
+from chordage.workers.cli.output import say
 from chordage.workers.fleet.fleet_file import settings_for_cli
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ def web(host: str | None, port: int | None, processes: int) -> None:
     from chordage.workers.fleet.member import free_port
 
     settings = settings_for_cli(host=host, port=port)
-    os.environ[variable_of(("host",))] = settings.host  # for the processes of uvicorn, each of which makes the app
-    warn_if_open(settings.host)
     check_ready_with_redis(settings)
+    check_keys(settings)
     if settings.port == 0:
         settings = settings_for_cli(host=host, port=free_port(settings.host))
         say(f"chordage: HTTP on {roles.web(settings.host, settings.port).url}", err=True)
 
+    os.environ[variable_of(("host",))] = settings.host  # for the processes of uvicorn, each of which makes the app
     import uvicorn
 
     server.allow_open_files()

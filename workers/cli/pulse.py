@@ -88,11 +88,12 @@ def run(key: str, *, as_json: bool) -> None:
     """Run one of them now. KEY is what `chordage pulse` lists, such as task:abcd2345, chore:water or will, or the path
     of its file. Its schedule does not change.
     """
+    from chordage.orchestrator.core.audit import CLI
     from chordage.orchestrator.loops.pulse import run_now
 
     settings = command_settings()
     with open_runtime(settings) as rt:
-        admitted, intents = run_now(rt, key)
+        admitted, intents = run_now(rt, key, by=CLI)
     if as_json:
         print_json(admitted)
     else:
@@ -102,3 +103,31 @@ def run(key: str, *, as_json: bool) -> None:
         elif sys.stderr.isatty():
             say(f"chordage: `chordage show {admitted.turn_id}` shows how it goes", err=True)
     send(settings, intents)
+
+
+@pulse.command()
+@click.argument("key")
+def pause(key: str) -> None:
+    """Pause one of them until it is resumed, whatever its file says. KEY is as for `run`."""
+    from chordage.orchestrator.core.audit import CLI
+    from chordage.orchestrator.loops.pulse import pause as pause_item
+
+    with open_runtime(command_settings()) as rt:
+        pause_item(rt, key, CLI)
+    say(f"{key} is paused; `chordage pulse resume {key}` lets it run again")
+
+
+@pulse.command()
+@click.argument("key")
+def resume(key: str) -> None:
+    """Resume one that was paused. Times inside the pause are missed; a task that was changed meanwhile gets its turn.
+    KEY is as for `run`.
+    """
+    from chordage.orchestrator.core.audit import CLI
+    from chordage.orchestrator.loops.pulse import resume as resume_item
+
+    settings = command_settings()
+    with open_runtime(settings) as rt:
+        intents = resume_item(rt, key, CLI)
+    send(settings, intents)
+    say(f"{key} runs by itself again")

@@ -12,6 +12,7 @@ import click
 from chordage.orchestrator.core.approvals import Action, SuspensionStatus
 from chordage.orchestrator.core.compaction import Cause
 from chordage.orchestrator.core.deliveries import DeliveryStatus
+from chordage.orchestrator.core.prices import cost_text
 from chordage.orchestrator.core.text import counted
 from chordage.workers.cli.context import command_settings, open_store
 from chordage.workers.cli.output import (
@@ -29,7 +30,9 @@ from chordage.workers.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from chordage.config.settings import Settings
     from chordage.orchestrator.core.model import Usage
+    from chordage.orchestrator.core.why.reasons import WaitReason
     from chordage.orchestrator.store.database import Store
     from chordage.orchestrator.views import ResultView, TurnView
     from chordage.orchestrator.views.approvals import AnswerView, QuestionView
@@ -53,8 +56,11 @@ def show(some_id: str, limit: int, full: bool, as_json: bool) -> None:
     Ids may be shortened if they stay unique, except that of a CALL. CALL prints the full result of one tool call;
     `--json` lists the ids of calls.
     """
-    with open_store(command_settings()) as store:
+    settings = command_settings()
+    with open_store(settings) as store:
         parts = _load(store, some_id, limit)
+        if "result" not in parts:
+            parts["why"] = _why(settings, store, parts)
         results = _full_results(store, parts["run"].run_id) if full and parts.get("run") else []
     if as_json:
         print_json({**parts, "results": results} if full else parts)
@@ -87,6 +93,18 @@ def _load(store: Store, some_id: str, limit: int) -> dict[str, Any]:
     return {**parts, "driven": views.driven(store, turn.turn_id), "delivery": delivery}
 
 
+def _why(settings: Settings, store: Store, parts: Mapping[str, Any]) -> WaitReason | None:
+    """Why it waits. None: it does not."""
+    from chordage.orchestrator import views
+    from chordage.orchestrator.core.status import TurnStatus
+    from chordage.workers.cli.why import sources_of
+
+    if "turn" in parts and parts["turn"].status is TurnStatus.DONE:
+        return None
+    some_id = parts["turn"].turn_id if "turn" in parts else parts["thread"].thread_id
+    return views.why(sources_of(settings, store), some_id).reason
+
+
 def _whole_result(store: Store, call_id: str) -> ResultView:
     from chordage.orchestrator import views
 
@@ -113,12 +131,14 @@ def _result_lines(results: Iterable[ResultView]) -> Iterator[str]:
 def lines_of(parts: Mapping[str, Any]) -> Iterator[str]:
     if "thread" in parts:
         yield from _thread(parts["thread"])
+        yield from _why_lines(parts)
         for remark in parts["history"]:
             yield ""
             yield from _remark(remark)
         return
     turn: TurnView = parts["turn"]
     yield from _turn(turn)
+    yield from _why_lines(parts)
     yield from _message(turn.sender.value, turn.text)
     if parts["run"] is not None:
         yield from run_lines(parts["run"])
@@ -128,6 +148,13 @@ def lines_of(parts: Mapping[str, Any]) -> Iterator[str]:
         yield _delivery(parts["delivery"])
     if turn.answer:
         yield from _message(turn.agent, turn.answer)
+
+
+def _why_lines(parts: Mapping[str, Any]) -> Iterator[str]:
+    from chordage.workers.cli.why import why_line
+
+    if parts.get("why") is not None:
+        yield _pair("why", why_line(parts["why"]))
 
 
 def _pair(name: str, *values: object) -> str:
@@ -200,7 +227,11 @@ def run_lines(run: RunView) -> Iterator[str]:
     yield ""
     why = f" ({run.reason.value})" if run.reason else ""
     ended = f", took {_between(run.started_at, run.ended_at)}" if run.ended_at else ""
-    yield f"run {run.run_id}: {run.status.value}{why}, {_usage(run.usage)}, began {clock(run.started_at)}{ended}"
+    own = "" if run.own_usage == run.usage else f" (without its sub-agents {_usage(run.own_usage)})"
+    used = f"{_usage(run.usage)}{own}"
+    yield f"run {run.run_id}: {run.status.value}{why}, {used}, began {clock(run.started_at)}{ended}"
+    if run.fork_of is not None:
+        yield f"  a fork of run {run.fork_of}"
     for step in run.steps:
         yield from _step(step)
 
@@ -257,7 +288,9 @@ def _inference(step: InferenceStep, at: str) -> Iterator[str]:
         asks = f", asks for {counted(step.asks, 'call')}" if step.asks else ""
         reply = f"stop {step.stop.value}{asks}" if step.stop else ""
     held = "" if step.is_history else ", held, not appended"
-    yield f"  {step.number}  {what}  {step.model}, {took(step.seconds or 0)}, {_usage(step.usage)}, {reply}{held}{at}"
+    cost = f"{took(step.seconds or 0)}, {_usage(step.usage)}"
+    cost = "repeated from the run that this is a fork of" if step.is_repeated else cost
+    yield f"  {step.number}  {what}  {step.model}, {cost}, {reply}{held}{at}"
     yield from failed
     if step.plan is not None:
         yield from (f"     {_plan_note(note)}" for note in step.plan.decision["notes"])
@@ -301,7 +334,8 @@ def _recorded(step: Step) -> str:
 def _usage(usage: Usage) -> str:
     counts = ((usage.cached_tokens, "cached"), (usage.cache_write_tokens, "written to the cache"))
     cache = ", ".join(f"{count} {what}" for count, what in counts if count)
-    return f"{usage.input_tokens}{f' ({cache})' if cache else ''} tokens in, {usage.output_tokens} out"
+    tokens = f"{usage.input_tokens}{f' ({cache})' if cache else ''} tokens in, {usage.output_tokens} out"
+    return f"{tokens}, {cost_text(usage)}"
 
 
 # Tool calls and the questions about them
@@ -317,6 +351,8 @@ def _call(call: CallView, indent: str) -> Iterator[str]:
     again = f", sent {call.wake_ups} times" if call.wake_ups > 1 else ""
     placed = f", {call.placed}" if call.placed else ""
     yield f"{indent}{_state(call)}{seconds}{began}{worker}{placed}{again}"
+    if call.answered_from is not None:
+        yield f"{indent}  record it did not run: the result is that of call {call.answered_from}"
     yield f"{indent}  asked  {short(call.arguments)}"
     if (child := call.child) is not None:
         run = f", run {child.run_id}" if child.run_id else ""
@@ -353,7 +389,7 @@ def _question(question: QuestionView, indent: str) -> Iterator[str]:
 def _answer(answer: AnswerView, indent: str) -> Iterator[str]:
     payload = f": {short(answer.payload)}" if answer.action is Action.RESUME and answer.payload is not None else ""
     pending = "" if answer.applied_at else ", not taken up yet"
-    yield f"{indent}got    {answer.action.verdict} by {answer.source}, {moment(answer.created_at)}{pending}{payload}"
+    yield f"{indent}got    {answer.action.verdict} by {answer.who}, {moment(answer.created_at)}{pending}{payload}"
     if answer.edited_args is not None:
         yield f"{indent}       with arguments {short(answer.edited_args)}"
     if answer.reason:

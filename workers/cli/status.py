@@ -12,10 +12,11 @@ import click
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.text import counted
 from chordage.workers.cli.context import command_settings, has_no_database, open_store
-from chordage.workers.cli.output import ago, json_option, print_json, print_table, say, span
+from chordage.workers.cli.output import ago, json_option, print_json, print_table, say, say_lines, span
 
 if TYPE_CHECKING:
     from chordage.config.settings import Settings
+    from chordage.orchestrator.core.why.reasons import WaitReason
     from chordage.orchestrator.store.capacity import Capacity
     from chordage.orchestrator.views.groups import GroupView
     from chordage.orchestrator.views.processes import ProcessView
@@ -54,6 +55,7 @@ class FleetHealth:
     room: list[str]  # what is broken in the room, and waits until it is repaired
     groups: list[GroupView]
     processes: list[ProcessView]  # of all machines, as the database has them
+    waits_longest: WaitReason | None  # of everything that waits
     capacity: Capacity | None  # of PostgreSQL
     left_behind: tuple[MemberStatus, ...]  # processes of an earlier fleet
 
@@ -89,6 +91,7 @@ def _read_health(settings: Settings) -> FleetHealth:
         room=room,
         groups=database.groups,
         processes=database.processes,
+        waits_longest=database.waits_longest,
         capacity=database.capacity,
         left_behind=summary.members if summary is not None and summary.pid is None else (),
     )
@@ -99,6 +102,7 @@ class _DatabaseState:
     faults: dict[str, str | None]
     groups: list[GroupView] = field(default_factory=list)
     processes: list[ProcessView] = field(default_factory=list)
+    waits_longest: WaitReason | None = None
     capacity: Capacity | None = None
 
 
@@ -108,6 +112,7 @@ def _read_database(settings: Settings) -> _DatabaseState:
     from chordage.orchestrator.store.capacity import capacity
     from chordage.workers import connections
     from chordage.workers.bootstrap import budgets_from, queue_bounds_from
+    from chordage.workers.cli.why import sources_of
 
     found = _DatabaseState(faults={})
     if has_no_database(settings):
@@ -117,6 +122,7 @@ def _read_database(settings: Settings) -> _DatabaseState:
             budgets, bounds = budgets_from(settings), queue_bounds_from(settings)
             found.groups = views.groups(store, now=datetime.now(UTC), budgets=budgets, bounds=bounds)
             found.processes = views.processes(store, now=datetime.now(UTC))
+            found.waits_longest = next(iter(views.waiting(sources_of(settings, store), limit=1)), None)
             found.capacity = capacity(store)
     except UserError as error:
         found.faults = {"database": str(error)}
@@ -181,6 +187,7 @@ def _as_json(settings: Settings, health: FleetHealth) -> dict[str, Any]:
         "left_behind": [_only(member, "name", "pid") for member in health.left_behind],
         "groups": health.groups,
         "processes": health.processes,
+        "waits_longest": health.waits_longest,
         "connections": (limit := health.capacity) and {"taken": limit.taken, "at_most": limit.at_most},
         "health": health.faults,
         "faults": health.room,
@@ -213,6 +220,12 @@ def _print(settings: Settings, health: FleetHealth) -> None:
             for view in health.groups
         ]
         print_table(("group", "running", "queued", "oldest due"), groups)
+    if health.waits_longest is not None:
+        from chordage.workers.cli.why import why_line
+
+        say()
+        of = health.waits_longest
+        say_lines([f"waits longest: {of.kind.value} {of.id}. {why_line(of)}", "`chordage why` lists what waits"])
     _print_faults(health)
 
 

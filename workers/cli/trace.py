@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chordage.config.inert import inert_line
+from chordage.orchestrator.core.inert import inert_line
 from chordage.workers.cli.context import command_settings, open_store
 from chordage.workers.cli.output import json_option, moment, print_json, say_lines, short, took, wrapped
 

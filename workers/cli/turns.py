@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
+from chordage.orchestrator.core.audit import CLI
+from chordage.orchestrator.core.prices import cost_text
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.workers.cli.context import command_settings, open_runtime, open_store, send
-from chordage.workers.cli.output import json_option, print_json, print_table, say, took
+from chordage.workers.cli.output import json_option, plain, print_json, print_table, say, took
+
+if TYPE_CHECKING:
+    from chordage.config.settings import Settings
+    from chordage.orchestrator.core.why.reasons import WaitReason
+    from chordage.orchestrator.store.database import Store
+    from chordage.orchestrator.views.turns import TurnLine
 
 
 @click.command()
@@ -22,7 +33,8 @@ def turns(
     """List turns, newest first. In options, the first letters of an id are enough."""
     from chordage.orchestrator import views
 
-    with open_store(command_settings()) as store:
+    settings = command_settings()
+    with open_store(settings) as store:
         lines = views.turns(
             store,
             limit=limit,
@@ -31,18 +43,39 @@ def turns(
             agent=agent,
             before=before and views.full_id(store, views.IdKind.TURN, before),
         )
+        reasons = _reasons(settings, store, [line.turn_id for line in lines if line.status is not TurnStatus.DONE])
     if as_json:
-        print_json(lines)
+        print_json([{**plain(line), "why": reasons.get(line.turn_id)} for line in lines])
         return
     rows = []
     for turn in lines:
         seconds = (turn.done_at - turn.started_at).total_seconds() if turn.started_at and turn.done_at else None
         rows.append((
-            turn.turn_id, turn.fate, turn.path or turn.agent, turn.queued_at,
-            None if seconds is None else took(seconds), turn.thread_id, turn.text,
+            turn.turn_id, _state(turn, reasons.get(turn.turn_id)), turn.path or turn.agent, turn.queued_at,
+            None if seconds is None else took(seconds), None if turn.run_id is None else cost_text(turn.usage),
+            turn.thread_id, turn.text,
         ))  # fmt: skip
-    columns = ("turn", "status", "agent", "came", "took", "thread", "text")
+    columns = ("turn", "status", "agent", "came", "took", "cost", "thread", "text")
     print_table(columns, rows, empty="no turns; `chordage submit TEXT` makes one")
+
+
+def _reasons(settings: Settings, store: Store, turn_ids: Sequence[str]) -> dict[str, WaitReason]:
+    """Why those of a list wait that are not done."""
+    from chordage.orchestrator import views
+    from chordage.orchestrator.core.why.reasons import RowKey, RowKind
+    from chordage.workers.cli.why import sources_of
+
+    if not turn_ids:
+        return {}
+    found = views.whys(sources_of(settings, store), [RowKey(RowKind.TURN, turn_id) for turn_id in turn_ids])
+    return {key.id: reason for key, reason in found.items()}
+
+
+def _state(turn: TurnLine, reason: WaitReason | None) -> str:
+    """`queued: group full`. Where its fate says more than its status, that is enough."""
+    if reason is None or turn.fate != turn.status.value:
+        return turn.fate
+    return f"{turn.fate}: {reason.cause.value.replace('_', ' ')}"
 
 
 @click.command()
@@ -81,7 +114,7 @@ def cancel(turn_id: str, reason: str | None, as_json: bool) -> None:
     settings = command_settings()
     with open_runtime(settings) as rt:
         turn_id = views.full_id(rt.store, views.IdKind.TURN, turn_id)
-        ended, intents = stages.cancel_turn(rt, turn_id, reason)
+        ended, intents = stages.cancel_turn(rt, turn_id, reason, by=CLI)
         send(settings, intents)
     if as_json:
         print_json({"turn_id": turn_id, "cancelled": ended})
@@ -103,7 +136,7 @@ def compact(thread_id: str, as_json: bool) -> None:
     from chordage.orchestrator import stages
 
     with open_runtime(command_settings(), with_redis=False) as rt:
-        stages.ask_to_compact(rt, thread_id)
+        stages.ask_to_compact(rt, thread_id, by=CLI)
     if as_json:
         print_json({"thread_id": thread_id, "asked": True})
     else:

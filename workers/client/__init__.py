@@ -1,8 +1,5 @@
-"""For programs that drive turns: `client = chordage.client(...)`, `for message in client.runner("...")`."""
+"""For programs that send messages and drive turns: over HTTP, over the database of the fleet, or over Celery.
 
-from chordage.orchestrator.views.stepped import HeldPlan
-from chordage.workers.client.client import Client, client
-from chordage.workers.client.message import HeldMessage, RunOutcome
-from chordage.workers.client.runner import Runner
-
-__all__ = ["Client", "HeldMessage", "HeldPlan", "RunOutcome", "Runner", "client"]
+`chordage.Client` and `chordage.AsyncClient` need nothing but the address of a server. Nothing is imported here: that
+they stay quick to import depends on it.
+"""

@@ -19,29 +19,28 @@ from chordage.tasks.courier import Courier
 from chordage.tasks.schema import request_from, verb_from
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import runtime_from
-from chordage.workers.client.runner import FleetAccess, Runner, Waits
+from chordage.workers.client.runner import FleetAccess, Runner, Waits, runner_for
 from chordage.workers.turn_waiter import waiter_for
 
-STEP_FIELDS = ("max_iterations", "cap_policy", "hold_seconds", "on_held", "params", "options")
 SOURCE = "client"
 QUEUE = "chat"  # that any worker serves
 RESULT_TIMEOUT = 60.0  # seconds
 POLL_EVERY = 0.2  # seconds between two reads through Celery
 
 
-def client(settings: Settings | None = None, *, app: Celery | None = None, **overrides: Any) -> Client:
+def client(settings: Settings | None = None, *, app: Celery | None = None, **overrides: Any) -> FleetClient:
     """With only `app`, a Celery app that reaches the fleet's broker and results, everything goes through tasks by name.
     Otherwise through the database of the fleet: `overrides` are settings such as room, database_url and redis_url.
     """
     if app is not None and settings is None and not overrides:
-        return Client(CeleryAccess(app))
+        return FleetClient(CeleryAccess(app))
     settings = settings or load(**overrides)
     if not structlog.is_configured():  # the program has not chosen where its log goes: keep it off standard output
         log.configure("WARNING", settings.log_format)
-    return Client(DatabaseAccess(settings, app))
+    return FleetClient(DatabaseAccess(settings, app))
 
 
-class Client:
+class FleetClient:
     def __init__(self, access: FleetAccess) -> None:
         self._access = access
 
@@ -56,15 +55,7 @@ class Client:
         """A new turn; or with `run_id` (or the id of its turn) an existing one. `fields`: those of `turns.submit`, and
         max_iterations, cap_policy, hold_seconds, on_held, params and options.
         """
-        if (text is None) == (run_id is None):
-            raise TypeError("runner() takes the text of a new turn, or the run_id of an existing one")
-        target = run_id if text is None else self._submit(text, fields)
-        assert target is not None
-        return Runner(self._access, target, timeout=timeout)
-
-    def _submit(self, text: str, fields: dict[str, Any]) -> str:
-        terms = {name: fields.pop(name) for name in STEP_FIELDS if name in fields}
-        return self._access.submit({**fields, "text": text, "control": "step", "step": terms})
+        return runner_for(self._access, text, run_id, timeout, fields)
 
     def close(self) -> None:
         self._access.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from chordage.orchestrator.core.model import StopReason, ToolAsk, Usage
@@ -34,11 +34,12 @@ class HeldMessage:
         reply, held_round, plan = turn["reply"], turn["round"], turn["plan"]
         if reply is None:
             return None if held_round is None else cls._of_round(held_round, turn["iteration"])
-        asks = tuple(ToolAsk(**ask) for ask in reply["asks"])
-        typed = {"asks": asks, "stop": StopReason(reply["stop"]), "usage": Usage(**reply["usage"])}
+        asks = tuple(ToolAsk(**_known(ToolAsk, ask)) for ask in reply["asks"])
+        typed = {"asks": asks, "stop": StopReason(reply["stop"]), "usage": Usage(**_known(Usage, reply["usage"]))}
         if plan is not None:
-            plan = HeldPlan(**{**plan, "commands": tuple(plan["commands"]), "notes": tuple(plan["notes"])})
-        return cls(**{**reply, **typed}, plan=plan)
+            lists = {"commands": tuple(plan["commands"]), "notes": tuple(plan["notes"])}
+            plan = HeldPlan(**{**_known(HeldPlan, plan), **lists})
+        return cls(**{**_known(cls, reply), **typed}, plan=plan)
 
     @classmethod
     def _of_round(cls, held: Mapping[str, Any], iteration: int) -> HeldMessage:
@@ -68,6 +69,11 @@ class RunOutcome:
     def of(cls, turn: Mapping[str, Any]) -> RunOutcome:
         names = ("turn_id", "run_id", "disposition", "reason", "code", "detail")
         return cls(text=turn["answer"], **{name: turn[name] for name in names})
+
+
+def _known(kind: type[Any], wire: Mapping[str, Any]) -> dict[str, Any]:
+    """A newer server may send more fields."""
+    return {field.name: wire[field.name] for field in fields(kind) if field.name in wire}
 
 
 def pushed_messages(messages: Sequence[HeldMessage | Pushed | Sequence[Pushed]]) -> list[dict[str, Any]]:

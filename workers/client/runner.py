@@ -25,6 +25,7 @@ log = structlog.get_logger()
 READ_EVERY = 1.0  # seconds, if no notification comes
 MOVING = frozenset({Standing.QUEUED, Standing.REQUESTING, Standing.TOOLING, Standing.WAITING})
 ANY_REV = frozenset({"steer", "options", "compact", "run", "cancel"})  # verbs that are meant at any revision
+STEP_FIELDS = ("max_iterations", "cap_policy", "hold_seconds", "on_held", "params", "options")
 TurnState = Mapping[str, Any]  # a stepped turn, as views.SteppedView is on the wire
 
 
@@ -227,6 +228,21 @@ class Runner:
                     raise TimeoutError(message)
                 notification.wait(min(READ_EVERY, left))
         return turn
+
+
+def runner_for(
+    access: FleetAccess, text: str | None, run_id: str | None, timeout: float | None, fields: Mapping[str, Any]
+) -> Runner:
+    """Of a new turn, or of an existing one."""
+    if (text is None) == (run_id is None):
+        raise TypeError("runner() takes the text of a new turn, or the run_id of an existing one")
+    if text is None:
+        assert run_id is not None
+        return Runner(access, run_id, timeout=timeout)
+    terms = {name: fields[name] for name in STEP_FIELDS if name in fields}
+    others = {name: value for name, value in fields.items() if name not in terms}
+    target = access.submit({**others, "text": text, "control": "step", "step": terms})
+    return Runner(access, target, timeout=timeout)
 
 
 def _is(turn: TurnState, *standings: Standing) -> bool:

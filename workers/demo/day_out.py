@@ -1,4 +1,6 @@
-"""Four tools that pretend to ask slow services. Each takes a second, so that you can see them run at once."""
+"""Four tools that pretend to ask slow services, each for a second, so that you can see them run at once; and one that
+books a table, about which a person is asked where the agent's file says so.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +35,12 @@ def tables(ctx: Context, city: str, people: int) -> str:
     """A restaurant with a free table in the evening."""
     _ask_around(ctx)
     return f"A table for {people} by the river in {city} is free at 19:30."
+
+
+@tool(effect="idempotent")
+def book_table(city: str, people: int, time: str) -> str:
+    """Book a table by the river."""
+    return f"Booked: a table for {people} by the river in {city} at {time}."
 
 
 def _ask_around(ctx: Context, seconds: float = 1.0, steps: int = 5) -> None:

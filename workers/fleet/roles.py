@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
 
 from chordage.config.settings import LOOPS, Loop, Settings
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.core.hosts import is_loopback
+from chordage.orchestrator.store.database import Store
 from chordage.workers import connections
 from chordage.workers.fleet.member import MemberRole
 
@@ -71,14 +74,29 @@ def local(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound to
 
 
-def exposure_warning(host: str) -> str | None:
-    """For a server that listens on `host`; None where only this machine can reach it."""
-    if is_loopback(host):
-        return None
-    return (
-        f"WARNING: the HTTP server listens on {host}, beyond this machine, and checks no credentials: every client "
-        "that reaches it can send messages, which cost money and use tools, and read and decide about all turns of "
-        "callers. Put it behind a proxy that checks who connects, or listen on 127.0.0.1"
+def check_keys(settings: Settings) -> None:
+    """Raises ConfigError for a server that wants a key with every request while there is no valid one."""
+    if not wants_keys(settings):
+        return
+    from chordage.orchestrator.stages.keys import has_valid_key
+
+    with closing(Store(settings.database, pool_size=1)) as store:
+        if has_valid_key(store, datetime.now(UTC)):
+            return
+    raise no_valid_key(settings)
+
+
+def wants_keys(settings: Settings) -> bool:
+    return settings.keyless == "none" or not is_loopback(settings.host)
+
+
+def no_valid_key(settings: Settings, *, first: str = "") -> ConfigError:
+    is_local = is_loopback(settings.host)
+    why = "CHORDAGE_KEYLESS is none" if is_local else f"it is to listen on {settings.host}, where others reach it"
+    other = "set CHORDAGE_KEYLESS to local" if is_local else "listen on 127.0.0.1"
+    return ConfigError(
+        f"the HTTP server wants a key with every request ({why}), and there is no valid key: {first}make one with "
+        f"`chordage keys create NAME --scope submit --scope read --scope payloads`, or {other}"
     )
 
 

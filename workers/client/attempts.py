@@ -1,0 +1,58 @@
+"""When a client repeats a request: after a broken connection, 429 and 502 to 504, with growing and random pauses.
+
+Every request that changes something carries a key which is made once for the call, so that a repetition finds what an
+earlier attempt has done, also where only its answer was lost.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import httpx
+
+from chordage.orchestrator.core.errors import ChordageError, Unavailable
+from chordage.orchestrator.core.retry import Backoff
+from chordage.workers.client.problems import PREFIX, error_of, seconds_until_retry
+
+RETRIES = 5
+LONGEST_PAUSE = 30.0  # seconds; a server that asks for more is not waited for
+BACKOFF = Backoff(first=0.2, longest=8.0, jitter=1.0)
+AGAIN = frozenset({408, 429, 502, 503, 504})
+BROKEN_ROOM = f"{PREFIX}broken_room"  # until a person repairs a file
+
+
+class Attempts:
+    """Of one call."""
+
+    def __init__(
+        self, retries: int = RETRIES, *, decides: bool = False, chance: Callable[[], float] = random.random
+    ) -> None:
+        self._left = retries
+        self._decides = decides
+        self._chance = chance
+        self._failures = 0
+
+    def pause_after(self, failure: httpx.TransportError | httpx.Response) -> float:
+        """Seconds until the next attempt. Raises the error of this one if it was the last."""
+        if isinstance(failure, httpx.Response):
+            return self._pause(error_of(failure, decides=self._decides), seconds_until_retry(failure), _again(failure))
+        try:
+            address = failure.request.url.copy_with(query=None, userinfo=b"")
+        except RuntimeError:  # it was not sent
+            address = httpx.URL("")
+        problem = f"{address} cannot be reached ({type(failure).__name__}: {failure}): is the server running there?"
+        error = Unavailable(problem)
+        error.__cause__ = failure
+        return self._pause(error, None, is_temporary=not isinstance(failure, httpx.UnsupportedProtocol))
+
+    def _pause(self, error: ChordageError, wanted: float | None, is_temporary: bool) -> float:
+        self._failures += 1
+        if not is_temporary or self._left <= 0 or (wanted or 0.0) > LONGEST_PAUSE:
+            raise error
+        self._left -= 1
+        return max(wanted or 0.0, BACKOFF.delay(self._failures, self._chance()))
+
+
+def _again(response: httpx.Response) -> bool:
+    return response.status_code in AGAIN and BROKEN_ROOM.encode() not in response.content
