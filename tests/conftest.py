@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import zlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,10 @@ from celery import _state
 HERE = Path(__file__).parent
 NEED_MCP = ("unit/gateways/mcp", "unit/cli/test_mcp.py", "flow/test_mcp_servers.py", "live/faults/test_mcp_live.py")
 LONGEST = "test_lowest_versions.py"
+LAST = HERE / "live" / "http"  # short tests, which fill the time in which the others wait for leases to expire
+CRASH_POINT = "at"  # the parameter of tests that crash at each commit
+ONE_OF = 3  # of these tests, so many are drawn for a run
+DRAW = "TEST_DRAW"  # the number by which they are drawn, to repeat a run; `all`: every one
 sys.path.append(str(HERE))
 
 pytest_plugins = ("support.skips", "support.network", "support.postgres", "support.valkey", "support.databases")
@@ -24,12 +31,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--placement", help="where calls run in the tests of tests/flow that draw it")
 
 
+def pytest_report_header() -> str:
+    return f"one of {ONE_OF} crash points is drawn by {DRAW}={os.environ[DRAW]}; `all` runs every one"
+
+
 def pytest_configure() -> None:
-    """A background job of a shell ignores Ctrl-C, and so would every process that the tests start.
+    """A background job of a shell ignores Ctrl-C, and so would every process that the tests start. Where bytecode is
+    not kept, each of these processes would compile all of the package for itself.
 
     A logger that a test of a command has used would keep its processors, and no later test could capture its lines.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.setdefault(DRAW, str(datetime.now(UTC).toordinal()))  # the workers of xdist inherit it
     configure = structlog.configure
     structlog.configure = lambda *args, **kwargs: configure(*args, **{**kwargs, "cache_logger_on_first_use": False})
 
@@ -42,13 +56,25 @@ def default_celery_app() -> Iterator[None]:
     _state.default_app = before
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Live tests kill processes and measure recoveries: under xdist they stay together on one worker. The file that
-    takes longest comes first, or one worker would wait for it at the end.
+def _is_drawn(item: pytest.Item, draw: str) -> bool:
+    callspec = getattr(item, "callspec", None)
+    if draw == "all" or callspec is None or CRASH_POINT not in callspec.params:
+        return True
+    return zlib.crc32(f"{draw} {item.nodeid}".encode()) % ONE_OF == 0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Live tests kill processes and measure recoveries: under xdist the tests of a file stay together on one worker.
+    Files that take long come first, or one worker would have to wait for them at the end.
     """
-    items.sort(key=lambda item: item.path.name != LONGEST)
+    items.sort(key=lambda item: (item.path.name != LONGEST, item.path.is_relative_to(LAST)))
     for item in items:
         if item.path.is_relative_to(HERE / "live"):
             item.add_marker(pytest.mark.xdist_group("live"))
         if any(item.path.is_relative_to(HERE / path) for path in NEED_MCP):
             item.add_marker(pytest.mark.mcp)
+    if len({item.nodeid.partition("[")[0] for item in items}) > 1:  # a test that was named runs whole
+        drawn = {item: _is_drawn(item, os.environ[DRAW]) for item in items}
+        config.hook.pytest_deselected(items=[item for item, runs in drawn.items() if not runs])
+        items[:] = [item for item, runs in drawn.items() if runs]

@@ -8,7 +8,7 @@ from support.repository import ROOT
 
 COMMAND = (
     "python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]' && "
-    ".venv/bin/pytest -n 2 --ignore tests/live && .venv/bin/pytest -n 2 --dist loadfile tests/live"
+    ".venv/bin/pytest -n 2 --ignore tests/live && .venv/bin/pytest -n 3 --dist loadfile tests/live"
 )
 
 

@@ -24,9 +24,11 @@ PART_OF = {
     "anyio": "starlette",
     "billiard": "celery",
     "httpcore": "httpx",
+    "markupsafe": "jinja2",
     "pydantic-core": "pydantic",
     "starlette": "fastapi",
     "httpx2": "mcp",
+    "mcp-types": "mcp",
     "referencing": "jsonschema",
 }
 

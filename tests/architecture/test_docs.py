@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import pytest
 
-from chordage.config.settings import Settings, variable_of
+from chordage.config.settings import OF_CLIENTS, Settings, variable_of
 from chordage.tasks import names
 from chordage.tasks.schema import TurnMessage
 from chordage.workers.cli import COMMANDS, main
@@ -226,7 +226,7 @@ def test_log_lines_exist():
 
 @every(PAGES)
 def test_settings_exist(page):
-    known = {variable_of((name,)) for name in Settings.model_fields} | OWN_SETTINGS
+    known = {variable_of((name,)) for name in (*Settings.model_fields, *OF_CLIENTS)} | OWN_SETTINGS
     quoted = set(re.findall(r"CHORDAGE_[A-Z]+(?:_[A-Z]+)*", page.read_text()))
 
     assert quoted - known == set()
@@ -235,9 +235,11 @@ def test_settings_exist(page):
 @every(PAGES)
 def test_http_paths_exist(page):
     source = "\n".join(file.read_text() for file in (ROOT / "orchestrator").rglob("*.py"))
-    known = {(verb.upper(), route) for verb, route in re.findall(r'@app\.(get|post)\(\s*"([^"]+)"', source)}
-    routes = {(verb, re.sub(r"\{\w+\}", "*", route)) for verb, route in known}
-    quoted = re.findall(r"`(GET|POST) (/[^`?]*)[^`]*`", page.read_text())
+    known = {
+        (verb.upper(), route) for verb, route in re.findall(r'@(?:app|router)\.(get|post|patch)\(\s*"([^"]+)"', source)
+    }
+    routes = {(verb, re.sub(r"\{\w+(:path)?\}", "*", route)) for verb, route in known}
+    quoted = re.findall(r"`(GET|POST|PATCH) (/[^`?]*)[^`]*`", page.read_text())
 
     assert known
     assert {(verb, re.sub(r"\{\w+\}|[A-Z]+", "*", route)) for verb, route in quoted} - routes == set()

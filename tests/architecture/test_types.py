@@ -31,6 +31,18 @@ reveal_type(chordage.client)
 client = chordage.client(room="here")
 for message in client.runner("Hello"):
     reveal_type(message.text)
+over_http = chordage.Client(key="k")
+reveal_type(over_http.ask("Hello").answer)
+reveal_type(over_http.runner("Hello").turn_id)
+for question in over_http.inbox():
+    reveal_type(over_http.decide(question, "approve").duplicate)
+
+
+async def follow(client: chordage.AsyncClient) -> None:
+    async for event in client.stream(await client.submit("Hello")):
+        reveal_type(event.id)
+    async for held in await client.runner("Hello"):
+        reveal_type(held.asks)
 """
 
 
@@ -47,4 +59,4 @@ def test_a_program_that_uses_us_is_typed_after_an_editable_install(tmp_path):
     assert done.returncode == 0, done.stdout
     assert [kind for kind in revealed if "Any" in kind and "Client" not in kind] == []
     assert revealed[0] == '"int"'
-    assert revealed[1].endswith('-> chordage.workers.client.client.Client"')
+    assert revealed[1].endswith('-> chordage.workers.client.client.FleetClient"')

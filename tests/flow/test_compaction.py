@@ -404,7 +404,8 @@ def test_show_draws_the_step_and_the_history_is_shown_whole(world):
     line = next(line for line in run_lines(run) if "compact" in line)
     assert [step.kind for step in run.steps] == ["compaction", "inference"]
     assert run.steps[0].summary == "summary 1"
-    assert line.startswith("  1  compact  fake, 0 ms, 3 tokens in, 2 out, 2 entries summed up, on request")
+    told = "  1  compact  fake, 0 ms, 3 tokens in, 2 out, cost unknown, 2 entries summed up, on request"
+    assert line.startswith(told)
     assert [remark.text for remark in views.history(world.store, "t1")] == ["first", "aye", "second", "aye"]
 
 
@@ -414,5 +415,5 @@ def test_show_gives_the_reason_for_a_missing_summary(world):
     turn = talk(world, "second")
 
     drawn = list(run_lines(views.run(world.store, turn["run_id"])))
-    assert "2 out, no summary" in drawn[2]
+    assert "2 out, cost unknown, no summary" in drawn[2]
     assert drawn[3].strip() == "the history stays whole: the model said nothing"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.agent import Limits
-from chordage.orchestrator.core.errors import ModelFailed
+from chordage.orchestrator.core.errors import BrokenAgent, ModelFailed
 from chordage.orchestrator.core.model import AssistantSays, Fault, ToolSays
-from chordage.orchestrator.plugins.base import OptionRefused
+from chordage.orchestrator.gateways.room.agents import Room
 from chordage.orchestrator.plugins.stops import Stops
 from support.busy_thread import (
     a_round_then_user_texts,
@@ -47,9 +49,10 @@ def test_91_token_budget_ends_the_run_after_the_step_that_exceeds_it_and_keeps_t
     check_all(world.store)
 
 
-def test_92_a_cost_budget_without_a_price_is_refused_before_any_model_call() -> None:
-    with pytest.raises(OptionRefused, match="price_per_million"):
-        Stops(cost_budget=1.0)
+def test_92_a_cost_budget_without_a_price_is_refused_before_any_model_call(tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text('model = "openai:m"\n[stops]\ncost_budget = 1.0\n')
+    with pytest.raises(BrokenAgent, match="agent.toml:3: stops.cost_budget: openai:m has no price"):
+        Room(tmp_path).get(None)
 
 
 def test_96_failure_inside_a_chat_is_shown_in_place_of_the_answer(world: World) -> None:

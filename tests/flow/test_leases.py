@@ -19,6 +19,7 @@ from chordage.orchestrator.plugins.base import Plugin
 from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.store import calls, schema
 from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.views.takeovers import takeovers
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all
 from support.one_turn import change_agent
@@ -437,3 +438,17 @@ def test_a_wake_up_that_names_another_agent_is_carried_out_all_the_same(world: W
 
     assert world.tools.ran.total() == 1
     check_all(world.store)
+
+
+def test_work_taken_over_from_a_lost_worker_is_on_record(world: World) -> None:
+    world.models.script = rounds_of(1, tool="reconcilable")
+    taken_for_dead(world)
+    turn = world.submit()
+    world.run_dry()
+
+    run_id = world.row("turns", id=turn)["run_id"]
+    (lost,) = takeovers(world.store, [run_id])[run_id]
+    call = world.row("calls")
+    assert (lost.call_id, lost.step) == (call["id"], call["step"])
+    assert call["started_at"] <= lost.lost_at <= lost.noticed_at
+    assert takeovers(world.store, ["another"]) == {}

@@ -14,7 +14,7 @@ from chordage.orchestrator.core.errors import Conflict, InvalidDecision, NotFoun
 from chordage.orchestrator.core.message import Origin, Sender
 from chordage.orchestrator.core.model import ToolSays, UserSays
 from chordage.orchestrator.core.transcript import AWAITING, DECIDED, NOT_STARTED, UNFINISHED
-from chordage.orchestrator.stages.cancel import CALL_CANCELLED
+from chordage.orchestrator.run.cancelling import CALL_CANCELLED
 from chordage.orchestrator.store.schema import calls
 from support.fakes import asking, rounds_of
 from support.invariants import check_all

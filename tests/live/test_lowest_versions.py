@@ -1,8 +1,10 @@
-"""The lowest versions that pyproject.toml allows: the quick tests, and a fleet, in an environment of their own.
+"""The lowest versions that pyproject.toml allows: tests at the seams to them, and a fleet, in an environment of their
+own.
 
-Left out: tests that need the package mcp, which wants a newer pydantic than the rest; those of the core, which uses one
-function of pydantic; and those that try our own files, commands and steps: the statements, the wire and the messages of
-Celery are tried by the others.
+Tried are the statements, the wire, the messages of Celery, the readers of files, the clients of models and the HTTP
+server. Left out: what needs the package mcp, which wants a newer pydantic than the rest; what uses no library, such as
+the core and the faces; what only tries our own commands and steps; and PostgreSQL through plain cursors, by which the
+same statements go.
 """
 
 from __future__ import annotations
@@ -20,9 +22,24 @@ from support.repository import ROOT
 from support.versions import EXTRAS, lowest
 
 pytestmark = pytest.mark.slow
-OURS = ("gateways/mcp", "bench", "core", "schedules", "simulate", "strategies", "system", "views")
+OURS = (
+    "gateways/mcp", "bench", "cli", "core", "faces", "fleet", "plugins", "schedules", "simulate", "strategies",
+    "system", "views",
+)  # fmt: skip
 WITHOUT = tuple(f"--ignore=tests/unit/{folder}" for folder in OURS)
 OLD_STARLETTE = ("-W", "ignore:The anyio.abc.BlockingPortal alias is deprecated:DeprecationWarning")
+SEAMS = {
+    "unit": ("tests/unit", "-m", "not mcp", *WITHOUT, *OLD_STARLETTE),
+    "commands": tuple(f"tests/unit/cli/test_{name}.py" for name in ("status", "keys")),
+    "store": ("tests/store", "-k", "not at_scale and not cursors and not large_table"),
+    "flow": tuple(
+        f"tests/flow/test_{name}.py" for name in ("bus", "delivery", "output", "placement", "pooler", "turn")
+    ),
+    "http": (
+        *(f"tests/live/http/test_{name}.py" for name in ("console", "sessions", "streams", "turns")),
+        *OLD_STARLETTE,
+    ),
+}
 WITHOUT_MCP = tuple(extra for extra in EXTRAS if extra != "mcp")
 
 
@@ -56,16 +73,8 @@ def test_the_environment_has_the_lowest_versions(lowest_python):
     assert installed["celery"] != version("celery"), "both environments test the same version"
 
 
-@pytest.mark.parametrize(
-    "tests",
-    [
-        ("tests/unit", "-m", "not mcp", *WITHOUT, *OLD_STARLETTE),
-        ("tests/store", "-k", "not at_scale"),
-        tuple(f"tests/flow/test_{name}.py" for name in ("bus", "delivery", "output", "placement", "pooler", "turn")),
-    ],
-    ids=lambda tests: tests[0].split("/")[1],
-)
-def test_quick_tests_pass_at_the_lowest_versions(lowest_python, tests):
+@pytest.mark.parametrize("tests", SEAMS.values(), ids=SEAMS)
+def test_the_seams_hold_at_the_lowest_versions(lowest_python, tests):
     run(lowest_python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *tests)
 
 

@@ -18,6 +18,7 @@ idle_or_new = pytest.mark.parametrize("idle", [True, False], ids=["idle", "new"]
 # Statements that stop where they have found what they look for, and one that looks at a row an agent at the most.
 ALLOWED = {
     "projection._LOAD": ["pk_journal"],  # its newest row
+    "metrics._LOAD": ["pk_journal"],  # likewise
     "turns._OPEN_WILL": ["uq_turns_will"],
 }
 SENT = {

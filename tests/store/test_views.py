@@ -51,7 +51,7 @@ def test_a_finished_turn_shows_its_answer_its_usage_and_how_it_ended(world):
         Reason.NATURAL_END,
     )
     assert turn.answer == "done: hello [pure0 pure1]"
-    assert (turn.rounds, turn.usage) == (1, Usage(input_tokens=8, output_tokens=6))
+    assert (turn.rounds, turn.usage) == (1, Usage(input_tokens=8, output_tokens=6, cost_nanos=None, unpriced=2))
     assert (turn.position, turn.text, turn.fate) == (None, "hello", "answered")
     assert turn.done_at - turn.queued_at == timedelta(seconds=5)
 
@@ -282,7 +282,7 @@ def test_a_run_shows_its_steps_in_order_with_model_attempts_usage_and_calls(worl
     asked, calls, answered = run.steps
     assert [step.number for step in run.steps] == [1, 2, 3]
     assert (asked.model, asked.asks, asked.seconds) == ("fake", 2, 0.75)
-    assert asked.usage == Usage(input_tokens=5, output_tokens=4)
+    assert asked.usage == Usage(input_tokens=5, output_tokens=4, cost_nanos=None, unpriced=1)
     assert (asked.attempts[0].fault, asked.attempts[1].fault) == (Fault.OVERLOADED, None)
     assert [(call.status, call.code, call.worker) for call in calls.calls] == [
         (CallStatus.SUCCEEDED, None, "world"),

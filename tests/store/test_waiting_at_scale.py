@@ -35,7 +35,8 @@ def waits(n: int) -> dict[str, dict]:
     }  # fmt: skip
     run = {
         "id": names["run_id"], "thread_id": names["thread_id"], "turn_id": turn["id"], "agent": "ada", "grp": "chat",
-        "strategy": "react", "control": "auto", "status": "waiting", "reason": "suspended", "epoch": 1, "step": 3,
+        "tenant": "ada", "strategy": "react", "control": "auto", "status": "waiting", "reason": "suspended",
+        "epoch": 1, "step": 3,
         "phase": "replay", "rounds": 1, **AT_FIRST, "input_tokens": 5, "output_tokens": 4, "cached_tokens": 0,
         "cache_write_tokens": 0, "suspended": 1,
         "rested_ms": 0, "steers": 0, "children": 0, "started_at": NOW,

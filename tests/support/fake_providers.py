@@ -32,6 +32,9 @@ class Calm:
     def wait(self, seconds: float) -> None:
         self.slept.append(seconds)
 
+    def back_off(self, seconds: float) -> None:
+        self.wait(seconds)
+
 
 class AbortsAfter:
     """The work is cancelled a moment after it began."""
@@ -47,6 +50,9 @@ class AbortsAfter:
     def wait(self, seconds: float) -> None:
         time.sleep(max(0.0, min(seconds, self.at - time.monotonic())))
         self.check()
+
+    def back_off(self, seconds: float) -> None:
+        self.wait(seconds)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from chordage.orchestrator.core.model import (
     UserSays,
 )
 from chordage.orchestrator.core.transcript import is_note
-from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
+from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome, WorkMark
 
 
 class Clock:
@@ -215,6 +215,7 @@ class MemoryLocks:
         self.threads: dict[str, str] = {}
         self.work: dict[str, str] = {}  # the process that holds each
         self.worker = "world"
+        self.paused: dict[str, datetime] = {}  # until when each waits before it is tried again
         self.taken: set[str] = set()  # what was begun and not released
         self.dead = False  # the calling process was killed: nothing reaches Redis
         self.before_take: Callable[[], None] = lambda: None  # what other workers do before a dispatcher starts a turn
@@ -252,6 +253,14 @@ class MemoryLocks:
 
     def holder(self, key: str) -> str | None:
         return self.work.get(key)
+
+    def pause(self, key: str, until: datetime) -> None:
+        if not self.dead:
+            self.paused[key] = until
+
+    def marks(self, keys: list[str]) -> dict[str, WorkMark]:
+        known = [key for key in keys if key in self.work or key in self.paused]
+        return {key: WorkMark(self.work.get(key), self.paused.get(key)) for key in known}
 
     def alive(self, keys: list[str]) -> dict[str, str]:
         return {key: self.work[key] for key in keys if key in self.work}

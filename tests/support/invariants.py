@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import select
 
-from chordage.orchestrator.core.model import AssistantSays, ToolSays
+from chordage.orchestrator.core.model import COUNTS, AssistantSays, ToolSays
 from chordage.orchestrator.core.transcript import build
 from chordage.orchestrator.store import journal, schema
 from chordage.orchestrator.store.database import Store
@@ -28,8 +29,34 @@ def check_all(store: Store) -> None:
     _history_is_in_order_of_arrival(turns, entries)
     _each_run_finished_once(runs, entries)
     _who_is_out_of_time_has_failed(turns, runs)
+    _usage_is_the_sum_of_the_replies(turns, runs, entries)
     for thread in {turn.thread_id for turn in turns}:
         _every_ask_is_answered_once(store, thread)
+
+
+_PAID = {"AssistantTurnCommitted", "PlanCommitted", "HistoryCompacted", "CompactionFailed"}
+
+
+def _usage_is_the_sum_of_the_replies(turns: Sequence[Any], runs: Sequence[Any], entries: Sequence[Any]) -> None:
+    """Of each run that is no copy of a fork: what it has used itself are its replies, also those that were held and did
+    not become history; and what its sub-agents have used are their runs.
+    """
+    began = {turn.run_id for turn in turns}
+    paid = {(entry.run_id, entry.step): entry.body["usage"] for entry in entries if entry.kind == "ReplyHeld"}
+    paid |= {(entry.run_id, entry.step): entry.body["usage"] for entry in entries if entry.kind in _PAID}
+    replies: dict[str, Counter[str]] = {run.id: Counter() for run in runs}
+    children: dict[str, Counter[str]] = {run.id: Counter() for run in runs}
+    for (run_id, _step), usage in paid.items():
+        replies[run_id].update({name: number or 0 for name, number in usage.items()})
+    for run in runs:
+        if run.parent_run is not None:
+            children[run.parent_run].update({name: getattr(run, name) for name in COUNTS})
+    for run in runs:
+        if run.id in began and next(turn for turn in turns if turn.id == run.turn_id).run_id == run.id:
+            below = {name: getattr(run, f"children_{name}") for name in COUNTS}
+            assert below == {name: children[run.id][name] for name in COUNTS}, f"sub-agents of {run.id}"
+            own = {name: getattr(run, name) - below[name] for name in COUNTS}
+            assert own == {name: replies[run.id][name] for name in COUNTS}, f"replies of {run.id}"
 
 
 def check_always(store: Store, budgets: dict[str, int]) -> None:

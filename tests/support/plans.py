@@ -23,11 +23,11 @@ INSERT INTO turns (id, thread_id, arrival, agent, grp, rank, tenant, status, dis
     text, meta, strategy, control, source, due_at, queued_at, nudge_at, started_at, done_at, run_id)
 SELECT 'turn' || n, 't' || n, 1, 'ada', 'chat', 0, 'ada', 'done', 'answered', 0, 0, 'invoke', 'service',
     'hi', '{}', 'react', 'auto', 'test', now(), now(), now(), now(), now(), 'run' || n FROM n;
-INSERT INTO runs (id, thread_id, turn_id, agent, grp, strategy, control, status, reason, epoch, step, phase, rounds,
-    resends, expiries, input_tokens, output_tokens, cached_tokens, cache_write_tokens, suspended, rested_ms, children,
-    steers, started_at, ended_at)
-SELECT 'run' || n, 't' || n, 'turn' || n, 'ada', 'chat', 'react', 'auto', 'done', 'natural_end', 1, 3, 'inference', 1,
-    0, 0, 5, 5, 0, 0, 0, 0, 0, 0, now(), now() FROM n;
+INSERT INTO runs (id, thread_id, turn_id, agent, grp, tenant, strategy, control, status, reason, epoch, step, phase,
+    rounds, resends, expiries, input_tokens, output_tokens, cached_tokens, cache_write_tokens, suspended, rested_ms,
+    children, steers, started_at, ended_at)
+SELECT 'run' || n, 't' || n, 'turn' || n, 'ada', 'chat', 'ada', 'react', 'auto', 'done', 'natural_end', 1, 3,
+    'inference', 1, 0, 0, 5, 5, 0, 0, 0, 0, 0, 0, now(), now() FROM n;
 INSERT INTO calls (id, run_id, thread_id, step, place, ask_id, generation, tool, arguments, effect, status, content,
     resends, expiries, ended_at)
 SELECT 'call' || n || '-' || p, 'run' || n, 't' || n, 2, p, 'ask' || p, 1, 'look', '{}', 'pure', 'succeeded', 'found',

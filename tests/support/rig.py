@@ -82,7 +82,8 @@ class Rig:
         (self.room / "agent.toml").write_text(AGENT.format(url=self.model.url, placement=placement))
         given = {**QUICK, **settings, "room": str(self.room), "database_url": database_url, "redis_url": redis_url}
         self.settings = load(**given)
-        self.env = {**_environment(given), "PYTHONPATH": str(HERE.parent), "PYTHONUNBUFFERED": "1"}
+        path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
+        self.env = {**_environment(given), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
         self.workers: dict[str, Worker] = {}
         self.runtime = runtime_from(self.settings, with_redis=False)
         self.app = Celery("rig", set_as_current=False)

@@ -5,7 +5,7 @@ A move is the name of a method of `Play`, or of what is made of it, and its argu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,8 +54,10 @@ def fresh_world(database_url: str) -> Iterator[World]:
         world.close()
 
 
-def carry_out(game: Play, schedule: Sequence[Move]) -> None:
-    """From a first turn on, until everything has come to its end; what must always hold is looked at on the way."""
+def carry_out(game: Play, schedule: Sequence[Move], also: Callable[[World], None] = lambda _world: None) -> None:
+    """From a first turn on, until everything has come to its end; what must always hold is looked at on the way, and
+    with it what a test alone looks at.
+    """
     world = game.world
     world.budgets.update(BUDGETS)
     game.submit("a", Group.CHAT)
@@ -63,6 +65,7 @@ def carry_out(game: Play, schedule: Sequence[Move]) -> None:
     for name, *arguments in schedule:
         getattr(game, name)(*arguments)
         check_always(world.store, NAMED)
+        also(world)
         nothing_was_lost &= name not in LOSES
         if nothing_was_lost:
             check_places_are_handed_on(world.store, NAMED, world.wake_ups())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, cast
 
 import httpx
 import uvicorn
@@ -12,12 +14,14 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from chordage.config.settings import Settings
-from chordage.orchestrator.api.routes import make_server
+from chordage.orchestrator.api.server import make_server
+from chordage.orchestrator.api.services import Services
+from chordage.orchestrator.core.callers import LOCAL, Caller
 from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.core.message import Bounds
-from chordage.orchestrator.loops.server import Connection
+from chordage.orchestrator.loops.server import WAITERS, Connection, TurnWaits
 from chordage.orchestrator.runtime import Runtime
-from chordage.workers import local
+from chordage.workers import local, web
 from support.waiting import until
 
 PROBLEM = "application/problem+json"
@@ -34,6 +38,9 @@ def served(app: FastAPI, **options: object) -> Iterator[httpx.Client]:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
             yield client
     finally:
+        services = getattr(app.state, "services", None)  # an app of others has none
+        if services is not None and services.events is not None:
+            services.events.stop()
         server.should_exit = True
         thread.join()
 
@@ -51,16 +58,40 @@ def with_database(settings: Settings, url: str) -> Settings:
 
 
 def server_with(**doors: object) -> FastAPI:
-    def unexpected(*args: object) -> object:
-        raise AssertionError(args)
+    def unexpected(*args: object, **more: object) -> object:
+        raise AssertionError(args, more)
 
-    names = ("accept", "turn", "wait", "inbox", "decide", "result")
-    given = {**dict.fromkeys(names, unexpected), "checks": {"database": lambda: None}}
-    return make_server(**{**given, "bounds": Bounds(), "version": "0", "hosts": Hosts(), **doors})
+    of_services = {field.name for field in fields(Services)}
+    given = dict.fromkeys(("accept", "turn", "inbox", "decide", "result", "step", "send"), unexpected)
+    wait, waiters = cast("Any", doors.pop("wait", unexpected)), cast("int", doors.pop("waiters", WAITERS))
+    of_server = {name: door for name, door in doors.items() if name not in of_services}
+    services = Services(
+        rt=cast("Any", doors.pop("rt", None)),
+        waits=TurnWaits(wait, waiters),
+        **{**given, **{name: door for name, door in doors.items() if name in of_services}},
+    )
+    usual = {"checks": {"database": lambda: None}, "bounds": Bounds(), "version": "0", "hosts": Hosts()}
+    return make_server(services, **{**usual, **of_server})
 
 
 def raising(error: Exception) -> Callable[..., object]:
-    def door(*args: object) -> object:
+    def door(*args: object, **more: object) -> object:
         raise error
 
     return door
+
+
+def mounted(settings: Settings, callers: Mapping[str, Caller], prefix: str = "") -> FastAPI:
+    """The API in an app of others, with their way to say who calls: the header `x-caller`. Without one: the machine."""
+
+    def authenticate(headers: Mapping[str, str]) -> Caller:
+        return callers[name] if (name := headers.get("x-caller")) else LOCAL
+
+    app = FastAPI()
+    app.include_router(web.router_for(settings, authenticate=authenticate), prefix=prefix)
+    return app
+
+
+def as_caller(client: httpx.Client, name: str) -> httpx.Client:
+    """What `name` of `mounted` sends."""
+    return httpx.Client(base_url=client.base_url, timeout=20, headers={"x-caller": name})

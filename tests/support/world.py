@@ -27,6 +27,7 @@ from chordage.orchestrator.core.intents import (
     CallTools,
     CancelTurn,
     CommitRound,
+    ContinueBulk,
     Deliver,
     Dispatch,
     Intent,
@@ -34,6 +35,7 @@ from chordage.orchestrator.core.intents import (
     StepOn,
 )
 from chordage.orchestrator.core.message import CALLERS, Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.prices import Price
 from chordage.orchestrator.core.records import NOTES, History, Run
 from chordage.orchestrator.core.stepping import StepRequest, Verb
 from chordage.orchestrator.run.approvals import Decided
@@ -70,6 +72,7 @@ class World:
     locks: MemoryLocks = field(default_factory=MemoryLocks)
     events: RecordingEvents = field(default_factory=RecordingEvents)
     clock: Clock = field(default_factory=Clock)
+    prices: dict[str, tuple[Price, ...]] = field(default_factory=dict)
     pending: list[Intent] = field(default_factory=list)
     budgets: dict[Group, int] = field(default_factory=lambda: dict(DEFAULT_BUDGETS))
     commits: int = 0
@@ -86,7 +89,7 @@ class World:
         self.runtime = Runtime(
             store=self.store, agents=self.agents, models=self.models, tools=self.tools, locks=self.locks,
             events=self.events, clock=self.clock, new_id=CountedIds(), worker="world", budgets=self.budgets,
-            queues=self, hands_on=True,
+            queues=self, hands_on=True, prices=lambda: self.prices,
         )  # fmt: skip
         self._engines = (self.store.engine, self.store.plain)
         if not self.store.is_postgres:
@@ -267,6 +270,8 @@ class World:
                 return stages.cancel_turn(rt, turn_id, reason, space=CALLERS)[1]  # as the Celery task does it
             case CallTools():
                 return self._fan_out(intent)
+            case ContinueBulk(job_id=job_id):
+                return stages.continue_bulk(rt, job_id)
             case Project():
                 return stages.project(rt)
             case Deliver():

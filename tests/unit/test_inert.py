@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordage.config import log
-from chordage.config.inert import inert, inert_json, inert_line
+from chordage.orchestrator.core.inert import inert, inert_json, inert_line
 
 ACTIVE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"

@@ -18,7 +18,8 @@ from chordage.orchestrator.core.model import Fault
 from chordage.orchestrator.core.stepping import Standing
 from chordage.orchestrator.plugins.planners import PlannerFailed
 from chordage.tasks.schema import request_from, verb_from
-from chordage.workers.client import Client, Runner
+from chordage.workers.client.client import FleetClient
+from chordage.workers.client.runner import Runner
 from support.driving import asks, in_short, in_turn, text
 from support.invariants import check_all
 from support.one_turn import change_agent
@@ -62,11 +63,11 @@ class WorldAccess:
 
 
 @pytest.fixture
-def client(world) -> Client:
-    return Client(WorldAccess(world))
+def client(world) -> FleetClient:
+    return FleetClient(WorldAccess(world))
 
 
-def runner(client: Client, world: World, *replies, **fields) -> Runner:
+def runner(client: FleetClient, world: World, *replies, **fields) -> Runner:
     world.models.script = in_turn(*replies)
     return client.runner("hi", **{"thread_id": "t1", "timeout": PATIENCE, **fields})
 
@@ -134,7 +135,7 @@ def test_another_runner_is_handed_what_it_finds_held(client, world):
     it = runner(client, world, asks("a"), text("done"))
     for _ in it:
         break
-    other = Client(WorldAccess(world)).runner(run_id=it.run_id, timeout=PATIENCE)
+    other = FleetClient(WorldAccess(world)).runner(run_id=it.run_id, timeout=PATIENCE)
 
     assert [len(message.asks) for message in other] == [1, 0]
     assert world.tools.ran.total() == 1

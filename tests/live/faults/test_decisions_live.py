@@ -91,6 +91,7 @@ def test_a_run_waits_for_nothing_but_its_answers_whatever_is_killed(make_rig, da
     assert [row["tool"] for row in inbox(rig)] == ["asks_by_raising"]
 
     a_day_passes(rig)
+    rig.workers["tools"].kill()  # killed in the middle of the call, it would have to be asked what became of that
     answer(rig, question_of(rig, "asks_by_raising"), payload=True)
     lose_all_processes(rig)
     start_all_again(rig)

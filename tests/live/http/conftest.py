@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from chordage.config.settings import Settings, load
+from chordage.orchestrator import stages
+from chordage.orchestrator.core.audit import CLI
+from chordage.orchestrator.core.callers import KeyScope
+from chordage.orchestrator.core.keys import KeyTerms
 from chordage.orchestrator.runtime import Runtime
+from chordage.orchestrator.stages.keys import NewKey
 from chordage.workers import web
 from chordage.workers.bootstrap import runtime_from
 from support import client_room
@@ -34,3 +40,18 @@ def rt(settings: Settings) -> Iterator[Runtime]:
     runtime = runtime_from(settings)
     yield runtime
     runtime.store.close()
+
+
+@pytest.fixture
+def make_key(rt: Runtime) -> Callable[..., NewKey]:
+    def make(*scopes: KeyScope, **terms: Any) -> NewKey:
+        wanted = KeyTerms(name="n", scopes=frozenset(scopes) or frozenset(KeyScope), **terms)
+        return stages.create_key(rt.store, wanted, CLI, rt.now())
+
+    return make
+
+
+@pytest.fixture
+def key(make_key: Callable[..., NewKey]) -> Callable[..., dict[str, str]]:
+    """Make a key; the headers that carry it."""
+    return lambda *scopes, **terms: {"X-Api-Key": make_key(*scopes, **terms).text}

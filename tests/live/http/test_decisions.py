@@ -49,7 +49,7 @@ def messages(settings):
 
 def test_open_question_is_read_decided_and_its_run_continues(client, rt, settings):
     turn = waiting_turn(rt, "send", thread_id="t")
-    first, second = client.get("/inbox", params={"thread_id": "api:t"}).json()["questions"]
+    first, second = client.get("/inbox", params={"thread_id": "api:t"}).json()["data"]
 
     response = client.post(
         "/decisions", json={"decisions": [yes(first), {"target": second["call_id"], "action": "cancel"}]}
@@ -61,14 +61,14 @@ def test_open_question_is_read_decided_and_its_run_continues(client, rt, setting
         (first["id"], turn.run_id, False), (second["id"], turn.run_id, False),
     ]  # fmt: skip
     assert messages(settings) == [names.ADVANCE]
-    assert client.get("/inbox").json() == {"questions": [], "next": None}
+    assert client.get("/inbox").json() == {"data": [], "next": None}
     assert "sent to" in carry_on(rt, turn).answer
 
 
 def test_question_is_shown_with_its_schema_and_its_expiry(client, rt):
     waiting_turn(rt, "deploy")
 
-    (question,) = client.get("/inbox").json()["questions"]
+    (question,) = client.get("/inbox").json()["data"]
 
     assert (question["why"], question["arguments"]) == ("tool", {"env": "prod"})
     assert question["schema"]["required"] == ["ok"]
@@ -82,14 +82,14 @@ def test_the_inbox_is_read_page_by_page(client, rt):
     first = client.get("/inbox?limit=2").json()
     rest = client.get("/inbox", params={"limit": 2, "after": first["next"]}).json()
 
-    assert [one["tool"] for one in first["questions"]] == ["send", "send"]
-    assert [one["tool"] for one in rest["questions"]] == ["deploy"]
-    assert (rest["next"], client.get("/inbox?why=permission").json()["questions"]) == (None, [])
+    assert [one["tool"] for one in first["data"]] == ["send", "send"]
+    assert [one["tool"] for one in rest["data"]] == ["deploy"]
+    assert (rest["next"], client.get("/inbox?why=permission").json()["data"]) == (None, [])
 
 
 def test_the_same_answer_again_is_the_same_answer(client, rt):
     waiting_turn(rt, "send")
-    question = client.get("/inbox").json()["questions"][0]
+    question = client.get("/inbox").json()["data"][0]
     body = {"decisions": [yes(question, decision_key="k")]}
 
     first, again = (client.post("/decisions", json=body) for _ in range(2))
@@ -100,7 +100,7 @@ def test_the_same_answer_again_is_the_same_answer(client, rt):
 
 def test_another_answer_with_the_same_key_is_a_conflict(client, rt):
     waiting_turn(rt, "send")
-    question = client.get("/inbox").json()["questions"][0]
+    question = client.get("/inbox").json()["data"][0]
     client.post("/decisions", json={"decisions": [yes(question, decision_key="k")]})
 
     response = client.post("/decisions", json={"decisions": [yes(question, decision_key="k", reason="other")]})
@@ -134,7 +134,7 @@ def test_a_decision_that_breaks_a_rule_names_the_field(client, body, field, deta
 
 def test_answer_that_does_not_fit_is_refused_with_the_possible_answers(client, rt):
     waiting_turn(rt, "deploy")
-    (question,) = client.get("/inbox").json()["questions"]
+    (question,) = client.get("/inbox").json()["data"]
 
     response = client.post("/decisions", json={"decisions": [yes(question)]})
 
@@ -144,12 +144,12 @@ def test_answer_that_does_not_fit_is_refused_with_the_possible_answers(client, r
 
 def test_unasked_question_is_not_found_and_nothing_of_its_batch_is_stored(client, rt):
     waiting_turn(rt, "send")
-    question = client.get("/inbox").json()["questions"][0]
+    question = client.get("/inbox").json()["data"][0]
 
     response = client.post("/decisions", json={"decisions": [yes(question), {**OK, "target": "nope"}]})
 
     assert (response.status_code, response.json()["type"]) == (404, "urn:chordage:problem:not_found")
-    assert question in client.get("/inbox").json()["questions"]
+    assert question in client.get("/inbox").json()["data"]
 
 
 @pytest.mark.parametrize(("query", "status"), [("after=nope", 404), ("limit=0", 422), ("why=fun", 422)])
@@ -161,7 +161,7 @@ def test_a_page_that_there_is_not_is_refused(client, query, status):
 
 def test_a_message_can_bring_decisions_and_wait_behind_its_run(client, rt):
     turn = waiting_turn(rt, "deploy", thread_id="t")
-    (question,) = client.get("/inbox").json()["questions"]
+    (question,) = client.get("/inbox").json()["data"]
     message = {"text": "go ahead", "thread_id": "t", "while_waiting": "hold"}
 
     held = client.post("/turns", json=message).json()["turn_id"]

@@ -77,3 +77,14 @@ def test_remaining_client_is_answered_when_another_disconnects(settings):
         response = client.post("/turns?wait=0.5", json={"text": "y"})
 
     assert response.status_code == 202
+
+
+def test_who_waits_while_reading_and_goes_away_frees_its_slot_too(settings):
+    with served(web.wired(settings)) as client:
+        turn = client.post("/turns", json={"text": "x"}).json()["turn_id"]
+        gone = socket.create_connection((client.base_url.host, client.base_url.port))
+        gone.sendall(f"GET /turns/{turn}?wait=40 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        until(lambda: waits_here() == 1, "it waits")
+        gone.close()
+
+        until(lambda: waits_here() == 0, "it waits no longer", patience=10)

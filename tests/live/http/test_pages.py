@@ -7,7 +7,10 @@ import socket
 
 import pytest
 
-from chordage.orchestrator import views
+from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.audit import CLI
+from chordage.orchestrator.core.callers import KeyScope
+from chordage.orchestrator.core.keys import KeyTerms
 from chordage.workers import web
 from support import asking_room, signed_deliveries
 from support.web_server import PROBLEM, served
@@ -105,17 +108,20 @@ def test_requests_of_our_own_page_are_accepted(client):
     assert client.post("/turns", json={"text": "x"}, headers={"Origin": origin}).status_code == 202
 
 
-def test_what_the_operator_names_is_taken_as_host_and_as_page(settings):
+def test_what_the_operator_names_is_taken_as_host_and_as_page(settings, rt):
+    """With a key: only requests of this machine, by its own names, need none."""
+    key = stages.create_key(rt.store, KeyTerms(name="n", scopes=frozenset(KeyScope)), CLI, rt.now()).text
     with served(web.wired(settings.model_copy(update={"hosts": ("agents.example.org",)}))) as client:
         named = {"Host": "agents.example.org", "Origin": "https://agents.example.org"}
         behind_a_proxy = {"Origin": "https://agents.example.org"}
         other = {"Host": "other.example.org"}
         codes = [
-            client.post("/turns", json={"text": "x"}, headers=headers).status_code
+            client.post("/turns", json={"text": "x"}, headers={**headers, **more}).status_code
             for headers in (named, behind_a_proxy, other)
+            for more in ({}, {"X-Api-Key": key})
         ]
 
-    assert codes == [202, 202, 421]
+    assert codes == [401, 202, 401, 202, 421, 421]
 
 
 def test_webhook_sender_needs_no_origin_and_no_content_type(client):

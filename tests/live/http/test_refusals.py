@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from chordage.orchestrator import views
-from chordage.orchestrator.api.routes import largest_body
+from chordage.orchestrator.api.server import largest_body
 from chordage.orchestrator.core.message import Bounds
 from chordage.workers import local
 from support.web_server import PROBLEM
@@ -41,7 +41,7 @@ BROKEN = {
     "no such way when busy": ({"text": "x", "when_busy": "drop"}, 422, "when_busy", "'rollback' or 'steer'"),
     "no such group": ({"text": "x", "group": "vip"}, 422, "group", "'chat', 'task'"),
     "no such strategy": ({"text": "x", "strategy": "think"}, 422, "strategy", "direct, plan_execute, react"),
-    "control": ({"text": "x", "control": "step"}, 422, "control", "'auto'"),
+    "control": ({"text": "x", "control": "hands"}, 422, "control", "'step'"),
     "empty dedupe key": ({"text": "x", "dedupe_key": ""}, 422, "dedupe_key", "1 to 200"),
     "key of a chore": ({"text": "x", "coalesce_key": "chore:x"}, 422, "coalesce_key", "work of the agent's own"),
     "no rounds": ({"text": "x", "limits": {"max_rounds": 0}}, 422, "limits.max_rounds", "greater than or equal to 1"),
@@ -134,7 +134,7 @@ def test_a_wrong_method_is_a_405_document_that_names_the_right_one(client):
     response = client.put("/turns", json={})
 
     assert (response.status_code, response.headers["Content-Type"]) == (405, PROBLEM)
-    assert response.headers["Allow"] == "POST"
+    assert response.headers["Allow"] == "GET, POST"
 
 
 def test_too_large_a_body_is_refused_by_its_announced_length(client, settings):
@@ -181,3 +181,21 @@ def test_a_body_that_is_too_deep_is_refused_before_it_is_parsed(client, path, in
     assert (response.status_code, response.headers["content-type"]) == (400, PROBLEM)
     assert "more than 100 deep" in response.json()["detail"]
     assert client.post("/turns", json={"text": "hello"}).status_code == 202
+
+
+def test_a_body_with_two_lengths_is_refused_and_what_follows_is_not_read(client):
+    request = (
+        "POST /turns HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /turns HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
+    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=10) as connection:
+        connection.sendall(request.encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_an_unknown_agent_is_told_without_the_place_of_the_room(client, settings):
+    response = client.post("/turns", json={"text": "x", "agent": "nobody"})
+    assert response.status_code == 404
+    assert response.json()["detail"] == "there is no agent 'nobody'; there are: ada, bob"

@@ -17,7 +17,10 @@ from sqlalchemy.engine import make_url
 
 from chordage.config.settings import QueueBounds, QueueBoundSetting, Settings
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.audit import CLI
+from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.core.keys import KeyTerms
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store import database
 from chordage.workers import web
@@ -47,6 +50,30 @@ def test_broken_agent_is_reported_by_health_and_to_its_callers_while_others_are_
         assert refused.json()["detail"].startswith(told)
         assert client.post("/turns", json={"text": "hi"}).status_code == 202
         assert client.get("/health").json()["faults"] == [told]
+
+
+def test_where_a_broken_file_is_can_be_read_by_those_who_operate_the_fleet(settings, rt):
+    """Others read which agent it is: without a key, with one that may only read or is a tenant's, or a wrong one."""
+    (settings.room_path / "agents").mkdir(exist_ok=True)
+    (settings.room_path / "agents" / "beta.toml").write_text('name = "beta"\nmodel = 3\n')
+    keys = {}
+    for name in ("reader", "tenant", "operator"):
+        scopes = frozenset(KeyScope) if name != "reader" else frozenset({KeyScope.READ, KeyScope.SUBMIT})
+        terms = KeyTerms(name=name, scopes=scopes, tenant="acme" if name == "tenant" else None)
+        keys[name] = stages.create_key(rt.store, terms, CLI, rt.now()).text
+    few = "agent 'beta' is broken: it cannot be used until its files are repaired"
+    with served(web.wired(settings)) as client:
+        for name in ("reader", "tenant", "operator", None, "nobody"):
+            key = {"X-Api-Key": keys.get(name, "ck_wrong")} if name else {"X-Forwarded-For": "192.0.2.1"}
+            health = client.get("/health", headers=key).json()["faults"]
+            told = [health[0]]
+            if name in keys:
+                told.append(client.post("/turns", json={"text": "x", "agent": "beta"}, headers=key).json()["detail"])
+                told.append(client.post("/turns", json={"text": "x", "agent": "no"}, headers=key).json()["detail"])
+                told.append(client.get("/agents/beta", headers=key).json()["fault"])
+                told += [line["fault"] for line in client.get("/agents", headers=key).json()["data"] if line["fault"]]
+            assert any("beta.toml" in one for one in told) == (name == "operator"), (name, told)
+            assert name == "operator" or health == [few]
 
 
 def test_an_agent_is_served_with_its_last_good_version_also_by_a_server_that_starts_later(settings):

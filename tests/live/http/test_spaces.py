@@ -118,8 +118,8 @@ def test_questions_of_others_are_neither_shown_nor_answered(client, rt):
     (first, _) = views.inbox(rt.store)
     yes = {"target": first.id, "action": "resume", "payload": True}
 
-    assert client.get("/inbox").json()["questions"] == []
-    assert client.get("/inbox", params={"thread_id": "tg:2"}).json()["questions"] == []
+    assert client.get("/inbox").json()["data"] == []
+    assert client.get("/inbox", params={"thread_id": "tg:2"}).json()["data"] == []
     assert client.get("/inbox", params={"after": first.id}).status_code == 404
     for target in (first.id, first.call_id):
         assert client.post("/decisions", json={"decisions": [{**yes, "target": target}]}).status_code == 404
@@ -135,8 +135,8 @@ def test_page_of_the_inbox_is_full_of_the_callers_own(client, rt):
 
     found = client.get("/inbox?limit=2").json()
 
-    assert {one["thread_id"] for one in found["questions"]} == {"api:a"}
-    assert len(found["questions"]) == 2
+    assert {one["thread_id"] for one in found["data"]} == {"api:a"}
+    assert len(found["data"]) == 2
 
 
 OF_A_STEPPED_TURN = {

@@ -87,13 +87,14 @@ def test_wait_for_a_failed_turn_returns_it_all_the_same(client, rt):
 def test_api_sets_the_origin_of_the_sender_itself(client):
     schema = client.get("/openapi.json").json()
 
-    assert "the sender of every message over HTTP is `service`" in schema["info"]["description"]
+    assert "It is `service` for\nevery message over HTTP" in schema["info"]["description"]
     assert "sender" not in schema["components"]["schemas"]["TurnFields"]["properties"]
     answers = schema["paths"]["/turns"]["post"]["responses"]
     assert set(answers) == {
         "200",
         "202",
         "400",
+        "401",
         "403",
         "404",
         "408",
@@ -127,7 +128,7 @@ def test_waiting_turn_shows_its_open_questions(client, rt):
     waits = asking_room.waiting_turn(rt, "send", space="api")
 
     turn = client.get(f"/turns/{waits.turn_id}").json()
-    asked = client.get("/inbox").json()["questions"]
+    asked = client.get("/inbox").json()["data"]
     client.post("/decisions", json={"decisions": [{"target": asked[0]["id"], "action": "cancel"}]})
 
     assert turn["questions"] == asked

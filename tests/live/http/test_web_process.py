@@ -55,7 +55,7 @@ def _answers(url):
 
 
 @pytest.mark.usefixtures("environ")
-def test_listening_beyond_this_machine_prints_a_warning(monkeypatch, capsys):
+def test_listening_beyond_this_machine_needs_a_key(monkeypatch):
     """uvicorn makes the app in this process, or in others, and asks the environment for the address."""
     import uvicorn
 
@@ -64,8 +64,19 @@ def test_listening_beyond_this_machine_prints_a_warning(monkeypatch, capsys):
     monkeypatch.setenv("CHORDAGE_HOST", "127.0.0.1")  # and is put back behind the test
     monkeypatch.setattr(uvicorn, "run", lambda *_, **__: make_app())
 
+    refused = CliRunner().invoke(main, ["web", "--host", "10.1.2.3"])
+    in_its_process = refused_by(make_app, monkeypatch)
+    made = CliRunner().invoke(main, ["keys", "create", "n", "--scope", "read"])
     result = CliRunner().invoke(main, ["web", "--host", "10.1.2.3"])
 
+    assert (refused.exit_code, "chordage keys create NAME" in refused.stderr) == (1, True)
+    assert "chordage keys create NAME" in in_its_process
+    assert made.exit_code == 0, made.output
     assert result.exit_code == 0, result.output
-    assert "WARNING: the HTTP server listens on 10.1.2.3" in result.stderr
-    assert "checks no credentials" in result.stderr
+
+
+def refused_by(make_app, monkeypatch):
+    monkeypatch.setenv("CHORDAGE_HOST", "10.1.2.3")
+    with pytest.raises(SystemExit) as ended:
+        make_app()
+    return str(ended.value)

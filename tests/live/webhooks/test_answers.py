@@ -130,7 +130,7 @@ def test_duplicate_header_is_no_signature(hooked):
     refused(response, 403)
 
 
-@pytest.mark.parametrize("path", ["/hooks/", "/hooks/nothing", "/hooks/open/", "/hooks/OPEN", "/hooks/%00", "/hooks"])
+@pytest.mark.parametrize("path", ["/hooks/", "/hooks/nothing", "/hooks/open/", "/hooks/OPEN", "/hooks/%00"])
 def test_an_unknown_path_is_the_404_of_the_api(hooked, path):
     problem = refused(hooked.client.post(path, content=b"{}"), 404)
 
@@ -281,5 +281,5 @@ def test_fields_of_the_payload_become_text_thread_and_meta(hooked):
 
 
 def test_the_api_does_not_know_of_bindings(hooked):
-    assert not [path for path in hooked.client.get("/openapi.json").json()["paths"] if "hooks" in path]
+    assert not [path for path in hooked.client.get("/openapi.json").json()["paths"] if path.startswith("/hooks/")]
     assert hooked.client.get("/health").status_code == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,8 +21,11 @@ def room(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def chordage(room: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
-    """`chordage("invoke", "hello")`, as if called in the room. Logging is put back: commands set it up for good."""
+    """`chordage("invoke", "hello")`, as if called in the room. Logging and the environment are put back: commands set
+    them for good.
+    """
     monkeypatch.chdir(room)
+    environment = dict(os.environ)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     runner = CliRunner()
@@ -32,5 +36,7 @@ def chordage(room: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         )
 
     yield call
+    os.environ.clear()
+    os.environ.update(environment)
     root.handlers[:] = handlers
     root.setLevel(level)

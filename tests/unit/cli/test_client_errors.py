@@ -30,7 +30,7 @@ RULES = {
     "empty dedupe key": (("x", "--dedupe-key", ""), "dedupe_key must have 1 to 200 characters"),
     "deadline without zone": (("x", "--deadline", "2030-01-01T00:00:00"), "deadline: Input should have timezone info"),
     "deadline is over": (("x", "--deadline", "2001-01-01T00:00:00Z"), "deadline lies in the past"),
-    "no time": (("x", "--not-before", "soon"), "not_before: Input should be a valid datetime"),
+    "no time": (("x", "--not-before", "soon"), "give a date and a time with a zone, such as 2026-01-31T12:00:00Z"),
     "starts too late": (
         ("x", "--not-before", "2090-01-01T00:00:00Z", "--deadline", "2089-01-01T00:00:00Z"),
         "not_before is not before deadline",

@@ -33,7 +33,7 @@ def test_turns_are_listed_one_a_line_newest_first(chordage):
     lines = [line.split("\t") for line in chordage("turns").stdout.splitlines()]
 
     assert [(line[1], line[2], line[-1]) for line in lines] == [("failed", "ada", "fail"), ("answered", "ada", "one")]
-    assert lines[1][5] == "t"
+    assert lines[1][6] == "t"
 
 
 def test_turns_can_be_chosen(chordage, rt):
@@ -108,9 +108,9 @@ def test_a_thread_is_shown_with_its_history(chordage, rt):
 @pytest.mark.parametrize(
     ("kind", "keys"),
     [
-        ("turn", {"turn", "run", "driven", "delivery"}),
-        ("run", {"turn", "run", "driven", "delivery"}),
-        ("thread", {"thread", "history"}),
+        ("turn", {"turn", "run", "driven", "delivery", "why"}),
+        ("run", {"turn", "run", "driven", "delivery", "why"}),
+        ("thread", {"thread", "history", "why"}),
     ],
 )
 def test_what_is_shown_can_be_had_as_json(chordage, rt, kind, keys):

@@ -10,7 +10,16 @@ import pytest
 
 from chordage.orchestrator.core import intents
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Advance, CallTools, CancelTurn, Deliver, Dispatch, Intent, Project
+from chordage.orchestrator.core.intents import (
+    Advance,
+    CallTools,
+    CancelTurn,
+    ContinueBulk,
+    Deliver,
+    Dispatch,
+    Intent,
+    Project,
+)
 
 KINDS = get_args(Intent)
 SMALL = {str, int, Group, NoneType}
@@ -42,7 +51,7 @@ def test_an_intent_carries_ids_and_numbers_and_no_facts(kind):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_intent_knows_the_group_whose_queue_it_goes_to(kind):
-    of_the_fleet = {CancelTurn, Deliver, Project}  # by the system's queue, and that of deliveries
+    of_the_fleet = {CancelTurn, ContinueBulk, Deliver, Project}  # by the system's queue, and that of deliveries
     assert kind in of_the_fleet or get_type_hints(kind)["group"] is Group
 
 

@@ -175,12 +175,13 @@ def test_the_journal_keeps_what_a_reply_cost_and_how_often_it_was_tried():
         Attempt(model="m", seconds=1.23456, fault=Fault.RATE_LIMIT, detail="slow down"),
         Attempt(model="n", seconds=2.0, usage=Usage(input_tokens=5, output_tokens=7)),
     )
-    usage = Usage(input_tokens=9, output_tokens=2, cached_tokens=3, cache_write_tokens=4)
+    usage = Usage(input_tokens=9, output_tokens=2, cached_tokens=3, cache_write_tokens=4, cost_nanos=5)
 
     body = body_of(Reply(text="", asks=(), stop=StopReason.END, model="n", usage=usage, attempts=attempts))
 
     assert body["usage"] == {
         "input_tokens": 9, "output_tokens": 2, "cached_tokens": 3, "cache_write_tokens": 4,
+        "cost_nanos": 5, "unpriced": 0,
     }  # fmt: skip
     assert body["attempts"] == [
         {"model": "m", "seconds": 1.235, "fault": "rate_limit", "detail": "slow down", "tokens": [0, 0]},

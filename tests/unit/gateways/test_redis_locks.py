@@ -4,11 +4,14 @@ for longer.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from chordage.orchestrator.gateways.ports import WorkMark
 from chordage.orchestrator.gateways.redis_direct import RedisHints
 from chordage.orchestrator.gateways.redis_locks import RedisLocks
 from support.waiting import until
@@ -166,6 +169,26 @@ def test_work_that_this_process_alone_knows_of_is_marked_and_released_in_order(l
         assert locks.begun(["other"]) == set()
 
 
+def test_those_who_ask_why_see_who_has_work_in_flight_and_until_when_it_pauses(long, hints):
+    until_then = datetime.now(UTC) + timedelta(seconds=20)
+    long.once("r1:1:1")
+    long.once("r2:1:1")
+    long.pause("r2:1:1", until_then)
+    hints.flush()
+
+    assert long.marks(["r1:1:1", "r2:1:1", "r3:1:1"]) == {
+        "r1:1:1": WorkMark("h:1"), "r2:1:1": WorkMark("h:1", until_then),
+    }  # fmt: skip
+    assert long.marks([]) == {}
+
+
+def test_pause_is_forgotten_when_it_is_over(long, hints):
+    long.pause("r1:1:1", datetime.now(UTC) + timedelta(milliseconds=50))
+    hints.flush()
+
+    until(lambda: long.marks(["r1:1:1"]) == {}, "the pause is over")
+
+
 def test_work_continues_while_redis_is_away():
     with Redis(port=1, retry=Retry(NoBackoff(), 0)) as nobody:
         locks = RedisLocks(nobody, RedisHints(nobody), prefix="test:", lease=1, worker="h:1")
@@ -176,3 +199,5 @@ def test_work_continues_while_redis_is_away():
         assert locks.take("t1", "r1:1", instead_of="r0:1") is None
         locks.extend("t1", "r1:1")
         locks.release("t1", "r1:1")
+        locks.pause("k", datetime.now(UTC))
+        assert locks.marks(["k"]) == {}

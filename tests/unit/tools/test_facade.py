@@ -35,3 +35,9 @@ def test_importing_it_imports_nothing_heavy():
     heavy = ["pydantic", "celery", "kombu", "sqlalchemy", "httpx", "redis", "fastapi", "structlog"]
     imported = f"print(*[name for name in {heavy} if name in sys.modules])"
     assert said_by(f"import chordage, chordage.celery, sys; {imported}") == []
+
+
+def test_a_client_over_http_needs_nothing_of_the_engine():
+    engine = ["celery", "kombu", "sqlalchemy", "redis", "fastapi", "structlog", "chordage.orchestrator.store"]
+    imported = f"print(*[name for name in {engine} if name in sys.modules])"
+    assert said_by(f"import chordage, sys; chordage.Client; chordage.AsyncClient; {imported}") == []

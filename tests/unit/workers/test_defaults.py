@@ -25,6 +25,9 @@ ELSEWHERE = {
     "when_busy": "decided as it is stored",
     "while_waiting": "decided as it is stored",
     "decisions": "the table decisions",
+    "by": "the table decisions, decided_by",
+    "audited": "the table caller_audit",
+    "fork": "the table forks",
 }
 
 

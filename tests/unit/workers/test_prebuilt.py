@@ -21,6 +21,7 @@ from chordage.orchestrator.core.intents import (
     CallTools,
     CancelTurn,
     CommitRound,
+    ContinueBulk,
     Deliver,
     Dispatch,
     Hint,
@@ -47,6 +48,7 @@ INTENTS: list[Intent] = [
     CallTools(run_id="r1", step=2, batches=(("c1",), ("c2", "c3")), group=CHAT, of=OF, tools={"c1": "lööK"}),
     CallTools(run_id="r1", step=2, batches=(("c1",), ("c2",)), group=CHAT, of=OF, claims={"c1": "ada"}),
     CancelTurn(turn_id="t1", reason='no "more"', of=OF), StepOn(run_id="r1", group=CHAT, of=OF), Project(), Deliver(),
+    ContinueBulk(job_id="b1"),
 ]  # fmt: skip
 ADVANCE = WakeUp(task="runs.advance", queue="chat", kwargs={"run": "r1"}, shown={"argsrepr": "", "kwargsrepr": "{}"})
 

@@ -12,6 +12,8 @@ from redis.retry import Retry
 
 from chordage.config.settings import load
 from chordage.orchestrator.core.errors import Unavailable
+from chordage.orchestrator.store import schema_version
+from chordage.orchestrator.store.database import Store
 from chordage.workers import timers as timers_module
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import redis_from
@@ -29,13 +31,15 @@ class Worker:
         settings = load(**{"redis_url": GONE, "project": 0.002, **given})
         self.looks = 0
         self.ends = ends
+        self.store = Store("sqlite:///projector.db")  # in the folder of the test
+        schema_version.upgrade(self.store)
         self.projector = Projector(make_app(settings), settings, self.look)
 
     def look(self):
         self.looks += 1
         if self.ends is not None:
             raise self.ends
-        return SimpleNamespace(bus=None)  # nothing to do, as where there is no Redis
+        return SimpleNamespace(bus=None, store=self.store)  # nothing to do, as where there is no Redis
 
 
 @pytest.fixture(autouse=True)
