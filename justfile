@@ -10,7 +10,7 @@ setup:
 
 # All that CI runs
 check:
-    CI=true .venv/bin/pytest -n 2 --ignore tests/live && CI=true .venv/bin/pytest -n 2 --dist loadfile tests/live
+    CI=true .venv/bin/pytest -n 2 --ignore tests/live && CI=true .venv/bin/pytest -n 3 --dist loadfile tests/live
 
 # The quick tests, on two cores
 test *args:
@@ -24,7 +24,7 @@ lint:
 
 # Tests with real Redis, PostgreSQL and worker processes, which they kill
 live *args:
-    .venv/bin/pytest -n 2 --dist loadfile tests/live {{args}}
+    .venv/bin/pytest -n 3 --dist loadfile tests/live {{args}}
 
 # Measure against the baselines
 bench *args:
@@ -33,3 +33,7 @@ bench *args:
 # A turn over several worker processes, in one minute
 demo *args:
     .venv/bin/chordage demo {{args}}
+
+# The console in a real browser: needs Chromium, Node and two packages of npm (tests/browser/tour.py says which)
+browser *args:
+    .venv/bin/python tests/browser/tour.py {{args}}
