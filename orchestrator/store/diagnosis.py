@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Index, Row, and_, literal_column, select, text
+from sqlalchemy import ColumnElement, Index, Row, and_, func, literal_column, select, text
 from sqlalchemy.schema import CreateIndex
 
 from chordage.orchestrator.core.deliveries import DeliveryStatus
@@ -83,12 +83,13 @@ def clock(tx: Tx) -> datetime | None:
     return now
 
 
-def keeps_commits(tx: Tx) -> bool:
-    """Whether what is committed outlasts a crash of the server. SQLite is opened by us, and does."""
+def unsafe_settings(tx: Tx) -> list[str]:
+    """The settings because of which a crash of the server may undo what was committed. SQLite is opened by us."""
     if tx.dialect.name != "postgresql":
-        return True
-    kept = tx.execute(text("SELECT current_setting('fsync'), current_setting('full_page_writes')")).one()
-    return tuple(kept) == ("on", "on")
+        return []
+    names = ("fsync", "full_page_writes", "synchronous_commit")
+    values = tx.execute(select(*(func.current_setting(name) for name in names))).one()
+    return [name for name, value in zip(names, values, strict=True) if value == "off"]
 
 
 def missing_indexes(tx: Tx) -> dict[str, str]:

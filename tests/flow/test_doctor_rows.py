@@ -362,7 +362,14 @@ def test_server_whose_commits_a_crash_may_undo_is_an_error(world: World, context
     symptom = only(answer)
     assert answer.summary.startswith("PostgreSQL ")
     assert (symptom.code, is_error(symptom)) == ("unsafe_commits", True)
-    assert symptom.text.startswith("fsync or full_page_writes is off: a crash of the server may lose")
+    assert symptom.text.startswith("off: fsync, full_page_writes, synchronous_commit. A crash of the server may lose")
+    assert symptom.remedy.startswith("psql -c 'ALTER SYSTEM RESET fsync' -c 'ALTER SYSTEM RESET full_page_writes' -c")
+
+
+def test_answers_may_not_be_given_before_they_are_on_the_disk() -> None:
+    (symptom,) = services.server_symptoms("PostgreSQL 17.2", unsafe=["synchronous_commit"])
+
+    assert (symptom.code, symptom.text.partition(".")[0]) == ("unsafe_commits", "off: synchronous_commit")
 
 
 def test_missing_index_is_named_with_the_statements_that_make_it(world: World, context) -> None:

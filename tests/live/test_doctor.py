@@ -236,7 +236,7 @@ def test_clock_and_connections_of_postgres_are_looked_at(migrated_database_url, 
 
 
 def test_old_postgres_is_a_warning():
-    (symptom,) = services.server_symptoms("PostgreSQL 12.4 (Debian 12.4-1)", keeps=True)
+    (symptom,) = services.server_symptoms("PostgreSQL 12.4 (Debian 12.4-1)", unsafe=[])
 
     assert (symptom.code, is_error(symptom)) == ("old_database", False)
     assert "PostgreSQL 12.4" in symptom.text

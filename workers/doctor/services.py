@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from chordage.orchestrator.core.doctor import ProbeAnswer, Symptom, error, warning
@@ -30,21 +30,22 @@ def look_at_database(context: DoctorContext) -> ProbeAnswer:
         raise Unavailable(f"there is no database at {settings.database.removeprefix(SQLITE)}: `chordage migrate`")
     store.ping()
     with store.read() as tx:
-        version, keeps = diagnosis.server_version(tx), diagnosis.keeps_commits(tx)
-    return ProbeAnswer(summary=version, symptoms=tuple(server_symptoms(version, keeps=keeps)))
+        version, unsafe = diagnosis.server_version(tx), diagnosis.unsafe_settings(tx)
+    return ProbeAnswer(summary=version, symptoms=tuple(server_symptoms(version, unsafe=unsafe)))
 
 
-def server_symptoms(version: str, *, keeps: bool) -> Iterator[Symptom]:
+def server_symptoms(version: str, *, unsafe: Sequence[str]) -> Iterator[Symptom]:
     name, _, number = version.partition(" ")
     major = int(number.partition(".")[0].split()[0]) if number[:1].isdigit() else 0
     if name == "PostgreSQL" and major < OLDEST_POSTGRES:
         text = f"{version} is older than {OLDEST_POSTGRES}, which is the oldest that is maintained."
         yield warning("old_database", "database", text, "psql -c 'SELECT version()'")
-    if not keeps:
+    if unsafe:
+        resets = " ".join(f"-c 'ALTER SYSTEM RESET {name}'" for name in unsafe)
         yield error(
             "unsafe_commits", "database",
-            "fsync or full_page_writes is off: a crash of the server may lose or damage what was committed.",
-            "psql -c 'ALTER SYSTEM RESET fsync' -c 'ALTER SYSTEM RESET full_page_writes' -c 'SELECT pg_reload_conf()'",
+            f"off: {', '.join(unsafe)}. A crash of the server may lose or damage what was committed.",
+            f"psql {resets} -c 'SELECT pg_reload_conf()'",
         )  # fmt: skip
 
 
