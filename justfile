@@ -26,6 +26,10 @@ lint:
 live *args:
     .venv/bin/pytest -n 3 --dist loadfile tests/live {{args}}
 
+# Everything fails at once, for a while: `just chaos --minutes 60 --seed 7`
+chaos *args:
+    .venv/bin/pytest -q -s tests/live/chaos {{args}}
+
 # Measure against the baselines
 bench *args:
     .venv/bin/chordage bench {{args}}

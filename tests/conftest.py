@@ -28,6 +28,8 @@ pytest_plugins = ("support.skips", "support.network", "support.postgres", "suppo
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--both-ways", action="store_true", help="run all of tests/flow without the pipeline too")
+    parser.addoption("--minutes", type=float, help="how long tests/live/chaos lasts; half a minute by default")
+    parser.addoption("--seed", type=int, default=1, help="from which tests/live/chaos draws turns and faults")
     parser.addoption("--placement", help="where calls run in the tests of tests/flow that draw it")
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
@@ -67,10 +68,10 @@ class PostgresServer(Postgres):
     asks what survives a power cut, or measures, wants True.
     """
 
-    def __init__(self, *, fsync: bool = False) -> None:
+    def __init__(self, *, fsync: bool = False, folder: Path | None = None) -> None:
         sync = "on" if fsync else "off"
         options = {"max_connections": "200", "fsync": sync, "synchronous_commit": sync, "full_page_writes": sync}
-        folder = processes.scratch_folder("postgres")
+        folder = folder or processes.scratch_folder("postgres")
         self._server = postgres.PostgresServer(folder, options, watch=processes.guard().watch)
         self._server.start()
         super().__init__(make_url(self._server.url))

@@ -25,10 +25,17 @@ def speak(prompt, plan, index):
     if index >= plan["rounds"] or is_told_what_was_done(prompt):
         return {"text": f"done {plan['id']}: {{results}}", "latency": plan["latency"]}
     calls = [
-        {"name": name, "arguments": {"who": f"{plan['id']}.{index}.{n}", "seconds": plan["seconds"]}}
+        {"name": name, "arguments": arguments(name, plan, f"{plan['id']}.{index}.{n}")}
         for n, name in enumerate(plan["tools"])
     ]
     return {"tool_calls": calls, "latency": plan["latency"]}
+
+
+def arguments(name, plan, who):
+    """A sub-agent gets a plan of one round with tools that may run again."""
+    if not name.startswith("ask_"):
+        return {"who": who, "seconds": plan["seconds"]}
+    return {"message": json.dumps({**plan, "id": who, "rounds": 1, "tools": ["pure", "idempotent"]})}
 
 
 def is_told_what_was_done(prompt):
