@@ -30,6 +30,7 @@ class Audited(StrEnum):
     BUDGET_SET = "budget_set"
     DELIVERY_RETRIED = "delivery_retried"
     PRUNED = "pruned"
+    ERASED = "erased"  # a thread, or all of a sender
     WORK_RUN = "work_run"  # a task, a chore or the will, out of its time
 
 

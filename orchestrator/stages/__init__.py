@@ -11,6 +11,14 @@ from chordage.orchestrator.stages.count import count_journal
 from chordage.orchestrator.stages.decide import decide
 from chordage.orchestrator.stages.deliver import deliver, retry_dead
 from chordage.orchestrator.stages.dispatch import dispatch
+from chordage.orchestrator.stages.erase import (
+    Erased,
+    ErasureSubject,
+    count_erasure,
+    erase,
+    sender_to_erase,
+    thread_to_erase,
+)
 from chordage.orchestrator.stages.fork import Fork, ForkEdits, ForkPoint, fork_request, fork_run, fork_thread
 from chordage.orchestrator.stages.heartbeat import beat
 from chordage.orchestrator.stages.inference import call_model
@@ -49,6 +57,8 @@ __all__ = [
     "TICKET_LASTS",
     "AdmissionResult",
     "Admitted",
+    "Erased",
+    "ErasureSubject",
     "Fork",
     "ForkEdits",
     "ForkPoint",
@@ -66,6 +76,7 @@ __all__ = [
     "commit_round",
     "continue_bulk",
     "count_bulk",
+    "count_erasure",
     "count_journal",
     "count_old_turns",
     "create_key",
@@ -77,6 +88,7 @@ __all__ = [
     "end_presence",
     "end_session",
     "end_sessions",
+    "erase",
     "find_key",
     "fork_request",
     "fork_run",
@@ -99,6 +111,7 @@ __all__ = [
     "revoke_key",
     "run_batch",
     "save_view",
+    "sender_to_erase",
     "session_is_open",
     "session_secret",
     "set_budget",
@@ -109,5 +122,6 @@ __all__ = [
     "step_on",
     "stop_bulk",
     "take_ticket",
+    "thread_to_erase",
     "use_link",
 ]

@@ -200,7 +200,7 @@ def _copy(unit: Unit, thread_id: str, own_id: str, agent: str, upto: int) -> int
     if len(entries) > LONGEST:
         problem = f"more than {LONGEST} messages and replies come before that place"
         raise Conflict(f"{problem}: have the thread summarised first, with `chordage compact`")
-    if not forks.create_thread(unit.tx, own_id, agent, unit.now):
+    if not forks.create_thread(unit.tx, own_id, thread_id, agent, unit.now):
         raise Conflict(f"there is a thread {own_id!r} already: give another name, or none")
     run_ids = {run_id: rt.new_id() for run_id in dict.fromkeys(entry["run_id"] for entry in entries)}
     rounds = {(entry["run_id"], entry["step"] + 1) for entry in entries if Checkpoint(entry["kind"]) in _WITH_CALLS}

@@ -59,9 +59,9 @@ def _greatest(tx: Tx, thread_id: str, *where: ColumnElement[bool]) -> int | None
     return position
 
 
-def create_thread(tx: Tx, thread_id: str, agent: str, now: datetime) -> bool:
+def create_thread(tx: Tx, thread_id: str, source: str, agent: str, now: datetime) -> bool:
     """False: there is one of that id."""
-    row = {"id": thread_id, "agent": agent, "arrivals": 0, "created_at": now, "updated_at": now}
+    row = {"id": thread_id, "agent": agent, "arrivals": 0, "created_at": now, "updated_at": now, "fork_of": source}
     made = insert_or(tx.dialect.name, threads).values(row).on_conflict_do_nothing().returning(threads.c.id)
     return tx.execute(made).first() is not None
 

@@ -166,9 +166,14 @@ def settled_rows(
     return settled + [row for row in again if row.id <= last], are_all
 
 
+def newest(tx: Tx) -> int:
+    """The newest journal row that has ever been, as far as rows tell."""
+    return int(tx.execute(select(_TOP)).scalar_one())
+
+
 def first_since(tx: Tx, moment: datetime) -> int:
     """The id before the first row since then, by binary search: an index on the time would cost every insert."""
-    low, high = 0, int(tx.execute(select(_TOP)).scalar_one())
+    low, high = 0, newest(tx)
     while low < high:
         middle = (low + high) // 2
         row = tx.execute(

@@ -168,7 +168,7 @@ def oldest(tx: Tx, limits: PruneLimits, after: str, looks: int) -> Window:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Subjects:
+class Subjects:
     """Whose rows are meant."""
 
     turn_ids: Sequence[str]
@@ -194,22 +194,22 @@ class _Subjects:
         yield turns, turns.c.id, self.turn_ids, None
 
 
-def _subjects(tx: Tx, turn_ids: Sequence[str], run_ids: Sequence[str]) -> _Subjects:
+def subjects_of(tx: Tx, turn_ids: Sequence[str], run_ids: Sequence[str]) -> Subjects:
     of_runs = _ids(tx, suspensions.c.id, suspensions.c.run_id, run_ids)
-    return _Subjects(
+    return Subjects(
         turn_ids=turn_ids, run_ids=run_ids, call_ids=_ids(tx, calls.c.id, calls.c.run_id, run_ids),
         suspension_ids=of_runs, decision_ids=_ids(tx, decisions.c.id, decisions.c.suspension_id, of_runs),
     )  # fmt: skip
 
 
-def _in_lots(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def in_lots(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(ids), IDS):
         yield ids[start : start + IDS]
 
 
 def _ids(tx: Tx, wanted: Column[str], column: Column[str], values: Sequence[str]) -> list[str]:
     found: list[str] = []
-    for lot in _in_lots(values):
+    for lot in in_lots(values):
         found += tx.execute(select(wanted).where(column.in_(lot))).scalars()
     return found
 
@@ -231,8 +231,8 @@ def count(tx: Tx, turn_ids: Sequence[str]) -> Counter[str]:
     run_ids = {run_id for run_id in _ids(tx, turns.c.run_id, turns.c.id, turn_ids) if run_id is not None}
     started = _started(tx, turn_ids, run_ids)
     rows: Counter[str] = Counter()
-    for table, column, ids, condition in _subjects(tx, turn_ids, list(started.values())).places():
-        for lot in _in_lots(ids):
+    for table, column, ids, condition in subjects_of(tx, turn_ids, list(started.values())).places():
+        for lot in in_lots(ids):
             where = [column.in_(lot)] if condition is None else [column.in_(lot), condition]
             rows[table.name] += tx.execute(select(func.count()).select_from(table).where(*where)).scalar_one()
     return rows
@@ -250,15 +250,15 @@ def remove(tx: Tx, limits: PruneLimits, turn_ids: Sequence[str]) -> Counter[str]
     run_ids = set(_lock(tx, runs.c.id, sorted(started.values(), reverse=True)))
     free = [row.id for row in rows if row.id not in started or started[row.id] in run_ids]
     gone = _lock(tx, turns.c.id, free)
-    pruned = _delete(tx, _subjects(tx, gone, [started[turn_id] for turn_id in gone if turn_id in started]))
+    pruned = delete_rows(tx, subjects_of(tx, gone, [started[turn_id] for turn_id in gone if turn_id in started]))
     pruned += _remove_threads(tx, limits, thread_ids)
     return pruned
 
 
-def _delete(tx: Tx, subjects: _Subjects) -> Counter[str]:
+def delete_rows(tx: Tx, subjects: Subjects) -> Counter[str]:
     rows: Counter[str] = Counter()
     for table, column, ids, condition in subjects.places():
-        for lot in _in_lots(ids):
+        for lot in in_lots(ids):
             where = [column.in_(lot)] if condition is None else [column.in_(lot), condition]
             rows[table.name] += tx.execute(delete(table).where(*where)).rowcount
     return rows
@@ -273,7 +273,7 @@ def _remove_threads(tx: Tx, limits: PruneLimits, thread_ids: Sequence[str]) -> C
         return Counter()
     copied = select(runs.c.id).join(journal, journal.c.run_id == runs.c.id).where(journal.c.thread_id.in_(empty))
     own = copied.where(runs.c.thread_id == journal.c.thread_id).distinct()
-    rows = _delete(tx, _subjects(tx, [], list(tx.execute(own).scalars())))
+    rows = delete_rows(tx, subjects_of(tx, [], list(tx.execute(own).scalars())))
     of_thread = (plugin_state.c.scope == Scope.THREAD.value, plugin_state.c.owner.in_(empty))
     rows["plugin_state"] += tx.execute(delete(plugin_state).where(*of_thread)).rowcount
     for table, column in ((journal, journal.c.thread_id), (threads, threads.c.id)):

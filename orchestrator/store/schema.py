@@ -157,6 +157,7 @@ threads = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     Column("compact_asked", Integer),  # how often a summary was requested; null: never
+    Column("fork_of", SpacedId),  # the thread whose history it began with
 )
 
 Index("ix_threads_recent", threads.c.updated_at, threads.c.id)
@@ -164,6 +165,7 @@ Index("ix_threads_recent", threads.c.updated_at, threads.c.id)
 # has a condition that every row meets, as those of the line of a thread below: only lists of a space repeat it.
 thread_space: ColumnElement[str] = space_of(threads.c.id)
 _partial_index("ix_threads_space", thread_space, threads.c.updated_at, threads.c.id, where="arrivals >= 0")
+_partial_index("ix_threads_forks", threads.c.fork_of, where="fork_of IS NOT NULL")
 
 turns = Table(
     "turns",

@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "keys": ("keys", "Make, list and revoke the keys of callers over HTTP."),
     "mcp": ("mcp", "Connect to the room's MCP servers, and list their tools."),
     "prune": ("prune", "Delete turns that ended long ago."),
+    "erase": ("erase", "Delete all that is stored of a thread or a sender."),
     "migrate": ("migrate", "Bring the database to the schema of this version."),
     "bench": ("bench", "Measure what the engine costs."),
     "simulate": ("chordage.workers.simulate.command", "Predict how a fleet would cope with a given load."),
