@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from chordage.testing.exploring import DoubledEffect, Exploration, ImpureTool, ScheduleFailed, explore
     from chordage.testing.model import ModelQuestion, NoReplyLeft, ScriptedModel, ScriptRefused
+    from chordage.testing.replaying import Replay, ReplayDiffers, ReplayRefused, exported, replay
     from chordage.testing.schedules import FaultKind, FaultSchedule, ScheduleRefused
     from chordage.testing.world import RecordedEffect, World, WorldError
 
 _HOMES = {
     "exploring": ("DoubledEffect", "Exploration", "ImpureTool", "ScheduleFailed", "explore"),
     "model": ("ModelQuestion", "NoReplyLeft", "ScriptRefused", "ScriptedModel"),
+    "replaying": ("Replay", "ReplayDiffers", "ReplayRefused", "exported", "replay"),
     "schedules": ("FaultKind", "FaultSchedule", "ScheduleRefused"),
     "world": ("RecordedEffect", "World", "WorldError"),
 }
@@ -27,6 +29,9 @@ __all__ = [
     "ModelQuestion",
     "NoReplyLeft",
     "RecordedEffect",
+    "Replay",
+    "ReplayDiffers",
+    "ReplayRefused",
     "ScheduleFailed",
     "ScheduleRefused",
     "ScriptRefused",
@@ -34,6 +39,8 @@ __all__ = [
     "World",
     "WorldError",
     "explore",
+    "exported",
+    "replay",
 ]
 
 if not TYPE_CHECKING:  # a type checker would take it for permission to import anything

@@ -202,23 +202,22 @@ def test_tools_that_are_right_raise_no_alarm():
 
         calls = [("refund", {"cents": 5}), ("post", {"text": "hi"}), ("book", {"seat": 2}), ("look_up", {"order": 3})]
         world.agent("cashier", tools=[refund, post, book, look_up], model=[asks(*calls), "Done. {results}"])
-        turns = [world.submit("one"), world.submit("two", thread="other")]
+        turn = world.submit("one")
         world.run()
-        for turn in turns:
-            world.assert_answered(turn)
+        world.assert_answered(turn)
         names = [effect.name for effect in world.effects]
-        assert names.count("paid") == names.count("booked") == 2
-        assert names.count("posted") <= 2
+        assert names.count("paid") == names.count("booked") == 1
+        assert names.count("posted") <= 1
 
     tried = explore(scenario, schedules=40)
 
-    assert tried.single > 150
+    assert tried.single > 100
     assert tried.runs == 2 + tried.single + 40
 
 
 def test_approvals_sub_agents_and_time_raise_no_alarm():
     def scenario(world):
-        @tool(effect="idempotent")
+        @tool(effect="idempotent", placement="spread")
         def refund(cents: int, ctx: Context) -> str:
             if ctx.decision is None:
                 ctx.suspend("May I?", expires_in=3600)
@@ -240,7 +239,7 @@ def test_approvals_sub_agents_and_time_raise_no_alarm():
         world.advance(hours=2)
         world.assert_answered(late, "No decision came in time")
 
-    assert explore(scenario, schedules=10).runs > 100
+    assert explore(scenario, schedules=5).runs > 100
 
 
 # Reports and replays
