@@ -21,7 +21,6 @@ from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
 from chordage.orchestrator.core.intents import (
     Advance,
-    CallHere,
     CallModel,
     CallTool,
     CallTools,
@@ -45,6 +44,7 @@ from chordage.orchestrator.stages.step.verbs import Stepping
 from chordage.orchestrator.store import schema
 from chordage.orchestrator.store import statements as sql
 from chordage.orchestrator.store.database import Store
+from chordage.tasks.follow import carry_out
 from chordage.testing.fakes import CountedIds, MemoryLocks, RecordingEvents, StoppedClock
 
 
@@ -254,16 +254,6 @@ class MemoryEngine:
         match intent:
             case Dispatch(group=group, hint=hint):
                 return stages.dispatch(rt, group, hint)
-            case Advance(run_id=run_id, seen=seen, past=past):
-                return stages.advance(rt, run_id, seen, past)
-            case CallHere():
-                return stages.call_here(rt, intent)
-            case CallModel(run_id=run_id, step=step, seen=seen, past=past):
-                return stages.call_model(rt, run_id, step, seen, past)
-            case CommitRound(run_id=run_id, step=step):
-                return stages.commit_round(rt, run_id, step)
-            case StepOn(run_id=run_id):
-                return stages.step_on(rt, run_id)
             case CallTool(call_ids=call_ids):
                 follow = stages.run_batch(rt, call_ids, in_doubt=True)
                 return [*follow, *stages.after_lone_call(rt, call_ids[-1])]
@@ -281,6 +271,10 @@ class MemoryEngine:
                 return stages.project(rt)
             case Deliver():
                 return stages.deliver(rt)
+            case _:
+                next_intents = carry_out(rt, intent)
+                assert next_intents is not None, f"{intent} is carried out nowhere"
+                return next_intents
 
     def is_empty(self, queue: str) -> bool:
         """What is pending is what waits in the queues of Redis."""

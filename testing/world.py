@@ -25,7 +25,7 @@ import structlog
 from chordage.orchestrator import views
 from chordage.orchestrator.core.agent import AgentSpec, Effect, OutputUse, Placement, PluginUse, SubAgent, ToolSpec
 from chordage.orchestrator.core.approvals import Action, DecisionRequest, Why
-from chordage.orchestrator.core.errors import ConfigError, UnknownAgent
+from chordage.orchestrator.core.errors import UnknownAgent
 from chordage.orchestrator.core.intents import CallHere, CallModel, CallTool, Dispatch
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.model import Prompt, Reply, Said
@@ -722,10 +722,7 @@ def _arguments(values: Mapping[str, Any]) -> str:
 @cache
 def _room(path: Path) -> Room:
     """Read once: its files are not expected to change during a test session."""
-    try:
-        return Room(path, environ=dict(os.environ), look_again=float("inf"))
-    except ConfigError as error:
-        raise WorldError(f"the room {path} cannot be used: {error}") from error
+    return Room(path, environ=dict(os.environ), look_again=float("inf"))
 
 
 @contextmanager

@@ -17,19 +17,10 @@ KEYED = "Payments.provider.pay(order, cents, key=ctx.idempotency_key)"
 
 
 def run_pytest(folder: Path, *arguments: str) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "chordage.testing.plugin",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        os.devnull,
-    ]
+    plugins = ("-p", "chordage.testing.plugin", "-p", "no:cacheprovider")
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, "-c", os.devnull]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # Celery's plugins load Celery
     done = subprocess.run(
         [*command, "--rootdir", str(folder), *arguments],
         cwd=folder,
