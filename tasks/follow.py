@@ -36,7 +36,7 @@ def follow(
         gives_way = is_late or (has_called_model and _gives_way(intent))
         stays_here = not (rt.in_flight.stopping or gives_way) or _has_begun(intent)
         try:
-            next_intents = _carry_out(rt, intent) if stays_here else None
+            next_intents = carry_out(rt, intent) if stays_here else None
         except Exception:  # of this run; what else is due is not lost with it
             send(due)
             raise
@@ -62,7 +62,8 @@ def _was_handed_on(intent: Intent) -> bool:
     return isinstance(intent, Advance) and intent.seen is not None and intent.seen.step == 1
 
 
-def _carry_out(rt: Runtime, intent: Intent) -> list[Intent] | None:
+def carry_out(rt: Runtime, intent: Intent) -> list[Intent] | None:
+    """What follows. None: it belongs to another process."""
     match intent:
         case Advance(run_id=run_id, seen=seen, past=past):
             return stages.advance(rt, run_id, seen, past)

@@ -12,11 +12,12 @@ import pytest
 
 from support.repository import ROOT, lint_imports, project
 
-COPIED = ("orchestrator", "tasks", "workers", "config", "benchmarks", ".import")
+COPIED = ("orchestrator", "tasks", "workers", "config", "testing", "benchmarks", ".import")
 
 # The contract, then what is added to which modules.
 BREAKS = {
     "worker knows the benchmarks": ("packages", {"workers": "import chordage.benchmarks"}),
+    "worker knows what tests of users need": ("packages", {"workers": "from chordage.testing import world"}),
     "celery task knows the workers": ("packages", {"tasks": "import chordage.workers"}),
     "orchestrator knows the celery tasks": ("packages", {"orchestrator": "from chordage import tasks"}),
     "upwards inside a function": (
@@ -75,6 +76,7 @@ BREAKS = {
         "facade-is-thin",
         {"orchestrator.facade": "import chordage.orchestrator.runtime"},
     ),
+    "pytest plugin loads a world": ("testing-loads-little", {"testing.plugin": "import chordage.orchestrator.runtime"}),
     "two packages know each other": (
         "no-cycles",
         {

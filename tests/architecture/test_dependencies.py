@@ -39,10 +39,10 @@ def requirements():
     return [Requirement(line) for line in listed]
 
 
-def imported():
+def imported(*folders):
     """Distributions that modules of ours import, wherever the import is; by name, also those imported by string."""
     names = set()
-    for folder in FOLDERS:
+    for folder in folders or FOLDERS:
         for file in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 match node:
@@ -73,6 +73,13 @@ def test_everything_imported_is_required():
 
     assert imported() - required - set(PART_OF) == set()
     assert set(PART_OF) & required == set()
+
+
+def test_what_the_kit_for_tests_imports_is_in_its_extra():
+    lines = project()["project"]["optional-dependencies"]["testing"]
+    extra = {canonicalize_name(Requirement(line).name) for line in lines}
+
+    assert imported("testing") - imported() == extra - {"chordage"}
 
 
 def test_every_requirement_has_a_lowest_version_that_the_tests_are_run_at():

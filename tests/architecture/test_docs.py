@@ -23,7 +23,7 @@ from chordage.tasks.schema import TurnMessage
 from chordage.workers.cli import COMMANDS, main
 from support.repository import ROOT, project
 
-CODE = ("orchestrator", "tasks", "workers", "config")
+CODE = ("orchestrator", "tasks", "workers", "config", "testing")
 ALL = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 PAGES = [page for page in ALL if "adr" not in page.parts]
 ABOUT_CODE = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "explanation" / "architecture.md"]

@@ -11,7 +11,7 @@ from support.repository import ROOT, project
 LINKS = ROOT / ".import" / "chordage"
 FACADE = ROOT / "orchestrator" / "facade"
 BANNED = {"util", "utils", "common", "helper", "helpers", "manager", "managers", "misc", "base_utils"}
-TOP_LEVEL = {"orchestrator", "tasks", "workers", "config", "benchmarks"}
+TOP_LEVEL = {"orchestrator", "tasks", "workers", "config", "testing", "benchmarks"}
 
 
 def modules():

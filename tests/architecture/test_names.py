@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from support.repository import ROOT
 
-FOLDERS = ("orchestrator", "workers", "tasks", "config")
+FOLDERS = ("orchestrator", "workers", "tasks", "config", "testing")
 PAGE = 60  # lines
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("config", "orchestrator", "tasks", "workers")
+PACKAGES = ("config", "orchestrator", "tasks", "testing", "workers")
 THE_ONE = ROOT / "workers" / "cli" / "output.py"
 PRINTS = {"print", "Console", "print_exc", "print_exception"}
 OF_CLICK = {"echo", "secho", "echo_via_pager", "getchar"}

@@ -24,7 +24,7 @@ from support.versions import EXTRAS, lowest
 pytestmark = pytest.mark.slow
 OURS = (
     "gateways/mcp", "bench", "cli", "core", "faces", "fleet", "plugins", "schedules", "simulate", "strategies",
-    "system", "views",
+    "system", "testing", "views",
 )  # fmt: skip
 WITHOUT = tuple(f"--ignore=tests/unit/{folder}" for folder in OURS)
 OLD_STARLETTE = ("-W", "ignore:The anyio.abc.BlockingPortal alias is deprecated:DeprecationWarning")

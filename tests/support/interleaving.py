@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from support.fakes import RecordingEvents
+from chordage.testing.fakes import RecordingEvents
 from support.world import World
 
 

@@ -21,7 +21,7 @@ from chordage.orchestrator.core.errors import ConfigError, ModelFailed, OutOfTim
 from chordage.orchestrator.core.model import Attempt, Fault, Prompt, Reply, Usage
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.gateways.models.providers import BUILTIN, SCRIPTED, ProviderConfig
-from chordage.orchestrator.gateways.models.script import ScriptedModel
+from chordage.orchestrator.gateways.models.script import ScriptModel
 from chordage.orchestrator.gateways.models.script_files import ScriptFolder
 from chordage.orchestrator.gateways.models.wire import AttemptContext, AttemptFailed, Model
 from chordage.orchestrator.gateways.ports import Abort
@@ -37,7 +37,8 @@ LONGEST_RETRY_AFTER = 60.0  # where a provider wants more, it is called again so
 class ModelCatalog:
     """Models are named `provider:model`; `scripted:path` is a script, its path relative to the folder `scripts`.
 
-    `providers` are those of the room, looked up when a model is needed: a file may be repaired meanwhile.
+    `providers` are those of the room, looked up when a model is needed: a file may be repaired meanwhile. `given`: the
+    model of a whole name, where there is one that comes before all others.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class ModelCatalog:
         environ: Mapping[str, str],
         scripts: Path = Path(),
         http: HttpClient | None = None,
+        given: Callable[[str], Model | None] = lambda _name: None,
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -54,6 +56,7 @@ class ModelCatalog:
         self._environ = environ
         self._scripts = ScriptFolder(scripts)
         self._http = http
+        self._given = given
         self._opening = threading.Lock()
         self._jitter = jitter
         self._clock = clock
@@ -151,13 +154,15 @@ class ModelCatalog:
         return min(retry_after or 0.0, LONGEST_RETRY_AFTER) + BACKOFF.delay(failures, self._jitter())
 
     def _model(self, name: str, agent: AgentSpec) -> Model:
+        if (given := self._given(name)) is not None:
+            return given
         provider, _, model = name.partition(":")
         if not model:
             raise ConfigError(
                 f"agent {agent.name!r}: model {name!r} must be written provider:model, as in openai:gpt-4o-mini"
             )
         if provider == SCRIPTED:
-            return ScriptedModel(self._scripts.script(model, as_code=name in agent.named_models), name)
+            return ScriptModel(self._scripts.script(model, as_code=name in agent.named_models), name)
         config = self._providers.get(provider) or BUILTIN.get(provider)
         if config is None:
             known = dict.fromkeys([*BUILTIN, *self._providers, SCRIPTED])

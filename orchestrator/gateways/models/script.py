@@ -284,7 +284,7 @@ class FilledReply:
     usage: Usage
 
 
-class ScriptedModel:
+class ScriptModel:
     def __init__(self, chooser: Chooser, name: str) -> None:
         self._chooser = chooser
         self._name = name
@@ -316,7 +316,7 @@ class ScriptedModel:
 def fill_in(reply: ScriptedReply, prompt: Prompt) -> FilledReply:
     """{user} is the last user message, {results} the tool results since, {turn} the number of the user message."""
     position = PromptPosition.of(prompt)
-    values = {"user": position.user, "results": _results(prompt), "turn": str(position.turn)}
+    values = {"user": position.user, "results": "\n".join(results_in(prompt)), "turn": str(position.turn)}
 
     def text_of(template: str) -> str:
         # Not str.format: scripts are full of braces that mean JSON.
@@ -353,7 +353,8 @@ def pieces(text: str, size: int) -> Iterator[str]:
     return (text[start : start + size] for start in range(0, len(text), size))
 
 
-def _results(prompt: Prompt) -> str:
+def results_in(prompt: Prompt) -> list[str]:
+    """The results of tools since the last message of the user."""
     results: list[str] = []
     for said in prompt.said:
         match said:
@@ -363,7 +364,7 @@ def _results(prompt: Prompt) -> str:
                 results.append(content)
             case _:
                 pass
-    return "\n".join(results)
+    return results
 
 
 def _usage(usage: ScriptedUsage | None, prompt: Prompt, text: str, raw: tuple[str, ...]) -> Usage:

@@ -36,13 +36,19 @@ Fitted = tuple[Tool, dict[str, Any]]  # with the arguments as its function takes
 class ToolBox:
     """Implements `ports.Tools`. One serves all threads of a process.
 
-    `tools_of` gives an agent's tools by name; it raises RoomError when one is broken.
+    `tools_of` gives an agent's tools by name; it raises RoomError when one is broken. `sides`: the threads they run in.
     """
 
-    def __init__(self, tools_of: Callable[[AgentSpec], Mapping[str, Tool]], *, around: Around = nothing_around) -> None:
+    def __init__(
+        self,
+        tools_of: Callable[[AgentSpec], Mapping[str, Tool]],
+        *,
+        around: Around = nothing_around,
+        sides: SideThreads | None = None,
+    ) -> None:
         self._tools_of = tools_of
         self._around = around
-        self._sides = SideThreads()
+        self._sides = SideThreads() if sides is None else sides
 
     def specs(self, agent: AgentSpec) -> dict[str, ToolSpec]:
         return {name: tool.spec for name, tool in self._tools_of(agent).items()}

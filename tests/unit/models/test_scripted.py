@@ -9,14 +9,14 @@ import pytest
 from chordage.orchestrator.core.errors import Aborted, ModelFailed, RoomError
 from chordage.orchestrator.core.model import AssistantSays, Fault, StopReason, ToolAsk, ToolSays, Usage
 from chordage.orchestrator.gateways.models.catalog import ModelCatalog
-from chordage.orchestrator.gateways.models.script import ScriptedModel
+from chordage.orchestrator.gateways.models.script import ScriptModel
 from chordage.orchestrator.gateways.models.script_files import ScriptFolder, load
 from chordage.orchestrator.gateways.models.wire import AttemptContext, AttemptFailed
 from support.fake_providers import Calm, a_prompt, a_script, an_agent
 
 
 def play(tmp_path, script, *said, name="s.yaml", number=1, abort=None, on_delta=None, timeout=120.0, **prompt):
-    model = ScriptedModel(load(a_script(tmp_path, script, name)), "scripted:s")
+    model = ScriptModel(load(a_script(tmp_path, script, name)), "scripted:s")
     order = AttemptContext(abort=abort or Calm(), number=number, timeout=timeout, on_delta=on_delta)
     return model.attempt(a_prompt(*said, **prompt), order)
 
@@ -44,8 +44,8 @@ def test_reply_is_chosen_by_the_messages_since_the_last_user_message(tmp_path):
 
 
 def test_same_prompt_gets_the_same_reply_in_every_process(tmp_path):
-    model = ScriptedModel(load(a_script(tmp_path, TWO_STEPS)), "scripted:s")
-    other = ScriptedModel(load(a_script(tmp_path, TWO_STEPS)), "scripted:s")
+    model = ScriptModel(load(a_script(tmp_path, TWO_STEPS)), "scripted:s")
+    other = ScriptModel(load(a_script(tmp_path, TWO_STEPS)), "scripted:s")
     prompt = a_prompt("Ann", answered("Adding.", ADD), ADDED)
     replies = [one.attempt(prompt, AttemptContext(abort=Calm())) for one in (model, model, other)]
     assert replies[0] == replies[1] == replies[2]

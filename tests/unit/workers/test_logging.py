@@ -14,7 +14,7 @@ from chordage.config import log
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.run import unit
 from chordage.orchestrator.run.unit import TurnDropped, Unit
-from support.fakes import RecordingEvents
+from chordage.testing.fakes import RecordingEvents
 
 
 @pytest.fixture(autouse=True)
