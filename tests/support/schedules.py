@@ -16,6 +16,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store.database import Store
 from support.invariants import check_all, check_always, check_places_are_handed_on
 from support.play import BUDGETS, NAMED, Play
+from support.span_truth import check_traces
 from support.world import World
 
 Move = tuple[Any, ...]
@@ -70,5 +71,7 @@ def carry_out(game: Play, schedule: Sequence[Move], also: Callable[[World], None
         if nothing_was_lost:
             check_places_are_handed_on(world.store, NAMED, world.wake_ups())
     game.edit(broken=False)
+    check_traces(world.store, world.rows)
     world.recover(limit=300)
     check_all(world.store)
+    check_traces(world.store, world.rows)
