@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
+from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.core.inert import inert_json
 from chordage.orchestrator.core.spans import Span, SpanEvent, SpanLink
 
 SERVICE = "chordage"
 TRACES_PATH = "/v1/traces"
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ERROR = 2
+
+
+def endpoint(url: str) -> str:
+    """Where traces are posted: the URL itself if it has a path, or the usual path behind it."""
+    parts = urlsplit(url)
+    return url if parts.path.strip("/") else urlunsplit(parts._replace(path=TRACES_PATH))
+
+
+def headers_from(text: str) -> dict[str, str]:
+    """Of `OTEL_EXPORTER_OTLP_HEADERS`: name=value with commas between them, values as in a URL. Raises ConfigError."""
+    headers: dict[str, str] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        name, mark, value = pair.partition("=")
+        name, value = name.strip(), unquote(value.strip())
+        if not mark or not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
+            raise ConfigError(
+                "OTEL_EXPORTER_OTLP_HEADERS is not name=value,name=value: a name has letters, digits and hyphens, and "
+                "what else a value has than visible ASCII, or a comma, is written as %2C"
+            )
+        headers[name.lower()] = value
+    return headers
 
 
 def document(spans: Iterable[Span]) -> Iterator[str]:

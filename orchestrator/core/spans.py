@@ -410,7 +410,7 @@ class _RunSpans:
         failed = call.status is CallStatus.FAILED
         stopped = call.status is CallStatus.CANCELLED
         lost = self._lost[0, call.id]
-        attributes = {
+        attributes: dict[str, Any] = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.tool,
             "gen_ai.tool.type": "function",
@@ -446,7 +446,7 @@ class _RunSpans:
 
     def _wait(self, call: Call, question: AskedQuestion, parent: Span) -> Span:
         is_open = question.decided_at is None and call.ended_at is None
-        attributes = {
+        attributes: dict[str, Any] = {
             "gen_ai.tool.name": call.tool,
             "gen_ai.tool.call.id": call.ask_id,
             "chordage.step": call.step,

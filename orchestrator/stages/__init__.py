@@ -11,6 +11,7 @@ from chordage.orchestrator.stages.count import count_journal
 from chordage.orchestrator.stages.decide import decide
 from chordage.orchestrator.stages.deliver import deliver, retry_dead
 from chordage.orchestrator.stages.dispatch import dispatch
+from chordage.orchestrator.stages.export import export_traces
 from chordage.orchestrator.stages.fork import Fork, ForkEdits, ForkPoint, fork_request, fork_run, fork_thread
 from chordage.orchestrator.stages.heartbeat import beat
 from chordage.orchestrator.stages.inference import call_model
@@ -77,6 +78,7 @@ __all__ = [
     "end_presence",
     "end_session",
     "end_sessions",
+    "export_traces",
     "find_key",
     "fork_request",
     "fork_run",

@@ -65,7 +65,7 @@ def notes(tx: Tx, ids: Collection[str]) -> list[tuple[str, str, int]]:
 
 def on_the_bus(tx: Tx) -> int | None:
     """Up to which position the journal is on the bus. None: nothing was ever copied."""
-    return tx.execute(select(func.max(projection.c.position))).scalar()
+    return tx.execute(select(projection.c.position).where(projection.c.name == "bus")).scalar()
 
 
 def suspensions_of(tx: Tx, call_ids: Collection[str]) -> list[str]:
