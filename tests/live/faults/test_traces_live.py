@@ -85,7 +85,7 @@ def test_trace_of_a_run_that_lost_every_process_is_one_tree_that_equals_the_rows
     assert names.count("chat lead.yaml") == 3
     assert names.count("invoke_agent scout") == 1
     assert names.count("worker_lost") >= 2
-    tools = {span.of["chordage.worker"] for span in found if span.operation == "execute_tool"} - {None}
+    tools = {span.of.get("chordage.worker") for span in found if span.operation == "execute_tool"} - {None}
     lost = {span.of["chordage.worker"] for span in found if span["name"] == "worker_lost"}
     assert len(tools) >= 2
     assert len(lost) == 2
