@@ -44,7 +44,7 @@ _HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]{1,253}(?::[0-9]{1,5})?")
 _CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?:\?[^=&\s]+=[^&\s]*(?:&[^=&\s]+=[^&\s]*)*)?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 BASE64 = "whsec_"  # how secrets of Standard Webhooks begin
-SECRETS = frozenset({"webhook_secret", "database_url", "redis_url", "redis_sentinel_password"})
+SECRETS = frozenset({"otlp_endpoint", "webhook_secret", "database_url", "redis_url", "redis_sentinel_password"})
 Loop = Literal["server", "poll", "hook", "pulse"]
 ScopeName = Literal["submit", "read", "payloads", "decide", "operate"]
 PREFIX = "chordage:"

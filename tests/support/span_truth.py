@@ -10,6 +10,7 @@ from typing import Any
 from chordage.orchestrator.core import otlp
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views import spans
+from support.world import World
 
 Rows = Callable[..., list[dict[str, Any]]]
 
@@ -51,17 +52,17 @@ def spans_in(document: str) -> list[SpanDict]:
     return [SpanDict(raw) for raw in of_scope["spans"]]
 
 
-def check_traces(store: Store, rows: Rows) -> None:
+def check_traces(world: World) -> None:
     """Of every tree there is."""
-    for run in rows("runs"):
+    for run in world.rows("runs"):
         if run["root_run"] is None:
-            check_trace(store, rows, run["id"])
+            check_trace(world.store, world.rows, str(run["id"]), twice=False)
 
 
-def check_trace(store: Store, rows: Rows, root: str) -> list[SpanDict]:
+def check_trace(store: Store, rows: Rows, root: str, *, twice: bool = True) -> list[SpanDict]:
     """One tree without an orphan, that has each run, reply, call, question and lost worker once, and nothing else."""
     document = trace_of(store, root)
-    assert document == trace_of(store, root), "the same rows, other bytes"
+    assert not twice or document == trace_of(store, root), "the same rows, other bytes"
     found = spans_in(document)
     _is_one_tree(found)
     runs = [run for run in rows("runs") if root in {run["id"], run["root_run"]}]

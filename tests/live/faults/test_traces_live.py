@@ -53,8 +53,9 @@ def begun(rig: Rig) -> set[str]:
     return {row["worker"] for row in rig.rows("calls", status="running") if row["worker"]}
 
 
-def test_trace_of_a_run_that_lost_every_process_is_one_tree_that_equals_the_rows(make_rig, database_url):
-    rig = make_rig(database_url)
+@pytest.mark.postgres
+def test_trace_of_a_run_that_lost_every_process_is_one_tree_that_equals_the_rows(make_rig, migrated_database_url):
+    rig = make_rig(migrated_database_url("postgres"))
     the_agents(rig)
     a_fleet(rig)
     sent = {"text": Plan(id="deep").text, "thread_id": "t", "agent": "lead"}
@@ -135,10 +136,10 @@ def a_collector(taken: Taken) -> Iterator[str]:
         thread.join()
 
 
-def test_workers_send_what_has_ended_also_after_the_collector_and_they_were_away(make_rig, database_url):
+def test_workers_send_what_has_ended_also_after_the_collector_and_they_were_away(make_rig, migrated_database_url):
     taken = Taken()
     with a_collector(taken) as url:
-        rig = make_rig(database_url, otlp_endpoint=url)
+        rig = make_rig(migrated_database_url("sqlite"), otlp_endpoint=url)
         rig.env["OTEL_EXPORTER_OTLP_HEADERS"] = "x-tenant=ours"
         rig.worker("all", "--role", "all", "--concurrency", "2")
         rig.ready()
