@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from chordage.orchestrator.core.model import StopReason, Usage
 from chordage.orchestrator.core.reasons import Reason
@@ -35,6 +34,7 @@ _FINISH = {
     StopReason.MAX_TOKENS: "length",
     StopReason.REFUSAL: "content_filter",
 }
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -87,11 +87,10 @@ class Span:
 
 
 def trace_id(root_run: str) -> str:
-    """32 hexadecimal digits."""
-    try:
-        return UUID(root_run).hex
-    except ValueError:
-        return hashlib.sha256(root_run.encode()).hexdigest()[:32]
+    """32 hexadecimal digits: those of the UUID, or a hash of an id of another form."""
+    if _UUID.fullmatch(root_run):
+        return root_run.replace("-", "")
+    return hashlib.sha256(root_run.encode()).hexdigest()[:32]
 
 
 def span_id(
