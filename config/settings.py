@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -43,7 +44,7 @@ _HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]{1,253}(?::[0-9]{1,5})?")
 _CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?:\?[^=&\s]+=[^&\s]*(?:&[^=&\s]+=[^&\s]*)*)?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 BASE64 = "whsec_"  # how secrets of Standard Webhooks begin
-SECRETS = frozenset({"webhook_secret", "database_url", "redis_url", "redis_sentinel_password"})
+SECRETS = frozenset({"otlp_endpoint", "webhook_secret", "database_url", "redis_url", "redis_sentinel_password"})
 Loop = Literal["server", "poll", "hook", "pulse"]
 ScopeName = Literal["submit", "read", "payloads", "decide", "operate"]
 PREFIX = "chordage:"
@@ -144,6 +145,7 @@ class Settings(BaseSettings):
     hosts: Annotated[tuple[str, ...], NoDecode] = ()  # names the HTTP server is called by, beside those of loopback
     keyless: Literal["local", "none"] = "local"  # none: on loopback too every request needs a key
     metrics_token: SecretStr | None = Field(default=None, min_length=16)  # opens GET /metrics, beside keys that read
+    otlp_endpoint: str | None = None  # of a collector, to which the spans of ended runs are sent
     sso_header: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]{1,64}$")  # in which a proxy names people
     sso_networks: Annotated[tuple[str, ...], NoDecode] = ()  # from which that header counts
     sso_scopes: Annotated[tuple[ScopeName, ...], NoDecode] = ("read", "payloads")  # of those people
@@ -175,6 +177,17 @@ class Settings(BaseSettings):
     @classmethod
     def _prefix_ends_with_colon(cls, value: str) -> str:
         return value if value.endswith(":") else f"{value}:"
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _is_collector(cls, value: str | None) -> str | None:
+        parts = None if value is None else urlsplit(value)
+        if parts is not None and (parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc):
+            raise ValueError(
+                "it is no address of a collector: give http:// or https:// with a host, such as http://127.0.0.1:4318, "
+                "and secrets in OTEL_EXPORTER_OTLP_HEADERS"
+            )
+        return value
 
     @field_validator("webhook_allow", "sso_networks")
     @classmethod

@@ -30,6 +30,7 @@ from chordage.orchestrator.gateways.ports import (
     OutputForm,
     Queues,
     Tools,
+    TraceCollector,
 )
 from chordage.orchestrator.gateways.schedules.room_work import RoomWork
 from chordage.orchestrator.gateways.steadiness import Steadiness
@@ -81,6 +82,7 @@ class Runtime:
     replies: ReplyBounds = field(default_factory=ReplyBounds)  # of callers
     web_hooks: Channel = field(default_factory=NoWebHooks)  # of reply targets that name a URL
     bus: Bus | None = None  # None: there is no Redis
+    collector: TraceCollector | None = None  # of the spans of ended runs; None: they are not sent
     bus_rules: BusRules = field(default_factory=BusRules)
     delivery: DeliveryRules = field(default_factory=DeliveryRules)
     audit_keep: timedelta | None = None  # how long it is kept who did what; None: for ever

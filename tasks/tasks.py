@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
 from celery import Celery, Task
+from celery.app.task import Context
 from celery.exceptions import Reject
 
 from chordage.orchestrator import stages, views
@@ -117,6 +119,12 @@ def _again(task: StageTask, error: RoomError) -> Exception:
         return Reject(str(refused), requeue=True)
 
 
+def _traceparent(context: Context) -> str | None:
+    """The header of the message, as Celery's senders that are traced set it."""
+    header = context.get("traceparent")
+    return header if isinstance(header, str) else None
+
+
 def _may_carry_on(task: StageTask, group: Group) -> bool:
     """Whether this worker serves the turns of the group, and nothing waits for the end of the message: what its sender
     has linked to it is sent when it has returned.
@@ -138,7 +146,7 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
         check_named(names.SUBMIT, positional, 'kwargs={"text": "..."}')
         if fields.get("dedupe_key") is None:
             fields["dedupe_key"] = self.request.id
-        request = request_from(fields, source=SOURCE, space=SPACE)
+        request = replace(request_from(fields, source=SOURCE, space=SPACE), traceparent=_traceparent(self.request))
         group = group_of(request)
         if not _may_carry_on(self, group):
             return _stored(self, lambda: accepting.accept(self.runtime, self.courier, request)).turn_id

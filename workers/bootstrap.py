@@ -17,6 +17,7 @@ from redis.sentinel import Sentinel
 from chordage.config import settings as config
 from chordage.config.redis_url import RedisAddress, RedisKind
 from chordage.config.settings import Settings
+from chordage.orchestrator.core import otlp
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.arrivals import Overflow, QueueBound
 from chordage.orchestrator.core.bus import BusRules
@@ -33,6 +34,7 @@ from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp.servers import McpServer
 from chordage.orchestrator.gateways.models.catalog import ModelCatalog
 from chordage.orchestrator.gateways.models.providers import TableProviders
+from chordage.orchestrator.gateways.otlp import OtlpCollector
 from chordage.orchestrator.gateways.ports import Events, Locks, Queues
 from chordage.orchestrator.gateways.redis_bus import RedisBus
 from chordage.orchestrator.gateways.redis_direct import RedisHints
@@ -107,6 +109,7 @@ def runtime_from(
         web_hooks=web_hooks_from(settings),
         bus=RedisBus(redis_from(settings), prefix=settings.prefix, rules=bus_rules) if with_redis else None,
         bus_rules=bus_rules,
+        collector=collector_from(settings),
         delivery=DeliveryRules(
             attempts=settings.delivery_attempts,
             first=settings.delivery_first,
@@ -210,6 +213,15 @@ def web_hooks_from(settings: Settings) -> Webhook:
     secret = settings.webhook_secret
     secrets = secrets_of(secret.get_secret_value() if secret else "", "CHORDAGE_WEBHOOK_SECRET")
     return Webhook(secrets=secrets, guard=AddressGuard(settings.webhook_allow), timeout=settings.delivery_timeout)
+
+
+def collector_from(settings: Settings) -> OtlpCollector | None:
+    """Raises ConfigError."""
+    if settings.otlp_endpoint is None:
+        return None
+    environ = config.environment()
+    text = environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or environ.get("OTEL_EXPORTER_OTLP_HEADERS") or ""
+    return OtlpCollector(otlp.endpoint(settings.otlp_endpoint), headers=otlp.headers_from(text))
 
 
 def check_services(settings: Settings) -> None:

@@ -17,7 +17,7 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.workers import connections, team_app
 from chordage.workers.bootstrap import check_services
 from chordage.workers.stalled_consumer import ConsumerWatch
-from chordage.workers.timers import Heartbeat, Projector, Sweeper
+from chordage.workers.timers import Heartbeat, Projector, Sweeper, TraceExporter
 
 PREFORK = "celery.concurrency.prefork"
 
@@ -25,7 +25,9 @@ PREFORK = "celery.concurrency.prefork"
 def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> None:
     sweeper = Sweeper(app, settings, runtime)
     heartbeat = Heartbeat(settings, runtime, sweeper.hurry, lambda: tuple(app.amqp.queues.consume_from))
-    projector = Projector(app, settings, runtime)
+    projectors = [Projector(app, settings, runtime)]
+    if settings.otlp_endpoint is not None:
+        projectors.append(TraceExporter(app, settings, runtime))
 
     @signals.setup_logging.connect(weak=False)
     def set_up_logging(**_: Any) -> None:
@@ -66,7 +68,8 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
         team_app.let_tools_wait()
         heartbeat.start(sender.pool)
         sweeper.start()
-        projector.start()
+        for projector in projectors:
+            projector.start()
         ConsumerWatch(app, settings, sender).start()
 
     @signals.worker_shutdown.connect(weak=False)
@@ -85,5 +88,6 @@ def connect(app: Celery, settings: Settings, runtime: Callable[[], Runtime]) -> 
     def shutting_down(**_: Any) -> None:
         """Hand over at once the work that waits for a model. Tools get the grace period."""
         sweeper.stop()
-        projector.stop()
+        for projector in projectors:
+            projector.stop()
         runtime().in_flight.hand_over()

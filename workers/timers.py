@@ -306,6 +306,7 @@ class Projector(SlotTimer):
     """Copies the journal to the bus, and counts it for monitors."""
 
     thread = "chordage-projection"
+    slot = "project"  # of this name one worker has each
     _not_before = 0.0
 
     def _run(self) -> None:
@@ -317,24 +318,39 @@ class Projector(SlotTimer):
     def _has_slot(self, redis: Redis) -> bool:
         """Without Redis every worker has the slot: the claim in SQL decides, and says until when nothing is tried."""
         try:
-            return _take_slot(redis, f"{self._settings.prefix}project", self._settings.project)
+            return _take_slot(redis, f"{self._settings.prefix}{self.slot}", self._settings.project)
         except RedisError:
             return True
 
     def _project(self) -> None:
         try:
             for _ in range(MOST_PASSES):
-                intents = stages.project(self._runtime())
-                self._courier.send(intent for intent in intents if not isinstance(intent, Project))
-                more = stages.count_journal(self._runtime())
-                if self._stop.is_set() or not (more or any(isinstance(intent, Project) for intent in intents)):
+                more = self._pass()
+                if self._stop.is_set() or not more:
                     return
         except Unavailable as error:
             self._not_before = time.monotonic() + self._settings.beat
-            log.warning("projection missed", error=str(error))
+            log.warning("projection missed", of=self.slot, error=str(error))
         except Exception:
             self._not_before = time.monotonic() + self._settings.beat
-            log.exception("projection failed")
+            log.exception("projection failed", of=self.slot)
+
+    def _pass(self) -> bool:
+        """Whether there is more."""
+        intents = stages.project(self._runtime())
+        self._courier.send(intent for intent in intents if not isinstance(intent, Project))
+        more = stages.count_journal(self._runtime())
+        return more or any(isinstance(intent, Project) for intent in intents)
+
+
+class TraceExporter(Projector):
+    """Sends the spans of ended runs to a collector, which may be slow: beside the bus, not behind it."""
+
+    thread = "chordage-traces"
+    slot = "traces"
+
+    def _pass(self) -> bool:
+        return stages.export_traces(self._runtime())
 
 
 def _take_slot(redis: Redis, key: str, seconds: float) -> bool:

@@ -31,6 +31,7 @@ from chordage.orchestrator.loops.server import PEER
 from chordage.orchestrator.run.approvals import Decided
 
 USER = "chordage-user"  # the header that names for whom a caller speaks
+TRACEPARENT = "traceparent"  # the header with the span of the caller
 
 
 def needs(*scopes: KeyScope) -> Any:
@@ -100,7 +101,8 @@ def known_caller(services: Services, scope: Mapping[str, Any]) -> tuple[Caller, 
         _check_local(caller, address)
     if (user := headers.get(USER)) is not None:
         caller = caller.acting_as(user)
-    return replace(caller, address=address), services.limits.take(caller, size_of(scope, headers))
+    known = replace(caller, address=address, traceparent=headers.get(TRACEPARENT))
+    return known, services.limits.take(caller, size_of(scope, headers))
 
 
 def is_of_proxy(services: Services, scope: Mapping[str, Any]) -> bool:
@@ -151,7 +153,7 @@ def as_caller(services: Services, request: TurnRequest, caller: Caller) -> TurnR
     allow_group(caller, group_of(request))
     if request.decisions:
         allow_decisions(services, request.decisions, caller)
-    return replace(request, by=caller.actor)
+    return replace(request, by=caller.actor, traceparent=caller.traceparent)
 
 
 def allow_group(caller: Caller, group: Group) -> None:

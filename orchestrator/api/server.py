@@ -35,6 +35,7 @@ from chordage.orchestrator.api import (
     streams,
     threads,
     tickets,
+    traces,
     turns,
     usage,
     web_sessions,
@@ -57,8 +58,8 @@ THREADS = 128
 ROUTERS = (
     turns.router, streams.router, stepping.router, runs.router, calls.router, threads.router, inbox.router,
     agents.router, fleet.router, doctor.router, sources.router, deliveries.router, bulk.router, keys.router,
-    audit.router, web_sessions.router, tickets.router, usage.router, why.router, metrics.router, openai.router,
-    agui.router, ai_sdk.router,
+    audit.router, web_sessions.router, tickets.router, usage.router, why.router, traces.router, metrics.router,
+    openai.router, agui.router, ai_sdk.router,
 )  # fmt: skip
 
 ABOUT = """\

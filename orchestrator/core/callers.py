@@ -32,6 +32,7 @@ class Caller:
     groups: frozenset[Group] | None = None  # the groups it may use; None: all
     sees_all: bool = False  # threads of every space, not only of its own: an operator
     address: str | None = None  # of the client
+    traceparent: str | None = None  # what it sent with this request
     may_act_as: bool = False  # speak for users, each of whom has threads of its own
     user: str | None = None  # for whom it speaks
 

@@ -24,6 +24,7 @@ from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.forking import ForkTerms
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.limits import AS_THE_AGENT_SAYS, TurnLimits
+from chordage.orchestrator.core.spans import valid_traceparent
 from chordage.orchestrator.core.stepping import Control, StepTerms
 from chordage.orchestrator.core.text import NAME_MAX
 
@@ -158,8 +159,10 @@ class TurnRequest:
     fork: ForkTerms | None = None  # its run repeats a part of another
     by: Actor | None = None  # who sends it, where that is known: recorded with its decisions
     audited: Audited | None = None  # the action of `by` that this message is, where it is more than a message
+    traceparent: str | None = None  # the span of its caller, as W3C writes it; a malformed one counts as none
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "traceparent", valid_traceparent(self.traceparent))
         if self.space is None:
             return
         if self.message.thread_id is not None:

@@ -28,6 +28,12 @@ class Abort(Protocol):
     def back_off(self, seconds: float) -> None: ...
 
 
+class TraceCollector(Protocol):
+    def send(self, body: bytes) -> None:
+        """Spans, as OTLP writes them in JSON. Raises TryLater, or Undeliverable where these spans are refused."""
+        ...
+
+
 class Models(Protocol):
     def complete(
         self,

@@ -211,6 +211,7 @@ def _fields(
         "max_rounds": request.limits.max_rounds,
         "timeout_ms": limits.in_ms(request.limits.timeout),
         "fork_of": request.fork.run_id if request.fork else None,
+        "traceparent": request.traceparent,
         "reply_target": request.reply_target,
         "not_before": request.not_before,
         "due_at": place.due_at(max(request.not_before or now, now), now),

@@ -19,6 +19,7 @@ from chordage.orchestrator.stages.erase import (
     sender_to_erase,
     thread_to_erase,
 )
+from chordage.orchestrator.stages.export import export_traces
 from chordage.orchestrator.stages.fork import Fork, ForkEdits, ForkPoint, fork_request, fork_run, fork_thread
 from chordage.orchestrator.stages.heartbeat import beat
 from chordage.orchestrator.stages.inference import call_model
@@ -89,6 +90,7 @@ __all__ = [
     "end_session",
     "end_sessions",
     "erase",
+    "export_traces",
     "find_key",
     "fork_request",
     "fork_run",

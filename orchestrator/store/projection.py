@@ -1,5 +1,6 @@
 """The projection: how far the journal has been copied to the bus. One row, moved only by the holder of its claim.
-How far it has been counted is a row of its own (store/metrics.py).
+How far the spans of ended runs were sent is a row of the same kind. How far the journal was counted is one without a
+claim (store/metrics.py).
 
 A journal row may be copied once no row can appear before it. PostgreSQL hands out ids before rows become visible, so a
 row may commit after others with greater ids. Failure: a reader that has passed the greater id never sees it. Mechanism:
@@ -16,17 +17,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import Text, bindparam, cast, func, or_, select, text, update
+from sqlalchemy import Text, and_, bindparam, case, cast, func, null, or_, select, text, update
 
 from chordage.orchestrator.core.bus import BusCursor, Fact
+from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.store.database import Store, Tx
-from chordage.orchestrator.store.schema import journal, projection, runs
+from chordage.orchestrator.store.predicates import has
+from chordage.orchestrator.store.schema import journal, projection, runs, turns
 from chordage.orchestrator.store.statements import PreparedStatement, insert_or
 
 NAME = "bus"
-_MINE = projection.c.name == NAME
+TRACES = "traces"
+_MINE = projection.c.name == bindparam("cursor")
 _TOP = select(func.coalesce(func.max(journal.c.id), 0)).scalar_subquery()
 
 
@@ -51,8 +55,8 @@ class ProjectionState:
 _LOAD = PreparedStatement(select(projection, _TOP.label("top")).where(_MINE))
 
 
-def load(tx: Tx) -> ProjectionState | None:
-    row = _LOAD.first(tx, {})
+def load(tx: Tx, name: str = NAME) -> ProjectionState | None:
+    row = _LOAD.first(tx, {"cursor": name})
     return _state(row) if row else None
 
 
@@ -62,9 +66,9 @@ def _state(row: Mapping[str, Any]) -> ProjectionState:
     return ProjectionState(mark=mark, **{name: row[name] for name in names})
 
 
-def begin(tx: Tx, bus: str) -> None:
+def begin(tx: Tx, bus: str, name: str = NAME, position: int = 0) -> None:
     """Name the bus of a new database. Of two that do so at once, the first counts."""
-    fresh = {"name": NAME, "bus": bus, "generation": 0, "position": 0, "failures": 0}
+    fresh = {"name": name, "bus": bus, "generation": 0, "position": position, "failures": 0}
     tx.execute(insert_or(tx.dialect.name, projection).values(fresh).on_conflict_do_nothing())
 
 
@@ -76,9 +80,9 @@ _CLAIM = PreparedStatement(
 )
 
 
-def claim(tx: Tx, token: str, worker: str, *, now: datetime, until: datetime) -> BusCursor | None:
+def claim(tx: Tx, token: str, worker: str, *, now: datetime, until: datetime, name: str = NAME) -> BusCursor | None:
     """None: another process has the claim, or it is too early to try again."""
-    row = _CLAIM.first(tx, {"token": token, "worker": worker, "now": now, "until": until})
+    row = _CLAIM.first(tx, {"cursor": name, "token": token, "worker": worker, "now": now, "until": until})
     return BusCursor(**row) if row else None
 
 
@@ -92,28 +96,50 @@ _MOVE = PreparedStatement(
 )  # fmt: skip
 
 
-def move(tx: Tx, token: str, mark: BusCursor, *, now: datetime, until: datetime | None) -> bool:
+def move(tx: Tx, token: str, mark: BusCursor, *, now: datetime, until: datetime | None, name: str = NAME) -> bool:
     """The bus is this far. False: another process has the claim by now. `until` None: the claim is released too."""
     holder = None if until is None else token
     moved = {"new_generation": mark.generation, "new_position": mark.position, "now": now}
-    return _MOVE.changed(tx, {**moved, "token": token, "holder": holder, "until": until}) == 1
+    return _MOVE.changed(tx, {**moved, "cursor": name, "token": token, "holder": holder, "until": until}) == 1
 
 
-def release(tx: Tx, token: str) -> None:
-    _change(tx, token, claim_token=None, lease_until=None)
+def release(tx: Tx, token: str, name: str = NAME) -> None:
+    _change(tx, name, token, claim_token=None, lease_until=None)
 
 
-def fail(tx: Tx, token: str, error: str, *, now: datetime, again_at: datetime) -> bool:
+def fail(tx: Tx, token: str, error: str, *, now: datetime, again_at: datetime, name: str = NAME) -> bool:
     """No process tries again before `again_at`."""
     failures = projection.c.failures + 1
     return _change(
-        tx, token, claim_token=None, lease_until=again_at, failures=failures, error=error, error_at=now
+        tx, name, token, claim_token=None, lease_until=again_at, failures=failures, error=error, error_at=now
     )  # fmt: skip
 
 
-def _change(tx: Tx, token: str, **values: Any) -> bool:
-    changed = update(projection).where(_MINE, projection.c.claim_token == token).values(**values)
+def _change(tx: Tx, name: str, token: str, **values: Any) -> bool:
+    changed = update(projection).where(projection.c.name == name, projection.c.claim_token == token).values(**values)
     return tx.execute(changed).rowcount == 1
+
+
+class EndedRun(NamedTuple):
+    """A journal row, and the run that ended with it, if one did."""
+
+    id: int
+    run_id: str | None
+
+
+_ENDS = PreparedStatement(
+    select(journal.c.id, case((turns.c.run_id == journal.c.run_id, journal.c.run_id), else_=null()).label("run_id"))
+    .select_from(journal)
+    .outerjoin(runs, and_(runs.c.id == journal.c.run_id, has(journal.c.kind, Checkpoint.RUN_FINISHED)))
+    .outerjoin(turns, turns.c.id == runs.c.turn_id)  # the turn of a copy in a fork has another run
+    .where(journal.c.id > bindparam("after"))
+    .order_by(journal.c.id)
+    .limit(bindparam("as_many"))
+)
+
+
+def ended_runs(tx: Tx, after: int, as_many: int) -> list[EndedRun]:
+    return [EndedRun(**row) for row in _ENDS.rows(tx, {"after": after, "as_many": as_many})]
 
 
 _FACTS = PreparedStatement(

@@ -201,6 +201,7 @@ turns = Table(
     Column("max_rounds", Integer),  # its own limit; null: only its agent's
     Column("timeout_ms", BigInteger),
     Column("fork_of", Id),  # the run that its own run is a fork of
+    Column("traceparent", String(55)),  # of its caller, by W3C's rules
     Column("reply_target", Json),
     Column("not_before", UtcTime),
     Column("due_at", UtcTime, nullable=False),

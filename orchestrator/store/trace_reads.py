@@ -1,4 +1,5 @@
-"""What `trace` reads: the row of a message with all its columns, the turns ahead of it, and what was sent for it.
+"""What `trace` reads: the row of a message with all its columns, the turns ahead of it, what was sent for it, and what
+the spans of its run are made of.
 
 Rows are returned as they are, so a column that another version has or lacks changes nothing here.
 """
@@ -6,12 +7,24 @@ Rows are returned as they are, so a column that another version has or lacks cha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, or_, select, tuple_
 
+from chordage.orchestrator.core.approvals import Why
 from chordage.orchestrator.store.database import Tx
-from chordage.orchestrator.store.schema import calls, decisions, journal, outbox, projection, suspensions, turns
+from chordage.orchestrator.store.schema import (
+    calls,
+    decisions,
+    journal,
+    outbox,
+    projection,
+    runs,
+    suspensions,
+    takeovers,
+    turns,
+)
 
 TraceRow = dict[str, Any]
 
@@ -52,7 +65,7 @@ def notes(tx: Tx, ids: Collection[str]) -> list[tuple[str, str, int]]:
 
 def on_the_bus(tx: Tx) -> int | None:
     """Up to which position the journal is on the bus. None: nothing was ever copied."""
-    return tx.execute(select(func.max(projection.c.position))).scalar()
+    return tx.execute(select(projection.c.position).where(projection.c.name == "bus")).scalar()
 
 
 def suspensions_of(tx: Tx, call_ids: Collection[str]) -> list[str]:
@@ -109,3 +122,75 @@ def _scopes(tx: Tx) -> Iterator[tuple[str, str]]:
             return
         last = (row.agent, row.source)
         yield last
+
+
+# What the spans of a run are made of, beside its journal and its calls.
+
+_LEVEL = 500  # ids of one statement
+
+
+def runs_below(tx: Tx, run_id: str) -> list[str]:
+    """The run itself, and those of its sub-agents, level by level."""
+    level, found = [run_id], [run_id]
+    while level:
+        below: list[str] = []
+        for part in _parts(level):
+            children = select(turns.c.run_id).where(turns.c.parent_run.in_(part), turns.c.run_id.is_not(None))
+            below += tx.execute(children).scalars()
+        level = sorted(set(below) - set(found))
+        found += level
+    return found
+
+
+def children_of(tx: Tx, run_id: str) -> list[TraceRow]:
+    """The turns of its sub-agents, in the order of their ids."""
+    columns = (turns.c.run_id, turns.c.parent_call, turns.c.queued_at)
+    children = select(*columns).where(turns.c.parent_run == run_id).order_by(turns.c.id)
+    return [dict(row) for row in tx.execute(children).mappings()]
+
+
+def questions_of(tx: Tx, run_id: str) -> list[TraceRow]:
+    """Every question that a person was asked about a call of the run, with its decision."""
+    asked = (
+        select(
+            *(suspensions.c[name] for name in ("id", "call_id", "why", "status", "prompt", "created_at")),
+            *(decisions.c[name] for name in ("action", "payload", "reason", "decided_by")),
+            decisions.c.id.label("decision_id"),
+            decisions.c.created_at.label("decided_at"),
+        )
+        .outerjoin(decisions, decisions.c.suspension_id == suspensions.c.id)
+        .where(suspensions.c.run_id == run_id, suspensions.c.why != Why.CHILD.value)
+        .order_by(suspensions.c.created_at, suspensions.c.id)
+    )
+    return [dict(row) for row in tx.execute(asked).mappings()]
+
+
+def traceparents_of(tx: Tx, turn_ids: Collection[str]) -> list[str]:
+    """What the callers of these turns have sent, in the order of the turns."""
+    sent = select(turns.c.traceparent).where(turns.c.id.in_(sorted(turn_ids)), turns.c.traceparent.is_not(None))
+    return list(tx.execute(sent.order_by(turns.c.id)).scalars())
+
+
+def latest_moment(tx: Tx, run_ids: Sequence[str]) -> datetime:
+    """The last thing that is recorded of these runs."""
+    decided = suspensions.join(decisions, decisions.c.suspension_id == suspensions.c.id)
+    moments: list[datetime | None] = []
+    for part in _parts(run_ids):
+        for moment, of_run, rows in (
+            (runs.c.started_at, runs.c.id, runs),
+            (runs.c.ended_at, runs.c.id, runs),
+            (journal.c.at, journal.c.run_id, journal),
+            (calls.c.started_at, calls.c.run_id, calls),
+            (calls.c.ended_at, calls.c.run_id, calls),
+            (suspensions.c.created_at, suspensions.c.run_id, suspensions),
+            (decisions.c.created_at, suspensions.c.run_id, decided),
+            (takeovers.c.noticed_at, takeovers.c.run_id, takeovers),
+            (turns.c.queued_at, turns.c.parent_run, turns),
+        ):
+            latest = select(func.max(moment)).select_from(rows).where(of_run.in_(part))
+            moments.append(tx.execute(latest).scalar())
+    return max(moment for moment in moments if moment is not None)
+
+
+def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (ids[first : first + _LEVEL] for first in range(0, len(ids), _LEVEL))

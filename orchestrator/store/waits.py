@@ -247,7 +247,7 @@ def deliveries_of(tx: Tx, numbers: Collection[int]) -> Sequence[WaitRow]:
 
 def bus_position(tx: Tx) -> WaitRow | None:
     columns = _columns(projection, "position", "moved_at", "error", "error_at", "failures")
-    return tx.execute(select(*columns)).mappings().first()
+    return tx.execute(select(*columns).where(projection.c.name == "bus")).mappings().first()
 
 
 # processes

@@ -56,7 +56,7 @@ def imported(*folders):
                             for part in node.args
                             if isinstance(part, ast.Constant) and isinstance(part.value, str)
                         }
-    found = packages_distributions() | {"opentelemetry": ["opentelemetry-api"]}
+    found = packages_distributions()
     return {
         canonicalize_name(found.get(name, [name])[0]) for name in names - set(sys.stdlib_module_names) - {"chordage"}
     }

@@ -22,6 +22,7 @@ from support.placements import effects, place_calls, placements
 from support.play import Play
 from support.questions import check_leave
 from support.schedules import LONG, carry_out, fresh_world, place, schedules_of
+from support.span_truth import check_traces
 from support.world import Died, World
 
 QUESTIONS = [
@@ -84,7 +85,8 @@ def play(
     change_agent(world, tool_mode=mode, mixed_round=mixed)
     place_calls(world, placement)
     world.models.script = rounds_of(3, tool=tool)
-    carry_out(Deciding(world, question), schedule)
+    carry_out(Deciding(world, question), schedule, before_recovery=check_traces)
+    check_traces(world)
     assert max(Counter(row["suspension_id"] for row in world.rows("decisions")).values(), default=0) <= 1
     if tool == "unsafe":
         check_leave(world)

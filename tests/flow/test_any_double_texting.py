@@ -17,6 +17,7 @@ from support.fakes import rounds_of
 from support.placements import effects, place_calls, placements
 from support.play import Play
 from support.schedules import LONG, carry_out, fresh_world, schedules_of
+from support.span_truth import check_traces
 from support.world import World
 
 threads = st.sampled_from(["a", "b"])
@@ -61,6 +62,7 @@ def play(world: World, tool: str, placement: Placement, schedule) -> None:
     place_calls(world, placement)
     world.models.script = rounds_of(2, tool=tool)
     carry_out(DoubleTexts(world), schedule)
+    check_traces(world)
     _every_message_is_told_once(world)
     if tool == "unsafe":
         assert max(world.tools.ran.values(), default=0) <= 1

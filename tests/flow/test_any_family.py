@@ -17,6 +17,7 @@ from support.placements import effects, place_calls, placements
 from support.play import Play
 from support.questions import asks_until_resumed, check_leave
 from support.schedules import LONG, carry_out, fresh_world, place, schedules_of
+from support.span_truth import check_traces
 from support.world import World
 
 schedules = schedules_of(
@@ -62,7 +63,8 @@ class Family(Play):
 
 
 def play(world: World, mode: ToolMode, tool: str, placement: Placement, schedule) -> None:
-    carry_out(Family(world, mode, tool, placement), schedule)
+    carry_out(Family(world, mode, tool, placement), schedule, before_recovery=check_traces)
+    check_traces(world)
     if tool == "unsafe":
         check_leave(world)
     rows = world.rows("turns")

@@ -17,6 +17,7 @@ from support.fakes import rounds_of
 from support.placements import place_calls, placements
 from support.play import Play
 from support.schedules import LONG, carry_out, fresh_world, schedules_of
+from support.span_truth import check_traces
 from support.world import World
 
 schedules = schedules_of(
@@ -34,6 +35,7 @@ def play(world: World, tool: str, placement: Placement, carries: bool, schedule)
     world.models.script = rounds_of(2, tool=tool)
     game = Play(world)
     carry_out(game, schedule)
+    check_traces(world)
     if tool == "unsafe":
         assert max(world.tools.ran.values(), default=0) <= 1
     ended = {run["id"]: run for run in world.rows("runs")}

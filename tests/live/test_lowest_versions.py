@@ -50,7 +50,7 @@ def lowest_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     constraints.write_text("".join(f"{name}=={number}\n" for name, number in lowest(WITHOUT_MCP).items()))
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", "-e", f"{ROOT}[test,otel]", "-c", str(constraints))
+    run(python, "-m", "pip", "install", "-q", "-e", f"{ROOT}[test]", "-c", str(constraints))
     return python
 
 

@@ -54,7 +54,13 @@ def fresh_world(database_url: str) -> Iterator[World]:
         world.close()
 
 
-def carry_out(game: Play, schedule: Sequence[Move], also: Callable[[World], None] = lambda _world: None) -> None:
+def carry_out(
+    game: Play,
+    schedule: Sequence[Move],
+    also: Callable[[World], None] = lambda _world: None,
+    *,
+    before_recovery: Callable[[World], None] = lambda _world: None,
+) -> None:
     """From a first turn on, until everything has come to its end; what must always hold is looked at on the way, and
     with it what a test alone looks at.
     """
@@ -70,5 +76,6 @@ def carry_out(game: Play, schedule: Sequence[Move], also: Callable[[World], None
         if nothing_was_lost:
             check_places_are_handed_on(world.store, NAMED, world.wake_ups())
     game.edit(broken=False)
+    before_recovery(world)
     world.recover(limit=300)
     check_all(world.store)

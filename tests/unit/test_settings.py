@@ -30,6 +30,16 @@ WRONG = [
     ("WEBHOOK_ALLOW", "home", "'home' does not appear to be an IPv4 or IPv6 network; give networks such as"),
     ("WEBHOOK_SECRET", " ", "is blank: give a secret"),
     ("WEBHOOK_SECRET", "whsec_!", "what follows whsec_ is not base64; give base64, or a secret without whsec_"),
+    (
+        "OTLP_ENDPOINT",
+        "collector:4318",
+        "it is no address of a collector: give http:// or https:// with a host, such as",
+    ),
+    (
+        "OTLP_ENDPOINT",
+        "http://me:secret@collector",
+        "it is no address of a collector: give http:// or https:// with a host",
+    ),
     ("TOOL_TIME_LIMIT", "0", "input should be greater than 0, not '0'"),
 ]
 

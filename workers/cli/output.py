@@ -114,6 +114,12 @@ def print_json(value: Any) -> None:
     click.echo(inert_json(json.dumps(value, default=plain, ensure_ascii=False, indent=2)))
 
 
+def print_document(parts: Iterable[str]) -> None:
+    """One JSON document on standard output, in the pieces in which it is made."""
+    for part in parts:
+        click.echo(inert_json(part), nl=False)
+
+
 def plain(value: Any) -> Any:
     """The JSON form of a value that json does not know."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

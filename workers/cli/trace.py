@@ -10,9 +10,10 @@ import click
 
 from chordage.orchestrator.core.inert import inert_line
 from chordage.workers.cli.context import command_settings, open_store
-from chordage.workers.cli.output import json_option, moment, print_json, say_lines, short, took, wrapped
+from chordage.workers.cli.output import json_option, moment, print_document, print_json, say_lines, short, took, wrapped
 
 if TYPE_CHECKING:
+    from chordage.orchestrator.store.database import Store
     from chordage.orchestrator.views.trace import TraceEvent, TraceView
 
 INDENT = 25  # of the text of an event, behind its time and its kind
@@ -24,7 +25,11 @@ _SECONDS = {"ready": "after {}", "started": "after {}", "ended": "took {}", "wai
 @click.option("--agent", help="KEY is a dedupe key of this agent.")
 @click.option("--source", help="KEY is a dedupe key of this source: cli, http, celery, ...")
 @json_option
-def trace(some_id: str, agent: str | None, source: str | None, as_json: bool) -> None:
+@click.option(
+    "--otlp", is_flag=True, help="Print the spans of its run and its sub-agents, as OTLP writes them in JSON."
+)
+@click.option("--contents", is_flag=True, help="With --otlp: with messages, arguments and results.")
+def trace(some_id: str, *, agent: str | None, source: str | None, as_json: bool, otlp: bool, contents: bool) -> None:
     """Show how one message was handled: its queue, its run with every step, its end, and what was sent for it.
 
     Name the message by its turn or its run (the first letters are enough), by its dedupe key, or by its thread, for
@@ -32,12 +37,27 @@ def trace(some_id: str, agent: str | None, source: str | None, as_json: bool) ->
     """
     from chordage.orchestrator import views
 
+    if contents and not otlp:
+        raise click.UsageError("--contents goes with --otlp: the events of a message have its texts anyway")
+    if otlp and as_json:
+        raise click.UsageError("--otlp prints JSON of its own: leave --json out")
     with open_store(command_settings()) as store:
+        if otlp:
+            _print_spans(store, some_id, agent=agent, source=source, contents=contents)
+            return
         view = views.trace(store, some_id, agent=agent, source=source)
     if as_json:
         print_json(view)
     else:
         say_lines(lines_of(view))
+
+
+def _print_spans(store: Store, some_id: str, *, agent: str | None, source: str | None, contents: bool) -> None:
+    from chordage.orchestrator.core import otlp
+    from chordage.orchestrator.views import spans
+
+    run_id = spans.run_of(store, some_id, agent=agent, source=source)
+    print_document(otlp.document(spans.trace_spans(store, run_id, contents=contents)))
 
 
 def lines_of(view: TraceView) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from chordage import Context, tool
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
+GATE = Path(__file__).with_name("gate")
 
 
 def note(ctx: Context, name: str, phase: str) -> None:
@@ -30,6 +31,16 @@ def carry_out(ctx: Context, name: str, who: str, seconds: float) -> str:
 def pure(ctx: Context, who: str, seconds: float = 0.0) -> str:
     """May run again."""
     return carry_out(ctx, "pure", who, seconds)
+
+
+@tool(effect="pure")
+def held_up(ctx: Context, who: str) -> str:
+    """Returns when the test has opened the gate."""
+    note(ctx, "held_up", "begin")
+    while not GATE.exists():
+        time.sleep(0.02)
+    note(ctx, "held_up", "end")
+    return f"held_up {who}"
 
 
 @tool(effect="idempotent")

@@ -15,6 +15,7 @@ from chordage.orchestrator.store import processes, schema
 from chordage.workers.cli.context import open_store
 from chordage.workers.fleet import agent_run, background, state_lock
 from chordage.workers.fleet.agent_run import FleetStatus, FleetSummary, MemberState, MemberStatus
+from support.span_truth import spans_in
 
 
 def test_without_processes_it_prints_so_exits_with_three_and_leaves_nothing_behind(chordage, room):
@@ -215,3 +216,37 @@ def test_missing_message_is_reported_with_possible_reasons(chordage):
     assert done.exit_code == 1
     assert "no message with the dedupe key 'nowhere' of agent 'ada'" in done.stderr
     assert "its sender got the reason as an error" in done.stderr
+
+
+def test_spans_of_a_message_are_one_document_whatever_names_it(chordage):
+    turn = json.loads(chordage("invoke", "add", "--json").output)
+    by_turn, by_run = (chordage("trace", turn[name], "--otlp").output for name in ("turn_id", "run_id"))
+
+    (root, *below) = spans_in(by_turn)
+    assert by_turn == by_run
+    assert (root["name"], root.of["chordage.run.id"]) == ("invoke_agent ada", turn["run_id"])
+    assert "gen_ai.tool.call.arguments" not in by_turn
+    assert "gen_ai.tool.call.arguments" in chordage("trace", turn["turn_id"], "--otlp", "--contents").output
+    assert below
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--contents",), "--contents goes with --otlp: the events of a message have its texts anyway"),
+        (("--otlp", "--json"), "--otlp prints JSON of its own: leave --json out"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(chordage, options, words):
+    done = chordage("trace", "x", *options)
+
+    assert done.exit_code == 2
+    assert words in done.stderr
+
+
+def test_spans_of_a_message_that_is_not_there_are_an_error(chordage):
+    chordage("invoke", "hello")
+    done = chordage("trace", "nowhere", "--otlp")
+
+    assert done.exit_code == 1
+    assert "there is no turn, run, thread or dedupe key 'nowhere'" in done.stderr

@@ -74,9 +74,7 @@ def test_no_plugins_are_an_empty_set():
 
 
 def test_shipped_plugins_are_known_by_name():
-    plugins = plugin_set_of(
-        [use("tracing", spans=False), use("stops", max_rounds=3), use("permission", default="allow")]
-    )
+    plugins = plugin_set_of([use("tracing"), use("stops", max_rounds=3), use("permission", default="allow")])
 
     assert plugins.ids == ("tracing", "stops", "permission")
 
@@ -114,7 +112,7 @@ def test_name_of_a_shipped_plugin_cannot_be_taken(monkeypatch):
         (use(f"{NAME}:Stranger"), "is no plugin class"),
         (use("chordage.orchestrator.plugins.base:Plugin"), "is no plugin class"),
         (use("stops", max_round=1), "('stops', option max_round): there is no such option; did you mean max_rounds?"),
-        (use("tracing", level=1), "('tracing', option level): there is no such option; there are: spans"),
+        (use("tracing", level=1), "('tracing', option level): there is no such option; there are: none"),
         (use(f"{NAME}:Bare", x=1), "there is no such option; there are: none"),
         (use(f"{NAME}:Mine"), "the option 'level' is missing"),
         (use(f"{NAME}:Mine", level=1, colour="blue"), "option colour): blue is taken; choose another"),

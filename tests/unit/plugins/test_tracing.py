@@ -1,9 +1,6 @@
-"""One line per phase, and spans where OpenTelemetry is."""
+"""One line per phase."""
 
 from __future__ import annotations
-
-import importlib
-import sys
 
 import pytest
 import structlog
@@ -11,7 +8,6 @@ import structlog
 from chordage.orchestrator.core.model import Attempt, Fault, Reply, StopReason, Usage
 from chordage.orchestrator.core.phases import Hook, ModelError, Resumed, ShownOutcome
 from chordage.orchestrator.core.reasons import stopped
-from chordage.orchestrator.plugins.base import OptionRefused
 from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.plugins.tracing import Tracing
 
@@ -23,7 +19,7 @@ REPLY = Reply(text="", asks=(), stop=StopReason.END, model="m", attempts=ATTEMPT
 def line(moment):
     def ask(hook, **given):
         with structlog.testing.capture_logs() as lines:
-            assert PluginSet([Tracing(spans=False)]).ask(hook, moment(hook, step=3, **given)) == []
+            assert PluginSet([Tracing()]).ask(hook, moment(hook, step=3, **given)) == []
         (found,) = lines
         return found
 
@@ -70,93 +66,3 @@ def test_line_of_the_end_of_a_run_has_its_reason(line):
     found = line(Hook.RUN_END, ending=stopped("timeout", "too long"), elapsed=12.5)
 
     assert (found["reason"], found["code"], found["seconds"]) == ("stopped", "timeout", 12.5)
-
-
-class Tracer:
-    def __init__(self):
-        self.spans = []
-
-    def start_span(self, name, *, attributes, start_time):
-        span = Span(name, attributes, start_time)
-        self.spans.append(span)
-        return span
-
-
-class Span:
-    def __init__(self, name, attributes, start):
-        self.name, self.attributes, self.start, self.ended = name, attributes, start, None
-
-    def end(self, *, end_time):
-        self.ended = end_time
-
-    @property
-    def seconds(self):
-        return (self.ended - self.start) / 1e9
-
-
-@pytest.fixture
-def tracer(monkeypatch):
-    """In the place of OpenTelemetry, whether that is installed or not."""
-    tracer = Tracer()
-    module = type(sys)("opentelemetry.trace")
-    module.get_tracer = lambda _name: tracer
-    monkeypatch.setitem(sys.modules, "opentelemetry", type(sys)("opentelemetry"))
-    monkeypatch.setitem(sys.modules, "opentelemetry.trace", module)
-    return tracer
-
-
-def test_models_tools_and_runs_are_spans_as_long_as_their_work(tracer, moment):
-    plugins = PluginSet([Tracing()])
-    plugins.ask(Hook.AFTER_INFERENCE, moment(Hook.AFTER_INFERENCE, reply=REPLY))
-    plugins.ask(Hook.AFTER_TOOL_EXECUTE, moment(Hook.AFTER_TOOL_EXECUTE))
-    plugins.ask(Hook.RUN_END, moment(Hook.RUN_END, elapsed=9.0))
-
-    assert [(span.name, span.seconds) for span in tracer.spans] == [
-        ("chat m", 2.0),
-        ("execute_tool search", 0.5),
-        ("invoke_agent ada", 9.0),
-    ]
-    assert tracer.spans[0].attributes["gen_ai.usage.input_tokens"] == 7
-    assert tracer.spans[1].attributes["gen_ai.tool.name"] == "search"
-    assert all(span.attributes["chordage.run_id"] == "r" for span in tracer.spans)
-    assert all(value is not None for span in tracer.spans for value in span.attributes.values())
-
-
-def test_a_failed_model_call_is_a_span_with_its_error(tracer, moment):
-    error = ModelError(fault=Fault.AUTH, message="no", attempts=ATTEMPTS)
-    PluginSet([Tracing()]).ask(Hook.AFTER_INFERENCE, moment(Hook.AFTER_INFERENCE, reply=None, error=error))
-
-    (span,) = tracer.spans
-    assert (span.name, span.attributes["error.type"]) == ("chat", "auth")
-
-
-def test_a_call_that_never_ran_is_no_span(tracer, moment):
-    blocked = ShownOutcome(content="no", code="blocked")
-    PluginSet([Tracing()]).ask(Hook.AFTER_TOOL_EXECUTE, moment(Hook.AFTER_TOOL_EXECUTE, outcome=blocked))
-
-    assert tracer.spans == []
-
-
-@pytest.fixture
-def without_opentelemetry(monkeypatch):
-    def refused(_name):
-        raise ImportError("not installed")
-
-    monkeypatch.setattr(importlib, "import_module", refused)
-
-
-def test_without_opentelemetry_there_are_lines_alone(without_opentelemetry, moment):
-    with structlog.testing.capture_logs() as lines:
-        PluginSet([Tracing()]).ask(Hook.RUN_END, moment(Hook.RUN_END))
-
-    assert len(lines) == 1
-
-
-def test_spans_that_cannot_be_had_are_refused(without_opentelemetry):
-    with pytest.raises(OptionRefused, match=r"spans: OpenTelemetry is not installed; install chordage\[otel\]"):
-        Tracing(spans=True)
-
-
-def test_spans_are_had_or_not():
-    with pytest.raises(OptionRefused, match="spans: must be true or false; got 'yes'"):
-        Tracing(spans="yes")

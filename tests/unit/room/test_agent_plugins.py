@@ -108,9 +108,9 @@ def test_time_and_calls_in_stops_are_limits_of_the_run_and_the_lower_one_counts(
 
 
 def test_plugins_may_be_on_one_line(folder):
-    folder.agent('model = "m"\nplugins = [{ use = "tracing", spans = false }]\n')
+    folder.agent('model = "m"\nplugins = [{ use = "greeting", loud = false }]\n')
 
-    assert folder.open().get(None).plugins == (PluginUse(use="tracing", options={"spans": False}),)
+    assert folder.open().get(None).plugins == (PluginUse(use="greeting", options={"loud": False}),)
 
 
 @pytest.mark.parametrize(
