@@ -215,12 +215,12 @@ def test_tools_that_are_right_raise_no_alarm():
     assert tried.runs == 2 + tried.single + 40
 
 
-def test_approvals_sub_agents_and_time_raise_no_alarm():
+def test_approvals_and_sub_agents_raise_no_alarm():
     def scenario(world):
         @tool(effect="idempotent", placement="spread")
         def refund(cents: int, ctx: Context) -> str:
             if ctx.decision is None:
-                ctx.suspend("May I?", expires_in=3600)
+                ctx.suspend("May I?")
             world.effect("paid", key=ctx.idempotency_key)
             return f"refunded: {ctx.decision}"
 
@@ -234,12 +234,8 @@ def test_approvals_sub_agents_and_time_raise_no_alarm():
         world.decide(question, {"by": "me"})
         world.run()
         world.assert_answered(turn, "I say: refunded")
-        late = world.submit("Again.")
-        world.run()
-        world.advance(hours=2)
-        world.assert_answered(late, "No decision came in time")
 
-    assert explore(scenario, schedules=5).runs > 100
+    assert explore(scenario, schedules=5).runs > 50
 
 
 # Reports and replays
