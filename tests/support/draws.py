@@ -12,6 +12,7 @@ import zlib
 from datetime import UTC, datetime
 
 DRAW = "TEST_DRAW"
+ALL = "all"
 ONE_OF = 3
 
 
@@ -20,9 +21,9 @@ def draw() -> str:
 
 
 def is_drawn(name: str, one_of: int) -> bool:
-    return draw() == "all" or zlib.crc32(f"{draw()} {name}".encode()) % one_of == 0
+    return draw() == ALL or zlib.crc32(f"{draw()} {name}".encode()) % one_of == 0
 
 
 def examples(number: int) -> int:
     """How many of them a run carries out."""
-    return number if draw() == "all" else -(-number // ONE_OF)
+    return number if draw() == ALL else -(-number // ONE_OF)
