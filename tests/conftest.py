@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import structlog
 from celery import _state
+from httpx._transports import default
 
 HERE = Path(__file__).parent
 NEED_MCP = ("unit/gateways/mcp", "unit/cli/test_mcp.py", "flow/test_mcp_servers.py", "live/faults/test_mcp_live.py")
@@ -39,12 +42,14 @@ def pytest_configure() -> None:
     not kept, each of these processes would compile all of the package for itself.
 
     A logger that a test of a command has used would keep its processors, and no later test could capture its lines.
+    Every client of httpx would read the certificates of all authorities, which takes as long as many a test.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     draw()
     configure = structlog.configure
     structlog.configure = lambda *args, **kwargs: configure(*args, **{**kwargs, "cache_logger_on_first_use": False})
+    httpx.create_ssl_context = default.create_ssl_context = functools.cache(httpx.create_ssl_context)
 
 
 @pytest.fixture(autouse=True)
